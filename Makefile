@@ -1,0 +1,31 @@
+# make demo    install, then the whole job on the shipped sample: raw text -> report
+# make test    install, then every test
+# make lint    ruff check and format check
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test lint clean
+.DEFAULT_GOAL := demo
+
+# runs again only when what is to be installed changed
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "jixu needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 2; }
+	@echo "installing into $(VENV) (once)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	@touch $@
+
+demo: $(INSTALLED)
+	@$(BIN)/python -m flows.end_to_end --demo
+
+test: $(INSTALLED)
+	@$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+clean:
+	rm -rf $(VENV) workspace build *.egg-info

@@ -1,0 +1,9 @@
+"""Operators of the encoder: Triton kernels on CUDA, each beside the torch reference that runs elsewhere."""
+
+from kernels.attention import attention
+from kernels.dispatch import KernelError, use
+from kernels.embedding import embed
+from kernels.layer_norm import add_layer_norm
+from kernels.mlm_loss import mlm_loss
+
+__all__ = ["KernelError", "add_layer_norm", "attention", "embed", "mlm_loss", "use"]

@@ -1,0 +1,68 @@
+"""Which implementation an operator runs: its Triton kernel or its torch reference.
+
+`auto` (the default) takes Triton for CUDA tensors and torch elsewhere. `JIXU_KERNELS` sets the choice from
+outside; `use` changes it in the process. Triton runs on a CPU only in its interpreter (`TRITON_INTERPRET=1`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Literal
+
+from torch import Tensor
+
+Choice = Literal["triton", "torch", "auto"]
+CHOICES = ("triton", "torch", "auto")
+
+
+class KernelError(RuntimeError):
+    """A kernel was asked for where it cannot run."""
+
+
+class _Absent:
+    """Stands in for `triton` and `triton.language` where there is no wheel: modules still import."""
+
+    def jit(self, function):
+        return self
+
+    def __getitem__(self, grid):
+        raise KernelError("no triton here: install it (Linux with an NVIDIA GPU) or call kernels.use('torch')")
+
+
+has_triton = importlib.util.find_spec("triton") is not None
+if has_triton:
+    import triton
+    import triton.language as tl
+else:
+    triton = tl = _Absent()
+
+_choice: Choice = "auto"
+
+
+def use(choice: Choice) -> None:
+    """Choose the implementation of every operator in this process.
+
+    Raises KernelError for an unknown choice, and for "triton" where triton is not installed.
+    """
+    global _choice
+    if choice not in CHOICES:
+        raise KernelError(f"unknown kernels {choice!r}: choose one of {', '.join(CHOICES)}")
+    if choice == "triton" and not has_triton:
+        raise KernelError("kernels 'triton' asked for, but triton is not installed (it has Linux wheels only)")
+    _choice = choice
+
+
+def use_triton(x: Tensor) -> bool:
+    """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it was asked for and cannot."""
+    if _choice != "triton":
+        return _choice == "auto" and x.is_cuda and has_triton
+    if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        raise KernelError(
+            f"kernels 'triton' asked for, but the tensors are on {x.device}: move them to a GPU, "
+            "call kernels.use('auto'), or set TRITON_INTERPRET=1 before the first import"
+        )
+    return True
+
+
+use(os.environ.get("JIXU_KERNELS", "auto"))
