@@ -27,7 +27,9 @@ class _Absent:
         return self
 
     def __getitem__(self, grid):
-        raise KernelError("no triton here: install it (Linux with an NVIDIA GPU) or call kernels.use('torch')")
+        raise KernelError(
+            "no triton here: install it (Linux with an NVIDIA GPU) or call kernels.use('torch')"
+        )
 
 
 has_triton = importlib.util.find_spec("triton") is not None
@@ -49,7 +51,9 @@ def use(choice: Choice) -> None:
     if choice not in CHOICES:
         raise KernelError(f"unknown kernels {choice!r}: choose one of {', '.join(CHOICES)}")
     if choice == "triton" and not has_triton:
-        raise KernelError("kernels 'triton' asked for, but triton is not installed (it has Linux wheels only)")
+        raise KernelError(
+            "kernels 'triton' asked for, but triton is not installed (it has Linux wheels only)"
+        )
     _choice = choice
 
 

@@ -1,0 +1,333 @@
+"""The catalog: one DuckDB file that says what a workspace holds, since when, and made from what.
+
+A writer works on a copy and renames it over the catalog, so a commit is one atomic step, a reader is never locked
+out, and no open notebook can hold a writer up; a reader sees the state of the moment it opened the file. Writers
+take turns by a lock file. Every query against these tables stands in this module.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import duckdb
+from filelock import FileLock
+
+from data.files import replacing
+from data.records import InputError
+from data.shards import Shard
+from data.workspace import Workspace
+
+CATALOG_VERSION = 1
+
+SCHEMA = """
+create table meta (catalog_version integer not null, root varchar not null);
+create table corpora (
+    corpus varchar primary key, tokenizer varchar not null, vocab_size integer not null, objective varchar not null,
+    max_seq_length integer not null, created_at timestamptz not null default now());
+create table versions (
+    corpus varchar not null, version integer not null, parent integer, recipe_hash varchar not null,
+    recipe json not null, sop boolean not null, documents bigint not null, characters bigint not null,
+    words bigint not null, sentences bigint not null, instances bigint not null, tokens bigint not null,
+    index_path varchar not null, created_at timestamptz not null default now(), status varchar not null,
+    primary key (corpus, version));
+create table sources (
+    corpus varchar not null, version integer not null, position integer not null, uri varchar not null,
+    size bigint not null, sha256 varchar not null, listing_path varchar not null,
+    primary key (corpus, version, uri));
+create table shards (
+    path varchar primary key, corpus varchar not null, sha256 varchar not null, documents_path varchar not null,
+    documents_sha256 varchar not null, instances bigint not null, tokens bigint not null, documents bigint not null,
+    characters bigint not null, words bigint not null, sentences bigint not null, length_histogram integer[] not null,
+    recipe_hash varchar not null, created_at timestamptz not null default now());
+create table version_shards (
+    corpus varchar not null, version integer not null, position integer not null, path varchar not null,
+    primary key (corpus, version, position));
+create table funnel (
+    corpus varchar not null, version integer not null, step integer not null, stage varchar not null,
+    unit varchar not null, "in" bigint not null, "out" bigint not null, reason varchar, count bigint not null);
+create table pretraining_runs (
+    run varchar primary key, corpus varchar not null, version integer not null, init varchar not null,
+    settings json not null, status varchar not null, steps integer not null, tokens bigint not null,
+    metrics json, created_at timestamptz not null default now(), finished_at timestamptz);
+create table checkpoints (
+    run varchar not null, step integer not null, path varchar not null, sha256 varchar not null,
+    mlm_loss double, mlm_accuracy double, sop_accuracy double, created_at timestamptz not null default now(),
+    primary key (run, step));
+create table evaluations (
+    run varchar not null, task varchar not null, model varchar not null, seed integer not null,
+    learning_rate double not null, best_epoch integer not null, dev_accuracy double not null,
+    dev_macro_f1 double not null, test_accuracy double, test_macro_f1 double, seconds double not null,
+    created_at timestamptz not null default now(), primary key (run, model, seed));
+"""
+
+# views of an empty workspace, so that every name of the catalog can be queried from the first day
+_EMPTY_VIEWS = {
+    "documents": "null::varchar as doc_id, null::varchar as source_uri, null::bigint as chars, "
+    "null::bigint as sentences, null::bigint as words, null::integer as first_version, "
+    "null::varchar as dropped_stage, null::varchar as dropped_reason",
+    "document_texts": "null::varchar as doc_id, null::varchar as source_uri, null::varchar as text, "
+    "null::varchar[][] as words",
+    "instances": "null::ubigint as instance_id, null::varchar as doc_id, null::usmallint[] as input_ids, "
+    "null::usmallint as segment_b_start, null::boolean[] as word_starts, null::utinyint as sop_label, "
+    "null::usmallint[] as masked_positions, null::usmallint[] as masked_input_ids, null::usmallint[] as masked_labels",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A corpus version: an immutable list of shards."""
+
+    corpus: str
+    version: int
+    recipe_hash: str
+    sop: bool
+    tokenizer: str
+    max_seq_length: int
+    documents: int
+    instances: int
+    tokens: int
+    index_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source file as a version read it."""
+
+    uri: str
+    size: int
+    sha256: str
+    listing_path: str
+
+
+@contextmanager
+def read_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A read-only connection. Raises InputError where there is no catalog, or one of a newer jixu."""
+    if not workspace.catalog.is_file():
+        raise InputError(f"no catalog in {workspace.root}: python -m flows.refresh_corpus makes one")
+    with duckdb.connect(str(workspace.catalog), read_only=True) as db:
+        _check_version(db, workspace)
+        yield db
+
+
+@contextmanager
+def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
+    """One transaction: takes effect as a whole when the block ends, not at all when it raises."""
+    workspace.lock("catalog").parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(workspace.lock("catalog")), replacing(workspace.catalog) as temporary:
+        is_new = not workspace.catalog.is_file()
+        if not is_new:
+            shutil.copyfile(workspace.catalog, temporary)
+        with duckdb.connect(str(temporary)) as db:
+            if is_new:
+                db.execute(SCHEMA)
+                db.execute("insert into meta values (?, ?)", [CATALOG_VERSION, ""])
+            _check_version(db, workspace)
+            db.execute("begin")
+            yield db
+            _refresh_views(db, workspace)
+            db.execute("commit; checkpoint")
+
+
+def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
+    (version,) = db.execute("select catalog_version from meta").fetchone()
+    if version > CATALOG_VERSION:
+        raise InputError(
+            f"{workspace.catalog} was written by a newer jixu (catalog {version}, this one knows {CATALOG_VERSION}): "
+            "upgrade jixu or use another workspace"
+        )
+
+
+def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
+    """Point the views at the files of each corpus's newest version, by absolute path."""
+    root = workspace.root.resolve()
+    db.execute("update meta set root = ?", [str(root)])
+    newest = db.execute(
+        "select corpus, max(version), max_by(index_path, version) from versions group by corpus order by corpus"
+    ).fetchall()
+    parts: dict[str, list[str]] = {name: [] for name in _EMPTY_VIEWS}
+    for corpus, version, index_path in newest:
+        files = db.execute(
+            "select path, documents_path from version_shards join shards using (corpus, path) "
+            "where corpus = ? and version = ? order by position",
+            [corpus, version],
+        ).fetchall()
+        named = f"select {_quoted(corpus)} as corpus, {version} as version, *"
+        paths = {
+            "documents": [index_path],
+            "instances": [f[0] for f in files],
+            "document_texts": [f[1] for f in files],
+        }
+        for view, relative in paths.items():
+            if relative:
+                listed = ", ".join(_quoted(str(root / path)) for path in relative)
+                parts[view].append(f"{named} from read_parquet([{listed}])")
+    for view, selects in parts.items():
+        empty = f"select null::varchar as corpus, null::integer as version, {_EMPTY_VIEWS[view]} where false"
+        db.execute(f"create or replace view {view} as {' union all by name '.join(selects) or empty}")
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None:
+    """The current version of a corpus, or None if there is none."""
+    row = db.execute(
+        "select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens, index_path "
+        "from versions join corpora using (corpus) where corpus = ? order by version desc limit 1",
+        [corpus],
+    ).fetchone()
+    return Version(*row) if row else None
+
+
+def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
+    """The current version of a corpus; raises InputError naming those there are."""
+    version = newest_version(db, corpus)
+    if version is None:
+        known = [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
+        raise InputError(
+            f"no corpus {corpus!r} in this workspace (there is: {', '.join(known) or 'none'}); "
+            "make it with python -m flows.refresh_corpus"
+        )
+    return version
+
+
+def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:
+    """Shards of a version in order."""
+    rows = db.execute(
+        "select path, sha256, documents_path, documents_sha256, instances, tokens, documents, characters, words, "
+        "sentences, length_histogram from version_shards join shards using (corpus, path) "
+        "where corpus = ? and version = ? order by position",
+        [version.corpus, version.version],
+    ).fetchall()
+    return [Shard(*row[:-1], tuple(row[-1])) for row in rows]
+
+
+def version_sources(db: duckdb.DuckDBPyConnection, version: Version) -> list[Source]:
+    """Source files of a version in order."""
+    rows = db.execute(
+        "select uri, size, sha256, listing_path from sources where corpus = ? and version = ? order by position",
+        [version.corpus, version.version],
+    ).fetchall()
+    return [Source(*row) for row in rows]
+
+
+def add_version(
+    db: duckdb.DuckDBPyConnection,
+    version: Version,
+    *,
+    parent: int | None,
+    recipe: Mapping[str, object],
+    objective: str,
+    vocab_size: int,
+    sources: Sequence[Source],
+    shards: Sequence[Shard],
+    funnel: Sequence[tuple[int, str, str, int, int, str | None, int]],
+) -> None:
+    """Record a corpus version with its sources, shards and funnel (rows: step .. count)."""
+    corpus, number = version.corpus, version.version
+    db.execute(
+        "insert or replace into corpora (corpus, tokenizer, vocab_size, objective, max_seq_length, created_at) values "
+        "(?, ?, ?, ?, ?, coalesce((select created_at from corpora where corpus = ?), now()))",
+        [corpus, version.tokenizer, vocab_size, objective, version.max_seq_length, corpus],
+    )
+    totals = [sum(getattr(shard, name) for shard in shards) for name in ("characters", "words", "sentences")]
+    db.execute(
+        "insert into versions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, now(), 'ready')",
+        [corpus, number, parent, version.recipe_hash, json.dumps(recipe, ensure_ascii=False), version.sop]
+        + [version.documents, *totals, version.instances, version.tokens, version.index_path],
+    )
+    _insert(
+        db,
+        "sources",
+        [(corpus, number, i, s.uri, s.size, s.sha256, s.listing_path) for i, s in enumerate(sources)],
+    )
+    known = {path for (path,) in db.execute("select path from shards where corpus = ?", [corpus]).fetchall()}
+    new = [shard for shard in shards if shard.path not in known]
+    if new:
+        db.executemany(
+            "insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, now())",
+            [
+                (
+                    s.path,
+                    corpus,
+                    s.sha256,
+                    s.documents_path,
+                    s.documents_sha256,
+                    s.instances,
+                    s.tokens,
+                    s.documents,
+                )
+                + (s.characters, s.words, s.sentences, list(s.length_histogram), version.recipe_hash)
+                for s in new
+            ],
+        )
+    _insert(db, "version_shards", [(corpus, number, i, shard.path) for i, shard in enumerate(shards)])
+    _insert(db, "funnel", [(corpus, number, *row) for row in funnel])
+
+
+def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple]) -> None:
+    if rows:
+        db.executemany(f"insert into {table} values ({', '.join('?' * len(rows[0]))})", rows)
+
+
+def record_run(
+    workspace: Workspace,
+    *,
+    run: str,
+    corpus: str,
+    version: int,
+    init: str,
+    settings: Mapping[str, object],
+    status: str,
+    steps: int,
+    tokens: int,
+    metrics: Mapping[str, object],
+    checkpoints: Sequence[Mapping[str, object]],
+) -> None:
+    """Record what is known of a pretraining run and its checkpoints, in place of what was known before."""
+    with write_catalog(workspace) as db:
+        db.execute(
+            "insert or replace into pretraining_runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, "
+            "coalesce((select created_at from pretraining_runs where run = ?), now()), "
+            "case when ? = 'completed' then now() end)",
+            [run, corpus, version, init, json.dumps(settings, ensure_ascii=False), status, steps, tokens]
+            + [json.dumps(metrics), run, status],
+        )
+        db.execute("delete from checkpoints where run = ?", [run])
+        names = ("step", "path", "sha256", "mlm_loss", "mlm_accuracy", "sop_accuracy")
+        rows = [(run, *(checkpoint.get(name) for name in names)) for checkpoint in checkpoints]
+        if rows:
+            db.executemany(
+                f"insert into checkpoints (run, {', '.join(names)}) values (?, ?, ?, ?, ?, ?, ?)", rows
+            )
+
+
+def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Record the results of an evaluation run, one row a model and seed, in place of earlier ones of that run."""
+    names = ("task", "model", "seed", "learning_rate", "best_epoch", "dev_accuracy", "dev_macro_f1")
+    names += ("test_accuracy", "test_macro_f1", "seconds")
+    with write_catalog(workspace) as db:
+        db.execute("delete from evaluations where run = ?", [run])
+        db.executemany(
+            f"insert into evaluations (run, {', '.join(names)}) values ({', '.join('?' * (len(names) + 1))})",
+            [(run, *(row[name] for name in names)) for row in rows],
+        )
+
+
+def is_moved(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> bool:
+    """Whether the workspace was moved or copied since its views were made."""
+    return db.execute("select root from meta").fetchone()[0] != str(workspace.root.resolve())
+
+
+def heal_views(workspace: Workspace) -> None:
+    """Point the views at the workspace's present place, if it was moved."""
+    with read_catalog(workspace) as db:
+        moved = is_moved(db, workspace)
+    if moved:
+        with write_catalog(workspace):
+            pass

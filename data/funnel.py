@@ -1,0 +1,92 @@
+"""What a version is made of, for people and queries: how much went in and out of each stage, and every document."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+
+from data.assignment import copy_to, file_list
+from data.files import replacing
+from data.shards import Shard
+
+STAGES = ("read", "clean", "filter", "deduplicate", "instances")
+FunnelRow = tuple[int, str, str, int, int, str | None, int]  # step, stage, unit, in, out, reason, count
+
+
+def funnel_rows(db: duckdb.DuckDBPyConnection, documents_with_instances: int) -> list[FunnelRow]:
+    """The funnel of the table `listed` (made by `data.assignment.list_documents`).
+
+    For each stage and unit (documents, characters) one row a reason, or one with reason null where nothing was lost.
+    """
+    rows: list[FunnelRow] = []
+    documents, characters = db.execute(
+        "select count(*), coalesce(sum(raw_characters), 0) from listed"
+    ).fetchone()
+    for step, stage in enumerate(STAGES[:-1]):
+        earlier = ", ".join(f"'{name}'" for name in STAGES[: step + 1])
+        size = "raw_characters" if stage == "read" else "characters"
+        documents_out, characters_out, undecodable = db.execute(
+            f"select count(*), coalesce(sum({size}), 0), coalesce(sum(undecodable), 0) from listed "
+            f"where stage is null or stage not in ({earlier})"
+        ).fetchone()
+        causes = db.execute(
+            f"select reason, count(*), sum({size}) from listed where stage = ? group by reason order by reason",
+            [stage],
+        ).fetchall()
+        lost_documents = [(reason, count) for reason, count, _ in causes]
+        lost_characters = [(reason, int(count)) for reason, _, count in causes if count]
+        if stage == "clean":
+            unseen = characters - characters_out - undecodable
+            cleaned = [("markup_controls_spaces", unseen), ("undecodable", undecodable)]
+            lost_characters = [(reason, int(count)) for reason, count in cleaned if count]
+        for unit, before, after, lost in (
+            ("documents", documents, documents_out, lost_documents),
+            ("characters", characters, characters_out, lost_characters),
+        ):
+            rows += [(step, stage, unit, int(before), int(after), *cause) for cause in lost or [(None, 0)]]
+        documents, characters = documents_out, characters_out
+    unusable = documents - documents_with_instances
+    cause = ("no_token_in_vocabulary", unusable) if unusable else (None, 0)
+    rows.append((len(STAGES) - 1, STAGES[-1], "documents", documents, documents_with_instances, *cause))
+    return rows
+
+
+def write_index(
+    db: duckdb.DuckDBPyConnection,
+    root: Path,
+    index_path: str,
+    version: int,
+    shards: Sequence[Shard],
+    previous_index_path: str | None,
+) -> None:
+    """Write every document of a version, kept or dropped, as the file behind the catalog's view `documents`.
+
+    Needs the table `listed`. Word counts come from the shards' documents files, the version a document was first
+    seen in from the previous index.
+    """
+    documents = file_list([root / shard.documents_path for shard in shards])
+    previous = (
+        f"select doc_id, min(first_version) as first_version from read_parquet({file_list([root / previous_index_path])}) "
+        "where dropped_stage is null group by doc_id"
+        if previous_index_path
+        else "select null::varchar as doc_id, null::integer as first_version where false"
+    )
+    with replacing(root / index_path) as temporary:
+        copy_to(
+            db,
+            f"""
+            with counted as (
+                select doc_id, list_sum(list_transform(words, lambda sentence: len(sentence))) as words
+                from read_parquet({documents})),
+            previous as ({previous})
+            select doc_id, source_uri, characters as chars, sentences::bigint as sentences,
+                case when stage is null then words end::bigint as words,
+                coalesce(first_version, {int(version)})::integer as first_version,
+                stage as dropped_stage, reason as dropped_reason
+            from listed left join counted using (doc_id) left join previous using (doc_id)
+            order by position
+            """,
+            temporary,
+        )

@@ -1,0 +1,131 @@
+"""SentencePiece's unigram vocabulary (`spiece.model`, Kudo 2018), as English and multilingual ALBERT use it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from data.files import write_bytes, write_text
+from data.records import InputError
+
+SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+_SPACE = "\u2581"  # how SentencePiece writes the space before a word
+
+
+class UnigramTokenizer:
+    """Token ids of text by a SentencePiece model. Control symbols are never read from the text."""
+
+    kind = "sentencepiece"
+
+    def __init__(self, model: bytes, *, lower_case: bool = True, source: str = "the model"):
+        """`model` holds a serialised SentencePiece model. Raises InputError when it is not one ALBERT can use."""
+        self.model = model
+        self.lower_case = lower_case
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.load_from_serialized_proto(model)
+        except (RuntimeError, OSError):
+            raise InputError(f"{source} is not a SentencePiece model") from None
+        self.vocab_size = self._processor.get_piece_size()
+        ids = [self._processor.piece_to_id(name) for name in SPECIAL_TOKENS]
+        unknown_id = self._processor.unk_id()
+        missing = [
+            name
+            for name, number in zip(SPECIAL_TOKENS, ids, strict=True)
+            if number == unknown_id and name != SPECIAL_TOKENS[1]
+        ]
+        if missing:
+            raise InputError(
+                f"no {', '.join(missing)} in {source} ({self.vocab_size:,} entries): masked-language-model training "
+                f"needs {', '.join(SPECIAL_TOKENS)}; train one with python -m flows.train_tokenizer"
+            )
+        self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = ids
+
+    def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and, for each, the character of `text` it starts at; both [n] int64. No special tokens."""
+        ids: list[int] = []
+        starts: list[int] = []
+        begin = 0
+        for line in text.split("\n"):
+            for piece in self._processor.encode(
+                _lower(line) if self.lower_case else line, out_type="immutable_proto"
+            ).pieces:
+                # the space before a word belongs to no word: the token starts where its letters do
+                spaces = len(line[piece.begin : piece.end]) - len(line[piece.begin : piece.end].lstrip())
+                ids.append(piece.id)
+                starts.append(begin + min(piece.begin + spaces, len(line) - 1))
+            begin += len(line) + 1
+        return np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text for people to read."""
+        return (
+            "".join(self._processor.id_to_piece(int(number)) for number in ids).replace(_SPACE, " ").strip()
+        )
+
+    def replacement_ids(self) -> np.ndarray:
+        """Ids a masked token may be replaced with at random: no control, unknown or unused piece."""
+        sp = self._processor
+        return np.array(
+            [
+                i
+                for i in range(self.vocab_size)
+                if not (sp.is_control(i) or sp.is_unknown(i) or sp.is_unused(i))
+            ]
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write spiece.model and tokenizer_config.json, as transformers reads them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / "spiece.model", self.model)
+        config = {
+            "tokenizer_class": "AlbertTokenizer",
+            "do_lower_case": self.lower_case,
+            "keep_accents": True,
+        }
+        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+
+
+def _lower(text: str) -> str:
+    """Lower case, a character for a character, so that offsets hold (some lower-case forms are two characters)."""
+    lowered = text.lower()
+    return (
+        lowered
+        if len(lowered) == len(text)
+        else "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
+    )
+
+
+def train_unigram(texts: Iterable[str], vocab_size: int, *, seed: int = 0) -> UnigramTokenizer:
+    """A SentencePiece unigram model of at most `vocab_size` pieces from texts (one sentence each)."""
+    sentencepiece.set_random_generator_seed(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = Path(folder) / "spiece"
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts),
+                model_prefix=str(prefix),
+                vocab_size=vocab_size,
+                hard_vocab_limit=False,
+                character_coverage=0.9998,
+                input_sentence_size=2_000_000,
+                max_sentence_length=16_384,
+                pad_id=0,
+                unk_id=1,
+                bos_id=-1,
+                eos_id=-1,
+                pad_piece=SPECIAL_TOKENS[0],
+                unk_piece=SPECIAL_TOKENS[1],
+                control_symbols=list(SPECIAL_TOKENS[2:]),
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise InputError(
+                f"no vocabulary of {vocab_size:,} pieces can be trained on this text: {error}"
+            ) from None
+        return UnigramTokenizer(prefix.with_suffix(".model").read_bytes())

@@ -1,0 +1,65 @@
+"""Where a workspace keeps what: one folder, found by `--workspace` or JIXU_WORKSPACE."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.records import InputError
+
+DEFAULT = "workspace"
+_name = re.compile(r"[\w][\w.-]{0,63}")
+
+
+def default_workspace() -> Path:
+    """JIXU_WORKSPACE, or ./workspace."""
+    return Path(os.environ.get("JIXU_WORKSPACE", DEFAULT))
+
+
+def check_name(name: str, what: str) -> str:
+    """`name` if it can be a folder's; raises InputError if not. Letters of any script, digits, `_`, `.`, `-`."""
+    if not _name.fullmatch(name):
+        raise InputError(
+            f"{what} {name!r}: use 1 to 64 letters, digits, '_', '.' or '-', not starting with '.' or '-'"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """Paths of a workspace; nothing is made before something is written."""
+
+    root: Path
+
+    @property
+    def catalog(self) -> Path:
+        return self.root / "catalog.duckdb"
+
+    @property
+    def tokenizers(self) -> Path:
+        return self.root / "tokenizers"
+
+    def shards(self, corpus: str) -> Path:
+        return self.root / "shards" / corpus
+
+    def documents(self, corpus: str) -> Path:
+        return self.root / "documents" / corpus
+
+    def staging(self, corpus: str) -> Path:
+        """Work in progress of a refresh; swept when the next one begins."""
+        return self.root / "staging" / corpus
+
+    def lock(self, name: str) -> Path:
+        return self.root / "locks" / f"{name}.lock"
+
+    def model(self, run: str) -> Path:
+        return self.root / "models" / run
+
+    def report(self, run: str) -> Path:
+        return self.root / "reports" / run
+
+    def relative(self, path: Path) -> str:
+        """As the catalog names a file of the workspace."""
+        return path.resolve().relative_to(self.root.resolve()).as_posix()
