@@ -78,8 +78,9 @@ def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus
         rows.append({"doc_id": row["doc_id"], "source_uri": row["source_uri"], "text": text, "words": words})
     if not instances:
         return None
+    rule = MaskRule(rate=rules.mask_rate, max_ngram=rules.max_ngram)
     shard_table = instance_table(
-        instances, tokenizer, MaskRule(rate=rules.mask_rate, max_ngram=rules.max_ngram), rules.seed
+        instances, tokenizer, rule, max_seq_length=rules.max_seq_length, seed=rules.seed
     )
     shard_path = write_table(shard_table, workspace.shards(corpus), table_digest(shard_table))
     documents_table = pa.Table.from_pylist(rows, DOCUMENTS)

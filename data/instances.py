@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from data.segmentation import word_index
-from data.tokenization import Tokenizer
+if TYPE_CHECKING:
+    from data.tokenization import Tokenizer
+
 
 IN_ORDER, SWAPPED, NO_ORDER = 0, 1, -1  # sop_label; NO_ORDER is null in a shard
 SHORT_SEQUENCE_SHARE = 0.1  # of chunks are cut short (Devlin et al. 2019, appendix A.2)
@@ -62,6 +64,15 @@ def tokenize_document(
         is_mark = np.array([text[start] in _CLAUSE_MARKS for start in starts])
         pieces = np.array(_cut_long(pieces.tolist(), word_starts, is_mark, max_piece))
     return TokenizedDocument(doc_id, ids, word_starts, pieces)
+
+
+def word_index(words: list[str]) -> list[int]:
+    """For every character of the sentence, the number of its word.
+
+    >>> word_index(["语言", "模型"])
+    [0, 0, 1, 1]
+    """
+    return [number for number, word in enumerate(words) for _ in word]
 
 
 def _cut_long(pieces: list[int], word_starts: np.ndarray, is_mark: np.ndarray, max_piece: int) -> list[int]:

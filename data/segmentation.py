@@ -25,12 +25,3 @@ def split_words(sentence: str) -> list[str]:
     ['继续', '预', '训练', '语言', '模型']
     """
     return _segmenter().lcut(sentence)
-
-
-def word_index(words: list[str]) -> list[int]:
-    """For every character of the sentence, the number of its word.
-
-    >>> word_index(["语言", "模型"])
-    [0, 0, 1, 1]
-    """
-    return [number for number, word in enumerate(words) for _ in word]

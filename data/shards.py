@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,10 +16,14 @@ import pyarrow.parquet as pq
 from data.files import replacing, sha256
 from data.instances import NO_ORDER, Instance
 from data.masking import MaskRule, MaskVocabulary, draw_masks
-from data.tokenization import Tokenizer
+from data.records import InputError
+
+if TYPE_CHECKING:
+    from data.tokenization import Tokenizer
 
 ROW_GROUP = 4096  # instances: what a reader loads at once
 STATIC_EPOCH = 0xFFFF_FFFF  # the stored masks are an epoch that training never reaches
+_INFO_KEY = b"jixu"
 LENGTH_BIN = 16  # tokens to a bar of the length histogram
 
 
@@ -44,7 +50,7 @@ def _list_column(values: np.ndarray, counts: Sequence[int], kind: pa.DataType) -
 
 
 def instance_table(
-    instances: Sequence[Instance], tokenizer: Tokenizer, rule: MaskRule, seed: int
+    instances: Sequence[Instance], tokenizer: Tokenizer, rule: MaskRule, *, max_seq_length: int, seed: int
 ) -> pa.Table:
     """Instances with their static masks as a table (columns: see the design's "An instance")."""
     lengths = [len(instance.input_ids) for instance in instances]
@@ -78,6 +84,47 @@ def instance_table(
             "masked_input_ids": _list_column(masks.replacements, masked, token),
             "masked_labels": _list_column(masks.labels, masked, token),
         }
+    ).replace_schema_metadata({_INFO_KEY: json.dumps(_info(tokenizer, rule, max_seq_length))})
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """What a shard says of itself, so that a trainer needs no tokenizer and no catalog."""
+
+    vocab_size: int
+    max_seq_length: int
+    rule: MaskRule
+    vocabulary: MaskVocabulary
+
+
+def _info(tokenizer: Tokenizer, rule: MaskRule, max_seq_length: int) -> dict[str, object]:
+    vocabulary = mask_vocabulary(tokenizer)
+    ids = vocabulary.replacement_ids
+    breaks = np.flatnonzero(np.diff(ids) != 1)
+    runs = zip(ids[np.r_[0, breaks + 1]].tolist(), ids[np.r_[breaks, -1]].tolist(), strict=True)
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "max_seq_length": max_seq_length,
+        "mask_rate": rule.rate,
+        "max_ngram": rule.max_ngram,
+        "mask_id": vocabulary.mask_id,
+        "special_ids": vocabulary.special_ids.tolist(),
+        "replacement_runs": list(runs),  # first and last id of each run of ids in a row
+    }
+
+
+def read_info(path: Path) -> ShardInfo:
+    """What a shard file says of itself. Raises InputError if it is not a shard."""
+    try:
+        info = json.loads(pq.read_schema(path).metadata[_INFO_KEY])
+    except (OSError, pa.ArrowException, KeyError, TypeError):
+        raise InputError(f"{path} is not an instance shard: refresh the corpus again") from None
+    replacements = np.concatenate([np.arange(first, last + 1) for first, last in info["replacement_runs"]])
+    return ShardInfo(
+        info["vocab_size"],
+        info["max_seq_length"],
+        MaskRule(rate=info["mask_rate"], max_ngram=info["max_ngram"]),
+        MaskVocabulary(info["mask_id"], np.array(info["special_ids"]), replacements),
     )
 
 

@@ -1,0 +1,54 @@
+"""A packed batch: all sequences one after the other, without padding. Only attention knows where they end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+IGNORED = -100  # label that does not count, as in torch.nn.functional.cross_entropy
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """T = packed tokens, S = sequences, n = masked positions. All on one device."""
+
+    input_ids: Tensor  # [T] int64
+    token_type_ids: Tensor  # [T] int64
+    position_ids: Tensor  # [T] int64, from 0 in each sequence
+    cu_seqlens: Tensor  # [S+1] int32, running sum of the lengths, from 0 to T
+    max_seqlen: int
+    masked_index: Tensor | None = None  # [n] int64, in 0..T-1
+    masked_labels: Tensor | None = None  # [n] int64, in 0..V-1
+    sop_labels: Tensor | None = None  # [S] int64: 0 in order, 1 swapped, IGNORED where unknown
+
+    @property
+    def sequences(self) -> int:
+        return self.cu_seqlens.numel() - 1
+
+    @property
+    def tokens(self) -> int:
+        return self.input_ids.numel()
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The batch on another device."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_seqlen"}
+        return replace(
+            self,
+            **{name: t.to(device, non_blocking=True) for name, t in tensors.items() if t is not None},
+        )
+
+
+def pack(sequences: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]] | None = None) -> Batch:
+    """A batch of token id sequences, special tokens included, with nothing masked."""
+    lengths = [len(sequence) for sequence in sequences]
+    types = token_types or [[0] * length for length in lengths]
+    return Batch(
+        input_ids=torch.tensor([i for sequence in sequences for i in sequence]),
+        token_type_ids=torch.tensor([t for sequence in types for t in sequence]),
+        position_ids=torch.cat([torch.arange(length) for length in lengths]),
+        cu_seqlens=torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32),
+        max_seqlen=max(lengths),
+    )

@@ -1,0 +1,231 @@
+"""Packed batches from instance shards: length-aware, masked as they are read, in an order that is a pure function
+of the seed.
+
+An epoch is a permutation of the shards' row groups, read a window of them at a time; a window's instances are
+sorted by length with a little noise, cut into batches of so many tokens, and the batches shuffled. Memory holds one
+window, whatever the corpus. The place in the data is a `Cursor` of three numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from albert.batch import IGNORED, Batch
+from data.masking import Masks, MaskRule, MaskVocabulary, draw_masks
+from data.shards import STATIC_EPOCH, ShardInfo, read_info
+
+WINDOW_ROW_GROUPS = 4
+_COLUMNS = ["instance_id", "doc_id", "input_ids", "segment_b_start", "word_starts", "sop_label"]
+_STATIC_COLUMNS = ["masked_positions", "masked_input_ids", "masked_labels"]
+
+
+class Cursor(NamedTuple):
+    """Where training stands in the data: the batch to be read next."""
+
+    epoch: int = 0
+    window: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """Rows of a shard as arrays. R = rows, T = their tokens."""
+
+    instance_ids: np.ndarray  # [R] uint64
+    doc_keys: np.ndarray  # [R] uint64, the doc_id as a number
+    input_ids: np.ndarray  # [T]
+    offsets: np.ndarray  # [R+1]
+    segment_b_start: np.ndarray  # [R]
+    word_starts: np.ndarray  # [T] bool
+    sop_labels: np.ndarray  # [R] int64, IGNORED where the corpus gives no order
+    static: (
+        tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
+    )  # offsets [R+1], positions, ids, labels
+
+    def __len__(self) -> int:
+        return len(self.instance_ids)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.offsets)
+
+
+def _list_values(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    array = column.combine_chunks()
+    offsets = array.offsets.to_numpy()
+    return array.flatten().to_numpy(zero_copy_only=False), offsets - offsets[0]
+
+
+def _to_instances(table: pa.Table) -> Instances:
+    input_ids, offsets = _list_values(table["input_ids"])
+    word_starts, _ = _list_values(table["word_starts"])
+    sop = table["sop_label"].cast(pa.int64()).fill_null(IGNORED).to_numpy()
+    static = None
+    if _STATIC_COLUMNS[0] in table.column_names:
+        (positions, at), (ids, _), (labels, _) = (_list_values(table[name]) for name in _STATIC_COLUMNS)
+        static = (at, positions, ids, labels)
+    return Instances(
+        table["instance_id"].to_numpy(),
+        np.array([int(doc_id, 16) for doc_id in table["doc_id"].to_pylist()], dtype=np.uint64),
+        input_ids,
+        offsets,
+        table["segment_b_start"].to_numpy(),
+        word_starts,
+        sop,
+        static,
+    )
+
+
+def is_held_out(doc_keys: np.ndarray, share: float) -> np.ndarray:
+    """Which documents are never trained on: a fixed share of all there could be, decided by the document's hash,
+    so that it stays on its side whatever is added to the corpus."""
+    return (doc_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
+
+
+def take_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Indices starts[i], starts[i] + 1, .. of `lengths[i]` each, one range after the other.
+
+    >>> take_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(lengths)
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
+
+
+def collate(
+    instances: Instances,
+    rows: np.ndarray,
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+    *,
+    seed: int,
+    epoch: int,
+) -> Batch:
+    """The packed, masked batch of some rows; with stored masks where the instances carry them."""
+    lengths = instances.lengths[rows]
+    at = take_ranges(instances.offsets[rows], lengths)
+    input_ids = instances.input_ids[at].astype(np.int64)
+    cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+    positions = np.arange(len(input_ids)) - np.repeat(cu_seqlens[:-1], lengths)
+    b_start = np.repeat(instances.segment_b_start[rows], lengths)
+    token_types = (b_start > 0) & (positions >= b_start)
+    if instances.static is None:
+        masks = draw_masks(
+            input_ids,
+            instances.word_starts[at],
+            cu_seqlens,
+            instances.instance_ids[rows],
+            vocabulary,
+            rule,
+            seed=seed,
+            epoch=epoch,
+        )
+    else:
+        offsets, masked, ids, labels = instances.static
+        counts = np.diff(offsets)[rows]
+        where = take_ranges(offsets[rows], counts)
+        masks = Masks(masked[where] + np.repeat(cu_seqlens[:-1], counts), labels[where], ids[where])
+    input_ids[masks.positions] = masks.replacements
+    return Batch(
+        input_ids=torch.from_numpy(input_ids),
+        token_type_ids=torch.from_numpy(token_types.astype(np.int64)),
+        position_ids=torch.from_numpy(positions),
+        cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
+        max_seqlen=int(lengths.max()),
+        masked_index=torch.from_numpy(masks.positions.astype(np.int64)),
+        masked_labels=torch.from_numpy(masks.labels.astype(np.int64)),
+        sop_labels=torch.from_numpy(instances.sop_labels[rows]),
+    )
+
+
+def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Rows grouped into batches of at most `batch_tokens` tokens and of like length, in random order."""
+    noise = rng.uniform(0, 8, len(lengths))
+    order = np.argsort(lengths + noise, kind="stable")
+    batches, begin, total = [], 0, 0
+    for end, row in enumerate(order.tolist()):
+        if total + lengths[row] > batch_tokens and end > begin:
+            batches.append(order[begin:end])
+            begin, total = end, 0
+        total += int(lengths[row])
+    if begin < len(order):
+        batches.append(order[begin:])
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+class InstanceStream:
+    """Batches of a list of shards, for training without end or for evaluation once through."""
+
+    def __init__(
+        self,
+        shards: Sequence[Path],
+        *,
+        batch_tokens: int,
+        seed: int = 0,
+        held_out_share: float = 0.0,
+        masking: Literal["dynamic", "static"] = "dynamic",
+    ):
+        """Opens nothing but the shards' footers. Raises InputError if one is missing or no shard."""
+        self.info: ShardInfo = read_info(shards[0])
+        self.batch_tokens, self.seed, self.held_out_share = batch_tokens, seed, held_out_share
+        self.columns = _COLUMNS + (_STATIC_COLUMNS if masking == "static" else [])
+        self.row_groups = [
+            (path, group) for path in shards for group in range(pq.read_metadata(path).num_row_groups)
+        ]
+
+    def _load(self, row_groups: Sequence[tuple[Path, int]]) -> Instances:
+        tables = [
+            pq.ParquetFile(path).read_row_group(group, columns=self.columns) for path, group in row_groups
+        ]
+        return _to_instances(pa.concat_tables(tables))
+
+    def training_batches(self, cursor: Cursor = Cursor()) -> Iterator[tuple[Batch, Cursor]]:
+        """Batches from a place on, epoch after epoch, each with the place after it. Held-out documents never occur.
+
+        Raises RuntimeError when no document is left to train on.
+        """
+        epoch, window, skip = cursor
+        while True:
+            order = np.random.default_rng([self.seed, epoch]).permutation(len(self.row_groups))
+            windows = range(window, -(-len(order) // WINDOW_ROW_GROUPS))
+            found = skip > 0 or window > 0
+            for window in windows:
+                members = order[window * WINDOW_ROW_GROUPS : (window + 1) * WINDOW_ROW_GROUPS]
+                instances = self._load([self.row_groups[i] for i in members])
+                rows = np.flatnonzero(~is_held_out(instances.doc_keys, self.held_out_share))
+                rng = np.random.default_rng([self.seed, epoch, window])
+                batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
+                for number, batch in enumerate(batches[skip:], skip + 1):
+                    is_last = number == len(batches)
+                    after = Cursor(epoch, window + 1, 0) if is_last else Cursor(epoch, window, number)
+                    found = True
+                    yield self._collate(instances, rows[batch], epoch), after
+                skip = 0
+            if not found:
+                raise RuntimeError("every document of these shards is held out: nothing is left to train on")
+            epoch, window = epoch + 1, 0
+
+    def held_out_batches(self, max_tokens: int) -> Iterator[Batch]:
+        """Batches of held-out documents with fixed masks, up to `max_tokens` of them, always the same ones."""
+        taken = 0
+        for row_group in self.row_groups:
+            instances = self._load([row_group])
+            rows = np.flatnonzero(is_held_out(instances.doc_keys, self.held_out_share))
+            for batch in token_batches(
+                instances.lengths[rows], self.batch_tokens, np.random.default_rng(self.seed)
+            ):
+                if taken >= max_tokens:
+                    return
+                taken += int(instances.lengths[rows[batch]].sum())
+                yield self._collate(instances, rows[batch], STATIC_EPOCH)
+
+    def _collate(self, instances: Instances, rows: np.ndarray, epoch: int) -> Batch:
+        return collate(instances, rows, self.info.vocabulary, self.info.rule, seed=self.seed, epoch=epoch)

@@ -1,0 +1,115 @@
+"""What the encoder is trained through: masked-language model, sentence order, classification.
+
+T = packed tokens, S = sequences, n = masked positions, E = embedding size, H = hidden size, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import kernels
+from albert.batch import IGNORED, Batch
+from albert.config import AlbertConfig
+from albert.model import Encoder, activate
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingOutput:
+    """Losses are means over what they count; counts and correct predictions are scalars on the model's device."""
+
+    loss: Tensor  # mlm_loss + sop_loss, what is minimised
+    mlm_loss: Tensor
+    sop_loss: Tensor | None  # None when no sequence has an order
+    mlm_correct: Tensor
+    mlm_count: int
+    sop_correct: Tensor | None
+    sop_count: Tensor | None
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """H -> E, activation, LayerNorm, then the word table as decoder, on masked positions only."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        self.transform = nn.Linear(config.hidden_size, config.embedding_size)
+        self.norm = nn.LayerNorm(config.embedding_size, config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.activation = config.hidden_act
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """States [n, E] of hidden states [n, H], ready for the decoder."""
+        return self.norm(activate(self.transform(hidden), self.activation))
+
+
+class PretrainingModel(nn.Module):
+    """Encoder with the masked-language-model and sentence-order heads (Lan et al. 2020, section 3.1)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        self.mlm = MaskedLanguageModelHead(config)
+        self.sop = nn.Linear(config.hidden_size, 2)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: Batch) -> PretrainingOutput:
+        """Losses of a masked batch."""
+        hidden = self.encoder(batch)  # [T, H]
+        states = self.mlm(hidden[batch.masked_index])  # [n, E]
+        losses, predicted = kernels.mlm_loss(
+            states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels
+        )
+        mlm_loss = losses.mean()
+        correct = (predicted == batch.masked_labels).sum()
+        if batch.sop_labels is None or bool((batch.sop_labels == IGNORED).all()):
+            return PretrainingOutput(mlm_loss, mlm_loss, None, correct, len(losses), None, None)
+        sop_logits = self.sop_logits(hidden, batch)
+        sop_loss = F.cross_entropy(sop_logits, batch.sop_labels, ignore_index=IGNORED)
+        sop_correct = (sop_logits.argmax(-1) == batch.sop_labels).sum()
+        sop_count = (batch.sop_labels != IGNORED).sum()
+        return PretrainingOutput(
+            mlm_loss + sop_loss, mlm_loss, sop_loss, correct, len(losses), sop_correct, sop_count
+        )
+
+    def mlm_logits(self, hidden: Tensor) -> Tensor:
+        """Scores [n, V] fp32 of hidden states [n, H]; training never stores them."""
+        states = self.mlm(hidden)
+        return F.linear(states, self.encoder.embedding.word, self.mlm.bias).float()
+
+    def sop_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Scores [S, 2] fp32 for "in order" and "swapped"."""
+        return self.sop(self.encoder.pool(hidden, batch.cu_seqlens)).float()
+
+
+class SequenceClassifier(nn.Module):
+    """Encoder with a linear classifier on the pooled first token (Devlin et al. 2019, section 4.1)."""
+
+    def __init__(self, encoder: Encoder, num_labels: int):
+        super().__init__()
+        self.encoder = encoder
+        self.dropout = encoder.config.classifier_dropout_prob
+        self.classifier = nn.Linear(encoder.config.hidden_size, num_labels)
+        initialize(self.classifier, encoder.config.initializer_range)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores [S, num_labels] fp32."""
+        pooled = self.encoder.pool(self.encoder(batch), batch.cu_seqlens)
+        return self.classifier(F.dropout(pooled, self.dropout, self.training)).float()
+
+
+def initialize(module: nn.Module, standard_deviation: float) -> None:
+    """Random weights: tables and matrices normal, biases zero, LayerNorm the identity (Devlin et al. 2019)."""
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
+            continue
+        for parameter in part.parameters(recurse=False):
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=standard_deviation)
+            else:
+                nn.init.zeros_(parameter)

@@ -1,0 +1,120 @@
+"""The encoder, on packed batches.
+
+T = tokens of the packed batch, S = sequences, E = embedding size, H = hidden size, N = heads, D = head dim (H = N D).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import kernels
+from albert.batch import Batch
+from albert.config import AlbertConfig
+from kernels.embedding import Norm, Projection, Tables
+
+_APPROXIMATION = {"gelu": "none", "gelu_new": "tanh"}
+
+
+def activate(x: Tensor, name: str) -> Tensor:
+    """The activation of a config: gelu is erf's, gelu_new its tanh approximation (Hendrycks & Gimpel 2016)."""
+    return F.relu(x) if name == "relu" else F.gelu(x, approximate=_APPROXIMATION[name])
+
+
+class Embedding(nn.Module):
+    """Word, type and position tables, LayerNorm at E, projection to H (Lan et al. 2020, section 3.1)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        E = config.embedding_size
+        self.word = nn.Parameter(Tensor(config.vocab_size, E))
+        self.token_type = nn.Parameter(Tensor(config.type_vocab_size, E))
+        self.position = nn.Parameter(Tensor(config.max_position_embeddings, E))
+        self.norm = nn.LayerNorm(E, config.layer_norm_eps)
+        self.projection = nn.Linear(E, config.hidden_size)
+        self.dropout = config.hidden_dropout_prob
+
+    def forward(self, batch: Batch) -> Tensor:  # [T, H]
+        x = kernels.embed(
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.position_ids,
+            Tables(self.word, self.token_type, self.position),
+            Norm(self.norm.weight, self.norm.bias, self.norm.eps),
+            Projection(self.projection.weight, self.projection.bias),
+        )
+        return F.dropout(x, self.dropout, self.training)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention within each sequence, residual, LayerNorm (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        H = config.hidden_size
+        self.heads, self.head_dim = config.num_attention_heads, H // config.num_attention_heads
+        self.query_key_value = nn.Linear(H, 3 * H)
+        self.output = nn.Linear(H, H)
+        self.norm = nn.LayerNorm(H, config.layer_norm_eps)
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.dropout = config.hidden_dropout_prob
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
+        q, k, v = self.query_key_value(x).view(-1, 3, self.heads, self.head_dim).unbind(1)  # each [T, N, D]
+        dropout_p = self.attention_dropout if self.training else 0.0
+        mixed = kernels.attention(q, k, v, cu_seqlens, max_seqlen, dropout_p=dropout_p).flatten(1)  # [T, H]
+        mixed = F.dropout(self.output(mixed), self.dropout, self.training)
+        # post-LN: the sum is normalised, so the residual never grows with depth
+        return kernels.add_layer_norm(mixed, x, self.norm.weight, self.norm.bias, self.norm.eps)
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between, residual, LayerNorm (Vaswani et al. 2017, section 3.3)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.activation, self.dropout = config.hidden_act, config.hidden_dropout_prob
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.output(activate(self.inner(x), self.activation))
+        y = F.dropout(y, self.dropout, self.training)
+        return kernels.add_layer_norm(y, x, self.norm.weight, self.norm.bias, self.norm.eps)
+
+
+class Layer(nn.Module):
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.feed_forward = FeedForward(config)
+
+    def forward(self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
+        return self.feed_forward(self.attention(x, cu_seqlens, max_seqlen))
+
+
+class Encoder(nn.Module):
+    """Embedding, then one layer applied again and again (Lan et al. 2020, section 3.1, cross-layer sharing)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        self.layer = Layer(config)
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Hidden states [T, H] of every token after the last layer."""
+        return self.hidden_states(batch)[-1]
+
+    def hidden_states(self, batch: Batch) -> list[Tensor]:
+        """The embedding's output and each layer's, [T, H] each."""
+        states = [self.embedding(batch)]
+        for _ in range(self.config.num_hidden_layers):
+            states.append(self.layer(states[-1], batch.cu_seqlens, batch.max_seqlen))
+        return states
+
+    def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """One vector [S, H] a sequence, from its first token."""
+        return self.pooler(hidden[cu_seqlens[:-1].long()]).tanh()
