@@ -54,8 +54,8 @@ class PretrainSettings:
     masking: Literal["dynamic", "static"] = "dynamic"
     precision: Literal["bf16", "fp32"] = "bf16"
     held_out_share: float = 0.02
-    held_out_tokens: int = 32_768  # at most, to an evaluation
-    evaluate_every: int | None = None  # steps; None: ten times in the run
+    held_out_tokens: int = 16_384  # at most, to an evaluation
+    evaluate_every: int | None = None  # steps; None: eight times in the run
     checkpoint_every: int | None = None  # steps; None: with every evaluation
     log_every: int = 10
     keep_checkpoints: int = 2
@@ -87,7 +87,7 @@ class PretrainSettings:
 
     @property
     def evaluation_interval(self) -> int:
-        return self.evaluate_every or max(1, math.ceil(self.steps / 10))
+        return self.evaluate_every or max(1, math.ceil(self.steps / 8))
 
     @property
     def checkpoint_interval(self) -> int:
@@ -175,7 +175,6 @@ def pretrain(
         log.record({"step": 0, **evaluate(model, stream, settings, device)})
     newest = next(iter(list_checkpoints(settings.run_folder)), None)
     status: Literal["completed", "interrupted"] = "completed"
-    started, tokens_before = time.perf_counter(), state.tokens
     with _stop_requested() as stopping:
         while state.step < settings.steps:
             batch, state.cursor = next(batches)
@@ -207,15 +206,13 @@ def pretrain(
             if stopping.is_set():
                 break
     log.close()
-    seconds = max(time.perf_counter() - started, 1e-9)
-    trained = state.tokens - tokens_before
     return PretrainResult(
         run_folder=settings.run_folder,
         checkpoint=newest,
         status=status,
         steps=state.step,
         tokens=state.tokens,
-        tokens_per_second=trained / seconds if trained else state.tokens / max(state.seconds, 1e-9),
+        tokens_per_second=state.tokens / max(state.seconds, 1e-9),
         resumed_from=resumed_from,
         history=state.history,
         notices=tuple(notices),
@@ -240,12 +237,12 @@ def evaluate(
     for batch in stream.held_out_batches(settings.held_out_tokens):
         with _autocast(settings, device):
             output = model(batch.to(device))
-        totals["mlm_loss"] += float(output.mlm_loss) * output.mlm_count
+        totals["mlm_loss"] += output.mlm_loss.item() * output.mlm_count
         totals["mlm_correct"] += int(output.mlm_correct)
         totals["mlm_count"] += output.mlm_count
         if output.sop_loss is not None:
             count = int(output.sop_count)
-            totals["sop_loss"] += float(output.sop_loss) * count
+            totals["sop_loss"] += output.sop_loss.item() * count
             totals["sop_correct"] += int(output.sop_correct)
             totals["sop_count"] += count
     model.train()
@@ -335,11 +332,11 @@ class _ProgressLog:
 
     def _reset(self) -> None:
         self.tokens, self.mlm_loss, self.mlm_correct, self.mlm_count = 0, 0.0, 0, 0
-        self.sop_correct, self.sop_count, self.since = 0, 0, time.perf_counter()
+        self.sop_correct, self.sop_count, self.seconds = 0, 0, self.state.seconds
 
     def step(self, tokens: int, output: PretrainingOutput, norm: float, rate: float) -> None:
         self.tokens += tokens
-        self.mlm_loss += float(output.mlm_loss) * output.mlm_count
+        self.mlm_loss += output.mlm_loss.item() * output.mlm_count
         self.mlm_correct += int(output.mlm_correct)
         self.mlm_count += output.mlm_count
         if output.sop_count is not None:
@@ -354,7 +351,7 @@ class _ProgressLog:
             "mlm_accuracy": self.mlm_correct / self.mlm_count,
             "gradient_norm": norm,
             "learning_rate": rate,
-            "tokens_per_second": self.tokens / (time.perf_counter() - self.since),
+            "tokens_per_second": self.tokens / (self.state.seconds - self.seconds),
         }
         if self.sop_count:
             record["sop_accuracy"] = self.sop_correct / self.sop_count

@@ -73,7 +73,7 @@ def has_order(db: duckdb.DuckDBPyConnection) -> bool:
 
     Documents of one or two sentences are pairs, questions, remarks: their order, if any, carries no discourse.
     """
-    (share,) = db.execute("select avg((sentences >= 3)::integer) from listed where stage is null").fetchone()
+    ((share,),) = db.execute("select avg((sentences >= 3)::integer) from listed where stage is null").fetchall()
     return (share or 0.0) >= 0.5
 
 
@@ -149,7 +149,7 @@ def _assign_new(
 
 def copy_to(db: duckdb.DuckDBPyConnection, select: str, path: Path) -> int:
     """Write the rows of a query as a Parquet file; returns how many there were."""
-    (count,) = db.execute(
+    ((count,),) = db.execute(
         f"copy ({select}) to '{str(path).replace(chr(39), chr(39) * 2)}' (format parquet)"
-    ).fetchone()
+    ).fetchall()
     return count

@@ -133,7 +133,7 @@ def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
-    (version,) = db.execute("select catalog_version from meta").fetchone()
+    ((version,),) = db.execute("select catalog_version from meta").fetchall()
     if version > CATALOG_VERSION:
         raise InputError(
             f"{workspace.catalog} was written by a newer jixu (catalog {version}, this one knows {CATALOG_VERSION}): "
@@ -176,12 +176,12 @@ def _quoted(text: str) -> str:
 
 def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None:
     """The current version of a corpus, or None if there is none."""
-    row = db.execute(
+    rows = db.execute(
         "select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens, index_path "
         "from versions join corpora using (corpus) where corpus = ? order by version desc limit 1",
         [corpus],
-    ).fetchone()
-    return Version(*row) if row else None
+    ).fetchall()
+    return Version(*rows[0]) if rows else None
 
 
 def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
@@ -321,7 +321,7 @@ def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[st
 
 def is_moved(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> bool:
     """Whether the workspace was moved or copied since its views were made."""
-    return db.execute("select root from meta").fetchone()[0] != str(workspace.root.resolve())
+    return db.execute("select root from meta").fetchall()[0][0] != str(workspace.root.resolve())
 
 
 def heal_views(workspace: Workspace) -> None:

@@ -21,16 +21,16 @@ def funnel_rows(db: duckdb.DuckDBPyConnection, documents_with_instances: int) ->
     For each stage and unit (documents, characters) one row a reason, or one with reason null where nothing was lost.
     """
     rows: list[FunnelRow] = []
-    documents, characters = db.execute(
+    ((documents, characters),) = db.execute(
         "select count(*), coalesce(sum(raw_characters), 0) from listed"
-    ).fetchone()
+    ).fetchall()
     for step, stage in enumerate(STAGES[:-1]):
         earlier = ", ".join(f"'{name}'" for name in STAGES[: step + 1])
         size = "raw_characters" if stage == "read" else "characters"
-        documents_out, characters_out, undecodable = db.execute(
+        ((documents_out, characters_out, undecodable),) = db.execute(
             f"select count(*), coalesce(sum({size}), 0), coalesce(sum(undecodable), 0) from listed "
             f"where stage is null or stage not in ({earlier})"
-        ).fetchone()
+        ).fetchall()
         causes = db.execute(
             f"select reason, count(*), sum({size}) from listed where stage = ? group by reason order by reason",
             [stage],

@@ -261,7 +261,7 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     listings = [workspace.root / source.source.listing_path for source in sources]
     with connect(staging) as db:
         list_documents(db, listings)
-        if not db.execute("select count(*) from listed where stage is null").fetchone()[0]:
+        if not db.execute("select count(*) from listed where stage is null").fetchall()[0][0]:
             reasons = db.execute(
                 "select reason, count(*) from listed group by reason order by reason"
             ).fetchall()
