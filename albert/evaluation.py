@@ -24,7 +24,9 @@ def score(predicted: np.ndarray, gold: np.ndarray, num_labels: int) -> Scores:
     >>> score(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
     Scores(accuracy=0.6666666666666666, macro_f1=0.6666666666666666)
     """
-    confusion = np.bincount(gold * num_labels + predicted, minlength=num_labels**2).reshape(num_labels, num_labels)
+    confusion = np.bincount(gold * num_labels + predicted, minlength=num_labels**2).reshape(
+        num_labels, num_labels
+    )
     right = confusion.diagonal()
     either = confusion.sum(0) + confusion.sum(1)
     f1 = 2 * right[either > 0] / either[either > 0]

@@ -198,7 +198,8 @@ def fine_tune_one(settings: FineTuneSettings, data: TaskData, path: Path, name: 
     pretrained, tokenizer = load_pretrained(path)
     length = min(settings.max_seq_length, pretrained.config.max_position_embeddings)
     encoded = {
-        split: encode_examples(part.examples, data.labels, tokenizer, length) for split, part in data.splits.items()
+        split: encode_examples(part.examples, data.labels, tokenizer, length)
+        for split, part in data.splits.items()
     }
     torch.manual_seed(seed)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -210,7 +211,11 @@ def fine_tune_one(settings: FineTuneSettings, data: TaskData, path: Path, name: 
             best = (dev.accuracy, epoch, copy.deepcopy(model.state_dict()))
     _, best_epoch, weights = best
     model.load_state_dict(weights)
-    predicted = {split: predict(model, encoded[split], settings, device) for split in ("dev", "test") if split in encoded}
+    predicted = {
+        split: predict(model, encoded[split], settings, device)
+        for split in ("dev", "test")
+        if split in encoded
+    }
     scores = {split: score(p, encoded[split].labels, len(data.labels)) for split, p in predicted.items()}
     reported = predicted.get("test", predicted["dev"])
     return SeedResult(

@@ -23,6 +23,7 @@ from albert.config import ConfigError
 from albert.heads import PretrainingModel, PretrainingOutput
 from albert.optim import adamw, default_learning_rate, linear_schedule
 from albert.trainer_state import (
+    MANIFEST_FILE,
     TrainerState,
     is_whole,
     list_checkpoints,
@@ -30,7 +31,7 @@ from albert.trainer_state import (
     remove_old_checkpoints,
     save_checkpoint,
 )
-from data.files import write_text
+from data.files import sha256, write_text
 from data.records import InputError
 
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
@@ -219,6 +220,11 @@ def pretrain(
         learning_rate=rate,
         parameters=sum(p.numel() for p in model.parameters()),
     )
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """sha256 of a checkpoint's manifest, which holds that of each of its files."""
+    return sha256(folder / MANIFEST_FILE)
 
 
 def _autocast(settings: PretrainSettings, device: torch.device) -> torch.autocast:

@@ -63,13 +63,17 @@ def read_split(path: Path, task: Task) -> Split:
         if problem:
             skipped.append(f"{path}, row {number}: {problem}")
         else:
-            examples.append(Example(str(row[text]), str(row[pair]) if pair else None, str(row[label]).strip()))
+            examples.append(
+                Example(str(row[text]), str(row[pair]) if pair else None, str(row[label]).strip())
+            )
     if not examples:
         raise InputError(f"no usable example in {path}; first problem: {skipped[0]}")
     return Split(path, tuple(examples), tuple(skipped))
 
 
-def _column(path: Path, names: list[str], asked: str | None, usual: Sequence[str], what: str | None) -> str | None:
+def _column(
+    path: Path, names: list[str], asked: str | None, usual: Sequence[str], what: str | None
+) -> str | None:
     if asked is not None:
         if asked not in names:
             raise InputError(f"no column {asked!r} in {path}; its columns are {', '.join(map(str, names))}")

@@ -73,7 +73,9 @@ def has_order(db: duckdb.DuckDBPyConnection) -> bool:
 
     Documents of one or two sentences are pairs, questions, remarks: their order, if any, carries no discourse.
     """
-    ((share,),) = db.execute("select avg((sentences >= 3)::integer) from listed where stage is null").fetchall()
+    ((share,),) = db.execute(
+        "select avg((sentences >= 3)::integer) from listed where stage is null"
+    ).fetchall()
     return (share or 0.0) >= 0.5
 
 

@@ -115,3 +115,10 @@ def _batches(path: Path, rules: ReadingRules) -> Iterator[tuple[list[dict], list
 def _listing_row(source_uri: str, raw_characters: int, **known: object) -> dict[str, object]:
     blank = {"doc_id": None, "characters": 0, "sentences": 0, "undecodable": 0, "stage": None, "reason": None}
     return {"source_uri": source_uri, "raw_characters": raw_characters, **blank, **known}
+
+
+def read_sentences(path: Path, rules: ReadingRules = ReadingRules()) -> Iterator[str]:
+    """Sentences of the documents of one file that a refresh would keep, repeated ones included."""
+    for _, documents in _batches(path, rules):
+        for document in documents:
+            yield from document.sentences

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
@@ -143,6 +144,14 @@ class Statistics:
         """The tokenizer the corpus was made with."""
         return load_tokenizer(find_tokenizer(require_version(self.db, corpus).tokenizer))
 
+    def sentences(self, corpus: str) -> Iterator[str]:
+        """Every sentence of the corpus, a batch of documents at a time."""
+        cursor = self.db.cursor()
+        cursor.execute("select text from document_texts where corpus = ?", [corpus])
+        while rows := cursor.fetchmany(1000):
+            for (text,) in rows:
+                yield from text.split("\n")
+
     def sample_instances(self, corpus: str, count: int = 5) -> list[dict[str, object]]:
         """Some instances as text, always the same ones: as they were, as they are masked, and their SOP label."""
         tokenizer = self.tokenizer(corpus)
@@ -168,9 +177,7 @@ class Statistics:
         return samples
 
 
-_WORDS = (
-    "with words as (select unnest(flatten(words)) as word from document_texts where corpus = ?)"
-)
+_WORDS = "with words as (select unnest(flatten(words)) as word from document_texts where corpus = ?)"
 
 
 def open_workspace(path: Path | str | None = None) -> Statistics:

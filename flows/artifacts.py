@@ -1,0 +1,110 @@
+"""The key tables of a run as Prefect artifacts, and the facts about a corpus that a report tells."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from prefect import runtime
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+
+from data.refresh import RefreshResult
+from data.statistics import Statistics, open_workspace
+
+if TYPE_CHECKING:
+    from albert.reports import CorpusFacts, Report
+
+
+def plain(settings: object) -> dict[str, object]:
+    """Settings as JSON can hold them."""
+    return json.loads(json.dumps(asdict(settings), default=str))
+
+
+def repeat_command() -> str:
+    """The command that would do this again; for a deployment's run, the parameters it was given."""
+    if command := os.environ.get("JIXU_COMMAND"):
+        return command
+    parameters = runtime.flow_run.parameters or {}
+    given = " ".join(f"-p {shlex.quote(f'{name}={json.dumps(value)}')}" for name, value in parameters.items())
+    return f"prefect deployment run '{runtime.flow_run.flow_name}/default' {given}"
+
+
+def artifact_key(kind: str, name: str) -> str:
+    """A key as Prefect wants it: lower-case letters, digits, dashes. Names of other scripts become a hash.
+
+    >>> artifact_key("funnel", "law")
+    'funnel-law'
+    """
+    plain = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
+    return f"{kind}-{plain or hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def publish_refresh(workspace: Path, result: RefreshResult) -> None:
+    """The funnel of the corpus as a table artifact."""
+    with open_workspace(workspace) as statistics:
+        funnel = statistics.funnel(result.corpus)
+        table = [dict(zip(funnel.columns, row, strict=True)) for row in funnel.fetchall()]
+    create_table_artifact(
+        table,
+        key=artifact_key("funnel", result.corpus),
+        description=f"{result.corpus} version {result.version}: what went in and out of each stage",
+    )
+
+
+def publish_report(report: Report, page: Path) -> None:
+    """Verdict, training and evaluation tables, and a link to the page."""
+    create_markdown_artifact(
+        f"**{report.verdict}**\n\n`{report.command}`\n", key=artifact_key("verdict", page.parent.name)
+    )
+    create_link_artifact(page.resolve().as_uri(), "report", key=artifact_key("report", page.parent.name))
+    if report.pretraining is not None:
+        rows = [r for r in report.pretraining["history"] if "held_out_mlm_loss" in r]
+        create_table_artifact(
+            rows, key=artifact_key("training", page.parent.name), description="On held-out documents"
+        )
+    if report.evaluation is not None:
+        split = report.evaluation["split"]
+        rows = [
+            {
+                "model": row["model"],
+                "dev accuracy": round(row["dev_accuracy"]["mean"], 4),
+                f"{split} accuracy": round(row[f"{split}_accuracy"]["mean"], 4),
+                "deviation": round(row[f"{split}_accuracy"]["deviation"], 4),
+                f"{split} macro F1": round(row[f"{split}_macro_f1"]["mean"], 4),
+            }
+            for row in report.evaluation["models"]
+        ]
+        create_table_artifact(
+            rows, key=artifact_key("evaluation", page.parent.name), description=report.evaluation["task"]
+        )
+
+
+def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
+    """What a report tells of the current version of a corpus."""
+    from albert.reports import CorpusFacts
+
+    versions = statistics.versions()
+    newest = next(
+        dict(zip(versions.columns, row, strict=True)) for row in versions.fetchall() if row[0] == corpus
+    )
+    funnel = statistics.funnel(corpus)
+    return CorpusFacts(
+        corpus=corpus,
+        version=newest["version"],
+        totals={
+            n: newest[n] for n in ("documents", "characters", "words", "sentences", "instances", "tokens")
+        },
+        sop=newest["sop"],
+        unknown_share=statistics.unknown_share(corpus),
+        funnel=[dict(zip(funnel.columns, row, strict=True)) for row in funnel.fetchall()],
+        lengths=[(to, count) for _, to, count in statistics.lengths(corpus).fetchall()],
+        word_lengths=statistics.word_lengths(corpus).fetchall(),
+        top_words=statistics.words(corpus, 12).fetchall(),
+        samples=statistics.sample_instances(corpus, 4),
+    )

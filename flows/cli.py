@@ -1,0 +1,235 @@
+"""Commands of the flows: arguments, `--help`, Prefect's environment, and user errors as one line with exit code 2.
+
+Imports nothing slow, so that `--help` answers at once and a mistake is told before any server starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from data.records import InputError
+from data.workspace import default_workspace
+
+EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try again"
+
+
+def _integers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _add_refresh(add: Callable) -> None:
+    add("--corpus", required=True, help="name of the corpus in the workspace")
+    add("--source", action="append", required=True, help="file, folder or glob of raw text (repeatable)")
+    add(
+        "--tokenizer",
+        help="vocab.txt, spiece.model, folder, or name in the workspace [the corpus's, or the only one]",
+    )
+    add(
+        "--objective",
+        default="albert",
+        choices=["albert"],
+        help="SOP and whole-word n-gram MLM [%(default)s]",
+    )
+    add("--max-seq-length", type=int, default=128, help="tokens to an instance at most [%(default)s]")
+    add(
+        "--sop",
+        default="auto",
+        choices=["auto", "on", "off"],
+        help="sentence order; auto: where documents have one",
+    )
+    add(
+        "--text-format",
+        default="auto",
+        choices=["auto", "bert", "document"],
+        help="of .txt files [%(default)s]",
+    )
+    add("--text-field", help="field or column with the text [text, content, 正文 or 内容]")
+    add("--min-characters", type=int, default=5, help="shorter documents are dropped [%(default)s]")
+    add(
+        "--min-han-share",
+        type=float,
+        default=0.3,
+        help="documents with less Chinese are dropped [%(default)s]",
+    )
+    add("--mask-rate", type=float, default=0.15, help="share of tokens masked [%(default)s]")
+    add("--max-ngram", type=int, default=3, help="words masked together at most [%(default)s]")
+    add("--copies", type=int, default=1, help="times each document is cut into instances anew [%(default)s]")
+    add("--seed", type=int, default=0, help="[%(default)s]")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
+
+
+def _add_pretraining(add: Callable) -> None:
+    add("--corpus", required=True, help="name of a corpus of the workspace")
+    add("--init", default="tiny", help="checkpoint folder, or a preset for random weights [%(default)s]")
+    add("--steps", type=int, default=1000, help="[%(default)s]")
+    add("--batch-tokens", type=int, default=4096, help="tokens to a step [%(default)s]")
+    add(
+        "--learning-rate",
+        type=float,
+        help="peak rate [from the batch size: 1e-3 from random weights, else 2e-4]",
+    )
+    add(
+        "--masking",
+        default="dynamic",
+        choices=["dynamic", "static"],
+        help="new masks every epoch, or the stored ones",
+    )
+    add("--precision", default="bf16", choices=["bf16", "fp32"], help="[%(default)s]")
+    add("--run", help="name of the run [from corpus, version, init and settings]")
+    add(
+        "--resume",
+        default="auto",
+        choices=["auto", "never"],
+        help="go on from the run's last checkpoint [%(default)s]",
+    )
+    add("--seed", type=int, default=0, help="[%(default)s]")
+
+
+def _add_fine_tune(add: Callable) -> None:
+    add("--task", required=True, help="name of the task, or a YAML task file (name and columns)")
+    add("--train", required=True, help="TSV, CSV or JSONL with a header")
+    add("--dev", required=True, help="chooses the best epoch")
+    add("--test", help="scored once, at that epoch")
+    add(
+        "--model",
+        action="append",
+        required=True,
+        help="checkpoint folder (repeatable; compared with the first)",
+    )
+    add("--seeds", type=_integers, default=[0, 1, 2], help="separated by commas [0,1,2]")
+    add("--epochs", type=int, default=3, help="[%(default)s]")
+    add("--batch-size", type=int, default=32, help="[%(default)s]")
+    add("--learning-rate", type=float, default=1e-4, help="peak rate [%(default)s]")
+    add("--max-seq-length", type=int, default=128, help="[%(default)s]")
+    add("--run", help="name of the report [from task, models and settings]")
+
+
+def _add_tokenizer(add: Callable) -> None:
+    add("--corpus", help="corpus of the workspace to learn from")
+    add("--source", action="append", default=[], help="or raw text: file, folder or glob (repeatable)")
+    add("--kind", default="wordpiece", choices=["wordpiece", "sentencepiece"], help="[%(default)s]")
+    add("--vocab-size", type=int, default=21128, help="entries at most [%(default)s]")
+    add("--name", help="name in the workspace [kind and size]")
+
+
+def _add_end_to_end(add: Callable) -> None:
+    add("--demo", action="store_true", help="on the samples that come with jixu; needs nothing else")
+    add("--general", action="append", default=[], help="general raw text, for the base model (repeatable)")
+    add("--domain", action="append", default=[], help="raw text of the field to go on with (repeatable)")
+    add("--task", help="name or YAML file of the task that judges")
+    add("--train", help="its training examples")
+    add("--dev", help="its dev examples")
+    add("--test", help="its test examples")
+    add(
+        "--init",
+        default="tiny",
+        help="preset, or a checkpoint folder in place of the base model [%(default)s]",
+    )
+    add("--tokenizer", help="vocabulary [trained on the two corpora, or the checkpoint's]")
+    add("--vocab-size", type=int, default=21128, help="of a trained vocabulary [%(default)s]")
+    add("--base-steps", type=int, default=1000, help="on the general corpus [%(default)s]")
+    add("--steps", type=int, default=1000, help="on the domain corpus [%(default)s]")
+    add("--batch-tokens", type=int, default=4096, help="[%(default)s]")
+    add("--max-seq-length", type=int, default=128, help="[%(default)s]")
+    add("--seeds", type=_integers, default=[0, 1, 2], help="of fine-tuning [0,1,2]")
+    add("--epochs", type=int, default=3, help="of fine-tuning [%(default)s]")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
+
+
+COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {
+    "refresh_corpus": (
+        "Turn raw text into a new version of a corpus, or none if nothing changed.",
+        _add_refresh,
+    ),
+    "continued_pretraining": (
+        "Train on a corpus, from a checkpoint or random weights; resumes itself.",
+        _add_pretraining,
+    ),
+    "fine_tune": (
+        "Fine-tune models on a labelled task under the same seeds and compare them.",
+        _add_fine_tune,
+    ),
+    "train_tokenizer": ("Learn a vocabulary from a corpus or raw text.", _add_tokenizer),
+    "end_to_end": ("Raw text to evaluation report: all of it in one run.", _add_end_to_end),
+}
+
+
+def make_parser(command: str) -> argparse.ArgumentParser:
+    """The arguments of a flow; their names are the flow's parameters."""
+    description, add_arguments = COMMANDS[command]
+    parser = argparse.ArgumentParser(
+        prog=f"python -m flows.{command}", description=description, allow_abbrev=False
+    )
+    add_arguments(parser.add_argument)
+    parser.add_argument(
+        "--workspace", default=str(default_workspace()), help="folder for everything made [%(default)s]"
+    )
+    return parser
+
+
+def set_up_prefect(workspace: Path) -> None:
+    """Quiet and offline; without a server of the user's, Prefect's own short-lived one, its files in the workspace."""
+    defaults = {
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+        "PREFECT_LOGGING_LEVEL": "WARNING",
+        "PREFECT_CLI_PROMPT": "false",
+    }
+    if "PREFECT_API_URL" not in os.environ:
+        defaults |= {
+            "PREFECT_HOME": str(workspace.resolve() / ".prefect"),
+            "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+            "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
+        }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    if "PREFECT_HOME" in os.environ:
+        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+
+
+def run_if_main(module_name: str) -> None:
+    """Run the flow of the file that calls this, and exit, if that file is run as a command."""
+    if module_name != "__main__":
+        return
+    spec = sys.modules["__main__"].__spec__
+    command = (spec.name if spec else Path(sys.argv[0]).stem).rpartition(".")[2]
+    # worker processes would import the command's file again, and Prefect with it; they need neither
+    sys.modules["__main__"].__spec__ = None
+    sys.modules["__main__"].__dict__.pop("__file__", None)
+    raise SystemExit(run(command, sys.argv[1:]))
+
+
+def run(command: str, arguments: Sequence[str]) -> int:
+    """Run a flow from its command-line arguments; returns the exit code."""
+    parameters = vars(make_parser(command).parse_args(arguments))
+    os.environ["JIXU_COMMAND"] = shlex.join(["python", "-m", f"flows.{command}", *arguments])
+    try:
+        importlib.import_module("flows.settings").CHECKS[command](**parameters)
+        set_up_prefect(Path(parameters["workspace"]))
+        module = importlib.import_module(f"flows.{command}")
+        outcome = getattr(module, command)(**parameters)
+    except InputError as error:
+        return _refuse(command, error)
+    except ValueError as error:
+        # ConfigError is of albert, which takes seconds to import: known by its name
+        if type(error).__name__ not in ("ConfigError", "KernelError"):
+            raise
+        return _refuse(command, error)
+    except KeyboardInterrupt:
+        print(f"{command}: stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    print(module.describe(outcome))
+    return EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0
+
+
+def _refuse(command: str, error: Exception) -> int:
+    print(f"{command}: {error}", file=sys.stderr)
+    return EXIT_USER_ERROR

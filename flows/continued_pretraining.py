@@ -1,0 +1,119 @@
+"""continued-pretraining: a corpus and a checkpoint (or random weights) -> a better checkpoint and a report."""
+
+from flows.cli import run_if_main
+
+run_if_main(__name__)
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from prefect import flow
+from pydantic import Field
+
+from albert import pretraining
+from albert.pretraining import PretrainResult
+from albert.reports import build_report, write_report
+from albert.trainer_state import TrainerState
+from data.catalog import record_run
+from data.statistics import open_workspace
+from flows.artifacts import gather_facts, plain, publish_report, repeat_command
+from flows.settings import PretrainingPlan, pretraining_plan
+from flows.steps import step
+
+# no retry: re-running goes on from the last checkpoint, and an error of the data would come again
+train = step("train")
+report = step("report")
+
+
+@flow(name="continued-pretraining", flow_run_name="pretrain {init} on {corpus}")
+def continued_pretraining(
+    corpus: Annotated[str, Field(description="Name of a corpus of the workspace (语料名)")],
+    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
+    init: Annotated[
+        str, Field(description="Checkpoint folder, or a preset for random weights (起点)")
+    ] = "tiny",
+    steps: Annotated[int, Field(ge=1)] = 1000,
+    batch_tokens: Annotated[int, Field(ge=128, description="Tokens to a step")] = 4096,
+    learning_rate: Annotated[
+        float | None, Field(gt=0, description="Peak rate; by the batch size if empty")
+    ] = None,
+    masking: Literal["dynamic", "static"] = "dynamic",
+    precision: Literal["bf16", "fp32"] = "bf16",
+    run: Annotated[str | None, Field(description="Name of the run; made from the settings if empty")] = None,
+    resume: Annotated[
+        Literal["auto", "never"], Field(description="Go on from the run's last checkpoint")
+    ] = "auto",
+    seed: int = 0,
+) -> PretrainResult:
+    """Train on a corpus, from a checkpoint or random weights; running it again goes on where it stopped."""
+    plan = pretraining_plan(**locals())
+    result = train(plan.run, lambda: run_pretraining(plan))
+    report(plan.run, lambda: _report(plan, result))
+    return result
+
+
+def run_pretraining(plan: PretrainingPlan) -> PretrainResult:
+    """Train, keeping the catalog's record of the run up to date at every checkpoint."""
+    checkpoints: dict[int, dict[str, object]] = {}
+
+    def record(state: TrainerState, folder: Path, status: str) -> None:
+        measured = next((r for r in reversed(state.history) if "held_out_mlm_loss" in r), {})
+        checkpoints[state.step] = {
+            "step": state.step,
+            "path": plan.workspace.relative(folder),
+            "sha256": pretraining.checkpoint_digest(folder),
+            "mlm_loss": measured.get("held_out_mlm_loss"),
+            "mlm_accuracy": measured.get("held_out_mlm_accuracy"),
+            "sop_accuracy": measured.get("held_out_sop_accuracy"),
+        }
+        record_run(
+            plan.workspace,
+            run=plan.run,
+            corpus=plan.version.corpus,
+            version=plan.version.version,
+            init=plan.settings.init,
+            settings=plain(plan.settings),
+            status=status,
+            steps=state.step,
+            tokens=state.tokens,
+            metrics=measured,
+            checkpoints=[c for c in checkpoints.values() if (plan.workspace.root / c["path"]).is_dir()],
+        )
+
+    return pretraining.pretrain(plan.settings, on_checkpoint=record)
+
+
+def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:
+    with open_workspace(plan.workspace.root) as statistics:
+        facts = gather_facts(statistics, plan.version.corpus)
+    content = build_report(
+        title=f"Continued pretraining: {plan.run}",
+        command=repeat_command(),
+        corpora=[facts],
+        pretraining=result,
+        settings={"pretraining": plain(plan.settings)},
+    )
+    page = write_report(content, plan.workspace.report(plan.run))
+    publish_report(content, page)
+    return page
+
+
+def describe(result: PretrainResult) -> str:
+    """What a person wants to know of the result."""
+    before, after = result.evaluations()[0], result.evaluations()[-1]
+    lines = [
+        f"{result.run_folder.name}: {result.status} after {result.steps:,} steps, {result.tokens:,} tokens, "
+        f"{result.tokens_per_second:,.0f} tokens/s"
+        + (f", resumed at {result.resumed_from:,}" if result.resumed_from else ""),
+        f"held-out MLM loss {before['held_out_mlm_loss']:.3f} -> {after['held_out_mlm_loss']:.3f}, accuracy "
+        f"{before['held_out_mlm_accuracy']:.3f} -> {after['held_out_mlm_accuracy']:.3f}"
+        + (
+            f"; SOP accuracy {before['held_out_sop_accuracy']:.3f} -> {after['held_out_sop_accuracy']:.3f}"
+            if "held_out_sop_accuracy" in after
+            else ""
+        ),
+        *result.notices,
+        f"checkpoint {result.checkpoint}",
+        f"report {result.run_folder.parent.parent / 'reports' / result.run_folder.name / 'index.html'}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,164 @@
+"""end-to-end: raw general and domain text and a labelled task -> did continued pretraining help? All in one run.
+
+A base model is pretrained on the general text (or given), pretraining goes on on the domain text, and both are
+fine-tuned on the task under the same seeds. One report tells it all.
+"""
+
+from flows.cli import run_if_main
+
+run_if_main(__name__)
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+from prefect import flow
+from pydantic import Field
+
+from albert.finetuning import FineTuneResult
+from albert.pretraining import PretrainResult
+from albert.reports import build_report, write_report
+from data.sources import find_files
+from data.statistics import open_workspace
+from data.tokenization import find_tokenizer
+from data.workspace import Workspace
+from flows.artifacts import gather_facts, plain, publish_report, repeat_command
+from flows.continued_pretraining import continued_pretraining
+from flows.fine_tune import fine_tune
+from flows.fine_tune import table as comparison_table
+from flows.refresh_corpus import refresh_corpus
+from flows.settings import fine_tune_settings
+from flows.steps import step
+from flows.train_tokenizer import train_tokenizer
+
+report = step("report")
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEndOutcome:
+    base: PretrainResult | None
+    continued: PretrainResult
+    comparison: FineTuneResult
+    verdict: str
+    page: Path
+
+
+def demo_parameters() -> dict[str, object]:
+    """The samples that come with jixu, and sizes under which they take about two minutes on two cores."""
+    samples = Path(str(resources.files("data.samples")))
+    return {
+        "general": [str(samples / "general.txt")],
+        "domain": [str(samples / "tea.jsonl")],
+        "task": "tea-topics",
+        **{split: str(samples / f"tea_topics_{split}.tsv") for split in ("train", "dev", "test")},
+        "vocab_size": 4000,
+        "base_steps": 200,
+        "steps": 200,
+        "batch_tokens": 2048,
+        "epochs": 8,
+    }
+
+
+@flow(name="end-to-end", flow_run_name="end to end on {task}")
+def end_to_end(
+    demo: Annotated[bool, Field(description="On the samples that come with jixu")] = False,
+    general: list[str] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
+    domain: list[str] = [],  # noqa: B006
+    task: str | None = None,
+    train: str | None = None,
+    dev: str | None = None,
+    test: str | None = None,
+    init: str = "tiny",
+    tokenizer: str | None = None,
+    vocab_size: int = 21128,
+    base_steps: int = 1000,
+    steps: int = 1000,
+    batch_tokens: int = 4096,
+    max_seq_length: int = 128,
+    seeds: list[int] = [0, 1, 2],  # noqa: B006
+    epochs: int = 3,
+    workers: int | None = None,
+    workspace: str = "workspace",
+) -> EndToEndOutcome:
+    """Raw text to evaluation report: tokenizer, corpora, base model, continued pretraining, comparison."""
+    if demo:
+        return end_to_end.fn(seeds=seeds, workers=workers, workspace=workspace, **demo_parameters())
+    shared = {"workspace": workspace, "max_seq_length": max_seq_length, "workers": workers}
+    tokenizer = tokenizer or vocabulary(init, [*general, *domain], vocab_size, workspace)
+    training = {"workspace": workspace, "batch_tokens": batch_tokens}
+    base = None
+    if general:
+        refresh_corpus(corpus="general", source=general, tokenizer=tokenizer, **shared)
+        base = continued_pretraining(corpus="general", init=init, steps=base_steps, **training)
+    refresh_corpus(corpus="domain", source=domain, tokenizer=tokenizer, **shared)
+    start = str(base.checkpoint) if base else init
+    continued = continued_pretraining(corpus="domain", init=start, steps=steps, **training)
+    judged = {
+        "task": task,
+        "train": train,
+        "dev": dev,
+        "test": test,
+        "model": [start, str(continued.checkpoint)],
+        "seeds": seeds,
+        "epochs": epochs,
+        "max_seq_length": max_seq_length,
+    }
+    compared = fine_tune(workspace=workspace, **judged)
+    corpora = ["general", "domain"] if general else ["domain"]
+    verdict, page = report(
+        str(task),
+        lambda: _report(Workspace(Path(workspace)), corpora, base, continued, compared.result, judged),
+    )
+    return EndToEndOutcome(base, continued, compared.result, verdict, page)
+
+
+def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: str) -> str:
+    """The checkpoint's own vocabulary, or one learnt from the sources, made once in a workspace."""
+    if Path(init).is_dir():
+        return str(find_tokenizer(init))
+    name = f"end-to-end-{vocab_size}"
+    if not (Workspace(Path(workspace)).tokenizers / name).is_dir():
+        files = [str(path) for source in sources for path in find_files(source)]
+        train_tokenizer(source=files, vocab_size=vocab_size, name=name, workspace=workspace)
+    return name
+
+
+def _report(
+    workspace: Workspace,
+    corpora: Sequence[str],
+    base: PretrainResult | None,
+    continued: PretrainResult,
+    result: FineTuneResult,
+    judged: dict[str, object],
+) -> tuple[str, Path]:
+    with open_workspace(workspace.root) as statistics:
+        facts = [gather_facts(statistics, corpus) for corpus in corpora]
+    content = build_report(
+        title=f"Did continued pretraining help on {result.task}?",
+        command=repeat_command(),
+        corpora=facts,
+        base=base,
+        pretraining=continued,
+        evaluation=result,
+        settings={"fine-tuning": plain(fine_tune_settings(**judged))},
+    )
+    page = write_report(content, workspace.report(f"end-to-end-{result.task}"))
+    publish_report(content, page)
+    return content.verdict, page
+
+
+def describe(outcome: EndToEndOutcome) -> str:
+    """Five lines and where the report is."""
+
+    def losses(name: str, run: PretrainResult) -> str:
+        before, after = run.evaluations()[0], run.evaluations()[-1]
+        return (
+            f"{name}: {run.steps:,} steps, {run.tokens_per_second:,.0f} tokens/s, held-out MLM loss "
+            f"{before['held_out_mlm_loss']:.3f} -> {after['held_out_mlm_loss']:.3f}"
+        )
+
+    lines = [losses("base model", outcome.base)] if outcome.base else []
+    lines += [losses("continued", outcome.continued), comparison_table(outcome.comparison), outcome.verdict]
+    return "\n".join([*lines, f"report {outcome.page.resolve()}"])

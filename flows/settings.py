@@ -1,0 +1,212 @@
+"""From a flow's parameters to the settings of the work, checked before anything is begun. Knows no Prefect."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from data.catalog import Version, read_catalog, require_version, version_shards
+from data.records import InputError
+from data.refresh import RefreshSettings, plan
+from data.sources import find_files
+from data.tokenization import find_tokenizer
+from data.workspace import Workspace, check_name
+
+if TYPE_CHECKING:
+    from albert.finetuning import FineTuneSettings
+    from albert.pretraining import PretrainSettings
+    from albert.tasks import Task
+
+# albert is imported where it is used: it takes seconds
+
+
+def refresh_settings(
+    source: Sequence[str], workspace: str, workers: int | None = None, **same: object
+) -> RefreshSettings:
+    """The settings of refresh-corpus."""
+    return RefreshSettings(
+        sources=tuple(source), workspace=Path(workspace), workers=workers or os.cpu_count() or 1, **same
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingPlan:
+    """A pretraining run: what it trains on, and its settings."""
+
+    workspace: Workspace
+    run: str
+    version: Version
+    settings: PretrainSettings
+
+
+def pretraining_plan(
+    corpus: str, workspace: str, init: str, run: str | None = None, **same: object
+) -> PretrainingPlan:
+    """The settings of continued-pretraining on the corpus's current version. The run's name says what it is."""
+    from albert.pretraining import PretrainSettings
+
+    place = Workspace(Path(workspace))
+    with read_catalog(place) as db:
+        version = require_version(db, corpus)
+        shards = version_shards(db, version)
+    missing = [shard.path for shard in shards if not (place.root / shard.path).is_file()]
+    if missing:
+        raise InputError(
+            f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, first "
+            f"{missing[0]}: refresh the corpus into a new workspace"
+        )
+    start = Path(init).resolve() if Path(init).exists() else init
+    digest = hashlib.sha256(json.dumps([str(start), same], sort_keys=True, default=str).encode()).hexdigest()[
+        :8
+    ]
+    name = Path(init).resolve().parent.name if Path(init).name.startswith("checkpoint-") else Path(init).name
+    run = check_name(run or f"{corpus}-v{version.version}-{name[:32]}-{digest}", "run")
+    settings = PretrainSettings(
+        run_folder=place.model(run),
+        shards=tuple(place.root / shard.path for shard in shards),
+        tokenizer_folder=_tokenizer_folder(version.tokenizer, place),
+        init=str(start),
+        held_out_share=held_out_share(version.documents),
+        **same,
+    )
+    return PretrainingPlan(place, run, version, settings)
+
+
+def held_out_share(documents: int) -> float:
+    """2% of the documents are held out; in a small corpus more, so that about eight are."""
+    return min(0.3, max(0.02, 8 / documents))
+
+
+def _tokenizer_folder(tokenizer: str, workspace: Workspace) -> Path:
+    """A folder with the complete files of a corpus's tokenizer, made if only the bare vocabulary is there."""
+    from data.files import sha256
+    from data.tokenization import load_tokenizer
+
+    path = find_tokenizer(tokenizer, workspace.tokenizers)
+    if (path.parent / "tokenizer_config.json").is_file():
+        return path.parent
+    return save_tokenizer_once(load_tokenizer(path), workspace.tokenizers / f"{path.stem}-{sha256(path)[:8]}")
+
+
+def save_tokenizer_once(tokenizer: object, folder: Path) -> Path:
+    """Save a tokenizer's files unless they are there."""
+    if not (folder / "tokenizer_config.json").is_file():
+        tokenizer.save(folder)
+    return folder
+
+
+def load_task(name_or_file: str) -> Task:
+    """A task by name, its columns found by their usual names, or from a YAML file that names them."""
+    from albert.tasks import Task
+
+    path = Path(name_or_file)
+    if path.suffix not in (".yaml", ".yml"):
+        return Task(name=check_name(name_or_file, "task"))
+    if not path.is_file():
+        raise InputError(f"no task file {path}")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    known = {field.name for field in fields(Task)}
+    if not isinstance(content, dict) or "name" not in content or set(content) - known:
+        wrong = sorted(map(str, set(content) - known)) if isinstance(content, dict) else [str(content)]
+        raise InputError(
+            f"{path}: a task file has name and may have {', '.join(sorted(known - {'name'}))}; "
+            f"found {', '.join(wrong) or 'no name'}"
+        )
+    if not all(value is None or isinstance(value, str) for value in content.values()):
+        raise InputError(f"{path}: every value must be text")
+    return Task(**content)
+
+
+def fine_tune_settings(
+    task: str,
+    train: str,
+    dev: str,
+    model: Sequence[str],
+    test: str | None = None,
+    seeds: Sequence[int] = (0, 1, 2),
+    **same: object,
+) -> FineTuneSettings:
+    """The settings of fine-tune."""
+    from albert.finetuning import FineTuneSettings
+
+    return FineTuneSettings(
+        task=load_task(task),
+        train=Path(train),
+        dev=Path(dev),
+        test=Path(test) if test else None,
+        models=tuple(Path(m) for m in model),
+        seeds=tuple(seeds),
+        **same,
+    )
+
+
+def tokenizer_sources(corpus: str | None, source: Sequence[str], workspace: str) -> list[Path] | Version:
+    """What train-tokenizer learns from: raw files, or the current version of a corpus."""
+    if bool(corpus) == bool(source):
+        raise InputError("give either --corpus or --source to learn a vocabulary from")
+    if corpus:
+        with read_catalog(Workspace(Path(workspace))) as db:
+            return require_version(db, corpus)
+    return [path for one in source for path in find_files(one)]
+
+
+def _check_refresh(**parameters: object) -> None:
+    plan(refresh_settings(**parameters))
+
+
+def _check_pretraining(**parameters: object) -> None:
+    from albert.pretraining import check_start
+
+    check_start(pretraining_plan(**parameters).settings)
+
+
+def _check_fine_tune(workspace: str, run: str | None = None, **parameters: object) -> None:
+    from albert.finetuning import check_models, read_task
+
+    settings = fine_tune_settings(**parameters)
+    read_task(settings)
+    check_models(settings)
+    if run:
+        check_name(run, "run")
+
+
+def _check_tokenizer(
+    corpus: str | None, source: Sequence[str], workspace: str, vocab_size: int, name: str | None, **_: object
+) -> None:
+    tokenizer_sources(corpus, source, workspace)
+    if not 100 <= vocab_size <= 250_000:
+        raise InputError(f"vocab_size={vocab_size}: it must be from 100 to 250,000")
+    if name:
+        check_name(name, "tokenizer")
+
+
+def _check_end_to_end(demo: bool, **parameters: object) -> None:
+    if demo:
+        return
+    needed = ("domain", "task", "train", "dev")
+    missing = [f"--{name}" for name in needed if not parameters[name]]
+    if missing:
+        raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")
+    if not parameters["general"] and not Path(str(parameters["init"])).is_dir():
+        raise InputError("give --general text to train a base model on, or --init with a checkpoint folder")
+    for source in (*parameters["general"], *parameters["domain"]):
+        find_files(source)
+
+
+CHECKS: dict[str, Callable[..., None]] = {
+    "refresh_corpus": _check_refresh,
+    "continued_pretraining": _check_pretraining,
+    "fine_tune": _check_fine_tune,
+    "train_tokenizer": _check_tokenizer,
+    "end_to_end": _check_end_to_end,
+}

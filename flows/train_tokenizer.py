@@ -1,0 +1,62 @@
+"""train-tokenizer: a corpus or raw text -> a vocabulary in the workspace, ready for refresh-corpus."""
+
+from flows.cli import run_if_main
+
+run_if_main(__name__)
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from prefect import flow
+from pydantic import Field
+
+from data.catalog import Version
+from data.reading import read_sentences
+from data.statistics import open_workspace
+from data.tokenization import train_tokenizer as learn
+from data.workspace import Workspace, check_name
+from flows.settings import tokenizer_sources
+from flows.steps import step
+
+learn_vocabulary = step("learn-vocabulary")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerOutcome:
+    folder: Path
+    kind: str
+    entries: int
+
+
+@flow(name="train-tokenizer", flow_run_name="train {kind} tokenizer")
+def train_tokenizer(
+    corpus: Annotated[str | None, Field(description="Corpus of the workspace to learn from (语料名)")] = None,
+    source: list[str] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
+    kind: Literal["wordpiece", "sentencepiece"] = "wordpiece",
+    vocab_size: Annotated[int, Field(ge=100, le=250_000, description="Entries at most")] = 21128,
+    name: Annotated[str | None, Field(description="Name in the workspace; kind and size if empty")] = None,
+    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
+) -> TokenizerOutcome:
+    """Learn a vocabulary from cleaned sentences."""
+    folder = Workspace(Path(workspace)).tokenizers / check_name(name or f"{kind}-{vocab_size}", "tokenizer")
+    sentences = iterate_sentences(tokenizer_sources(corpus, source, workspace), workspace)
+    tokenizer = learn_vocabulary(folder.name, lambda: learn(sentences, kind=kind, vocab_size=vocab_size))
+    tokenizer.save(folder)
+    return TokenizerOutcome(folder, kind, tokenizer.vocab_size)
+
+
+def iterate_sentences(sources: list[Path] | Version, workspace: str) -> Iterator[str]:
+    """Cleaned sentences of raw files, or of a corpus's current version."""
+    if isinstance(sources, list):
+        for path in sources:
+            yield from read_sentences(path)
+        return
+    with open_workspace(workspace) as statistics:
+        yield from statistics.sentences(sources.corpus)
+
+
+def describe(outcome: TokenizerOutcome) -> str:
+    """What a person wants to know of the result."""
+    return f"{outcome.kind} vocabulary of {outcome.entries:,} entries in {outcome.folder}"
