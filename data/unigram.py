@@ -53,7 +53,7 @@ class UnigramTokenizer:
         begin = 0
         for line in text.split("\n"):
             for piece in self._processor.encode(
-                _lower(line) if self.lower_case else line, out_type="immutable_proto"
+                _lower(line) if self.lower_case else line, return_type="proto"
             ).pieces:
                 # the space before a word belongs to no word: the token starts where its letters do
                 spaces = len(line[piece.begin : piece.end]) - len(line[piece.begin : piece.end].lstrip())
@@ -122,6 +122,8 @@ def train_unigram(texts: Iterable[str], vocab_size: int, *, seed: int = 0) -> Un
                 pad_piece=SPECIAL_TOKENS[0],
                 unk_piece=SPECIAL_TOKENS[1],
                 control_symbols=list(SPECIAL_TOKENS[2:]),
+                # cleaning has normalised the text, and SentencePiece's NFKC would make Chinese punctuation ASCII
+                normalization_rule_name="identity",
                 minloglevel=2,
             )
         except RuntimeError as error:

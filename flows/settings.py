@@ -134,6 +134,7 @@ def fine_tune_settings(
     model: Sequence[str],
     test: str | None = None,
     seeds: Sequence[int] = (0, 1, 2),
+    names: Sequence[str] | None = None,
     **same: object,
 ) -> FineTuneSettings:
     """The settings of fine-tune."""
@@ -146,6 +147,7 @@ def fine_tune_settings(
         test=Path(test) if test else None,
         models=tuple(Path(m) for m in model),
         seeds=tuple(seeds),
+        names=tuple(names) if names else None,
         **same,
     )
 

@@ -1,0 +1,221 @@
+"""Batches and training on a small real corpus: what is held out, that it learns, and that it goes on exactly."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from albert.batching import Cursor, InstanceStream, is_held_out, token_batches
+from albert.checkpoints import load_pretrained, save_model
+from albert.config import AlbertConfig, ConfigError
+from albert.heads import PretrainingModel
+from albert.pretraining import PretrainSettings, check_start, pretrain
+from albert.trainer_state import list_checkpoints
+from data.records import InputError
+from data.refresh import RefreshSettings, refresh
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory, samples, vocabulary_file):
+    root = tmp_path_factory.mktemp("workspace")
+    sources = (str(samples / "tea.jsonl"), str(samples / "general.txt"))
+    refresh(RefreshSettings(corpus="c", sources=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1))
+    return tuple(sorted((root / "shards" / "c").glob("*.parquet")))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, shards, tokenizer):
+    """A checkpoint of a model that trains in seconds."""
+    folder = tmp_path_factory.mktemp("small")
+    torch.manual_seed(0)
+    config = AlbertConfig(
+        vocab_size=InstanceStream(shards, batch_tokens=512).info.vocab_size,
+        embedding_size=32,
+        hidden_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=128,
+        max_position_embeddings=128,
+    )
+    save_model(PretrainingModel(config), folder, tokenizer)
+    return folder
+
+
+@pytest.fixture
+def settings(tmp_path, shards, small, vocabulary_file):
+    return PretrainSettings(
+        run_folder=tmp_path / "run",
+        shards=shards,
+        tokenizer_folder=vocabulary_file.parent,
+        init=str(small),
+        steps=12,
+        batch_tokens=512,
+        learning_rate=3e-3,
+        held_out_share=0.1,
+        held_out_tokens=2000,
+        evaluate_every=4,
+    )
+
+
+def stream(shards, **options):
+    return InstanceStream(shards, **{"batch_tokens": 600, "held_out_share": 0.1, **options})
+
+
+def epoch_of(source, epoch=0):
+    for batch, after in source.training_batches(Cursor(epoch)):
+        yield batch
+        if after.epoch != epoch or after.window >= -(-len(source.row_groups) // 4):
+            return
+
+
+def test_an_epoch_holds_every_instance_once_and_no_held_out_document(shards):
+    source = stream(shards)
+    everything = source._load(source.row_groups)
+    held_out = is_held_out(everything.doc_keys, 0.1)
+    assert 0 < held_out.mean() < 0.5
+    batches = list(epoch_of(source))
+    assert sum(b.sequences for b in batches) == (~held_out).sum()
+    assert sum(b.tokens for b in batches) == everything.lengths[~held_out].sum()
+    assert sum(b.sequences for b in source.held_out_batches(10**9)) == held_out.sum()
+
+
+def test_batches_keep_to_the_budget_and_are_well_formed(shards):
+    for batch in epoch_of(stream(shards)):
+        lengths = batch.cu_seqlens.diff()
+        assert batch.tokens <= 600 and batch.max_seqlen == lengths.max() and batch.cu_seqlens[-1] == batch.tokens
+        starts = batch.cu_seqlens[:-1].long()
+        assert (batch.position_ids[starts] == 0).all() and batch.position_ids.max() == lengths.max() - 1
+        assert (batch.token_type_ids[starts] == 0).all()
+        has_b = torch.tensor([batch.token_type_ids[a:b].any() for a, b in zip(starts, batch.cu_seqlens[1:], strict=True)])
+        assert (has_b == (batch.sop_labels >= 0)).all()
+
+
+def test_masks_change_by_epoch_and_stored_ones_do_not(shards):
+    dynamic, static = stream(shards), stream(shards, masking="static")
+    inputs = [torch.cat([b.masked_labels for b in epoch_of(source, e)]) for source in (dynamic, static) for e in (0, 1)]
+    assert inputs[0].sort().values.tolist() != inputs[1].sort().values.tolist()
+    assert inputs[2].sort().values.tolist() == inputs[3].sort().values.tolist()
+
+
+def test_any_place_can_be_gone_back_to(shards):
+    source = stream(shards)
+    run = list(islice(source.training_batches(), 60))
+    for at in (0, 7, 31, 58):
+        batch, after = next(stream(shards).training_batches(run[at][1]))
+        assert torch.equal(batch.input_ids, run[at + 1][0].input_ids) and after == run[at + 1][1]
+
+
+def test_token_batches_hold_each_row_once():
+    lengths = np.random.default_rng(0).integers(3, 128, 500)
+    batches = token_batches(lengths, 1000, np.random.default_rng(1))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(500))
+    assert max(lengths[b].sum() for b in batches) <= 1000
+    spread = [lengths[b].max() - lengths[b].min() for b in batches]
+    assert np.mean(spread) < 12
+
+
+def test_training_lowers_the_held_out_loss(settings):
+    result = pretrain(replace(settings, steps=60, evaluate_every=30))
+    first, last = result.evaluations()[0], result.evaluations()[-1]
+    assert last["held_out_mlm_loss"] < first["held_out_mlm_loss"] - 0.5
+    model, tokenizer = load_pretrained(result.checkpoint)
+    assert tokenizer.vocab_size == model.config.vocab_size
+
+
+def weights(result):
+    # copies: safetensors maps the file, which a test may overwrite
+    names = ("model.safetensors", "trainer_state.safetensors")
+    return [{k: v.clone() for k, v in load_file(result.checkpoint / name).items()} for name in names]
+
+
+def test_one_seed_gives_the_same_weights_and_another_does_not(settings, tmp_path):
+    runs = [
+        pretrain(replace(settings, run_folder=tmp_path / name, seed=seed))
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    a, b, c = (weights(run)[0] for run in runs)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not all(torch.equal(a[name], c[name]) for name in a)
+
+
+def test_running_again_does_nothing_more(settings):
+    first = pretrain(settings)
+    before = (first.checkpoint / "manifest.json").read_bytes()
+    second = pretrain(settings)
+    assert second.steps == 12 and second.resumed_from == 12 and second.history == first.history
+    assert (second.checkpoint / "manifest.json").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said(settings):
+    straight = pretrain(settings)
+    whole = weights(straight)
+    newest, older = list_checkpoints(settings.run_folder)
+    (newest / "model.safetensors").write_bytes(b"damaged")
+    again = pretrain(settings)
+    assert again.resumed_from == 8 and any("damaged" in notice for notice in again.notices)
+    for before, after in zip(whole, weights(again), strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_other_settings_under_the_same_name_are_refused(settings):
+    pretrain(settings)
+    with pytest.raises(ConfigError, match="begun with other settings .batch_tokens 512 -> 256"):
+        pretrain(replace(settings, batch_tokens=256))
+    assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0
+
+
+@pytest.mark.slow
+def test_killed_and_interrupted_runs_end_with_the_weights_of_a_straight_one(settings, tmp_path):
+    settings = replace(settings, steps=120, evaluate_every=40, checkpoint_every=5)
+    straight = weights(pretrain(settings))
+    code = (
+        "import pickle, sys; from albert.pretraining import pretrain\n"
+        "print(pretrain(pickle.load(open(sys.argv[1], 'rb'))).status)"
+    )
+    broken = replace(settings, run_folder=tmp_path / "broken")
+    (tmp_path / "settings.pickle").write_bytes(pickle.dumps(broken))
+    for signal_number, checkpoints in ((signal.SIGKILL, 2), (signal.SIGKILL, 5), (signal.SIGTERM, 8)):
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "settings.pickle")], stdout=subprocess.PIPE)
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.poll() is None:
+            newest = next(iter(list_checkpoints(broken.run_folder)), None)
+            if newest and int(newest.name.split("-")[1]) >= 5 * checkpoints:
+                break
+            time.sleep(0.01)
+        os.kill(process.pid, signal_number)
+        output, _ = process.communicate()
+        if signal_number == signal.SIGTERM and process.returncode == 0:
+            assert output.strip() in (b"interrupted", b"completed")
+    finished = weights(pretrain(broken))
+    for one, other in zip(straight, finished, strict=True):
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_corpus_longer_than_the_models_positions_is_refused(settings, tmp_path, tokenizer, small):
+    model, _ = load_pretrained(small)
+    config = replace(model.config, max_position_embeddings=64)
+    save_model(PretrainingModel(config), tmp_path / "short", tokenizer)
+    with pytest.raises(ConfigError, match="up to 128 tokens, the model .* has 64 positions: .*--max-seq-length 64"):
+        check_start(replace(settings, init=str(tmp_path / "short")))
+
+
+def test_settings_out_of_range_are_refused(settings):
+    for change in ({"steps": 0}, {"batch_tokens": 1}, {"learning_rate": -1.0}, {"precision": "fp8"}, {"warmup_share": 2}):
+        with pytest.raises(ConfigError, match=next(iter(change))):
+            replace(settings, **change)
+
+
+def test_what_is_no_shard_is_refused(settings, tmp_path):
+    (tmp_path / "bad.parquet").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="not an instance shard"):
+        check_start(replace(settings, shards=(Path(tmp_path / "bad.parquet"),)))

@@ -1,0 +1,63 @@
+"""What every test shares: no GPU means Triton's interpreter, Prefect quiet and in a folder of its own, real sentences."""
+
+import os
+import tempfile
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # before the first import of a kernel
+os.environ.pop("PREFECT_API_URL", None)
+os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="jixu-prefect-")
+os.environ["JIXU_WORKSPACE"] = os.path.join(os.environ["PREFECT_HOME"], "no-workspace")
+
+import json
+from importlib import resources
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+from data.sentences import split_sentences
+from data.wordpiece import WordPieceTokenizer
+
+# no time limits: the machine may be busy; in CI the same examples every time
+hypothesis.settings.register_profile("jixu", deadline=None, derandomize=bool(os.environ.get("CI")))
+hypothesis.settings.load_profile("jixu")
+
+SAMPLES = Path(str(resources.files("data.samples")))
+
+
+@pytest.fixture(scope="session")
+def samples() -> Path:
+    """The folder of the shipped samples."""
+    return SAMPLES
+
+
+def sample_texts() -> list[str]:
+    """Documents of the shipped domain sample."""
+    lines = (SAMPLES / "tea.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["text"] for line in lines]
+
+
+def sample_sentences() -> list[str]:
+    """Sentences of the shipped samples."""
+    return [sentence for text in sample_texts() for sentence in split_sentences(text)]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> WordPieceTokenizer:
+    """A vocabulary with every Han character of the samples, a few Latin pieces, and marks."""
+    general = (SAMPLES / "general.txt").read_text(encoding="utf-8")
+    characters = sorted(set("".join([*sample_texts(), general])) - set(" \n"))
+    latin = [*"abcdefghijklmnopqrstuvwxyz0123456789", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789")]
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "model", "##ing", *latin, *'.,!?()%"']
+    return WordPieceTokenizer(list(dict.fromkeys([*words, *characters])))
+
+
+@pytest.fixture(scope="session")
+def vocabulary_file(tokenizer: WordPieceTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test vocabulary as a vocab.txt."""
+    folder = tmp_path_factory.mktemp("vocabulary")
+    tokenizer.save(folder)
+    return folder / "vocab.txt"

@@ -1,0 +1,215 @@
+"""A whole refresh on the shipped samples: shards, versions, funnel, and what a second one does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from data.catalog import read_catalog, write_catalog
+from data.files import sha256
+from data.records import InputError
+from data.refresh import RefreshSettings, locked, plan, refresh
+from data.shards import verify
+from data.statistics import open_workspace
+from data.workspace import Workspace
+
+
+@pytest.fixture
+def source(tmp_path, samples):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for name in ("tea.jsonl", "general.txt"):
+        (folder / name).write_bytes((samples / name).read_bytes())
+    return folder
+
+
+@pytest.fixture
+def settings(tmp_path, source, vocabulary_file):
+    return RefreshSettings(
+        corpus="茶", sources=(str(source),), workspace=tmp_path / "w", tokenizer=str(vocabulary_file), workers=1
+    )
+
+
+def shard_files(root: Path) -> dict[str, str]:
+    return {str(p.relative_to(root)): sha256(p) for p in sorted((root / "shards").rglob("*.parquet"))}
+
+
+def test_a_refresh_leaves_what_the_design_names(settings, source):
+    result = refresh(settings)
+    assert result.is_new and result.version == 1 and result.sop
+    with duckdb.connect(str(settings.workspace / "catalog.duckdb"), read_only=True) as db:
+        tables = {name for (name,) in db.sql("show tables").fetchall()}
+        assert tables >= {"corpora", "versions", "documents", "funnel", "shards", "instances", "pretraining_runs",
+                          "checkpoints", "evaluations"}  # fmt: skip
+        ((instances, tokens),) = db.sql("select count(*), sum(len(input_ids)) from instances").fetchall()
+        assert (instances, tokens) == (result.instances, result.tokens)
+        ((kept,),) = db.sql("select count(*) from documents where dropped_reason is null").fetchall()
+        assert kept == result.documents
+        for path, digest in db.sql("select path, sha256 from shards").fetchall():
+            assert verify(settings.workspace / path, digest)
+    assert not list(settings.workspace.rglob("*.tmp"))
+
+
+def test_an_instance_reads_like_its_document(settings):
+    refresh(settings)
+    with open_workspace(settings.workspace) as statistics:
+        documents = dict(statistics.sql("select doc_id, text from document_texts").fetchall())
+        tokenizer = statistics.tokenizer("茶")
+        rows = statistics.sql("select doc_id, input_ids, segment_b_start from instances").fetchall()
+        assert rows
+        for doc_id, ids, b in rows:
+            text = documents[doc_id].replace("\n", "")
+            for part in [ids[1 : b - 1], ids[b:-1]] if b else [ids[1:-1]]:
+                assert tokenizer.decode(part) in text
+
+
+def test_same_input_gives_the_same_bytes_with_one_and_two_workers(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr("data.refresh.SHARD_CHARACTERS", 4000)
+    refresh(settings)
+    refresh(replace(settings, workspace=tmp_path / "w2", workers=2))
+    one, two = shard_files(tmp_path / "w"), shard_files(tmp_path / "w2")
+    assert one == two and len(one) > 3
+
+
+def test_nothing_changed_makes_no_version(settings):
+    first, second = refresh(settings), refresh(settings)
+    assert not second.is_new and second.version == first.version == 1 and second.new_shards == 0
+
+
+def test_new_and_removed_documents_touch_only_their_shards(settings, source, monkeypatch):
+    monkeypatch.setattr("data.refresh.SHARD_CHARACTERS", 4000)
+    refresh(settings)
+    before = shard_files(settings.workspace)
+    lines = (source / "tea.jsonl").read_text(encoding="utf-8").splitlines()
+    added = json.dumps({"text": "新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。"}, ensure_ascii=False)
+    (source / "tea.jsonl").write_text("\n".join([*lines[1:], added]) + "\n", encoding="utf-8")
+    result = refresh(settings)
+    assert result.version == 2 and result.removed_documents == 1
+    assert result.new_shards == 2 and result.kept_shards == len(before) - 1
+    with open_workspace(settings.workspace) as statistics:
+        ids = statistics.sql("select doc_id from document_texts").fetchall()
+        assert len(ids) == len(set(ids)) == result.documents
+        firsts = statistics.sql("select first_version, count(*) from documents group by all order by all").fetchall()
+        assert firsts == [(1, result.documents - 1), (2, 1)]
+
+
+def test_repeated_short_and_foreign_documents_are_counted(settings, source):
+    (source / "more.txt").write_text("茶。\n", encoding="utf-8")
+    (source / "english.txt").write_text("Nothing here is written in Chinese at all.\n", encoding="utf-8")
+    (source / "z-again.jsonl").write_bytes((source / "tea.jsonl").read_bytes())
+    refresh(settings)
+    with open_workspace(settings.workspace) as statistics:
+        funnel = statistics.funnel("茶").fetchall()
+        lost = {(stage, unit, reason): n for _, stage, unit, _, _, reason, n in funnel if reason}
+        repeated = len((source / "tea.jsonl").read_text(encoding="utf-8").splitlines())
+        assert lost["filter", "documents", "too_short"] == 1
+        assert lost["filter", "documents", "too_little_chinese"] == 1
+        assert lost["deduplicate", "documents", "duplicate"] == repeated
+        assert len(statistics.dropped("茶").fetchall()) == repeated + 2
+        for unit in ("documents", "characters"):
+            rows = [(step, a, b) for step, _, u, a, b, _, _ in funnel if u == unit]
+            steps = sorted(set(rows))
+            assert [b for _, _, b in steps[:-1]] == [a for _, a, _ in steps[1:]]  # what goes out comes in
+
+
+def test_pairs_without_order_get_no_sop(settings, source):
+    for path in source.iterdir():
+        path.unlink()
+    pairs = [f"第{i}种茶怎么泡？用多热的水？" for i in range(30)]
+    (source / "pairs.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in pairs), encoding="utf-8")
+    assert not refresh(settings).sop
+    assert refresh(replace(settings, corpus="forced", sop="on")).sop
+
+
+def test_nothing_usable_is_an_error_and_leaves_no_catalog(settings, source):
+    for path in source.iterdir():
+        path.unlink()
+    (source / "empty.txt").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match="no document of .* can be used"):
+        refresh(settings)
+    assert not (settings.workspace / "catalog.duckdb").exists()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"sources": ("/no/such/place",)}, "does not exist"),
+        ({"tokenizer": "nope"}, "no tokenizer 'nope'"),
+        ({"max_seq_length": 1024}, "max_seq_length=1024: it must be from 16 to 512"),
+        ({"corpus": "../up"}, "corpus '../up'"),
+        ({"sop": "maybe"}, "choose one of auto, on, off"),
+        ({"tokenizer": None}, "no tokenizer given"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_is_written(settings, change, message):
+    with pytest.raises(InputError, match=message):
+        plan(replace(settings, **change))
+    assert not settings.workspace.exists()
+
+
+def test_a_second_refresh_of_a_corpus_at_once_is_refused(settings):
+    with locked(Workspace(settings.workspace), "茶"), pytest.raises(InputError, match="another process"):
+        refresh(settings)
+
+
+def test_a_failed_commit_leaves_the_catalog_as_it_was(settings):
+    refresh(settings)
+    before = sha256(settings.workspace / "catalog.duckdb")
+    with pytest.raises(RuntimeError, match="on purpose"), write_catalog(Workspace(settings.workspace)) as db:
+        db.execute("delete from versions")
+        raise RuntimeError("on purpose")
+    assert sha256(settings.workspace / "catalog.duckdb") == before
+
+
+def test_readers_and_writers_do_not_lock_each_other_out(settings):
+    refresh(settings)
+    with open_workspace(settings.workspace) as statistics:
+        code = (
+            "import sys; from pathlib import Path; from data.catalog import write_catalog;"
+            "from data.workspace import Workspace\n"
+            "with write_catalog(Workspace(Path(sys.argv[1]))) as db: db.execute('delete from funnel')"
+        )
+        subprocess.run([sys.executable, "-c", code, str(settings.workspace)], check=True)
+        assert statistics.funnel("茶").fetchall()  # what was there when it was opened
+    with read_catalog(Workspace(settings.workspace)) as db:
+        assert not db.sql("from funnel").fetchall()
+
+
+def test_a_moved_workspace_still_answers(settings, tmp_path):
+    result = refresh(settings)
+    settings.workspace.rename(tmp_path / "moved")
+    with open_workspace(tmp_path / "moved") as statistics:
+        assert statistics.sql("select count(*) from instances").fetchall() == [(result.instances,)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.4, 0.8, 1.2, 1.6])
+def test_a_killed_refresh_leaves_the_old_version_and_the_next_finishes(settings, source, delay):
+    """SIGKILL at some point of a second refresh: the first version stands, and running again completes the second."""
+    first = refresh(settings)
+    (source / "new.jsonl").write_text(
+        "".join(json.dumps({"text": f"第{i}篇新茶经。采茶要早。炒茶要匀。喝茶要慢。"}) + "\n" for i in range(3000)), encoding="utf-8"
+    )
+    code = (
+        "import sys; from pathlib import Path; from data.refresh import *\n"
+        "if __name__ == '__main__': refresh(RefreshSettings(corpus='茶', sources=(sys.argv[1],), "
+        "workspace=Path(sys.argv[2]), tokenizer=sys.argv[3], workers=1))"
+    )
+    arguments = [sys.executable, "-c", code, str(source), str(settings.workspace), settings.tokenizer]
+    process = subprocess.Popen(arguments, start_new_session=True)
+    time.sleep(delay)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    with open_workspace(settings.workspace) as statistics:
+        counts = dict(statistics.sql("select version, instances from versions").fetchall())
+        assert counts[1] == first.instances
+        assert statistics.sql("select count(*) from instances").fetchall() == [(counts[max(counts)],)]
+    again = refresh(settings)
+    assert again.version == 2 and again.documents == first.documents + 3000
