@@ -102,6 +102,7 @@ def _add_fine_tune(add: Callable) -> None:
         required=True,
         help="checkpoint folder (repeatable; compared with the first)",
     )
+    add("--names", type=lambda text: text.split(","), help="of the models in tables, by commas [their folders']")
     add("--seeds", type=_integers, default=[0, 1, 2], help="separated by commas [0,1,2]")
     add("--epochs", type=int, default=3, help="[%(default)s]")
     add("--batch-size", type=int, default=32, help="[%(default)s]")
@@ -139,6 +140,8 @@ def _add_end_to_end(add: Callable) -> None:
     add("--max-seq-length", type=int, default=128, help="[%(default)s]")
     add("--seeds", type=_integers, default=[0, 1, 2], help="of fine-tuning [0,1,2]")
     add("--epochs", type=int, default=3, help="of fine-tuning [%(default)s]")
+    add("--batch-size", type=int, default=32, help="of fine-tuning [%(default)s]")
+    add("--learning-rate", type=float, default=1e-4, help="of fine-tuning [%(default)s]")
     add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
 
 

@@ -58,6 +58,9 @@ def demo_parameters() -> dict[str, object]:
         "steps": 200,
         "batch_tokens": 2048,
         "epochs": 8,
+        "batch_size": 16,
+        # small models trained for a minute take a larger rate than published ones
+        "learning_rate": 5e-4,
     }
 
 
@@ -79,6 +82,8 @@ def end_to_end(
     max_seq_length: int = 128,
     seeds: list[int] = [0, 1, 2],  # noqa: B006
     epochs: int = 3,
+    batch_size: int = 32,
+    learning_rate: float = 1e-4,
     workers: int | None = None,
     workspace: str = "workspace",
 ) -> EndToEndOutcome:
@@ -103,6 +108,9 @@ def end_to_end(
         "model": [start, str(continued.checkpoint)],
         "seeds": seeds,
         "epochs": epochs,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "names": ["base model", "continued"],
         "max_seq_length": max_seq_length,
     }
     compared = fine_tune(workspace=workspace, **judged)

@@ -47,6 +47,7 @@ def fine_tune(
     batch_size: Annotated[int, Field(ge=1)] = 32,
     learning_rate: Annotated[float, Field(gt=0, lt=1)] = 1e-4,
     max_seq_length: Annotated[int, Field(ge=8, le=512)] = 128,
+    names: Annotated[list[str] | None, Field(description="Of the models in tables; their folders' if empty")] = None,
     run: Annotated[
         str | None, Field(description="Name of the report; made from the settings if empty")
     ] = None,
@@ -63,6 +64,7 @@ def fine_tune(
         batch_size=batch_size,
         learning_rate=learning_rate,
         max_seq_length=max_seq_length,
+        names=names,
     )
     result = compare(settings)
     run = run or run_name(settings)

@@ -1,0 +1,184 @@
+"""The commands as a user runs them: help, refusals, and the whole way on a small sample with Prefect's own server."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from albert.checkpoints import save_model
+from albert.config import AlbertConfig
+from albert.heads import PretrainingModel
+
+ROOT = Path(__file__).parent.parent.parent
+COMMANDS = ["refresh_corpus", "continued_pretraining", "fine_tune", "train_tokenizer", "end_to_end"]
+
+
+def run(command, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", f"flows.{command}", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        # Prefect's files go into the workspace, as they do for a user
+        env={k: v for k, v in os.environ.items() if k != "PREFECT_HOME"} | environment,
+        timeout=600,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_answers(command):
+    done = run(command, "--help")
+    assert done.returncode == 0 and "--workspace" in done.stdout and not done.stderr
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("model") / "small"
+    config = AlbertConfig(
+        vocab_size=tokenizer.vocab_size,
+        embedding_size=16,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=64,
+    )
+    save_model(PretrainingModel(config), folder, tokenizer)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, samples, vocabulary_file):
+    """A workspace with one corpus, made by the command."""
+    root = tmp_path_factory.mktemp("jixu") / "w"
+    done = run("refresh_corpus", "--corpus", "tea", "--source", samples / "tea.jsonl", "--tokenizer", vocabulary_file,
+               "--workspace", root, "--workers", 2)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "tea version 1" in done.stdout
+    return root
+
+
+def refused(done, message, *unwritten):
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert message in done.stderr, done.stderr
+    for path in unwritten:
+        assert not Path(path).exists()
+
+
+def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
+    (tmp_path / "empty").mkdir()
+    no_mask = tmp_path / "vocab.txt"
+    no_mask.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n", encoding="utf-8")
+    good = {"--source": samples / "tea.jsonl", "--tokenizer": vocabulary_file}
+    for change, message in [
+        ({"--source": "/no/such/place"}, "source /no/such/place does not exist"),
+        ({"--source": tmp_path / "empty"}, "holds no file that can be read"),
+        ({"--tokenizer": "nope"}, "no tokenizer 'nope'"),
+        ({"--tokenizer": no_mask}, "no [MASK] in"),
+        ({"--max-seq-length": 513}, "max_seq_length=513: it must be from 16 to 512"),
+    ]:
+        arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
+        refused(run("refresh_corpus", "--corpus", "c", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
+
+
+def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
+    before = sorted(p.name for p in workspace.iterdir())
+    for arguments, message in [
+        (["--corpus", "law"], "no corpus 'law' in this workspace (there is: tea)"),
+        (["--corpus", "tea", "--init", "enormous"], "--init 'enormous' is no checkpoint folder and no preset"),
+        (["--corpus", "tea", "--init", checkpoint], "up to 128 tokens, the model"),
+        (["--corpus", "tea", "--steps", "0"], "steps=0"),
+    ]:
+        refused(run("continued_pretraining", "--workspace", workspace, *arguments), message)
+    assert sorted(p.name for p in workspace.iterdir() if p.name != "tokenizers") == before
+    refused(run("continued_pretraining", "--corpus", "tea", "--workspace", tmp_path / "w"), "no catalog", tmp_path / "w")
+
+
+def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
+    task = tmp_path / "task.yaml"
+    task.write_text("name: t\ntext_column: sentence\n", encoding="utf-8")
+    good = {"--task": "t", "--train": samples / "tea_topics_train.tsv", "--dev": samples / "tea_topics_dev.tsv",
+            "--model": checkpoint}  # fmt: skip
+    for change, message in [
+        ({"--task": task}, "no column 'sentence'"),
+        ({"--model": tmp_path}, "no config.json"),
+        ({"--train": tmp_path / "none.tsv"}, "no file"),
+        ({"--seeds": "1,1"}, "give one or more, each once"),
+    ]:
+        arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
+        refused(run("fine_tune", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
+    task.write_text("name: !!python/object/apply:os.system ['true']\n", encoding="utf-8")
+    refused(run("fine_tune", *[str(p) for pair in {**good, "--task": task}.items() for p in pair]), "is not YAML")
+
+
+def test_bad_input_to_the_others_is_one_line(tmp_path):
+    refused(run("train_tokenizer", "--workspace", tmp_path / "w"), "either --corpus or --source", tmp_path / "w")
+    refused(run("end_to_end", "--workspace", tmp_path / "w"), "--domain, --task, --train, --dev missing", tmp_path / "w")
+
+
+@pytest.mark.slow
+def test_the_jobs_one_after_the_other(workspace, samples, tmp_path):
+    trained = run("continued_pretraining", "--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace)
+    assert trained.returncode == 0, trained.stderr
+    again = run("continued_pretraining", "--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace)
+    assert "resumed at 6" in again.stdout, again.stdout + again.stderr
+    (checkpoint,) = workspace.glob("models/*/checkpoint-6")
+    small = {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
+    for name, path in small.items():
+        lines = (samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()
+        path.write_text("\n".join(lines[:61]) + "\n", encoding="utf-8")
+    splits = [part for name, path in small.items() for part in (f"--{name}", path)]
+    tuned = run("fine_tune", "--task", "topics", *splits, "--model", checkpoint, "--model", checkpoint, "--seeds", "0,1",
+                "--epochs", 1, "--workspace", workspace)  # fmt: skip
+    assert tuned.returncode == 0, tuned.stderr
+    with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
+        assert db.sql("select status, steps from pretraining_runs").fetchall() == [("completed", 6)]
+        paths = [path for (path,) in db.sql("select path from checkpoints").fetchall()]
+        assert paths and all((workspace / path).is_dir() for path in paths)
+        assert db.sql("select count(*), count(test_accuracy) from evaluations").fetchall() == [(4, 4)]
+    for page in workspace.glob("reports/*/index.html"):
+        metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
+        assert metrics["command"].startswith("python -m flows.")
+        assert metrics["verdict"] in page.read_text(encoding="utf-8")
+    assert len(list(workspace.glob("reports/*/index.html"))) == 2
+
+
+@pytest.mark.slow
+def test_the_whole_way_in_one_flow(samples, tmp_path):
+    """Raw text to report, on a few documents; the artifacts are in the flow's own server."""
+    general, domain = tmp_path / "general.txt", tmp_path / "domain.jsonl"
+    general.write_text((samples / "general.txt").read_text(encoding="utf-8")[:6000], encoding="utf-8")
+    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    domain.write_text("".join(lines[:12]), encoding="utf-8")
+    splits = []
+    for name, rows in (("train", 49), ("dev", 31), ("test", 31)):
+        path = tmp_path / f"{name}.tsv"
+        path.write_text(
+            "\n".join((samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[:rows]) + "\n",
+            encoding="utf-8",
+        )
+        splits += [f"--{name}", path]
+    done = run("end_to_end", "--general", general, "--domain", domain, "--task", "topics", *splits, "--vocab-size", 2000,
+               "--base-steps", 4, "--steps", 4, "--batch-tokens", 512, "--seeds", "0,1", "--epochs", 1,
+               "--workspace", tmp_path / "w")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert len(lines) == 6 and lines[-1].startswith("report ")
+    assert Path(lines[-1].removeprefix("report ")).is_file()
+    code = (
+        "from prefect.client.orchestration import get_client\n"
+        "with get_client(sync_client=True) as client: print(sorted({a.key for a in client.read_artifacts()}))"
+    )
+    server = {"PREFECT_HOME": str(tmp_path / "w/.prefect"), "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true"}
+    keys = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | server, capture_output=True, text=True, timeout=200
+    ).stdout
+    for kind in ("funnel-general", "funnel-domain", "evaluation-end-to-end-topics", "verdict-end-to-end-topics"):
+        assert kind in keys, keys
+    shutil.rmtree(tmp_path / "w")
