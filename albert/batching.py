@@ -1,9 +1,9 @@
-"""Packed batches from instance shards: length-aware, masked as they are read, in an order that is a pure function
-of the seed.
+"""Packed batches from instance shards: length-aware, masked as they are read, in an order that is a pure
+function of the seed.
 
 An epoch is a permutation of the shards' row groups, read a window of them at a time; a window's instances are
-sorted by length with a little noise, cut into batches of so many tokens, and the batches shuffled. Memory holds one
-window, whatever the corpus. The place in the data is a `Cursor` of three numbers.
+sorted by length with a little noise, cut into batches of so many tokens, and the batches shuffled. Memory
+holds one window, whatever the corpus. The place in the data is a `Cursor` of three numbers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import torch
 
 from albert.batch import IGNORED, Batch
-from data.masking import Masks, MaskRule, MaskVocabulary, draw_masks
+from data.masking import MaskRule, Masks, MaskVocabulary, draw_masks
 from data.shards import STATIC_EPOCH, ShardInfo, read_info
 
 WINDOW_ROW_GROUPS = 4
@@ -33,6 +33,9 @@ class Cursor(NamedTuple):
     epoch: int = 0
     window: int = 0
     batch: int = 0
+
+
+START = Cursor()
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +88,9 @@ def _to_instances(table: pa.Table) -> Instances:
 
 
 def is_held_out(doc_keys: np.ndarray, share: float) -> np.ndarray:
-    """Which documents are never trained on: a fixed share of all there could be, decided by the document's hash,
-    so that it stays on its side whatever is added to the corpus."""
+    """Which documents are never trained on: a fixed share of all there could be, decided by the document's
+    hash, so that it stays on its side whatever is added to the corpus.
+    """
     return (doc_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
 
 
@@ -187,8 +191,9 @@ class InstanceStream:
         ]
         return _to_instances(pa.concat_tables(tables))
 
-    def training_batches(self, cursor: Cursor = Cursor()) -> Iterator[tuple[Batch, Cursor]]:
-        """Batches from a place on, epoch after epoch, each with the place after it. Held-out documents never occur.
+    def training_batches(self, cursor: Cursor = START) -> Iterator[tuple[Batch, Cursor]]:
+        """Batches from a place on, epoch after epoch, each with the place after it. Held-out documents never
+        occur.
 
         Raises RuntimeError when no document is left to train on.
         """
@@ -214,7 +219,9 @@ class InstanceStream:
             epoch, window = epoch + 1, 0
 
     def held_out_batches(self, max_tokens: int) -> Iterator[Batch]:
-        """Batches of held-out documents with fixed masks, up to `max_tokens` of them, always the same ones."""
+        """Batches of held-out documents with fixed masks, up to `max_tokens` of them, always the same
+        ones.
+        """
         taken = 0
         for row_group in self.row_groups:
             instances = self._load([row_group])

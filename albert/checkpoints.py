@@ -86,8 +86,8 @@ def _file_names(ours: str) -> list[str]:
 def load_model(folder: Path) -> tuple[PretrainingModel, LoadReport]:
     """The model of a checkpoint folder and what was matched.
 
-    Raises InputError when a file is missing or damaged, or when the encoder is not wholly in it; ConfigError for a
-    config that cannot be built.
+    Raises InputError when a file is missing or damaged, or when the encoder is not wholly in it; ConfigError
+    for a config that cannot be built.
     """
     if not (folder / CONFIG_FILE).is_file():
         raise InputError(
@@ -107,7 +107,8 @@ def load_model(folder: Path) -> tuple[PretrainingModel, LoadReport]:
             value = torch.cat([found[part] for part in parts]) if len(parts) > 1 else found[parts[0]]
             if value.shape != parameter.shape:
                 raise InputError(
-                    f"{parts[0]} in {folder / WEIGHTS_FILE} has shape {tuple(value.shape)}, but {CONFIG_FILE} "
+                    f"{parts[0]} in {folder / WEIGHTS_FILE} has shape {tuple(value.shape)}, but "
+                    f"{CONFIG_FILE} "
                     f"asks for {tuple(parameter.shape)}: the two do not belong together"
                 )
             parameter.copy_(value)
@@ -172,13 +173,16 @@ def _tokenizer_files(folder: Path) -> Iterator[Path]:
 
 
 def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
-    """Model and tokenizer of a checkpoint folder. Raises as `load_model`, and InputError when the two disagree."""
+    """Model and tokenizer of a checkpoint folder. Raises as `load_model`, and InputError when the two
+    disagree.
+    """
     folder = Path(path)
     model, _ = load_model(folder)
     tokenizer = load_tokenizer(find_tokenizer(str(folder)))
     if tokenizer.vocab_size > model.config.vocab_size:
         raise InputError(
-            f"the vocabulary in {folder} has {tokenizer.vocab_size:,} entries, the model {model.config.vocab_size:,}: "
+            f"the vocabulary in {folder} has {tokenizer.vocab_size:,} entries, the model "
+            f"{model.config.vocab_size:,}: "
             "they do not belong together"
         )
     return model, tokenizer

@@ -67,7 +67,8 @@ class AlbertConfig:
         if self.parameter_bound() > MAX_PARAMETERS:
             raise ConfigError(
                 f"a model of about {self.parameter_bound():.1e} parameters (vocab_size={self.vocab_size}, "
-                f"embedding_size={self.embedding_size}, hidden_size={H}, intermediate_size={self.intermediate_size}): "
+                f"embedding_size={self.embedding_size}, hidden_size={H}, "
+                f"intermediate_size={self.intermediate_size}): "
                 "no machine holds it; check the config"
             )
 

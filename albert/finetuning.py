@@ -1,4 +1,5 @@
-"""Fine-tuning on sentence or sentence-pair classification: several models under the same seeds, order and budget.
+"""Fine-tuning on sentence or sentence-pair classification: several models under the same seeds, order and
+budget.
 
 Devlin et al. 2019, section 4.1. The best epoch is chosen on dev; test is scored once, at that epoch.
 """
@@ -167,7 +168,8 @@ def fine_tune(settings: FineTuneSettings) -> FineTuneResult:
             results.append(result)
             split = result.test or result.dev
             print(
-                f"{settings.task.name}  {name}  seed {seed}  epoch {result.best_epoch}  dev {result.dev.accuracy:.4f}"
+                f"{settings.task.name}  {name}  seed {seed}  epoch {result.best_epoch}  dev "
+                f"{result.dev.accuracy:.4f}"
                 f"  {'test' if result.test else 'dev'} {split.accuracy:.4f}  {result.seconds:.0f} s",
                 file=sys.stderr,
             )

@@ -19,7 +19,9 @@ from albert.model import Encoder, activate
 
 @dataclass(frozen=True, slots=True)
 class PretrainingOutput:
-    """Losses are means over what they count; counts and correct predictions are scalars on the model's device."""
+    """Losses are means over what they count; counts and correct predictions are scalars on the model's
+    device.
+    """
 
     loss: Tensor  # mlm_loss + sop_loss, what is minimised
     mlm_loss: Tensor
@@ -102,7 +104,9 @@ class SequenceClassifier(nn.Module):
 
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:
-    """Random weights: tables and matrices normal, biases zero, LayerNorm the identity (Devlin et al. 2019)."""
+    """Random weights: tables and matrices normal, biases zero, LayerNorm the identity (Devlin et al.
+    2019).
+    """
     for part in module.modules():
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)

@@ -1,6 +1,7 @@
 """The encoder, on packed batches.
 
-T = tokens of the packed batch, S = sequences, E = embedding size, H = hidden size, N = heads, D = head dim (H = N D).
+T = tokens of the packed batch, S = sequences, E = embedding size, H = hidden size, N = heads, D = head dim (H
+= N D).
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ _APPROXIMATION = {"gelu": "none", "gelu_new": "tanh"}
 
 
 def activate(x: Tensor, name: str) -> Tensor:
-    """The activation of a config: gelu is erf's, gelu_new its tanh approximation (Hendrycks & Gimpel 2016)."""
+    """The activation of a config: gelu is erf's, gelu_new its tanh approximation (Hendrycks & Gimpel
+    2016).
+    """
     return F.relu(x) if name == "relu" else F.gelu(x, approximate=_APPROXIMATION[name])
 
 
@@ -95,7 +98,9 @@ class Layer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Embedding, then one layer applied again and again (Lan et al. 2020, section 3.1, cross-layer sharing)."""
+    """Embedding, then one layer applied again and again (Lan et al. 2020, section 3.1, cross-layer
+    sharing).
+    """
 
     def __init__(self, config: AlbertConfig):
         super().__init__()

@@ -5,20 +5,25 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-# reference point of the default rates: AdamW at this many tokens a batch; other sizes scale by the square root
+# reference point of the default rates: AdamW at this many tokens a batch; other sizes scale by the square
+# root
 REFERENCE_BATCH_TOKENS = 4096
 RATE_FROM_SCRATCH = 1e-3
 RATE_FROM_CHECKPOINT = 2e-4
 
 
 def default_learning_rate(batch_tokens: int, *, from_checkpoint: bool) -> float:
-    """A rate that fits the batch: Krizhevsky 2014's square-root rule from a rate tried at the reference batch."""
+    """A rate that fits the batch: Krizhevsky 2014's square-root rule from a rate tried at the reference
+    batch.
+    """
     base = RATE_FROM_CHECKPOINT if from_checkpoint else RATE_FROM_SCRATCH
     return base * (batch_tokens / REFERENCE_BATCH_TOKENS) ** 0.5
 
 
 def adamw(model: nn.Module, learning_rate: float, weight_decay: float = 0.01) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019); no decay on biases and LayerNorm (Devlin et al. 2019, appendix A.2)."""
+    """AdamW (Loshchilov & Hutter 2019); no decay on biases and LayerNorm (Devlin et al. 2019, appendix
+    A.2).
+    """
     decayed = [p for p in model.parameters() if p.dim() > 1]
     plain = [p for p in model.parameters() if p.dim() <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]

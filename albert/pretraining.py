@@ -1,4 +1,6 @@
-"""Continued pretraining: from a checkpoint or random weights, over a list of shards, resumable at every checkpoint."""
+"""Continued pretraining: from a checkpoint or random weights, over a list of shards, resumable at every
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,8 @@ def check_start(settings: PretrainSettings) -> tuple[PretrainingModel, LoadRepor
         )
     if info.vocab_size > config.vocab_size:
         raise ConfigError(
-            f"the corpus was made with a vocabulary of {info.vocab_size:,} entries, the model {settings.init} has "
+            f"the corpus was made with a vocabulary of {info.vocab_size:,} entries, the model "
+            f"{settings.init} has "
             f"{config.vocab_size:,}: refresh the corpus with the checkpoint's own tokenizer"
         )
     return model, report, stream
@@ -147,8 +150,8 @@ def pretrain(
 ) -> PretrainResult:
     """Train until `settings.steps`, going on from the newest whole checkpoint of the run if there is one.
 
-    `on_checkpoint` is called after each checkpoint with the state, its folder and the run's status. SIGTERM and
-    Ctrl-C end the run after the step in hand, with a checkpoint; the result's status says so.
+    `on_checkpoint` is called after each checkpoint with the state, its folder and the run's status. SIGTERM
+    and Ctrl-C end the run after the step in hand, with a checkpoint; the result's status says so.
     """
     model, report, stream = check_start(settings)
     notices = list(report.notices()) if report else []
@@ -190,7 +193,8 @@ def pretrain(
             norm = torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
             if not math.isfinite(float(norm)):
                 raise ConfigError(
-                    f"the gradient is not finite at step {state.step + 1} (learning rate {rate * scale:.2g}): the newest "
+                    f"the gradient is not finite at step {state.step + 1} (learning rate "
+                    f"{rate * scale:.2g}): the newest "
                     f"checkpoint is whole; start again with a lower --learning-rate"
                 )
             optimizer.step()
@@ -326,7 +330,9 @@ def _stop_requested() -> Iterator[threading.Event]:
 
 
 class _ProgressLog:
-    """Keeps the history, writes it to metrics.jsonl, and shows a bar on a terminal or plain lines elsewhere."""
+    """Keeps the history, writes it to metrics.jsonl, and shows a bar on a terminal or plain lines
+    elsewhere.
+    """
 
     def __init__(self, settings: PretrainSettings, state: TrainerState):
         self.settings, self.state = settings, state

@@ -126,8 +126,9 @@ def _jsonl_rows(path: Path) -> Iterator[tuple[int, dict[str, object] | str]]:
 
 
 def label_set(train: Split, others: Sequence[Split]) -> tuple[str, ...]:
-    """The labels of the training examples in order. Raises InputError for fewer than two, or for a label that occurs
-    only elsewhere."""
+    """The labels of the training examples in order. Raises InputError for fewer than two, or for a label that
+    occurs only elsewhere.
+    """
     labels = tuple(sorted({example.label for example in train.examples}))
     if len(labels) < 2:
         raise InputError(f"{train.path} has the one label {labels[0]!r}: there is nothing to tell apart")

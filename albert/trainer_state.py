@@ -1,7 +1,7 @@
 """Checkpoints of a run: the model in transformers' format, and beside it all that is needed to go on exactly.
 
-A checkpoint is written under a temporary name, synced and renamed; its manifest holds the checksum of every file, so
-that a damaged one is noticed and the one before it is used.
+A checkpoint is written under a temporary name, synced and renamed; its manifest holds the checksum of every
+file, so that a damaged one is noticed and the one before it is used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which documents go into which shard. Kept shards stay as they are; new ones take the documents none holds yet.
+"""Which documents go into which shard. Kept shards stay as they are; new ones take the documents none holds
+yet.
 
 All of it runs in DuckDB over Parquet files, out of memory where it must.
 """
@@ -37,7 +38,9 @@ def file_list(paths: Sequence[Path]) -> str:
 
 
 def connect(staging: Path) -> duckdb.DuckDBPyConnection:
-    """A connection in memory that spills beside the staged files, and gives the same order with any threads."""
+    """A connection in memory that spills beside the staged files, and gives the same order with any
+    threads.
+    """
     staging.mkdir(parents=True, exist_ok=True)
     return duckdb.connect(
         config={
@@ -71,7 +74,8 @@ def list_documents(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> N
 def has_order(db: duckdb.DuckDBPyConnection) -> bool:
     """Whether the corpus's documents are texts in which sentence order means something.
 
-    Documents of one or two sentences are pairs, questions, remarks: their order, if any, carries no discourse.
+    Documents of one or two sentences are pairs, questions, remarks: their order, if any, carries no
+    discourse.
     """
     ((share,),) = db.execute(
         "select avg((sentences >= 3)::integer) from listed where stage is null"
@@ -89,18 +93,20 @@ def assign(
 ) -> Assignment:
     """Divide the kept documents of `listed` among shards.
 
-    `current` shards with all their documents still there are kept. One that lost documents is written anew with
-    the rest. New documents follow in order, `shard_characters` of them at a time.
+    `current` shards with all their documents still there are kept. One that lost documents is written anew
+    with the rest. New documents follow in order, `shard_characters` of them at a time.
     """
     db.execute("create or replace temp table held (doc_id varchar, shard varchar)")
     for shard in current:
         db.execute(
-            f"insert into held select doc_id, ? from read_parquet({file_list([root / shard.documents_path])})",
+            "insert into held select doc_id, ? from "
+            f"read_parquet({file_list([root / shard.documents_path])})",
             [shard.path],
         )
     gone = dict(
         db.execute(
-            "select shard, count(*) from held anti join (from listed where stage is null) using (doc_id) group by shard"
+            "select shard, count(*) from held anti join (from listed where stage is null) using (doc_id) "
+            "group by shard"
         ).fetchall()
     )
     kept = tuple(shard for shard in current if shard.path not in gone)
@@ -139,8 +145,10 @@ def _assign_new(
         count = copy_to(
             db,
             # a document that stands in several files is staged as often; any copy has the same sentences
-            f"select doc_id, first(source_uri order by source_uri) as source_uri, any_value(sentences) as sentences "
-            f"from read_parquet({file_list(staged)}) join (from fresh where piece = {int(piece)}) using (doc_id) "
+            "select doc_id, first(source_uri order by source_uri) as source_uri, any_value(sentences) as "
+            "sentences "
+            f"from read_parquet({file_list(staged)}) join (from fresh where piece = {int(piece)}) using "
+            "(doc_id) "
             "group by doc_id, position order by position",
             path,
         )

@@ -1,8 +1,8 @@
 """The catalog: one DuckDB file that says what a workspace holds, since when, and made from what.
 
-A writer works on a copy and renames it over the catalog, so a commit is one atomic step, a reader is never locked
-out, and no open notebook can hold a writer up; a reader sees the state of the moment it opened the file. Writers
-take turns by a lock file. Every query against these tables stands in this module.
+A writer works on a copy and renames it over the catalog, so a commit is one atomic step, a reader is never
+locked out, and no open notebook can hold a writer up; a reader sees the state of the moment it opened the
+file. Writers take turns by a lock file. Every query against these tables stands in this module.
 """
 
 from __future__ import annotations
@@ -26,42 +26,32 @@ CATALOG_VERSION = 1
 SCHEMA = """
 create table meta (catalog_version integer not null, root varchar not null);
 create table corpora (
-    corpus varchar primary key, tokenizer varchar not null, vocab_size integer not null, objective varchar not null,
-    max_seq_length integer not null, created_at timestamptz not null default now());
-create table versions (
-    corpus varchar not null, version integer not null, parent integer, recipe_hash varchar not null,
-    recipe json not null, sop boolean not null, documents bigint not null, characters bigint not null,
+    corpus varchar primary key, tokenizer varchar not null, vocab_size integer not null, objective varchar not
+    null, max_seq_length integer not null, created_at timestamptz not null default now()); create table
+    versions ( corpus varchar not null, version integer not null, parent integer, recipe_hash varchar not
+    null, recipe json not null, sop boolean not null, documents bigint not null, characters bigint not null,
     words bigint not null, sentences bigint not null, instances bigint not null, tokens bigint not null,
     index_path varchar not null, created_at timestamptz not null default now(), status varchar not null,
-    primary key (corpus, version));
-create table sources (
-    corpus varchar not null, version integer not null, position integer not null, uri varchar not null,
-    size bigint not null, sha256 varchar not null, listing_path varchar not null,
-    primary key (corpus, version, uri));
-create table shards (
-    path varchar primary key, corpus varchar not null, sha256 varchar not null, documents_path varchar not null,
-    documents_sha256 varchar not null, instances bigint not null, tokens bigint not null, documents bigint not null,
-    characters bigint not null, words bigint not null, sentences bigint not null, length_histogram integer[] not null,
-    recipe_hash varchar not null, created_at timestamptz not null default now());
-create table version_shards (
-    corpus varchar not null, version integer not null, position integer not null, path varchar not null,
-    primary key (corpus, version, position));
-create table funnel (
-    corpus varchar not null, version integer not null, step integer not null, stage varchar not null,
-    unit varchar not null, "in" bigint not null, "out" bigint not null, reason varchar, count bigint not null);
-create table pretraining_runs (
-    run varchar primary key, corpus varchar not null, version integer not null, init varchar not null,
-    settings json not null, status varchar not null, steps integer not null, tokens bigint not null,
-    metrics json, created_at timestamptz not null default now(), finished_at timestamptz);
-create table checkpoints (
-    run varchar not null, step integer not null, path varchar not null, sha256 varchar not null,
-    mlm_loss double, mlm_accuracy double, sop_accuracy double, created_at timestamptz not null default now(),
-    primary key (run, step));
-create table evaluations (
-    run varchar not null, task varchar not null, model varchar not null, seed integer not null,
-    learning_rate double not null, best_epoch integer not null, dev_accuracy double not null,
-    dev_macro_f1 double not null, test_accuracy double, test_macro_f1 double, seconds double not null,
-    created_at timestamptz not null default now(), primary key (run, model, seed));
+    primary key (corpus, version)); create table sources ( corpus varchar not null, version integer not null,
+    position integer not null, uri varchar not null, size bigint not null, sha256 varchar not null,
+    listing_path varchar not null, primary key (corpus, version, uri)); create table shards ( path varchar
+    primary key, corpus varchar not null, sha256 varchar not null, documents_path varchar not null,
+    documents_sha256 varchar not null, instances bigint not null, tokens bigint not null, documents bigint not
+    null, characters bigint not null, words bigint not null, sentences bigint not null, length_histogram
+    integer[] not null, recipe_hash varchar not null, created_at timestamptz not null default now()); create
+    table version_shards ( corpus varchar not null, version integer not null, position integer not null, path
+    varchar not null, primary key (corpus, version, position)); create table funnel ( corpus varchar not null,
+    version integer not null, step integer not null, stage varchar not null, unit varchar not null, "in"
+    bigint not null, "out" bigint not null, reason varchar, count bigint not null); create table
+    pretraining_runs ( run varchar primary key, corpus varchar not null, version integer not null, init
+    varchar not null, settings json not null, status varchar not null, steps integer not null, tokens bigint
+    not null, metrics json, created_at timestamptz not null default now(), finished_at timestamptz); create
+    table checkpoints ( run varchar not null, step integer not null, path varchar not null, sha256 varchar not
+    null, mlm_loss double, mlm_accuracy double, sop_accuracy double, created_at timestamptz not null default
+    now(), primary key (run, step)); create table evaluations ( run varchar not null, task varchar not null,
+    model varchar not null, seed integer not null, learning_rate double not null, best_epoch integer not null,
+    dev_accuracy double not null, dev_macro_f1 double not null, test_accuracy double, test_macro_f1 double,
+    seconds double not null, created_at timestamptz not null default now(), primary key (run, model, seed));
 """
 
 # views of an empty workspace, so that every name of the catalog can be queried from the first day
@@ -73,7 +63,8 @@ _EMPTY_VIEWS = {
     "null::varchar[][] as words",
     "instances": "null::ubigint as instance_id, null::varchar as doc_id, null::usmallint[] as input_ids, "
     "null::usmallint as segment_b_start, null::boolean[] as word_starts, null::utinyint as sop_label, "
-    "null::usmallint[] as masked_positions, null::usmallint[] as masked_input_ids, null::usmallint[] as masked_labels",
+    "null::usmallint[] as masked_positions, null::usmallint[] as masked_input_ids, null::usmallint[] as "
+    "masked_labels",
 }
 
 
@@ -136,7 +127,8 @@ def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
     ((version,),) = db.execute("select catalog_version from meta").fetchall()
     if version > CATALOG_VERSION:
         raise InputError(
-            f"{workspace.catalog} was written by a newer jixu (catalog {version}, this one knows {CATALOG_VERSION}): "
+            f"{workspace.catalog} was written by a newer jixu (catalog {version}, this one knows "
+            f"{CATALOG_VERSION}): "
             "upgrade jixu or use another workspace"
         )
 
@@ -146,7 +138,8 @@ def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
     root = workspace.root.resolve()
     db.execute("update meta set root = ?", [str(root)])
     newest = db.execute(
-        "select corpus, max(version), max_by(index_path, version) from versions group by corpus order by corpus"
+        "select corpus, max(version), max_by(index_path, version) from versions group by corpus order by "
+        "corpus"
     ).fetchall()
     parts: dict[str, list[str]] = {name: [] for name in _EMPTY_VIEWS}
     for corpus, version, index_path in newest:
@@ -177,7 +170,8 @@ def _quoted(text: str) -> str:
 def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None:
     """The current version of a corpus, or None if there is none."""
     rows = db.execute(
-        "select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens, index_path "
+        "select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens, "
+        "index_path "
         "from versions join corpora using (corpus) where corpus = ? order by version desc limit 1",
         [corpus],
     ).fetchall()
@@ -199,7 +193,8 @@ def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
 def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:
     """Shards of a version in order."""
     rows = db.execute(
-        "select path, sha256, documents_path, documents_sha256, instances, tokens, documents, characters, words, "
+        "select path, sha256, documents_path, documents_sha256, instances, tokens, documents, characters, "
+        "words, "
         "sentences, length_histogram from version_shards join shards using (corpus, path) "
         "where corpus = ? and version = ? order by position",
         [version.corpus, version.version],
@@ -210,7 +205,8 @@ def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shar
 def version_sources(db: duckdb.DuckDBPyConnection, version: Version) -> list[Source]:
     """Source files of a version in order."""
     rows = db.execute(
-        "select uri, size, sha256, listing_path from sources where corpus = ? and version = ? order by position",
+        "select uri, size, sha256, listing_path from sources where corpus = ? and version = ? order by "
+        "position",
         [version.corpus, version.version],
     ).fetchall()
     return [Source(*row) for row in rows]
@@ -231,7 +227,8 @@ def add_version(
     """Record a corpus version with its sources, shards and funnel (rows: step .. count)."""
     corpus, number = version.corpus, version.version
     db.execute(
-        "insert or replace into corpora (corpus, tokenizer, vocab_size, objective, max_seq_length, created_at) values "
+        "insert or replace into corpora (corpus, tokenizer, vocab_size, objective, max_seq_length, "
+        "created_at) values "
         "(?, ?, ?, ?, ?, coalesce((select created_at from corpora where corpus = ?), now()))",
         [corpus, version.tokenizer, vocab_size, objective, version.max_seq_length, corpus],
     )
@@ -308,7 +305,9 @@ def record_run(
 
 
 def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Record the results of an evaluation run, one row a model and seed, in place of earlier ones of that run."""
+    """Record the results of an evaluation run, one row a model and seed, in place of earlier ones of that
+    run.
+    """
     names = ("task", "model", "seed", "learning_rate", "best_epoch", "dev_accuracy", "dev_macro_f1")
     names += ("test_accuracy", "test_macro_f1", "seconds")
     with write_catalog(workspace) as db:

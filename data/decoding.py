@@ -1,4 +1,6 @@
-"""Bytes to text: byte-order marks first, then UTF-8, then the Chinese encodings, then detection by a library."""
+"""Bytes to text: byte-order marks first, then UTF-8, then the Chinese encodings, then detection by a
+library.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,9 @@ def _looks_binary(text: str) -> bool:
 def detect_encoding(sample: bytes, *, whole: bool) -> str | None:
     """The encoding of a text from its first bytes, or None if this is no text.
 
-    `whole` says that the sample is all there is. GB18030 accepts almost any bytes, so of it and Big5 the one that
-    reads as everyday Chinese is taken. Slightly damaged UTF-8 is UTF-8: what is broken is replaced and counted.
+    `whole` says that the sample is all there is. GB18030 accepts almost any bytes, so of it and Big5 the one
+    that reads as everyday Chinese is taken. Slightly damaged UTF-8 is UTF-8: what is broken is replaced and
+    counted.
     """
     for mark, encoding in _MARKS:
         if sample.startswith(mark):

@@ -1,4 +1,6 @@
-"""What a version is made of, for people and queries: how much went in and out of each stage, and every document."""
+"""What a version is made of, for people and queries: how much went in and out of each stage, and every
+document.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ FunnelRow = tuple[int, str, str, int, int, str | None, int]  # step, stage, unit
 def funnel_rows(db: duckdb.DuckDBPyConnection, documents_with_instances: int) -> list[FunnelRow]:
     """The funnel of the table `listed` (made by `data.assignment.list_documents`).
 
-    For each stage and unit (documents, characters) one row a reason, or one with reason null where nothing was lost.
+    For each stage and unit (documents, characters) one row a reason, or one with reason null where nothing
+    was lost.
     """
     rows: list[FunnelRow] = []
     ((documents, characters),) = db.execute(
@@ -32,7 +35,8 @@ def funnel_rows(db: duckdb.DuckDBPyConnection, documents_with_instances: int) ->
             f"where stage is null or stage not in ({earlier})"
         ).fetchall()
         causes = db.execute(
-            f"select reason, count(*), sum({size}) from listed where stage = ? group by reason order by reason",
+            f"select reason, count(*), sum({size}) from listed where stage = ? group by reason order by "
+            "reason",
             [stage],
         ).fetchall()
         lost_documents = [(reason, count) for reason, count, _ in causes]
@@ -63,12 +67,13 @@ def write_index(
 ) -> None:
     """Write every document of a version, kept or dropped, as the file behind the catalog's view `documents`.
 
-    Needs the table `listed`. Word counts come from the shards' documents files, the version a document was first
-    seen in from the previous index.
+    Needs the table `listed`. Word counts come from the shards' documents files, the version a document was
+    first seen in from the previous index.
     """
     documents = file_list([root / shard.documents_path for shard in shards])
     previous = (
-        f"select doc_id, min(first_version) as first_version from read_parquet({file_list([root / previous_index_path])}) "
+        "select doc_id, min(first_version) as first_version from "
+        f"read_parquet({file_list([root / previous_index_path])}) "
         "where dropped_stage is null group by doc_id"
         if previous_index_path
         else "select null::varchar as doc_id, null::integer as first_version where false"

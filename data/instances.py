@@ -1,7 +1,8 @@
 """Training instances of a document: [CLS] A [SEP] B [SEP], A and B adjacent sentences, half of them swapped.
 
-Sentence-order prediction: Lan et al. 2020, section 3.1. An instance never spans two documents, and no token of a
-document is lost: a chunk closes before the sentence that would not fit, and a sentence too long by itself is cut.
+Sentence-order prediction: Lan et al. 2020, section 3.1. An instance never spans two documents, and no token
+of a document is lost: a chunk closes before the sentence that would not fit, and a sentence too long by
+itself is cut.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ def tokenize_document(
 ) -> TokenizedDocument:
     """Token ids and word starts of a document given as the words of its sentences.
 
-    A sentence of more than `max_piece` tokens is cut into pieces, after a clause mark where there is one in the
-    second half of the piece, else between words, else (one word longer than a piece) anywhere.
+    A sentence of more than `max_piece` tokens is cut into pieces, after a clause mark where there is one in
+    the second half of the piece, else between words, else (one word longer than a piece) anywhere.
     """
     lines = ["".join(words) for words in sentences]
     ids, starts = tokenizer.encode("\n".join(lines))

@@ -77,9 +77,10 @@ def draw_masks(
 ) -> Masks:
     """Masks of a packed batch.
 
-    input_ids [T]; word_starts [T] bool, whether a word starts at the token; cu_seqlens [S+1]; instance_ids [S]
-    uint64. Words are taken in random order, n of them in a row at a time, never across a special token, until the
-    next would pass the budget of `rule.rate` of the sequence's tokens; a sequence with any token gets one word.
+    input_ids [T]; word_starts [T] bool, whether a word starts at the token; cu_seqlens [S+1]; instance_ids
+    [S] uint64. Words are taken in random order, n of them in a row at a time, never across a special token,
+    until the next would pass the budget of `rule.rate` of the sequence's tokens; a sequence with any token
+    gets one word.
     """
     keys = _mix(instance_ids.astype(np.uint64) ^ _mix(np.uint64([seed]) * _GOLDEN + np.uint64(epoch)))  # [S]
     special = np.isin(input_ids, vocabulary.special_ids)
@@ -93,7 +94,8 @@ def draw_masks(
     sequence = np.searchsorted(cu_seqlens, words, side="right") - 1
     counter = words - cu_seqlens[sequence]
 
-    # cut each stretch between special tokens into n-grams: the k-th draw of a stretch is the length of its k-th one
+    # cut each stretch between special tokens into n-grams: the k-th draw of a stretch is the length of its
+    # k-th one
     stretch = np.cumsum(special)[words]
     first_of_stretch = np.flatnonzero(np.diff(stretch, prepend=-1))
     stretch_of_word = np.repeat(

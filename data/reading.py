@@ -1,4 +1,6 @@
-"""First half of a refresh: one source file in, its cleaned documents and the list of everything it held out."""
+"""First half of a refresh: one source file in, its cleaned documents and the list of everything it held
+out.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def clean_document(raw: RawDocument) -> Document:
 
 
 def read_source(path: Path, listing: Path, staged: Path, rules: ReadingRules) -> None:
-    """Read, clean, split and filter one file; write what it held to `listing` and the kept text to `staged`."""
+    """Read, clean, split and filter one file; write what it held to `listing` and the kept text to
+    `staged`.
+    """
     with (
         replacing(listing) as listing_tmp,
         replacing(staged) as staged_tmp,

@@ -1,7 +1,9 @@
-"""A refresh: raw text -> cleaned documents -> instance shards -> a new corpus version, or none if nothing changed.
+"""A refresh: raw text -> cleaned documents -> instance shards -> a new corpus version, or none if nothing
+changed.
 
-The steps are plain functions over small records, so that they run the same in a loop, in processes or as tasks:
-`plan`, then `read` for each source, `divide`, `build` for each piece, `commit`. `refresh` runs them all.
+The steps are plain functions over small records, so that they run the same in a loop, in processes or as
+tasks: `plan`, then `read` for each source, `divide`, `build` for each piece, `commit`. `refresh` runs them
+all.
 """
 
 from __future__ import annotations
@@ -196,7 +198,8 @@ def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: 
     if len(trained) == 1:
         return find_tokenizer(trained[0], workspace.tokenizers)
     raise InputError(
-        "no tokenizer given: pass --tokenizer with a vocab.txt or spiece.model (of the checkpoint you will start from), "
+        "no tokenizer given: pass --tokenizer with a vocab.txt or spiece.model (of the checkpoint you will "
+        "start from), "
         "or train one with python -m flows.train_tokenizer"
     )
 
@@ -217,7 +220,9 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
 
 @contextmanager
 def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
-    """One refresh of a corpus at a time; the second stops with a clear error. Sweeps what a killed one left."""
+    """One refresh of a corpus at a time; the second stops with a clear error. Sweeps what a killed one
+    left.
+    """
     lock = workspace.lock(f"refresh-{corpus}")
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -255,7 +260,9 @@ def read(path: Path, plan: Plan) -> ReadSource:
 
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
-    """Decide which documents stay in which shards and which shards are to be built. Raises InputError if none is."""
+    """Decide which documents stay in which shards and which shards are to be built. Raises InputError if none
+    is.
+    """
     workspace, corpus = plan.workspace, plan.settings.corpus
     staging = workspace.staging(corpus)
     listings = [workspace.root / source.source.listing_path for source in sources]
@@ -267,7 +274,8 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
             ).fetchall()
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
             raise InputError(
-                f"no document of {', '.join(plan.settings.sources)} can be used ({dropped}): no version was made"
+                f"no document of {', '.join(plan.settings.sources)} can be used ({dropped}): no version was "
+                "made"
             )
         if plan.settings.sop != "auto":
             sop = plan.settings.sop == "on"
@@ -296,7 +304,9 @@ def build(piece: Piece, plan: Plan, sop: bool) -> Shard | None:
 def commit(
     plan: Plan, sources: Sequence[ReadSource], division: Division, built: Sequence[Shard | None]
 ) -> RefreshResult:
-    """Record the new version in one transaction; when nothing changed, there is none and the current one stands."""
+    """Record the new version in one transaction; when nothing changed, there is none and the current one
+    stands.
+    """
     settings, workspace, assignment = plan.settings, plan.workspace, division.assignment
     replaced = {
         piece.replaces: shard for piece, shard in zip(assignment.pieces, built, strict=True) if piece.replaces

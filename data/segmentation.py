@@ -1,4 +1,6 @@
-"""Chinese words, with jieba: each sentence is segmented once, and every masking scheme uses the same words."""
+"""Chinese words, with jieba: each sentence is segmented once, and every masking scheme uses the same
+words.
+"""
 
 from __future__ import annotations
 

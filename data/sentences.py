@@ -1,4 +1,6 @@
-"""Sentence splitting: after Chinese and Western enders; closing quotes and brackets stay with their sentence."""
+"""Sentence splitting: after Chinese and Western enders; closing quotes and brackets stay with their
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import re
 ENDERS = "。！？!?；;…"
 CLOSERS = "”’」』）》】〕〉\"')]}"
 
-# a Western full stop ends a sentence where a space or the line's end follows, except after an initial ("J. Smith")
+# a Western full stop ends a sentence where a space or the line's end follows, except after an initial ("J.
+# Smith")
 _boundary = re.compile(
     rf"(?:[{ENDERS}]+|(?<![A-Z])(?<=[^\W\d_])\.(?=[{re.escape(CLOSERS)}]*(?:\s|$)))[{re.escape(CLOSERS)}]*"
 )

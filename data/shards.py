@@ -1,4 +1,6 @@
-"""Shards: immutable Parquet files of instances, named by their content, and of the documents they came from."""
+"""Shards: immutable Parquet files of instances, named by their content, and of the documents they came
+from.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,9 @@ def mask_vocabulary(tokenizer: Tokenizer) -> MaskVocabulary:
 
 
 def write_table(table: pa.Table, folder: Path, content: str) -> Path:
-    """Write a table durably as `folder/<hash>.parquet`; the name is made from `content`, a digest of what it holds."""
+    """Write a table durably as `folder/<hash>.parquet`; the name is made from `content`, a digest of what it
+    holds.
+    """
     path = folder / f"{content[:16]}.parquet"
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP)

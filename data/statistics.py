@@ -1,4 +1,5 @@
-"""Questions about a workspace, answered as DuckDB relations: `.df()`, `.arrow()`, `.pl()` or more SQL from there.
+"""Questions about a workspace, answered as DuckDB relations: `.df()`, `.arrow()`, `.pl()` or more SQL from
+there.
 
 >>> statistics = open_workspace("workspace")          # doctest: +SKIP
 >>> statistics.funnel("law").df()                     # doctest: +SKIP
@@ -20,7 +21,9 @@ from data.workspace import Workspace, default_workspace
 
 
 class Statistics:
-    """A read-only look at a workspace as it is now; flows may write to it meanwhile. Close it, or use `with`."""
+    """A read-only look at a workspace as it is now; flows may write to it meanwhile. Close it, or use
+    `with`.
+    """
 
     def __init__(self, workspace: Workspace):
         if not workspace.catalog.is_file():
@@ -47,7 +50,8 @@ class Statistics:
     def versions(self) -> duckdb.DuckDBPyRelation:
         """Every version of every corpus, the newest first."""
         return self.sql(
-            "select corpus, version, parent, documents, characters, words, sentences, instances, tokens, sop, "
+            "select corpus, version, parent, documents, characters, words, sentences, instances, tokens, "
+            "sop, "
             "created_at from versions order by corpus, version desc"
         )
 
@@ -55,7 +59,8 @@ class Statistics:
         """How much went in and out of each stage of the corpus's current version, and why."""
         version = require_version(self.db, corpus).version
         return self.sql(
-            'select step, stage, unit, "in", "out", reason, count from funnel where corpus = ? and version = ? '
+            'select step, stage, unit, "in", "out", reason, count from funnel where corpus = ? and version '
+            "= ? "
             "order by step, unit desc, reason",
             [corpus, version],
         )
@@ -86,7 +91,8 @@ class Statistics:
         """The most frequent words of two or more Chinese characters."""
         return self.sql(
             f"{_WORDS} select word, count(*) as count from words where len(word) > 1 "
-            r"and regexp_full_match(word, '[\x{4e00}-\x{9fff}]+') group by word order by count desc, word limit ?",
+            r"and regexp_full_match(word, '[\x{4e00}-\x{9fff}]+') group by word order by count desc, word "
+            r"limit ?",
             [corpus, limit],
         )
 
@@ -101,7 +107,8 @@ class Statistics:
     def tokens(self, corpus: str, limit: int = 100) -> duckdb.DuckDBPyRelation:
         """The most frequent token ids."""
         return self.sql(
-            "select id, count(*) as count from (select unnest(input_ids) as id from instances where corpus = ?) "
+            "select id, count(*) as count from (select unnest(input_ids) as id from instances where corpus "
+            "= ?) "
             "group by id order by count desc, id limit ?",
             [corpus, limit],
         )
@@ -117,17 +124,18 @@ class Statistics:
         return share
 
     def masks(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """What the stored masks put in place of tokens: [MASK], the same token, or another; and the share masked."""
+        """What the stored masks put in place of tokens: [MASK], the same token, or another; and the share
+        masked.
+        """
         mask_id = self.tokenizer(corpus).mask_id
         return self.sql(
             """
             with masked as (
                 select unnest(masked_input_ids) as now, unnest(masked_labels) as label
                 from instances where corpus = ?)
-            select case when now = ? then '[MASK]' when now = label then 'kept' else 'random' end as replacement,
-                count(*) as count, count(*) / sum(count(*)) over () as share
-            from masked group by all order by count desc
-            """,
+            select case when now = ? then '[MASK]' when now = label then 'kept' else 'random' end as
+            replacement, count(*) as count, count(*) / sum(count(*)) over () as share from masked group by all
+            order by count desc """,
             [corpus, mask_id],
         )
 
@@ -153,10 +161,13 @@ class Statistics:
                 yield from text.split("\n")
 
     def sample_instances(self, corpus: str, count: int = 5) -> list[dict[str, object]]:
-        """Some instances as text, always the same ones: as they were, as they are masked, and their SOP label."""
+        """Some instances as text, always the same ones: as they were, as they are masked, and their SOP
+        label.
+        """
         tokenizer = self.tokenizer(corpus)
         rows = self.db.execute(
-            "select instance_id, doc_id, input_ids, sop_label, masked_positions, masked_input_ids from instances "
+            "select instance_id, doc_id, input_ids, sop_label, masked_positions, masked_input_ids from "
+            "instances "
             "where corpus = ? order by hash(instance_id), instance_id limit ?",
             [corpus, count],
         ).fetchall()

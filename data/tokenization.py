@@ -1,4 +1,6 @@
-"""Vocabularies: finding, loading and training one. The two kinds are in `data.wordpiece` and `data.unigram`."""
+"""Vocabularies: finding, loading and training one. The two kinds are in `data.wordpiece` and
+`data.unigram`.
+"""
 
 from __future__ import annotations
 

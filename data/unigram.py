@@ -1,4 +1,6 @@
-"""SentencePiece's unigram vocabulary (`spiece.model`, Kudo 2018), as English and multilingual ALBERT use it."""
+"""SentencePiece's unigram vocabulary (`spiece.model`, Kudo 2018), as English and multilingual ALBERT use
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class UnigramTokenizer:
     kind = "sentencepiece"
 
     def __init__(self, model: bytes, *, lower_case: bool = True, source: str = "the model"):
-        """`model` holds a serialised SentencePiece model. Raises InputError when it is not one ALBERT can use."""
+        """`model` holds a serialised SentencePiece model. Raises InputError when it is not one ALBERT can
+        use.
+        """
         self.model = model
         self.lower_case = lower_case
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -41,7 +45,8 @@ class UnigramTokenizer:
         ]
         if missing:
             raise InputError(
-                f"no {', '.join(missing)} in {source} ({self.vocab_size:,} entries): masked-language-model training "
+                f"no {', '.join(missing)} in {source} ({self.vocab_size:,} entries): masked-language-model "
+                "training "
                 f"needs {', '.join(SPECIAL_TOKENS)}; train one with python -m flows.train_tokenizer"
             )
         self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = ids
@@ -92,7 +97,9 @@ class UnigramTokenizer:
 
 
 def _lower(text: str) -> str:
-    """Lower case, a character for a character, so that offsets hold (some lower-case forms are two characters)."""
+    """Lower case, a character for a character, so that offsets hold (some lower-case forms are two
+    characters).
+    """
     lowered = text.lower()
     return (
         lowered
@@ -122,7 +129,8 @@ def train_unigram(texts: Iterable[str], vocab_size: int, *, seed: int = 0) -> Un
                 pad_piece=SPECIAL_TOKENS[0],
                 unk_piece=SPECIAL_TOKENS[1],
                 control_symbols=list(SPECIAL_TOKENS[2:]),
-                # cleaning has normalised the text, and SentencePiece's NFKC would make Chinese punctuation ASCII
+                # cleaning has normalised the text, and SentencePiece's NFKC would make Chinese punctuation
+                # ASCII
                 normalization_rule_name="identity",
                 minloglevel=2,
             )

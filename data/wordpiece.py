@@ -1,8 +1,8 @@
 """BERT's WordPiece vocabulary (`vocab.txt`, Devlin et al. 2019), vectorised for Chinese.
 
 Every Han character and punctuation mark is a token of its own whatever stands beside it, so a table from code
-point to id gives all of them at once; only runs of other letters, digits and symbols go through the `tokenizers`
-library, whose ids these are.
+point to id gives all of them at once; only runs of other letters, digits and symbols go through the
+`tokenizers` library, whose ids these are.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class WordPieceTokenizer:
         missing = [name for name in SPECIAL_TOKENS if name not in ids]
         if missing:
             raise InputError(
-                f"no {', '.join(missing)} in {source} ({len(ids):,} entries): masked-language-model training needs "
+                f"no {', '.join(missing)} in {source} ({len(ids):,} entries): masked-language-model "
+                "training needs "
                 f"{', '.join(SPECIAL_TOKENS)}; pass --tokenizer with a BERT or SentencePiece vocabulary"
             )
         self.vocab_size = len(self.vocabulary)

@@ -19,7 +19,9 @@ def default_workspace() -> Path:
 
 
 def check_name(name: str, what: str) -> str:
-    """`name` if it can be a folder's; raises InputError if not. Letters of any script, digits, `_`, `.`, `-`."""
+    """`name` if it can be a folder's; raises InputError if not. Letters of any script, digits, `_`, `.`,
+    `-`.
+    """
     if not _name.fullmatch(name):
         raise InputError(
             f"{what} {name!r}: use 1 to 64 letters, digits, '_', '.' or '-', not starting with '.' or '-'"

@@ -1,4 +1,5 @@
-"""Commands of the flows: arguments, `--help`, Prefect's environment, and user errors as one line with exit code 2.
+"""Commands of the flows: arguments, `--help`, Prefect's environment, and user errors as one line with exit
+code 2.
 
 Imports nothing slow, so that `--help` answers at once and a mistake is told before any server starts.
 """
@@ -102,7 +103,11 @@ def _add_fine_tune(add: Callable) -> None:
         required=True,
         help="checkpoint folder (repeatable; compared with the first)",
     )
-    add("--names", type=lambda text: text.split(","), help="of the models in tables, by commas [their folders']")
+    add(
+        "--names",
+        type=lambda text: text.split(","),
+        help="of the models in tables, by commas [their folders']",
+    )
     add("--seeds", type=_integers, default=[0, 1, 2], help="separated by commas [0,1,2]")
     add("--epochs", type=int, default=3, help="[%(default)s]")
     add("--batch-size", type=int, default=32, help="[%(default)s]")
@@ -177,7 +182,9 @@ def make_parser(command: str) -> argparse.ArgumentParser:
 
 
 def set_up_prefect(workspace: Path) -> None:
-    """Quiet and offline; without a server of the user's, Prefect's own short-lived one, its files in the workspace."""
+    """Quiet and offline; without a server of the user's, Prefect's own short-lived one, its files in the
+    workspace.
+    """
     defaults = {
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",

@@ -1,4 +1,6 @@
-"""continued-pretraining: a corpus and a checkpoint (or random weights) -> a better checkpoint and a report."""
+"""continued-pretraining: a corpus and a checkpoint (or random weights) -> a better checkpoint and a
+report.
+"""
 
 from flows.cli import run_if_main
 

@@ -1,7 +1,8 @@
-"""end-to-end: raw general and domain text and a labelled task -> did continued pretraining help? All in one run.
+"""end-to-end: raw general and domain text and a labelled task -> did continued pretraining help? All in one
+run.
 
-A base model is pretrained on the general text (or given), pretraining goes on on the domain text, and both are
-fine-tuned on the task under the same seeds. One report tells it all.
+A base model is pretrained on the general text (or given), pretraining goes on on the domain text, and both
+are fine-tuned on the task under the same seeds. One report tells it all.
 """
 
 from flows.cli import run_if_main

@@ -1,4 +1,6 @@
-"""fine-tune: models and a labelled task -> each model trained under the same seeds, and a report that compares them."""
+"""fine-tune: models and a labelled task -> each model trained under the same seeds, and a report that
+compares them.
+"""
 
 from flows.cli import run_if_main
 
@@ -47,7 +49,9 @@ def fine_tune(
     batch_size: Annotated[int, Field(ge=1)] = 32,
     learning_rate: Annotated[float, Field(gt=0, lt=1)] = 1e-4,
     max_seq_length: Annotated[int, Field(ge=8, le=512)] = 128,
-    names: Annotated[list[str] | None, Field(description="Of the models in tables; their folders' if empty")] = None,
+    names: Annotated[
+        list[str] | None, Field(description="Of the models in tables; their folders' if empty")
+    ] = None,
     run: Annotated[
         str | None, Field(description="Name of the report; made from the settings if empty")
     ] = None,
@@ -142,7 +146,8 @@ def table(result: FineTuneResult) -> str:
         )
         if model != result.models[0]:
             difference = result.difference(model, split)
-            line += f" ({100 * difference.mean:+.2f}, 95% {100 * difference.low:+.2f} to {100 * difference.high:+.2f})"
+            mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
+            line += f" ({mean:+.2f}, 95% {low:+.2f} to {high:+.2f})"
         lines.append(line)
     return "\n".join(lines)
 

@@ -1,4 +1,6 @@
-"""From a flow's parameters to the settings of the work, checked before anything is begun. Knows no Prefect."""
+"""From a flow's parameters to the settings of the work, checked before anything is begun. Knows no
+Prefect.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class PretrainingPlan:
 def pretraining_plan(
     corpus: str, workspace: str, init: str, run: str | None = None, **same: object
 ) -> PretrainingPlan:
-    """The settings of continued-pretraining on the corpus's current version. The run's name says what it is."""
+    """The settings of continued-pretraining on the corpus's current version. The run's name says what it
+    is.
+    """
     from albert.pretraining import PretrainSettings
 
     place = Workspace(Path(workspace))
@@ -59,7 +63,8 @@ def pretraining_plan(
     missing = [shard.path for shard in shards if not (place.root / shard.path).is_file()]
     if missing:
         raise InputError(
-            f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, first "
+            f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, "
+            "first "
             f"{missing[0]}: refresh the corpus into a new workspace"
         )
     start = Path(init).resolve() if Path(init).exists() else init

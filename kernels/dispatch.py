@@ -58,7 +58,9 @@ def use(choice: Choice) -> None:
 
 
 def use_triton(x: Tensor) -> bool:
-    """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it was asked for and cannot."""
+    """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it was asked for and
+    cannot.
+    """
     if _choice != "triton":
         return _choice == "auto" and x.is_cuda and has_triton
     if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":

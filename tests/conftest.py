@@ -1,4 +1,6 @@
-"""What every test shares: no GPU means Triton's interpreter, Prefect quiet and in a folder of its own, real sentences."""
+"""What every test shares: no GPU means Triton's interpreter, Prefect quiet and in a folder of its own, real
+sentences.
+"""
 
 import os
 import tempfile
@@ -50,7 +52,10 @@ def tokenizer() -> WordPieceTokenizer:
     """A vocabulary with every Han character of the samples, a few Latin pieces, and marks."""
     general = (SAMPLES / "general.txt").read_text(encoding="utf-8")
     characters = sorted(set("".join([*sample_texts(), general])) - set(" \n"))
-    latin = [*"abcdefghijklmnopqrstuvwxyz0123456789", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789")]
+    latin = [
+        *"abcdefghijklmnopqrstuvwxyz0123456789",
+        *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
+    ]
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "model", "##ing", *latin, *'.,!?()%"']
     return WordPieceTokenizer(list(dict.fromkeys([*words, *characters])))
 

@@ -1,4 +1,6 @@
-"""The arrows of the house: flows -> albert -> kernels, flows -> data, albert -> the parts of data without a database."""
+"""The arrows of the house: flows -> albert -> kernels, flows -> data, albert -> the parts of data without a
+database.
+"""
 
 import ast
 import subprocess

@@ -1,4 +1,6 @@
-"""What a report says: facts about the corpora, the training and the evaluation, and the one-sentence verdict."""
+"""What a report says: facts about the corpora, the training and the evaluation, and the one-sentence
+verdict.
+"""
 
 from __future__ import annotations
 
@@ -128,11 +130,13 @@ def verdict(pretraining: PretrainResult | None, evaluation: FineTuneResult | Non
         return f"It {'helped' if difference.mean > 0 else 'hurt'}: {points} {over}, {interval}."
     if evaluation is not None:
         summary = evaluation.summary(evaluation.models[0], evaluation.reported_split, "accuracy")
-        return f"{100 * summary.mean:.1f}% accuracy on {evaluation.task} {evaluation.reported_split}; nothing to compare with."
+        scored = f"{100 * summary.mean:.1f}% accuracy on {evaluation.task} {evaluation.reported_split}"
+        return f"{scored}; nothing to compare with."
     if pretraining is not None:
         before, after = pretraining.evaluations()[0], pretraining.evaluations()[-1]
         return (
-            f"Held-out MLM loss {before['held_out_mlm_loss']:.2f} → {after['held_out_mlm_loss']:.2f}, accuracy "
+            f"Held-out MLM loss {before['held_out_mlm_loss']:.2f} → {after['held_out_mlm_loss']:.2f}, "
+            "accuracy "
             f"{100 * before['held_out_mlm_accuracy']:.1f}% → {100 * after['held_out_mlm_accuracy']:.1f}%."
         )
     return "Corpus only: nothing was trained."

@@ -1,4 +1,6 @@
-"""Plots as inline SVG that takes its colours and font from the page, so that light, dark and print all work."""
+"""Plots as inline SVG that takes its colours and font from the page, so that light, dark and print all
+work.
+"""
 
 from __future__ import annotations
 

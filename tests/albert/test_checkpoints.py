@@ -16,10 +16,28 @@ from data.records import InputError
 
 SHAPES = [
     {"hidden_size": 312, "num_attention_heads": 12, "num_hidden_layers": 4, "intermediate_size": 1248},
-    {"hidden_size": 128, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 96, "hidden_act": "relu"},
-    {"hidden_size": 60, "num_attention_heads": 5, "num_hidden_layers": 2, "intermediate_size": 64, "hidden_act": "gelu"},
-    {"hidden_size": 64, "num_attention_heads": 1, "num_hidden_layers": 1, "intermediate_size": 32, "embedding_size": 24},
-]  # fmt: skip
+    {
+        "hidden_size": 128,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 3,
+        "intermediate_size": 96,
+        "hidden_act": "relu",
+    },
+    {
+        "hidden_size": 60,
+        "num_attention_heads": 5,
+        "num_hidden_layers": 2,
+        "intermediate_size": 64,
+        "hidden_act": "gelu",
+    },
+    {
+        "hidden_size": 64,
+        "num_attention_heads": 1,
+        "num_hidden_layers": 1,
+        "intermediate_size": 32,
+        "embedding_size": 24,
+    },
+]
 
 
 def theirs(shape, seed=0):
@@ -95,8 +113,15 @@ def test_there_and_back_is_bit_identical(tmp_path):
     assert all(torch.equal(b[name], value) for name, value in a.items())
 
 
-@pytest.mark.parametrize("preset, body, whole", [("tiny", 4_080_520, 4_142_594), ("small", 4_742_272, 4_813_706),
-                                                 ("base", 10_547_968, 10_669_322), ("large", 16_548_352, 16_702_986)])  # fmt: skip
+@pytest.mark.parametrize(
+    "preset, body, whole",
+    [
+        ("tiny", 4_080_520, 4_142_594),
+        ("small", 4_742_272, 4_813_706),
+        ("base", 10_547_968, 10_669_322),
+        ("large", 16_548_352, 16_702_986),
+    ],
+)
 def test_parameter_counts_are_the_published_models(preset, body, whole):
     with torch.device("meta"):
         model = PretrainingModel(AlbertConfig.preset(preset))
@@ -107,9 +132,14 @@ def test_parameter_counts_are_the_published_models(preset, body, whole):
 def test_a_missing_head_is_new_and_said(tmp_path):
     transformers.AlbertModel(theirs(SHAPES[1]).config).save_pretrained(tmp_path / "bare")
     tensors = load_file(tmp_path / "bare/model.safetensors")
-    save_file({f"albert.{name}": value for name, value in tensors.items()}, tmp_path / "bare/model.safetensors")
+    save_file(
+        {f"albert.{name}": value for name, value in tensors.items()}, tmp_path / "bare/model.safetensors"
+    )
     _, report = load_model(tmp_path / "bare")
-    assert [line.split(":")[0] for line in report.notices()] == ["MLM head newly initialised", "SOP head newly initialised"]
+    assert [line.split(":")[0] for line in report.notices()] == [
+        "MLM head newly initialised",
+        "SOP head newly initialised",
+    ]
 
 
 def damaged(tmp_path, change):
@@ -192,5 +222,7 @@ def test_an_unknown_start_is_named():
 
 
 def test_a_variant_is_checked_too():
-    with pytest.raises(ConfigError, match="hidden_size=100 is not a multiple of num_attention_heads=12; 96 would be"):
+    with pytest.raises(
+        ConfigError, match="hidden_size=100 is not a multiple of num_attention_heads=12; 96 would be"
+    ):
         replace(AlbertConfig.preset("tiny"), hidden_size=100)

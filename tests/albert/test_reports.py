@@ -15,13 +15,25 @@ from albert.reports import CorpusFacts, build_report, write_report
 def pretraining(tmp_path):
     history = [{"step": 0, "held_out_mlm_loss": 8.0, "held_out_mlm_accuracy": 0.01}]
     for step in range(10, 50, 10):
-        history.append({"step": step, "mlm_loss": 8 - step / 10, "mlm_accuracy": step / 100, "tokens_per_second": 9e3})
-        history.append({"step": step, "held_out_mlm_loss": 8 - step / 12, "held_out_mlm_accuracy": step / 110})
+        history.append(
+            {"step": step, "mlm_loss": 8 - step / 10, "mlm_accuracy": step / 100, "tokens_per_second": 9e3}
+        )
+        history.append(
+            {"step": step, "held_out_mlm_loss": 8 - step / 12, "held_out_mlm_accuracy": step / 110}
+        )
     return PretrainResult(
-        run_folder=tmp_path / "models/r", checkpoint=tmp_path / "models/r/checkpoint-40", status="completed", steps=40,
-        tokens=160_000, tokens_per_second=9123.4, resumed_from=0, history=history,
-        notices=("MLM head newly initialised: <it> is not in the checkpoint",), learning_rate=2e-4, parameters=4_142_594,
-    )  # fmt: skip
+        run_folder=tmp_path / "models/r",
+        checkpoint=tmp_path / "models/r/checkpoint-40",
+        status="completed",
+        steps=40,
+        tokens=160_000,
+        tokens_per_second=9123.4,
+        resumed_from=0,
+        history=history,
+        notices=("MLM head newly initialised: <it> is not in the checkpoint",),
+        learning_rate=2e-4,
+        parameters=4_142_594,
+    )
 
 
 def evaluation(first, second):
@@ -31,9 +43,14 @@ def evaluation(first, second):
         for seed, a in enumerate(values)
     ]
     return FineTuneResult(
-        task="茶事", labels=("是", "否"), examples={"train": 100, "dev": 20, "test": 20}, skipped=("t.tsv, row 3: empty",),
-        majority_share=0.5, models=("base", "继续"), seeds=tuple(seeds),
-    )  # fmt: skip
+        task="茶事",
+        labels=("是", "否"),
+        examples={"train": 100, "dev": 20, "test": 20},
+        skipped=("t.tsv, row 3: empty",),
+        majority_share=0.5,
+        models=("base", "继续"),
+        seeds=tuple(seeds),
+    )
 
 
 FACTS = CorpusFacts(

@@ -1,4 +1,6 @@
-"""Batches and training on a small real corpus: what is held out, that it learns, and that it goes on exactly."""
+"""Batches and training on a small real corpus: what is held out, that it learns, and that it goes on
+exactly.
+"""
 
 import os
 import pickle
@@ -29,7 +31,11 @@ from data.refresh import RefreshSettings, refresh
 def shards(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("workspace")
     sources = (str(samples / "tea.jsonl"), str(samples / "general.txt"))
-    refresh(RefreshSettings(corpus="c", sources=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1))
+    refresh(
+        RefreshSettings(
+            corpus="c", sources=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1
+        )
+    )
     return tuple(sorted((root / "shards" / "c").glob("*.parquet")))
 
 
@@ -92,17 +98,25 @@ def test_an_epoch_holds_every_instance_once_and_no_held_out_document(shards):
 def test_batches_keep_to_the_budget_and_are_well_formed(shards):
     for batch in epoch_of(stream(shards)):
         lengths = batch.cu_seqlens.diff()
-        assert batch.tokens <= 600 and batch.max_seqlen == lengths.max() and batch.cu_seqlens[-1] == batch.tokens
+        assert (
+            batch.tokens <= 600 and batch.max_seqlen == lengths.max() and batch.cu_seqlens[-1] == batch.tokens
+        )
         starts = batch.cu_seqlens[:-1].long()
         assert (batch.position_ids[starts] == 0).all() and batch.position_ids.max() == lengths.max() - 1
         assert (batch.token_type_ids[starts] == 0).all()
-        has_b = torch.tensor([batch.token_type_ids[a:b].any() for a, b in zip(starts, batch.cu_seqlens[1:], strict=True)])
+        has_b = torch.tensor(
+            [batch.token_type_ids[a:b].any() for a, b in zip(starts, batch.cu_seqlens[1:], strict=True)]
+        )
         assert (has_b == (batch.sop_labels >= 0)).all()
 
 
 def test_masks_change_by_epoch_and_stored_ones_do_not(shards):
     dynamic, static = stream(shards), stream(shards, masking="static")
-    inputs = [torch.cat([b.masked_labels for b in epoch_of(source, e)]) for source in (dynamic, static) for e in (0, 1)]
+    inputs = [
+        torch.cat([b.masked_labels for b in epoch_of(source, e)])
+        for source in (dynamic, static)
+        for e in (0, 1)
+    ]
     assert inputs[0].sort().values.tolist() != inputs[1].sort().values.tolist()
     assert inputs[2].sort().values.tolist() == inputs[3].sort().values.tolist()
 
@@ -185,7 +199,9 @@ def test_killed_and_interrupted_runs_end_with_the_weights_of_a_straight_one(sett
     broken = replace(settings, run_folder=tmp_path / "broken")
     (tmp_path / "settings.pickle").write_bytes(pickle.dumps(broken))
     for signal_number, checkpoints in ((signal.SIGKILL, 2), (signal.SIGKILL, 5), (signal.SIGTERM, 8)):
-        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "settings.pickle")], stdout=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "settings.pickle")], stdout=subprocess.PIPE
+        )
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and process.poll() is None:
             newest = next(iter(list_checkpoints(broken.run_folder)), None)
@@ -205,12 +221,20 @@ def test_a_corpus_longer_than_the_models_positions_is_refused(settings, tmp_path
     model, _ = load_pretrained(small)
     config = replace(model.config, max_position_embeddings=64)
     save_model(PretrainingModel(config), tmp_path / "short", tokenizer)
-    with pytest.raises(ConfigError, match="up to 128 tokens, the model .* has 64 positions: .*--max-seq-length 64"):
+    with pytest.raises(
+        ConfigError, match="up to 128 tokens, the model .* has 64 positions: .*--max-seq-length 64"
+    ):
         check_start(replace(settings, init=str(tmp_path / "short")))
 
 
 def test_settings_out_of_range_are_refused(settings):
-    for change in ({"steps": 0}, {"batch_tokens": 1}, {"learning_rate": -1.0}, {"precision": "fp8"}, {"warmup_share": 2}):
+    for change in (
+        {"steps": 0},
+        {"batch_tokens": 1},
+        {"learning_rate": -1.0},
+        {"precision": "fp8"},
+        {"warmup_share": 2},
+    ):
         with pytest.raises(ConfigError, match=next(iter(change))):
             replace(settings, **change)
 

@@ -6,9 +6,35 @@ from data.cleaning import clean_text
 from tests.conftest import sample_sentences
 
 # what real pages put between and around sentences
-NOISE = ["\u200b", "\ufeff", "<br/>", "<b>", "</b>", "&nbsp;", "&amp;", "&lt;p&gt;", " ", "　", "\r\n", "\n\n", "\t",
-         "https://a.cn/x?y=1", "![图](a.png)", "[链接](b.html)", "ＡＢ１２", "\x00", "\u202e", "<", ">", "&", "﹗", "\u0301"]  # fmt: skip
-noisy_text = st.lists(st.sampled_from(sample_sentences()[:300]) | st.sampled_from(NOISE), max_size=12).map("".join)
+NOISE = [
+    "\u200b",
+    "\ufeff",
+    "<br/>",
+    "<b>",
+    "</b>",
+    "&nbsp;",
+    "&amp;",
+    "&lt;p&gt;",
+    " ",
+    "　",
+    "\r\n",
+    "\n\n",
+    "\t",
+    "https://a.cn/x?y=1",
+    "![图](a.png)",
+    "[链接](b.html)",
+    "ＡＢ１２",
+    "\x00",
+    "\u202e",
+    "<",
+    ">",
+    "&",
+    "﹗",
+    "\u0301",
+]
+noisy_text = st.lists(st.sampled_from(sample_sentences()[:300]) | st.sampled_from(NOISE), max_size=12).map(
+    "".join
+)
 
 
 @given(noisy_text)

@@ -61,7 +61,11 @@ def test_one_sentence_gives_one_instance_without_label(tokenizer):
 @pytest.mark.parametrize("change", [{"seed": 1}, {"copy": 1}])
 def test_ids_are_stable_and_draws_differ_by_seed_and_copy(tokenizer, change):
     text = sample_texts()[0]
-    first, again, other = make(text, tokenizer)[1], make(text, tokenizer)[1], make(text, tokenizer, **change)[1]
+    first, again, other = (
+        make(text, tokenizer)[1],
+        make(text, tokenizer)[1],
+        make(text, tokenizer, **change)[1],
+    )
     assert [i.input_ids.tolist() for i in first] == [i.input_ids.tolist() for i in again]
     assert [i.instance_id for i in first] == [i.instance_id for i in again]
     assert len({i.instance_id for i in first}) == len(first)

@@ -36,7 +36,10 @@ def pack(instances):
     )
 
 
-def draw(instances, tokenizer, rule=MaskRule(), seed=0, epoch=0):
+RULE = MaskRule()
+
+
+def draw(instances, tokenizer, rule=RULE, seed=0, epoch=0):
     return draw_masks(*pack(instances), mask_vocabulary(tokenizer), rule, seed=seed, epoch=epoch)
 
 

@@ -33,7 +33,11 @@ def source(tmp_path, samples):
 @pytest.fixture
 def settings(tmp_path, source, vocabulary_file):
     return RefreshSettings(
-        corpus="茶", sources=(str(source),), workspace=tmp_path / "w", tokenizer=str(vocabulary_file), workers=1
+        corpus="茶",
+        sources=(str(source),),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        workers=1,
     )
 
 
@@ -46,8 +50,17 @@ def test_a_refresh_leaves_what_the_design_names(settings, source):
     assert result.is_new and result.version == 1 and result.sop
     with duckdb.connect(str(settings.workspace / "catalog.duckdb"), read_only=True) as db:
         tables = {name for (name,) in db.sql("show tables").fetchall()}
-        assert tables >= {"corpora", "versions", "documents", "funnel", "shards", "instances", "pretraining_runs",
-                          "checkpoints", "evaluations"}  # fmt: skip
+        assert tables >= {
+            "corpora",
+            "versions",
+            "documents",
+            "funnel",
+            "shards",
+            "instances",
+            "pretraining_runs",
+            "checkpoints",
+            "evaluations",
+        }
         ((instances, tokens),) = db.sql("select count(*), sum(len(input_ids)) from instances").fetchall()
         assert (instances, tokens) == (result.instances, result.tokens)
         ((kept,),) = db.sql("select count(*) from documents where dropped_reason is null").fetchall()
@@ -88,7 +101,9 @@ def test_new_and_removed_documents_touch_only_their_shards(settings, source, mon
     refresh(settings)
     before = shard_files(settings.workspace)
     lines = (source / "tea.jsonl").read_text(encoding="utf-8").splitlines()
-    added = json.dumps({"text": "新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。"}, ensure_ascii=False)
+    added = json.dumps(
+        {"text": "新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。"}, ensure_ascii=False
+    )
     (source / "tea.jsonl").write_text("\n".join([*lines[1:], added]) + "\n", encoding="utf-8")
     result = refresh(settings)
     assert result.version == 2 and result.removed_documents == 1
@@ -96,7 +111,9 @@ def test_new_and_removed_documents_touch_only_their_shards(settings, source, mon
     with open_workspace(settings.workspace) as statistics:
         ids = statistics.sql("select doc_id from document_texts").fetchall()
         assert len(ids) == len(set(ids)) == result.documents
-        firsts = statistics.sql("select first_version, count(*) from documents group by all order by all").fetchall()
+        firsts = statistics.sql(
+            "select first_version, count(*) from documents group by all order by all"
+        ).fetchall()
         assert firsts == [(1, result.documents - 1), (2, 1)]
 
 
@@ -192,10 +209,15 @@ def test_a_moved_workspace_still_answers(settings, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.4, 0.8, 1.2, 1.6])
 def test_a_killed_refresh_leaves_the_old_version_and_the_next_finishes(settings, source, delay):
-    """SIGKILL at some point of a second refresh: the first version stands, and running again completes the second."""
+    """SIGKILL at some point of a second refresh: the first version stands, and running again completes the
+    second.
+    """
     first = refresh(settings)
     (source / "new.jsonl").write_text(
-        "".join(json.dumps({"text": f"第{i}篇新茶经。采茶要早。炒茶要匀。喝茶要慢。"}) + "\n" for i in range(3000)), encoding="utf-8"
+        "".join(
+            json.dumps({"text": f"第{i}篇新茶经。采茶要早。炒茶要匀。喝茶要慢。"}) + "\n" for i in range(3000)
+        ),
+        encoding="utf-8",
     )
     code = (
         "import sys; from pathlib import Path; from data.refresh import *\n"

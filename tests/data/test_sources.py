@@ -51,7 +51,9 @@ def test_parquet_gives_its_documents(tmp_path):
     assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 1}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "big5"])
+@pytest.mark.parametrize(
+    "encoding", ["utf-8", "utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "big5"]
+)
 def test_encodings_are_found_out(tmp_path, encoding):
     text = "這是一份文件，內容只有兩句話。今天天氣很好。" if encoding == "big5" else FIRST + "\n" + SECOND
     mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
@@ -73,7 +75,15 @@ def test_blank_lines_part_documents_only_where_sentences_have_lines(tmp_path):
 def test_bad_rows_are_named_and_the_good_ones_kept(tmp_path):
     path = tmp_path / "corpus.jsonl"
     deep = "[" * 100_000
-    rows = [json.dumps({"text": FIRST}), "{broken", '{"title": "x"}', '{"text": 5}', '"a string"', deep, json.dumps({"text": SECOND})]
+    rows = [
+        json.dumps({"text": FIRST}),
+        "{broken",
+        '{"title": "x"}',
+        '{"text": 5}',
+        '"a string"',
+        deep,
+        json.dumps({"text": SECOND}),
+    ]
     path.write_text("\n".join(rows), encoding="utf-8")
     assert texts(path) == [FIRST, SECOND]
     assert reasons(path) == {"bad_json": 2, "no_text_field": 1, "text_not_string": 1, "not_an_object": 1}
@@ -92,7 +102,7 @@ def test_damaged_files_give_a_reason(tmp_path):
     for name, bad, reason in [
         ("cut.jsonl.gz", whole[: len(whole) // 2], "unreadable_file"),
         ("noise.txt", bytes(range(256)) * 40, "not_text"),
-        ("quotes.csv", 'text\n"never closed\n'.encode(), "unreadable_file"),
+        ("quotes.csv", b'text\n"never closed\n', "unreadable_file"),
         ("bomb.txt.gz", gzip.compress(b"\0" * (1 << 26)), "unreadable_file"),
         ("bad.parquet", b"PAR1 not really", "unreadable_file"),
     ]:
@@ -123,7 +133,11 @@ def test_a_huge_document_is_cut_into_several(tmp_path):
 
 
 def test_nothing_to_read_is_an_error(tmp_path):
-    for source, message in [(tmp_path / "no", "does not exist"), (tmp_path, "holds no file"), (tmp_path / "*.txt", "exist")]:
+    for source, message in [
+        (tmp_path / "no", "does not exist"),
+        (tmp_path, "holds no file"),
+        (tmp_path / "*.txt", "exist"),
+    ]:
         with pytest.raises(InputError, match=message):
             find_files(str(source))
     (tmp_path / "a.docx").write_bytes(b"")

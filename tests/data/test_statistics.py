@@ -10,7 +10,11 @@ def statistics(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("workspace")
     refresh(
         RefreshSettings(
-            corpus="tea", sources=(str(samples / "tea.jsonl"),), workspace=root, tokenizer=str(vocabulary_file), workers=1
+            corpus="tea",
+            sources=(str(samples / "tea.jsonl"),),
+            workspace=root,
+            tokenizer=str(vocabulary_file),
+            workers=1,
         )
     )
     with open_workspace(root) as opened:

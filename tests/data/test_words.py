@@ -12,7 +12,14 @@ from data.instances import tokenize_document
 from data.segmentation import split_words
 from tests.conftest import sample_sentences
 
-MIXED = ["用iPhone15拍照，很好。", "PyTorch 2.0的model训练中", "价格是3.5万元！", "“引号”里的[MASK]字样", "covid-19疫情", "𠮷野家"]
+MIXED = [
+    "用iPhone15拍照，很好。",
+    "PyTorch 2.0的model训练中",
+    "价格是3.5万元！",
+    "“引号”里的[MASK]字样",
+    "covid-19疫情",
+    "𠮷野家",
+]
 sentences = st.sampled_from(sample_sentences() + MIXED)
 
 

@@ -1,4 +1,6 @@
-"""The commands as a user runs them: help, refusals, and the whole way on a small sample with Prefect's own server."""
+"""The commands as a user runs them: help, refusals, and the whole way on a small sample with Prefect's own
+server.
+"""
 
 import json
 import os
@@ -56,8 +58,19 @@ def checkpoint(tmp_path_factory, tokenizer):
 def workspace(tmp_path_factory, samples, vocabulary_file):
     """A workspace with one corpus, made by the command."""
     root = tmp_path_factory.mktemp("jixu") / "w"
-    done = run("refresh_corpus", "--corpus", "tea", "--source", samples / "tea.jsonl", "--tokenizer", vocabulary_file,
-               "--workspace", root, "--workers", 2)  # fmt: skip
+    done = run(
+        "refresh_corpus",
+        "--corpus",
+        "tea",
+        "--source",
+        samples / "tea.jsonl",
+        "--tokenizer",
+        vocabulary_file,
+        "--workspace",
+        root,
+        "--workers",
+        2,
+    )
     assert done.returncode == 0, done.stderr
     assert "tea version 1" in done.stdout
     return root
@@ -84,27 +97,42 @@ def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
         ({"--max-seq-length": 513}, "max_seq_length=513: it must be from 16 to 512"),
     ]:
         arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
-        refused(run("refresh_corpus", "--corpus", "c", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
+        refused(
+            run("refresh_corpus", "--corpus", "c", "--workspace", tmp_path / "w", *arguments),
+            message,
+            tmp_path / "w",
+        )
 
 
 def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
     before = sorted(p.name for p in workspace.iterdir())
     for arguments, message in [
         (["--corpus", "law"], "no corpus 'law' in this workspace (there is: tea)"),
-        (["--corpus", "tea", "--init", "enormous"], "--init 'enormous' is no checkpoint folder and no preset"),
+        (
+            ["--corpus", "tea", "--init", "enormous"],
+            "--init 'enormous' is no checkpoint folder and no preset",
+        ),
         (["--corpus", "tea", "--init", checkpoint], "up to 128 tokens, the model"),
         (["--corpus", "tea", "--steps", "0"], "steps=0"),
     ]:
         refused(run("continued_pretraining", "--workspace", workspace, *arguments), message)
     assert sorted(p.name for p in workspace.iterdir() if p.name != "tokenizers") == before
-    refused(run("continued_pretraining", "--corpus", "tea", "--workspace", tmp_path / "w"), "no catalog", tmp_path / "w")
+    refused(
+        run("continued_pretraining", "--corpus", "tea", "--workspace", tmp_path / "w"),
+        "no catalog",
+        tmp_path / "w",
+    )
 
 
 def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
     task = tmp_path / "task.yaml"
     task.write_text("name: t\ntext_column: sentence\n", encoding="utf-8")
-    good = {"--task": "t", "--train": samples / "tea_topics_train.tsv", "--dev": samples / "tea_topics_dev.tsv",
-            "--model": checkpoint}  # fmt: skip
+    good = {
+        "--task": "t",
+        "--train": samples / "tea_topics_train.tsv",
+        "--dev": samples / "tea_topics_dev.tsv",
+        "--model": checkpoint,
+    }
     for change, message in [
         ({"--task": task}, "no column 'sentence'"),
         ({"--model": tmp_path}, "no config.json"),
@@ -114,19 +142,47 @@ def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
         arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
         refused(run("fine_tune", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
     task.write_text("name: !!python/object/apply:os.system ['true']\n", encoding="utf-8")
-    refused(run("fine_tune", *[str(p) for pair in {**good, "--task": task}.items() for p in pair]), "is not YAML")
+    refused(
+        run("fine_tune", *[str(p) for pair in {**good, "--task": task}.items() for p in pair]), "is not YAML"
+    )
 
 
 def test_bad_input_to_the_others_is_one_line(tmp_path):
-    refused(run("train_tokenizer", "--workspace", tmp_path / "w"), "either --corpus or --source", tmp_path / "w")
-    refused(run("end_to_end", "--workspace", tmp_path / "w"), "--domain, --task, --train, --dev missing", tmp_path / "w")
+    refused(
+        run("train_tokenizer", "--workspace", tmp_path / "w"), "either --corpus or --source", tmp_path / "w"
+    )
+    refused(
+        run("end_to_end", "--workspace", tmp_path / "w"),
+        "--domain, --task, --train, --dev missing",
+        tmp_path / "w",
+    )
 
 
 @pytest.mark.slow
 def test_the_jobs_one_after_the_other(workspace, samples, tmp_path):
-    trained = run("continued_pretraining", "--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace)
+    trained = run(
+        "continued_pretraining",
+        "--corpus",
+        "tea",
+        "--steps",
+        6,
+        "--batch-tokens",
+        512,
+        "--workspace",
+        workspace,
+    )
     assert trained.returncode == 0, trained.stderr
-    again = run("continued_pretraining", "--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace)
+    again = run(
+        "continued_pretraining",
+        "--corpus",
+        "tea",
+        "--steps",
+        6,
+        "--batch-tokens",
+        512,
+        "--workspace",
+        workspace,
+    )
     assert "resumed at 6" in again.stdout, again.stdout + again.stderr
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
     small = {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
@@ -134,8 +190,22 @@ def test_the_jobs_one_after_the_other(workspace, samples, tmp_path):
         lines = (samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()
         path.write_text("\n".join(lines[:61]) + "\n", encoding="utf-8")
     splits = [part for name, path in small.items() for part in (f"--{name}", path)]
-    tuned = run("fine_tune", "--task", "topics", *splits, "--model", checkpoint, "--model", checkpoint, "--seeds", "0,1",
-                "--epochs", 1, "--workspace", workspace)  # fmt: skip
+    tuned = run(
+        "fine_tune",
+        "--task",
+        "topics",
+        *splits,
+        "--model",
+        checkpoint,
+        "--model",
+        checkpoint,
+        "--seeds",
+        "0,1",
+        "--epochs",
+        1,
+        "--workspace",
+        workspace,
+    )
     assert tuned.returncode == 0, tuned.stderr
     with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
         assert db.sql("select status, steps from pretraining_runs").fetchall() == [("completed", 6)]
@@ -160,13 +230,35 @@ def test_the_whole_way_in_one_flow(samples, tmp_path):
     for name, rows in (("train", 49), ("dev", 31), ("test", 31)):
         path = tmp_path / f"{name}.tsv"
         path.write_text(
-            "\n".join((samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[:rows]) + "\n",
+            "\n".join((samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[:rows])
+            + "\n",
             encoding="utf-8",
         )
         splits += [f"--{name}", path]
-    done = run("end_to_end", "--general", general, "--domain", domain, "--task", "topics", *splits, "--vocab-size", 2000,
-               "--base-steps", 4, "--steps", 4, "--batch-tokens", 512, "--seeds", "0,1", "--epochs", 1,
-               "--workspace", tmp_path / "w")  # fmt: skip
+    done = run(
+        "end_to_end",
+        "--general",
+        general,
+        "--domain",
+        domain,
+        "--task",
+        "topics",
+        *splits,
+        "--vocab-size",
+        2000,
+        "--base-steps",
+        4,
+        "--steps",
+        4,
+        "--batch-tokens",
+        512,
+        "--seeds",
+        "0,1",
+        "--epochs",
+        1,
+        "--workspace",
+        tmp_path / "w",
+    )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
     assert len(lines) == 6 and lines[-1].startswith("report ")
@@ -179,6 +271,11 @@ def test_the_whole_way_in_one_flow(samples, tmp_path):
     keys = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | server, capture_output=True, text=True, timeout=200
     ).stdout
-    for kind in ("funnel-general", "funnel-domain", "evaluation-end-to-end-topics", "verdict-end-to-end-topics"):
+    for kind in (
+        "funnel-general",
+        "funnel-domain",
+        "evaluation-end-to-end-topics",
+        "verdict-end-to-end-topics",
+    ):
         assert kind in keys, keys
     shutil.rmtree(tmp_path / "w")

@@ -11,7 +11,9 @@ from kernels.mlm_loss import IGNORED
 def packed(lengths, heads=3, dim=26, dtype=torch.float64):
     torch.manual_seed(0)
     cu_seqlens = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
-    return *(torch.randn(sum(lengths), heads, dim, dtype=dtype, requires_grad=True) for _ in range(3)), cu_seqlens
+    return *(
+        torch.randn(sum(lengths), heads, dim, dtype=dtype, requires_grad=True) for _ in range(3)
+    ), cu_seqlens
 
 
 @pytest.mark.parametrize("lengths", [[1], [5, 5, 5], [17, 0, 3, 1], [33, 2, 64]], ids=str)
@@ -19,7 +21,8 @@ def test_attention_is_softmax_within_each_sequence(lengths):
     q, k, v, cu_seqlens = packed(lengths)
     out = kernels.attention(q, k, v, cu_seqlens, max(lengths))
     expected = [
-        torch.softmax(q[a:b].transpose(0, 1) @ k[a:b].permute(1, 2, 0) * 26**-0.5, -1) @ v[a:b].transpose(0, 1)
+        torch.softmax(q[a:b].transpose(0, 1) @ k[a:b].permute(1, 2, 0) * 26**-0.5, -1)
+        @ v[a:b].transpose(0, 1)
         for a, b in zip(cu_seqlens, cu_seqlens[1:], strict=False)
     ]
     assert torch.allclose(out, torch.cat([e.transpose(0, 1) for e in expected]), atol=1e-12)
@@ -67,7 +70,9 @@ def test_mlm_loss_is_cross_entropy_with_the_tied_table():
     loss, predicted = kernels.mlm_loss(states, weight, bias, labels)
     log_p = torch.log_softmax(states.double() @ weight.double().T + bias.double(), -1)
     for row, label in enumerate(labels.tolist()):
-        assert loss[row].item() == pytest.approx(0 if label == IGNORED else -log_p[row, label].item(), abs=1e-5)
+        assert loss[row].item() == pytest.approx(
+            0 if label == IGNORED else -log_p[row, label].item(), abs=1e-5
+        )
     assert predicted.tolist() == log_p.argmax(-1).tolist()
 
 
