@@ -1,4 +1,5 @@
-"""Reading and writing checkpoints in transformers' ALBERT format. The only place that knows tensor names.
+"""Reading and writing checkpoints in transformers' ALBERT and BERT formats, and jixu's own for models that
+neither can express. The only place that knows tensor names.
 
 Loading is strict: every tensor of the encoder must be there in its shape; a missing head is new and is named.
 """
@@ -16,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from albert.config import AlbertConfig, ConfigError
+from albert.config import PRESETS, AlbertConfig, ConfigError
 from albert.heads import PretrainingModel
 from data.files import replacing, write_text
 from data.records import InputError
@@ -25,29 +26,57 @@ from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
 
-_LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.0."
-# ours -> transformers'; the fused projection is handled apart
-_NAMES = {
+# ours -> theirs; {l} stands for a layer's number; the fused projection is three tensors in a file
+_ALBERT_LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.{l}."
+_ALBERT_NAMES = {
     "encoder.embedding.word": "albert.embeddings.word_embeddings.weight",
     "encoder.embedding.token_type": "albert.embeddings.token_type_embeddings.weight",
     "encoder.embedding.position": "albert.embeddings.position_embeddings.weight",
     "encoder.embedding.norm": "albert.embeddings.LayerNorm",
     "encoder.embedding.projection": "albert.encoder.embedding_hidden_mapping_in",
-    "encoder.layer.attention.output": _LAYER + "attention.dense",
-    "encoder.layer.attention.norm": _LAYER + "attention.LayerNorm",
-    "encoder.layer.feed_forward.inner": _LAYER + "ffn",
-    "encoder.layer.feed_forward.output": _LAYER + "ffn_output",
-    "encoder.layer.feed_forward.norm": _LAYER + "full_layer_layer_norm",
+    "encoder.attentions.{l}.query_key_value": _ALBERT_LAYER + "attention.{part}",
+    "encoder.attentions.{l}.output": _ALBERT_LAYER + "attention.dense",
+    "encoder.attentions.{l}.norm": _ALBERT_LAYER + "attention.LayerNorm",
+    "encoder.feed_forwards.{l}.inner": _ALBERT_LAYER + "ffn",
+    "encoder.feed_forwards.{l}.output": _ALBERT_LAYER + "ffn_output",
+    "encoder.feed_forwards.{l}.norm": _ALBERT_LAYER + "full_layer_layer_norm",
     "encoder.pooler": "albert.pooler",
     "mlm.transform": "predictions.dense",
     "mlm.norm": "predictions.LayerNorm",
     "mlm.bias": "predictions.bias",
     "sop": "sop_classifier.classifier",
 }
-_FUSED = "encoder.layer.attention.query_key_value"
-_FUSED_PARTS = [_LAYER + f"attention.{part}" for part in ("query", "key", "value")]
-# the decoder's own copies of the word table and the bias, and a buffer of old versions
-_TIED = {"predictions.decoder.weight", "predictions.decoder.bias", "albert.embeddings.position_ids"}
+_BERT_NAMES = {
+    "encoder.embedding.word": "bert.embeddings.word_embeddings.weight",
+    "encoder.embedding.token_type": "bert.embeddings.token_type_embeddings.weight",
+    "encoder.embedding.position": "bert.embeddings.position_embeddings.weight",
+    "encoder.embedding.norm": "bert.embeddings.LayerNorm",
+    "encoder.attentions.{l}.query_key_value": "bert.encoder.layer.{l}.attention.self.{part}",
+    "encoder.attentions.{l}.output": "bert.encoder.layer.{l}.attention.output.dense",
+    "encoder.attentions.{l}.norm": "bert.encoder.layer.{l}.attention.output.LayerNorm",
+    "encoder.feed_forwards.{l}.inner": "bert.encoder.layer.{l}.intermediate.dense",
+    "encoder.feed_forwards.{l}.output": "bert.encoder.layer.{l}.output.dense",
+    "encoder.feed_forwards.{l}.norm": "bert.encoder.layer.{l}.output.LayerNorm",
+    "encoder.pooler": "bert.pooler.dense",
+    "mlm.transform": "cls.predictions.transform.dense",
+    "mlm.norm": "cls.predictions.transform.LayerNorm",
+    "mlm.bias": "cls.predictions.bias",
+    "sop": "cls.seq_relationship",
+}
+_NAMES = {"albert": _ALBERT_NAMES, "bert": _BERT_NAMES}
+# the decoder's own copies of the word table and of the bias
+_COPIES = {
+    "albert": {
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+    "bert": {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    "jixu": {},
+}
+_BUFFERS = {"albert.embeddings.position_ids", "bert.embeddings.position_ids"}  # of older versions
 _HEADS = {"mlm": "MLM head", "sop": "SOP head"}
 
 
@@ -75,12 +104,17 @@ class LoadReport:
         return lines
 
 
-def _file_names(ours: str) -> list[str]:
+def _file_names(ours: str, file_format: str) -> list[str]:
     """Names of the tensors in a file that make up one parameter of ours."""
-    stem, _, leaf = ours.rpartition(".")
-    if stem == _FUSED:
-        return [f"{part}.{leaf}" for part in _FUSED_PARTS]
-    return [_NAMES[ours]] if ours in _NAMES else [f"{_NAMES[stem]}.{leaf}"]
+    if file_format == "jixu":
+        return [ours]
+    names = _NAMES[file_format]
+    number = next((part for part in ours.split(".") if part.isdigit()), "")
+    pattern = ours.replace(f".{number}.", ".{l}.") if number else ours
+    stem, _, leaf = pattern.rpartition(".")
+    theirs = names[pattern] if pattern in names else f"{names[stem]}.{leaf}"
+    parts = ("query", "key", "value") if "{part}" in theirs else ("",)
+    return [theirs.format(l=number, part=part) for part in parts]
 
 
 def load_model(folder: Path) -> tuple[PretrainingModel, LoadReport]:
@@ -100,7 +134,7 @@ def load_model(folder: Path) -> tuple[PretrainingModel, LoadReport]:
     new: list[str] = []
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parts = _file_names(name)
+            parts = _file_names(name, config.file_format)
             if not all(part in found for part in parts):
                 new.append(name)
                 continue
@@ -117,9 +151,9 @@ def load_model(folder: Path) -> tuple[PretrainingModel, LoadReport]:
     if missing:
         raise InputError(
             f"{folder / WEIGHTS_FILE} does not hold the encoder: {len(missing)} tensor(s) are missing, first "
-            f"{_file_names(missing[0])[0]}; training would start from random weights"
+            f"{_file_names(missing[0], config.file_format)[0]}; training would start from random weights"
         )
-    unused = sorted(set(found) - set(matched) - _TIED)
+    unused = sorted(set(found) - set(matched) - set(_COPIES[config.file_format]) - _BUFFERS)
     return model, LoadReport(tuple(matched), tuple(new), tuple(unused))
 
 
@@ -139,27 +173,31 @@ def _read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def to_transformers(model: PretrainingModel) -> dict[str, Tensor]:
-    """The model's tensors under transformers' names, tied copies included."""
+def to_file(model: PretrainingModel) -> dict[str, Tensor]:
+    """The model's tensors under the names of its file format, tied copies included."""
+    file_format = model.config.file_format
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        parts = _file_names(name)
+        parts = _file_names(name, file_format)
         values = parameter.detach().cpu().chunk(len(parts))
         tensors.update({part: value.contiguous() for part, value in zip(parts, values, strict=True)})
-    tensors["predictions.decoder.weight"] = tensors["albert.embeddings.word_embeddings.weight"].clone()
-    tensors["predictions.decoder.bias"] = tensors["predictions.bias"].clone()
+    for copy, original in _COPIES[file_format].items():
+        tensors[copy] = tensors[original].clone()
     return tensors
 
 
 def save_model(model: PretrainingModel, folder: Path, tokenizer: Tokenizer | Path | None = None) -> None:
-    """Write config.json, model.safetensors and the tokenizer's files, as transformers reads them.
+    """Write config.json, model.safetensors and the tokenizer's files.
+
+    transformers reads them as ALBERT (google layout, all shared) or BERT (bert layout, nothing shared); other
+    models are written under jixu's own names, which only jixu reads.
 
     `tokenizer` may be a folder that holds a tokenizer's files: those are copied.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS_FILE) as temporary:
-        save_file(to_transformers(model), temporary, metadata={"format": "pt"})
-    write_text(folder / CONFIG_FILE, json.dumps(model.config.to_transformers(), indent=2) + "\n")
+        save_file(to_file(model), temporary, metadata={"format": "pt"})
+    write_text(folder / CONFIG_FILE, json.dumps(model.config.to_file(), indent=2) + "\n")
     if isinstance(tokenizer, Path):
         for path in _tokenizer_files(tokenizer):
             with replacing(folder / path.name) as temporary:
@@ -200,6 +238,5 @@ def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingMode
         return PretrainingModel(AlbertConfig.preset(init, vocab_size=vocab_size)), None
     except ConfigError:
         raise InputError(
-            f"--init {init!r} is no checkpoint folder and no preset: presets are tiny, small, base, "
-            "large, xlarge, xxlarge"
+            f"--init {init!r} is no checkpoint folder and no preset: presets are {', '.join(PRESETS)}"
         ) from None

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import kernels
 from albert.batch import IGNORED, Batch
 from albert.config import AlbertConfig
-from albert.model import Encoder, activate
+from albert.model import Embedding, Encoder, activate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +33,24 @@ class PretrainingOutput:
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """H -> E, activation, LayerNorm, then the word table as decoder, on masked positions only."""
+    """Transform, activation, LayerNorm, then the word table as decoder, on masked positions only.
+
+    The transform goes H -> E; in the bright layout H -> H, and back to E through the embedding's own
+    projection.
+    """
 
     def __init__(self, config: AlbertConfig):
         super().__init__()
-        self.transform = nn.Linear(config.hidden_size, config.embedding_size)
-        self.norm = nn.LayerNorm(config.embedding_size, config.layer_norm_eps)
+        width = config.hidden_size if config.layout == "bright" else config.embedding_size
+        self.transform = nn.Linear(config.hidden_size, width)
+        self.norm = nn.LayerNorm(width, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.activation = config.hidden_act
 
-    def forward(self, hidden: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, embedding: Embedding) -> Tensor:
         """States [n, E] of hidden states [n, H], ready for the decoder."""
-        return self.norm(activate(self.transform(hidden), self.activation))
+        states = self.norm(activate(self.transform(hidden), self.activation))
+        return states @ embedding.projection.weight if embedding.order == "bright" else states
 
 
 class PretrainingModel(nn.Module):
@@ -61,7 +67,7 @@ class PretrainingModel(nn.Module):
     def forward(self, batch: Batch) -> PretrainingOutput:
         """Losses of a masked batch."""
         hidden = self.encoder(batch)  # [T, H]
-        states = self.mlm(hidden[batch.masked_index])  # [n, E]
+        states = self.mlm(hidden[batch.masked_index], self.encoder.embedding)  # [n, E]
         losses, predicted = kernels.mlm_loss(
             states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels
         )
@@ -79,7 +85,7 @@ class PretrainingModel(nn.Module):
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """Scores [n, V] fp32 of hidden states [n, H]; training never stores them."""
-        states = self.mlm(hidden)
+        states = self.mlm(hidden, self.encoder.embedding)
         return F.linear(states, self.encoder.embedding.word, self.mlm.bias).float()
 
     def sop_logits(self, hidden: Tensor, batch: Batch) -> Tensor:

@@ -25,16 +25,20 @@ def activate(x: Tensor, name: str) -> Tensor:
 
 
 class Embedding(nn.Module):
-    """Word, type and position tables, LayerNorm at E, projection to H (Lan et al. 2020, section 3.1)."""
+    """Word, type and position tables, LayerNorm, projection to H, in the layout's order (see
+    `kernels.embed`).
+    """
 
     def __init__(self, config: AlbertConfig):
         super().__init__()
-        E = config.embedding_size
+        E, H = config.embedding_size, config.hidden_size
+        W = H if config.layout == "bright" else E  # where types, positions and LayerNorm are
         self.word = nn.Parameter(Tensor(config.vocab_size, E))
-        self.token_type = nn.Parameter(Tensor(config.type_vocab_size, E))
-        self.position = nn.Parameter(Tensor(config.max_position_embeddings, E))
-        self.norm = nn.LayerNorm(E, config.layer_norm_eps)
-        self.projection = nn.Linear(E, config.hidden_size)
+        self.token_type = nn.Parameter(Tensor(config.type_vocab_size, W))
+        self.position = nn.Parameter(Tensor(config.max_position_embeddings, W))
+        self.norm = nn.LayerNorm(W, config.layer_norm_eps)
+        self.projection = None if config.layout == "bert" else nn.Linear(E, H, bias=config.layout == "google")
+        self.order = "bright" if config.layout == "bright" else "google"
         self.dropout = config.hidden_dropout_prob
 
     def forward(self, batch: Batch) -> Tensor:  # [T, H]
@@ -44,7 +48,8 @@ class Embedding(nn.Module):
             batch.position_ids,
             Tables(self.word, self.token_type, self.position),
             Norm(self.norm.weight, self.norm.bias, self.norm.eps),
-            Projection(self.projection.weight, self.projection.bias),
+            Projection(self.projection.weight, self.projection.bias) if self.projection else None,
+            self.order,
         )
         return F.dropout(x, self.dropout, self.training)
 
@@ -87,26 +92,18 @@ class FeedForward(nn.Module):
         return kernels.add_layer_norm(y, x, self.norm.weight, self.norm.bias, self.norm.eps)
 
 
-class Layer(nn.Module):
-    def __init__(self, config: AlbertConfig):
-        super().__init__()
-        self.attention = SelfAttention(config)
-        self.feed_forward = FeedForward(config)
-
-    def forward(self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
-        return self.feed_forward(self.attention(x, cu_seqlens, max_seqlen))
-
-
 class Encoder(nn.Module):
-    """Embedding, then one layer applied again and again (Lan et al. 2020, section 3.1, cross-layer
-    sharing).
+    """Embedding, then layers that may share their parameters (Lan et al. 2020, section 3.1).
+
+    Layer l applies attention l and feed-forward l, or the one there is for all layers.
     """
 
     def __init__(self, config: AlbertConfig):
         super().__init__()
         self.config = config
         self.embedding = Embedding(config)
-        self.layer = Layer(config)
+        self.attentions = nn.ModuleList(SelfAttention(config) for _ in range(config.attentions))
+        self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(config.feed_forwards))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, batch: Batch) -> Tensor:
@@ -116,8 +113,10 @@ class Encoder(nn.Module):
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embedding's output and each layer's, [T, H] each."""
         states = [self.embedding(batch)]
-        for _ in range(self.config.num_hidden_layers):
-            states.append(self.layer(states[-1], batch.cu_seqlens, batch.max_seqlen))
+        for layer in range(self.config.num_hidden_layers):
+            attention = self.attentions[layer % len(self.attentions)]
+            feed_forward = self.feed_forwards[layer % len(self.feed_forwards)]
+            states.append(feed_forward(attention(states[-1], batch.cu_seqlens, batch.max_seqlen)))
         return states
 
     def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:

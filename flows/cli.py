@@ -143,6 +143,7 @@ def _add_end_to_end(add: Callable) -> None:
     add("--steps", type=int, default=1000, help="on the domain corpus [%(default)s]")
     add("--batch-tokens", type=int, default=4096, help="[%(default)s]")
     add("--max-seq-length", type=int, default=128, help="[%(default)s]")
+    add("--copies", type=int, default=1, help="times each document is cut into instances anew [%(default)s]")
     add("--seeds", type=_integers, default=[0, 1, 2], help="of fine-tuning [0,1,2]")
     add("--epochs", type=int, default=3, help="of fine-tuning [%(default)s]")
     add("--batch-size", type=int, default=32, help="of fine-tuning [%(default)s]")

@@ -58,6 +58,8 @@ def demo_parameters() -> dict[str, object]:
         "base_steps": 200,
         "steps": 200,
         "batch_tokens": 2048,
+        # a small corpus, so many epochs: cut four ways, its sentence pairs are harder to learn by heart
+        "copies": 4,
         "epochs": 8,
         "batch_size": 16,
         # small models trained for a minute take a larger rate than published ones
@@ -81,6 +83,7 @@ def end_to_end(
     steps: int = 1000,
     batch_tokens: int = 4096,
     max_seq_length: int = 128,
+    copies: int = 1,
     seeds: list[int] = [0, 1, 2],  # noqa: B006
     epochs: int = 3,
     batch_size: int = 32,
@@ -91,7 +94,7 @@ def end_to_end(
     """Raw text to evaluation report: tokenizer, corpora, base model, continued pretraining, comparison."""
     if demo:
         return end_to_end.fn(seeds=seeds, workers=workers, workspace=workspace, **demo_parameters())
-    shared = {"workspace": workspace, "max_seq_length": max_seq_length, "workers": workers}
+    shared = {"workspace": workspace, "max_seq_length": max_seq_length, "copies": copies, "workers": workers}
     tokenizer = tokenizer or vocabulary(init, [*general, *domain], vocab_size, workspace)
     training = {"workspace": workspace, "batch_tokens": batch_tokens}
     base = None
