@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import duckdb
 from filelock import FileLock
 
-from data.files import replacing
+from data.files import TEMPORARY_SUFFIX, replacing
 from data.records import InputError
 from data.shards import Shard
 from data.workspace import Workspace
@@ -109,6 +109,8 @@ def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
     """One transaction: takes effect as a whole when the block ends, not at all when it raises."""
     workspace.lock("catalog").parent.mkdir(parents=True, exist_ok=True)
     with FileLock(workspace.lock("catalog")), replacing(workspace.catalog) as temporary:
+        for left in workspace.root.glob(f"{workspace.catalog.name}.*{TEMPORARY_SUFFIX}*"):
+            left.unlink()  # by a writer that was killed
         is_new = not workspace.catalog.is_file()
         if not is_new:
             shutil.copyfile(workspace.catalog, temporary)

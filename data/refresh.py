@@ -35,7 +35,7 @@ from data.catalog import (
     version_sources,
     write_catalog,
 )
-from data.files import sha256
+from data.files import sha256, sync
 from data.funnel import funnel_rows, write_index
 from data.reading import READING_VERSION, ReadingRules, read_source
 from data.records import InputError
@@ -100,6 +100,7 @@ class ReadSource:
     """A source that is read: its listing and, unless it is unchanged, its staged text."""
 
     source: Source
+    listing: str  # where its listing is now: staged until the commit, unless the source is unchanged
     staged_path: str | None
 
 
@@ -228,8 +229,10 @@ def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
     try:
         with FileLock(lock, timeout=0):
             shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
-            yield
-            shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
+            try:
+                yield
+            finally:
+                shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
     except Timeout:
         raise InputError(
             f"corpus {corpus!r} is being refreshed by another process: wait for it to end"
@@ -243,7 +246,7 @@ def read(path: Path, plan: Plan) -> ReadSource:
     uri = str(path)
     known = next((s for s in plan.current_sources if s.uri == uri and s.sha256 == digest), None)
     if known and (workspace.root / known.listing_path).is_file():
-        return ReadSource(known, None)
+        return ReadSource(known, str(workspace.root / known.listing_path), None)
     settings = plan.settings
     rules = ReadingRules(
         text_format=settings.text_format,
@@ -252,11 +255,11 @@ def read(path: Path, plan: Plan) -> ReadSource:
         min_han_share=settings.min_han_share,
     )
     name = hashlib.sha256(f"{uri}\0{digest}\0{plan.recipe_hash}".encode()).hexdigest()[:16]
-    listing = workspace.documents(corpus) / f"listing-{name}.parquet"
+    listing = workspace.staging(corpus) / f"listing-{name}.parquet"
     staged = workspace.staging(corpus) / f"staged-{name}.parquet"
     read_source(path, listing, staged, rules)
-    source = Source(uri, path.stat().st_size, digest, workspace.relative(listing))
-    return ReadSource(source, str(staged))
+    committed = workspace.relative(workspace.documents(corpus) / listing.name)
+    return ReadSource(Source(uri, path.stat().st_size, digest, committed), str(listing), str(staged))
 
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
@@ -265,7 +268,7 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     """
     workspace, corpus = plan.workspace, plan.settings.corpus
     staging = workspace.staging(corpus)
-    listings = [workspace.root / source.source.listing_path for source in sources]
+    listings = [Path(source.listing) for source in sources]
     with connect(staging) as db:
         list_documents(db, listings)
         if not db.execute("select count(*) from listed where stage is null").fetchall()[0][0]:
@@ -339,11 +342,15 @@ def commit(
         + f"/index-{plan.recipe_hash}-{number}.parquet",
     )
     with connect(workspace.staging(settings.corpus)) as db:
-        list_documents(db, [workspace.root / source.source.listing_path for source in sources])
+        list_documents(db, [Path(source.listing) for source in sources])
         write_index(
             db, workspace.root, version.index_path, number, shards, current.index_path if current else None
         )
         funnel = funnel_rows(db, version.documents)
+    for source in sources:
+        if source.staged_path:
+            os.replace(source.listing, workspace.root / source.source.listing_path)
+    sync(workspace.documents(settings.corpus))
     with write_catalog(workspace) as db:
         add_version(
             db,

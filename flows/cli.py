@@ -11,6 +11,7 @@ import importlib
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -190,7 +191,8 @@ def set_up_prefect(workspace: Path) -> None:
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
-        "PREFECT_LOGGING_LEVEL": "WARNING",
+        # an error reaches the user from the command itself, once
+        "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_CLI_PROMPT": "false",
     }
     if "PREFECT_API_URL" not in os.environ:
@@ -242,5 +244,7 @@ def run(command: str, arguments: Sequence[str]) -> int:
 
 
 def _refuse(command: str, error: Exception) -> int:
+    # Prefect keeps the error, and with it the frames it went through and what they hold open
+    traceback.clear_frames(error.__traceback__)
     print(f"{command}: {error}", file=sys.stderr)
     return EXIT_USER_ERROR

@@ -19,7 +19,7 @@ from albert.trainer_state import TrainerState
 from data.catalog import record_run
 from data.statistics import open_workspace
 from flows.artifacts import gather_facts, plain, publish_report, repeat_command
-from flows.settings import PretrainingPlan, pretraining_plan
+from flows.settings import PretrainingPlan, complete_tokenizer, pretraining_plan
 from flows.steps import step
 
 # no retry: re-running goes on from the last checkpoint, and an error of the data would come again
@@ -56,6 +56,7 @@ def continued_pretraining(
 
 def run_pretraining(plan: PretrainingPlan) -> PretrainResult:
     """Train, keeping the catalog's record of the run up to date at every checkpoint."""
+    complete_tokenizer(plan)
     checkpoints: dict[int, dict[str, object]] = {}
 
     def record(state: TrainerState, folder: Path, status: str) -> None:

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 import yaml
 
 from data.catalog import Version, read_catalog, require_version, version_shards
+from data.files import sha256
 from data.records import InputError
 from data.refresh import RefreshSettings, plan
 from data.sources import find_files
-from data.tokenization import find_tokenizer
+from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class PretrainingPlan:
     workspace: Workspace
     run: str
     version: Version
+    vocabulary: Path
     settings: PretrainSettings
 
 
@@ -73,15 +75,16 @@ def pretraining_plan(
     ]
     name = Path(init).resolve().parent.name if Path(init).name.startswith("checkpoint-") else Path(init).name
     run = check_name(run or f"{corpus}-v{version.version}-{name[:32]}-{digest}", "run")
+    vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
     settings = PretrainSettings(
         run_folder=place.model(run),
         shards=tuple(place.root / shard.path for shard in shards),
-        tokenizer_folder=_tokenizer_folder(version.tokenizer, place),
+        tokenizer_folder=_tokenizer_folder(vocabulary, place),
         init=str(start),
         held_out_share=held_out_share(version.documents),
         **same,
     )
-    return PretrainingPlan(place, run, version, settings)
+    return PretrainingPlan(place, run, version, vocabulary, settings)
 
 
 def held_out_share(documents: int) -> float:
@@ -89,22 +92,18 @@ def held_out_share(documents: int) -> float:
     return min(0.3, max(0.02, 8 / documents))
 
 
-def _tokenizer_folder(tokenizer: str, workspace: Workspace) -> Path:
-    """A folder with the complete files of a corpus's tokenizer, made if only the bare vocabulary is there."""
-    from data.files import sha256
-    from data.tokenization import load_tokenizer
-
-    path = find_tokenizer(tokenizer, workspace.tokenizers)
-    if (path.parent / "tokenizer_config.json").is_file():
-        return path.parent
-    return save_tokenizer_once(load_tokenizer(path), workspace.tokenizers / f"{path.stem}-{sha256(path)[:8]}")
+def _tokenizer_folder(vocabulary: Path, workspace: Workspace) -> Path:
+    """Where a vocabulary stands with all its files: its own folder, or the workspace's for a bare file."""
+    if (vocabulary.parent / "tokenizer_config.json").is_file():
+        return vocabulary.parent
+    return workspace.tokenizers / f"{vocabulary.stem}-{sha256(vocabulary)[:8]}"
 
 
-def save_tokenizer_once(tokenizer: object, folder: Path) -> Path:
-    """Save a tokenizer's files unless they are there."""
-    if not (folder / "tokenizer_config.json").is_file():
-        tokenizer.save(folder)
-    return folder
+def complete_tokenizer(plan: PretrainingPlan) -> None:
+    """See to it that the run's tokenizer folder holds every file that a checkpoint takes along."""
+    folder = plan.settings.tokenizer_folder
+    if folder is not None and not (folder / "tokenizer_config.json").is_file():
+        load_tokenizer(plan.vocabulary).save(folder)
 
 
 def load_task(name_or_file: str) -> Task:

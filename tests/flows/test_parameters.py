@@ -1,0 +1,35 @@
+"""A command's arguments, a flow's parameters and a settings record are three faces of one thing."""
+
+import importlib
+import inspect
+
+import pytest
+
+from flows.artifacts import artifact_key
+from flows.cli import COMMANDS, make_parser
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_commands_arguments_are_its_flows_parameters(command):
+    flow = getattr(importlib.import_module(f"flows.{command}"), command)
+    parameters = inspect.signature(flow.fn).parameters
+    actions = {a.dest: a for a in make_parser(command)._actions if a.dest != "help"}
+    assert set(actions) == set(parameters)
+    for name, action in actions.items():
+        default = parameters[name].default
+        if not action.required and name not in ("workspace", "workers"):
+            assert action.default == default, name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_prefect_takes_the_flows_parameters(command):
+    flow = getattr(importlib.import_module(f"flows.{command}"), command)
+    schema = flow.parameters.model_dump()
+    assert set(schema["properties"]) == set(inspect.signature(flow.fn).parameters)
+
+
+def test_artifact_keys_are_what_prefect_allows():
+    assert artifact_key("funnel", "Law 2024_v1") == "funnel-law-2024-v1"
+    assert artifact_key("funnel", "法律").startswith("funnel-") and artifact_key(
+        "funnel", "法律"
+    ) != artifact_key("funnel", "茶")

@@ -1,0 +1,65 @@
+"""What the repository promises about itself."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_every_requirement_is_pinned():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["test"]]
+    pinned = {
+        line.split("==")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().split()
+    }
+    names = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in wanted}
+    assert names <= pinned, names - pinned
+
+
+def test_every_deployment_names_a_flow_that_is_there():
+    deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    flows = set()
+    for deployment in deployments:
+        path, _, function = deployment["entrypoint"].partition(":")
+        assert f"\ndef {function}(" in (ROOT / path).read_text()
+        flows.add(function)
+        for schedule in deployment.get("schedules", []):
+            assert schedule["timezone"] == "Asia/Shanghai"
+    assert flows == {"refresh_corpus", "continued_pretraining", "fine_tune", "train_tokenizer", "end_to_end"}
+
+
+def test_commands_in_the_readme_exist():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for module in set(re.findall(r"python -m (flows\.\w+)", readme)):
+        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), module
+    for path in re.findall(r"\]\(([^)]+)\)", readme):
+        assert (ROOT / path).is_file(), path
+
+
+def test_samples_are_of_the_promised_size_and_kinds():
+    samples = ROOT / "data/samples"
+    sizes = {
+        path.name: path.stat().st_size
+        for path in samples.iterdir()
+        if path.suffix in (".txt", ".jsonl", ".tsv")
+    }
+    assert set(sizes) == {
+        "general.txt",
+        "tea.jsonl",
+        *(f"tea_topics_{split}.tsv" for split in ("train", "dev", "test")),
+    }
+    assert 200_000 <= sum(sizes.values()) <= 400_000
+
+
+def test_no_example_of_the_task_is_on_two_sides():
+    samples = ROOT / "data/samples"
+    texts = [
+        line.split("\t")[0]
+        for split in ("train", "dev", "test")
+        for line in (samples / f"tea_topics_{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    ]
+    assert len(texts) == len(set(texts))
