@@ -58,7 +58,7 @@ def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus
     tokenizer = _tokenizer(rules.tokenizer_path)
     table = pq.read_table(piece.assigned_path)
     segmented = "words" in table.column_names
-    instances, rows, usable = [], [], 0
+    instances, rows, usable, characters = [], [], 0, 0
     for row in _rows(table):
         words = row["words"] if segmented else [split_words(sentence) for sentence in row["sentences"]]
         document = tokenize_document(row["doc_id"], words, tokenizer, rules.max_seq_length - 3)
@@ -75,6 +75,7 @@ def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus
             )
         ]
         usable += bool(made)
+        characters += sum(len(word) for sentence in words for word in sentence) if made else 0
         instances += made
         text = "\n".join("".join(sentence) for sentence in words)
         rows.append({"doc_id": row["doc_id"], "source_uri": row["source_uri"], "text": text, "words": words})
@@ -96,7 +97,7 @@ def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus
         instances=len(instances),
         tokens=sum(lengths),
         documents=usable,
-        characters=sum(len(word) for row in rows for sentence in row["words"] for word in sentence),
+        characters=characters,
         words=sum(len(sentence) for row in rows for sentence in row["words"]),
         sentences=sum(len(row["words"]) for row in rows),
         length_histogram=length_histogram(lengths),

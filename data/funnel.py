@@ -17,7 +17,9 @@ STAGES = ("read", "clean", "filter", "deduplicate", "instances")
 FunnelRow = tuple[int, str, str, int, int, str | None, int]  # step, stage, unit, in, out, reason, count
 
 
-def funnel_rows(db: duckdb.DuckDBPyConnection, documents_with_instances: int) -> list[FunnelRow]:
+def funnel_rows(
+    db: duckdb.DuckDBPyConnection, *, documents_with_instances: int, characters_with_instances: int
+) -> list[FunnelRow]:
     """The funnel of the table `listed` (made by `data.assignment.list_documents`).
 
     For each stage and unit (documents, characters) one row a reason, or one with reason null where nothing
@@ -51,9 +53,12 @@ def funnel_rows(db: duckdb.DuckDBPyConnection, documents_with_instances: int) ->
         ):
             rows += [(step, stage, unit, int(before), int(after), *cause) for cause in lost or [(None, 0)]]
         documents, characters = documents_out, characters_out
-    unusable = documents - documents_with_instances
-    cause = ("no_token_in_vocabulary", unusable) if unusable else (None, 0)
-    rows.append((len(STAGES) - 1, STAGES[-1], "documents", documents, documents_with_instances, *cause))
+    unusable = (documents - documents_with_instances, characters - characters_with_instances)
+    for unit, before, lost in zip(
+        ("documents", "characters"), (documents, characters), unusable, strict=True
+    ):
+        cause = ("no_token_in_vocabulary", int(lost)) if lost else (None, 0)
+        rows.append((len(STAGES) - 1, STAGES[-1], unit, int(before), int(before - lost), *cause))
     return rows
 
 

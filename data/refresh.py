@@ -346,7 +346,11 @@ def commit(
         write_index(
             db, workspace.root, version.index_path, number, shards, current.index_path if current else None
         )
-        funnel = funnel_rows(db, version.documents)
+        funnel = funnel_rows(
+            db,
+            documents_with_instances=version.documents,
+            characters_with_instances=sum(shard.characters for shard in shards),
+        )
     for source in sources:
         if source.staged_path:
             os.replace(source.listing, workspace.root / source.source.listing_path)

@@ -43,7 +43,7 @@ _choice: Choice = "auto"
 
 
 def use(choice: Choice) -> None:
-    """Choose the implementation of every operator in this process.
+    """Choose how the operators of this process run; one that has no kernel runs its torch reference.
 
     Raises KernelError for an unknown choice, and for "triton" where triton is not installed.
     """

@@ -91,6 +91,25 @@ def test_same_input_gives_the_same_bytes_with_one_and_two_workers(settings, tmp_
     assert one == two and len(one) > 3
 
 
+def test_a_sentencepiece_vocabulary_works_as_well(settings, tmp_path, samples):
+    from data.tokenization import train_tokenizer
+
+    sentences = [line for line in (samples / "general.txt").read_text(encoding="utf-8").split("\n") if line]
+    train_tokenizer(sentences, kind="sentencepiece", vocab_size=1800).save(tmp_path / "sp")
+    result = refresh(replace(settings, tokenizer=str(tmp_path / "sp")))
+    with open_workspace(settings.workspace) as statistics:
+        samples_of = statistics.sample_instances("茶", 20)
+        documents = [
+            text
+            for (text,) in statistics.sql("select replace(text, chr(10), '') from document_texts").fetchall()
+        ]
+        for sample in samples_of:
+            inner = sample["text"].removeprefix("[CLS]").removesuffix("[SEP]").split("[SEP]")
+            pieces = [part.replace(" ", "").split("<unk>") for part in inner]
+            assert all(any(piece in document for document in documents) for part in pieces for piece in part)
+    assert result.instances and result.sop
+
+
 def test_nothing_changed_makes_no_version(settings):
     first, second = refresh(settings), refresh(settings)
     assert not second.is_new and second.version == first.version == 1 and second.new_shards == 0
@@ -133,6 +152,7 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
         for unit in ("documents", "characters"):
             rows = [(step, a, b) for step, _, u, a, b, _, _ in funnel if u == unit]
             steps = sorted(set(rows))
+            assert len(steps) == 5
             assert [b for _, _, b in steps[:-1]] == [a for _, a, _ in steps[1:]]  # what goes out comes in
 
 

