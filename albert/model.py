@@ -6,6 +6,7 @@ T = tokens of the packed batch, S = sequences, E = embedding size, H = hidden si
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -70,7 +71,9 @@ class SelfAttention(nn.Module):
     def forward(self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
         q, k, v = self.query_key_value(x).view(-1, 3, self.heads, self.head_dim).unbind(1)  # each [T, N, D]
         dropout_p = self.attention_dropout if self.training else 0.0
-        mixed = kernels.attention(q, k, v, cu_seqlens, max_seqlen, dropout_p=dropout_p).flatten(1)  # [T, H]
+        # drawn from torch's generator, whose state a checkpoint keeps
+        seed = int(torch.randint(2**31, ())) if dropout_p else 0
+        mixed = kernels.attention(q, k, v, cu_seqlens, max_seqlen, dropout_p=dropout_p, seed=seed).flatten(1)
         mixed = F.dropout(self.output(mixed), self.dropout, self.training)
         # post-LN: the sum is normalised, so the residual never grows with depth
         return kernels.add_layer_norm(mixed, x, self.norm.weight, self.norm.bias, self.norm.eps)

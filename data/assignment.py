@@ -38,9 +38,7 @@ def file_list(paths: Sequence[Path]) -> str:
 
 
 def connect(staging: Path) -> duckdb.DuckDBPyConnection:
-    """A connection in memory that spills beside the staged files, and gives the same order with any
-    threads.
-    """
+    """A connection in memory that spills beside the staged files; its order depends on no thread."""
     staging.mkdir(parents=True, exist_ok=True)
     return duckdb.connect(
         config={

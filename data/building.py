@@ -49,8 +49,7 @@ def _tokenizer(path: str) -> Tokenizer:
 
 
 def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus: str) -> Shard | None:
-    """Segment, tokenise, cut and mask the documents of a piece and write them; None when nothing gave an
-    instance.
+    """Segment, tokenise, cut and mask the documents of a piece; None if they gave no instance.
 
     A pure function of the piece's documents and the rules. The shard counts the documents that gave an
     instance.

@@ -307,9 +307,7 @@ def record_run(
 
 
 def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Record the results of an evaluation run, one row a model and seed, in place of earlier ones of that
-    run.
-    """
+    """Record an evaluation run, one row a model and seed, in place of what was known of it before."""
     names = ("task", "model", "seed", "learning_rate", "best_epoch", "dev_accuracy", "dev_macro_f1")
     names += ("test_accuracy", "test_macro_f1", "seconds")
     with write_catalog(workspace) as db:

@@ -221,9 +221,7 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
 
 @contextmanager
 def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
-    """One refresh of a corpus at a time; the second stops with a clear error. Sweeps what a killed one
-    left.
-    """
+    """One refresh of a corpus at a time; a second one is refused. Sweeps what a killed one left."""
     lock = workspace.lock(f"refresh-{corpus}")
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -263,9 +261,7 @@ def read(path: Path, plan: Plan) -> ReadSource:
 
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
-    """Decide which documents stay in which shards and which shards are to be built. Raises InputError if none
-    is.
-    """
+    """Decide which shards stay and which are to be built. Raises InputError if no document can be used."""
     workspace, corpus = plan.workspace, plan.settings.corpus
     staging = workspace.staging(corpus)
     listings = [Path(source.listing) for source in sources]
@@ -277,8 +273,8 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
             ).fetchall()
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
             raise InputError(
-                f"no document of {', '.join(plan.settings.sources)} can be used ({dropped}): no version was "
-                "made"
+                f"no document of {', '.join(plan.settings.sources)} can be used ({dropped}): "
+                "no version was made"
             )
         if plan.settings.sop != "auto":
             sop = plan.settings.sop == "on"
@@ -307,9 +303,7 @@ def build(piece: Piece, plan: Plan, sop: bool) -> Shard | None:
 def commit(
     plan: Plan, sources: Sequence[ReadSource], division: Division, built: Sequence[Shard | None]
 ) -> RefreshResult:
-    """Record the new version in one transaction; when nothing changed, there is none and the current one
-    stands.
-    """
+    """Record the new version in one transaction; where nothing changed, the current one stands."""
     settings, workspace, assignment = plan.settings, plan.workspace, division.assignment
     replaced = {
         piece.replaces: shard for piece, shard in zip(assignment.pieces, built, strict=True) if piece.replaces
@@ -378,8 +372,9 @@ def _result(version: Version, is_new: bool, kept: int, new: int, removed: int) -
 
 def refresh(settings: RefreshSettings) -> RefreshResult:
     """The whole refresh in this process and `settings.workers` others."""
-    planned = plan(settings)
-    with locked(planned.workspace, settings.corpus), worker_pool(settings.workers) as pool:
+    plan(settings)  # refuses what cannot work before anything is written
+    with locked(Workspace(settings.workspace), settings.corpus), worker_pool(settings.workers) as pool:
+        planned = plan(settings)  # as things stand now that no other refresh changes them
         reading = [pool.submit(read, path, planned) for path in planned.files]
         sources = [future.result() for future in tqdm(reading, "reading", unit="file", disable=None)]
         division = divide(planned, sources)

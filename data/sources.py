@@ -105,9 +105,7 @@ class _ExpansionLimit(io.RawIOBase):
 
 @contextmanager
 def _open(path: Path) -> Iterator[BinaryIO]:
-    """The decompressed bytes of a file; a name that promises compression where there is none is read as it
-    is.
-    """
+    """The decompressed bytes of a file, going by its first bytes and not by its name."""
     with path.open("rb") as file:
         magic = file.read(4)
         file.seek(0)
@@ -170,9 +168,7 @@ def _cut(text: str, uri: str) -> Iterator[RawDocument]:
 
 
 def _is_bert_format(lines: list[str]) -> bool:
-    """Whether blank lines separate documents of one sentence a line, rather than paragraphs of one
-    document.
-    """
+    """Whether blank lines separate documents of a sentence a line, or paragraphs of one document."""
     blocks = "\n".join(line.strip() for line in lines).strip("\n").split("\n\n")
     written = sum(1 for line in lines if line.strip())
     return len(blocks) > 1 and written >= 2 * len([block for block in blocks if block.strip()])

@@ -124,9 +124,7 @@ class Statistics:
         return share
 
     def masks(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """What the stored masks put in place of tokens: [MASK], the same token, or another; and the share
-        masked.
-        """
+        """What the stored masks put in place of tokens: [MASK], the same token, or another."""
         mask_id = self.tokenizer(corpus).mask_id
         return self.sql(
             """
@@ -161,9 +159,7 @@ class Statistics:
                 yield from text.split("\n")
 
     def sample_instances(self, corpus: str, count: int = 5) -> list[dict[str, object]]:
-        """Some instances as text, always the same ones: as they were, as they are masked, and their SOP
-        label.
-        """
+        """Some instances as text, always the same ones: plain, masked, and with their SOP label."""
         tokenizer = self.tokenizer(corpus)
         rows = self.db.execute(
             "select instance_id, doc_id, input_ids, sop_label, masked_positions, masked_input_ids from "

@@ -25,9 +25,7 @@ class UnigramTokenizer:
     kind = "sentencepiece"
 
     def __init__(self, model: bytes, *, lower_case: bool = True, source: str = "the model"):
-        """`model` holds a serialised SentencePiece model. Raises InputError when it is not one ALBERT can
-        use.
-        """
+        """`model` is a serialised SentencePiece model. Raises InputError for one ALBERT cannot use."""
         self.model = model
         self.lower_case = lower_case
         self._processor = sentencepiece.SentencePieceProcessor()
@@ -97,9 +95,7 @@ class UnigramTokenizer:
 
 
 def _lower(text: str) -> str:
-    """Lower case, a character for a character, so that offsets hold (some lower-case forms are two
-    characters).
-    """
+    """Lower case, a character for a character, so that offsets hold."""
     lowered = text.lower()
     return (
         lowered

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from data import refresh
 from data.refresh import RefreshResult
+from data.workspace import Workspace
 from flows.artifacts import publish_refresh
 from flows.settings import refresh_settings
 from flows.steps import step
@@ -50,8 +51,10 @@ def refresh_corpus(
 ) -> RefreshResult:
     """Turn raw text into a new version of a corpus, or none if nothing changed."""
     settings = refresh_settings(**locals())
-    plan = refresh.plan(settings)
-    with refresh.locked(plan.workspace, corpus), refresh.worker_pool(settings.workers) as pool:
+    refresh.plan(settings)  # refuses what cannot work before anything is written
+    place = Workspace(settings.workspace)
+    with refresh.locked(place, corpus), refresh.worker_pool(settings.workers) as pool:
+        plan = refresh.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
             read_source.submit(path.name, lambda path=path: pool.submit(refresh.read, path, plan).result())
             for path in plan.files

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import dropout
 
 
 def attention_reference(
@@ -20,6 +19,7 @@ def attention_reference(
     *,
     scale: float | None = None,
     dropout_p: float = 0.0,
+    seed: int = 0,
 ) -> Tensor:
     """As `attention`, by batched matrix products over sequences padded to `max_seqlen`."""
     T, N, D = q.shape
@@ -43,7 +43,11 @@ def attention_reference(
         # not -inf: rows of an empty sequence would become NaN, and NaN * 0 is NaN in the backward pass
         scores = scores.masked_fill(hidden_keys, torch.finfo(scores.dtype).min)
     probabilities = torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    probabilities = dropout(probabilities.to(v.dtype), dropout_p)
+    probabilities = probabilities.to(v.dtype)
+    if dropout_p:
+        generator = torch.Generator(q.device).manual_seed(seed)
+        keep = torch.rand(probabilities.shape, generator=generator, device=q.device) >= dropout_p
+        probabilities = probabilities * keep / (1 - dropout_p)
     mixed = (probabilities @ by_head(v)).transpose(1, 2).reshape(S * L, N, D)
     return mixed if rows is None else mixed[rows]
 
@@ -62,6 +66,7 @@ def attention(
     """Attention of every token over its own sequence.
 
     q, k, v [T, N, D]; cu_seqlens [S+1] int32, starting at 0 and ending at T; max_seqlen the longest length;
-    scale D**-0.5 unless given. Returns [T, N, D] in q's dtype.
+    scale D**-0.5 unless given. `dropout_p` of the probabilities are dropped: which, is a function of `seed` and
+    the lengths. Returns [T, N, D] in q's dtype.
     """
-    return attention_reference(q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p)
+    return attention_reference(q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed)

@@ -37,6 +37,15 @@ def test_neighbouring_sequences_never_meet():
     assert torch.equal(kernels.attention(q, k, v, cu_seqlens, 9)[:7], clean)
 
 
+def test_attention_dropout_is_a_function_of_its_seed_and_keeps_the_mean():
+    q, k, v, cu_seqlens = packed([40, 24])
+    drawn = [kernels.attention(q, k, v, cu_seqlens, 40, dropout_p=0.3, seed=seed) for seed in (1, 1, 2)]
+    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
+    many = [kernels.attention(q, k, v, cu_seqlens, 40, dropout_p=0.3, seed=seed) for seed in range(300)]
+    error = torch.stack(many).mean(0) - kernels.attention(q, k, v, cu_seqlens, 40)
+    assert error.abs().mean() < 0.02
+
+
 def test_attention_gradients():
     q, k, v, cu_seqlens = packed([3, 0, 2], heads=2, dim=4)
     assert torch.autograd.gradcheck(lambda *x: kernels.attention(*x, cu_seqlens, 3), (q, k, v))
