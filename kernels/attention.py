@@ -66,7 +66,7 @@ def attention(
     """Attention of every token over its own sequence.
 
     q, k, v [T, N, D]; cu_seqlens [S+1] int32, starting at 0 and ending at T; max_seqlen the longest length;
-    scale D**-0.5 unless given. `dropout_p` of the probabilities are dropped: which, is a function of `seed` and
-    the lengths. Returns [T, N, D] in q's dtype.
+    scale D**-0.5 unless given. `dropout_p` of the probabilities are dropped: which ones, `seed` and the
+    lengths decide. Returns [T, N, D] in q's dtype.
     """
     return attention_reference(q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed)
