@@ -226,6 +226,11 @@ def pretrain(
     )
 
 
+def read_settings(run_folder: Path) -> dict[str, object]:
+    """The settings a run was begun with, as it keeps them."""
+    return json.loads((run_folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+
+
 def checkpoint_digest(folder: Path) -> str:
     """sha256 of a checkpoint's manifest, which holds that of each of its files."""
     return sha256(folder / MANIFEST_FILE)
@@ -275,7 +280,7 @@ def _check_same_run(settings: PretrainSettings) -> None:
     asked = json.loads(json.dumps(asdict(settings), default=str))
     path = settings.run_folder / SETTINGS_FILE
     if settings.resume == "auto" and path.is_file() and list_checkpoints(settings.run_folder):
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = read_settings(settings.run_folder)
         changed = [
             f"{name} {known.get(name)!r} -> {asked[name]!r}"
             for name in asked

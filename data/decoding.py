@@ -20,6 +20,7 @@ _MARKS = [
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 ]
+_WITHOUT_MARK = ("gb18030", "big5", "utf-16-le", "utf-16-be")  # told apart by what they make of the text
 REPLACEMENT = "\ufffd"
 _MOST_BROKEN = 0.2  # share of replaced characters up to which a text is damaged UTF-8 rather than no text
 _MOST_CONTROL = 0.05  # share of control characters up to which something is text
@@ -57,9 +58,9 @@ def _looks_binary(text: str) -> bool:
 def detect_encoding(sample: bytes, *, whole: bool) -> str | None:
     """The encoding of a text from its first bytes, or None if this is no text.
 
-    `whole` says that the sample is all there is. GB18030 accepts almost any bytes, so of it and Big5 the one
-    that reads as everyday Chinese is taken. Slightly damaged UTF-8 is UTF-8: what is broken is replaced and
-    counted.
+    `whole` says that the sample is all there is. GB18030 and UTF-16 accept almost any bytes, so of the encodings
+    that could be it the one that reads as everyday Chinese is taken. Slightly damaged UTF-8 is UTF-8: what is
+    broken is replaced and counted.
     """
     for mark, encoding in _MARKS:
         if sample.startswith(mark):
@@ -67,7 +68,7 @@ def detect_encoding(sample: bytes, *, whole: bool) -> str | None:
     text = _decode_sample(sample, "utf-8", whole=whole)
     if text is not None:
         return None if _looks_binary(text) else "utf-8"
-    readings = {e: _decode_sample(sample, e, whole=whole) for e in ("gb18030", "big5")}
+    readings = {e: _decode_sample(sample, e, whole=whole) for e in _WITHOUT_MARK}
     shares = {
         e: _everyday_share(text)
         for e, text in readings.items()

@@ -19,7 +19,7 @@ from prefect import flow
 from pydantic import Field
 
 from albert.finetuning import FineTuneResult
-from albert.pretraining import PretrainResult
+from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report, write_report
 from data.sources import find_files
 from data.statistics import open_workspace
@@ -154,7 +154,14 @@ def _report(
         base=base,
         pretraining=continued,
         evaluation=result,
-        settings={"fine-tuning": plain(fine_tune_settings(**judged))},
+        settings={
+            **{
+                f"pretraining: {run.run_folder.name}": read_settings(run.run_folder)
+                for run in (base, continued)
+                if run
+            },
+            "fine-tuning": plain(fine_tune_settings(**judged)),
+        },
     )
     page = write_report(content, workspace.report(f"end-to-end-{result.task}"))
     publish_report(content, page)

@@ -62,6 +62,15 @@ def test_encodings_are_found_out(tmp_path, encoding):
     assert texts(path) == [text]
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf16_is_known_without_its_mark(tmp_path, encoding):
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(
+        "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in (FIRST, SECOND)).encode(encoding)
+    )
+    assert texts(path) == [FIRST, SECOND]
+
+
 def test_blank_lines_part_documents_only_where_sentences_have_lines(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("第一段说采茶，有两句。第二句在这里。\n\n第二段说炒茶。\n", encoding="utf-8")
