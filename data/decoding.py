@@ -58,9 +58,9 @@ def _looks_binary(text: str) -> bool:
 def detect_encoding(sample: bytes, *, whole: bool) -> str | None:
     """The encoding of a text from its first bytes, or None if this is no text.
 
-    `whole` says that the sample is all there is. GB18030 and UTF-16 accept almost any bytes, so of the encodings
-    that could be it the one that reads as everyday Chinese is taken. Slightly damaged UTF-8 is UTF-8: what is
-    broken is replaced and counted.
+    `whole` says that the sample is all there is. GB18030 and UTF-16 accept almost any bytes, so of
+    the encodings that could be it the one that reads as everyday Chinese is taken. Slightly damaged UTF-8 is
+    UTF-8: what is broken is replaced and counted.
     """
     for mark, encoding in _MARKS:
         if sample.startswith(mark):

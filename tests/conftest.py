@@ -20,6 +20,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from albert.checkpoints import save_model
+from albert.config import AlbertConfig
+from albert.heads import PretrainingModel
 from data.sentences import split_sentences
 from data.wordpiece import WordPieceTokenizer
 
@@ -66,3 +69,18 @@ def vocabulary_file(tokenizer: WordPieceTokenizer, tmp_path_factory: pytest.Temp
     folder = tmp_path_factory.mktemp("vocabulary")
     tokenizer.save(folder)
     return folder / "vocab.txt"
+
+
+def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: object) -> Path:
+    """Save a random model that trains in seconds, with its tokenizer; returns the folder."""
+    torch.manual_seed(0)
+    shape = {
+        "vocab_size": tokenizer.vocab_size,
+        "embedding_size": 32,
+        "hidden_size": 64,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 128,
+    }
+    save_model(PretrainingModel(AlbertConfig(**{**shape, **changes})), folder, tokenizer)
+    return folder

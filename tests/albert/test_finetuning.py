@@ -1,32 +1,19 @@
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert.checkpoints import save_model
-from albert.config import AlbertConfig, ConfigError
+from albert.config import ConfigError
 from albert.evaluation import paired_difference, score, summarize
 from albert.finetuning import FineTuneSettings, encode_examples, fine_tune
-from albert.heads import PretrainingModel
 from albert.tasks import Example, Task, read_split
 from data.records import InputError
+from tests.conftest import save_small_model
 
 
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory, tokenizer):
-    torch.manual_seed(0)
-    folder = tmp_path_factory.mktemp("model") / "small"
-    config = AlbertConfig(
-        vocab_size=tokenizer.vocab_size,
-        embedding_size=32,
-        hidden_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=128,
-    )
-    save_model(PretrainingModel(config), folder, tokenizer)
-    return folder
+    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer)
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
-"""Batches and training on a small real corpus: what is held out, that it learns, and that it goes on
-exactly.
-"""
+"""Batches and training on a small real corpus: what is held out, what is learnt, and going on exactly."""
 
 import os
 import pickle
@@ -18,13 +16,13 @@ import torch
 from safetensors.torch import load_file
 
 from albert.batching import Cursor, InstanceStream, is_held_out, token_batches
-from albert.checkpoints import load_pretrained, save_model
-from albert.config import AlbertConfig, ConfigError
-from albert.heads import PretrainingModel
+from albert.checkpoints import load_pretrained
+from albert.config import ConfigError
 from albert.pretraining import PretrainSettings, check_start, pretrain
 from albert.trainer_state import list_checkpoints
 from data.records import InputError
 from data.refresh import RefreshSettings, refresh
+from tests.conftest import save_small_model
 
 
 @pytest.fixture(scope="module")
@@ -40,21 +38,10 @@ def shards(tmp_path_factory, samples, vocabulary_file):
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory, shards, tokenizer):
+def small(tmp_path_factory, tokenizer):
     """A checkpoint of a model that trains in seconds."""
     folder = tmp_path_factory.mktemp("small")
-    torch.manual_seed(0)
-    config = AlbertConfig(
-        vocab_size=InstanceStream(shards, batch_tokens=512).info.vocab_size,
-        embedding_size=32,
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=128,
-    )
-    save_model(PretrainingModel(config), folder, tokenizer)
-    return folder
+    return save_small_model(folder, tokenizer, num_hidden_layers=2, max_position_embeddings=128)
 
 
 @pytest.fixture
@@ -217,10 +204,8 @@ def test_killed_and_interrupted_runs_end_with_the_weights_of_a_straight_one(sett
         assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_corpus_longer_than_the_models_positions_is_refused(settings, tmp_path, tokenizer, small):
-    model, _ = load_pretrained(small)
-    config = replace(model.config, max_position_embeddings=64)
-    save_model(PretrainingModel(config), tmp_path / "short", tokenizer)
+def test_a_corpus_longer_than_the_models_positions_is_refused(settings, tmp_path, tokenizer):
+    save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
     with pytest.raises(
         ConfigError, match="up to 128 tokens, the model .* has 64 positions: .*--max-seq-length 64"
     ):

@@ -12,9 +12,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from albert.checkpoints import save_model
-from albert.config import AlbertConfig
-from albert.heads import PretrainingModel
+from tests.conftest import save_small_model
 
 ROOT = Path(__file__).parent.parent.parent
 COMMANDS = ["refresh_corpus", "continued_pretraining", "fine_tune", "train_tokenizer", "end_to_end"]
@@ -40,18 +38,7 @@ def test_help_answers(command):
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory, tokenizer):
-    folder = tmp_path_factory.mktemp("model") / "small"
-    config = AlbertConfig(
-        vocab_size=tokenizer.vocab_size,
-        embedding_size=16,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position_embeddings=64,
-    )
-    save_model(PretrainingModel(config), folder, tokenizer)
-    return folder
+    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer, max_position_embeddings=64)
 
 
 @pytest.fixture(scope="module")
