@@ -74,7 +74,7 @@ def _add_pretraining(add: Callable) -> None:
     add(
         "--learning-rate",
         type=float,
-        help="peak rate [from the batch size: 1e-3 from random weights, else 2e-4]",
+        help="peak rate [from the batch: at 4096 tokens 3e-4 from random weights, else 5e-5]",
     )
     add(
         "--masking",
@@ -144,6 +144,11 @@ def _add_end_to_end(add: Callable) -> None:
     add("--steps", type=int, default=1000, help="on the domain corpus [%(default)s]")
     add("--batch-tokens", type=int, default=4096, help="[%(default)s]")
     add("--max-seq-length", type=int, default=128, help="[%(default)s]")
+    add(
+        "--pretraining-rate",
+        type=float,
+        help="peak rate of both pretrainings [from the batch size and the start]",
+    )
     add("--copies", type=int, default=1, help="times each document is cut into instances anew [%(default)s]")
     add("--seeds", type=_integers, default=[0, 1, 2], help="of fine-tuning [0,1,2]")
     add("--epochs", type=int, default=3, help="of fine-tuning [%(default)s]")

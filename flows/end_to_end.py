@@ -58,6 +58,8 @@ def demo_parameters() -> dict[str, object]:
         "base_steps": 200,
         "steps": 200,
         "batch_tokens": 2048,
+        # the base model has seen so little that going on from it is nearly a start
+        "pretraining_rate": 2e-4,
         # a small corpus, so many epochs: cut four ways, its sentence pairs are harder to learn by heart
         "copies": 4,
         "epochs": 8,
@@ -82,6 +84,7 @@ def end_to_end(
     base_steps: int = 1000,
     steps: int = 1000,
     batch_tokens: int = 4096,
+    pretraining_rate: float | None = None,
     max_seq_length: int = 128,
     copies: int = 1,
     seeds: list[int] = [0, 1, 2],  # noqa: B006
@@ -96,7 +99,7 @@ def end_to_end(
         return end_to_end.fn(seeds=seeds, workers=workers, workspace=workspace, **demo_parameters())
     shared = {"workspace": workspace, "max_seq_length": max_seq_length, "copies": copies, "workers": workers}
     tokenizer = tokenizer or vocabulary(init, [*general, *domain], vocab_size, workspace)
-    training = {"workspace": workspace, "batch_tokens": batch_tokens}
+    training = {"workspace": workspace, "batch_tokens": batch_tokens, "learning_rate": pretraining_rate}
     base = None
     if general:
         refresh_corpus(corpus="general", source=general, tokenizer=tokenizer, **shared)
