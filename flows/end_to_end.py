@@ -56,7 +56,7 @@ def demo_parameters() -> dict[str, object]:
         **{split: str(samples / f"tea_topics_{split}.tsv") for split in ("train", "dev", "test")},
         "vocab_size": 4000,
         "base_steps": 200,
-        "steps": 200,
+        "steps": 100,
         "batch_tokens": 2048,
         # the base model has seen so little that going on from it is nearly a start
         "pretraining_rate": 2e-4,
