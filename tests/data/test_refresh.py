@@ -95,7 +95,7 @@ def test_a_sentencepiece_vocabulary_works_as_well(settings, tmp_path, samples):
     from data.tokenization import train_tokenizer
 
     sentences = [line for line in (samples / "general.txt").read_text(encoding="utf-8").split("\n") if line]
-    train_tokenizer(sentences, kind="sentencepiece", vocab_size=1800).save(tmp_path / "sp")
+    train_tokenizer(sentences, kind="sentencepiece", vocab_size=6000).save(tmp_path / "sp")
     result = refresh(replace(settings, tokenizer=str(tmp_path / "sp")))
     with open_workspace(settings.workspace) as statistics:
         samples_of = statistics.sample_instances("茶", 20)
