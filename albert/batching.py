@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -19,10 +20,12 @@ import pyarrow.parquet as pq
 import torch
 
 from albert.batch import IGNORED, Batch
+from data.instances import document_keys, take_ranges
 from data.masking import MaskRule, Masks, MaskVocabulary, draw_masks
 from data.shards import STATIC_EPOCH, ShardInfo, read_info
 
 WINDOW_ROW_GROUPS = 4
+_PACKED_TOKENS = 1 << 16
 _COLUMNS = ["instance_id", "doc_id", "input_ids", "segment_b_start", "word_starts", "sop_label"]
 _STATIC_COLUMNS = ["masked_positions", "masked_input_ids", "masked_labels"]
 
@@ -38,7 +41,7 @@ class Cursor(NamedTuple):
 START = Cursor()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instances:
     """Rows of a shard as arrays. R = rows, T = their tokens."""
 
@@ -56,7 +59,7 @@ class Instances:
     def __len__(self) -> int:
         return len(self.instance_ids)
 
-    @property
+    @cached_property
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
@@ -77,7 +80,7 @@ def _to_instances(table: pa.Table) -> Instances:
         static = (at, positions, ids, labels)
     return Instances(
         table["instance_id"].to_numpy(),
-        np.array([int(doc_id, 16) for doc_id in table["doc_id"].to_pylist()], dtype=np.uint64),
+        document_keys(table["doc_id"].to_pylist()),
         input_ids,
         offsets,
         table["segment_b_start"].to_numpy(),
@@ -94,36 +97,49 @@ def is_held_out(doc_keys: np.ndarray, share: float) -> np.ndarray:
     return (doc_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
 
 
-def take_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Indices starts[i], starts[i] + 1, .. of `lengths[i]` each, one range after the other.
-
-    >>> take_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
-    [5, 6, 0, 1, 2]
-    """
-    ends = np.cumsum(lengths)
-    return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
-
-
-def collate(
+def pack_batches(
     instances: Instances,
-    rows: np.ndarray,
+    batches: Sequence[np.ndarray],
     vocabulary: MaskVocabulary,
     rule: MaskRule,
     *,
     seed: int,
     epoch: int,
-) -> Batch:
-    """The packed, masked batch of some rows; with stored masks where the instances carry them."""
+) -> Iterator[Batch]:
+    """Packed, masked batches of some rows each; with stored masks where the instances carry them."""
+    first = tokens = 0
+    for end, batch in enumerate(batches, 1):
+        tokens += int(instances.lengths[batch].sum())
+        # as many at once as the cache holds: fewer calls, and their results do not leave it
+        if tokens >= _PACKED_TOKENS or end == len(batches):
+            yield from _pack(instances, batches[first:end], vocabulary, rule, seed, epoch)
+            first, tokens = end, 0
+
+
+def _pack(
+    instances: Instances,
+    batches: Sequence[np.ndarray],
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+    seed: int,
+    epoch: int,
+) -> Iterator[Batch]:
+    """The same, packed and masked in one go; a batch is a view of its part."""
+    rows = np.concatenate(batches)
     lengths = instances.lengths[rows]
-    at = take_ranges(instances.offsets[rows], lengths)
-    input_ids = instances.input_ids[at].astype(np.int64)
     cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
-    positions = np.arange(len(input_ids)) - np.repeat(cu_seqlens[:-1], lengths)
-    b_start = np.repeat(instances.segment_b_start[rows], lengths)
-    token_types = (b_start > 0) & (positions >= b_start)
+    positions = np.arange(cu_seqlens[-1])
+    positions -= np.repeat(cu_seqlens[:-1], lengths)
+    at = np.repeat(instances.offsets[rows], lengths)
+    at += positions
+    plain = instances.input_ids[at]
+    b_start = instances.segment_b_start[rows].astype(np.int64)
+    b_lengths = np.where(b_start > 0, lengths - b_start, 0)
+    segments = np.stack([lengths - b_lengths, b_lengths], axis=1).ravel()  # A and B of each in turn
+    token_types = np.repeat(np.arange(len(segments)) & 1, segments)
     if instances.static is None:
         masks = draw_masks(
-            input_ids,
+            plain,
             instances.word_starts[at],
             cu_seqlens,
             instances.instance_ids[rows],
@@ -137,17 +153,26 @@ def collate(
         counts = np.diff(offsets)[rows]
         where = take_ranges(offsets[rows], counts)
         masks = Masks(masked[where] + np.repeat(cu_seqlens[:-1], counts), labels[where], ids[where])
+    input_ids = plain.astype(np.int64)
     input_ids[masks.positions] = masks.replacements
-    return Batch(
-        input_ids=torch.from_numpy(input_ids),
-        token_type_ids=torch.from_numpy(token_types.astype(np.int64)),
-        position_ids=torch.from_numpy(positions),
-        cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
-        max_seqlen=int(lengths.max()),
-        masked_index=torch.from_numpy(masks.positions.astype(np.int64)),
-        masked_labels=torch.from_numpy(masks.labels.astype(np.int64)),
-        sop_labels=torch.from_numpy(instances.sop_labels[rows]),
-    )
+    sop_labels = instances.sop_labels[rows]
+    masked_labels = masks.labels.astype(np.int64)
+    ends = np.cumsum([len(batch) for batch in batches])
+    mask_ends = np.searchsorted(masks.positions, cu_seqlens[ends])
+    first, first_mask = 0, 0
+    for end, mask_end in zip(ends.tolist(), mask_ends.tolist(), strict=True):
+        begin, stop = int(cu_seqlens[first]), int(cu_seqlens[end])
+        yield Batch(
+            input_ids=torch.from_numpy(input_ids[begin:stop]),
+            token_type_ids=torch.from_numpy(token_types[begin:stop]),
+            position_ids=torch.from_numpy(positions[begin:stop]),
+            cu_seqlens=torch.from_numpy((cu_seqlens[first : end + 1] - begin).astype(np.int32)),
+            max_seqlen=int(lengths[first:end].max()),
+            masked_index=torch.from_numpy(masks.positions[first_mask:mask_end] - begin),
+            masked_labels=torch.from_numpy(masked_labels[first_mask:mask_end]),
+            sop_labels=torch.from_numpy(sop_labels[first:end]),
+        )
+        first, first_mask = end, mask_end
 
 
 def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -208,11 +233,12 @@ class InstanceStream:
                 rows = np.flatnonzero(~is_held_out(instances.doc_keys, self.held_out_share))
                 rng = np.random.default_rng([self.seed, epoch, window])
                 batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
-                for number, batch in enumerate(batches[skip:], skip + 1):
+                left = [rows[batch] for batch in batches[skip:]]
+                for number, batch in enumerate(self._pack(instances, left, epoch), skip + 1):
                     is_last = number == len(batches)
                     after = Cursor(epoch, window + 1, 0) if is_last else Cursor(epoch, window, number)
                     found = True
-                    yield self._collate(instances, rows[batch], epoch), after
+                    yield batch, after
                 skip = 0
             if not found:
                 raise RuntimeError("every document of these shards is held out: nothing is left to train on")
@@ -226,13 +252,17 @@ class InstanceStream:
         for row_group in self.row_groups:
             instances = self._load([row_group])
             rows = np.flatnonzero(is_held_out(instances.doc_keys, self.held_out_share))
-            for batch in token_batches(
-                instances.lengths[rows], self.batch_tokens, np.random.default_rng(self.seed)
-            ):
+            chosen = []
+            rng = np.random.default_rng(self.seed)
+            for batch in token_batches(instances.lengths[rows], self.batch_tokens, rng):
                 if taken >= max_tokens:
-                    return
+                    break
                 taken += int(instances.lengths[rows[batch]].sum())
-                yield self._collate(instances, rows[batch], STATIC_EPOCH)
+                chosen.append(rows[batch])
+            yield from self._pack(instances, chosen, STATIC_EPOCH)
+            if taken >= max_tokens:
+                return
 
-    def _collate(self, instances: Instances, rows: np.ndarray, epoch: int) -> Batch:
-        return collate(instances, rows, self.info.vocabulary, self.info.rule, seed=self.seed, epoch=epoch)
+    def _pack(self, instances: Instances, batches: Sequence[np.ndarray], epoch: int) -> Iterator[Batch]:
+        vocabulary, rule = self.info.vocabulary, self.info.rule
+        return pack_batches(instances, batches, vocabulary, rule, seed=self.seed, epoch=epoch)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.assignment import Piece
 from data.files import sha256
-from data.instances import build_instances, tokenize_document
+from data.instances import Instances, build_instances, tokenize_documents
 from data.masking import MaskRule
-from data.segmentation import split_words
-from data.shards import Shard, instance_table, length_histogram, table_digest, write_table
+from data.objectives import find_objective
+from data.segmentation import Segmenter
+from data.shards import (
+    Shard,
+    instance_table,
+    length_histogram,
+    list_column,
+    mask_vocabulary,
+    read_similar_words,
+    table_digest,
+    write_table,
+)
 from data.tokenization import Tokenizer, load_tokenizer
 from data.workspace import Workspace
 
@@ -28,6 +40,7 @@ DOCUMENTS = pa.schema(
         ("words", pa.list_(pa.list_(pa.string()))),  # of each sentence; joined they are the sentence
     ]
 )
+_BATCH_CHARACTERS = 1 << 18  # worked on at once
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,17 +48,37 @@ class BuildingRules:
     """What makes instances of documents."""
 
     tokenizer_path: str
+    objective: str = "albert"
     max_seq_length: int = 128
     sop: bool = True
     copies: int = 1
     seed: int = 0
     mask_rate: float = 0.15
     max_ngram: int = 3
+    max_predictions: int | None = None
+    dictionaries: tuple[str, ...] = ()  # of the user's words, for the segmenter
+    similar_words: str | None = None  # path of the table "macbert" takes replacements from
+
+
+class SegmentedDocuments(NamedTuple):
+    """Documents with their words. D = documents, w = words."""
+
+    doc_ids: list[str]
+    source_uris: list[str]
+    text: str  # sentences, a line end after each
+    word_lengths: np.ndarray  # [w], characters; a line end is a word
+    sentences: np.ndarray  # [D], lines of each document
 
 
 @lru_cache(maxsize=2)
 def _tokenizer(path: str) -> Tokenizer:
     return load_tokenizer(Path(path))
+
+
+@lru_cache(maxsize=2)
+def segmenter(dictionaries: tuple[str, ...]) -> Segmenter:
+    """The process's segmenter with these user dictionaries, loaded at first use."""
+    return Segmenter([Path(path) for path in dictionaries])
 
 
 def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus: str) -> Shard | None:
@@ -55,54 +88,153 @@ def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus
     instance.
     """
     tokenizer = _tokenizer(rules.tokenizer_path)
-    table = pq.read_table(piece.assigned_path)
-    segmented = "words" in table.column_names
-    instances, rows, usable, characters = [], [], 0, 0
-    for row in _rows(table):
-        words = row["words"] if segmented else [split_words(sentence) for sentence in row["sentences"]]
-        document = tokenize_document(row["doc_id"], words, tokenizer, rules.max_seq_length - 3)
-        made = [
-            instance
-            for copy in range(rules.copies)
-            for instance in build_instances(
-                document,
+    objective = find_objective(rules.objective)
+    parts: list[Instances] = []
+    doc_ids: list[str] = []
+    tables: list[pa.Table] = []
+    usable = characters = words = sentences = 0
+    for batch in _batches(Path(piece.assigned_path), segmenter(rules.dictionaries)):
+        documents = tokenize_documents(
+            batch.doc_ids,
+            batch.text,
+            batch.word_lengths,
+            batch.sentences,
+            tokenizer,
+            rules.max_seq_length - 3,
+        )
+        for copy in range(rules.copies):
+            made = build_instances(
+                documents,
                 tokenizer,
+                objective,
                 max_seq_length=rules.max_seq_length,
                 sop=rules.sop,
                 copy=copy,
                 seed=rules.seed,
             )
-        ]
-        usable += bool(made)
-        characters += sum(len(word) for sentence in words for word in sentence) if made else 0
-        instances += made
-        text = "\n".join("".join(sentence) for sentence in words)
-        rows.append({"doc_id": row["doc_id"], "source_uri": row["source_uri"], "text": text, "words": words})
-    if not instances:
+            parts.append(replace(made, documents=made.documents + len(doc_ids)))
+        doc_ids += batch.doc_ids
+        tables.append(_documents_table(batch))
+        gave = np.diff(documents.first_piece) > 0
+        usable += int(gave.sum())
+        characters += _characters(batch, gave)
+        words += len(batch.word_lengths) - int(batch.sentences.sum())
+        sentences += int(batch.sentences.sum())
+    instances = _concatenate(parts)
+    if not len(instances):
         return None
-    rule = MaskRule(rate=rules.mask_rate, max_ngram=rules.max_ngram)
+    similar = read_similar_words(Path(rules.similar_words)) if rules.similar_words else None
     shard_table = instance_table(
-        instances, tokenizer, rule, max_seq_length=rules.max_seq_length, seed=rules.seed
+        instances,
+        doc_ids,
+        mask_vocabulary(tokenizer, similar),
+        MaskRule(
+            rate=rules.mask_rate,
+            objective=rules.objective,
+            max_ngram=rules.max_ngram,
+            max_predictions=rules.max_predictions,
+        ),
+        max_seq_length=rules.max_seq_length,
+        seed=rules.seed,
+        similar_file=Path(rules.similar_words).name if rules.similar_words else None,
     )
     shard_path = write_table(shard_table, workspace.shards(corpus), table_digest(shard_table))
-    documents_table = pa.Table.from_pylist(rows, DOCUMENTS)
+    documents_table = pa.concat_tables(tables).combine_chunks()
     documents_path = write_table(documents_table, workspace.documents(corpus), table_digest(documents_table))
-    lengths = [len(instance.input_ids) for instance in instances]
     return Shard(
         path=workspace.relative(shard_path),
         sha256=sha256(shard_path),
         documents_path=workspace.relative(documents_path),
         documents_sha256=sha256(documents_path),
         instances=len(instances),
-        tokens=sum(lengths),
+        tokens=int(instances.cu_seqlens[-1]),
         documents=usable,
         characters=characters,
-        words=sum(len(sentence) for row in rows for sentence in row["words"]),
-        sentences=sum(len(row["words"]) for row in rows),
-        length_histogram=length_histogram(lengths),
+        words=words,
+        sentences=sentences,
+        length_histogram=length_histogram(instances.lengths),
     )
 
 
-def _rows(table: pa.Table) -> Iterator[dict]:
-    """Rows one batch at a time, so that the Python objects of only one are alive."""
-    return chain.from_iterable(batch.to_pylist() for batch in table.to_batches(max_chunksize=256))
+def _batches(path: Path, words_of: Segmenter) -> Iterator[SegmentedDocuments]:
+    """The documents of an assigned file, some at a time; segmented here unless they already are."""
+    rows: list[dict] = []
+    size = 0
+    for arrow_batch in pq.ParquetFile(path).iter_batches(batch_size=256):
+        for row in arrow_batch.to_pylist():
+            rows.append(row)
+            size += sum(map(len, row["sentences"] if "sentences" in row else chain(*row["words"])))
+            if size >= _BATCH_CHARACTERS:
+                yield _segment(rows, words_of)
+                rows, size = [], 0
+    if rows:
+        yield _segment(rows, words_of)
+
+
+def _segment(rows: Sequence[dict], words_of: Segmenter) -> SegmentedDocuments:
+    if "words" in rows[0]:
+        words = [word for row in rows for sentence in row["words"] for word in (*sentence, "\n")]
+        text = "".join(words)
+        sentences = [len(row["words"]) for row in rows]
+    else:
+        text = "\n".join([sentence for row in rows for sentence in row["sentences"]]) + "\n"
+        words = words_of.split(text)
+        sentences = [len(row["sentences"]) for row in rows]
+    return SegmentedDocuments(
+        [row["doc_id"] for row in rows],
+        [row["source_uri"] for row in rows],
+        text,
+        np.fromiter(map(len, words), dtype=np.int64, count=len(words)),
+        np.array(sentences, dtype=np.int64),
+    )
+
+
+def _line_ends(batch: SegmentedDocuments) -> np.ndarray:
+    """Where each line's end stands in the text, [lines]."""
+    codes = np.frombuffer(batch.text.encode("utf-32-le"), dtype=np.uint32)
+    return np.flatnonzero(codes == 10)
+
+
+def _characters(batch: SegmentedDocuments, gave: np.ndarray) -> int:
+    """Characters of the documents that gave an instance, line ends left out."""
+    ends = _line_ends(batch)[np.cumsum(batch.sentences) - 1] + 1
+    return int((np.diff(ends, prepend=0) - batch.sentences)[gave].sum())
+
+
+def _documents_table(batch: SegmentedDocuments) -> pa.Table:
+    """Rows of the documents file, built from offsets: no word becomes a Python string of its own again."""
+    line_ends = _line_ends(batch)
+    last_lines = np.cumsum(batch.sentences) - 1
+    begins = np.concatenate([[0], line_ends[last_lines] + 1])
+    texts = [
+        batch.text[a:b] for a, b in zip(begins[:-1].tolist(), line_ends[last_lines].tolist(), strict=True)
+    ]
+    codes = np.frombuffer(batch.text.encode("utf-32-le"), dtype=np.uint32)
+    width = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
+    width[line_ends] = 0
+    bytes_before = np.concatenate([[0], np.cumsum(width)])
+    ends = np.cumsum(batch.word_lengths)  # of words, in characters
+    is_line_end = np.isin(ends - 1, line_ends)
+    offsets = np.append(bytes_before[(ends - batch.word_lengths)[~is_line_end]], bytes_before[-1])
+    content = batch.text.replace("\n", "").encode("utf-8")
+    words = pa.StringArray.from_buffers(
+        len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32).tobytes()), pa.py_buffer(content)
+    )
+    # words before each line's end, line ends themselves not counted
+    per_line = np.flatnonzero(is_line_end) - np.arange(len(line_ends))
+    lines = list_column(words, np.concatenate([[0], per_line]))
+    nested = list_column(lines, np.concatenate([[0], np.cumsum(batch.sentences)]))
+    return pa.table([batch.doc_ids, batch.source_uris, texts, nested], schema=DOCUMENTS)
+
+
+def _concatenate(parts: Sequence[Instances]) -> Instances:
+    lengths = np.concatenate([part.lengths for part in parts])
+    return Instances(
+        np.concatenate([part.instance_ids for part in parts]),
+        np.concatenate([part.documents for part in parts]),
+        np.concatenate([part.input_ids for part in parts]),
+        np.concatenate([part.word_starts for part in parts]),
+        np.concatenate([[0], np.cumsum(lengths)]),
+        np.concatenate([part.segment_b_start for part in parts]),
+        np.concatenate([part.sop_labels for part in parts]),
+    )

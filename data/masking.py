@@ -1,18 +1,27 @@
-"""Which tokens are masked and what stands in their place: whole words and n-grams of them, a batch at a time.
+"""Which tokens are masked and what stands in their place: whole words and n-grams of them.
 
-Devlin et al. 2019, section 3.1 (15%, 80/10/10); Cui et al. 2019 (whole words for Chinese); Lan et al. 2020,
-section 4.1 (n-grams of 1 to 3 words, p(n) proportional to 1/n). A label is the plain token id.
-
-A draw is a pure function of (seed, epoch, instance_id) by a counter-based hash, so it does not depend on how
-instances are batched, on workers, or on what was drawn before. T = tokens of the packed batch, S = sequences.
+Devlin et al. 2019, section 3.1 (15%, 80/10/10); Cui et al. 2019 (whole words for Chinese). What the
+objectives add is in `data.objectives`. A label is the plain token id. A draw is a pure function of (seed,
+epoch, instance_id) by a counter-based hash, so it does not depend on how instances are batched, on workers,
+or on what was drawn before. T = tokens, S = sequences, W = words, G = groups (n-grams or spans) of words.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+
+from data.hashing import mix, random_bits, salt
+from data.instances import take_ranges
+from data.objectives import find_objective, length_probabilities
+
+_BLOCK_TOKENS = 1 << 16  # drawn at once: fits the cache, and a group's number fits 16 bits
+# groups with a key below this many times the rate nearly always hold the budget, and only they are sorted
+_ENOUGH = 2.5
+_PLACE, _FILL = 0, 1  # streams of random bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,16 +29,35 @@ class MaskRule:
     """How many tokens are masked, and in what units."""
 
     rate: float = 0.15  # of the tokens that are not special
-    max_ngram: int = 3  # words masked together; 1 is plain whole-word masking
+    objective: str = "albert"
+    max_ngram: int = 3  # words masked together by "albert"; 1 is plain whole-word masking
     max_predictions: int | None = None  # at most so many tokens of one sequence
 
 
-class MaskVocabulary(NamedTuple):
+@dataclass(frozen=True)
+class SimilarWords:
+    """For words, as many token ids that stand for a similar word of the same length."""
+
+    keys: np.ndarray  # [K] uint64 ascending, `word_keys` of the words
+    offsets: np.ndarray  # [K+1]
+    input_ids: np.ndarray  # [sum of lengths]
+
+
+@dataclass(frozen=True)
+class MaskVocabulary:
     """What masking has to know of a vocabulary."""
 
+    vocab_size: int
     mask_id: int
     special_ids: np.ndarray  # never masked
     replacement_ids: np.ndarray  # what a random replacement is drawn from
+    similar: SimilarWords | None = None
+
+    @cached_property
+    def is_special(self) -> np.ndarray:
+        table = np.zeros(self.vocab_size, dtype=bool)
+        table[self.special_ids] = True
+        return table
 
 
 class Masks(NamedTuple):
@@ -38,30 +66,25 @@ class Masks(NamedTuple):
     replacements: np.ndarray  # [n], the ids that stand there now
 
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+class _Words(NamedTuple):
+    """Words that may be masked."""
+
+    starts: np.ndarray  # [W], first token of each
+    lengths: np.ndarray  # [W], tokens
+    counts: np.ndarray  # [S], words of each sequence
+    sequences: np.ndarray  # [W]
+    ends: np.ndarray  # last word + 1 of each stretch between special tokens; no group leaves one
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
-    """Steele et al. 2014, splitmix64's finaliser: 64 well-mixed bits from each 64-bit counter."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
-
-
-def _uniform(keys: np.ndarray, counters: np.ndarray, stream: int) -> np.ndarray:
-    """Numbers in [0, 1), one for each (key, counter, stream)."""
-    bits = _mix(keys + (counters.astype(np.uint64) * np.uint64(8) + np.uint64(stream)) * _GOLDEN)
-    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def ngram_probabilities(max_ngram: int) -> np.ndarray:
-    """p(n) for n = 1..max_ngram, proportional to 1/n (Lan et al. 2020, section 4.1).
-
-    >>> ngram_probabilities(3).round(3).tolist()
-    [0.545, 0.273, 0.182]
-    """
-    weights = 1.0 / np.arange(1, max_ngram + 1)
-    return weights / weights.sum()
+def word_keys(input_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """A hash of the token ids of each word, [W] uint64."""
+    if not len(starts):
+        return np.empty(0, dtype=np.uint64)
+    tokens = input_ids[take_ranges(starts, lengths)].astype(np.uint64)
+    first = np.cumsum(lengths) - lengths
+    place = np.arange(len(tokens)) - np.repeat(first, lengths)
+    tokens += (place.astype(np.uint64) + np.uint64(1)) << np.uint64(32)
+    return np.add.reduceat(mix(tokens), first)
 
 
 def draw_masks(
@@ -75,71 +98,191 @@ def draw_masks(
     seed: int,
     epoch: int,
 ) -> Masks:
-    """Masks of a packed batch.
+    """Masks of S packed sequences, at most 65,535 tokens each.
 
-    input_ids [T]; word_starts [T] bool, whether a word starts at the token; cu_seqlens [S+1]; instance_ids
-    [S] uint64. Words are taken in random order, n of them in a row at a time, never across a special token,
-    until the next would pass the budget of `rule.rate` of the sequence's tokens; a sequence with any token
-    gets one word.
+    input_ids [T], word_starts [T] bool (every special token starts a word), cu_seqlens [S+1], instance_ids
+    [S] uint64. In each sequence the words between special tokens are cut into groups of drawn lengths; groups
+    are taken in random order, word by word, until the next word would pass rate * tokens (rounded, at least
+    1) or `max_predictions`. At least one word is masked wherever there is one.
     """
-    keys = _mix(instance_ids.astype(np.uint64) ^ _mix(np.uint64([seed]) * _GOLDEN + np.uint64(epoch)))  # [S]
-    special = np.isin(input_ids, vocabulary.special_ids)
-    edges = np.flatnonzero(word_starts | special)
-    lengths = np.diff(edges, append=len(input_ids))
-    is_word = ~special[edges]
-    words, lengths = edges[is_word], lengths[is_word]  # first token and length of each word
-    if not len(words):
-        nothing = np.empty(0, dtype=np.int64)
-        return Masks(nothing, input_ids[nothing], input_ids[nothing])
-    sequence = np.searchsorted(cu_seqlens, words, side="right") - 1
-    counter = words - cu_seqlens[sequence]
+    keys = mix(instance_ids + salt(seed, epoch))
+    parts: list[Masks] = []
+    first, S = 0, len(instance_ids)
+    while first < S:
+        end = int(np.searchsorted(cu_seqlens, cu_seqlens[first] + _BLOCK_TOKENS, side="right")) - 1
+        end = max(end, first + 1)
+        begin, stop = int(cu_seqlens[first]), int(cu_seqlens[end])
+        part = _draw_block(
+            input_ids[begin:stop],
+            word_starts[begin:stop],
+            cu_seqlens[first : end + 1] - begin,
+            keys[first:end],
+            vocabulary,
+            rule,
+        )
+        parts.append(part._replace(positions=part.positions + begin))
+        first = end
+    if not parts:
+        return Masks(np.empty(0, np.int64), input_ids[:0], input_ids[:0])
+    return Masks(*map(np.concatenate, zip(*parts, strict=True)))
 
-    # cut each stretch between special tokens into n-grams: the k-th draw of a stretch is the length of its
-    # k-th one
-    stretch = np.cumsum(special)[words]
-    first_of_stretch = np.flatnonzero(np.diff(stretch, prepend=-1))
-    stretch_of_word = np.repeat(
-        np.arange(len(first_of_stretch)), np.diff(first_of_stretch, append=len(words))
-    )
-    cumulative = np.cumsum(ngram_probabilities(rule.max_ngram))
-    drawn = 1 + np.searchsorted(cumulative[:-1], _uniform(keys[sequence], counter, 0), side="right")
-    before = np.cumsum(drawn) - drawn
-    ngram_start = before - before[first_of_stretch][stretch_of_word] + first_of_stretch[stretch_of_word]
-    ends_stretch = np.append(first_of_stretch[1:], len(words))[stretch_of_word]
-    starts_ngram = np.zeros(len(words), dtype=bool)
-    starts_ngram[ngram_start[ngram_start < ends_stretch]] = True
-    ngram = np.cumsum(starts_ngram) - 1  # of each word
 
-    # take n-grams in random order, word by word, as far as the budget goes
-    starting_words = np.flatnonzero(starts_ngram)
-    key_of_ngram = _uniform(keys[sequence[starting_words]], counter[starting_words], 1)
-    order = np.lexsort((np.arange(len(words)), key_of_ngram[ngram], sequence))
-    taken = np.cumsum(lengths[order])
-    first_of_sequence = np.flatnonzero(np.diff(sequence[order], prepend=-1))
-    sequence_in_order = np.repeat(
-        np.arange(len(first_of_sequence)), np.diff(first_of_sequence, append=len(words))
-    )
-    taken -= (taken[first_of_sequence] - lengths[order[first_of_sequence]])[sequence_in_order]
-    tokens = np.add.reduceat(lengths[order], first_of_sequence)
-    budget = np.maximum(np.rint(tokens * rule.rate), 1)
-    if rule.max_predictions is not None:
-        budget = np.minimum(budget, rule.max_predictions)
-    chosen = taken <= budget[sequence_in_order]
-    chosen[first_of_sequence] = True  # a first word longer than the budget is masked all the same
-    masked_words = order[chosen]
+def _find_words(
+    input_ids: np.ndarray, word_starts: np.ndarray, cu_seqlens: np.ndarray, vocabulary: MaskVocabulary
+) -> _Words:
+    edges = np.flatnonzero(word_starts)
+    special = vocabulary.is_special[input_ids[edges]]
+    lengths = np.empty(len(edges), dtype=np.int64)
+    np.subtract(edges[1:], edges[:-1], out=lengths[:-1])
+    lengths[-1:] = len(input_ids) - edges[-1:]
+    is_word = ~special
+    starts, lengths = edges[is_word], lengths[is_word]
+    counts = np.diff(np.searchsorted(starts, cu_seqlens))
+    sequences = np.repeat(np.arange(len(counts)), counts)
+    # words before each special token; where several stand in a row the stretch between them is empty
+    before = np.flatnonzero(special)
+    before -= np.arange(len(before))
+    ends = np.append(before, len(starts))
+    return _Words(starts, lengths, counts, sequences, ends[np.diff(ends, prepend=0) > 0])
 
-    is_masked = np.zeros(len(input_ids) + 1, dtype=np.int8)
-    np.add.at(is_masked, words[masked_words], 1)
-    np.add.at(is_masked, words[masked_words] + lengths[masked_words], -1)
-    positions = np.flatnonzero(np.cumsum(is_masked[:-1]))
-    sequence = np.searchsorted(cu_seqlens, positions, side="right") - 1
-    counter = positions - cu_seqlens[sequence]
+
+def _group(words: _Words, bits: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First words of the groups [G], and the random bits of each.
+
+    The k-th draw of a stretch is the length of its k-th group; the last one may be cut.
+    """
+    if len(probabilities) == 1:
+        return np.arange(len(words.starts)), bits
+    low = bits.astype(np.uint32)  # the lower half
+    lengths = np.ones(len(low), dtype=np.int64)
+    for bound in np.cumsum(probabilities)[:-1]:
+        lengths += low >= np.uint32(bound * 2**32)
+    inside = np.diff(words.ends, prepend=0)
+    firsts = words.ends - inside
+    starts = np.cumsum(lengths)
+    starts -= lengths
+    starts += np.repeat(firsts - starts[firsts], inside)
+    drawn = np.flatnonzero(starts < np.repeat(words.ends, inside))
+    return starts[drawn], bits[drawn]
+
+
+def _draw_block(
+    input_ids: np.ndarray,
+    word_starts: np.ndarray,
+    cu_seqlens: np.ndarray,
+    keys: np.ndarray,
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+) -> Masks:
+    words = _find_words(input_ids, word_starts, cu_seqlens, vocabulary)
+    if not len(words.starts):
+        return Masks(np.empty(0, np.int64), input_ids[:0], input_ids[:0])
+    places = words.starts - np.repeat(cu_seqlens[:-1], words.counts)
+    bits = random_bits(np.repeat(keys, words.counts), places, _PLACE)
+    groups, bits = _group(words, bits, length_probabilities(rule.objective, rule.max_ngram))
+    chosen = _choose(words, groups, (bits >> np.uint64(32)).astype(np.uint32), rule)
+    return _replace(input_ids, cu_seqlens, keys, vocabulary, rule, words, groups, chosen)
+
+
+def _budgets(words: _Words, rule: MaskRule) -> np.ndarray:
+    """Tokens to be masked in each sequence, [S]."""
+    total = np.concatenate([[0], np.cumsum(words.lengths)])
+    ends = np.cumsum(words.counts)
+    tokens = total[ends] - total[ends - words.counts]
+    budget = np.maximum(np.rint(tokens * rule.rate).astype(np.int64), 1)
+    return budget if rule.max_predictions is None else np.minimum(budget, rule.max_predictions)
+
+
+def _choose(words: _Words, groups: np.ndarray, key: np.ndarray, rule: MaskRule) -> np.ndarray:
+    """The words to mask, ascending: groups in the order of their keys, as far as the budget goes."""
+    budget = _budgets(words, rule)
+    low = key < np.uint32(min(_ENOUGH * rule.rate, 1.0) * (2**32 - 1))
+    chosen, short = _take(words, groups, key, np.flatnonzero(low), budget)
+    if short.any():
+        again = short[words.sequences[groups]]
+        chosen = chosen[~short[words.sequences[chosen]]]
+        chosen = np.concatenate([chosen, _take(words, groups, key, np.flatnonzero(again), budget)[0]])
+    chosen.sort()
+    return chosen
+
+
+def _take(
+    words: _Words, groups: np.ndarray, key: np.ndarray, tried: np.ndarray, budget: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Words of the groups `tried` that the budget allows, and which sequences [S] would have taken more."""
+    starts = groups[tried]
+    # one integer to sort by sequence, then key, with the group's place among those tried in its low bits
+    packed = words.sequences[starts].astype(np.uint64) << np.uint64(48)
+    packed |= key[tried].astype(np.uint64) << np.uint64(16)
+    packed |= np.arange(len(tried), dtype=np.uint64)
+    packed.sort()
+    order = (packed & np.uint64(0xFFFF)).astype(np.int64)
+    ends = np.append(groups, len(words.starts))[tried + 1]
+    candidates = take_ranges(starts[order], (ends - starts)[order])
+    sequence = words.sequences[candidates]
+    lengths = words.lengths[candidates]
+    taken = np.cumsum(lengths)
+    firsts = np.flatnonzero(np.diff(sequence, prepend=-1))
+    inside = np.diff(firsts, append=len(candidates))
+    taken -= np.repeat(taken[firsts] - lengths[firsts], inside)
+    fits = taken <= budget[sequence]
+    fits[firsts] = True  # a first word longer than the budget is masked all the same
+    reached = np.zeros(len(budget), dtype=np.int64)
+    reached[sequence[firsts]] = taken[firsts + inside - 1]
+    return candidates[fits], (reached < budget) & (words.counts > 0)
+
+
+def _replace(
+    input_ids: np.ndarray,
+    cu_seqlens: np.ndarray,
+    keys: np.ndarray,
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+    words: _Words,
+    groups: np.ndarray,
+    chosen: np.ndarray,
+) -> Masks:
+    objective = find_objective(rule.objective)
+    lengths = words.lengths[chosen]
+    positions = take_ranges(words.starts[chosen], lengths)
     labels = input_ids[positions]
-    kind = _uniform(keys[sequence], counter, 2)
-    choice = _uniform(keys[sequence], counter, 3) * len(vocabulary.replacement_ids)
+    sequence = np.repeat(words.sequences[chosen], lengths)
+    bits = random_bits(keys[sequence], positions - cu_seqlens[sequence], _FILL)
+    choice = ((bits >> np.uint64(32)) * np.uint64(len(vocabulary.replacement_ids))) >> np.uint64(32)
+    random = vocabulary.replacement_ids[choice.astype(np.int64)].astype(input_ids.dtype)
+    if objective.similar_words or objective.whole_spans:
+        # one decision for the word, or for all words masked together: that of its first token
+        unit = words.starts[chosen]
+        if objective.whole_spans:
+            unit = words.starts[groups[np.searchsorted(groups, chosen, side="right") - 1]]
+        of_word = words.sequences[chosen]
+        deciding = random_bits(keys[of_word], unit - cu_seqlens[of_word], _FILL)
+        bits = np.repeat(deciding, lengths)
+    kind = bits.astype(np.uint32)  # the lower half
+    hidden = np.full(len(labels), vocabulary.mask_id, dtype=input_ids.dtype)
+    if objective.similar_words:
+        hidden = _similar(input_ids, words.starts[chosen], lengths, random, vocabulary.similar)
     replacements = np.where(
-        kind < 0.8,
-        vocabulary.mask_id,
-        np.where(kind < 0.9, vocabulary.replacement_ids[choice.astype(np.int64)], labels),
+        kind < np.uint32(0.8 * 2**32), hidden, np.where(kind < np.uint32(0.9 * 2**32), random, labels)
     )
-    return Masks(positions, labels, replacements.astype(input_ids.dtype))
+    return Masks(positions, labels, replacements)
+
+
+def _similar(
+    input_ids: np.ndarray,
+    starts: np.ndarray,
+    lengths: np.ndarray,
+    random: np.ndarray,
+    similar: SimilarWords | None,
+) -> np.ndarray:
+    """Ids of the words' similar ones; random ones for a word without (Cui et al. 2020, section 3.2)."""
+    if similar is None or not len(similar.keys):
+        return random
+    wanted = word_keys(input_ids, starts, lengths)
+    at = np.minimum(np.searchsorted(similar.keys, wanted), len(similar.keys) - 1)
+    found = similar.keys[at] == wanted
+    filled = random.copy()
+    first = np.cumsum(lengths) - lengths
+    target = take_ranges(first[found], lengths[found])
+    filled[target] = similar.input_ids[take_ranges(similar.offsets[at[found]], lengths[found])]
+    return filled

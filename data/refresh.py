@@ -45,7 +45,7 @@ from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name, default_workspace
 
 BUILDING_VERSION = (
-    1  # of segmentation, tokenisation, instances and masks: a change of what they give raises it
+    2  # of segmentation, tokenisation, instances and masks: a change of what they give raises it
 )
 SHARD_CHARACTERS = 2_000_000  # of text to a shard
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.files import replacing, sha256
-from data.instances import NO_ORDER, Instance
-from data.masking import MaskRule, MaskVocabulary, draw_masks
+from data.instances import NO_ORDER, Instances
+from data.masking import MaskRule, MaskVocabulary, SimilarWords, draw_masks
 from data.records import InputError
 
 if TYPE_CHECKING:
@@ -46,47 +46,51 @@ class Shard:
     length_histogram: tuple[int, ...]  # instances by length, LENGTH_BIN tokens to a bar
 
 
-def _list_column(values: np.ndarray, counts: Sequence[int], kind: pa.DataType) -> pa.ListArray:
-    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, type=kind))
+def list_column(values: pa.Array, offsets: np.ndarray) -> pa.ListArray:
+    """Arrow lists of the values between one offset and the next."""
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
 
 
 def instance_table(
-    instances: Sequence[Instance], tokenizer: Tokenizer, rule: MaskRule, *, max_seq_length: int, seed: int
+    instances: Instances,
+    doc_ids: Sequence[str],
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+    *,
+    max_seq_length: int,
+    seed: int,
+    similar_file: str | None = None,
 ) -> pa.Table:
     """Instances with their static masks as a table (columns: see the design's "An instance")."""
-    lengths = [len(instance.input_ids) for instance in instances]
-    cu_seqlens = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    input_ids = np.concatenate([instance.input_ids for instance in instances])
-    word_starts = np.concatenate([instance.word_starts for instance in instances])
-    instance_ids = np.array([instance.instance_id for instance in instances], dtype=np.uint64)
+    cu_seqlens = instances.cu_seqlens
+    token = pa.uint16() if vocabulary.vocab_size <= 1 << 16 else pa.uint32()
+    input_ids = instances.input_ids.astype(token.to_pandas_dtype())
     masks = draw_masks(
         input_ids,
-        word_starts,
+        instances.word_starts,
         cu_seqlens,
-        instance_ids,
-        mask_vocabulary(tokenizer),
+        instances.instance_ids,
+        vocabulary,
         rule,
         seed=seed,
         epoch=STATIC_EPOCH,
     )
-    sequence = np.searchsorted(cu_seqlens, masks.positions, side="right") - 1
-    masked = np.bincount(sequence, minlength=len(instances))
-    token = pa.uint16() if tokenizer.vocab_size <= 1 << 16 else pa.uint32()
-    sop = [None if instance.sop_label == NO_ORDER else instance.sop_label for instance in instances]
+    masked = np.searchsorted(masks.positions, cu_seqlens)  # [R+1], where each instance's masks begin
+    positions = masks.positions - np.repeat(cu_seqlens[:-1], np.diff(masked))
+    no_order = instances.sop_labels == NO_ORDER
     return pa.table(
         {
-            "instance_id": pa.array(instance_ids),
-            "doc_id": pa.array([instance.doc_id for instance in instances]),
-            "input_ids": _list_column(input_ids, lengths, token),
-            "segment_b_start": pa.array([instance.segment_b_start for instance in instances], pa.uint16()),
-            "word_starts": _list_column(word_starts, lengths, pa.bool_()),
-            "sop_label": pa.array(sop, pa.uint8()),
-            "masked_positions": _list_column(masks.positions - cu_seqlens[sequence], masked, pa.uint16()),
-            "masked_input_ids": _list_column(masks.replacements, masked, token),
-            "masked_labels": _list_column(masks.labels, masked, token),
+            "instance_id": pa.array(instances.instance_ids),
+            "doc_id": pa.array(doc_ids, pa.string()).take(pa.array(instances.documents)),
+            "input_ids": list_column(pa.array(input_ids), cu_seqlens),
+            "segment_b_start": pa.array(instances.segment_b_start.astype(np.uint16)),
+            "word_starts": list_column(pa.array(instances.word_starts), cu_seqlens),
+            "sop_label": pa.array(instances.sop_labels.astype(np.uint8), mask=no_order),
+            "masked_positions": list_column(pa.array(positions.astype(np.uint16)), masked),
+            "masked_input_ids": list_column(pa.array(masks.replacements), masked),
+            "masked_labels": list_column(pa.array(masks.labels), masked),
         }
-    ).replace_schema_metadata({_INFO_KEY: json.dumps(_info(tokenizer, rule, max_seq_length))})
+    ).replace_schema_metadata({_INFO_KEY: json.dumps(_info(vocabulary, rule, max_seq_length, similar_file))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,19 +103,23 @@ class ShardInfo:
     vocabulary: MaskVocabulary
 
 
-def _info(tokenizer: Tokenizer, rule: MaskRule, max_seq_length: int) -> dict[str, object]:
-    vocabulary = mask_vocabulary(tokenizer)
+def _info(
+    vocabulary: MaskVocabulary, rule: MaskRule, max_seq_length: int, similar_file: str | None
+) -> dict[str, object]:
     ids = vocabulary.replacement_ids
     breaks = np.flatnonzero(np.diff(ids) != 1)
     runs = zip(ids[np.r_[0, breaks + 1]].tolist(), ids[np.r_[breaks, -1]].tolist(), strict=True)
     return {
-        "vocab_size": tokenizer.vocab_size,
+        "vocab_size": vocabulary.vocab_size,
         "max_seq_length": max_seq_length,
+        "objective": rule.objective,
         "mask_rate": rule.rate,
         "max_ngram": rule.max_ngram,
+        "max_predictions": rule.max_predictions,
         "mask_id": vocabulary.mask_id,
         "special_ids": vocabulary.special_ids.tolist(),
         "replacement_runs": list(runs),  # first and last id of each run of ids in a row
+        "similar_words": similar_file,  # a file beside the shard
     }
 
 
@@ -119,29 +127,53 @@ def read_info(path: Path) -> ShardInfo:
     """What a shard file says of itself. Raises InputError if it is not a shard."""
     try:
         info = json.loads(pq.read_schema(path).metadata[_INFO_KEY])
+        rule = MaskRule(
+            rate=info["mask_rate"],
+            objective=info["objective"],
+            max_ngram=info["max_ngram"],
+            max_predictions=info["max_predictions"],
+        )
     except (OSError, pa.ArrowException, KeyError, TypeError):
-        raise InputError(f"{path} is not an instance shard: refresh the corpus again") from None
+        raise InputError(f"{path} is not an instance shard of this version: refresh the corpus") from None
     replacements = np.concatenate([np.arange(first, last + 1) for first, last in info["replacement_runs"]])
-    return ShardInfo(
-        info["vocab_size"],
-        info["max_seq_length"],
-        MaskRule(rate=info["mask_rate"], max_ngram=info["max_ngram"]),
-        MaskVocabulary(info["mask_id"], np.array(info["special_ids"]), replacements),
+    similar = read_similar_words(path.parent / info["similar_words"]) if info["similar_words"] else None
+    vocabulary = MaskVocabulary(
+        info["vocab_size"], info["mask_id"], np.array(info["special_ids"]), replacements, similar
     )
+    return ShardInfo(info["vocab_size"], info["max_seq_length"], rule, vocabulary)
 
 
-def mask_vocabulary(tokenizer: Tokenizer) -> MaskVocabulary:
+def write_similar_words(similar: SimilarWords, folder: Path) -> Path:
+    """Write a table of similar words beside the shards that need it."""
+    ids = list_column(pa.array(similar.input_ids.astype(np.uint32)), similar.offsets)
+    table = pa.table({"key": pa.array(similar.keys), "input_ids": ids})
+    return write_table(table, folder, table_digest(table), prefix="similar-")
+
+
+def read_similar_words(path: Path) -> SimilarWords:
+    """A table of similar words. Raises InputError if the file is gone or no such table."""
+    try:
+        table = pq.read_table(path)
+        ids = table["input_ids"].combine_chunks()
+        return SimilarWords(table["key"].to_numpy(), ids.offsets.to_numpy(), ids.flatten().to_numpy())
+    except (OSError, pa.ArrowException, KeyError):
+        raise InputError(f"{path} is gone or damaged: refresh the corpus with --rebuild") from None
+
+
+def mask_vocabulary(tokenizer: Tokenizer, similar: SimilarWords | None = None) -> MaskVocabulary:
     """What masking has to know of this tokenizer."""
     # [UNK] too: nothing is learnt from predicting it
     special = [tokenizer.pad_id, tokenizer.unknown_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
-    return MaskVocabulary(tokenizer.mask_id, np.array(special), tokenizer.replacement_ids())
+    return MaskVocabulary(
+        tokenizer.vocab_size, tokenizer.mask_id, np.array(special), tokenizer.replacement_ids(), similar
+    )
 
 
-def write_table(table: pa.Table, folder: Path, content: str) -> Path:
-    """Write a table durably as `folder/<hash>.parquet`; the name is made from `content`, a digest of what it
+def write_table(table: pa.Table, folder: Path, content: str, *, prefix: str = "") -> Path:
+    """Write a table durably as `folder/<prefix><hash>.parquet`; the hash is of `content`, a digest of what it
     holds.
     """
-    path = folder / f"{content[:16]}.parquet"
+    path = folder / f"{prefix}{content[:16]}.parquet"
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", row_group_size=ROW_GROUP)
     return path

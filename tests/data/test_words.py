@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.instances import tokenize_document
-from data.segmentation import split_words
+from data.instances import tokenize_documents
+from data.records import InputError
+from data.segmentation import Segmenter
 from tests.conftest import sample_sentences
+from tests.data.helpers import SEGMENTER
 
 MIXED = [
     "用iPhone15拍照，很好。",
@@ -25,13 +27,73 @@ sentences = st.sampled_from(sample_sentences() + MIXED)
 
 @given(sentences)
 def test_words_concatenate_to_the_sentence(sentence):
-    assert "".join(split_words(sentence)) == sentence
+    assert "".join(SEGMENTER.split(sentence)) == sentence
+
+
+# what real text is made of: Han characters common and rare, letters, digits, signs, repetitions
+fragments = st.sampled_from(
+    [
+        "差评",
+        "赞",
+        "语言模型",
+        "C++",
+        "AT&T",
+        "v1.15.0",
+        "2020-2035",
+        "_",
+        "--",
+        "%",
+        "3.5%",
+        "𠮷",
+        "鿖",
+        "γ射线",
+        "T恤",
+    ]
+)
+texts = st.lists(fragments | sentences | st.text(max_size=3), max_size=12).map("".join)
+
+
+@given(texts)
+def test_words_are_jiebas(text):
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+
+
+@given(st.sampled_from("差评赞好哈一"), st.integers(1, 60), st.sampled_from(["", "评", "的", "茶"]))
+def test_words_are_jiebas_where_a_pattern_repeats(character, count, tail):
+    text = character * count + tail
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+
+
+def test_a_users_words_are_found_as_jieba_finds_them(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("语言模型 100 n\n炒青法\n茶A级\n冻顶乌龙 3\n", encoding="utf-8")
+    theirs = jieba.Tokenizer()
+    theirs.load_userdict(str(path))
+    ours = Segmenter([path])
+    for text in [*sample_sentences(), "继续预训练语言模型", "这是茶A级，用炒青法做的冻顶乌龙茶。"]:
+        assert ours.split(text) == theirs.lcut(text)
+    assert "语言模型" in ours.split("继续预训练语言模型")
+
+
+def test_a_dictionary_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("词\n词 3 n 多余\n", encoding="utf-8")
+    with pytest.raises(InputError, match="words.txt line 2"):
+        Segmenter([path])
+    with pytest.raises(InputError, match="nowhere.txt cannot be read"):
+        Segmenter([tmp_path / "nowhere.txt"])
+
+
+def tokenize(text, lines, tokenizer, max_piece):
+    lengths = np.array([len(word) for word in SEGMENTER.split(text)])
+    return tokenize_documents(["0" * 16], text, lengths, np.array([lines]), tokenizer, max_piece)
 
 
 @given(st.lists(sentences, min_size=1, max_size=5))
 def test_word_starts_agree_with_jieba_on_han_runs(tokenizer, lines):
-    document = tokenize_document("0", [split_words(line) for line in lines], tokenizer, 10_000)
-    ids, starts = tokenizer.encode("\n".join(lines))
+    text = "".join(f"{line}\n" for line in lines)
+    document = tokenize(text, len(lines), tokenizer, 10_000)
+    ids, starts = tokenizer.encode(text)
     assert document.input_ids.tolist() == ids.tolist()
     flag_at = dict(zip(starts.tolist(), document.word_starts.tolist(), strict=True))
     begin = 0
@@ -71,7 +133,7 @@ def test_special_tokens_in_the_text_are_text(tokenizer):
 @pytest.mark.parametrize("max_piece", [8, 20])
 def test_a_long_sentence_is_cut_without_losing_a_token(tokenizer, max_piece):
     sentence = "，".join(sample_sentences()[:6])
-    document = tokenize_document("0", [split_words(sentence)], tokenizer, max_piece)
+    document = tokenize(f"{sentence}\n", 1, tokenizer, max_piece)
     assert document.pieces[0] == 0 and document.pieces[-1] == len(document.input_ids)
     assert np.diff(document.pieces).max() <= max_piece
     assert document.word_starts[document.pieces[1:-1]].all()

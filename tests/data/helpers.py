@@ -1,0 +1,23 @@
+"""Real text as the stages hand it on."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from data.instances import TokenizedDocuments, tokenize_documents
+from data.records import document_id
+from data.segmentation import Segmenter
+from data.sentences import split_sentences
+
+SEGMENTER = Segmenter()
+
+
+def tokenize_texts(texts: Sequence[str], tokenizer, max_piece: int) -> TokenizedDocuments:
+    """Cleaned texts, split into sentences and words, tokenised."""
+    documents = [split_sentences(text) for text in texts]
+    joined = "".join(f"{sentence}\n" for sentences in documents for sentence in sentences)
+    lengths = np.array([len(word) for word in SEGMENTER.split(joined)], dtype=np.int64)
+    counts = np.array([len(sentences) for sentences in documents])
+    return tokenize_documents(
+        [document_id(text) for text in texts], joined, lengths, counts, tokenizer, max_piece
+    )
