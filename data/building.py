@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data.assignment import Piece
@@ -38,6 +39,7 @@ DOCUMENTS = pa.schema(
         ("source_uri", pa.string()),
         ("text", pa.string()),  # sentences joined by line ends
         ("words", pa.list_(pa.list_(pa.string()))),  # of each sentence; joined they are the sentence
+        ("word_count", pa.int64()),
     ]
 )
 _BATCH_CHARACTERS = 1 << 18  # worked on at once
@@ -93,7 +95,9 @@ def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus
     doc_ids: list[str] = []
     tables: list[pa.Table] = []
     usable = characters = words = sentences = 0
-    for batch in _batches(Path(piece.assigned_path), segmenter(rules.dictionaries)):
+    words_of = segmenter(rules.dictionaries)
+    for batch_rows in _batches(Path(piece.assigned_path)):
+        batch = _segment(batch_rows, words_of)
         documents = tokenize_documents(
             batch.doc_ids,
             batch.text,
@@ -156,28 +160,60 @@ def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus
     )
 
 
-def _batches(path: Path, words_of: Segmenter) -> Iterator[SegmentedDocuments]:
-    """The documents of an assigned file, some at a time; segmented here unless they already are."""
+def _batches(path: Path) -> Iterator[list[dict]]:
+    """The documents of an assigned file, some at a time."""
     rows: list[dict] = []
     size = 0
-    for arrow_batch in pq.ParquetFile(path).iter_batches(batch_size=256):
-        for row in arrow_batch.to_pylist():
+    for table in _assigned(path):
+        for row in table.to_pylist():
             rows.append(row)
             size += sum(map(len, row["sentences"] if "sentences" in row else chain(*row["words"])))
             if size >= _BATCH_CHARACTERS:
-                yield _segment(rows, words_of)
+                yield rows
                 rows, size = [], 0
     if rows:
-        yield _segment(rows, words_of)
+        yield rows
+
+
+def read_pieces(paths: Sequence[Path]) -> Iterator[str]:
+    """The text of the documents in assigned files, some at a time; a line end after each sentence."""
+    for path in paths:
+        for rows in _batches(path):
+            yield _text(rows)
+
+
+def _text(rows: Sequence[dict]) -> str:
+    if "words" in rows[0]:
+        return "".join([word for row in rows for sentence in row["words"] for word in (*sentence, "\n")])
+    return "\n".join([sentence for row in rows for sentence in row["sentences"]]) + "\n"
+
+
+def _assigned(path: Path) -> Iterator[pa.Table]:
+    """Rows of an assigned file, some at a time: its own, or the staged ones it names."""
+    file = pq.ParquetFile(path)
+    if "words" in file.schema_arrow.names:
+        for batch in file.iter_batches(batch_size=256):
+            yield pa.Table.from_batches([batch])
+        return
+    named = file.read()
+    for staged in named["staged_path"].unique().to_pylist():
+        rows = named.filter(pc.equal(named["staged_path"], staged))["staged_row"].to_numpy()
+        source = pq.ParquetFile(staged)
+        first = 0
+        for group in range(source.num_row_groups):
+            end = first + source.metadata.row_group(group).num_rows
+            here = rows[np.searchsorted(rows, first) : np.searchsorted(rows, end)]
+            if len(here):
+                yield source.read_row_group(group).take(pa.array(here - first))
+            first = end
 
 
 def _segment(rows: Sequence[dict], words_of: Segmenter) -> SegmentedDocuments:
+    text = _text(rows)
     if "words" in rows[0]:
         words = [word for row in rows for sentence in row["words"] for word in (*sentence, "\n")]
-        text = "".join(words)
         sentences = [len(row["words"]) for row in rows]
     else:
-        text = "\n".join([sentence for row in rows for sentence in row["sentences"]]) + "\n"
         words = words_of.split(text)
         sentences = [len(row["sentences"]) for row in rows]
     return SegmentedDocuments(
@@ -224,7 +260,9 @@ def _documents_table(batch: SegmentedDocuments) -> pa.Table:
     per_line = np.flatnonzero(is_line_end) - np.arange(len(line_ends))
     lines = list_column(words, np.concatenate([[0], per_line]))
     nested = list_column(lines, np.concatenate([[0], np.cumsum(batch.sentences)]))
-    return pa.table([batch.doc_ids, batch.source_uris, texts, nested], schema=DOCUMENTS)
+    words_before = np.concatenate([[0], per_line[np.cumsum(batch.sentences) - 1]])
+    counts = pa.array(np.diff(words_before), pa.int64())
+    return pa.table([batch.doc_ids, batch.source_uris, texts, nested, counts], schema=DOCUMENTS)
 
 
 def _concatenate(parts: Sequence[Instances]) -> Instances:

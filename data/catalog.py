@@ -21,46 +21,60 @@ from data.records import InputError
 from data.shards import Shard
 from data.workspace import Workspace
 
-CATALOG_VERSION = 1
+CATALOG_VERSION = 2
 
 SCHEMA = """
 create table meta (catalog_version integer not null, root varchar not null);
 create table corpora (
-    corpus varchar primary key, tokenizer varchar not null, vocab_size integer not null, objective varchar not
-    null, max_seq_length integer not null, created_at timestamptz not null default now()); create table
-    versions ( corpus varchar not null, version integer not null, parent integer, recipe_hash varchar not
-    null, recipe json not null, sop boolean not null, documents bigint not null, characters bigint not null,
+    corpus varchar primary key, tokenizer varchar not null, vocab_size integer not null,
+    objective varchar not null, max_seq_length integer not null,
+    created_at timestamptz not null default now());
+create table versions (
+    corpus varchar not null, version integer not null, parent integer, recipe_hash varchar not null,
+    recipe json not null, sop boolean not null, documents bigint not null, characters bigint not null,
     words bigint not null, sentences bigint not null, instances bigint not null, tokens bigint not null,
-    index_path varchar not null, created_at timestamptz not null default now(), status varchar not null,
-    primary key (corpus, version)); create table sources ( corpus varchar not null, version integer not null,
-    position integer not null, uri varchar not null, size bigint not null, sha256 varchar not null,
-    listing_path varchar not null, primary key (corpus, version, uri)); create table shards ( path varchar
-    primary key, corpus varchar not null, sha256 varchar not null, documents_path varchar not null,
-    documents_sha256 varchar not null, instances bigint not null, tokens bigint not null, documents bigint not
-    null, characters bigint not null, words bigint not null, sentences bigint not null, length_histogram
-    integer[] not null, recipe_hash varchar not null, created_at timestamptz not null default now()); create
-    table version_shards ( corpus varchar not null, version integer not null, position integer not null, path
-    varchar not null, primary key (corpus, version, position)); create table funnel ( corpus varchar not null,
-    version integer not null, step integer not null, stage varchar not null, unit varchar not null, "in"
-    bigint not null, "out" bigint not null, reason varchar, count bigint not null); create table
-    pretraining_runs ( run varchar primary key, corpus varchar not null, version integer not null, init
-    varchar not null, settings json not null, status varchar not null, steps integer not null, tokens bigint
-    not null, metrics json, created_at timestamptz not null default now(), finished_at timestamptz); create
-    table checkpoints ( run varchar not null, step integer not null, path varchar not null, sha256 varchar not
-    null, mlm_loss double, mlm_accuracy double, sop_accuracy double, created_at timestamptz not null default
-    now(), primary key (run, step)); create table evaluations ( run varchar not null, task varchar not null,
-    model varchar not null, seed integer not null, learning_rate double not null, best_epoch integer not null,
-    dev_accuracy double not null, dev_macro_f1 double not null, test_accuracy double, test_macro_f1 double,
-    seconds double not null, created_at timestamptz not null default now(), primary key (run, model, seed));
+    index_path varchar not null, similar_words varchar, created_at timestamptz not null default now(),
+    status varchar not null, primary key (corpus, version));
+create table sources (
+    corpus varchar not null, version integer not null, position integer not null, uri varchar not null,
+    size bigint not null, sha256 varchar not null, listing_path varchar not null,
+    primary key (corpus, version, uri));
+create table shards (
+    path varchar primary key, corpus varchar not null, sha256 varchar not null,
+    documents_path varchar not null, documents_sha256 varchar not null, instances bigint not null,
+    tokens bigint not null, documents bigint not null, characters bigint not null, words bigint not null,
+    sentences bigint not null, length_histogram integer[] not null, recipe_hash varchar not null,
+    created_at timestamptz not null default now());
+create table version_shards (
+    corpus varchar not null, version integer not null, position integer not null, path varchar not null,
+    primary key (corpus, version, position));
+create table funnel (
+    corpus varchar not null, version integer not null, step integer not null, stage varchar not null,
+    unit varchar not null, "in" bigint not null, "out" bigint not null, reason varchar,
+    count bigint not null);
+create table pretraining_runs (
+    run varchar primary key, corpus varchar not null, version integer not null, init varchar not null,
+    settings json not null, status varchar not null, steps integer not null, tokens bigint not null,
+    metrics json, created_at timestamptz not null default now(), finished_at timestamptz);
+create table checkpoints (
+    run varchar not null, step integer not null, path varchar not null, sha256 varchar not null,
+    mlm_loss double, mlm_accuracy double, sop_accuracy double,
+    created_at timestamptz not null default now(), primary key (run, step));
+create table evaluations (
+    run varchar not null, task varchar not null, model varchar not null, seed integer not null,
+    learning_rate double not null, best_epoch integer not null, dev_accuracy double not null,
+    dev_macro_f1 double not null, test_accuracy double, test_macro_f1 double, seconds double not null,
+    created_at timestamptz not null default now(), primary key (run, model, seed));
 """
 
 # views of an empty workspace, so that every name of the catalog can be queried from the first day
 _EMPTY_VIEWS = {
     "documents": "null::varchar as doc_id, null::varchar as source_uri, null::bigint as chars, "
     "null::bigint as sentences, null::bigint as words, null::integer as first_version, "
-    "null::varchar as dropped_stage, null::varchar as dropped_reason",
+    "null::varchar as dropped_stage, null::varchar as dropped_reason, null::varchar as duplicate_of, "
+    "null::integer as guard_hits",
     "document_texts": "null::varchar as doc_id, null::varchar as source_uri, null::varchar as text, "
-    "null::varchar[][] as words",
+    "null::varchar[][] as words, null::bigint as word_count",
     "instances": "null::ubigint as instance_id, null::varchar as doc_id, null::usmallint[] as input_ids, "
     "null::usmallint as segment_b_start, null::boolean[] as word_starts, null::utinyint as sop_label, "
     "null::usmallint[] as masked_positions, null::usmallint[] as masked_input_ids, null::usmallint[] as "
@@ -82,6 +96,7 @@ class Version:
     instances: int
     tokens: int
     index_path: str
+    similar_words: str | None = None  # the table that "macbert" takes replacements from
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +148,11 @@ def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
             f"{CATALOG_VERSION}): "
             "upgrade jixu or use another workspace"
         )
+    if version < CATALOG_VERSION:
+        raise InputError(
+            f"{workspace.catalog} was written by an older jixu (catalog {version}, this one writes "
+            f"{CATALOG_VERSION}): refresh the corpora into a new workspace"
+        )
 
 
 def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
@@ -173,8 +193,8 @@ def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None
     """The current version of a corpus, or None if there is none."""
     rows = db.execute(
         "select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens, "
-        "index_path "
-        "from versions join corpora using (corpus) where corpus = ? order by version desc limit 1",
+        "index_path, similar_words from "
+        "versions join corpora using (corpus) where corpus = ? order by version desc limit 1",
         [corpus],
     ).fetchall()
     return Version(*rows[0]) if rows else None
@@ -236,37 +256,88 @@ def add_version(
     )
     totals = [sum(getattr(shard, name) for shard in shards) for name in ("characters", "words", "sentences")]
     db.execute(
-        "insert into versions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, now(), 'ready')",
+        "insert into versions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, now(), 'ready')",
         [corpus, number, parent, version.recipe_hash, json.dumps(recipe, ensure_ascii=False), version.sop]
-        + [version.documents, *totals, version.instances, version.tokens, version.index_path],
+        + [version.documents, *totals, version.instances, version.tokens]
+        + [version.index_path, version.similar_words],
     )
     _insert(
         db,
         "sources",
         [(corpus, number, i, s.uri, s.size, s.sha256, s.listing_path) for i, s in enumerate(sources)],
     )
-    known = {path for (path,) in db.execute("select path from shards where corpus = ?", [corpus]).fetchall()}
-    new = [shard for shard in shards if shard.path not in known]
-    if new:
-        db.executemany(
-            "insert into shards values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, now())",
-            [
-                (
-                    s.path,
-                    corpus,
-                    s.sha256,
-                    s.documents_path,
-                    s.documents_sha256,
-                    s.instances,
-                    s.tokens,
-                    s.documents,
-                )
-                + (s.characters, s.words, s.sentences, list(s.length_histogram), version.recipe_hash)
-                for s in new
-            ],
-        )
-    _insert(db, "version_shards", [(corpus, number, i, shard.path) for i, shard in enumerate(shards)])
+    _add_shards(db, version, shards)
     _insert(db, "funnel", [(corpus, number, *row) for row in funnel])
+
+
+def remove_versions(db: duckdb.DuckDBPyConnection, keep: int, *, dry_run: bool) -> list[tuple[str, int]]:
+    """Remove all but each corpus's `keep` newest versions and those that were trained on; returns which."""
+    old = db.execute(
+        """
+        select corpus, version from versions
+        qualify row_number() over (partition by corpus order by version desc) > ?
+        except select corpus, version from pretraining_runs order by all
+        """,
+        [keep],
+    ).fetchall()
+    if not dry_run:
+        for table in ("versions", "sources", "version_shards", "funnel"):
+            _delete_versions(db, table, old)
+        db.execute("delete from shards where path not in (select path from version_shards)")
+    return old
+
+
+def _delete_versions(db: duckdb.DuckDBPyConnection, table: str, versions: Sequence[tuple[str, int]]) -> None:
+    for corpus, version in versions:
+        db.execute(f"delete from {table} where corpus = ? and version = ?", [corpus, version])
+
+
+def used_files(db: duckdb.DuckDBPyConnection, without: Sequence[tuple[str, int]]) -> set[str]:
+    """Files of the workspace that versions use, those of some versions left out."""
+    rows = db.execute(
+        """
+        select corpus, version, path from version_shards
+        union all select corpus, version, documents_path from version_shards join shards using (corpus, path)
+        union all select corpus, version, listing_path from sources
+        union all select corpus, version, index_path from versions
+        union all select corpus, version, similar_words from versions where similar_words is not null
+        """
+    ).fetchall()
+    left_out = set(without)
+    return {path for corpus, version, path in rows if (corpus, version) not in left_out}
+
+
+def add_compacted(db: duckdb.DuckDBPyConnection, old: Version, new: Version, shards: Sequence[Shard]) -> None:
+    """Record a version that differs from an older one in nothing but how its instances are divided."""
+    corpus = old.corpus
+    db.execute(
+        "insert into versions select * replace (? as version, ? as parent, now() as created_at) "
+        "from versions where corpus = ? and version = ?",
+        [new.version, old.version, corpus, old.version],
+    )
+    for table in ("sources", "funnel"):
+        db.execute(
+            f"insert into {table} select * replace (? as version) from {table} "
+            "where corpus = ? and version = ?",
+            [new.version, corpus, old.version],
+        )
+    _add_shards(db, new, shards)
+
+
+def _add_shards(db: duckdb.DuckDBPyConnection, version: Version, shards: Sequence[Shard]) -> None:
+    corpus = version.corpus
+    known = {path for (path,) in db.execute("select path from shards where corpus = ?", [corpus]).fetchall()}
+    rows = [
+        (s.path, corpus, s.sha256, s.documents_path, s.documents_sha256, s.instances, s.tokens, s.documents)
+        + (s.characters, s.words, s.sentences, list(s.length_histogram), version.recipe_hash)
+        for s in shards
+        if s.path not in known
+    ]
+    if rows:
+        marks = ", ".join("?" * len(rows[0]))
+        db.executemany(f"insert into shards values ({marks}, now())", rows)
+    places = [(corpus, version.version, i, shard.path) for i, shard in enumerate(shards)]
+    _insert(db, "version_shards", places)
 
 
 def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple]) -> None:
@@ -330,3 +401,43 @@ def heal_views(workspace: Workspace) -> None:
     if moved:
         with write_catalog(workspace):
             pass
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command: `gc` and `compact`."""
+    import argparse
+    import sys
+    from pathlib import Path
+
+    from data.maintenance import collect_garbage, compact
+    from data.workspace import default_workspace
+
+    parser = argparse.ArgumentParser(prog="python -m data.catalog", description="Keep a workspace tidy.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    gc = commands.add_parser("gc", help="remove old versions, and files that no version uses")
+    gc.add_argument("--keep", type=int, default=1, help="newest versions of each corpus [%(default)s]")
+    gc.add_argument("--dry-run", action="store_true", help="say what would go, and remove nothing")
+    merge = commands.add_parser("compact", help="merge a corpus's small shards")
+    merge.add_argument("--corpus", required=True)
+    for command in (gc, merge):
+        command.add_argument("--workspace", default=str(default_workspace()), help="[%(default)s]")
+    given = parser.parse_args(arguments)
+    workspace = Workspace(Path(given.workspace))
+    try:
+        if given.command == "gc":
+            gone = collect_garbage(workspace, keep=given.keep, dry_run=given.dry_run)
+            done = "would go" if given.dry_run else "gone"
+            for corpus, version in gone.versions:
+                print(f"{corpus} version {version}")
+            print(f"{len(gone.versions)} version(s), {len(gone.files)} file(s), {gone.bytes:,} bytes {done}")
+        else:
+            version = compact(workspace, given.corpus)
+            print(f"{given.corpus} version {version.version}" if version else "nothing to merge")
+    except InputError as error:
+        print(f"catalog: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -13,7 +13,7 @@ from data.assignment import copy_to, file_list
 from data.files import replacing
 from data.shards import Shard
 
-STAGES = ("read", "clean", "filter", "deduplicate", "instances")
+STAGES = ("read", "clean", "filter", "guard", "deduplicate", "boilerplate", "instances")
 FunnelRow = tuple[int, str, str, int, int, str | None, int]  # step, stage, unit, in, out, reason, count
 
 
@@ -53,6 +53,16 @@ def funnel_rows(
         ):
             rows += [(step, stage, unit, int(before), int(after), *cause) for cause in lost or [(None, 0)]]
         documents, characters = documents_out, characters_out
+    for kind, count in db.execute(
+        "select entry.key, sum(entry.value)::bigint from (select unnest(map_entries(placeholders)) as entry "
+        "from listed) group by all order by all"
+    ).fetchall():
+        rows.append((STAGES.index("clean"), "clean", "placeholders", 0, 0, kind, count))
+    ((reported,),) = db.execute(
+        "select count(*) from listed where stage is null and guard_hits > 0"
+    ).fetchall()
+    if reported:
+        rows.append((STAGES.index("guard"), "guard", "kept", 0, 0, "in_evaluation_set", reported))
     unusable = (documents - documents_with_instances, characters - characters_with_instances)
     for unit, before, lost in zip(
         ("documents", "characters"), (documents, characters), unusable, strict=True
@@ -88,13 +98,12 @@ def write_index(
             db,
             f"""
             with counted as (
-                select doc_id, list_sum(list_transform(words, lambda sentence: len(sentence))) as words
-                from read_parquet({documents})),
+                select doc_id, word_count as words from read_parquet({documents})),
             previous as ({previous})
             select doc_id, source_uri, characters as chars, sentences::bigint as sentences,
                 case when stage is null then words end::bigint as words,
                 coalesce(first_version, {int(version)})::integer as first_version,
-                stage as dropped_stage, reason as dropped_reason
+                stage as dropped_stage, reason as dropped_reason, duplicate_of, guard_hits
             from listed left join counted using (doc_id) left join previous using (doc_id)
             order by position
             """,

@@ -15,16 +15,27 @@ import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Literal
 
+import duckdb
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
-from data.assignment import Assignment, Piece, assign, connect, has_order, list_documents
-from data.building import BuildingRules, build_shard
+from data.assignment import (
+    Assignment,
+    ListingRules,
+    Piece,
+    assign,
+    connect,
+    has_order,
+    list_documents,
+    longest_document,
+    quoted,
+    unstaged_sources,
+)
+from data.building import BuildingRules, build_shard, segmenter
 from data.catalog import (
     Source,
     Version,
@@ -35,45 +46,37 @@ from data.catalog import (
     version_sources,
     write_catalog,
 )
-from data.files import sha256, sync
+from data.contamination import make_guard
+from data.deduplication import ALGORITHM
+from data.files import TEMPORARY_SUFFIX, sha256, sync
+from data.filtering import read_blocklist
 from data.funnel import funnel_rows, write_index
+from data.lexicon import Word, corpus_words, write_dictionary
+from data.objectives import find_objective
 from data.reading import READING_VERSION, ReadingRules, read_source
+from data.recipe import RefreshSettings, SourceSpec, check_settings
 from data.records import InputError
-from data.shards import Shard
-from data.sources import TEXT_FORMATS, TextFormat, find_files
+from data.shards import Shard, write_similar_words
+from data.sources import TextFormat, find_files
+from data.storage import base_name, is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer
-from data.workspace import Workspace, check_name, default_workspace
+from data.workspace import Workspace
 
-BUILDING_VERSION = (
-    2  # of segmentation, tokenisation, instances and masks: a change of what they give raises it
-)
+BUILDING_VERSION = 2  # of words, tokens, instances and masks: a change of what they give raises it
 SHARD_CHARACTERS = 2_000_000  # of text to a shard
 
 
-@dataclass(frozen=True, kw_only=True)
-class RefreshSettings:
-    """What to refresh, from what, and how."""
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file to read."""
 
-    __pydantic_config__ = {"extra": "forbid"}
+    uri: str
+    text_format: TextFormat
+    text_field: str | None
 
-    corpus: str
-    sources: tuple[str, ...]
-    workspace: Path = field(default_factory=default_workspace)
-    tokenizer: str | None = (
-        None  # a vocabulary's path or name; None: the corpus's own, or the workspace's only one
-    )
-    objective: Literal["albert"] = "albert"
-    max_seq_length: int = 128
-    sop: Literal["auto", "on", "off"] = "auto"
-    text_format: TextFormat = "auto"
-    text_field: str | None = None
-    min_characters: int = 5
-    min_han_share: float = 0.3
-    mask_rate: float = 0.15
-    max_ngram: int = 3
-    copies: int = 1
-    seed: int = 0
-    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    @property
+    def name(self) -> str:
+        return base_name(self.uri)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Plan:
     """Everything a refresh needs to know, checked, before it touches a text."""
 
     settings: RefreshSettings
-    files: tuple[Path, ...]
+    files: tuple[SourceFile, ...]
     tokenizer_path: Path
     vocab_size: int
     recipe: dict[str, object]
@@ -108,6 +111,19 @@ class ReadSource:
 class Division:
     assignment: Assignment
     sop: bool
+    listed_path: str  # every document with its fate, staged
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a refresh would do."""
+
+    corpus: str
+    version: int | None  # the current one
+    recipe_changed: bool
+    read: tuple[str, ...]  # sources that are new or changed
+    unchanged: int
+    gone: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +132,7 @@ class RefreshResult:
     version: int
     is_new: bool  # False: nothing changed, this version was there before
     sop: bool
+    sop_reason: str  # why it is off; empty where it is on
     documents: int
     instances: int
     tokens: int
@@ -126,9 +143,8 @@ class RefreshResult:
 
 def plan(settings: RefreshSettings) -> Plan:
     """Check the settings and find the sources. Writes nothing; raises InputError for what cannot work."""
-    check_name(settings.corpus, "corpus")
-    _check_ranges(settings)
-    files = _find_all(settings.sources)
+    check_settings(settings)
+    files = _find_all(settings)
     workspace = Workspace(settings.workspace)
     current, sources, shards, corpus_tokenizer = None, [], [], None
     if workspace.catalog.is_file():
@@ -139,7 +155,7 @@ def plan(settings: RefreshSettings) -> Plan:
                 corpus_tokenizer = current.tokenizer
     tokenizer_path = _find_tokenizer(settings, workspace, corpus_tokenizer)
     tokenizer = load_tokenizer(tokenizer_path)
-    recipe = _recipe(settings, tokenizer_path)
+    recipe = _recipe(settings, files, tokenizer_path)
     recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     same_recipe = current is not None and current.recipe_hash == recipe_hash
     return Plan(
@@ -155,39 +171,16 @@ def plan(settings: RefreshSettings) -> Plan:
     )
 
 
-def _check_ranges(settings: RefreshSettings) -> None:
-    ranges = [
-        (
-            "max_seq_length",
-            settings.max_seq_length,
-            16,
-            512,
-        ),  # 512 positions: every public Chinese model's limit
-        ("min_characters", settings.min_characters, 1, 1_000_000),
-        ("min_han_share", settings.min_han_share, 0, 1),
-        ("mask_rate", settings.mask_rate, 0.01, 0.8),
-        ("max_ngram", settings.max_ngram, 1, 10),
-        ("copies", settings.copies, 1, 100),
-        ("seed", settings.seed, 0, 2**31),
-        ("workers", settings.workers, 1, 1024),
-    ]
-    for name, value, low, high in ranges:
-        if not low <= value <= high:
-            raise InputError(f"{name}={value}: it must be from {low} to {high}")
-    for name, value, known in (
-        ("sop", settings.sop, ("auto", "on", "off")),
-        ("text_format", settings.text_format, TEXT_FORMATS),
-        ("objective", settings.objective, ("albert",)),
-    ):
-        if value not in known:
-            raise InputError(f"{name}={value!r}: choose one of {', '.join(known)}")
-
-
-def _find_all(sources: Sequence[str]) -> list[Path]:
-    if not sources:
-        raise InputError("no source given: pass --source with a file, a folder or a glob")
-    files = [path for source in sources for path in find_files(source)]
-    return list({path.resolve(): path for path in files}.values())  # a file named twice is read once
+def _find_all(settings: RefreshSettings) -> list[SourceFile]:
+    files: dict[str, SourceFile] = {}
+    for source in settings.sources:
+        spec = source if isinstance(source, SourceSpec) else SourceSpec(path=source)
+        for uri in find_files(spec.path):
+            # a file named twice is read once
+            key = uri if is_remote(uri) else str(Path(uri).resolve())
+            text_format = spec.text_format or settings.text_format
+            files.setdefault(key, SourceFile(uri, text_format, spec.text_field or settings.text_field))
+    return list(files.values())
 
 
 def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: str | None) -> Path:
@@ -200,23 +193,74 @@ def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: 
         return find_tokenizer(trained[0], workspace.tokenizers)
     raise InputError(
         "no tokenizer given: pass --tokenizer with a vocab.txt or spiece.model (of the checkpoint you will "
-        "start from), "
-        "or train one with python -m flows.train_tokenizer"
+        "start from), or train one with python -m flows.train_tokenizer"
     )
 
 
-def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
-    """What the shards are a function of, beside the documents."""
-    asked = asdict(settings)
-    for name in ("corpus", "sources", "workspace", "tokenizer", "workers"):
+def _recipe(
+    settings: RefreshSettings, files: Sequence[SourceFile], tokenizer_path: Path
+) -> dict[str, object]:
+    """What the shards are a function of, beside the documents: files by their content, not by their place."""
+    if settings.guard.files:
+        make_guard(settings.guard.files, settings.guard.ngram)  # refuses what is no evaluation set
+    if settings.quality.blocklist:
+        read_blocklist(Path(settings.quality.blocklist))
+    if settings.dictionaries:
+        segmenter(settings.dictionaries)  # refuses what is no dictionary
+    contents = {
+        "tokenizer": sha256(tokenizer_path),
+        "guard": [sha256(Path(path)) for path in settings.guard.files],
+        "dictionaries": [sha256(Path(path)) for path in settings.dictionaries],
+        "blocklist": sha256(Path(settings.quality.blocklist)) if settings.quality.blocklist else None,
+    }
+    shown = replace(
+        settings,
+        guard=replace(settings.guard, files=()),
+        quality=replace(settings.quality, blocklist=None),
+        dictionaries=(),
+    )
+    asked = asdict(shown)
+    for name in ("corpus", "sources", "workspace", "tokenizer", "workers", "discover_words"):
         del asked[name]
-    versions = {"reading_version": READING_VERSION, "building_version": BUILDING_VERSION}
+    own = {f.name: [f.text_format, f.text_field] for f in files}
+    default = [settings.text_format, settings.text_field]
     return {
         **asked,
-        **versions,
-        "tokenizer_sha256": sha256(tokenizer_path),
+        "sources": {name: how for name, how in sorted(own.items()) if how != default},
+        "contents": contents,
+        "reading_version": READING_VERSION,
+        "building_version": BUILDING_VERSION,
+        "near_duplicates_by": ALGORITHM,
         "shard_characters": SHARD_CHARACTERS,
     }
+
+
+def preview(planned: Plan) -> Changes:
+    """What a refresh would read, going by the sources alone. Writes nothing."""
+    known = {source.uri: source.sha256 for source in planned.current_sources}
+    digests = {file.uri: size_and_digest(file.uri)[1] for file in planned.files}
+    return Changes(
+        planned.settings.corpus,
+        planned.current.version if planned.current else None,
+        planned.current is not None and not planned.current_shards,
+        tuple(uri for uri, digest in digests.items() if known.get(uri) != digest),
+        sum(known.get(uri) == digest for uri, digest in digests.items()),
+        tuple(sorted(set(known) - set(digests))),
+    )
+
+
+def describe_changes(changes: Changes) -> str:
+    """What a refresh would do, a line each."""
+    if changes.version is None:
+        lines = [f"{changes.corpus} is new: {len(changes.read)} source(s) would be read"]
+    elif changes.recipe_changed:
+        lines = [f"the recipe of {changes.corpus} changed: everything would be built anew"]
+    elif not changes.read and not changes.gone:
+        return f"nothing would change: {changes.corpus} version {changes.version} stands"
+    else:
+        lines = [f"{changes.corpus} version {changes.version}: {changes.unchanged} source(s) unchanged"]
+    lines += [f"  read  {uri}" for uri in changes.read] + [f"  gone  {uri}" for uri in changes.gone]
+    return "\n".join(lines)
 
 
 @contextmanager
@@ -226,7 +270,7 @@ def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(lock, timeout=0):
-            shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
+            _sweep(workspace, corpus)
             try:
                 yield
             finally:
@@ -237,71 +281,130 @@ def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
         ) from None
 
 
-def read(path: Path, plan: Plan) -> ReadSource:
-    """Read one source file, unless the current version read the same bytes with the same recipe."""
-    digest = sha256(path)
-    workspace, corpus = plan.workspace, plan.settings.corpus
-    uri = str(path)
-    known = next((s for s in plan.current_sources if s.uri == uri and s.sha256 == digest), None)
-    if known and (workspace.root / known.listing_path).is_file():
+def _sweep(workspace: Workspace, corpus: str) -> None:
+    """Remove what a killed refresh had not finished."""
+    shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
+    for folder in (workspace.shards(corpus), workspace.documents(corpus)):
+        for left in folder.glob(f"*{TEMPORARY_SUFFIX}"):
+            left.unlink(missing_ok=True)
+
+
+def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:
+    """Read one source, unless the current version read the same bytes with the same recipe.
+
+    `again`: its text is needed all the same.
+    """
+    size, digest = size_and_digest(file.uri)
+    workspace, settings = plan.workspace, plan.settings
+    known = next((s for s in plan.current_sources if s.uri == file.uri and s.sha256 == digest), None)
+    if known and (workspace.root / known.listing_path).is_file() and not again:
         return ReadSource(known, str(workspace.root / known.listing_path), None)
-    settings = plan.settings
     rules = ReadingRules(
-        text_format=settings.text_format,
-        text_field=settings.text_field,
-        min_characters=settings.min_characters,
-        min_han_share=settings.min_han_share,
+        text_format=file.text_format,
+        text_field=file.text_field,
+        cleaning=settings.cleaning,
+        quality=settings.quality,
+        duplicates=settings.duplicates,
+        guard=settings.guard,
     )
-    name = hashlib.sha256(f"{uri}\0{digest}\0{plan.recipe_hash}".encode()).hexdigest()[:16]
-    listing = workspace.staging(corpus) / f"listing-{name}.parquet"
-    staged = workspace.staging(corpus) / f"staged-{name}.parquet"
-    read_source(path, listing, staged, rules)
-    committed = workspace.relative(workspace.documents(corpus) / listing.name)
-    return ReadSource(Source(uri, path.stat().st_size, digest, committed), str(listing), str(staged))
+    name = hashlib.sha256(f"{file.uri}\0{digest}\0{plan.recipe_hash}".encode()).hexdigest()[:16]
+    staging = workspace.staging(settings.corpus)
+    listing, staged = staging / f"listing-{name}.parquet", staging / f"staged-{name}.parquet"
+    read_source(file.uri, listing, staged, rules)
+    committed = workspace.relative(workspace.documents(settings.corpus) / listing.name)
+    return ReadSource(Source(file.uri, size, digest, committed), str(listing), str(staged))
 
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     """Decide which shards stay and which are to be built. Raises InputError if no document can be used."""
-    workspace, corpus = plan.workspace, plan.settings.corpus
-    staging = workspace.staging(corpus)
-    listings = [Path(source.listing) for source in sources]
-    with connect(staging) as db:
-        list_documents(db, listings)
+    workspace, settings = plan.workspace, plan.settings
+    staging = workspace.staging(settings.corpus)
+    rules = ListingRules(
+        near_duplicates=settings.duplicates.near,
+        boilerplate_documents=settings.quality.boilerplate_documents,
+        max_boilerplate=settings.quality.max_boilerplate,
+    )
+    held = [(shard.path, workspace.root / shard.documents_path) for shard in plan.current_shards]
+    staged = [Path(source.staged_path) if source.staged_path else None for source in sources]
+    with connect(staging, settings.workers) as db:
+        list_documents(db, [Path(source.listing) for source in sources], rules, held)
         if not db.execute("select count(*) from listed where stage is null").fetchall()[0][0]:
             reasons = db.execute(
                 "select reason, count(*) from listed group by reason order by reason"
             ).fetchall()
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
-            raise InputError(
-                f"no document of {', '.join(plan.settings.sources)} can be used ({dropped}): "
-                "no version was made"
-            )
-        if plan.settings.sop != "auto":
-            sop = plan.settings.sop == "on"
-        else:  # decided once for a corpus and recipe: a change of mind would change every instance
-            sop = plan.current.sop if plan.current and plan.current_shards else has_order(db)
-        staged = [Path(source.staged_path) for source in sources if source.staged_path]
+            names = ", ".join(s if isinstance(s, str) else s.path for s in settings.sources)
+            raise InputError(f"no document of {names} can be used ({dropped}): no version was made")
+        present = [number for number, path in enumerate(staged) if path]
+        for number in unstaged_sources(db, present):
+            staged[number] = Path(read(plan.files[number], plan, again=True).staged_path)
+        sop = _decide_order(plan, db)
+        listed = staging / "listed.parquet"
         assignment = assign(db, plan.current_shards, workspace.root, staged, staging, SHARD_CHARACTERS)
-    return Division(assignment, sop)
+        db.execute(f"copy (from listed order by position) to {quoted(str(listed))} (format parquet)")
+    return Division(assignment, sop, str(listed))
 
 
-def build(piece: Piece, plan: Plan, sop: bool) -> Shard | None:
+def _decide_order(plan: Plan, db: duckdb.DuckDBPyConnection) -> bool:
+    """Whether instances get sentence order. Raises InputError where it is asked for and there is none."""
+    settings = plan.settings
+    possible = find_objective(settings.objective).sentence_order
+    if settings.sop == "on":
+        if not possible:
+            raise InputError(f"sop=on: the objective {settings.objective} has no sentence order")
+        if longest_document(db) < 2:
+            raise InputError(
+                "sop=on: every document is a single sentence, so there is no order to learn; "
+                "pass --sop off or auto"
+            )
+        return True
+    if settings.sop == "off" or not possible:
+        return False
+    # decided once for a corpus and recipe: a change of mind would change every instance
+    return plan.current.sop if plan.current and plan.current_shards else has_order(db)
+
+
+def find_similar(plan: Plan, division: Division) -> str | None:
+    """The table of similar words that the objective needs, if any: the corpus's own, or a new one."""
+    if not find_objective(plan.settings.objective).similar_words or not division.assignment.pieces:
+        return plan.current.similar_words if plan.current and plan.current_shards else None
+    if plan.current_shards and plan.current.similar_words:
+        return plan.current.similar_words
+    from data.similarity import train_similar_words
+
+    pieces = [Path(piece.assigned_path) for piece in division.assignment.pieces]
+    words_of = segmenter(plan.settings.dictionaries)
+    similar = train_similar_words(
+        pieces, words_of, load_tokenizer(plan.tokenizer_path), seed=plan.settings.seed
+    )
+    return plan.workspace.relative(write_similar_words(similar, plan.workspace.shards(plan.settings.corpus)))
+
+
+def build(piece: Piece, plan: Plan, sop: bool, similar: str | None = None) -> Shard | None:
     """Build one shard."""
     settings = plan.settings
     rules = BuildingRules(
         tokenizer_path=str(plan.tokenizer_path),
+        objective=settings.objective,
         max_seq_length=settings.max_seq_length,
         sop=sop,
         copies=settings.copies,
         seed=settings.seed,
         mask_rate=settings.mask_rate,
         max_ngram=settings.max_ngram,
+        max_predictions=settings.max_predictions,
+        dictionaries=settings.dictionaries,
+        similar_words=str(plan.workspace.root / similar) if similar else None,
     )
     return build_shard(piece, rules, plan.workspace, settings.corpus)
 
 
 def commit(
-    plan: Plan, sources: Sequence[ReadSource], division: Division, built: Sequence[Shard | None]
+    plan: Plan,
+    sources: Sequence[ReadSource],
+    division: Division,
+    built: Sequence[Shard | None],
+    similar: str | None = None,
 ) -> RefreshResult:
     """Record the new version in one transaction; where nothing changed, the current one stands."""
     settings, workspace, assignment = plan.settings, plan.workspace, division.assignment
@@ -320,7 +423,7 @@ def commit(
         and plan.current_shards == tuple(shards)
         and plan.current_sources == tuple(s.source for s in sources)
     ):
-        return _result(current, False, len(assignment.kept), 0, 0)
+        return _result(plan, current, False, len(assignment.kept), 0, 0)
     number = current.version + 1 if current else 1
     version = Version(
         corpus=settings.corpus,
@@ -334,9 +437,10 @@ def commit(
         tokens=sum(shard.tokens for shard in shards),
         index_path=workspace.relative(workspace.documents(settings.corpus))
         + f"/index-{plan.recipe_hash}-{number}.parquet",
+        similar_words=similar,
     )
-    with connect(workspace.staging(settings.corpus)) as db:
-        list_documents(db, [Path(source.listing) for source in sources])
+    with connect(workspace.staging(settings.corpus), settings.workers) as db:
+        db.execute(f"create view listed as from read_parquet({quoted(division.listed_path)})")
         write_index(
             db, workspace.root, version.index_path, number, shards, current.index_path if current else None
         )
@@ -362,12 +466,31 @@ def commit(
             funnel=funnel,
         )
     changed = len([shard for shard in built if shard])
-    return _result(version, True, len(assignment.kept), changed, assignment.removed_documents)
+    return _result(plan, version, True, len(assignment.kept), changed, assignment.removed_documents)
 
 
-def _result(version: Version, is_new: bool, kept: int, new: int, removed: int) -> RefreshResult:
+def _result(plan: Plan, version: Version, is_new: bool, kept: int, new: int, removed: int) -> RefreshResult:
+    settings = plan.settings
+    if version.sop:
+        reason = ""
+    elif not find_objective(settings.objective).sentence_order:
+        reason = f"{settings.objective} has none"
+    else:
+        reason = "as asked" if settings.sop == "off" else "the documents have no sentence order"
     counts = (version.documents, version.instances, version.tokens)
-    return RefreshResult(version.corpus, version.version, is_new, version.sop, *counts, new, kept, removed)
+    return RefreshResult(
+        version.corpus, version.version, is_new, version.sop, reason, *counts, new, kept, removed
+    )
+
+
+def discover(plan: Plan, result: RefreshResult) -> list[Word]:
+    """New words of the version a refresh made, written to the workspace as a dictionary."""
+    settings = plan.settings
+    words = corpus_words(
+        settings.workspace, result.corpus, dictionaries=settings.dictionaries, limit=settings.discover_words
+    )
+    write_dictionary(words, plan.workspace.lexicon(result.corpus, result.version))
+    return words
 
 
 def refresh(settings: RefreshSettings) -> RefreshResult:
@@ -375,12 +498,17 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
     plan(settings)  # refuses what cannot work before anything is written
     with locked(Workspace(settings.workspace), settings.corpus), worker_pool(settings.workers) as pool:
         planned = plan(settings)  # as things stand now that no other refresh changes them
-        reading = [pool.submit(read, path, planned) for path in planned.files]
+        reading = [pool.submit(read, file, planned) for file in planned.files]
         sources = [future.result() for future in tqdm(reading, "reading", unit="file", disable=None)]
         division = divide(planned, sources)
-        building = [pool.submit(build, piece, planned, division.sop) for piece in division.assignment.pieces]
+        similar = find_similar(planned, division)
+        pieces = division.assignment.pieces
+        building = [pool.submit(build, piece, planned, division.sop, similar) for piece in pieces]
         shards = [future.result() for future in tqdm(building, "building", unit="shard", disable=None)]
-        return commit(planned, sources, division, shards)
+        result = commit(planned, sources, division, shards, similar)
+    if settings.discover_words and result.is_new:
+        discover(planned, result)
+    return result
 
 
 @contextmanager

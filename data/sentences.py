@@ -9,27 +9,20 @@ import re
 ENDERS = "。！？!?；;…"
 CLOSERS = "”’」』）》】〕〉\"')]}"
 
+_closers = f"[{re.escape(CLOSERS)}]*"
+_ender = re.compile(f"[{ENDERS}]+{_closers}")
 # a Western full stop ends a sentence where a space or the line's end follows, except after an initial ("J.
 # Smith")
-_boundary = re.compile(
-    rf"(?:[{ENDERS}]+|(?<![A-Z])(?<=[^\W\d_])\.(?=[{re.escape(CLOSERS)}]*(?:\s|$)))[{re.escape(CLOSERS)}]*"
-)
-
-
-def split_line(line: str) -> list[str]:
-    """Sentences of one line, in order; joined they are the line without the spaces between sentences.
-
-    >>> split_line("他说：“下雨了。”然后走了！")
-    ['他说：“下雨了。”', '然后走了！']
-    """
-    sentences, start = [], 0
-    for boundary in _boundary.finditer(line):
-        sentences.append(line[start : boundary.end()].strip())
-        start = boundary.end()
-    sentences.append(line[start:].strip())
-    return [sentence for sentence in sentences if sentence]
+_full_stop = re.compile(rf"(?<![A-Z])(?<=[^\W\d_])\.(?={_closers}(?:\s|$)){_closers}")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences of a cleaned text. A line end is always a sentence end."""
-    return [sentence for line in text.split("\n") for sentence in split_line(line)]
+    """Sentences of a cleaned text, in order, without the spaces between them. A line end is always one's end.
+
+    >>> split_sentences("他说：“下雨了。”然后走了！")
+    ['他说：“下雨了。”', '然后走了！']
+    """
+    text = _ender.sub("\\g<0>\n", text)
+    if "." in text:
+        text = _full_stop.sub("\\g<0>\n", text)
+    return [sentence for sentence in map(str.strip, text.split("\n")) if sentence]

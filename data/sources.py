@@ -1,37 +1,39 @@
-"""Reading raw documents from files: plain text, JSONL, CSV/TSV and Parquet, each also as .gz or .zst.
+"""Reading raw documents: text, Markdown, HTML, JSON and JSONL, CSV and TSV, Parquet; compressed, in archives,
+or behind a URL.
 
-Nothing is read whole. What cannot be used is yielded as `Dropped` with its place and reason, never lost.
+Nothing is read whole but single pages. What cannot be used is yielded as `Dropped` with its place and
+reason, never lost.
 """
 
 from __future__ import annotations
 
 import csv
-import glob
-import gzip
 import io
 import json
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
-from pathlib import Path
 from typing import BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import zstandard
 
+from data.archives import COMPRESSIONS, DAMAGED, Part, one_line, open_parts, plain_name
 from data.decoding import SAMPLE_BYTES, decoded_lines, detect_encoding
+from data.markup import html_text, markdown_text, mdx_text
 from data.records import Dropped, InputError, RawDocument
+from data.storage import base_name, expand, open_binary, size_and_digest
 
 TextFormat = Literal["auto", "bert", "document"]
 TEXT_FORMATS = ("auto", "bert", "document")
 SUFFIXES = {
     ".txt": "text",
     ".text": "text",
-    ".md": "text",
-    ".html": "text",
-    ".htm": "text",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".mdx": "mdx",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "jsonl",
@@ -39,117 +41,128 @@ SUFFIXES = {
     ".tsv": "tsv",
     ".parquet": "parquet",
 }
-COMPRESSIONS = (".gz", ".zst")
+ARCHIVES = (".zip", ".tar")
 TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first that is there, unless one is named
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
 MAX_ROW_CHARACTERS = 32 << 20  # of a JSONL line
-MAX_EXPANSION = 200  # decompressed bytes to one compressed one; real text stays under 30
+MAX_PAGE_CHARACTERS = 8 << 20  # of a Markdown or HTML page, which is parsed whole
 STAGE = "read"
+_PAGES: dict[str, Callable[[str], str]] = {"markdown": markdown_text, "mdx": mdx_text, "html": html_text}
 
 
-def file_kind(path: Path) -> str | None:
+def file_kind(name: str) -> str | None:
     """How a file is read, by its name, or None if it is not supported."""
-    suffixes = [s.lower() for s in path.suffixes]
-    if suffixes and suffixes[-1] in COMPRESSIONS:
-        suffixes.pop()
-    return SUFFIXES.get(suffixes[-1]) if suffixes else None
+    name = plain_name(name).lower()
+    if name.endswith(ARCHIVES):
+        return "archive"
+    dot = name.rfind(".")
+    return SUFFIXES.get(name[dot:]) if dot >= 0 else None
 
 
-def find_files(source: str) -> list[Path]:
-    """Files a source names, in the order of their names: a file, a folder (searched through), or a glob.
+def find_files(source: str) -> list[str]:
+    """Files a source names, in the order of their names: a file, a folder (searched through), a glob, a URL.
 
-    Raises InputError when there is nothing to read.
+    A folder's files of other kinds are among them: reading one says that it is not supported. Raises
+    InputError when there is nothing to read.
     """
-    path = Path(source).expanduser()
-    if path.is_file():
-        if file_kind(path) is None:
-            raise InputError(f"{path}: not a supported input; supported are {_supported()}")
-        return [path]
-    if path.is_dir():
-        found = (p for p in path.rglob("*") if p.is_file())
-    else:
-        found = (Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file())
-    files = sorted(p for p in found if file_kind(p) is not None)
-    if not files:
-        what = "holds no file that can be read" if path.is_dir() else "does not exist"
-        raise InputError(f"source {source} {what}; supported are {_supported()}")
+    files = expand(source)
+    if not any(file_kind(base_name(uri)) for uri in files):
+        what = "not a supported input" if len(files) == 1 else "holds no file that can be read"
+        raise InputError(f"{source}: {what}; supported are {supported()}")
     return files
 
 
-def _supported() -> str:
-    return ", ".join(SUFFIXES) + ", each also with " + " or ".join(COMPRESSIONS)
-
-
-class _ExpansionLimit(io.RawIOBase):
-    """A decompressed stream that stops where a bomb would go on."""
-
-    def __init__(self, stream: BinaryIO, compressed_bytes: int):
-        self.stream = stream
-        self.left = max(compressed_bytes * MAX_EXPANSION, 1 << 24)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        content = self.stream.read(len(buffer))
-        self.left -= len(content)
-        if self.left < 0:
-            raise OSError(f"expands to more than {MAX_EXPANSION} times its size")
-        buffer[: len(content)] = content
-        return len(content)
-
-    def close(self) -> None:
-        self.stream.close()
-        super().close()
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[BinaryIO]:
-    """The decompressed bytes of a file, going by its first bytes and not by its name."""
-    with path.open("rb") as file:
-        magic = file.read(4)
-        file.seek(0)
-        if magic[:2] == b"\x1f\x8b":
-            yield io.BufferedReader(
-                _ExpansionLimit(gzip.GzipFile(fileobj=file), path.stat().st_size), 1 << 18
-            )
-        elif magic == b"\x28\xb5\x2f\xfd":
-            stream = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-            yield io.BufferedReader(_ExpansionLimit(stream, path.stat().st_size), 1 << 18)
-        else:
-            yield file
+def supported() -> str:
+    """What can be read, for an error."""
+    kinds, compressions, archives = (", ".join(names) for names in (SUFFIXES, COMPRESSIONS, ARCHIVES))
+    return f"{kinds}, each also with {compressions}, and {archives} archives of them"
 
 
 def read_documents(
-    path: Path, *, text_format: TextFormat = "auto", text_field: str | None = None
+    uri: str, *, text_format: TextFormat = "auto", text_field: str | None = None
 ) -> Iterator[RawDocument | Dropped]:
-    """Documents of one file in order, and what could not be read as `Dropped` with stage "read"."""
-    kind = file_kind(path)
+    """Documents of one source in order, and what could not be read as `Dropped` with stage "read"."""
+    uri = str(uri)
+    kind = file_kind(base_name(uri))
+    if kind is None:
+        yield Dropped(uri, STAGE, "not_supported", 0)
+        return
     try:
         if kind == "parquet":
-            yield from _read_parquet(path, text_field)
+            with open_binary(uri) as file:
+                yield from _read_parquet(uri, file, text_field)
             return
-        with _open(path) as file:
-            sample = file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
-            encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2)
-            if encoding is None:
-                reason = "empty_file" if not sample else "not_text"
-                yield Dropped(str(path), STAGE, reason, 0)
-                return
-            lines = decoded_lines(file, encoding)
-            if kind == "text":
-                yield from _read_text(path, lines, text_format)
-            elif kind == "jsonl":
-                yield from _read_jsonl(path, lines, text_field)
-            else:
-                yield from _read_table(path, lines, "\t" if kind == "tsv" else ",", text_field)
-    except (OSError, EOFError, zlib.error, zstandard.ZstdError, pa.ArrowException, csv.Error) as error:
+        size, _ = size_and_digest(uri) if "://" in uri else (_local_size(uri), "")
+        for part in open_parts(uri, size):
+            yield from _read_part(part, text_format, text_field)
+    except (*DAMAGED, pa.ArrowException) as error:
         # what was read before the damage is kept; the damage is a row of its own
-        yield Dropped(f"{path}#{_one_line(error)}", STAGE, "unreadable_file", 0)
+        yield Dropped(f"{uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:120] or type(error).__name__
+def _local_size(path: str) -> int:
+    with open(path, "rb") as file:
+        return file.seek(0, io.SEEK_END)
+
+
+def _read_part(
+    part: Part, text_format: TextFormat, text_field: str | None
+) -> Iterator[RawDocument | Dropped]:
+    kind = file_kind(part.name)
+    if part.file is None or kind is None or kind == "archive":
+        yield Dropped(part.uri, STAGE, part.refused or "not_supported", 0)
+        return
+    try:
+        if kind == "parquet":  # needs to be sought through: held in memory
+            yield from _read_parquet(part.uri, io.BytesIO(part.file.read()), text_field)
+            return
+        sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
+        encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2)
+        if encoding is None:
+            yield Dropped(part.uri, STAGE, "not_text" if sample else "empty_file", 0)
+            return
+        lines = decoded_lines(part.file, encoding)
+        if kind == "text":
+            yield from _read_text(part, lines, text_format)
+        elif kind == "jsonl":
+            yield from _read_jsonl(part.uri, lines, text_field)
+        elif kind in ("csv", "tsv"):
+            yield from _read_table(part.uri, lines, "\t" if kind == "tsv" else ",", text_field)
+        else:
+            yield from _read_page(part.uri, lines, _PAGES[kind])
+    except (*DAMAGED, pa.ArrowException, csv.Error) as error:
+        yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+
+
+def read_texts(uri: str) -> Iterator[str]:
+    """Every text of an evaluation file: of a table or JSON objects, each field that is text."""
+    uri = str(uri)
+    kind = file_kind(base_name(uri))
+    if kind not in ("csv", "tsv", "jsonl"):
+        for item in read_documents(uri, text_format="bert"):
+            if isinstance(item, RawDocument):
+                yield from item.text.split("\n")
+        return
+    for part in open_parts(uri, _local_size(uri)):
+        sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
+        encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2)
+        if encoding is None:
+            return
+        lines = decoded_lines(part.file, encoding)
+        if kind == "jsonl":
+            for value in _json_values(lines):
+                yield from _texts_in(value)
+        else:
+            for _, row in _table_rows(lines, "\t" if kind == "tsv" else ","):
+                yield from row
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(item)
 
 
 def _cut(text: str, uri: str) -> Iterator[RawDocument]:
@@ -174,10 +187,11 @@ def _is_bert_format(lines: list[str]) -> bool:
     return len(blocks) > 1 and written >= 2 * len([block for block in blocks if block.strip()])
 
 
-def _read_text(path: Path, lines: Iterator[str], text_format: TextFormat) -> Iterator[RawDocument]:
+def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Iterator[RawDocument]:
+    uri = part.uri
     if text_format == "auto":
         head = list(islice(lines, 2000))
-        text_format = "bert" if ".bert" in path.suffixes or _is_bert_format(head) else "document"
+        text_format = "bert" if ".bert." in part.name or _is_bert_format(head) else "document"
         lines = chain(head, lines)
     block: list[str] = []
     size, number, begin = 0, 0, 1
@@ -185,13 +199,26 @@ def _read_text(path: Path, lines: Iterator[str], text_format: TextFormat) -> Ite
         ends_document = text_format == "bert" and not line.strip()
         if ends_document or size > 4 * MAX_DOCUMENT_CHARACTERS:
             if block:
-                yield from _cut("\n".join(block), f"{path}#line={begin}")
+                yield from _cut("\n".join(block), f"{uri}#line={begin}")
             block, size, begin = [], 0, number + 1
         if not ends_document:
             block.append(line)
             size += len(line)
     if block or not number:
-        yield from _cut("\n".join(block), f"{path}#line={begin}" if text_format == "bert" else str(path))
+        yield from _cut("\n".join(block), f"{uri}#line={begin}" if text_format == "bert" else uri)
+
+
+def _read_page(
+    uri: str, lines: Iterator[str], text_of: Callable[[str], str]
+) -> Iterator[RawDocument | Dropped]:
+    page, size = [], 0
+    for line in lines:
+        page.append(line)
+        size += len(line) + 1
+        if size > MAX_PAGE_CHARACTERS:
+            yield Dropped(uri, STAGE, "page_too_long", size)
+            return
+    yield from _cut(text_of("\n".join(page)), uri)
 
 
 def _text_of(
@@ -206,37 +233,75 @@ def _text_of(
         yield from _cut(row[field], uri)
 
 
-def _read_jsonl(path: Path, lines: Iterator[str], text_field: str | None) -> Iterator[RawDocument | Dropped]:
+def _read_jsonl(uri: str, lines: Iterator[str], text_field: str | None) -> Iterator[RawDocument | Dropped]:
     head = list(islice(lines, 1))
-    if head and head[0].strip() in ("[", "[{"):  # a pretty-printed JSON array, whatever its name says
-        yield from _read_json_array(path, "\n".join(chain(head, lines)), text_field)
+    if head and _begins_value(head[0]):  # values over several lines, whatever the name says
+        try:
+            for number, value in enumerate(_json_values(chain(head, lines)), 1):
+                yield from _from_object(value, f"{uri}#item={number}", text_field, 0)
+        except (ValueError, RecursionError):
+            yield Dropped(f"{uri}#after the last good item", STAGE, "bad_json", 0)
         return
     for number, line in enumerate(chain(head, lines), 1):
         if not line.strip():
             continue
-        uri = f"{path}#line={number}"
+        place = f"{uri}#line={number}"
         if len(line) > MAX_ROW_CHARACTERS:
-            yield Dropped(uri, STAGE, "row_too_long", len(line))
+            yield Dropped(place, STAGE, "row_too_long", len(line))
             continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError):
-            yield Dropped(uri, STAGE, "bad_json", len(line))
+            yield Dropped(place, STAGE, "bad_json", len(line))
             continue
         # one line that is an array of objects: JSON written by a program
         items = row if isinstance(row, list) and any(isinstance(item, dict) for item in row) else [row]
         for item in items:
-            yield from _from_object(item, uri, text_field, len(line))
+            yield from _from_object(item, place, text_field, len(line))
 
 
-def _read_json_array(path: Path, content: str, text_field: str | None) -> Iterator[RawDocument | Dropped]:
-    try:
-        items = json.loads(content)
-    except (ValueError, RecursionError):
-        yield Dropped(str(path), STAGE, "bad_json", len(content))
-        return
-    for number, item in enumerate(items, 1):
-        yield from _from_object(item, f"{path}#item={number}", text_field, 0)
+def _begins_value(line: str) -> bool:
+    """Whether a JSON value begins on this line and does not end on it."""
+    return line.strip() in ("[", "[{", "{")
+
+
+def _json_values(lines: Iterator[str]) -> Iterator[object]:
+    """Values of a JSON array, or that stand one after the other, read as they come.
+
+    Raises ValueError or RecursionError where something is no JSON.
+    """
+    decoder = json.JSONDecoder()
+    text, wanted, in_array = "", 1 << 16, False
+    is_over = False
+    while not (is_over and not text.strip()):
+        block = []
+        size = len(text)
+        for line in lines:
+            block.append(line)
+            size += len(line) + 1
+            if size >= wanted:
+                break
+        else:
+            is_over = True
+        text = (text + "\n".join([*block, ""])).lstrip()
+        at = 0
+        if not in_array and text[:1] == "[" and text[1:].lstrip()[:1] in ("{", ""):
+            in_array, at = True, 1
+        while True:
+            while at < len(text) and (text[at].isspace() or text[at] in ",]"):
+                at += 1
+            if at == len(text):
+                break
+            try:
+                value, at = decoder.raw_decode(text, at)
+            except ValueError:
+                if is_over or len(text) - at > MAX_ROW_CHARACTERS:
+                    raise
+                break
+            yield value
+        text = text[at:]
+        # a value longer than what is held is looked at again only when twice as much is there
+        wanted = max(1 << 16, 2 * len(text))
 
 
 def _from_object(
@@ -248,32 +313,38 @@ def _from_object(
         yield Dropped(uri, STAGE, "not_an_object", size)
 
 
-def _read_table(
-    path: Path, lines: Iterator[str], delimiter: str, text_field: str | None
-) -> Iterator[RawDocument | Dropped]:
+def _table_rows(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows after the header, numbered as in the file."""
     if delimiter == "\t":  # no quoting in TSV: a quotation mark is a character of the text
         rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     else:
         rows = csv.reader((f"{line}\n" for line in lines), strict=True)
     csv.field_size_limit(MAX_DOCUMENT_CHARACTERS * 4)
-    header = next(rows, [])
-    for number, row in enumerate(rows, 2):
-        uri = f"{path}#row={number}"
+    return enumerate(rows, 1)
+
+
+def _read_table(
+    uri: str, lines: Iterator[str], delimiter: str, text_field: str | None
+) -> Iterator[RawDocument | Dropped]:
+    rows = _table_rows(lines, delimiter)
+    _, header = next(rows, (1, []))
+    for number, row in rows:
+        place = f"{uri}#row={number}"
         if len(row) == len(header):
-            yield from _text_of(dict(zip(header, row, strict=True)), uri, text_field, sum(map(len, row)))
+            yield from _text_of(dict(zip(header, row, strict=True)), place, text_field, sum(map(len, row)))
         elif row:
-            yield Dropped(uri, STAGE, "wrong_number_of_columns", sum(map(len, row)))
+            yield Dropped(place, STAGE, "wrong_number_of_columns", sum(map(len, row)))
 
 
-def _read_parquet(path: Path, text_field: str | None) -> Iterator[RawDocument | Dropped]:
-    file = pq.ParquetFile(path)
+def _read_parquet(uri: str, source: BinaryIO, text_field: str | None) -> Iterator[RawDocument | Dropped]:
+    file = pq.ParquetFile(source)
     names = file.schema_arrow.names
     field = text_field or next((name for name in TEXT_FIELDS if name in names), None)
     if field not in names:
-        yield Dropped(str(path), STAGE, "no_text_field", 0)
+        yield Dropped(uri, STAGE, "no_text_field", 0)
         return
     number = 0
     for batch in file.iter_batches(batch_size=1024, columns=[field]):
         for text in batch.column(0).to_pylist():
             number += 1
-            yield from _text_of({field: text}, f"{path}#row={number}", field, 0)
+            yield from _text_of({field: text}, f"{uri}#row={number}", field, 0)

@@ -150,13 +150,19 @@ class Statistics:
         """The tokenizer the corpus was made with."""
         return load_tokenizer(find_tokenizer(require_version(self.db, corpus).tokenizer))
 
-    def sentences(self, corpus: str) -> Iterator[str]:
-        """Every sentence of the corpus, a batch of documents at a time."""
+    def texts(self, corpus: str) -> Iterator[str]:
+        """Every document of the corpus, its sentences joined by line ends."""
+        require_version(self.db, corpus)
         cursor = self.db.cursor()
         cursor.execute("select text from document_texts where corpus = ?", [corpus])
         while rows := cursor.fetchmany(1000):
             for (text,) in rows:
-                yield from text.split("\n")
+                yield text
+
+    def sentences(self, corpus: str) -> Iterator[str]:
+        """Every sentence of the corpus."""
+        for text in self.texts(corpus):
+            yield from text.split("\n")
 
     def sample_instances(self, corpus: str, count: int = 5) -> list[dict[str, object]]:
         """Some instances as text, always the same ones: plain, masked, and with their SOP label."""

@@ -53,6 +53,10 @@ class Workspace:
         """Work in progress of a refresh; swept when the next one begins."""
         return self.root / "staging" / corpus
 
+    def lexicon(self, corpus: str, version: int) -> Path:
+        """The dictionary of new words found in a version."""
+        return self.root / "lexicons" / corpus / f"version-{version}.txt"
+
     def lock(self, name: str) -> Path:
         return self.root / "locks" / f"{name}.lock"
 

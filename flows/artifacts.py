@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from prefect import runtime
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
+from data.lexicon import Word
 from data.refresh import RefreshResult
 from data.statistics import Statistics, open_workspace
 
@@ -54,6 +55,15 @@ def publish_refresh(workspace: Path, result: RefreshResult) -> None:
         table,
         key=artifact_key("funnel", result.corpus),
         description=f"{result.corpus} version {result.version}: what went in and out of each stage",
+    )
+
+
+def publish_words(result: RefreshResult, words: list[Word]) -> None:
+    """New words as a table artifact, the best first."""
+    create_table_artifact(
+        [asdict(word) for word in words[:200]],
+        key=artifact_key("words", result.corpus),
+        description=f"{len(words)} new words of {result.corpus} version {result.version}",
     )
 
 

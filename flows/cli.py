@@ -26,44 +26,46 @@ def _integers(text: str) -> list[int]:
 
 
 def _add_refresh(add: Callable) -> None:
-    add("--corpus", required=True, help="name of the corpus in the workspace")
-    add("--source", action="append", required=True, help="file, folder or glob of raw text (repeatable)")
+    add("--corpus", help="name of the corpus in the workspace [the recipe's]")
+    add(
+        "--source",
+        action="append",
+        help="file, folder, glob or URL of raw text (repeatable) [the recipe's]",
+    )
+    add("--recipe", help="YAML file with these settings and more; what is given here goes before it")
     add(
         "--tokenizer",
         help="vocab.txt, spiece.model, folder, or name in the workspace [the corpus's, or the only one]",
     )
     add(
         "--objective",
-        default="albert",
-        choices=["albert"],
-        help="SOP and whole-word n-gram MLM [%(default)s]",
+        choices=["albert", "roberta", "macbert", "spanbert"],
+        help="what is masked and how [albert: SOP and whole-word n-grams]",
     )
-    add("--max-seq-length", type=int, default=128, help="tokens to an instance at most [%(default)s]")
-    add(
-        "--sop",
-        default="auto",
-        choices=["auto", "on", "off"],
-        help="sentence order; auto: where documents have one",
-    )
-    add(
-        "--text-format",
-        default="auto",
-        choices=["auto", "bert", "document"],
-        help="of .txt files [%(default)s]",
-    )
+    add("--max-seq-length", type=int, help="tokens to an instance at most [128]")
+    add("--sop", choices=["auto", "on", "off"], help="sentence order [auto: where documents have one]")
+    add("--text-format", choices=["auto", "bert", "document"], help="of .txt files [auto]")
     add("--text-field", help="field or column with the text [text, content, 正文 or 内容]")
-    add("--min-characters", type=int, default=5, help="shorter documents are dropped [%(default)s]")
+    add("--simplify", action="store_true", default=None, help="traditional to simplified characters")
     add(
-        "--min-han-share",
-        type=float,
-        default=0.3,
-        help="documents with less Chinese are dropped [%(default)s]",
+        "--scrub",
+        action="append",
+        help="url, email, id_card, bank_card or phone: put a placeholder (repeatable)",
     )
-    add("--mask-rate", type=float, default=0.15, help="share of tokens masked [%(default)s]")
-    add("--max-ngram", type=int, default=3, help="words masked together at most [%(default)s]")
-    add("--copies", type=int, default=1, help="times each document is cut into instances anew [%(default)s]")
-    add("--seed", type=int, default=0, help="[%(default)s]")
-    add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
+    add("--min-characters", type=int, help="shorter documents are dropped [5]")
+    add("--min-han-share", type=float, help="documents with less Chinese are dropped [0.3]")
+    add("--blocklist", help="file of words; documents with more than two are dropped")
+    add("--near-duplicates", help="likeness from which on a later document is dropped, or off [0.8]")
+    add("--guard", action="append", help="evaluation set to keep out of the corpus (repeatable)")
+    add("--guard-action", choices=["drop", "report"], help="for documents that hold text of one [drop]")
+    add("--dictionary", action="append", help="words of the field in jieba's format (repeatable)")
+    add("--mask-rate", type=float, help="share of tokens masked [0.15]")
+    add("--max-ngram", type=int, help="words masked together at most by albert [3]")
+    add("--copies", type=int, help="times each document is cut into instances anew [1]")
+    add("--seed", type=int, help="[0]")
+    add("--discover-words", type=int, metavar="N", help="list up to N new words of the corpus afterwards")
+    add("--workers", type=int, help="processes [one a core]")
+    add("--dry-run", action="store_true", help="say what would change, and change nothing")
 
 
 def _add_pretraining(add: Callable) -> None:
@@ -230,7 +232,11 @@ def run(command: str, arguments: Sequence[str]) -> int:
     parameters = vars(make_parser(command).parse_args(arguments))
     os.environ["JIXU_COMMAND"] = shlex.join(["python", "-m", f"flows.{command}", *arguments])
     try:
-        importlib.import_module("flows.settings").CHECKS[command](**parameters)
+        settings = importlib.import_module("flows.settings")
+        if parameters.get("dry_run"):
+            print(settings.preview_refresh(**parameters))
+            return 0
+        settings.CHECKS[command](**parameters)
         set_up_prefect(Path(parameters["workspace"]))
         module = importlib.import_module(f"flows.{command}")
         outcome = getattr(module, command)(**parameters)

@@ -4,7 +4,6 @@ from flows.cli import run_if_main
 
 run_if_main(__name__)
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from prefect import flow
@@ -12,73 +11,112 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from data import refresh
-from data.refresh import RefreshResult
+from data.refresh import Changes, RefreshResult
 from data.workspace import Workspace
-from flows.artifacts import publish_refresh
+from flows.artifacts import publish_refresh, publish_words
 from flows.settings import refresh_settings
 from flows.steps import step
 
 read_source = step("read-source", retries=1)
 build_shard = step("build-shard", retries=1)
 divide = step("divide")
+find_similar = step("similar-words")
 commit = step("commit")
+find_words = step("discover-words")
 
 
 @flow(
     name="refresh-corpus", flow_run_name="refresh {corpus}", task_runner=ThreadPoolTaskRunner(max_workers=32)
 )
 def refresh_corpus(
-    corpus: Annotated[str, Field(description="Name of the corpus in the workspace (语料名)")],
-    source: Annotated[list[str], Field(description="Files, folders or globs of raw text (原始文本)")],
+    corpus: Annotated[str | None, Field(description="Name of the corpus (语料名)")] = None,
+    source: Annotated[
+        list[str] | None, Field(description="Files, folders, globs or URLs of raw text (原始文本)")
+    ] = None,
+    recipe: Annotated[
+        str | None, Field(description="YAML file with settings (配方); what is set here goes before it")
+    ] = None,
     workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
     tokenizer: Annotated[
         str | None, Field(description="vocab.txt, spiece.model, or a name in the workspace")
     ] = None,
-    objective: Literal["albert"] = "albert",
-    max_seq_length: Annotated[int, Field(ge=16, le=512, description="Tokens to an instance at most")] = 128,
+    objective: Annotated[
+        Literal["albert", "roberta", "macbert", "spanbert"] | None,
+        Field(description="What is masked and how; albert if empty"),
+    ] = None,
+    max_seq_length: Annotated[
+        int | None, Field(ge=16, le=512, description="Tokens to an instance at most; 128 if empty")
+    ] = None,
     sop: Annotated[
-        Literal["auto", "on", "off"], Field(description="Sentence-order prediction (句序预测)")
-    ] = "auto",
-    text_format: Literal["auto", "bert", "document"] = "auto",
+        Literal["auto", "on", "off"] | None, Field(description="Sentence-order prediction (句序预测)")
+    ] = None,
+    text_format: Literal["auto", "bert", "document"] | None = None,
     text_field: Annotated[str | None, Field(description="Field or column with the text")] = None,
-    min_characters: Annotated[int, Field(ge=1)] = 5,
-    min_han_share: Annotated[float, Field(ge=0, le=1)] = 0.3,
-    mask_rate: Annotated[float, Field(ge=0.01, le=0.8)] = 0.15,
-    max_ngram: Annotated[int, Field(ge=1, le=10)] = 3,
-    copies: Annotated[int, Field(ge=1, le=100)] = 1,
-    seed: int = 0,
+    simplify: Annotated[bool | None, Field(description="Traditional to simplified (繁体转简体)")] = None,
+    scrub: Annotated[
+        list[Literal["url", "email", "id_card", "bank_card", "phone"]] | None,
+        Field(description="Personal data to put placeholders for (脱敏)"),
+    ] = None,
+    min_characters: Annotated[int | None, Field(ge=1)] = None,
+    min_han_share: Annotated[float | None, Field(ge=0, le=1)] = None,
+    blocklist: Annotated[str | None, Field(description="File of words (屏蔽词)")] = None,
+    near_duplicates: Annotated[
+        str | None, Field(description="Likeness from which on a later document is dropped (近似去重), or off")
+    ] = None,
+    guard: Annotated[
+        list[str] | None, Field(description="Evaluation sets to keep out of the corpus (评测集防泄漏)")
+    ] = None,
+    guard_action: Literal["drop", "report"] | None = None,
+    dictionary: Annotated[list[str] | None, Field(description="Words of the field (用户词典)")] = None,
+    mask_rate: Annotated[float | None, Field(ge=0.01, le=0.8)] = None,
+    max_ngram: Annotated[int | None, Field(ge=1, le=10)] = None,
+    copies: Annotated[int | None, Field(ge=1, le=100)] = None,
+    seed: int | None = None,
+    discover_words: Annotated[
+        int | None, Field(ge=0, description="New words to list after a new version (新词发现)")
+    ] = None,
     workers: Annotated[int | None, Field(ge=1, description="Processes; all cores if empty")] = None,
-) -> RefreshResult:
+    dry_run: Annotated[bool, Field(description="Only say what would change")] = False,
+) -> RefreshResult | Changes:
     """Turn raw text into a new version of a corpus, or none if nothing changed."""
-    settings = refresh_settings(**locals())
-    refresh.plan(settings)  # refuses what cannot work before anything is written
-    place = Workspace(settings.workspace)
-    with refresh.locked(place, corpus), refresh.worker_pool(settings.workers) as pool:
+    settings = refresh_settings(**{name: value for name, value in locals().items() if name != "dry_run"})
+    planned = refresh.plan(settings)  # refuses what cannot work before anything is written
+    if dry_run:
+        return refresh.preview(planned)
+    place, name = Workspace(settings.workspace), settings.corpus
+    with refresh.locked(place, name), refresh.worker_pool(settings.workers) as pool:
         plan = refresh.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
-            read_source.submit(path.name, lambda path=path: pool.submit(refresh.read, path, plan).result())
-            for path in plan.files
+            read_source.submit(file.name, lambda file=file: pool.submit(refresh.read, file, plan).result())
+            for file in plan.files
         ]
         sources = [future.result() for future in reading]
-        division = divide(corpus, lambda: refresh.divide(plan, sources))
+        division = divide(name, lambda: refresh.divide(plan, sources))
+        similar = find_similar(name, lambda: refresh.find_similar(plan, division))
+        pieces = division.assignment.pieces
         building = [
             build_shard.submit(
-                f"{corpus} {piece.number + 1}/{len(division.assignment.pieces)}",
-                lambda piece=piece: pool.submit(refresh.build, piece, plan, division.sop).result(),
+                f"{name} {piece.number + 1}/{len(pieces)}",
+                lambda piece=piece: pool.submit(refresh.build, piece, plan, division.sop, similar).result(),
             )
-            for piece in division.assignment.pieces
+            for piece in pieces
         ]
         shards = [future.result() for future in building]
-        result = commit(corpus, lambda: refresh.commit(plan, sources, division, shards))
-    publish_refresh(Path(workspace), result)
+        result = commit(name, lambda: refresh.commit(plan, sources, division, shards, similar))
+    publish_refresh(settings.workspace, result)
+    if settings.discover_words and result.is_new:
+        words = find_words(name, lambda: refresh.discover(plan, result))
+        publish_words(result, words)
     return result
 
 
-def describe(result: RefreshResult) -> str:
+def describe(result: RefreshResult | Changes) -> str:
     """What a person wants to know of the result."""
+    if isinstance(result, Changes):
+        return refresh.describe_changes(result)
     what = f"{result.corpus} version {result.version}"
     counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
-    order = "on" if result.sop else "off (the documents have no sentence order)"
+    order = "on" if result.sop else f"off ({result.sop_reason})"
     if not result.is_new:
         return f"nothing changed: {what} stands ({counts})"
     return (

@@ -6,18 +6,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import yaml
 
 from data.catalog import Version, read_catalog, require_version, version_shards
+from data.cleaning import CleaningRules
+from data.contamination import GuardRules
+from data.deduplication import DuplicateRules
 from data.files import sha256
+from data.filtering import QualityRules
+from data.recipe import RefreshSettings, load_recipe
 from data.records import InputError
-from data.refresh import RefreshSettings, plan
+from data.refresh import describe_changes, plan, preview
 from data.sources import find_files
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name
@@ -30,13 +34,53 @@ if TYPE_CHECKING:
 # albert is imported where it is used: it takes seconds
 
 
-def refresh_settings(
-    source: Sequence[str], workspace: str, workers: int | None = None, **same: object
-) -> RefreshSettings:
-    """The settings of refresh-corpus."""
-    return RefreshSettings(
-        sources=tuple(source), workspace=Path(workspace), workers=workers or os.cpu_count() or 1, **same
-    )
+# parameters that are part of a group of settings
+_GROUPED = {
+    "simplify": "cleaning.simplify",
+    "scrub": "cleaning.scrub",
+    "min_characters": "quality.min_characters",
+    "min_han_share": "quality.min_han_share",
+    "blocklist": "quality.blocklist",
+    "near_duplicates": "duplicates.near",
+    "guard": "guard.files",
+    "guard_action": "guard.action",
+}
+_GROUPS = {
+    "cleaning": CleaningRules,
+    "quality": QualityRules,
+    "duplicates": DuplicateRules,
+    "guard": GuardRules,
+}
+
+
+def refresh_settings(workspace: str, recipe: str | None = None, **given: object) -> RefreshSettings:
+    """The settings of refresh-corpus: a recipe's, with those given in their place. None: not given."""
+    settings = load_recipe(Path(recipe)) if recipe else {}
+    names = {"source": "sources", "dictionary": "dictionaries"}
+    for name, value in given.items():
+        if value is None or value == []:
+            continue
+        value = tuple(value) if isinstance(value, list) else value
+        if name not in _GROUPED:
+            settings[names.get(name, name)] = value
+            continue
+        group, part = _GROUPED[name].split(".")
+        if name == "near_duplicates":
+            value = _likeness(value)
+        settings[group] = replace(settings.get(group, _GROUPS[group]()), **{part: value})
+    if "corpus" not in settings:
+        raise InputError("no corpus named: pass --corpus, or a --recipe that names one")
+    settings.setdefault("sources", ())
+    return RefreshSettings(workspace=Path(workspace), **settings)
+
+
+def _likeness(text: str | float) -> float | None:
+    if text == "off":
+        return None
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"near_duplicates={text!r}: a likeness from 0.6 to 1, or off") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +200,7 @@ def fine_tune_settings(
     )
 
 
-def tokenizer_sources(corpus: str | None, source: Sequence[str], workspace: str) -> list[Path] | Version:
+def tokenizer_sources(corpus: str | None, source: Sequence[str], workspace: str) -> list[str] | Version:
     """What train-tokenizer learns from: raw files, or the current version of a corpus."""
     if bool(corpus) == bool(source):
         raise InputError("give either --corpus or --source to learn a vocabulary from")
@@ -166,8 +210,13 @@ def tokenizer_sources(corpus: str | None, source: Sequence[str], workspace: str)
     return [path for one in source for path in find_files(one)]
 
 
-def _check_refresh(**parameters: object) -> None:
+def _check_refresh(dry_run: bool = False, **parameters: object) -> None:
     plan(refresh_settings(**parameters))
+
+
+def preview_refresh(dry_run: bool, **parameters: object) -> str:
+    """What a refresh would do, for people."""
+    return describe_changes(preview(plan(refresh_settings(**parameters))))
 
 
 def _check_pretraining(**parameters: object) -> None:

@@ -47,11 +47,10 @@ def train_tokenizer(
     return TokenizerOutcome(folder, kind, tokenizer.vocab_size)
 
 
-def iterate_sentences(sources: list[Path] | Version, workspace: str) -> Iterator[str]:
+def iterate_sentences(sources: list[str] | Version, workspace: str) -> Iterator[str]:
     """Cleaned sentences of raw files, or of a corpus's current version."""
     if isinstance(sources, list):
-        for path in sources:
-            yield from read_sentences(path)
+        yield from read_sentences(sources)
         return
     with open_workspace(workspace) as statistics:
         yield from statistics.sentences(sources.corpus)

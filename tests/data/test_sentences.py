@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.sentences import split_line, split_sentences
+from data.sentences import split_sentences
 from tests.conftest import sample_texts
 
 
@@ -17,7 +17,7 @@ from tests.conftest import sample_texts
     ],
 )
 def test_enders_and_closing_marks_stay_with_their_sentence(line, sentences):
-    assert split_line(line) == sentences
+    assert split_sentences(line) == sentences
 
 
 @given(st.sampled_from(sample_texts()))

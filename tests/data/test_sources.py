@@ -1,6 +1,15 @@
+import bz2
 import gzip
+import io
 import json
+import lzma
+import tarfile
+import threading
+import zipfile
 from collections import Counter
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,6 +20,7 @@ from hypothesis import strategies as st
 
 from data.records import Dropped, InputError, RawDocument
 from data.sources import find_files, read_documents
+from data.storage import base_name, size_and_digest
 
 FIRST, SECOND = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。"
 BERT = "第一篇讲采茶。\n要趁早上采。\n\n第二篇讲炒茶。\n锅要烧热。\n"
@@ -36,13 +46,154 @@ def content(kind):
     return BERT.encode()
 
 
-@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst", ".bz2", ".xz"])
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "txt"])
 def test_every_format_gives_its_documents(tmp_path, kind, compression):
-    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[compression]
+    pack = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".zst": zstandard.ZstdCompressor().compress,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+    }[compression]
     path = tmp_path / f"corpus.{kind}{compression}"
     path.write_bytes(pack(content(kind)))
     assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND]
+
+
+def members(kind):
+    """Files of an archive: good ones, one of another kind, a folder, and names that lead out of it."""
+    files = {
+        "a.jsonl": content("jsonl"),
+        "deep/b.txt.gz": gzip.compress(content("txt")),
+        "picture.png": b"\x89PNG",
+        "../out.txt": b"\xe5\x87\xba",
+    }
+    packed = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in files.items():
+                archive.writestr(name, text)
+    else:
+        mode = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz", "tgz": "w:gz"}
+        with tarfile.open(fileobj=packed, mode=mode.get(kind, "w")) as archive:
+            for name, text in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(text)
+                archive.addfile(entry, io.BytesIO(text))
+    content_of = packed.getvalue()
+    return zstandard.ZstdCompressor().compress(content_of) if kind == "tar.zst" else content_of
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst"])
+def test_archives_give_the_documents_of_their_members(tmp_path, kind):
+    path = tmp_path / f"corpus.{kind}"
+    path.write_bytes(members(kind))
+    assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND] * 2
+    assert reasons(path) == {"not_supported": 1, "unsafe_name": 1}
+    uris = [item.source_uri for item in read_documents(path)]
+    assert f"{path}!a.jsonl#line=1" in uris and f"{path}!deep/b.txt.gz#line=1" in uris
+    assert not (tmp_path.parent / "out.txt").exists()
+
+
+def test_a_damaged_archive_keeps_what_stood_before_the_damage(tmp_path):
+    whole = members("tar")
+    path = tmp_path / "cut.tar"
+    path.write_bytes(whole[:1400])
+    assert texts(path)[:2] == [FIRST, SECOND] and reasons(path)["unreadable_file"] == 1
+    path = tmp_path / "cut.zip"
+    path.write_bytes(members("zip")[:-30])
+    assert reasons(path) == {"unreadable_file": 1}
+
+
+def test_pretty_printed_values_are_read_one_after_the_other(tmp_path):
+    path = tmp_path / "corpus.json"
+    rows = [{"text": f"{FIRST}{n}" * 50, "other": {"deep": [1, {"a": "]"}]}} for n in range(400)]
+    for text in (
+        json.dumps(rows, ensure_ascii=False, indent=1),
+        "\n".join(json.dumps(row, ensure_ascii=False, indent=2) for row in rows),
+    ):
+        path.write_text(text, encoding="utf-8")
+        assert texts(path) == [row["text"] for row in rows]
+        path.write_text(text[: len(text) // 2], encoding="utf-8")
+        assert len(texts(path)) in range(190, 210) and reasons(path) == {"bad_json": 1}
+
+
+def test_markdown_gives_its_words(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(
+        "---\ntitle: 茶\n---\n# 采茶\n\n要*趁早*上采，见[这里](https://a.cn/b)。\n\n```python\nx = 1\n```\n\n"
+        "- 一芽二叶\n- 一芽一叶 ![图](a.png)\n\n"
+        "| 名 | 时 |\n|---|---|\n| 明前 | 四月 |\n<!-- 看不见 -->\n",
+        encoding="utf-8",
+    )
+    (text,) = texts(path)
+    assert text.split("\n") == [
+        "采茶",
+        "要趁早上采，见这里。",
+        "一芽二叶",
+        "一芽一叶",
+        "名",
+        "时",
+        "明前",
+        "四月",
+    ]
+
+
+def test_a_web_page_gives_its_main_content(tmp_path):
+    path = tmp_path / "page.html"
+    body = "".join(f"<p>{n}{FIRST * 6}{SECOND}</p>" for n in range(6))
+    path.write_text(
+        f"<html><head><title>茶</title><style>p {{}}</style></head><body><nav><a href='/'>首页</a></nav>"
+        f"<article>{body}</article><script>var x = '脚本';</script></body></html>",
+        encoding="utf-8",
+    )
+    (text,) = texts(path)
+    assert text.count(SECOND) == 6 and "脚本" not in text and "<" not in text and "首页" not in text
+
+
+def test_every_file_of_a_folder_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(content("jsonl"))
+    (tmp_path / "notes.docx").write_bytes(b"PK")
+    files = find_files(str(tmp_path))
+    assert [Path(f).name for f in files] == ["a.jsonl", "notes.docx"]
+    assert reasons(tmp_path / "notes.docx") == {"not_supported": 1}
+
+
+def test_urls_are_read_through_fsspec(tmp_path):
+    folder = tmp_path / "far"
+    folder.mkdir()
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(content("jsonl")))
+    (folder / "a.zip").write_bytes(members("zip"))
+    pq.write_table(pa.table({"text": [FIRST]}), folder / "c.parquet")
+    files = find_files(f"file://{folder}")
+    assert [base_name(f) for f in files] == ["a.zip", "b.jsonl.gz", "c.parquet"]
+    assert len([text for uri in files for text in texts(uri)]) == 4 + 2 + 1
+    size, digest = size_and_digest(files[1])
+    assert size == (folder / "b.jsonl.gz").stat().st_size
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(content("jsonl") * 2))
+    assert size_and_digest(files[1])[1] != digest
+
+
+def test_a_web_server_is_read_and_one_that_is_not_there_is_named(tmp_path):
+    pytest.importorskip("aiohttp")
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(content("jsonl")))
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        assert texts(f"{address}/corpus.jsonl.gz") == [FIRST, SECOND]
+        assert size_and_digest(f"{address}/corpus.jsonl.gz")[1]
+        with pytest.raises(InputError, match="does not exist"):
+            find_files(f"{address}/other.jsonl")
+        server.shutdown()
+    with pytest.raises(InputError, match="cannot be reached"):
+        find_files(f"{address}/corpus.jsonl.gz")
+
+
+def test_a_kind_of_url_that_is_not_installed_names_the_extra():
+    with pytest.raises(InputError, match=r"jixu\[remote\]"):
+        find_files("nonsense://bucket/corpus.jsonl")
 
 
 def test_parquet_gives_its_documents(tmp_path):
@@ -158,19 +309,34 @@ def test_folders_and_globs_are_searched_in_order(tmp_path):
     for name in ("b.txt", "a.jsonl", "名字 有空格 (1).txt", "deep/c.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("text\n", encoding="utf-8")
-    names = [str(p.relative_to(tmp_path)) for p in find_files(str(tmp_path))]
+    names = [str(Path(p).relative_to(tmp_path)) for p in find_files(str(tmp_path))]
     assert names == sorted(names) and len(names) == 4
-    assert [p.name for p in find_files(str(tmp_path / "**/*.csv"))] == ["c.csv"]
+    assert [Path(p).name for p in find_files(str(tmp_path / "**/*.csv"))] == ["c.csv"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(
-    kind=st.sampled_from(["txt", "jsonl", "csv", "tsv", "parquet", "jsonl.gz", "txt.zst"]),
+    kind=st.sampled_from(
+        [
+            "txt",
+            "jsonl",
+            "json",
+            "csv",
+            "tsv",
+            "md",
+            "html",
+            "parquet",
+            "jsonl.gz",
+            "txt.zst",
+            "zip",
+            "tar.gz",
+        ]
+    ),
     noise=st.binary(max_size=80),
     at=st.integers(0, 200),
 )
 def test_no_bytes_whatever_raise(tmp_path, kind, noise, at):
-    good = content(kind.split(".")[0])
+    good = members(kind) if kind in ("zip", "tar.gz") else content(kind.split(".")[0])
     path = tmp_path / f"fuzz.{kind}"
     path.write_bytes(good[:at] + noise + good[at:] if at % 3 else noise)
     for item in read_documents(path):

@@ -1,0 +1,169 @@
+"""What is inside a file: its decompressed content, or the members of an archive, one after the other.
+
+Nothing is unpacked to disk. A compressed stream ends where a bomb would go on.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import lzma
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import zstandard
+
+from data.storage import base_name, open_binary
+
+COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
+_SHORT = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz"}
+MAX_EXPANSION = 200  # decompressed bytes to one compressed one; real text stays under 30
+_ALWAYS_ALLOWED = 1 << 24  # bytes, however small the file
+_BUFFER = 1 << 18
+DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, tarfile.TarError)
+DAMAGED += (zipfile.BadZipFile, NotImplementedError, RuntimeError)  # an unknown method, a password
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a source that is read as a file of its own."""
+
+    uri: str  # of the source; with "!" and the member's name inside an archive
+    name: str  # without compression's suffix: says how it is read
+    file: BinaryIO | None
+    refused: str | None = None  # why it is not read
+
+
+def plain_name(name: str) -> str:
+    """A file's name without the suffix of its compression.
+
+    >>> plain_name("laws.jsonl.gz"), plain_name("raw.tgz")
+    ('laws.jsonl', 'raw.tar')
+    """
+    lower = name.lower()
+    for short, long in _SHORT.items():
+        if lower.endswith(short):
+            name, lower = name[: -len(short)] + long, lower[: -len(short)] + long
+    suffix = next((suffix for suffix in COMPRESSIONS if lower.endswith(suffix)), "")
+    return name[: len(name) - len(suffix)]
+
+
+class _Limited(io.RawIOBase):
+    """A decompressed stream that stops where a bomb would go on."""
+
+    def __init__(self, stream: BinaryIO, compressed_bytes: int):
+        self.stream = stream
+        self.left = max(compressed_bytes * MAX_EXPANSION, _ALWAYS_ALLOWED)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer) -> int:
+        content = self.stream.read(len(buffer))
+        self.left -= len(content)
+        if self.left < 0:
+            raise OSError(f"expands to more than {MAX_EXPANSION} times its size")
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        self.stream.close()
+        super().close()
+
+
+def decompressed(file: BinaryIO, compressed_bytes: int) -> io.BufferedReader:
+    """The decompressed bytes of a file, going by its first bytes and not by its name."""
+    buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file, _BUFFER)
+    magic = buffered.peek(6)[:6]
+    if magic[:2] == b"\x1f\x8b":
+        stream = gzip.GzipFile(fileobj=buffered)
+    elif magic[:4] == b"\x28\xb5\x2f\xfd":
+        stream = zstandard.ZstdDecompressor().stream_reader(buffered, read_across_frames=True)
+    elif magic[:3] == b"BZh":
+        stream = bz2.BZ2File(buffered)  # noqa: SIM115
+    elif magic == b"\xfd7zXZ\x00":
+        stream = lzma.LZMAFile(buffered)  # noqa: SIM115
+    else:
+        return buffered
+    return io.BufferedReader(_Limited(stream, compressed_bytes), _BUFFER)
+
+
+def open_parts(uri: str, size: int) -> Iterator[Part]:
+    """The readable parts of a source of `size` bytes: itself, or an archive's members in order.
+
+    Raises one of DAMAGED when the file is damaged, after the parts before the damage.
+    """
+    name = plain_name(base_name(uri))
+    with open_binary(uri) as raw:
+        if name.lower().endswith(".zip"):
+            yield from _zip_members(uri, raw)
+            return
+        with decompressed(raw, size) as file:
+            if name.lower().endswith(".tar"):
+                yield from _tar_members(uri, file, size)
+            else:
+                yield Part(uri, name, file)
+
+
+def _is_unsafe(name: str) -> bool:
+    parts = name.replace("\\", "/").split("/")
+    return name.startswith(("/", "\\")) or ".." in parts or (len(name) > 1 and name[1] == ":")
+
+
+def _zip_members(uri: str, raw: BinaryIO) -> Iterator[Part]:
+    with zipfile.ZipFile(raw) as archive:
+        for member in archive.infolist():
+            if member.is_dir():
+                continue
+            inner = f"{uri}!{member.filename}"
+            if _is_unsafe(member.filename) or stat.S_ISLNK(member.external_attr >> 16):
+                yield Part(inner, member.filename, None, "unsafe_name")
+                continue
+            try:
+                with archive.open(member) as stream:
+                    limited = io.BufferedReader(_Limited(stream, member.compress_size), _BUFFER)
+                    with decompressed(limited, member.file_size) as file:
+                        yield Part(inner, plain_name(member.filename), file)
+            except DAMAGED as error:
+                yield Part(f"{inner}#{one_line(error)}", member.filename, None, "unreadable_file")
+
+
+def _tar_members(uri: str, file: BinaryIO, size: int) -> Iterator[Part]:
+    tail = _Tail(file)
+    with tarfile.open(fileobj=tail, mode="r|") as archive:
+        for member in archive:
+            if member.isdir():
+                continue
+            inner = f"{uri}!{member.name}"
+            stream = archive.extractfile(member) if member.isreg() else None
+            if stream is None or _is_unsafe(member.name):
+                yield Part(inner, member.name, None, "unsafe_name" if stream else "not_a_file")
+                continue
+            limited = io.BufferedReader(_Limited(stream, member.size), _BUFFER)
+            with decompressed(limited, member.size) as part:
+                yield Part(inner, plain_name(member.name), part)
+    if tail.last.strip(b"\0"):  # the library takes a cut header for the end
+        yield Part(f"{uri}#ends without an end mark", member.name, None, "unreadable_file")
+
+
+class _Tail:
+    """A stream that remembers the last block it gave."""
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.last = file, b""
+
+    def read(self, size: int) -> bytes:
+        content = self.file.read(size)
+        self.last = (self.last + content)[-tarfile.BLOCKSIZE :]
+        return content
+
+
+def one_line(error: Exception) -> str:
+    """An error as a short line."""
+    return " ".join(str(error).split())[:120] or type(error).__name__

@@ -1,0 +1,88 @@
+"""The guard: documents that hold text of an evaluation set, found by long character n-grams they share.
+
+Brown et al. 2020, appendix C, use 13 words; here it is 13 letters or Han characters, about eight words, with
+case, punctuation and spaces left aside. A text shorter than that counts where a sentence is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+
+import numpy as np
+
+from data.measures import Measures, letters_of
+from data.records import InputError
+
+_FILTER_BITS = 24
+SHORTEST = 6  # letters; a shorter evaluation text proves nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardRules:
+    """Evaluation sets to keep out of the corpus. Hashed into the recipe with the files' content."""
+
+    files: tuple[str, ...] = ()
+    ngram: int = 13
+    action: str = "drop"  # or "report": keep the document, and count its hits
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What must not be in a corpus."""
+
+    ngram: int
+    hashes: np.ndarray  # [G] uint64 ascending, of the n-grams
+    sentences: np.ndarray  # [s] uint64 ascending, of whole texts shorter than an n-gram
+    filter: np.ndarray  # bool, by the high bits of a hash: most n-grams of a corpus end here
+
+
+@lru_cache(maxsize=1)
+def make_guard(files: tuple[str, ...], ngram: int) -> Guard:
+    """The guard of some files: every text of every row. Raises InputError if one gives no text."""
+    from data.sources import read_texts
+
+    grams: list[np.ndarray] = []
+    short: list[np.ndarray] = []
+    for path in files:
+        found = False
+        texts_of = read_texts(path)
+        while texts := list(islice(texts_of, 10_000)):
+            letters = letters_of(texts)
+            hashes, first = letters.ngrams(ngram)
+            lengths = np.diff(letters.first)
+            of_text = np.repeat(lengths, np.diff(first))
+            found = found or bool((lengths >= SHORTEST).any())
+            grams.append(np.unique(hashes[of_text >= ngram]))
+            short.append(hashes[(of_text >= SHORTEST) & (of_text < ngram)])
+        if not found:
+            raise InputError(f"guard file {path}: no text of {SHORTEST} letters or more in it")
+    hashes = np.unique(np.concatenate([*grams, np.empty(0, np.uint64)]))
+    table = np.zeros(1 << _FILTER_BITS, dtype=bool)
+    table[hashes >> np.uint64(64 - _FILTER_BITS)] = True
+    return Guard(ngram, hashes, np.unique(np.concatenate([*short, np.empty(0, np.uint64)])), table)
+
+
+def count_hits(guard: Guard, documents: Sequence[Sequence[str]], measures: Measures) -> np.ndarray:
+    """How many n-grams and sentences of the guard each document holds, [D]."""
+    hashes, first = measures.letters.ngrams(guard.ngram)
+    maybe = np.flatnonzero(guard.filter[hashes >> np.uint64(64 - _FILTER_BITS)])
+    held = maybe[_is_in(hashes[maybe], guard.hashes)]
+    hits = np.bincount(np.searchsorted(first, held, side="right") - 1, minlength=len(documents))
+    if len(guard.sentences):
+        sentences = letters_of([sentence for one in documents for sentence in one])
+        lengths = np.diff(sentences.first)
+        short = np.flatnonzero((lengths >= SHORTEST) & (lengths < guard.ngram))
+        whole, at = sentences.ngrams(guard.ngram)
+        same = short[_is_in(whole[at[short]], guard.sentences)]
+        hits += np.diff(np.searchsorted(same, measures.first_sentence))
+    return hits
+
+
+def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    if not len(ascending):
+        return np.zeros(len(values), dtype=bool)
+    at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
+    return ascending[at] == values

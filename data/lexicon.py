@@ -1,0 +1,258 @@
+"""New words of a field, found in its text: strings of Han characters that hold together and stand freely.
+
+A string holds together where its parts meet more often than chance (the least pointwise mutual information
+over its cuts; Church and Hanks 1990), and stands freely where many characters come before and after it
+(branching entropy; Jin and Tanaka-Ishii 2006). What jieba already knows, or finds, is left out.
+
+    python -m data.lexicon --corpus law --output words.txt      # then: --dictionary words.txt
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data.files import write_text
+from data.records import InputError
+from data.segmentation import Segmenter
+
+MAX_CHARACTERS = 20_000_000  # looked at, at about 80 bytes of memory each; of a larger corpus the first ones
+LONGEST = 6  # characters of a word
+MIN_COUNT = 10
+MIN_COHESION = 3.0  # bits
+MIN_FREEDOM = 1.2  # bits, on both sides
+_CONTEXT = 12  # characters to each side of an example
+# characters that begin or end phrases, hardly words
+_LOOSE = frozenset(
+    "的了是在和与及或等对为以于之其该本不有被将由从到把让给向也都就还又而但并应可当按经所者下各每"
+    "某个些这那此何如若则即乃且因故虽"
+)
+_BOUNDARY = 0  # stands for every character that is not Han
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A new word."""
+
+    word: str
+    count: int
+    cohesion: float  # bits
+    left_entropy: float  # bits
+    right_entropy: float
+    score: float
+    example: str
+
+
+class _Text:
+    """A text as numbers, and of every place the most frequent strings that begin there."""
+
+    def __init__(self, text: str):
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        is_han = (codes >= 0x4E00) & (codes <= 0x9FFF)
+        alphabet, numbers = np.unique(codes[is_han], return_inverse=True)
+        self.text = text
+        self.alphabet = len(alphabet) + 1
+        # a boundary before and after, so that every place has neighbours
+        self.ids = np.zeros(len(codes) + 2, dtype=np.int64)
+        self.ids[1:-1][is_han] = numbers + 1
+        self.labels: list[np.ndarray] = []  # by length - 1: [n] int32, which string begins here, or -1
+        self.counts: list[np.ndarray] = []
+
+    def count(self, longest: int, min_count: int) -> None:
+        """Find the strings of 1 .. `longest` Han characters that stand `min_count` times."""
+        places = np.flatnonzero(self.ids)
+        keys = self.ids[places]
+        for length in range(1, longest + 1):
+            if length > 1:
+                shorter = self.labels[-1]
+                # only what begins and ends with a frequent shorter string can be frequent
+                places = np.flatnonzero((shorter[:-1] >= 0) & (shorter[1:] >= 0))
+                places = places[places + length < len(self.ids)]
+                keys = shorter[places].astype(np.int64) * self.alphabet + self.ids[places + length - 1]
+            _, numbers, counts = np.unique(keys, return_inverse=True, return_counts=True)
+            renumbered = np.full(len(counts), -1, dtype=np.int32)
+            frequent = np.flatnonzero(counts >= min_count)
+            renumbered[frequent] = np.arange(len(frequent))
+            labels = np.full(len(self.ids), -1, dtype=np.int32)
+            labels[places] = renumbered[numbers]
+            self.labels.append(labels)
+            self.counts.append(counts[frequent])
+
+    def entropies(self, length: int, offset: int) -> np.ndarray:
+        """Entropy in bits of the characters `offset` after the start of each string of a length."""
+        labels = self.labels[length - 1]
+        places = np.flatnonzero(labels >= 0)
+        neighbours = self.ids[places + offset]
+        # each boundary is a neighbour of its own kind: a word before a comma stands as freely as any
+        keys = labels[places].astype(np.int64) * self.alphabet + neighbours
+        pairs, counts = np.unique(keys, return_counts=True)
+        strings, is_boundary = pairs // self.alphabet, pairs % self.alphabet == _BOUNDARY
+        total = self.counts[length - 1]
+        share = counts / total[strings]
+        bits = -share * np.log2(share)
+        # n boundaries count as n different neighbours
+        bits[is_boundary] = share[is_boundary] * np.log2(total[strings[is_boundary]])
+        return np.bincount(strings, bits, minlength=len(total))
+
+    def cohesions(self, length: int, at: np.ndarray) -> np.ndarray:
+        """Least mutual information in bits over the cuts of the strings that begin `at`."""
+        total = np.log2(max((self.ids > 0).sum(), 1))
+        whole = np.log2(self.counts[length - 1][self.labels[length - 1][at]])
+        least = np.full(len(at), np.inf)
+        for cut in range(1, length):
+            left = self.counts[cut - 1][self.labels[cut - 1][at]]
+            right = self.counts[length - cut - 1][self.labels[length - cut - 1][at + cut]]
+            least = np.minimum(least, whole + total - np.log2(left) - np.log2(right))
+        return least
+
+
+def discover_words(
+    texts: Iterable[str],
+    *,
+    known: Segmenter | None = None,
+    min_count: int = MIN_COUNT,
+    min_cohesion: float = MIN_COHESION,
+    min_freedom: float = MIN_FREEDOM,
+    limit: int = 1000,
+) -> list[Word]:
+    """The best `limit` new words of some texts, best first; the same for the same texts."""
+    text = _Text(_joined(texts))
+    text.count(LONGEST, min_count)
+    known = known or Segmenter()
+    found: list[Word] = []
+    for length in range(2, LONGEST + 1):
+        labels = text.labels[length - 1]
+        _, at = np.unique(labels[labels >= 0], return_index=True)
+        at = np.flatnonzero(labels >= 0)[at]
+        if not len(at):
+            break
+        cohesion = text.cohesions(length, at)
+        left, right = text.entropies(length, -1), text.entropies(length, length)
+        freedom = np.minimum(left, right)
+        counts = text.counts[length - 1]
+        score = cohesion * freedom * np.log2(counts)
+        for number in np.flatnonzero((cohesion >= min_cohesion) & (freedom >= min_freedom)).tolist():
+            place = int(at[number]) - 1
+            word = text.text[place : place + length]
+            if word[0] in _LOOSE or word[-1] in _LOOSE:
+                continue
+            context = text.text[max(place - _CONTEXT, 0) : place + length + _CONTEXT]
+            values = (cohesion[number], left[number], right[number], score[number])
+            found.append(Word(word, int(counts[number]), *map(float, values), context.replace("\n", " ")))
+    found.sort(key=lambda word: (-word.score, word.word))
+    return _unknown(found, known, limit)
+
+
+def _joined(texts: Iterable[str]) -> str:
+    parts, characters = [], 0
+    for text in texts:
+        parts.append(text)
+        characters += len(text)
+        if characters >= MAX_CHARACTERS:
+            break
+    return "\n".join(parts)
+
+
+def _unknown(words: Sequence[Word], known: Segmenter, limit: int) -> list[Word]:
+    """Words that the segmenter cuts, without those that are only a piece of a better one."""
+    kept: list[Word] = []
+    for word in words:
+        if len(kept) >= limit:
+            break
+        if len(known.split(word.word)) == 1:
+            continue
+        if any(word.word in better.word and word.count < 1.5 * better.count for better in kept):
+            continue
+        kept.append(word)
+    return kept
+
+
+def write_dictionary(words: Sequence[Word], path: Path) -> Path:
+    """Write a user dictionary for jieba, and beside it a table with counts and examples; returns its path."""
+    write_text(path, "".join(f"{word.word}\n" for word in words))
+    table = io.StringIO()
+    writer = csv.writer(table, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\")
+    writer.writerow(["word", "count", "cohesion", "left_entropy", "right_entropy", "score", "example"])
+    for word in words:
+        numbers = (word.cohesion, word.left_entropy, word.right_entropy, word.score)
+        writer.writerow([word.word, word.count, *(f"{n:.2f}" for n in numbers), word.example])
+    beside = path.with_suffix(".tsv")
+    write_text(beside, table.getvalue())
+    return beside
+
+
+def corpus_words(workspace: Path, corpus: str, *, dictionaries: Sequence[str] = (), limit: int) -> list[Word]:
+    """New words of the current version of a corpus."""
+    from data.statistics import open_workspace
+
+    with open_workspace(workspace) as statistics:
+        texts = statistics.texts(corpus)
+        return discover_words(texts, known=Segmenter([Path(path) for path in dictionaries]), limit=limit)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command."""
+    from data.workspace import default_workspace
+
+    parser = argparse.ArgumentParser(prog="python -m data.lexicon", description="Find new words of a field.")
+    add = parser.add_argument
+    add("--corpus", help="a corpus of the workspace")
+    add("--source", action="append", default=[], help="or raw text: file, folder, glob or URL (repeatable)")
+    add("--workspace", default=str(default_workspace()), help="[%(default)s]")
+    add(
+        "--dictionary",
+        action="append",
+        default=[],
+        help="words already known (repeatable)",
+    )
+    add(
+        "--output",
+        default="words.txt",
+        help="dictionary; a .tsv with counts beside it [%(default)s]",
+    )
+    add("--min-count", type=int, default=MIN_COUNT, help="[%(default)s]")
+    add("--min-cohesion", type=float, default=MIN_COHESION, help="bits [%(default)s]")
+    add("--min-freedom", type=float, default=MIN_FREEDOM, help="bits, on both sides [%(default)s]")
+    add("--limit", type=int, default=1000, help="words at most [%(default)s]")
+    given = parser.parse_args(arguments)
+    try:
+        if bool(given.corpus) == bool(given.source):
+            raise InputError("give either --corpus or --source")
+        known = Segmenter([Path(path) for path in given.dictionary])
+        options = {
+            "known": known,
+            "min_count": given.min_count,
+            "min_cohesion": given.min_cohesion,
+            "min_freedom": given.min_freedom,
+            "limit": given.limit,
+        }
+        if given.corpus:
+            from data.statistics import open_workspace
+
+            with open_workspace(given.workspace) as statistics:
+                words = discover_words(statistics.texts(given.corpus), **options)
+        else:
+            from data.reading import read_sentences
+            from data.sources import find_files
+
+            files = [uri for source in given.source for uri in find_files(source)]
+            words = discover_words(read_sentences(files), **options)
+    except InputError as error:
+        print(f"lexicon: {error}", file=sys.stderr)
+        return 2
+    table = write_dictionary(words, Path(given.output))
+    for word in words[:20]:
+        print(f"{word.word}\t{word.count}\t{word.example}")
+    print(f"{len(words):,} words in {given.output}, with counts and examples in {table}")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

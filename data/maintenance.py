@@ -1,0 +1,132 @@
+"""Keeping a workspace tidy: shards no kept version uses, small shards, files no one knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.catalog import (
+    Version,
+    add_compacted,
+    newest_version,
+    read_catalog,
+    remove_versions,
+    used_files,
+    version_shards,
+    write_catalog,
+)
+from data.files import TEMPORARY_SUFFIX, sha256
+from data.records import InputError
+from data.refresh import SHARD_CHARACTERS, locked
+from data.shards import Shard, table_digest, write_table
+from data.workspace import Workspace
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What was taken away."""
+
+    versions: tuple[tuple[str, int], ...]
+    files: tuple[str, ...]  # relative to the workspace
+    bytes: int
+
+
+def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -> Collected:
+    """Remove all but each corpus's `keep` newest versions, and every shard file that none of them uses.
+
+    Versions that a pretraining run was trained on are kept. Raises InputError if a corpus is being refreshed.
+    """
+    if keep < 1:
+        raise InputError(f"keep={keep}: at least the current version stays")
+    with ExitStack() as locks:
+        for corpus in _corpora(workspace):
+            locks.enter_context(locked(workspace, corpus))
+        with read_catalog(workspace) as db:
+            versions = remove_versions(db, keep, dry_run=True)
+            used = used_files(db, versions)
+        orphans = [path for path in _data_files(workspace) if workspace.relative(path) not in used]
+        size = sum(path.stat().st_size for path in orphans)
+        names = tuple(workspace.relative(path) for path in orphans)
+        if not dry_run:
+            if versions:
+                with write_catalog(workspace) as db:
+                    remove_versions(db, keep, dry_run=False)
+            # after the catalog no longer names them: a crash here leaves orphans for the next time
+            for path in orphans:
+                path.unlink()
+    return Collected(tuple(versions), names, size)
+
+
+def _corpora(workspace: Workspace) -> list[str]:
+    with read_catalog(workspace) as db:
+        return [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
+
+
+def _data_files(workspace: Workspace) -> Iterator[Path]:
+    for folder in ("shards", "documents"):
+        for path in sorted((workspace.root / folder).rglob("*")):
+            if path.is_file() and (path.suffix == ".parquet" or path.name.endswith(TEMPORARY_SUFFIX)):
+                yield path
+
+
+def compact(workspace: Workspace, corpus: str, *, characters: int = SHARD_CHARACTERS) -> Version | None:
+    """Merge neighbouring shards of under half of `characters` into a new version; None if there are none."""
+    with locked(workspace, corpus):
+        with read_catalog(workspace) as db:
+            version = newest_version(db, corpus)
+            if version is None:
+                raise InputError(f"no corpus {corpus!r} in {workspace.root}")
+            shards = version_shards(db, version)
+        merged = [_merge(group, workspace, corpus) for group in _groups(shards, characters)]
+        if len(merged) == len(shards):
+            return None
+        new = replace(version, version=version.version + 1)
+        with write_catalog(workspace) as db:
+            add_compacted(db, version, new, merged)
+    return new
+
+
+def _groups(shards: Sequence[Shard], characters: int) -> list[list[Shard]]:
+    groups: list[list[Shard]] = []
+    size = 0
+    for shard in shards:
+        small = shard.characters < characters // 2
+        if groups and small and size + shard.characters <= characters:
+            groups[-1].append(shard)
+            size += shard.characters
+        else:
+            groups.append([shard])
+            size = shard.characters if small else characters
+    return groups
+
+
+def _merge(shards: Sequence[Shard], workspace: Workspace, corpus: str) -> Shard:
+    if len(shards) == 1:
+        return shards[0]
+    instances = _concatenated([workspace.root / shard.path for shard in shards])
+    documents = _concatenated([workspace.root / shard.documents_path for shard in shards])
+    path = write_table(instances, workspace.shards(corpus), table_digest(instances))
+    documents_path = write_table(documents, workspace.documents(corpus), table_digest(documents))
+    bars = max(len(shard.length_histogram) for shard in shards)
+    histogram = [0] * bars
+    for shard in shards:
+        for bar, count in enumerate(shard.length_histogram):
+            histogram[bar] += count
+    names = ("instances", "tokens", "documents", "characters", "words", "sentences")
+    return Shard(
+        path=workspace.relative(path),
+        sha256=sha256(path),
+        documents_path=workspace.relative(documents_path),
+        documents_sha256=sha256(documents_path),
+        length_histogram=tuple(histogram),
+        **{name: sum(getattr(shard, name) for shard in shards) for name in names},
+    )
+
+
+def _concatenated(paths: Sequence[Path]) -> pa.Table:
+    return pa.concat_tables([pq.read_table(path) for path in paths]).combine_chunks()

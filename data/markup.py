@@ -1,0 +1,76 @@
+"""Documents that are more than text: the words of a Markdown or HTML page, in reading order.
+
+Parsing is left to libraries: markdown-it-py for Markdown, trafilatura for the main content of a web page.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from functools import cache
+
+_front_matter = re.compile(r"\A---\n.*?\n---\n", re.S)
+# what MDX has beside Markdown: imports, exports, and expressions in braces
+_mdx = re.compile(r"^(?:import|export)\s.*$|\{/\*.*?\*/\}", re.M | re.S)
+_comment = re.compile(r"<!--.*?-->", re.S)
+
+
+@cache
+def _markdown():
+    from markdown_it import MarkdownIt
+
+    return MarkdownIt("commonmark").enable("table").enable("strikethrough")
+
+
+def markdown_text(content: str) -> str:
+    """Words of a Markdown page, a block a line: no front matter, code blocks, link targets or pictures.
+
+    >>> markdown_text("# 茶\\n\\n见[这里](https://a.cn)的`代码`。\\n\\n```\\nx = 1\\n```\\n")
+    '茶\\n见这里的代码。'
+    """
+    content = _comment.sub("", _front_matter.sub("", content.replace("\r\n", "\n")))
+    lines: list[str] = []
+    for token in _markdown().parse(content):
+        if token.type == "inline" and token.children:
+            parts = [_inline(child.type, child.content) for child in token.children]
+            lines.append("".join(parts).strip())
+        elif token.type == "html_block":
+            lines.append(token.content)  # cleaning takes its tags out
+    return "\n".join(line for line in lines if line)
+
+
+def _inline(kind: str, content: str) -> str:
+    if kind in ("text", "code_inline", "html_inline"):
+        return content
+    return "\n" if kind in ("softbreak", "hardbreak") else ""
+
+
+def mdx_text(content: str) -> str:
+    """Words of an MDX page: Markdown without its imports and comments."""
+    return markdown_text(_mdx.sub("", content))
+
+
+def html_text(content: str) -> str:
+    """The main content of a web page; of one without, all its text."""
+    import trafilatura
+    from lxml import etree
+
+    try:
+        main = trafilatura.extract(content, favor_recall=True, include_comments=False, deduplicate=False)
+        return main or _all_text(content)
+    except (ValueError, etree.LxmlError):
+        return _all_text(content)
+
+
+def _all_text(content: str) -> str:
+    from lxml import html as pages
+
+    try:
+        page = pages.document_fromstring(
+            content.encode("utf-8", "replace"), parser=pages.HTMLParser(encoding="utf-8")
+        )
+    except Exception:  # lxml's parser errors have no common class
+        return html.unescape(content)
+    for element in page.iter("script", "style", "noscript", "template"):
+        element.drop_tree() if element.getparent() is not None else None
+    return "\n".join(text.strip() for text in page.itertext() if text.strip())

@@ -1,0 +1,173 @@
+"""What filters and deduplication have to know of documents, measured for many at once.
+
+Substrings are told by a polynomial hash modulo 2**64: with prefix sums any substring's takes one subtraction
+(Karp and Rabin 1987). T = characters of all, D = documents, L = sentences, G = n-grams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from data.hashing import GOLDEN, mix
+
+REPEATED_NGRAM = 10  # characters
+_SAMPLE_BITS = 3  # repeated n-grams are counted among one in 2**3, chosen by their hash
+_UNSEEN = 0  # folded code of a character that is neither letter nor digit
+_HAN_RANGES = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2EBEF), (0x2F800, 0x2FA1F)]
+_TABLE = 0x30000  # code points from here on are folded to one
+_OTHER, _HAN, _SPACE = 0, 1, 2
+_GROUP_BITS = 20  # of a packed hash, for the document it is of
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """Of each document; arrays are [D] unless they say otherwise."""
+
+    characters: np.ndarray  # without line ends
+    han_share: np.ndarray  # of those that are not spaces
+    repeated_sentences: np.ndarray  # share of sentences that stood in the document before
+    repeated_ngrams: np.ndarray  # share of its n-grams of REPEATED_NGRAM characters, sampled
+    sentence_hashes: np.ndarray  # [L] uint64
+    sentence_lengths: np.ndarray  # [L]
+    first_sentence: np.ndarray  # [D+1]
+    letters: Letters
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """Letters and digits of documents in lower case, one after the other: what counts in a comparison."""
+
+    first: np.ndarray  # [D+1], where each document's begin
+    prefixes: np.ndarray  # [n+1] uint64, prefix sums of the polynomial
+
+    def ngrams(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hashes of every document's n-grams, [G] uint64, and where each document's begin, [D+1].
+
+        A document of fewer than n letters has one: all of it.
+        """
+        lengths = np.diff(self.first)
+        counts = np.where(lengths < n, np.minimum(lengths, 1), lengths - n + 1)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        at = np.arange(starts[-1]) + np.repeat(self.first[:-1] - starts[:-1], counts)
+        if (lengths >= n).all():
+            return _substrings(self.prefixes, at, at + n), starts
+        return _substrings(self.prefixes, at, at + np.repeat(np.minimum(lengths, n), counts)), starts
+
+
+@cache
+def _powers(count: int, base: int) -> np.ndarray:
+    """base**0, base**1, .. modulo 2**64."""
+    powers = np.ones(count, dtype=np.uint64)
+    powers[1:] = np.uint64(base)
+    return np.multiply.accumulate(powers)
+
+
+_BASE = int(GOLDEN)
+_INVERSE = pow(_BASE, -1, 2**64)
+
+
+def _prefixes(codes: np.ndarray) -> np.ndarray:
+    """Prefix sums of code * base**place, [n+1]."""
+    size = 1 << max(len(codes), 1).bit_length()
+    sums = np.zeros(len(codes) + 1, dtype=np.uint64)
+    terms = codes.astype(np.uint64)
+    terms *= _powers(size, _BASE)[: len(codes)]
+    np.cumsum(terms, out=sums[1:])
+    return sums
+
+
+def _substrings(prefixes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    """Hashes of substrings, wherever they stand. Their high bits are good; the low ones need mixing."""
+    hashes = prefixes[ends]
+    hashes -= prefixes[begins]
+    hashes *= _powers(1 << max(len(prefixes) - 1, 1).bit_length(), _INVERSE)[begins]
+    return hashes
+
+
+@cache
+def _tables() -> tuple[np.ndarray, np.ndarray]:
+    """For every code point: its lower-case letter or digit, or _UNSEEN; and whether it is Han or a space."""
+    letters = np.zeros(_TABLE, dtype=np.uint32)
+    kinds = np.full(_TABLE, _OTHER, dtype=np.uint8)
+    for first, last in _HAN_RANGES:
+        letters[first : last + 1] = np.arange(first, last + 1)
+        kinds[first : last + 1] = _HAN
+    for code in np.flatnonzero(kinds[:0x20000] != _HAN).tolist():
+        if 0xD800 <= code <= 0xF8FF:
+            continue
+        character = chr(code)
+        if character.isalnum():
+            lower = character.lower()
+            letters[code] = ord(lower) if len(lower) == 1 else code
+        elif character.isspace():
+            kinds[code] = _SPACE
+    return letters, kinds
+
+
+def _codes(text: str) -> np.ndarray:
+    return np.minimum(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32), _TABLE - 1)
+
+
+def letters_of(texts: Sequence[str]) -> Letters:
+    """The letters of some texts."""
+    codes = _codes("".join(texts))
+    bounds = np.cumsum([0, *map(len, texts)])
+    folded = _tables()[0][codes]
+    seen = folded != _UNSEEN
+    return Letters(_running(seen)[bounds], _prefixes(folded[seen]))
+
+
+def _running(values: np.ndarray) -> np.ndarray:
+    """Sums of the values before each place, [n+1]."""
+    sums = np.zeros(len(values) + 1, dtype=np.int64)
+    np.cumsum(values, out=sums[1:])
+    return sums
+
+
+def measure(documents: Sequence[Sequence[str]]) -> Measures:
+    """Measures of documents given as their sentences."""
+    counts = np.array([len(sentences) for sentences in documents], dtype=np.int64)
+    text = "".join([f"{sentence}\n" for sentences in documents for sentence in sentences])
+    codes = _codes(text)
+    letters, kinds = _tables()
+    line_ends = np.flatnonzero(codes == 10)
+    line_starts = np.concatenate([[0], line_ends + 1])
+    first_sentence = np.concatenate([[0], np.cumsum(counts)])
+    bounds = line_starts[first_sentence]  # of documents among the characters
+    kind = kinds[codes]
+    spaces = _running(kind == _SPACE)[bounds]  # with line ends
+    sizes = np.diff(bounds)
+    prefixes = _prefixes(codes)
+    hashes = mix(_substrings(prefixes, line_starts[:-1], line_ends))
+    folded = letters[codes]
+    seen = folded != _UNSEEN
+    own = Letters(_running(seen)[bounds], _prefixes(folded[seen]))
+    return Measures(
+        sizes - counts,
+        np.diff(_running(kind == _HAN)[bounds]) / np.maximum(sizes - np.diff(spaces), 1),
+        _repeated(hashes, first_sentence),
+        _repeated(*_sampled(*own.ngrams(REPEATED_NGRAM))),
+        hashes,
+        line_ends - line_starts[:-1],
+        first_sentence,
+        own,
+    )
+
+
+def _sampled(hashes: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    chosen = np.flatnonzero((hashes >> np.uint64(64 - _SAMPLE_BITS)) == 0)
+    return mix(hashes[chosen]), np.searchsorted(chosen, first)
+
+
+def _repeated(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Share of each document's hashes that stood in it before, [D]."""
+    sizes = np.diff(first)
+    group = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
+    low = np.uint64((1 << _GROUP_BITS) - 1)
+    packed = np.sort((hashes & ~low) | group)
+    again = packed[1:][packed[1:] == packed[:-1]] & low
+    return np.bincount(again.astype(np.int64), minlength=len(sizes)) / np.maximum(sizes, 1)
