@@ -29,6 +29,7 @@ REASONS = (
     "blocked_words",
 )
 FEW = 10  # sentences, lines: of fewer, a share says nothing
+FEW_NGRAMS = 400  # of fewer, an estimate from one in eight says nothing
 _ended = re.compile(rf"[{ENDERS}：:][{re.escape(CLOSERS)}]*$")
 
 
@@ -79,7 +80,10 @@ def drop_reasons(texts: Sequence[str], measures: Measures, rules: QualityRules) 
         ("too_short", measures.characters < rules.min_characters),
         ("too_little_chinese", measures.han_share < rules.min_han_share),
         ("repeated_sentences", many & (measures.repeated_sentences > rules.max_repeated_sentences)),
-        ("repeated_ngrams", many & (measures.repeated_ngrams > rules.max_repeated_ngrams)),
+        (
+            "repeated_ngrams",
+            (measures.ngrams >= FEW_NGRAMS) & (measures.repeated_ngrams > rules.max_repeated_ngrams),
+        ),
     ]
     if rules.max_unended_lines < 1:
         shares = np.array([_unended_share(text) for text in texts])

@@ -30,7 +30,8 @@ class Measures:
     characters: np.ndarray  # without line ends
     han_share: np.ndarray  # of those that are not spaces
     repeated_sentences: np.ndarray  # share of sentences that stood in the document before
-    repeated_ngrams: np.ndarray  # share of its n-grams of REPEATED_NGRAM characters, sampled
+    repeated_ngrams: np.ndarray  # share of its n-grams of REPEATED_NGRAM characters, estimated
+    ngrams: np.ndarray  # how many of them it has
     sentence_hashes: np.ndarray  # [L] uint64
     sentence_lengths: np.ndarray  # [L]
     first_sentence: np.ndarray  # [D+1]
@@ -150,7 +151,7 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
         sizes - counts,
         np.diff(_running(kind == _HAN)[bounds]) / np.maximum(sizes - np.diff(spaces), 1),
         _repeated(hashes, first_sentence),
-        _repeated(*_sampled(*own.ngrams(REPEATED_NGRAM))),
+        *_repeated_ngrams(*own.ngrams(REPEATED_NGRAM)),
         hashes,
         line_ends - line_starts[:-1],
         first_sentence,
@@ -158,9 +159,16 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     )
 
 
-def _sampled(hashes: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Estimated share of repeated n-grams, and the number of all, [D] each.
+
+    Of different n-grams one in 2**_SAMPLE_BITS is chosen by its hash, however often it stands.
+    """
     chosen = np.flatnonzero((hashes >> np.uint64(64 - _SAMPLE_BITS)) == 0)
-    return mix(hashes[chosen]), np.searchsorted(chosen, first)
+    starts = np.searchsorted(chosen, first)
+    different = np.diff(starts) * (1 - _repeated(mix(hashes[chosen]), starts))
+    total = np.diff(first)
+    return np.maximum(1 - different * 2**_SAMPLE_BITS / np.maximum(total, 1), 0.0), total
 
 
 def _repeated(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:

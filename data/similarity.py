@@ -21,7 +21,8 @@ from data.tokenization import Tokenizer
 TRAINING_CHARACTERS = 30_000_000  # of text are enough; a larger corpus gives its first ones
 MIN_COUNT = 5  # of a word, as in word2vec
 DIMENSIONS = 100
-EPOCHS = 3
+LEAST_EPOCHS, MOST_EPOCHS = 3, 30  # a small corpus is gone through more often
+TRAINED_WORDS = 5_000_000  # in all
 LEAST_SIMILAR = 0.5  # cosine; below, a word has no similar one
 _ROWS = 1024  # compared at once
 
@@ -64,7 +65,6 @@ def train_similar_words(
     model = Word2Vec(
         vector_size=DIMENSIONS,
         min_count=MIN_COUNT,
-        epochs=EPOCHS,
         seed=seed + 1,
         workers=1,  # with more, the order of updates depends on the machine
         hashfxn=_stable_hash,
@@ -73,7 +73,8 @@ def train_similar_words(
     model.build_vocab(sentences)
     if not len(model.wv):
         return SimilarWords(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.int64))
-    model.train(sentences, total_examples=model.corpus_count, epochs=EPOCHS)
+    epochs = min(max(TRAINED_WORDS // max(model.corpus_total_words, 1), LEAST_EPOCHS), MOST_EPOCHS)
+    model.train(sentences, total_examples=model.corpus_count, epochs=epochs)
     return _nearest(model.wv.index_to_key, model.wv.get_normed_vectors(), tokenizer)
 
 

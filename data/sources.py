@@ -117,7 +117,7 @@ def _read_part(
             yield from _read_parquet(part.uri, io.BytesIO(part.file.read()), text_field)
             return
         sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
-        encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2)
+        encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2) if sample else None
         if encoding is None:
             yield Dropped(part.uri, STAGE, "not_text" if sample else "empty_file", 0)
             return
@@ -221,24 +221,33 @@ def _read_page(
     yield from _cut(text_of("\n".join(page)), uri)
 
 
-def _text_of(
-    row: dict[str, object], uri: str, text_field: str | None, size: int
-) -> Iterator[RawDocument | Dropped]:
-    field = text_field or next((name for name in TEXT_FIELDS if name in row), None)
-    if field is None or field not in row:
-        yield Dropped(uri, STAGE, "no_text_field", size)
-    elif not isinstance(row[field], str):
-        yield Dropped(uri, STAGE, "text_not_string", size)
-    else:
-        yield from _cut(row[field], uri)
+class _Rows:
+    """Documents of the rows of one file; the first row that has one of TEXT_FIELDS decides which it is."""
+
+    def __init__(self, text_field: str | None):
+        self.field = text_field
+
+    def document(self, row: object, uri: str, size: int) -> Iterator[RawDocument | Dropped]:
+        if not isinstance(row, dict):
+            yield Dropped(uri, STAGE, "not_an_object", size)
+            return
+        if self.field is None:
+            self.field = next((name for name in TEXT_FIELDS if name in row), None)
+        if self.field is None or self.field not in row:
+            yield Dropped(uri, STAGE, "no_text_field", size)
+        elif not isinstance(row[self.field], str):
+            yield Dropped(uri, STAGE, "text_not_string", size)
+        else:
+            yield from _cut(row[self.field], uri)
 
 
 def _read_jsonl(uri: str, lines: Iterator[str], text_field: str | None) -> Iterator[RawDocument | Dropped]:
+    rows = _Rows(text_field)
     head = list(islice(lines, 1))
     if head and _begins_value(head[0]):  # values over several lines, whatever the name says
         try:
             for number, value in enumerate(_json_values(chain(head, lines)), 1):
-                yield from _from_object(value, f"{uri}#item={number}", text_field, 0)
+                yield from rows.document(value, f"{uri}#item={number}", 0)
         except (ValueError, RecursionError):
             yield Dropped(f"{uri}#after the last good item", STAGE, "bad_json", 0)
         return
@@ -257,7 +266,7 @@ def _read_jsonl(uri: str, lines: Iterator[str], text_field: str | None) -> Itera
         # one line that is an array of objects: JSON written by a program
         items = row if isinstance(row, list) and any(isinstance(item, dict) for item in row) else [row]
         for item in items:
-            yield from _from_object(item, place, text_field, len(line))
+            yield from rows.document(item, place, len(line))
 
 
 def _begins_value(line: str) -> bool:
@@ -304,15 +313,6 @@ def _json_values(lines: Iterator[str]) -> Iterator[object]:
         wanted = max(1 << 16, 2 * len(text))
 
 
-def _from_object(
-    item: object, uri: str, text_field: str | None, size: int
-) -> Iterator[RawDocument | Dropped]:
-    if isinstance(item, dict):
-        yield from _text_of(item, uri, text_field, size)
-    else:
-        yield Dropped(uri, STAGE, "not_an_object", size)
-
-
 def _table_rows(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Rows after the header, numbered as in the file."""
     if delimiter == "\t":  # no quoting in TSV: a quotation mark is a character of the text
@@ -328,10 +328,11 @@ def _read_table(
 ) -> Iterator[RawDocument | Dropped]:
     rows = _table_rows(lines, delimiter)
     _, header = next(rows, (1, []))
+    documents = _Rows(text_field)
     for number, row in rows:
         place = f"{uri}#row={number}"
         if len(row) == len(header):
-            yield from _text_of(dict(zip(header, row, strict=True)), place, text_field, sum(map(len, row)))
+            yield from documents.document(dict(zip(header, row, strict=True)), place, sum(map(len, row)))
         elif row:
             yield Dropped(place, STAGE, "wrong_number_of_columns", sum(map(len, row)))
 
@@ -343,8 +344,9 @@ def _read_parquet(uri: str, source: BinaryIO, text_field: str | None) -> Iterato
     if field not in names:
         yield Dropped(uri, STAGE, "no_text_field", 0)
         return
+    documents = _Rows(field)
     number = 0
     for batch in file.iter_batches(batch_size=1024, columns=[field]):
         for text in batch.column(0).to_pylist():
             number += 1
-            yield from _text_of({field: text}, f"{uri}#row={number}", field, 0)
+            yield from documents.document({field: text}, f"{uri}#row={number}", 0)

@@ -140,10 +140,117 @@ class Statistics:
     def source_shares(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Documents and characters by source file."""
         return self.sql(
-            "select regexp_replace(source_uri, '#[^#/]*$', '') as source, count(*) as documents, "
+            f"select {_SOURCE} as source, count(*) as documents, "
             "count(dropped_reason) as dropped, sum(chars)::bigint as chars from documents where corpus = ? "
             "group by source order by chars desc",
             [corpus],
+        )
+
+    def unknown_by_source(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Tokens and the share of [UNK] among them by source file, the worst first."""
+        tokenizer = self.tokenizer(corpus)
+        return self.sql(
+            f"""
+            with tokens as (
+                select doc_id, count(*) as tokens, count(*) filter (id = ?) as unknown
+                from (select doc_id, unnest(input_ids) as id from instances where corpus = ?)
+                where id not in (?, ?) group by doc_id)
+            select {_SOURCE} as source, sum(tokens)::bigint as tokens, sum(unknown)::bigint as unknown,
+                sum(unknown) / sum(tokens) as unknown_share
+            from tokens join document_texts using (doc_id) where corpus = ?
+            group by source order by unknown_share desc, source
+            """,
+            [tokenizer.unknown_id, corpus, tokenizer.cls_id, tokenizer.sep_id, corpus],
+        )
+
+    def vocabulary_coverage(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """How many of the vocabulary's tokens the corpus uses at all, and at least 10, 100, 1000 times."""
+        tokenizer = self.tokenizer(corpus)
+        return self.sql(
+            """
+            with counted as (
+                select id, count(*) as count
+                from (select unnest(input_ids) as id from instances where corpus = ?) group by id),
+            levels as (select unnest([1, 10, 100, 1000]) as at_least)
+            select at_least, count(id) as tokens, count(id) / ? as share
+            from levels left join counted on count >= at_least group by at_least order by at_least
+            """,
+            [corpus, tokenizer.vocab_size],
+        )
+
+    def new_words(self, corpus: str, limit: int = 100) -> duckdb.DuckDBPyRelation:
+        """Words that the current version has and the one before had not, the most frequent first."""
+        version = require_version(self.db, corpus).version
+        return self.sql(
+            f"""
+            with added as (
+                select unnest(flatten(t.words)) as word
+                from document_texts t join documents using (corpus, doc_id)
+                where corpus = ? and dropped_reason is null and first_version = ?),
+            older as (
+                select distinct unnest(flatten(t.words)) as word
+                from document_texts t join documents using (corpus, doc_id)
+                where corpus = ? and dropped_reason is null and first_version < ?)
+            select word, count(*) as count from added anti join older using (word)
+            where len(word) > 1 and {_IS_HAN} group by word order by count desc, word limit ?
+            """,
+            [corpus, version, corpus, version, limit],
+        )
+
+    def duplicates(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Every repeated document: where it stood, and where the document stands that it repeats."""
+        return self.sql(
+            """
+            select d.source_uri, d.dropped_reason as reason, d.chars, kept.source_uri as repeats
+            from documents d left join documents kept
+                on kept.corpus = d.corpus and kept.doc_id = d.duplicate_of and kept.dropped_reason is null
+            where d.corpus = ? and d.duplicate_of is not null order by d.source_uri
+            """,
+            [corpus],
+        )
+
+    def version_changes(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """What each version of a corpus added to and took from the one before."""
+        return self.sql(
+            """
+            select version, parent, created_at, recipe_hash, documents, instances, tokens,
+                documents - lag(documents, 1, 0) over versions_in_order as documents_added,
+                tokens - lag(tokens, 1, 0) over versions_in_order as tokens_added,
+                (select count(*) from version_shards s where s.corpus = v.corpus and s.version = v.version
+                    and s.path not in (select path from version_shards p where p.corpus = v.corpus
+                        and p.version = v.parent)) as new_shards,
+                (select count(*) from version_shards s where s.corpus = v.corpus and s.version = v.parent
+                    and s.path not in (select path from version_shards p where p.corpus = v.corpus
+                        and p.version = v.version)) as gone_shards
+            from versions v where corpus = ?
+            window versions_in_order as (order by version) order by version
+            """,
+            [corpus],
+        )
+
+    def masked_words(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """Words by their length in tokens: how many, and what share the stored masks hide."""
+        tokenizer = self.tokenizer(corpus)
+        special = [tokenizer.pad_id, tokenizer.unknown_id, tokenizer.cls_id, tokenizer.sep_id]
+        return self.sql(
+            """
+            with tokens as (
+                select instance_id, input_ids, masked_positions,
+                    list_transform(list_filter(list_zip(range(len(input_ids)), word_starts),
+                        lambda x: x[2]), lambda x: x[1]) as starts
+                from instances where corpus = ?),
+            words as (
+                select unnest(list_zip(starts, list_append(starts[2:], len(input_ids)))) as bounds,
+                    input_ids, masked_positions from tokens),
+            flagged as (
+                select bounds[2] - bounds[1] as length,
+                    list_contains(masked_positions, bounds[1]::usmallint) as masked
+                from words where not list_contains(?, input_ids[bounds[1] + 1]::integer))
+            select least(length, 6) as tokens, count(*) as words, count(*) filter (masked) as masked,
+                count(*) filter (masked) / count(*) as share
+            from flagged group by all order by tokens
+            """,
+            [corpus, special],
         )
 
     def tokenizer(self, corpus: str) -> Tokenizer:
@@ -190,6 +297,9 @@ class Statistics:
         return samples
 
 
+# the file a document came from, without its place in it
+_SOURCE = r"regexp_replace(source_uri, '#[^/]*$', '')"
+_IS_HAN = r"regexp_full_match(word, '[\x{4e00}-\x{9fff}]+')"
 _WORDS = "with words as (select unnest(flatten(words)) as word from document_texts where corpus = ?)"
 
 

@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.cleaning import clean_text
+from data.cleaning import CleaningRules, clean_text
+from data.privacy import KINDS
 from tests.conftest import sample_sentences
 
 # what real pages put between and around sentences
@@ -68,3 +69,48 @@ def test_a_clean_sentence_stays_as_it_is(sentence):
 )
 def test_cleaning_gives(raw, clean):
     assert clean_text(raw) == clean
+
+
+OPTIONS = CleaningRules(simplify=True, max_repeats=2, scrub=KINDS)
+
+
+@given(noisy_text)
+def test_cleaning_with_every_option_is_idempotent(text):
+    assert clean_text(clean_text(text, OPTIONS), OPTIONS) == clean_text(text, OPTIONS)
+
+
+@given(
+    st.lists(st.sampled_from(sample_sentences()[:300]) | st.sampled_from(NOISE), max_size=120).map("".join)
+)
+def test_looking_first_changes_nothing(text):
+    """Long texts are only worked on where they need it."""
+    parts = text + "。" * 2500
+    whole = clean_text(parts, CleaningRules(max_repeats=0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data.cleaning._LONG", 10**9)
+        assert clean_text(parts, CleaningRules(max_repeats=0)) == whole
+
+
+def test_traditional_twins_become_equal_where_it_is_asked_for():
+    rules = CleaningRules(simplify=True)
+    assert clean_text("圖書館在二樓，乾隆年間的乾淨書。", rules) == "图书馆在二楼，乾隆年间的干净书。"
+    assert clean_text("圖書館") == "圖書館"
+
+
+def test_repeated_marks_are_shortened_and_digits_are_not():
+    assert clean_text("太好了！！！！！！10000000元……——————") == "太好了！！！10000000元……———"
+    assert clean_text("！！！！", CleaningRules(max_repeats=0)) == "！！！！"
+    assert clean_text("！！", CleaningRules(max_repeats=1)) == "！"
+
+
+def test_an_endless_word_goes_and_what_stands_around_it_stays():
+    assert clean_text("前面。" + "a" * 200_000 + "后面。") == "前面。后面。"
+    assert clean_text("前" + "a" * 100 + "后") == "前" + "a" * 100 + "后"
+
+
+def test_emoji_stay():
+    assert clean_text("今天真开心😀👍🏽。") == "今天真开心😀👍🏽。"
+
+
+def test_width_is_kept_where_it_is_asked_for():
+    assert clean_text("ＡＢＣ", CleaningRules(fold_width=False)) == "ＡＢＣ"

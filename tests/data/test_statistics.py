@@ -70,3 +70,55 @@ def test_an_unknown_corpus_is_named(statistics):
 def test_no_workspace_is_an_error(tmp_path):
     with pytest.raises(InputError, match="no catalog"):
         open_workspace(tmp_path)
+
+
+def test_coverage_falls_with_the_count(statistics):
+    rows = statistics.vocabulary_coverage("tea").fetchall()
+    assert [level for level, *_ in rows] == [1, 10, 100, 1000]
+    assert rows[0][1] > rows[1][1] > rows[2][1] >= rows[3][1] and 0 < rows[0][2] < 1
+
+
+def test_unknown_tokens_are_told_by_source(statistics):
+    rows = statistics.unknown_by_source("tea").fetchall()
+    ((tokens,),) = statistics.sql(
+        "select count(*) from (select unnest(input_ids) as id from instances) where id not in (2, 3)"
+    ).fetchall()
+    assert sum(row[1] for row in rows) == tokens and len(rows) == 1
+    assert rows[0][3] == pytest.approx(statistics.unknown_share("tea"))
+
+
+def test_words_are_masked_at_about_the_same_rate_whatever_their_length(statistics):
+    rows = statistics.masked_words("tea").fetchall()
+    assert sum(words for _, words, _, _ in rows) > 1000
+    for length, words, masked, share in rows:
+        assert share == masked / words
+        # three standard deviations of a binomial share, and a little for the last word that does not fit
+        assert abs(share - 0.15) < 3 * (0.15 * 0.85 / words) ** 0.5 + 0.02, length
+
+
+def test_versions_duplicates_and_new_words_are_told(tmp_path, samples, vocabulary_file):
+    source = tmp_path / "raw"
+    source.mkdir()
+    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines()
+    (source / "a.jsonl").write_text("\n".join(lines[:40]), encoding="utf-8")
+    settings = RefreshSettings(
+        corpus="tea", sources=(str(source),), workspace=tmp_path / "w", tokenizer=str(vocabulary_file)
+    )
+    refresh(settings)
+    (source / "b.jsonl").write_text("\n".join([*lines[38:60], lines[0][:-2] + '。好。"}']), encoding="utf-8")
+    refresh(settings)
+    with open_workspace(settings.workspace) as opened:
+        first, second = opened.version_changes("tea").fetchall()
+        assert second[7] == second[4] - first[4] and second[9] == 1 and second[10] == 0
+        found = opened.duplicates("tea").fetchall()
+        assert sorted(row[1] for row in found) == ["duplicate", "duplicate", "near_duplicate"]
+        assert all(row[3].startswith(str(source / "a.jsonl")) for row in found)
+        new = [word for word, _ in opened.new_words("tea").fetchall()]
+        older = {
+            word
+            for (word,) in opened.sql(
+                "select distinct unnest(flatten(t.words)) from document_texts t "
+                "join documents using (corpus, doc_id) where first_version = 1"
+            ).fetchall()
+        }
+        assert new and not older & set(new)

@@ -1,0 +1,73 @@
+import pytest
+
+from data.contamination import GuardRules, count_hits, make_guard
+from data.measures import measure
+from data.recipe import RefreshSettings
+from data.records import InputError
+from data.refresh import refresh
+from data.statistics import open_workspace
+
+QUESTION = "清明前采的龙井茶应该用多少度的水来泡才好"
+SHORT = "龙井怎么泡才好"
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text(f"text_a\ttext_b\tlabel\n{QUESTION}\t{SHORT}\t1\n", encoding="utf-8")
+    return path
+
+
+def hits(path, *documents):
+    guard = make_guard((str(path),), 13)
+    return count_hits(guard, documents, measure(documents)).tolist()
+
+
+def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation):
+    quoted = f"有人问：{QUESTION[:6]}，{QUESTION[6:16]}！大家都不知道。"
+    assert hits(evaluation, [quoted], ["别的茶。"], [QUESTION[:12] + "和别的"]) == [16 - 12, 0, 0]
+
+
+def test_a_short_text_counts_where_a_sentence_is_the_same(evaluation):
+    assert hits(evaluation, [f"“{SHORT}？”"], [f"他问{SHORT}"], [f"{SHORT}呢"]) == [1, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["dev.jsonl", "dev.txt", "dev.csv"])
+def test_every_usual_form_of_an_evaluation_set_is_read(tmp_path, name):
+    path = tmp_path / name
+    forms = {
+        "dev.jsonl": f'{{"q": ["{QUESTION}"], "label": 1}}\n',
+        "dev.txt": f"{QUESTION}\n",
+        "dev.csv": f'a,b\n"{QUESTION}",0\n',
+    }
+    path.write_text(forms[name], encoding="utf-8")
+    assert hits(path, [QUESTION]) == [len(QUESTION) - 12]
+
+
+def test_a_file_without_text_is_refused(tmp_path):
+    path = tmp_path / "none.tsv"
+    path.write_text("a\tb\n1\t2\n", encoding="utf-8")
+    with pytest.raises(InputError, match="none.tsv: no text"):
+        make_guard((str(path),), 13)
+
+
+@pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
+def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, action, kept):
+    source = tmp_path / "raw.txt"
+    source.write_text(f"先读一句话。{QUESTION}？有人这样问。\n\n茶要慢慢喝。水要慢慢烧。\n", encoding="utf-8")
+    settings = RefreshSettings(
+        corpus="c",
+        sources=(str(source),),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        text_format="bert",
+        guard=GuardRules(files=(str(evaluation),), action=action),
+        workers=1,
+    )
+    assert refresh(settings).documents == kept
+    with open_workspace(settings.workspace) as statistics:
+        rows = statistics.sql("select guard_hits, dropped_reason from documents order by 1 desc").fetchall()
+        assert rows[0][0] == len(QUESTION) - 12 and rows[1] == (0, None)
+        assert rows[0][1] == ("in_evaluation_set" if action == "drop" else None)
+        told = [row[-2:] for row in statistics.funnel("c").fetchall() if row[1] == "guard" and row[-2]]
+        assert ("in_evaluation_set", 1) in told

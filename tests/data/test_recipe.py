@@ -1,0 +1,141 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data.cleaning import CleaningRules
+from data.recipe import RefreshSettings, SourceSpec, check_settings, load_recipe
+from data.records import InputError
+from data.refresh import plan, refresh
+from data.statistics import open_workspace
+from flows.settings import refresh_settings
+
+
+def write(folder, content):
+    path = folder / "recipe.yaml"
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_a_recipe_holds_what_the_settings_do(tmp_path):
+    recipe = load_recipe(
+        write(
+            tmp_path,
+            "corpus: 法律\nsources:\n  - raw/*.txt\n  - {path: b.csv, text_field: body}\n  - s3://bucket/c.jsonl\n"
+            "sop: off\nmask_rate: 0.2\nquality: {min_characters: 9, blocklist: ads.txt}\n"
+            "cleaning: {simplify: true, scrub: [phone]}\nduplicates: {near: null}\n"
+            "guard: {files: [dev.tsv]}\ndictionaries: terms.txt\n",
+        )
+    )
+    settings = RefreshSettings(**recipe)
+    assert settings.corpus == "法律" and settings.sop == "off" and settings.mask_rate == 0.2
+    assert settings.sources == (
+        str(tmp_path / "raw/*.txt"),
+        SourceSpec(path=str(tmp_path / "b.csv"), text_field="body"),
+        "s3://bucket/c.jsonl",
+    )
+    assert settings.cleaning == CleaningRules(simplify=True, scrub=("phone",))
+    assert settings.quality.min_characters == 9 and settings.quality.blocklist == str(tmp_path / "ads.txt")
+    assert settings.duplicates.near is None and settings.guard.files == (str(tmp_path / "dev.tsv"),)
+    assert settings.dictionaries == (str(tmp_path / "terms.txt"),)
+
+
+@pytest.mark.parametrize(
+    "content, messages",
+    [
+        (
+            "mask_rate: high\nmax_seq_length: 1.5\nunknown: 1\n",
+            [
+                "mask_rate='high' must be a number",
+                "max_seq_length=1.5 must be a whole number",
+                "unknown unknown",
+            ],
+        ),
+        (
+            "quality: {min_han: 1}\ncleaning: yes\n",
+            ["unknown quality.min_han", "cleaning=True must be names"],
+        ),
+        ("seed: 1\nseed: 2\n", ["'seed' is given twice"]),
+        ("corpus: !!python/object/apply:os.getcwd []\n", ["could not determine a constructor"]),
+        ("- a\n- b\n", ["it must hold names and values"]),
+        ("corpus: [\n", ["is not a recipe"]),
+        ("sop: maybe\n", ["sop='maybe' must be one of auto, on, off"]),
+    ],
+)
+def test_every_bad_value_is_named(tmp_path, content, messages):
+    with pytest.raises(InputError) as refused:
+        load_recipe(write(tmp_path, content))
+    assert all(message in str(refused.value) for message in messages), refused.value
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"mask_rate": 1.5}, "mask_rate=1.5: it must be from 0.01 to 0.8"),
+        ({"max_seq_length": 1_000_000}, "max_seq_length=1000000"),
+        ({"cleaning": CleaningRules(scrub=("names",))}, "cleaning.scrub=names: choose among url"),
+        ({"objective": "electra"}, "objective='electra': choose one of albert, roberta, macbert, spanbert"),
+        ({"sources": ()}, "no source given"),
+    ],
+)
+def test_values_out_of_range_are_refused(change, message):
+    settings = RefreshSettings(corpus="c", sources=("a",))
+    with pytest.raises(InputError, match=message.replace(".", r"\.")):
+        check_settings(replace(settings, **change))
+
+
+def test_what_is_given_goes_before_the_recipe(tmp_path):
+    path = write(
+        tmp_path, "corpus: a\nsources: x.txt\nquality: {min_characters: 9, min_han_share: 0.5}\nseed: 3\n"
+    )
+    settings = refresh_settings(
+        workspace=str(tmp_path),
+        recipe=str(path),
+        corpus="b",
+        source=None,
+        min_characters=7,
+        near_duplicates="off",
+    )
+    assert (settings.corpus, settings.seed) == ("b", 3) and settings.sources == (str(tmp_path / "x.txt"),)
+    assert (settings.quality.min_characters, settings.quality.min_han_share) == (7, 0.5)
+    assert settings.duplicates.near is None
+    with pytest.raises(InputError, match="near_duplicates='often'"):
+        refresh_settings(workspace="w", corpus="c", source=["a"], near_duplicates="often")
+    with pytest.raises(InputError, match="no corpus named"):
+        refresh_settings(workspace="w", source=["a"])
+
+
+def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_file):
+    terms = tmp_path / "terms.txt"
+    terms.write_text("炒青\n", encoding="utf-8")
+    settings = RefreshSettings(
+        corpus="tea",
+        sources=(str(samples / "tea.jsonl"),),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        dictionaries=(str(terms),),
+    )
+    before = plan(settings).recipe_hash
+    moved = tmp_path / "moved.txt"
+    moved.write_bytes(terms.read_bytes())
+    assert plan(replace(settings, dictionaries=(str(moved),), workers=9)).recipe_hash == before
+    terms.write_text("炒青\n茶汤色\n", encoding="utf-8")
+    assert plan(settings).recipe_hash != before
+
+
+def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
+    (tmp_path / "a.csv").write_text("body,text\n茶要慢慢喝。,别的话在这里。\n", encoding="utf-8")
+    (tmp_path / "b.csv").write_text("body,text\n水要慢慢烧。,炒茶要快一点。\n", encoding="utf-8")
+    path = write(tmp_path, "corpus: c\nworkers: 1\nsources: [{path: a.csv, text_field: body}, b.csv]\n")
+    settings = RefreshSettings(**load_recipe(path), workspace=tmp_path / "w", tokenizer=str(vocabulary_file))
+    refresh(settings)
+    with open_workspace(settings.workspace) as statistics:
+        assert sorted(statistics.texts("c")) == ["炒茶要快一点。", "茶要慢慢喝。"]
+
+
+def test_the_example_in_the_file_is_a_recipe(tmp_path):
+    import data.recipe
+
+    example = data.recipe.__doc__.split("```yaml\n")[1].split("```")[0]
+    assert load_recipe(write(tmp_path, example))["corpus"] == "law"
+    assert Path(load_recipe(write(tmp_path, example))["dictionaries"][0]).name == "terms.txt"
