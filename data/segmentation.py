@@ -25,6 +25,9 @@ _RARE = "\u3400-\u4dbf\u9fd6-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 # one to three characters three times in a row
 _repeats = re.compile(rf"([{_LETTERS}]{{1,3}}?)\1\1")
 _signs = re.compile(f"[{_SIGNS}{_RARE}]")
+# how jieba cuts what has no Han character in it (its finalseg.re_skip), but for the words of its dictionary
+_latin = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")
+LATIN_WORDS = ("AT&T", "c#", "C#", "c++", "C++")
 _block = re.compile(f"[{_LETTERS}{_SIGNS}{_RARE}]+")
 
 
@@ -38,10 +41,14 @@ class Segmenter:
         self._dictionaries = tuple(dictionaries)
         self._fast = rjieba.Jieba()
         self._exact = None
+        latin = {*LATIN_WORDS}
         for word, count in _user_words(self._dictionaries):
             if count is None:
                 count = self._jieba().FREQ[word]
             self._fast.add_word(word, count, None)
+            if word.isascii():
+                latin.add(word)
+        self._latin_words = re.compile("|".join(map(re.escape, sorted(latin))))
         self._cut_exactly = lru_cache(maxsize=1 << 16)(self._cut_exactly_uncached)
 
     def _jieba(self):
@@ -57,6 +64,8 @@ class Segmenter:
         return self._exact
 
     def _cut_exactly_uncached(self, block: str) -> tuple[str, ...]:
+        if block.isascii() and not self._latin_words.search(block):
+            return tuple(filter(None, _latin.split(block)))
         return tuple(self._jieba().cut(block))
 
     def split(self, text: str) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from data.instances import tokenize_documents
 from data.records import InputError
-from data.segmentation import Segmenter
+from data.segmentation import LATIN_WORDS, Segmenter
 from tests.conftest import sample_sentences
 from tests.data.helpers import SEGMENTER
 
@@ -58,6 +58,16 @@ def test_words_are_jiebas(text):
     assert SEGMENTER.split(text) == jieba.lcut(text)
 
 
+@given(st.text(alphabet="aZ9+#&._%-AT&Tc ", max_size=14))
+def test_words_without_han_characters_are_jiebas(text):
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+
+
+def test_jieba_knows_no_other_words_without_han_characters():
+    jieba.initialize()
+    assert sorted(w for w, n in jieba.dt.FREQ.items() if n and w.isascii()) == sorted(LATIN_WORDS)
+
+
 @given(st.sampled_from("差评赞好哈一"), st.integers(1, 60), st.sampled_from(["", "评", "的", "茶"]))
 def test_words_are_jiebas_where_a_pattern_repeats(character, count, tail):
     text = character * count + tail
@@ -66,11 +76,11 @@ def test_words_are_jiebas_where_a_pattern_repeats(character, count, tail):
 
 def test_a_users_words_are_found_as_jieba_finds_them(tmp_path):
     path = tmp_path / "words.txt"
-    path.write_text("语言模型 100 n\n炒青法\n茶A级\n冻顶乌龙 3\n", encoding="utf-8")
+    path.write_text("语言模型 100 n\n炒青法\n茶A级\nv2.x 50\n冻顶乌龙 3\n", encoding="utf-8")
     theirs = jieba.Tokenizer()
     theirs.load_userdict(str(path))
     ours = Segmenter([path])
-    for text in [*sample_sentences(), "继续预训练语言模型", "这是茶A级，用炒青法做的冻顶乌龙茶。"]:
+    for text in [*sample_sentences(), "继续预训练语言模型", "这是茶A级，用炒青法做的冻顶乌龙茶，v2.x-y。"]:
         assert ours.split(text) == theirs.lcut(text)
     assert "语言模型" in ours.split("继续预训练语言模型")
 
