@@ -137,7 +137,9 @@ def refresh_speed(source: Path, vocabulary: Path, folder: Path, workers: int) ->
         plan = refreshing.plan(settings)
         began = time.perf_counter()
         with refreshing.locked(plan.workspace, "c"):
-            sources = list(pool.map(refreshing.read, plan.files, [plan] * len(plan.files)))
+            sources = [
+                f.result() for f in [pool.submit(refreshing.read, *t) for t in refreshing.reading_tasks(plan)]
+            ]
             division = refreshing.divide(plan, sources)
             pieces = division.assignment.pieces
             shards = list(

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from data.deduplication import find_near_duplicates
 from data.shards import Shard
 
-_MEMORY = "800MB"
+_MEMORY = "400MB"
 _FETCHED = 1 << 16
 _ROW_BITS = 40  # of a document's position: its source's number stands above its row
 
@@ -82,14 +82,17 @@ def list_documents(
     Also `held` (doc_id, shard) from the documents files `held`, pairs of a shard's path and its file. Of
     near duplicates a document that a shard holds stays rather than one that none does, then the earlier.
     """
-    rows = " union all ".join(
-        f"select ({number}::bigint << {_ROW_BITS}) | file_row_number as position, {number} as source, "
-        f"* exclude (file_row_number) from read_parquet({file_list([path])}, file_row_number = true)"
-        for number, path in enumerate(listings)
+    db.register(
+        "numbered", pa.table({"source": range(len(listings)), "file": [str(path) for path in listings]})
     )
     db.execute(
         f"""
-        create or replace view listing_rows as {rows};
+        create or replace table listing_files as from numbered;
+        create or replace view listing_rows as
+        select (source::bigint << {_ROW_BITS}) | file_row_number as position, source,
+            rows.* exclude (filename, file_row_number)
+        from read_parquet({file_list(listings)}, filename = true, file_row_number = true) rows
+        join listing_files on file = filename;
         create or replace table firsts as
             select doc_id, min(position) as first from listing_rows where stage is null group by doc_id;
         create or replace table listed as
@@ -102,6 +105,7 @@ def list_documents(
         drop table firsts;
         """
     )
+    db.unregister("numbered")
     db.execute("create or replace table held (doc_id varchar, shard varchar)")
     if held:
         shards, files = zip(*held, strict=True)

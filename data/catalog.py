@@ -12,8 +12,10 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import duckdb
+import pyarrow as pa
 from filelock import FileLock
 
 from data.files import TEMPORARY_SUFFIX, replacing
@@ -327,22 +329,24 @@ def add_compacted(db: duckdb.DuckDBPyConnection, old: Version, new: Version, sha
 def _add_shards(db: duckdb.DuckDBPyConnection, version: Version, shards: Sequence[Shard]) -> None:
     corpus = version.corpus
     known = {path for (path,) in db.execute("select path from shards where corpus = ?", [corpus]).fetchall()}
+    now = datetime.now(UTC)
     rows = [
         (s.path, corpus, s.sha256, s.documents_path, s.documents_sha256, s.instances, s.tokens, s.documents)
-        + (s.characters, s.words, s.sentences, list(s.length_histogram), version.recipe_hash)
+        + (s.characters, s.words, s.sentences, list(s.length_histogram), version.recipe_hash, now)
         for s in shards
         if s.path not in known
     ]
-    if rows:
-        marks = ", ".join("?" * len(rows[0]))
-        db.executemany(f"insert into shards values ({marks}, now())", rows)
+    _insert(db, "shards", rows)
     places = [(corpus, version.version, i, shard.path) for i, shard in enumerate(shards)]
     _insert(db, "version_shards", places)
 
 
 def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple]) -> None:
     if rows:
-        db.executemany(f"insert into {table} values ({', '.join('?' * len(rows[0]))})", rows)
+        columns = {f"column_{i}": list(values) for i, values in enumerate(zip(*rows, strict=True))}
+        db.register("inserted", pa.table(columns))
+        db.execute(f"insert into {table} select * from inserted")
+        db.unregister("inserted")
 
 
 def record_run(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import codecs
 import io
+import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -50,9 +51,11 @@ def _everyday_share(text: str) -> float:
     return sum(c in COMMON or c in "，。！？；：、“”‘’（）《》…—　" for c in foreign) / max(len(foreign), 1)
 
 
+_control = re.compile("[\x01-\x08\x0e-\x1f]")
+
+
 def _looks_binary(text: str) -> bool:
-    control = sum(c < " " and c not in "\t\n\r\x0b\x0c\x00" for c in text)
-    return control > _MOST_CONTROL * len(text)
+    return len(_control.findall(text)) > _MOST_CONTROL * len(text)
 
 
 def detect_encoding(sample: bytes, *, whole: bool) -> str | None:

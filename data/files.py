@@ -12,15 +12,20 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path to write; when the block ends well, it takes the place of `path` durably."""
+def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
+    """A temporary path to write; when the block ends well, it takes the place of `path`.
+
+    `durable`: whether it must outlive a loss of power; work in progress need not.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
     try:
         yield temporary
-        sync(temporary)
+        if durable:
+            sync(temporary)
         os.replace(temporary, path)
-        sync(path.parent)
+        if durable:
+            sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -102,7 +102,7 @@ def read_source(uri: str, listing: Path, staged: Path, rules: ReadingRules) -> N
     """Read, clean, split and filter a source; write what it held to `listing`, the kept text to `staged`."""
     with (
         replacing(listing) as listing_tmp,
-        replacing(staged) as staged_tmp,
+        replacing(staged, durable=False) as staged_tmp,
         pq.ParquetWriter(listing_tmp, LISTING, compression="zstd", use_dictionary=False) as listings,
         pq.ParquetWriter(staged_tmp, STAGED, compression="zstd", use_dictionary=False) as kept,
     ):

@@ -20,6 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 from filelock import FileLock, Timeout
 from tqdm import tqdm
 
@@ -289,6 +290,21 @@ def _sweep(workspace: Workspace, corpus: str) -> None:
             left.unlink(missing_ok=True)
 
 
+def reading_tasks(plan: Plan) -> list[tuple[SourceFile, Plan]]:
+    """Each file with as much of the plan as reading it needs: that does not grow with the corpus."""
+    known = {source.uri: source for source in plan.current_sources}
+    small = replace(plan, files=(), current_shards=())
+    return [
+        (file, replace(small, current_sources=(known[file.uri],) if file.uri in known else ()))
+        for file in plan.files
+    ]
+
+
+def building_plan(plan: Plan) -> Plan:
+    """As much of the plan as building a shard needs."""
+    return replace(plan, files=(), current_sources=(), current_shards=())
+
+
 def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:
     """Read one source, unless the current version read the same bytes with the same recipe.
 
@@ -311,6 +327,7 @@ def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:
     staging = workspace.staging(settings.corpus)
     listing, staged = staging / f"listing-{name}.parquet", staging / f"staged-{name}.parquet"
     read_source(file.uri, listing, staged, rules)
+    pa.default_memory_pool().release_unused()
     committed = workspace.relative(workspace.documents(settings.corpus) / listing.name)
     return ReadSource(Source(file.uri, size, digest, committed), str(listing), str(staged))
 
@@ -396,7 +413,10 @@ def build(piece: Piece, plan: Plan, sop: bool, similar: str | None = None) -> Sh
         dictionaries=settings.dictionaries,
         similar_words=str(plan.workspace.root / similar) if similar else None,
     )
-    return build_shard(piece, rules, plan.workspace, settings.corpus)
+    shard = build_shard(piece, rules, plan.workspace, settings.corpus)
+    # a worker builds many: what one needed is not kept for the next
+    pa.default_memory_pool().release_unused()
+    return shard
 
 
 def commit(
@@ -498,12 +518,12 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
     plan(settings)  # refuses what cannot work before anything is written
     with locked(Workspace(settings.workspace), settings.corpus), worker_pool(settings.workers) as pool:
         planned = plan(settings)  # as things stand now that no other refresh changes them
-        reading = [pool.submit(read, file, planned) for file in planned.files]
+        reading = [pool.submit(read, *task) for task in reading_tasks(planned)]
         sources = [future.result() for future in tqdm(reading, "reading", unit="file", disable=None)]
         division = divide(planned, sources)
         similar = find_similar(planned, division)
-        pieces = division.assignment.pieces
-        building = [pool.submit(build, piece, planned, division.sop, similar) for piece in pieces]
+        pieces, small = division.assignment.pieces, building_plan(planned)
+        building = [pool.submit(build, piece, small, division.sop, similar) for piece in pieces]
         shards = [future.result() for future in tqdm(building, "building", unit="shard", disable=None)]
         result = commit(planned, sources, division, shards, similar)
     if settings.discover_words and result.is_new:

@@ -87,17 +87,17 @@ def refresh_corpus(
     with refresh.locked(place, name), refresh.worker_pool(settings.workers) as pool:
         plan = refresh.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
-            read_source.submit(file.name, lambda file=file: pool.submit(refresh.read, file, plan).result())
-            for file in plan.files
+            read_source.submit(task[0].name, lambda task=task: pool.submit(refresh.read, *task).result())
+            for task in refresh.reading_tasks(plan)
         ]
         sources = [future.result() for future in reading]
         division = divide(name, lambda: refresh.divide(plan, sources))
         similar = find_similar(name, lambda: refresh.find_similar(plan, division))
-        pieces = division.assignment.pieces
+        pieces, small = division.assignment.pieces, refresh.building_plan(plan)
         building = [
             build_shard.submit(
                 f"{name} {piece.number + 1}/{len(pieces)}",
-                lambda piece=piece: pool.submit(refresh.build, piece, plan, division.sop, similar).result(),
+                lambda piece=piece: pool.submit(refresh.build, piece, small, division.sop, similar).result(),
             )
             for piece in pieces
         ]
