@@ -43,15 +43,19 @@ class AttentionTiles:
 
 
 @dataclass(frozen=True, slots=True)
-class LossTiles:
-    """Rows of states and of the vocabulary a program owns, and how many parts the vocabulary is cut into."""
+class LossLaunch(Launch):
+    """`rows` belong to one program, of states or of the vocabulary; `block` of the other pass by."""
 
     rows: int
-    vocabulary: int
-    parts: int
-    forward: Launch
-    states: Launch
-    table: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class LossTiles:
+    """The loss, the gradient of the states, the gradient of the table."""
+
+    forward: LossLaunch
+    states: LossLaunch
+    table: LossLaunch
 
 
 def architecture(device: torch.device) -> Architecture:
@@ -119,3 +123,22 @@ def attention_tiles(device: torch.device, width: int, max_seqlen: int) -> Attent
     entries = _ATTENTION[architecture(device)]
     bucket = sum(max_seqlen > length for length in LENGTHS)
     return entries.get(width, entries[32])[bucket]
+
+
+_LOSS: dict[Architecture, dict[int, LossTiles]] = {
+    # by padded width of the states: up to 128, 256
+    "sm_80": {
+        128: LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(64, 8, 2, 128), LossLaunch(64, 8, 2, 128)),
+        256: LossTiles(LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 64), LossLaunch(32, 8, 2, 64)),
+    },
+    "sm_90": {
+        128: LossTiles(LossLaunch(128, 8, 3, 128), LossLaunch(64, 8, 3, 128), LossLaunch(64, 8, 3, 128)),
+        256: LossTiles(LossLaunch(64, 8, 2, 128), LossLaunch(64, 8, 2, 64), LossLaunch(64, 8, 2, 64)),
+    },
+    "interpreter": {width: LossTiles(*(LossLaunch(512, 4, 1, 64),) * 3) for width in (128, 256)},
+}
+
+
+def loss_tiles(device: torch.device, width: int) -> LossTiles:
+    """Tiles of the MLM loss for states up to 256 wide."""
+    return _LOSS[architecture(device)][128 if width <= 128 else 256]

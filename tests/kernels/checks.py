@@ -2,7 +2,7 @@
 fail when a term is taken out of a kernel.
 
 An error is measured against double precision. The rule (FlashAttention's): at most `factor` times the error
-of torch in the kernel's own dtype, and in fp32 at most 2e-6 of the largest number.
+of torch in the kernel's own dtype, in fp32 2e-6 of the largest number if that is more.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from kernels.mlm_loss import mlm_loss_reference
 from tests.kernels.philox import kept
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -26,9 +27,10 @@ def assert_close(name: str, got: Tensor, exact: Tensor, torchs: Tensor, factor: 
     error, allowed = ((x.double() - exact).abs().max().item() for x in (got, torchs))
     largest = exact.abs().max().item()
     if got.dtype == torch.float32:
-        allowed = 2e-6 * max(1.0, largest)
-    else:  # at least the rounding of the result itself
-        allowed = max(factor * allowed, torch.finfo(got.dtype).eps / 2 * largest)
+        floor = 2e-6 * max(1.0, largest)
+    else:  # the rounding of the result itself
+        floor = torch.finfo(got.dtype).eps / 2 * largest
+    allowed = max(factor * allowed, floor)
     assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
 
 
@@ -132,3 +134,65 @@ def attention_without_neighbours(package: ModuleType, long: bool) -> None:
             assert a.isfinite().all() and torch.equal(a, b), (
                 f"sequence {sequence} of {lengths} saw a neighbour"
             )
+
+
+def mlm_loss(
+    package: ModuleType,
+    n: int,
+    E: int,
+    V: int,
+    dtype: torch.dtype = torch.float32,
+    z_loss: float = 0.0,
+    bias_scale: float = 1.0,
+) -> None:
+    """Loss, prediction and gradients, a fifth of the labels ignored."""
+    torch.manual_seed(n + V)
+    inputs = [
+        torch.randn(n, E, device=DEVICE),
+        torch.randn(V, E, device=DEVICE) * E**-0.5,
+        torch.randn(V, device=DEVICE) * bias_scale,
+    ]
+    inputs = [x.to(dtype) for x in inputs]
+    labels = torch.randint(V, (n,), device=DEVICE)
+    if n:
+        labels[-1] = V - 1
+    labels[1::5] = -100
+    dloss = torch.rand(n, device=DEVICE)
+    results = []
+    for run, kind in (
+        (package.mlm_loss, dtype),
+        (mlm_loss_reference, torch.float64),
+        (mlm_loss_reference, dtype),
+    ):
+        x = [i.detach().to(kind, copy=True).requires_grad_() for i in inputs]
+        loss, predicted = run(*x, labels, z_loss)
+        (loss * dloss).sum().backward()
+        results.append((loss, predicted, *(i.grad for i in x)))
+    assert results[0][0].dtype == torch.float32 and results[0][1].dtype == torch.int64
+    losses, predictions, *gradients = zip(*results, strict=True)
+    loss, exact, torchs = losses
+    assert_close("loss", loss, exact, torchs, FORWARD)
+    assert not loss[1::5].any()
+    if dtype == torch.float32:
+        assert torch.equal(predictions[0], predictions[1])
+    for name, gradient in zip(("dstates", "dweight", "dbias"), gradients, strict=True):
+        assert_close(name, *gradient, BACKWARD)
+
+
+def mlm_loss_of_equal_logits(package: ModuleType, V: int, value: float) -> None:
+    """Every logit the same, of any size: the loss is log(V), the first token is predicted."""
+    states, weight = torch.zeros(3, 16, device=DEVICE), torch.randn(V, 16, device=DEVICE)
+    states.requires_grad_()
+    bias = torch.full((V,), value, device=DEVICE, requires_grad=True)
+    labels = torch.tensor([0, V - 1, -100], device=DEVICE)
+    loss, predicted = package.mlm_loss(states, weight, bias, labels)
+    loss.sum().backward()
+    # the logits themselves are only exact to their last bit
+    expected = torch.tensor([1.0, 1.0, 0.0], device=DEVICE) * torch.tensor(V).log()
+    assert (loss - expected).abs().max() < 1e-5 + abs(value) * 2e-7
+    assert predicted.tolist() == [0, 0, 0]
+    dbias = torch.full((V,), 2 / V, device=DEVICE)
+    dbias[0] -= 1
+    dbias[-1] -= 1
+    assert (bias.grad - dbias).abs().max() < 1e-6 + abs(value) * 2e-7
+    assert states.grad[2].eq(0).all()
