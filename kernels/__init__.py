@@ -1,6 +1,7 @@
 """Operators of the encoder: Triton kernels on CUDA, each beside the torch reference that runs elsewhere."""
 
 from kernels.attention import attention, attention_packed, attention_schedule, padded_head_dim
+from kernels.bias_gelu import bias_gelu, linear_gelu
 from kernels.dispatch import KernelError, use
 from kernels.embedding import embed
 from kernels.layer_norm import add_layer_norm
@@ -12,7 +13,9 @@ __all__ = [
     "attention",
     "attention_packed",
     "attention_schedule",
+    "bias_gelu",
     "embed",
+    "linear_gelu",
     "mlm_loss",
     "padded_head_dim",
     "use",

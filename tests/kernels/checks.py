@@ -12,6 +12,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from kernels.bias_gelu import bias_gelu_reference
+from kernels.layer_norm import add_layer_norm_reference
 from kernels.mlm_loss import mlm_loss_reference
 from tests.kernels.philox import kept
 
@@ -196,3 +198,56 @@ def mlm_loss_of_equal_logits(package: ModuleType, V: int, value: float) -> None:
     dbias[-1] -= 1
     assert (bias.grad - dbias).abs().max() < 1e-6 + abs(value) * 2e-7
     assert states.grad[2].eq(0).all()
+
+
+def gradients_of(run, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor) -> tuple[Tensor, ...]:
+    """What `run` returns for copies of the inputs in a dtype, and their gradients."""
+    x = [i.detach().to(dtype, copy=True).requires_grad_() for i in inputs]
+    y = run(*x)
+    y.backward(dy.to(y.dtype))
+    return y, *(i.grad for i in x)
+
+
+def compare(run, reference, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor, names: str) -> None:
+    """Output and gradients of `run` in a dtype, against the reference's in it and in double precision."""
+    inputs, dy = [i.to(dtype) for i in inputs], dy.to(dtype)
+    results = [
+        gradients_of(run, inputs, dtype, dy),
+        gradients_of(reference, inputs, torch.float64, dy),
+        gradients_of(reference, inputs, dtype, dy),
+    ]
+    assert results[0][0].dtype == dtype
+    for i, (name, numbers) in enumerate(zip(names.split(), zip(*results, strict=True), strict=True)):
+        assert_close(name, *numbers, BACKWARD if i else FORWARD)
+
+
+def add_layer_norm(
+    package: ModuleType, R: int, H: int, dtype: torch.dtype = torch.float32, dropout_p: float = 0.0
+) -> None:
+    torch.manual_seed(R + H)
+    inputs = [torch.randn(s, device=DEVICE) for s in [(R, H), (R, H), (H,), (H,)]]
+    seed = torch.tensor([2**40 + 3], device=DEVICE)
+    keep = kept(2**40 + 3, dropout_p, torch.arange(H)[None, :], torch.arange(R)[:, None], 0)
+    share = (keep.to(DEVICE) / (1 - dropout_p)).float()
+    compare(
+        lambda *a: package.add_layer_norm(*a, 1e-5, dropout_p=dropout_p, seed=seed),
+        lambda x, *a: add_layer_norm_reference(x * share.to(x.dtype), *a, 1e-5),
+        inputs, dtype, torch.randn(R, H, device=DEVICE), "y dx dresidual dweight dbias",
+    )  # fmt: skip
+
+
+def bias_gelu(
+    package: ModuleType,
+    R: int,
+    F: int,
+    activation: str,
+    dtype: torch.dtype = torch.float32,
+    scale: float = 2.0,
+) -> None:
+    torch.manual_seed(R + F)
+    inputs = [torch.randn(R, F, device=DEVICE) * scale, torch.randn(F, device=DEVICE)]
+    compare(
+        lambda x, b: package.bias_gelu(x, b, activation),
+        lambda x, b: bias_gelu_reference(x, b, activation),
+        inputs, dtype, torch.randn(R, F, device=DEVICE), "y dx dbias",
+    )  # fmt: skip
