@@ -4,6 +4,7 @@ from kernels.attention import attention, attention_packed, attention_schedule, p
 from kernels.bias_gelu import bias_gelu, linear_gelu
 from kernels.dispatch import KernelError, use
 from kernels.embedding import embed
+from kernels.heads import merge_heads, split_heads
 from kernels.layer_norm import add_layer_norm
 from kernels.mlm_loss import mlm_loss
 
@@ -16,7 +17,9 @@ __all__ = [
     "bias_gelu",
     "embed",
     "linear_gelu",
+    "merge_heads",
     "mlm_loss",
     "padded_head_dim",
+    "split_heads",
     "use",
 ]

@@ -88,13 +88,12 @@ def _width(head_dim: int) -> int:
 
 
 @torch.library.custom_op("jixu::attention_schedule", mutates_args=())
-def attention_schedule(cu_seqlens: Tensor, total: int, max_seqlen: int, head_dim: int) -> Tensor:
-    """What `attention` takes as `schedule`: made once a batch, it serves every layer in both directions."""
+def _schedule(cu_seqlens: Tensor, total: int, max_seqlen: int, head_dim: int) -> Tensor:
     tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
     return schedule_tiles(cu_seqlens, total, tile)
 
 
-@attention_schedule.register_fake
+@_schedule.register_fake
 def _(cu_seqlens, total, max_seqlen, head_dim):
     tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
     return cu_seqlens.new_empty(total // tile + cu_seqlens.shape[0] - 1, 2, dtype=torch.int32)
@@ -328,7 +327,7 @@ def attention(
     T, _N, D = q.shape
     seed = _checked(q, cu_seqlens, dropout_p, seed)
     if schedule is None:
-        schedule = attention_schedule(cu_seqlens, T, max_seqlen, D)
+        schedule = _schedule(cu_seqlens, T, max_seqlen, D)
     q, k, v = autocast(q), autocast(k), autocast(v)
     if not q.stride() == k.stride() == v.stride() or q.stride(2) != 1:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
@@ -355,11 +354,16 @@ def attention_packed(
     T, _three, _N, D = qkv.shape
     seed = _checked(qkv, cu_seqlens, dropout_p, seed)
     if schedule is None:
-        schedule = attention_schedule(cu_seqlens, T, max_seqlen, D)
+        schedule = _schedule(cu_seqlens, T, max_seqlen, D)
     qkv = autocast(qkv)
     qkv = qkv if qkv.stride(3) == 1 else qkv.contiguous()
     scale = D**-0.5 if scale is None else scale
     return _packed(qkv, cu_seqlens, schedule, seed, max_seqlen, scale, dropout_p)[0]
+
+
+def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Tensor | None:
+    """What `attention` takes as `schedule`; made once for a batch x [T, ...], it serves all layers."""
+    return _schedule(cu_seqlens, x.shape[0], max_seqlen, head_dim) if use_triton(x) else None
 
 
 def padded_head_dim(head_dim: int, x: Tensor) -> int:

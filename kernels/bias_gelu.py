@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.dispatch import compute_dtype, tl, triton, use_triton
+from kernels.dispatch import tl, triton, use_triton
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu")  # as configs name them: erf's, tanh's, relu
 _APPROXIMATION = {"gelu": "none", "gelu_new": "tanh"}
@@ -115,8 +115,8 @@ def _backward(dy: Tensor, x: Tensor, bias: Tensor, activation: str) -> tuple[Ten
     dx = torch.empty_like(x)
     dbias = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     bias_gelu_bwd_kernel[(programs, triton.cdiv(width, columns))](
-        dx, dbias, dy.contiguous(), x, bias, R, F=width, ACTIVATION=activation, BLOCK_R=rows,
-        BLOCK_F=columns, num_warps=4,
+        dx, dbias, dy.contiguous(), x, bias, R,
+        F=width, ACTIVATION=activation, BLOCK_R=rows, BLOCK_F=columns, num_warps=4,
     )  # fmt: skip
     return dx, dbias.sum(0).to(bias.dtype)
 
@@ -146,7 +146,7 @@ def bias_gelu(x: Tensor, bias: Tensor, activation: str) -> Tensor:
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """The activation of a linear map: [R, H], [F, H], [F] -> [R, F]. The bias is added with the activation."""
+    """The activation of a linear map, [R, H], [F, H], [F] -> [R, F], its bias added with the activation."""
     if not use_triton(x):
         return activate(F.linear(x, weight, bias), activation)
-    return bias_gelu(F.linear(x, weight).to(compute_dtype(x)), bias, activation)
+    return bias_gelu(F.linear(x, weight), bias, activation)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.bias_gelu import bias_gelu_reference
+from kernels.embedding import Norm, Projection, Tables, embed_reference
 from kernels.layer_norm import add_layer_norm_reference
 from kernels.mlm_loss import mlm_loss_reference
 from tests.kernels.philox import kept
@@ -251,3 +252,44 @@ def bias_gelu(
         lambda x, b: bias_gelu_reference(x, b, activation),
         inputs, dtype, torch.randn(R, F, device=DEVICE), "y dx dbias",
     )  # fmt: skip
+
+
+def embed(
+    package: ModuleType,
+    T: int,
+    E: int,
+    H: int,
+    layout: str,
+    dtype: torch.dtype = torch.float32,
+    V: int = 50,
+    hot: float = 0.3,
+    bias: bool = True,
+) -> None:
+    """Output and gradients of every table; layout bert is google without a projection, a share of ids the
+    same.
+    """
+    torch.manual_seed(T + E)
+    W = H if layout == "bright" else E
+    ids = torch.randint(V, (T,), device=DEVICE)
+    ids[torch.rand(T, device=DEVICE) < hot] = V - 1
+    types, positions = torch.randint(2, (T,), device=DEVICE), torch.arange(T, device=DEVICE) % 37
+    shapes = [(V, E), (2, W), (37, W), (W,), (W,)]
+    if layout != "bert":
+        shapes += [(H, E), (H,)] if bias else [(H, E)]
+    inputs = [torch.randn(s, device=DEVICE) for s in shapes]
+    if layout != "bert":
+        inputs[5] *= E**-0.5
+
+    def run(function):
+        def call(word, token_type, position, weight, shift, *projection):
+            tables, norm = Tables(word, token_type, position), Norm(weight, shift, 1e-5)
+            last = Projection(projection[0], projection[1] if bias else None) if projection else None
+            order = "bright" if layout == "bright" else "google"
+            return function(ids, types, positions, tables, norm, last, order)
+
+        return call
+
+    names = "y dword dtype dposition dweight dbias dprojection dprojection_bias"
+    names = " ".join(names.split()[: 1 + len(inputs)])
+    dy = torch.randn(T, E if layout == "bert" else H, device=DEVICE)
+    compare(run(package.embed), run(embed_reference), inputs, dtype, dy, names)
