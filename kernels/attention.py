@@ -128,7 +128,7 @@ def _forward(
     T, N, D = q.shape
     out = torch.empty(T, N, D, dtype=q.dtype, device=q.device)
     lse = torch.empty(N, T, dtype=torch.float32, device=q.device)
-    tiles = attention_tiles(q.device, _width(D), max_seqlen)
+    tiles = attention_tiles(q.device, _width(D), max_seqlen, dropout_p > 0)
     if T:
         attention_fwd_kernel[(schedule.shape[0] * N,)](
             out, lse, q, k, v, cu_seqlens, schedule, seed, T, scale * math.log2(math.e),
@@ -158,8 +158,8 @@ def _backward(
     T, N, D = q.shape
     if not T:
         return
-    tiles = attention_tiles(q.device, _width(D), max_seqlen)
-    whole = max_seqlen <= tiles.tile
+    tiles = attention_tiles(q.device, _width(D), max_seqlen, dropout_p > 0)
+    whole = max_seqlen <= tiles.tile and tiles.whole is not None
     delta = None if whole else torch.empty(N, T, dtype=torch.float32, device=q.device)
     grid = (schedule.shape[0] * N,)
     arguments = (q, k, v, out, dout.contiguous(), lse, cu_seqlens, schedule, seed, T, scale)

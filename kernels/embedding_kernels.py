@@ -150,7 +150,8 @@ def scatter_slices_kernel(
     before = tl.load(ids_ptr + begin - 1, mask=begin > 0, other=-1)
     after = tl.load(ids_ptr + begin + SLICE, mask=begin + SLICE < T, other=-1)
     carried_in = is_first & (ids == before)
-    carried_out = is_first & (ids == after) & (ids != before)
+    carried_out = is_first & (ids == after)
+    # what is not done here is overwritten by the second kernel
     done = is_first & (ids != before) & (ids != after)
     tl.store(table_ptr + ids.to(tl.int64)[:, None] * W + cols[None, :], sums, mask=here & done[:, None])
     carry = partial_ptr + tl.program_id(0).to(tl.int64) * 2 * W + cols[None, :] + tl.zeros_like(at)[:, None]

@@ -32,14 +32,15 @@ class Launch:
 class AttentionTiles:
     """`tile` rows belong to one program: queries in `forward` and `queries` (dq), keys in `keys` (dk, dv).
 
-    `whole` computes all three gradients in one pass, for batches whose longest sequence fits in a tile.
+    `whole` computes all three gradients in one pass, for batches whose longest sequence fits in a tile; None
+    where that spills.
     """
 
     tile: int
     forward: Launch
     queries: Launch
     keys: Launch
-    whole: Launch
+    whole: Launch | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,62 +68,61 @@ def architecture(device: torch.device) -> Architecture:
 
 LENGTHS = (64, 128)  # buckets of the longest sequence; longer ones share the last entry
 
-_I = Launch(64, 4, 2)
-_ATTENTION: dict[Architecture, dict[int, tuple[AttentionTiles, ...]]] = {
-    # by padded head dim: longest sequence up to 64, up to 128, longer
+# tile of each bucket, by padded head dim
+_TILES: dict[Architecture, dict[int, tuple[int, int, int]]] = {
+    "sm_80": {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64), 256: (64, 64, 64)},
+    "sm_90": {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 128, 128), 256: (32, 32, 32)},
+    "interpreter": dict.fromkeys((32, 64, 128, 256), (64, 64, 64)),
+}
+
+L = Launch
+# by padded head dim, tile, and whether there is dropout: forward, queries, keys, whole
+_ATTENTION: dict[Architecture, dict[tuple[int, int, bool], AttentionTiles]] = {
     "sm_80": {
-        32: (
-            AttentionTiles(64, Launch(64, 4, 2), Launch(64, 4, 2), Launch(64, 4, 2), Launch(64, 4, 2)),
-            AttentionTiles(128, Launch(64, 4, 3), Launch(64, 8, 2), Launch(64, 8, 2), Launch(64, 8, 2)),
-            AttentionTiles(128, Launch(64, 4, 3), Launch(64, 8, 2), Launch(64, 8, 2), Launch(64, 8, 2)),
-        ),
-        64: (
-            AttentionTiles(64, Launch(64, 4, 2), Launch(64, 4, 2), Launch(64, 4, 2), Launch(64, 4, 2)),
-            AttentionTiles(128, Launch(64, 4, 3), Launch(64, 8, 2), Launch(64, 8, 2), Launch(64, 8, 2)),
-            AttentionTiles(128, Launch(64, 4, 3), Launch(64, 8, 2), Launch(64, 8, 2), Launch(64, 8, 2)),
-        ),
-        128: (
-            AttentionTiles(64, Launch(64, 4, 2), Launch(64, 8, 1), Launch(32, 8, 2), Launch(32, 8, 2)),
-            AttentionTiles(64, Launch(64, 4, 2), Launch(64, 8, 1), Launch(32, 8, 2), Launch(32, 8, 2)),
-            AttentionTiles(64, Launch(64, 4, 2), Launch(64, 8, 1), Launch(32, 8, 2), Launch(32, 8, 2)),
-        ),
-        256: (
-            AttentionTiles(64, Launch(32, 8, 2), Launch(32, 8, 1), Launch(16, 8, 1), Launch(16, 8, 1)),
-            AttentionTiles(64, Launch(32, 8, 2), Launch(32, 8, 1), Launch(16, 8, 1), Launch(16, 8, 1)),
-            AttentionTiles(64, Launch(32, 8, 2), Launch(32, 8, 1), Launch(16, 8, 1), Launch(16, 8, 1)),
-        ),
+        (32, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
+        (32, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(32, 8, 2)),
+        (32, 128, False): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
+        (32, 128, True): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
+        (64, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(32, 4, 2)),
+        (64, 64, True): AttentionTiles(64, L(64, 4, 2), L(32, 4, 2), L(32, 4, 2), L(32, 8, 2)),
+        (64, 128, False): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
+        (64, 128, True): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
+        (128, 64, False): AttentionTiles(64, L(32, 4, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
+        (128, 64, True): AttentionTiles(64, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), L(32, 8, 2)),
+        (256, 64, False): AttentionTiles(64, L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), L(16, 8, 2)),
+        (256, 64, True): AttentionTiles(64, L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), L(16, 8, 2)),
     },
     "sm_90": {
-        32: (
-            AttentionTiles(64, Launch(64, 4, 2), Launch(64, 4, 2), Launch(64, 4, 2), Launch(64, 4, 2)),
-            AttentionTiles(128, Launch(64, 4, 3), Launch(64, 8, 2), Launch(64, 8, 2), Launch(64, 8, 2)),
-            AttentionTiles(128, Launch(64, 4, 3), Launch(64, 8, 2), Launch(64, 8, 2), Launch(64, 8, 2)),
-        ),
-        64: (
-            AttentionTiles(64, Launch(64, 4, 2), Launch(64, 4, 2), Launch(64, 4, 2), Launch(64, 4, 2)),
-            AttentionTiles(128, Launch(64, 4, 3), Launch(64, 8, 2), Launch(64, 8, 2), Launch(64, 8, 2)),
-            AttentionTiles(128, Launch(64, 4, 3), Launch(64, 8, 2), Launch(64, 8, 2), Launch(64, 8, 2)),
-        ),
-        128: (
-            AttentionTiles(64, Launch(64, 4, 2), Launch(64, 4, 2), Launch(64, 8, 2), Launch(64, 8, 2)),
-            AttentionTiles(128, Launch(64, 8, 3), Launch(64, 8, 2), Launch(32, 8, 2), Launch(32, 8, 2)),
-            AttentionTiles(128, Launch(64, 8, 3), Launch(64, 8, 2), Launch(32, 8, 2), Launch(32, 8, 2)),
-        ),
-        256: (
-            AttentionTiles(64, Launch(64, 8, 2), Launch(32, 8, 2), Launch(32, 8, 1), Launch(32, 8, 1)),
-            AttentionTiles(64, Launch(64, 8, 2), Launch(32, 8, 2), Launch(32, 8, 1), Launch(32, 8, 1)),
-            AttentionTiles(64, Launch(64, 8, 2), Launch(32, 8, 2), Launch(32, 8, 1), Launch(32, 8, 1)),
-        ),
+        (32, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
+        (32, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
+        (32, 128, False): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
+        (32, 128, True): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
+        (64, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
+        (64, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(64, 8, 2)),
+        (64, 128, False): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
+        (64, 128, True): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), L(64, 8, 2)),
+        (128, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(64, 8, 2)),
+        (128, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(32, 8, 2), None),
+        (128, 128, False): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
+        (128, 128, True): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
+        (256, 32, False): AttentionTiles(32, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
+        (256, 32, True): AttentionTiles(32, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
     },
-    "interpreter": {width: (AttentionTiles(64, _I, _I, _I, _I),) * 3 for width in (16, 32, 64, 128, 256)},
+    "interpreter": {
+        (width, 64, dropout): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2))
+        for width in (32, 64, 128, 256)
+        for dropout in (False, True)
+    },
 }
 
 
-def attention_tiles(device: torch.device, width: int, max_seqlen: int) -> AttentionTiles:
-    """Tiles for heads `width` wide (a power of two, 16 to 256)."""
-    entries = _ATTENTION[architecture(device)]
-    bucket = sum(max_seqlen > length for length in LENGTHS)
-    return entries.get(width, entries[32])[bucket]
+def attention_tiles(
+    device: torch.device, width: int, max_seqlen: int, dropout: bool = False
+) -> AttentionTiles:
+    """Tiles for heads `width` wide (a power of two up to 256). The tile does not depend on dropout."""
+    name, width = architecture(device), max(width, 32)
+    tile = _TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
+    return _ATTENTION[name][width, tile, dropout]
 
 
 _LOSS: dict[Architecture, dict[int, LossTiles]] = {

@@ -101,6 +101,7 @@ def attention(
 
 def attention_of_extreme_scores(package: ModuleType, sign: int, lengths: list[int]) -> None:
     """Scores of +-362 in every place, or of a few keys: exponentials of them overflow unless shifted."""
+    torch.manual_seed(0)
     qkv = torch.randn(sum(lengths), 3, 1, 32, device=DEVICE)
     qkv[:, 0], qkv[:, 1] = 8.0, 8.0 * sign
     x, exact = qkv.clone().requires_grad_(), qkv.double().requires_grad_()
@@ -109,8 +110,8 @@ def attention_of_extreme_scores(package: ModuleType, sign: int, lengths: list[in
     for y in (out, plain):
         (y * y).sum().backward()
     assert_close("out", out, plain, plain, FORWARD)
-    # cancels to zero for dq and dk; what is left is rounding, 8 times the gradient of a score
-    assert (x.grad - exact.grad).abs().max() < 2e-4
+    # a logsumexp of 522 bits has an error of 2**-15, and so have the probabilities; queries and keys are 8
+    assert (x.grad - exact.grad).abs().max() < 1e-3
 
 
 def attention_without_neighbours(package: ModuleType, long: bool) -> None:
@@ -293,3 +294,25 @@ def embed(
     names = " ".join(names.split()[: 1 + len(inputs)])
     dy = torch.randn(T, E if layout == "bert" else H, device=DEVICE)
     compare(run(package.embed), run(embed_reference), inputs, dtype, dy, names)
+
+
+def mlm_loss_of_dirty_padding(package: ModuleType) -> None:
+    """A huge bias and rows short of a tile: what is past the end of states and labels counts for nothing."""
+    states = torch.randn(3, 16, device=DEVICE, requires_grad=True)
+    weight = torch.randn(40, 16, device=DEVICE, requires_grad=True)
+    bias = torch.full((40,), 200.0, device=DEVICE, requires_grad=True)
+    labels = torch.tensor([1, 39, 0], device=DEVICE)
+    package.mlm_loss(states, weight, bias, labels)[0].sum().backward()
+    for x in (states, weight, bias):
+        assert x.grad.isfinite().all()
+
+
+def embed_with_nan_in_the_projection(package: ModuleType) -> None:
+    """A row of the projection makes its own column, and no other."""
+    tables = Tables(*(torch.randn(n, 26, device=DEVICE) for n in (5, 2, 9)))
+    norm = Norm(torch.ones(26, device=DEVICE), torch.zeros(26, device=DEVICE), 1e-5)
+    weight = torch.randn(8, 26, device=DEVICE)
+    weight[3] = float("nan")
+    ids = torch.arange(5, device=DEVICE)
+    y = package.embed(ids, ids % 2, ids, tables, norm, Projection(weight, None))
+    assert y[:, [0, 1, 2, 4, 5, 6, 7]].isfinite().all() and y[:, 3].isnan().all()

@@ -24,6 +24,11 @@ def test_numbers_far_out_neither_overflow_nor_vanish(triton, activation):
     checks.bias_gelu(triton, 3, 50, activation, scale=1000.0)
 
 
+def test_many_rows_are_shared_by_a_fixed_number_of_programs(triton, monkeypatch):
+    monkeypatch.setattr("kernels.bias_gelu._PROGRAMS", 3)
+    checks.bias_gelu(triton, 70, 300, "gelu_new")
+
+
 def test_no_rows(triton):
     x, bias = (torch.zeros(s, device=DEVICE, requires_grad=True) for s in [(0, 8), (8,)])
     triton.bias_gelu(x, bias, "gelu").sum().backward()

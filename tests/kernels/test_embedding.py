@@ -57,6 +57,15 @@ def test_the_scatter_sums_rows_by_id_whatever_the_runs(runs, width):
     assert torch.equal(got, scatter_rows(x, ids, 10))
 
 
+def test_many_rows_are_shared_by_a_fixed_number_of_programs(triton, monkeypatch):
+    monkeypatch.setattr("kernels.embedding._PROGRAMS", 3)
+    checks.embed(triton, 150, 128, 40, "google")
+
+
+def test_a_row_of_the_projection_makes_its_own_column(triton):
+    checks.embed_with_nan_in_the_projection(triton)
+
+
 def test_nan_in_a_token_stays_with_it(triton):
     tables = Tables(*(torch.randn(n, 16, device=DEVICE) for n in (5, 2, 9)))
     tables.word[3] = float("nan")
