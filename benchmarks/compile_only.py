@@ -5,8 +5,8 @@
 A launch passes if ptxas spills no register and does not serialise wgmma, if it fits the registers and the
 shared memory of the architecture, if its 16-bit matrix products use tensor cores, and if loops that load the
 operands of products do so by asynchronous copies. Prints a table, writes
-benchmarks/results/compile_only.json; exit status 1 if a launch fails. `--fast` takes a few launches of each
-kernel. These are statements about code, not about speed.
+benchmarks/results/compile_only-triton-VERSION.json; exit status 1 if a launch fails. `--fast` takes a few
+launches of each kernel. These are statements about code, not about speed.
 """
 
 from __future__ import annotations
@@ -179,8 +179,11 @@ def main(arguments: list[str] | None = None) -> int:
     print(f"{len(rows)} launches compiled, {len(bad)} refused")
     if not options.fast and not options.only:
         RESULTS.mkdir(exist_ok=True)
-        content = {"triton": triton.__version__, "launches": [asdict(row) for row in rows]}
-        (RESULTS / "compile_only.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        launches = ",\n".join(
+            json.dumps(asdict(row)) for row in rows
+        )  # a line each, so that changes can be read
+        content = f'{{"triton": "{triton.__version__}", "launches": [\n{launches}\n]}}\n'
+        (RESULTS / f"compile_only-triton-{triton.__version__}.json").write_text(content, encoding="utf-8")
     return 1 if bad else 0
 
 

@@ -307,12 +307,19 @@ def mlm_loss_of_dirty_padding(package: ModuleType) -> None:
         assert x.grad.isfinite().all()
 
 
-def embed_with_nan_in_the_projection(package: ModuleType) -> None:
-    """A row of the projection makes its own column, and no other."""
-    tables = Tables(*(torch.randn(n, 26, device=DEVICE) for n in (5, 2, 9)))
-    norm = Norm(torch.ones(26, device=DEVICE), torch.zeros(26, device=DEVICE), 1e-5)
-    weight = torch.randn(8, 26, device=DEVICE)
-    weight[3] = float("nan")
+def embed_without_neighbours(package: ModuleType) -> None:
+    """A NaN row of the projection makes its own column and no other, one of the word table its own tokens."""
+    torch.manual_seed(0)
     ids = torch.arange(5, device=DEVICE)
-    y = package.embed(ids, ids % 2, ids, tables, norm, Projection(weight, None))
-    assert y[:, [0, 1, 2, 4, 5, 6, 7]].isfinite().all() and y[:, 3].isnan().all()
+    for layout, W in (("google", 26), ("bright", 8)):
+        shapes = [(5, 26), (2, W), (9, W), (8, 26)]
+        word, kind, place, weight = (torch.randn(s, device=DEVICE) for s in shapes)
+        tables, norm = Tables(word, kind, place), Norm(*torch.ones(2, W, device=DEVICE), 1e-5)
+        clean = package.embed(ids, ids % 2, ids, tables, norm, Projection(weight, None), layout)
+        word[3] = float("nan")
+        y = package.embed(ids, ids % 2, ids, tables, norm, Projection(weight, None), layout)
+        assert y[3].isnan().all() and torch.equal(y[[0, 1, 2, 4]], clean[[0, 1, 2, 4]]), layout
+        if layout == "google":
+            weight[3] = float("nan")
+            y = package.embed(ids[:3], ids[:3] % 2, ids[:3], tables, norm, Projection(weight, None))
+            assert y[:, 3].isnan().all() and y[:, [0, 1, 2, 4, 5, 6, 7]].isfinite().all()

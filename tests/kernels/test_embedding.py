@@ -62,18 +62,8 @@ def test_many_rows_are_shared_by_a_fixed_number_of_programs(triton, monkeypatch)
     checks.embed(triton, 150, 128, 40, "google")
 
 
-def test_a_row_of_the_projection_makes_its_own_column(triton):
-    checks.embed_with_nan_in_the_projection(triton)
-
-
-def test_nan_in_a_token_stays_with_it(triton):
-    tables = Tables(*(torch.randn(n, 16, device=DEVICE) for n in (5, 2, 9)))
-    tables.word[3] = float("nan")
-    norm = Norm(torch.ones(16, device=DEVICE), torch.zeros(16, device=DEVICE), 1e-5)
-    projection = Projection(torch.randn(24, 16, device=DEVICE), None)
-    ids, place = torch.tensor([0, 3, 4], device=DEVICE), torch.arange(3, device=DEVICE)
-    y = triton.embed(ids, place * 0, place, tables, norm, projection)
-    assert y[[0, 2]].isfinite().all() and y[1].isnan().all()
+def test_nan_in_a_row_of_a_table_or_the_projection_stays_with_it(triton):
+    checks.embed_without_neighbours(triton)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
