@@ -17,8 +17,8 @@ from kernels.attention_kernels import (
     attention_bwd_queries_kernel,
     attention_fwd_kernel,
 )
-from kernels.dispatch import KernelError, autocast, triton, use_triton
-from kernels.tuning import attention_tiles
+from kernels.dispatch import KernelError, autocast, compute_dtype, triton, use_triton
+from kernels.tuning import AttentionTiles, attention_tiles
 
 MAX_HEAD_DIM = 256
 
@@ -88,15 +88,20 @@ def _width(head_dim: int) -> int:
 
 
 @torch.library.custom_op("jixu::attention_schedule", mutates_args=())
-def _schedule(cu_seqlens: Tensor, total: int, max_seqlen: int, head_dim: int) -> Tensor:
-    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
+def _schedule(cu_seqlens: Tensor, total: int, max_seqlen: int, head_dim: int, exact: bool) -> Tensor:
+    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen, exact=exact).tile
     return schedule_tiles(cu_seqlens, total, tile)
 
 
 @_schedule.register_fake
-def _(cu_seqlens, total, max_seqlen, head_dim):
-    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
+def _(cu_seqlens, total, max_seqlen, head_dim, exact):
+    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen, exact=exact).tile
     return cu_seqlens.new_empty(total // tile + cu_seqlens.shape[0] - 1, 2, dtype=torch.int32)
+
+
+def _tiles(q: Tensor, max_seqlen: int, dropout_p: float) -> AttentionTiles:
+    exact = q.dtype == torch.float32
+    return attention_tiles(q.device, _width(q.shape[2]), max_seqlen, dropout_p > 0, exact)
 
 
 def _constants(q: Tensor, dropout_p: float) -> dict[str, object]:
@@ -128,7 +133,7 @@ def _forward(
     T, N, D = q.shape
     out = torch.empty(T, N, D, dtype=q.dtype, device=q.device)
     lse = torch.empty(N, T, dtype=torch.float32, device=q.device)
-    tiles = attention_tiles(q.device, _width(D), max_seqlen, dropout_p > 0)
+    tiles = _tiles(q, max_seqlen, dropout_p)
     if T:
         attention_fwd_kernel[(schedule.shape[0] * N,)](
             out, lse, q, k, v, cu_seqlens, schedule, seed, T, scale * math.log2(math.e),
@@ -158,7 +163,7 @@ def _backward(
     T, N, D = q.shape
     if not T:
         return
-    tiles = attention_tiles(q.device, _width(D), max_seqlen, dropout_p > 0)
+    tiles = _tiles(q, max_seqlen, dropout_p)
     whole = max_seqlen <= tiles.tile and tiles.whole is not None
     delta = None if whole else torch.empty(N, T, dtype=torch.float32, device=q.device)
     grid = (schedule.shape[0] * N,)
@@ -327,7 +332,7 @@ def attention(
     T, _N, D = q.shape
     seed = _checked(q, cu_seqlens, dropout_p, seed)
     if schedule is None:
-        schedule = _schedule(cu_seqlens, T, max_seqlen, D)
+        schedule = attention_schedule(q, cu_seqlens, max_seqlen, D)
     q, k, v = autocast(q), autocast(k), autocast(v)
     if not q.stride() == k.stride() == v.stride() or q.stride(2) != 1:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
@@ -354,7 +359,7 @@ def attention_packed(
     T, _three, _N, D = qkv.shape
     seed = _checked(qkv, cu_seqlens, dropout_p, seed)
     if schedule is None:
-        schedule = _schedule(cu_seqlens, T, max_seqlen, D)
+        schedule = attention_schedule(qkv, cu_seqlens, max_seqlen, D)
     qkv = autocast(qkv)
     qkv = qkv if qkv.stride(3) == 1 else qkv.contiguous()
     scale = D**-0.5 if scale is None else scale
@@ -362,8 +367,13 @@ def attention_packed(
 
 
 def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Tensor | None:
-    """What `attention` takes as `schedule`; made once for a batch x [T, ...], it serves all layers."""
-    return _schedule(cu_seqlens, x.shape[0], max_seqlen, head_dim) if use_triton(x) else None
+    """What `attention` takes as `schedule`; made once for a batch x [T, ...], it serves all layers.
+
+    None where attention runs in torch. Tiles depend on the dtype, which is autocast's or that of x.
+    """
+    if not use_triton(x):
+        return None
+    return _schedule(cu_seqlens, x.shape[0], max_seqlen, head_dim, compute_dtype(x) == torch.float32)
 
 
 def padded_head_dim(head_dim: int, x: Tensor) -> int:

@@ -67,7 +67,7 @@ def _forward(
     if E > MAX_FUSED_WIDTH:
         _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, z_loss)
     elif n:
-        launch = loss_tiles(states.device, E).forward
+        launch = loss_tiles(states.device, E, states.dtype == torch.float32).forward
         tiles = triton.cdiv(n, launch.rows)
         parts, part_size = _parts(tiles, V, launch.block)
         highest, total = (torch.empty(parts, n, dtype=torch.float32, device=states.device) for _ in range(2))
@@ -102,7 +102,7 @@ def _backward(
     if E > MAX_FUSED_WIDTH:
         dstates = _backward_in_chunks(dweight, dbias, dloss, states, table, bias, labels, lse, z_loss)
     else:
-        tiles = loss_tiles(states.device, E)
+        tiles = loss_tiles(states.device, E, states.dtype == torch.float32)
         rows = triton.cdiv(n, tiles.states.rows)
         parts, part_size = _parts(rows, V, tiles.states.block)
         partial = torch.empty(parts, n, E, dtype=torch.float32, device=states.device)

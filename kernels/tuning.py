@@ -118,10 +118,16 @@ _ATTENTION: dict[Architecture, dict[tuple[int, int, bool], AttentionTiles]] = {
 
 
 def attention_tiles(
-    device: torch.device, width: int, max_seqlen: int, dropout: bool = False
+    device: torch.device, width: int, max_seqlen: int, dropout: bool = False, exact: bool = False
 ) -> AttentionTiles:
-    """Tiles for heads `width` wide (a power of two up to 256). The tile does not depend on dropout."""
+    """Tiles for heads `width` wide (a power of two up to 256). The tile does not depend on dropout.
+
+    `exact` is for fp32, whose products do not run on tensor cores: small tiles that fit, and may spill.
+    """
     name, width = architecture(device), max(width, 32)
+    if exact and name != "interpreter":
+        block = 32 if width <= 64 else 16
+        return AttentionTiles(block, *(Launch(block, 4, 1),) * 3, None)
     tile = _TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
     return _ATTENTION[name][width, tile, dropout]
 
@@ -140,6 +146,10 @@ _LOSS: dict[Architecture, dict[int, LossTiles]] = {
 }
 
 
-def loss_tiles(device: torch.device, width: int) -> LossTiles:
-    """Tiles of the MLM loss for states up to 256 wide."""
-    return _LOSS[architecture(device)][128 if width <= 128 else 256]
+def loss_tiles(device: torch.device, width: int, exact: bool = False) -> LossTiles:
+    """Tiles of the MLM loss for states up to 256 wide; `exact` as of `attention_tiles`."""
+    name = architecture(device)
+    if exact and name != "interpreter":
+        block = 32 if width <= 128 else 16
+        return LossTiles(*(LossLaunch(block, 4, 1, block),) * 3)
+    return _LOSS[name][128 if width <= 128 else 256]

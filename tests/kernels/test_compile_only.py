@@ -41,7 +41,7 @@ def test_a_launch_that_spills_or_does_not_fit_is_refused():
         "from benchmarks.recording import record, compile_for; from kernels.tuning import *;"
         "import kernels.attention; module = sys.modules['kernels.attention'];"
         "large = Launch(64, 4, 6); tiles = AttentionTiles(128, large, large, large, None)\n"
-        "with patch.object(module, 'attention_tiles', lambda *a: tiles), record(80) as launches:\n"
+        "with patch.object(module, 'attention_tiles', lambda *a, **k: tiles), record(80) as launches:\n"
         "    gate.attention_launches(128, 512, 0.0)\n"
         "keys = [launch for launch in launches if 'keys' in launch.name][0]\n"
         "print(gate.problems(keys, 80, compile_for(keys, 80)))"
