@@ -73,7 +73,7 @@ class SelfAttention(nn.Module):
     ) -> Tensor:
         qkv = kernels.split_heads(x, self.query_key_value.weight, self.query_key_value.bias, self.heads)
         dropout_p = self.attention_dropout if self.training else 0.0
-        # drawn from torch's generator, whose state a checkpoint keeps
+        # drawn from the device's generator; a checkpoint keeps the CPU's state
         seed = torch.randint(2**31, (1,), device=x.device) if dropout_p else 0
         mixed = kernels.attention_packed(  # [T, N, D]
             qkv,

@@ -38,6 +38,8 @@ class _Absent:
 
 has_triton = importlib.util.find_spec("triton") is not None
 if has_triton:
+    # the default changes with Triton 3.10: what was compiled and tested here is with fused multiply-adds
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     import triton
     import triton.language as tl
 else:

@@ -1,5 +1,7 @@
 """The GPU benchmark, as far as a machine without a GPU can try it."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -64,3 +66,25 @@ def test_the_table_gives_rate_share_and_ratio_and_why_a_rival_is_absent():
     assert "| case | jixu | 1.000 | 1000.0 | 1000 | 50% | 1 |  |" in text
     assert "| case | rival | 2.000 | 500.0 | 500 | 25% | 0 | 2.00x |" in text
     assert "| case | other | not installed |" in text
+
+
+def test_the_correctness_grid_calls_every_claim_as_it_is_defined(monkeypatch):
+    from tests.kernels import checks
+
+    called = []
+
+    def stub(name, function):
+        def claim(*arguments):
+            inspect.signature(function).bind(*arguments)
+            called.append(name)
+            assert name != "embed", "a wrong number"
+
+        return claim
+
+    names = ("attention", "mlm_loss", "embed", "add_layer_norm", "bias_gelu", "attention_without_neighbours",
+             "attention_of_extreme_scores")  # fmt: skip
+    for name in names:
+        monkeypatch.setattr(checks, name, stub(name, getattr(checks, name)))
+    wrong = gpu.check_correctness()
+    assert set(called) == set(names)
+    assert len(wrong) == called.count("embed") and "a wrong number" in wrong[0]
