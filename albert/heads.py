@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import kernels
 from albert.batch import IGNORED, Batch
 from albert.config import AlbertConfig
-from albert.model import Embedding, Encoder, activate
+from albert.model import Embedding, Encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class MaskedLanguageModelHead(nn.Module):
 
     def forward(self, hidden: Tensor, embedding: Embedding) -> Tensor:
         """States [n, E] of hidden states [n, H], ready for the decoder."""
-        states = self.norm(activate(self.transform(hidden), self.activation))
+        states = kernels.linear_gelu(hidden, self.transform.weight, self.transform.bias, self.activation)
+        states = self.norm(states)
         return states @ embedding.projection.weight if embedding.order == "bright" else states
 
 

@@ -68,15 +68,28 @@ class SelfAttention(nn.Module):
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = config.hidden_dropout_prob
 
-    def forward(self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
-        q, k, v = self.query_key_value(x).view(-1, 3, self.heads, self.head_dim).unbind(1)  # each [T, N, D]
+    def forward(
+        self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int, schedule: Tensor | None = None
+    ) -> Tensor:
+        qkv = kernels.split_heads(x, self.query_key_value.weight, self.query_key_value.bias, self.heads)
         dropout_p = self.attention_dropout if self.training else 0.0
-        # drawn from torch's generator, whose state a checkpoint keeps
-        seed = int(torch.randint(2**31, ())) if dropout_p else 0
-        mixed = kernels.attention(q, k, v, cu_seqlens, max_seqlen, dropout_p=dropout_p, seed=seed).flatten(1)
-        mixed = F.dropout(self.output(mixed), self.dropout, self.training)
+        # drawn from the device's generator; a checkpoint keeps the CPU's state
+        seed = torch.randint(2**31, (1,), device=x.device) if dropout_p else 0
+        mixed = kernels.attention_packed(  # [T, N, D]
+            qkv,
+            cu_seqlens,
+            max_seqlen,
+            scale=self.head_dim**-0.5,
+            dropout_p=dropout_p,
+            seed=seed,
+            schedule=schedule,
+        )
+        mixed = kernels.merge_heads(mixed, self.output.weight, self.output.bias)
+        dropout_p = self.dropout if self.training else 0.0
         # post-LN: the sum is normalised, so the residual never grows with depth
-        return kernels.add_layer_norm(mixed, x, self.norm.weight, self.norm.bias, self.norm.eps)
+        return kernels.add_layer_norm(
+            mixed, x, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
+        )
 
 
 class FeedForward(nn.Module):
@@ -90,9 +103,11 @@ class FeedForward(nn.Module):
         self.activation, self.dropout = config.hidden_act, config.hidden_dropout_prob
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.output(activate(self.inner(x), self.activation))
-        y = F.dropout(y, self.dropout, self.training)
-        return kernels.add_layer_norm(y, x, self.norm.weight, self.norm.bias, self.norm.eps)
+        y = self.output(kernels.linear_gelu(x, self.inner.weight, self.inner.bias, self.activation))
+        dropout_p = self.dropout if self.training else 0.0
+        return kernels.add_layer_norm(
+            y, x, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
+        )
 
 
 class Encoder(nn.Module):
@@ -116,10 +131,12 @@ class Encoder(nn.Module):
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embedding's output and each layer's, [T, H] each."""
         states = [self.embedding(batch)]
+        head_dim = self.config.hidden_size // self.config.num_attention_heads
+        schedule = kernels.attention_schedule(states[0], batch.cu_seqlens, batch.max_seqlen, head_dim)
         for layer in range(self.config.num_hidden_layers):
             attention = self.attentions[layer % len(self.attentions)]
             feed_forward = self.feed_forwards[layer % len(self.feed_forwards)]
-            states.append(feed_forward(attention(states[-1], batch.cu_seqlens, batch.max_seqlen)))
+            states.append(feed_forward(attention(states[-1], batch.cu_seqlens, batch.max_seqlen, schedule)))
         return states
 
     def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:

@@ -1,9 +1,25 @@
 """Operators of the encoder: Triton kernels on CUDA, each beside the torch reference that runs elsewhere."""
 
-from kernels.attention import attention
+from kernels.attention import attention, attention_packed, attention_schedule, padded_head_dim
+from kernels.bias_gelu import bias_gelu, linear_gelu
 from kernels.dispatch import KernelError, use
 from kernels.embedding import embed
+from kernels.heads import merge_heads, split_heads
 from kernels.layer_norm import add_layer_norm
 from kernels.mlm_loss import mlm_loss
 
-__all__ = ["KernelError", "add_layer_norm", "attention", "embed", "mlm_loss", "use"]
+__all__ = [
+    "KernelError",
+    "add_layer_norm",
+    "attention",
+    "attention_packed",
+    "attention_schedule",
+    "bias_gelu",
+    "embed",
+    "linear_gelu",
+    "merge_heads",
+    "mlm_loss",
+    "padded_head_dim",
+    "split_heads",
+    "use",
+]

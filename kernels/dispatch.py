@@ -10,6 +10,7 @@ import importlib.util
 import os
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 Choice = Literal["triton", "torch", "auto"]
@@ -23,7 +24,10 @@ class KernelError(RuntimeError):
 class _Absent:
     """Stands in for `triton` and `triton.language` where there is no wheel: modules still import."""
 
-    def jit(self, function):
+    def jit(self, function=None, **options):
+        return self
+
+    def __call__(self, function):
         return self
 
     def __getitem__(self, grid):
@@ -34,6 +38,8 @@ class _Absent:
 
 has_triton = importlib.util.find_spec("triton") is not None
 if has_triton:
+    # the default changes with Triton 3.10: what was compiled and tested here is with fused multiply-adds
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     import triton
     import triton.language as tl
 else:
@@ -57,18 +63,37 @@ def use(choice: Choice) -> None:
     _choice = choice
 
 
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
 def use_triton(x: Tensor) -> bool:
     """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it was asked for and
     cannot.
     """
     if _choice != "triton":
-        return _choice == "auto" and x.is_cuda and has_triton
+        return _choice == "auto" and x.is_cuda and has_triton and x.dtype in DTYPES
+    if x.dtype not in DTYPES:
+        raise KernelError(
+            f"kernels 'triton' asked for, but the tensors are {x.dtype}: "
+            "the kernels take float32, float16 and bfloat16"
+        )
     if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise KernelError(
             f"kernels 'triton' asked for, but the tensors are on {x.device}: move them to a GPU, "
             "call kernels.use('auto'), or set TRITON_INTERPRET=1 before the first import"
         )
     return True
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """What autocast, which does not reach into custom operators, would have an operator on `x` compute in."""
+    kind = x.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+
+
+def autocast(x: Tensor) -> Tensor:
+    """`x` in the dtype autocast asks for, or as it is."""
+    return x.to(compute_dtype(x))
 
 
 use(os.environ.get("JIXU_KERNELS", "auto"))

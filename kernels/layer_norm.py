@@ -1,85 +1,210 @@
-"""Residual add and LayerNorm in one pass: y = (s - mean) * rstd * weight + bias, s = x + residual.
+"""Dropout, residual add and LayerNorm in one pass: y = (s - mean) * rstd * weight + bias, s = dropout(x) +
+residual.
 
 Ba et al. 2016, eq. 3-4. R = packed tokens (rows), H = hidden size. Statistics in fp32, the variance from
-centred values: E[x^2] - mean^2 would lose it where the mean is large.
+centred values: E[x^2] - mean^2 would lose it where the mean is large. With n = (s - mean) * rstd and
+dn = dy * weight: ds = rstd * (dn - mean(dn) - n * mean(dn * n)).
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import layer_norm
+from torch.nn.functional import dropout, layer_norm
 
-from kernels.dispatch import tl, triton, use_triton
+from kernels.dispatch import KernelError, tl, triton, use_triton
+
+_PROGRAMS = 512  # how many programs share the rows in the backward pass, each summing its own
 
 
-def add_layer_norm_reference(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
-    """As `add_layer_norm`, in plain torch."""
-    return layer_norm(x + residual, weight.shape, weight, bias, eps)
+def add_layer_norm_reference(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """As `add_layer_norm`, in plain torch; drops by torch's generator."""
+    return layer_norm(dropout(x, dropout_p) + residual, weight.shape, weight, bias, eps)
+
+
+@triton.jit
+def _kept(seed_ptr, rows, cols, DROPOUT: tl.constexpr):
+    """Which numbers stay: Philox (Salmon et al. 2011, 7 rounds) of (column, row)."""
+    zero = cols * 0
+    random, _1, _2, _3 = tl.philox(tl.load(seed_ptr), cols, rows, zero, zero, n_rounds=7)
+    return (random >> 1).to(tl.int32) >= DROPOUT
 
 
 @triton.jit
 def add_layer_norm_fwd_kernel(
     y_ptr, mean_ptr, rstd_ptr,                  # out: [R, H], [R], [R]
     x_ptr, residual_ptr, weight_ptr, bias_ptr,  # in: [R, H], [R, H], [H], [H]
-    H, eps, BLOCK_H: tl.constexpr,
+    seed_ptr, R, eps, H: tl.constexpr, DROPOUT: tl.constexpr, KEPT: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
+    rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.arange(0, BLOCK_H)
-    inside = cols < H
-    at = row * H + cols
+    inside = (rows[:, None] < R) & (cols[None, :] < H)
+    at = rows.to(tl.int64)[:, None] * H + cols[None, :]
     s = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if DROPOUT:
+        s = tl.where(_kept(seed_ptr, rows[:, None], cols[None, :], DROPOUT), s * KEPT, 0.0)
     s += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    mean = tl.sum(s, 0) / H
-    centred = tl.where(inside, s - mean, 0.0)
-    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 0) / H + eps)
-    weight = tl.load(weight_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + cols, mask=inside, other=0.0).to(tl.float32)
-    tl.store(y_ptr + at, centred * rstd * weight + bias, mask=inside)
-    tl.store(mean_ptr + row, mean)
-    tl.store(rstd_ptr + row, rstd)
+    mean = tl.sum(s, 1) / H
+    centred = tl.where(cols[None, :] < H, s - mean[:, None], 0.0)
+    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / H + eps)
+    weight = tl.load(weight_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
+    y = centred * rstd[:, None] * weight[None, :] + bias[None, :]
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(mean_ptr + rows, mean, mask=rows < R)
+    tl.store(rstd_ptr + rows, rstd, mask=rows < R)
+
+
+@triton.jit
+def add_layer_norm_bwd_kernel(
+    ds_ptr, dx_ptr, dweight_ptr, dbias_ptr,     # out: [R, H], [R, H] if DROPOUT, [programs, H] twice
+    dy_ptr, x_ptr, residual_ptr, weight_ptr, mean_ptr, rstd_ptr,
+    seed_ptr, R, H: tl.constexpr, DROPOUT: tl.constexpr, KEPT: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    cols = tl.arange(0, BLOCK_H)
+    weight = tl.load(weight_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
+    dweight = tl.zeros([BLOCK_H], tl.float32)
+    dbias = tl.zeros([BLOCK_H], tl.float32)
+    for first in range(program * BLOCK_R, R, tl.num_programs(0) * BLOCK_R):
+        rows = first + tl.arange(0, BLOCK_R)
+        inside = (rows[:, None] < R) & (cols[None, :] < H)
+        at = rows.to(tl.int64)[:, None] * H + cols[None, :]
+        s = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        if DROPOUT:
+            kept = _kept(seed_ptr, rows[:, None], cols[None, :], DROPOUT)
+            s = tl.where(kept, s * KEPT, 0.0)
+        s += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.load(mean_ptr + rows, mask=rows < R, other=0.0)
+        rstd = tl.load(rstd_ptr + rows, mask=rows < R, other=0.0)
+        normed = (s - mean[:, None]) * rstd[:, None]
+        dweight += tl.sum(dy * normed, 0)
+        dbias += tl.sum(dy, 0)
+        dnormed = dy * weight[None, :]
+        along = tl.sum(dnormed * normed, 1) / H
+        ds = rstd[:, None] * (dnormed - (tl.sum(dnormed, 1) / H)[:, None] - normed * along[:, None])
+        tl.store(ds_ptr + at, ds.to(ds_ptr.dtype.element_ty), mask=inside)
+        if DROPOUT:
+            tl.store(dx_ptr + at, tl.where(kept, ds * KEPT, 0.0).to(dx_ptr.dtype.element_ty), mask=inside)
+    tl.store(dweight_ptr + program * H + cols, dweight, mask=cols < H)
+    tl.store(dbias_ptr + program * H + cols, dbias, mask=cols < H)
+
+
+def _constants(H: int, dropout_p: float) -> dict[str, object]:
+    columns = triton.next_power_of_2(H)
+    return {
+        "H": H,
+        "DROPOUT": int(dropout_p * 2**31),  # of 31 random bits
+        "KEPT": 1 / (1 - dropout_p),
+        "BLOCK_R": max(1, 1024 // columns),
+        "BLOCK_H": columns,
+        "num_warps": 4 if columns <= 1024 else 8,
+    }
 
 
 @torch.library.custom_op("jixu::add_layer_norm", mutates_args=())
 def _forward(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    dropout_p: float = 0.0,
+    seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     R, H = x.shape
     y = torch.empty_like(x)
-    mean, rstd = (x.new_empty(R, dtype=torch.float32) for _ in range(2))
+    mean, rstd = (torch.empty(R, dtype=torch.float32, device=x.device) for _ in range(2))
+    constants = _constants(H, dropout_p)
     if R:
-        add_layer_norm_fwd_kernel[(R,)](
-            y, mean, rstd, x, residual, weight, bias, H, eps, BLOCK_H=triton.next_power_of_2(H)
+        add_layer_norm_fwd_kernel[(triton.cdiv(R, constants["BLOCK_R"]),)](
+            y, mean, rstd, x, residual, weight, bias, seed, R, eps, **constants
         )
     return y, mean, rstd
 
 
 @_forward.register_fake
-def _(x, residual, weight, bias, eps):
+def _(x, residual, weight, bias, eps, dropout_p=0.0, seed=None):
     R = x.shape[0]
     return torch.empty_like(x), x.new_empty(R, dtype=torch.float32), x.new_empty(R, dtype=torch.float32)
 
 
+@torch.library.custom_op("jixu::add_layer_norm_backward", mutates_args=())
+def _backward(
+    dy: Tensor,
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    dropout_p: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of the sum, of x (empty without dropout: that of the sum), of weight and of bias."""
+    R, H = x.shape
+    constants = _constants(H, dropout_p)
+    programs = min(_PROGRAMS, max(1, triton.cdiv(R, constants["BLOCK_R"])))
+    ds = torch.empty_like(residual)
+    dx = torch.empty(x.shape if dropout_p else (0, H), dtype=x.dtype, device=x.device)
+    dweight, dbias = (torch.empty(programs, H, dtype=torch.float32, device=x.device) for _ in range(2))
+    add_layer_norm_bwd_kernel[(programs,)](
+        ds, dx if dropout_p else None, dweight, dbias, dy.contiguous(), x, residual, weight, mean, rstd, seed,
+        R, **constants,
+    )  # fmt: skip
+    return ds, dx, dweight.sum(0).to(weight.dtype), dbias.sum(0).to(weight.dtype)
+
+
+@_backward.register_fake
+def _(dy, x, residual, weight, mean, rstd, dropout_p, seed):
+    dx = x.new_empty(x.shape if dropout_p else (0, x.shape[1]))
+    return torch.empty_like(residual), dx, weight.new_empty(weight.shape), weight.new_empty(weight.shape)
+
+
 def _save(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:3], *output[1:])  # x, residual, weight, mean, rstd
+    x, residual, weight, _bias, _eps, ctx.dropout_p, seed = inputs
+    ctx.save_for_backward(x, residual, weight, *output[1:], seed)
+    ctx.mark_non_differentiable(*output[1:])
 
 
-def _backward(ctx, dy, _mean, _rstd):
-    """With n = (s - mean) * rstd: ds = rstd * (dn - mean(dn) - n * mean(dn * n)), dn = dy * weight."""
-    x, residual, weight, mean, rstd = ctx.saved_tensors
-    dy = dy.float()
-    normed = (x.float() + residual.float() - mean[:, None]) * rstd[:, None]  # [R, H]
-    dnormed = dy * weight.float()
-    along = (dnormed * normed).mean(-1, keepdim=True)  # [R, 1]
-    ds = (rstd[:, None] * (dnormed - dnormed.mean(-1, keepdim=True) - normed * along)).to(x.dtype)
-    return ds, ds.to(residual.dtype), (dy * normed).sum(0).to(weight.dtype), dy.sum(0).to(weight.dtype), None
+def _gradients(ctx, dy, _mean, _rstd):
+    *tensors, seed = ctx.saved_tensors
+    ds, dx, dweight, dbias = _backward(dy, *tensors, ctx.dropout_p, seed)
+    return dx if ctx.dropout_p else ds.to(tensors[0].dtype), ds, dweight, dbias, None, None, None
 
 
-_forward.register_autograd(_backward, setup_context=_save)
+_forward.register_autograd(_gradients, setup_context=_save)
 
 
-def add_layer_norm(x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-12) -> Tensor:
-    """LayerNorm(x + residual). x, residual [R, H]; weight, bias [H]. Returns [R, H] in x's dtype."""
+def add_layer_norm(
+    x: Tensor,
+    residual: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float = 1e-12,
+    *,
+    dropout_p: float = 0.0,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """LayerNorm(dropout(x) + residual). x, residual [R, H]; weight, bias [H]. Returns [R, H] in x's dtype.
+
+    `dropout_p` of the numbers of x are dropped. Which ones, torch's generator decides; on Triton through one
+    number drawn from it, or through `seed` ([1] int64 on the device).
+    """
+    if not 0 <= dropout_p < 1:
+        raise KernelError(f"dropout_p={dropout_p}: it must be from 0 up to, not including, 1")
     if not use_triton(x):
-        return add_layer_norm_reference(x, residual, weight, bias, eps)
-    return _forward(x.contiguous(), residual.contiguous(), weight, bias, eps)[0]
+        return add_layer_norm_reference(x, residual, weight, bias, eps, dropout_p)
+    if dropout_p and seed is None:
+        seed = torch.randint(2**62, (1,), device=x.device)
+    seed = seed if dropout_p else None
+    return _forward(x.contiguous(), residual.contiguous(), weight, bias, eps, dropout_p, seed)[0]

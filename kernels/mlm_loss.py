@@ -1,26 +1,182 @@
 """Masked-language-model loss: decode masked states with the tied word table and take the cross-entropy.
 
-Devlin et al. 2019, section 3.1. n = masked positions, E = embedding size, V = vocabulary.
+Devlin et al. 2019, section 3.1; the logsumexp runs over tiles of logits that are never stored, and the
+gradient makes them again (Wijmans et al. 2024, without its gradient filter). n = masked positions, E =
+embedding size, V = vocabulary. z-loss (Chowdhery et al. 2022, section 5) adds z_loss * lse^2, which keeps the
+logits small.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
+from kernels.dispatch import autocast, triton, use_triton
+from kernels.mlm_loss_kernels import (
+    mlm_loss_bwd_states_kernel,
+    mlm_loss_bwd_table_kernel,
+    mlm_loss_combine_kernel,
+    mlm_loss_fwd_kernel,
+)
+from kernels.tuning import loss_tiles
+
 IGNORED = -100  # label of a row that does not count, as in torch.nn.functional.cross_entropy
+# wider states make the product compute-bound: cuBLAS in chunks of rows is then the better kernel
+MAX_FUSED_WIDTH = 256
+CHUNK = 1024
+ENOUGH_PROGRAMS = 264  # two for each multiprocessor of an H200
 
 
-def mlm_loss_reference(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def mlm_loss_reference(
+    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """As `mlm_loss`, with the logits stored."""
-    logits = linear(states, weight.to(states.dtype), bias.to(states.dtype)).float()  # [n, V]
-    return cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED), logits.argmax(-1)
+    logits = linear(states, weight.to(states.dtype), bias.to(states.dtype))  # [n, V]
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    loss = cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED)
+    if z_loss:
+        loss = loss + z_loss * logits.logsumexp(-1).square() * (labels != IGNORED)
+    return loss, logits.argmax(-1)
 
 
-def mlm_loss(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def _constants(states: Tensor) -> dict[str, object]:
+    return {
+        "E": states.shape[1],
+        "BLOCK_E": max(16, triton.next_power_of_2(states.shape[1])),
+        # tensor cores would round fp32 operands to tf32
+        "PRECISION": "ieee" if states.dtype == torch.float32 else "tf32",
+    }
+
+
+def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
+    """Into how many parts the vocabulary is cut, so that few rows still fill a GPU, and their size."""
+    parts = min(16, triton.next_power_of_2(max(1, ENOUGH_PROGRAMS // max(rows, 1))))
+    return parts, triton.cdiv(triton.cdiv(V, block), parts) * block
+
+
+@torch.library.custom_op("jixu::mlm_loss", mutates_args=())
+def _forward(
+    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    n, E = states.shape
+    V = weight.shape[0]
+    loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
+    predicted = torch.empty(n, dtype=torch.int64, device=states.device)
+    weight = weight.to(states.dtype)
+    if E > MAX_FUSED_WIDTH:
+        _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, z_loss)
+    elif n:
+        launch = loss_tiles(states.device, E, states.dtype == torch.float32).forward
+        tiles = triton.cdiv(n, launch.rows)
+        parts, part_size = _parts(tiles, V, launch.block)
+        highest, total = (torch.empty(parts, n, dtype=torch.float32, device=states.device) for _ in range(2))
+        best = torch.empty(parts, n, dtype=torch.int32, device=states.device)
+        mlm_loss_fwd_kernel[(tiles, parts)](
+            highest, total, best, states, weight, bias, n, V, part_size,
+            **_constants(states), ROWS=launch.rows, BLOCK=launch.block, **launch.options,
+        )  # fmt: skip
+        mlm_loss_combine_kernel[(triton.cdiv(n, 16),)](
+            loss, predicted, lse, highest, total, best, states, weight, bias, labels, n, V, z_loss,
+            E=E, BLOCK_E=triton.next_power_of_2(E), PARTS=parts, ROWS=16, num_warps=4,
+        )  # fmt: skip
+    return loss, predicted, lse
+
+
+@_forward.register_fake
+def _(states, weight, bias, labels, z_loss):
+    n = states.shape[0]
+    loss, lse = (states.new_empty(n, dtype=torch.float32) for _ in range(2))
+    return loss, states.new_empty(n, dtype=torch.int64), lse
+
+
+@torch.library.custom_op("jixu::mlm_loss_backward", mutates_args=())
+def _backward(
+    dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor, z_loss: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    n, E = states.shape
+    V = weight.shape[0]
+    dweight = torch.empty(V, E, dtype=torch.float32, device=states.device)
+    dbias = torch.empty(V, dtype=torch.float32, device=states.device)
+    table, dloss = weight.to(states.dtype), dloss.contiguous()
+    if E > MAX_FUSED_WIDTH:
+        dstates = _backward_in_chunks(dweight, dbias, dloss, states, table, bias, labels, lse, z_loss)
+    else:
+        tiles = loss_tiles(states.device, E, states.dtype == torch.float32)
+        rows = triton.cdiv(n, tiles.states.rows)
+        parts, part_size = _parts(rows, V, tiles.states.block)
+        partial = torch.empty(parts, n, E, dtype=torch.float32, device=states.device)
+        arguments = (dloss, states, table, bias, labels, lse, n, V, z_loss)
+        if n:
+            mlm_loss_bwd_states_kernel[(rows, parts)](
+                partial, *arguments, part_size, **_constants(states),
+                ROWS=tiles.states.rows, BLOCK=tiles.states.block, **tiles.states.options,
+            )  # fmt: skip
+        dstates = partial.sum(0).to(states.dtype)
+        mlm_loss_bwd_table_kernel[(triton.cdiv(V, tiles.table.rows),)](
+            dweight, dbias, *arguments, **_constants(states),
+            ROWS=tiles.table.rows, BLOCK=tiles.table.block, **tiles.table.options,
+        )  # fmt: skip
+    return dstates, dweight.to(weight.dtype), dbias.to(bias.dtype)
+
+
+@_backward.register_fake
+def _(dloss, states, weight, bias, labels, lse, z_loss):
+    return states.new_empty(states.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
+
+
+def _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, z_loss) -> None:
+    """Logits of CHUNK rows at a time."""
+    for start in range(0, states.shape[0], CHUNK):
+        at = slice(start, start + CHUNK)
+        logits = (states[at] @ weight.t()).float() + bias.float()
+        lse[at], predicted[at] = logits.logsumexp(-1), logits.argmax(-1)
+        counted = labels[at] != IGNORED
+        target = logits.gather(1, labels[at].where(counted, 0)[:, None]).squeeze(1)
+        loss[at] = (lse[at] - target + z_loss * lse[at].square()).where(counted, 0.0)
+
+
+def _backward_in_chunks(dweight, dbias, dloss, states, weight, bias, labels, lse, z_loss) -> Tensor:
+    dstates = torch.empty_like(states)
+    dweight.zero_()
+    dbias.zero_()
+    for start in range(0, states.shape[0], CHUNK):
+        at = slice(start, start + CHUNK)
+        x, counted = states[at], labels[at] != IGNORED
+        gradient = dloss[at].where(counted, 0.0)
+        dlogits = torch.exp((x @ weight.t()).float() + bias.float() - lse[at, None])
+        dlogits *= (gradient * (1 + 2 * z_loss * lse[at]))[:, None]
+        dlogits.scatter_add_(1, labels[at].where(counted, 0)[:, None], -gradient[:, None])
+        dbias += dlogits.sum(0)
+        dlogits = dlogits.to(x.dtype)
+        dstates[at] = dlogits @ weight
+        dweight += dlogits.t() @ x
+    return dstates
+
+
+def _save(ctx, inputs, output):
+    states, weight, bias, labels, ctx.z_loss = inputs
+    ctx.save_for_backward(states, weight, bias, labels, output[2])
+    ctx.mark_non_differentiable(output[1], output[2])
+
+
+def _gradients(ctx, dloss, _predicted, _lse):
+    return *_backward(dloss, *ctx.saved_tensors, ctx.z_loss), None, None
+
+
+_forward.register_autograd(_gradients, setup_context=_save)
+
+
+def mlm_loss(
+    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """Loss and prediction of every masked position.
 
     states [n, E]; weight [V, E] the word table; bias [V]; labels [n] int64 in 0..V-1, or IGNORED.
-    Returns the loss [n] fp32 (0 where ignored) and the likeliest token [n] int64, which carries no gradient.
+    Returns the loss [n] fp32 (0 where ignored) and the likeliest token [n] int64 (the first of equals), which
+    carries no gradient. The table is used in the dtype of the states and its gradient has its own.
     """
-    return mlm_loss_reference(states, weight, bias, labels)
+    if not use_triton(states):
+        return mlm_loss_reference(states, weight, bias, labels, z_loss)
+    states = autocast(states).contiguous()
+    return _forward(states, weight.contiguous(), bias.contiguous(), labels.contiguous(), z_loss)[:2]

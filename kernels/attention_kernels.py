@@ -1,0 +1,183 @@
+"""The kernels of `kernels.attention`. One program owns TILE rows of one head of one sequence.
+
+With s = q k^T * scale, p = exp(s - lse) and delta = sum(dout * out): dv = p^T dout, ds = p * (dout v^T -
+delta), dq = ds k * scale, dk = ds^T q * scale (Dao et al. 2022, appendix B). Scores are in units of log2(e),
+for exp2. No atomics: the owner of a row sums its gradient, in the order of the sequence, so that runs agree
+bit by bit.
+"""
+
+from __future__ import annotations
+
+from kernels.dispatch import tl, triton
+
+
+@triton.jit
+def _load_rows(
+    ptr, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
+):  # fmt: skip
+    """Rows [R, BLOCK_D] of a head, zero outside of the sequence and past D."""
+    d = tl.arange(0, BLOCK_D)
+    inside = rows[:, None] < length
+    if D < BLOCK_D:
+        inside = inside & (d[None, :] < D)
+    return tl.load(ptr + rows[:, None] * STRIDE + d[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def _store_rows(ptr, x, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    d = tl.arange(0, BLOCK_D)
+    inside = rows[:, None] < length
+    if D < BLOCK_D:
+        inside = inside & (d[None, :] < D)
+    tl.store(ptr + rows[:, None] * STRIDE + d[None, :], x.to(ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _kept(seed_ptr, head, row, col, DROPOUT: tl.constexpr):
+    """Which probabilities stay: Philox (Salmon et al. 2011, 7 rounds) of (column, row, head), whatever the
+    tiles.
+
+    Rows count from the batch's first token, columns from the sequence's.
+    """
+    random, _1, _2, _3 = tl.philox(tl.load(seed_ptr), col, row, head, head * 0, n_rounds=7)
+    return (random >> 1).to(tl.int32) >= DROPOUT
+
+
+@triton.jit
+def attention_fwd_kernel(
+    out_ptr, lse_ptr,                           # out: [T, N, D], [N, T] in units of log2
+    q_ptr, k_ptr, v_ptr,                        # in: [T, N, D], strides TOKEN and HEAD
+    cu_seqlens_ptr, schedule_ptr, seed_ptr,     # in: [S+1], [programs, 2], [1]
+    T, scale,                                   # scale in units of log2(e)
+    N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    DROPOUT: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    program, head = tl.program_id(0) // N, tl.program_id(0) % N
+    sequence = tl.load(schedule_ptr + 2 * program)
+    if sequence < 0:
+        return
+    start = tl.load(cu_seqlens_ptr + sequence)
+    length = tl.load(cu_seqlens_ptr + sequence + 1) - start
+    rows = tl.load(schedule_ptr + 2 * program + 1) * TILE + tl.arange(0, TILE)
+    at = start.to(tl.int64) * TOKEN + head * HEAD
+    q = _load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
+    highest = tl.full([TILE], float("-inf"), tl.float32)
+    total = tl.zeros([TILE], tl.float32)
+    out = tl.zeros([TILE, BLOCK_D], tl.float32)
+    for first in range(0, length, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+        v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+        s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
+        s = tl.where(cols[None, :] < length, s, float("-inf"))
+        higher = tl.maximum(highest, tl.max(s, 1))
+        p = tl.exp2(s - higher[:, None])
+        shrink = tl.exp2(highest - higher)
+        total = total * shrink + tl.sum(p, 1)
+        if DROPOUT:
+            p = tl.where(_kept(seed_ptr, head, start + rows[:, None], cols[None, :], DROPOUT), p, 0.0)
+        out = tl.dot(p.to(v.dtype), v, out * shrink[:, None], input_precision=PRECISION)
+        highest = higher
+    out = out * (KEPT / total)[:, None]
+    _store_rows(out_ptr + (start.to(tl.int64) * N + head) * D, out, rows, length, N * D, D, BLOCK_D)
+    tl.store(lse_ptr + head.to(tl.int64) * T + start + rows, highest + tl.log2(total), mask=rows < length)
+
+
+@triton.jit
+def attention_bwd_queries_kernel(
+    dq_ptr, delta_ptr,                          # out: [T, N, D], strides GRAD_TOKEN and GRAD_HEAD; [N, T]
+    q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
+    N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    DROPOUT: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
+    GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    program, head = tl.program_id(0) // N, tl.program_id(0) % N
+    sequence = tl.load(schedule_ptr + 2 * program)
+    if sequence < 0:
+        return
+    start = tl.load(cu_seqlens_ptr + sequence)
+    length = tl.load(cu_seqlens_ptr + sequence + 1) - start
+    rows = tl.load(schedule_ptr + 2 * program + 1) * TILE + tl.arange(0, TILE)
+    at = start.to(tl.int64) * TOKEN + head * HEAD
+    out_at = (start.to(tl.int64) * N + head) * D
+    row_at = head.to(tl.int64) * T + start
+    q = _load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
+    dout = _load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
+    out = _load_rows(out_ptr + out_at, rows, length, N * D, D, BLOCK_D)
+    delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
+    lse = tl.load(lse_ptr + row_at + rows, mask=rows < length, other=0.0)
+    dq = tl.zeros([TILE, BLOCK_D], tl.float32)
+    for first in range(0, length, BLOCK):
+        cols = first + tl.arange(0, BLOCK)
+        k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+        v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+        s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
+        # a key past the end scores 0, far above an lse that is very negative: 2**big * 0 is NaN
+        p = tl.where(cols[None, :] < length, tl.exp2(s - lse[:, None]), 0.0)
+        dp = tl.dot(dout, tl.trans(v), input_precision=PRECISION)
+        if DROPOUT:
+            kept = _kept(seed_ptr, head, start + rows[:, None], cols[None, :], DROPOUT)
+            dp = tl.where(kept, dp * KEPT, 0.0)
+        ds = p * (dp - delta[:, None])
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    grad_at = start.to(tl.int64) * GRAD_TOKEN + head * GRAD_HEAD
+    _store_rows(dq_ptr + grad_at, dq * scale, rows, length, GRAD_TOKEN, D, BLOCK_D)
+    tl.store(delta_ptr + row_at + rows, delta, mask=rows < length)
+
+
+@triton.jit
+def attention_bwd_keys_kernel(
+    dq_ptr, dk_ptr, dv_ptr,                     # out: [T, N, D], strides GRAD_TOKEN and GRAD_HEAD
+    delta_ptr,                                  # in: [N, T], None if WHOLE
+    q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
+    N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
+    DROPOUT: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
+    GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
+    WHOLE: tl.constexpr,                        # the tile holds whole sequences: dq and delta are made here
+):  # fmt: skip
+    program, head = tl.program_id(0) // N, tl.program_id(0) % N
+    sequence = tl.load(schedule_ptr + 2 * program)
+    if sequence < 0:
+        return
+    start = tl.load(cu_seqlens_ptr + sequence)
+    length = tl.load(cu_seqlens_ptr + sequence + 1) - start
+    cols = tl.load(schedule_ptr + 2 * program + 1) * TILE + tl.arange(0, TILE)
+    at = start.to(tl.int64) * TOKEN + head * HEAD
+    out_at = (start.to(tl.int64) * N + head) * D
+    row_at = head.to(tl.int64) * T + start
+    grad_at = start.to(tl.int64) * GRAD_TOKEN + head * GRAD_HEAD
+    k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+    v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+    dk = tl.zeros([TILE, BLOCK_D], tl.float32)
+    dv = tl.zeros([TILE, BLOCK_D], tl.float32)
+    for first in range(0, length, BLOCK):
+        rows = first + tl.arange(0, BLOCK)
+        q = _load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
+        dout = _load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
+        lse = tl.load(lse_ptr + row_at + rows, mask=rows < length, other=0.0)
+        if WHOLE:
+            out = _load_rows(out_ptr + out_at, rows, length, N * D, D, BLOCK_D)
+            delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
+        else:
+            delta = tl.load(delta_ptr + row_at + rows, mask=rows < length, other=0.0)
+        s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (
+            scale * 1.4426950408889634
+        )  # transposed: keys by queries
+        p = tl.exp2(s - lse[None, :])
+        if WHOLE:  # elsewhere keys past the end reach nothing that is stored
+            p = tl.where(cols[:, None] < length, p, 0.0)
+        dp = tl.dot(v, tl.trans(dout), input_precision=PRECISION)
+        if DROPOUT:
+            kept = _kept(seed_ptr, head, start + rows[None, :], cols[:, None], DROPOUT)
+            dv = tl.dot(tl.where(kept, p * KEPT, 0.0).to(dout.dtype), dout, dv, input_precision=PRECISION)
+            dp = tl.where(kept, dp * KEPT, 0.0)
+        else:
+            dv = tl.dot(p.to(dout.dtype), dout, dv, input_precision=PRECISION)
+        ds = (p * (dp - delta[None, :])).to(q.dtype)
+        dk = tl.dot(ds, q, dk, input_precision=PRECISION)
+        if WHOLE:
+            dq = tl.dot(tl.trans(ds), k, input_precision=PRECISION)
+            _store_rows(dq_ptr + grad_at, dq * scale, rows, length, GRAD_TOKEN, D, BLOCK_D)
+    _store_rows(dk_ptr + grad_at, dk * scale, cols, length, GRAD_TOKEN, D, BLOCK_D)
+    _store_rows(dv_ptr + grad_at, dv, cols, length, GRAD_TOKEN, D, BLOCK_D)

@@ -1,0 +1,185 @@
+"""The kernels of `kernels.embedding`: rows gathered, summed, normalised, projected; gradients back into a
+table.
+
+The sum of a table's gradient is deterministic and balanced: token ids are sorted, the sorted rows cut into
+slices of a fixed length, and every slice summed by itself. A token's run of rows that crosses slices, as
+[MASK]'s does, leaves one partial sum a slice, and a second kernel adds those up in order.
+"""
+
+from __future__ import annotations
+
+from kernels.dispatch import tl, triton
+
+
+@triton.jit
+def _sum_rows(
+    word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, W: tl.constexpr,
+    BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    """word + type + position rows [R, BLOCK_W] in fp32, zero past the ends; without ids, word is [T, W]
+    itself.
+    """
+    cols = tl.arange(0, BLOCK_W)
+    inside = (rows[:, None] < T) & (cols[None, :] < W)
+    word = rows.to(tl.int64)
+    if ids_ptr is not None:
+        word = tl.load(ids_ptr + rows, mask=rows < T, other=0)
+    x = tl.load(word_ptr + word[:, None] * W + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+    kind = tl.load(type_ids_ptr + rows, mask=rows < T, other=0)
+    x += tl.load(type_ptr + kind[:, None] * W + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+    place = tl.load(position_ids_ptr + rows, mask=rows < T, other=0)
+    x += tl.load(position_ptr + place[:, None] * W + cols[None, :], mask=inside, other=0.0).to(tl.float32)
+    return x
+
+
+@triton.jit
+def _normalise(x, weight_ptr, bias_ptr, eps, W: tl.constexpr, BLOCK_W: tl.constexpr):
+    """LayerNorm of the rows of x, which are zero past W, with their means and 1 / deviations."""
+    cols = tl.arange(0, BLOCK_W)
+    mean = tl.sum(x, 1) / W
+    centred = tl.where(cols[None, :] < W, x - mean[:, None], 0.0)
+    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / W + eps)
+    weight = tl.load(weight_ptr + cols, mask=cols < W, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + cols, mask=cols < W, other=0.0).to(tl.float32)
+    return centred * rstd[:, None] * weight[None, :] + bias[None, :], mean, rstd
+
+
+@triton.jit
+def embed_norm_fwd_kernel(
+    y_ptr, mean_ptr, rstd_ptr,                  # out: [T, W], [T], [T]
+    word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr, bias_ptr,
+    T, eps, W: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    cols = tl.arange(0, BLOCK_W)
+    x = _sum_rows(
+        word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, W, BLOCK_W
+    )
+    y, mean, rstd = _normalise(x, weight_ptr, bias_ptr, eps, W, BLOCK_W)
+    at = rows.to(tl.int64)[:, None] * W + cols[None, :]
+    inside = (rows[:, None] < T) & (cols[None, :] < W)
+    tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
+    tl.store(mean_ptr + rows, mean, mask=rows < T)
+    tl.store(rstd_ptr + rows, rstd, mask=rows < T)
+
+
+@triton.jit
+def embed_project_fwd_kernel(
+    y_ptr, mean_ptr, rstd_ptr,                  # out: [T, H], [T], [T]; the last two None without NORM
+    word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr, bias_ptr,
+    projection_ptr, projection_bias_ptr,        # in: [H, E], [H] or None
+    T, eps, E: tl.constexpr, H: tl.constexpr, NORM: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
+    e = tl.arange(0, BLOCK_E)
+    if NORM:
+        x = _sum_rows(
+            word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, E, BLOCK_E
+        )
+        x, mean, rstd = _normalise(x, weight_ptr, bias_ptr, eps, E, BLOCK_E)
+        tl.store(mean_ptr + rows, mean, mask=rows < T)
+        tl.store(rstd_ptr + rows, rstd, mask=rows < T)
+    else:
+        word = tl.load(ids_ptr + rows, mask=rows < T, other=0)
+        x = tl.load(word_ptr + word[:, None] * E + e[None, :], mask=e[None, :] < E, other=0.0)
+    x = x.to(y_ptr.dtype.element_ty)
+    for first in range(0, H, BLOCK_H):
+        cols = first + tl.arange(0, BLOCK_H)
+        inside = (cols[None, :] < H) & (e[:, None] < E)
+        w = tl.load(projection_ptr + cols[None, :] * E + e[:, None], mask=inside, other=0.0)
+        y = tl.dot(x, w, input_precision=PRECISION)
+        if projection_bias_ptr is not None:
+            y += tl.load(projection_bias_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
+        at = rows.to(tl.int64)[:, None] * H + cols[None, :]
+        tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=(rows[:, None] < T) & (cols[None, :] < H))
+
+
+@triton.jit
+def embed_norm_bwd_kernel(
+    dx_ptr, dweight_ptr, dbias_ptr,             # out: [T, W], [programs, W] twice
+    dy_ptr, mean_ptr, rstd_ptr,
+    word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr,
+    T, W: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    cols = tl.arange(0, BLOCK_W)
+    weight = tl.load(weight_ptr + cols, mask=cols < W, other=0.0).to(tl.float32)
+    dweight = tl.zeros([BLOCK_W], tl.float32)
+    dbias = tl.zeros([BLOCK_W], tl.float32)
+    for first in range(program * BLOCK_T, T, tl.num_programs(0) * BLOCK_T):
+        rows = first + tl.arange(0, BLOCK_T)
+        x = _sum_rows(
+            word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, W, BLOCK_W
+        )
+        inside = (rows[:, None] < T) & (cols[None, :] < W)
+        at = rows.to(tl.int64)[:, None] * W + cols[None, :]
+        dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.load(mean_ptr + rows, mask=rows < T, other=0.0)
+        rstd = tl.load(rstd_ptr + rows, mask=rows < T, other=0.0)
+        normed = (x - mean[:, None]) * rstd[:, None]
+        dweight += tl.sum(dy * normed, 0)
+        dbias += tl.sum(dy, 0)
+        dnormed = dy * weight[None, :]
+        along = tl.sum(dnormed * normed, 1) / W
+        dx = rstd[:, None] * (dnormed - (tl.sum(dnormed, 1) / W)[:, None] - normed * along[:, None])
+        tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+    tl.store(dweight_ptr + program * W + cols, dweight, mask=cols < W)
+    tl.store(dbias_ptr + program * W + cols, dbias, mask=cols < W)
+
+
+@triton.jit
+def scatter_slices_kernel(
+    table_ptr, partial_ptr,                     # out: [V, W]; [slices, 2, W]: run carried in, carried out
+    x_ptr, ids_ptr, order_ptr,                  # in: [T, W]; [T] sorted ids, and the row each came from
+    T, W: tl.constexpr, PRECISION: tl.constexpr, SLICE: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    begin = tl.program_id(0) * SLICE
+    at = begin + tl.arange(0, SLICE)
+    cols = tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W)
+    inside = at < T
+    ids = tl.load(ids_ptr + at, mask=inside, other=-1)
+    order = tl.load(order_ptr + at, mask=inside, other=0)
+    here = inside[:, None] & (cols[None, :] < W)
+    x = tl.load(x_ptr + order[:, None] * W + cols[None, :], mask=here, other=0.0)
+    # row i of the product is the sum of the slice's rows that have i's id
+    same = (ids[:, None] == ids[None, :]).to(x.dtype)
+    sums = tl.dot(same, x, input_precision=PRECISION)
+    previous = tl.load(ids_ptr + at - 1, mask=inside & (at > 0), other=-1)
+    is_first = (ids != previous) | (at == begin)
+    before = tl.load(ids_ptr + begin - 1, mask=begin > 0, other=-1)
+    after = tl.load(ids_ptr + begin + SLICE, mask=begin + SLICE < T, other=-1)
+    carried_in = is_first & (ids == before)
+    carried_out = is_first & (ids == after)
+    # what is not done here is overwritten by the second kernel
+    done = is_first & (ids != before) & (ids != after)
+    tl.store(table_ptr + ids.to(tl.int64)[:, None] * W + cols[None, :], sums, mask=here & done[:, None])
+    carry = partial_ptr + tl.program_id(0).to(tl.int64) * 2 * W + cols[None, :] + tl.zeros_like(at)[:, None]
+    tl.store(carry, sums, mask=here & carried_in[:, None])
+    tl.store(carry + W, sums, mask=here & carried_out[:, None])
+
+
+@triton.jit
+def scatter_runs_kernel(
+    table_ptr,                                  # out: [V, W]
+    partial_ptr, ids_ptr, ends_ptr,             # in: [slices, 2, W], [T], [slices]: end of the last row's run
+    T, W: tl.constexpr, SLICE: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_W: tl.constexpr,
+):  # fmt: skip
+    number = tl.program_id(0)
+    cols = tl.program_id(1) * BLOCK_W + tl.arange(0, BLOCK_W)
+    begin = number * SLICE
+    end = tl.load(ends_ptr + number)
+    token = tl.load(ids_ptr + tl.minimum(begin + SLICE, T) - 1)
+    before = tl.load(ids_ptr + begin - 1, mask=begin > 0, other=-1)
+    # only the slice where a run begins that goes on past it adds the run up
+    if (end <= begin + SLICE) | (token == before):
+        return
+    base = partial_ptr + number.to(tl.int64) * 2 * W
+    total = tl.load(base + W + cols, mask=cols < W, other=0.0)
+    carries = (end - 1) // SLICE - number  # slices after this one that carry the run in
+    for first in range(0, carries, BLOCK_C):
+        carry = first + tl.arange(0, BLOCK_C)
+        at = (carry[:, None] + 1) * 2 * W + cols[None, :]
+        inside = (carry[:, None] < carries) & (cols[None, :] < W)
+        total += tl.sum(tl.load(base + at, mask=inside, other=0.0), 0)
+    tl.store(table_ptr + token.to(tl.int64) * W + cols, total, mask=cols < W)

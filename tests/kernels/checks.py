@@ -1,0 +1,325 @@
+"""Claims about the kernels, as functions of the package: the tests make them, and the mutation test sees each
+fail when a term is taken out of a kernel.
+
+An error is measured against double precision. The rule (FlashAttention's): at most `factor` times the error
+of torch in the kernel's own dtype, in fp32 2e-6 of the largest number if that is more.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from kernels.bias_gelu import bias_gelu_reference
+from kernels.embedding import Norm, Projection, Tables, embed_reference
+from kernels.layer_norm import add_layer_norm_reference
+from kernels.mlm_loss import mlm_loss_reference
+from tests.kernels.philox import kept
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+FORWARD, BACKWARD = 2, 3
+
+
+def assert_close(name: str, got: Tensor, exact: Tensor, torchs: Tensor, factor: float) -> None:
+    assert got.shape == exact.shape, name
+    if not exact.numel():
+        return
+    assert got.isfinite().all(), f"{name}: not finite"
+    error, allowed = ((x.double() - exact).abs().max().item() for x in (got, torchs))
+    largest = exact.abs().max().item()
+    if got.dtype == torch.float32:
+        floor = 2e-6 * max(1.0, largest)
+    else:  # the rounding of the result itself
+        floor = torch.finfo(got.dtype).eps / 2 * largest
+    allowed = max(factor * allowed, floor)
+    assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
+
+
+def assert_gradients_close(names, got, exact, torchs) -> None:
+    for name, g, e, t in zip(names, got, exact, torchs, strict=True):
+        assert_close(name, g, e, t, BACKWARD)
+
+
+def offsets(lengths: list[int]) -> Tensor:
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=DEVICE)
+
+
+def plain_attention(qkv: Tensor, lengths: list[int], dropout_p: float = 0.0, seed: int = 0) -> Tensor:
+    """Attention of packed qkv [T, 3, N, D], a sequence and a head at a time."""
+    out, start = [], 0
+    N, D = qkv.shape[2:]
+    for length in lengths:
+        q, k, v = qkv[start : start + length].permute(1, 2, 0, 3)  # each [N, L, D]
+        p = torch.softmax(q @ k.transpose(1, 2) * D**-0.5, -1)
+        if dropout_p:
+            at = torch.arange(length).numpy()
+            heads = torch.arange(N).numpy()[:, None, None]
+            keep = kept(seed, dropout_p, at[None, None, :], start + at[None, :, None], heads)
+            p = p * keep.to(p.device) / (1 - dropout_p)
+        out.append((p @ v).transpose(0, 1))
+        start += length
+    return torch.cat(out)
+
+
+def attention(
+    package: ModuleType,
+    lengths: list[int],
+    head_dim: int,
+    dtype: torch.dtype = torch.float32,
+    heads: int = 2,
+    dropout_p: float = 0.0,
+    packed: bool = True,
+) -> None:
+    """Output and gradients."""
+    torch.manual_seed(sum(lengths))
+    qkv = torch.randn(sum(lengths), 3, heads, head_dim, device=DEVICE).to(dtype)
+    dout = torch.randn(sum(lengths), heads, head_dim, device=DEVICE).to(dtype)
+    cu_seqlens, longest, seed = offsets(lengths), max(lengths), 2**33 + 5
+
+    def ours(x):
+        settings = {"dropout_p": dropout_p, "seed": seed}
+        if packed:
+            return package.attention_packed(x, cu_seqlens, longest, **settings)
+        return package.attention(*x.unbind(1), cu_seqlens, longest, **settings)
+
+    results = []
+    for run, kind in (
+        (ours, dtype),
+        (lambda x: plain_attention(x, lengths, dropout_p, seed), torch.float64),
+        (lambda x: plain_attention(x, lengths, dropout_p, seed), dtype),
+    ):
+        x = qkv.detach().to(kind, copy=True).requires_grad_()
+        out = run(x)
+        out.backward(dout.to(kind))
+        results.append((out, x.grad))
+    out, gradient = zip(*results, strict=True)
+    assert_close("out", *out, FORWARD)
+    assert_close("dqkv", *gradient, BACKWARD)
+
+
+def attention_of_extreme_scores(package: ModuleType, sign: int, lengths: list[int]) -> None:
+    """Scores of +-362 in every place, or of a few keys: exponentials of them overflow unless shifted."""
+    torch.manual_seed(0)
+    qkv = torch.randn(sum(lengths), 3, 1, 32, device=DEVICE)
+    qkv[:, 0], qkv[:, 1] = 8.0, 8.0 * sign
+    x, exact = qkv.clone().requires_grad_(), qkv.double().requires_grad_()
+    out = package.attention_packed(x, offsets(lengths), max(lengths))
+    plain = plain_attention(exact, lengths)
+    for y in (out, plain):
+        (y * y).sum().backward()
+    assert_close("out", out, plain, plain, FORWARD)
+    # a logsumexp of 522 bits has an error of 2**-15, and so have the probabilities; queries and keys are 8
+    assert (x.grad - exact.grad).abs().max() < 1e-3
+
+
+def attention_without_neighbours(package: ModuleType, long: bool) -> None:
+    """NaN in every other sequence, forward and backward, changes no bit."""
+    lengths = [70, 65, 3, 0, 20] if long else [7, 9, 3, 0, 20]
+    torch.manual_seed(0)
+    qkv = torch.randn(sum(lengths), 3, 2, 26, device=DEVICE)
+    dout = torch.randn(sum(lengths), 2, 26, device=DEVICE)
+    cu_seqlens = offsets(lengths)
+    for sequence, length in enumerate(lengths):
+        mine = slice(int(cu_seqlens[sequence]), int(cu_seqlens[sequence]) + length)
+        alone, among, dirty = (
+            qkv.clone(),
+            torch.full_like(qkv, float("nan")),
+            torch.full_like(dout, float("nan")),
+        )
+        among[mine], dirty[mine] = alone[mine], dout[mine]
+        results = []
+        for x, d in ((alone.requires_grad_(), dout), (among.requires_grad_(), dirty)):
+            out = package.attention_packed(x, cu_seqlens, max(lengths))
+            out.backward(d)
+            results.append((out[mine], x.grad[mine]))
+        for a, b in zip(*results, strict=True):
+            assert a.isfinite().all() and torch.equal(a, b), (
+                f"sequence {sequence} of {lengths} saw a neighbour"
+            )
+
+
+def mlm_loss(
+    package: ModuleType,
+    n: int,
+    E: int,
+    V: int,
+    dtype: torch.dtype = torch.float32,
+    z_loss: float = 0.0,
+    bias_scale: float = 1.0,
+) -> None:
+    """Loss, prediction and gradients, a fifth of the labels ignored."""
+    torch.manual_seed(n + V)
+    inputs = [
+        torch.randn(n, E, device=DEVICE),
+        torch.randn(V, E, device=DEVICE) * E**-0.5,
+        torch.randn(V, device=DEVICE) * bias_scale,
+    ]
+    inputs = [x.to(dtype) for x in inputs]
+    labels = torch.randint(V, (n,), device=DEVICE)
+    if n:
+        labels[-1] = V - 1
+    labels[1::5] = -100
+    dloss = torch.rand(n, device=DEVICE)
+    results = []
+    for run, kind in (
+        (package.mlm_loss, dtype),
+        (mlm_loss_reference, torch.float64),
+        (mlm_loss_reference, dtype),
+    ):
+        x = [i.detach().to(kind, copy=True).requires_grad_() for i in inputs]
+        loss, predicted = run(*x, labels, z_loss)
+        (loss * dloss).sum().backward()
+        results.append((loss, predicted, *(i.grad for i in x)))
+    assert results[0][0].dtype == torch.float32 and results[0][1].dtype == torch.int64
+    losses, predictions, *gradients = zip(*results, strict=True)
+    loss, exact, torchs = losses
+    assert_close("loss", loss, exact, torchs, FORWARD)
+    assert not loss[1::5].any()
+    if dtype == torch.float32:
+        assert torch.equal(predictions[0], predictions[1])
+    for name, gradient in zip(("dstates", "dweight", "dbias"), gradients, strict=True):
+        assert_close(name, *gradient, BACKWARD)
+
+
+def mlm_loss_of_equal_logits(package: ModuleType, V: int, value: float) -> None:
+    """Every logit the same, of any size: the loss is log(V), the first token is predicted."""
+    states, weight = torch.zeros(3, 16, device=DEVICE), torch.randn(V, 16, device=DEVICE)
+    states.requires_grad_()
+    bias = torch.full((V,), value, device=DEVICE, requires_grad=True)
+    labels = torch.tensor([0, V - 1, -100], device=DEVICE)
+    loss, predicted = package.mlm_loss(states, weight, bias, labels)
+    loss.sum().backward()
+    # the logits themselves are only exact to their last bit
+    expected = torch.tensor([1.0, 1.0, 0.0], device=DEVICE) * torch.tensor(V).log()
+    assert (loss - expected).abs().max() < 1e-5 + abs(value) * 2e-7
+    assert predicted.tolist() == [0, 0, 0]
+    dbias = torch.full((V,), 2 / V, device=DEVICE)
+    dbias[0] -= 1
+    dbias[-1] -= 1
+    assert (bias.grad - dbias).abs().max() < 1e-6 + abs(value) * 2e-7
+    assert states.grad[2].eq(0).all()
+
+
+def gradients_of(run, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor) -> tuple[Tensor, ...]:
+    """What `run` returns for copies of the inputs in a dtype, and their gradients."""
+    x = [i.detach().to(dtype, copy=True).requires_grad_() for i in inputs]
+    y = run(*x)
+    y.backward(dy.to(y.dtype))
+    return y, *(i.grad for i in x)
+
+
+def compare(run, reference, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor, names: str) -> None:
+    """Output and gradients of `run` in a dtype, against the reference's in it and in double precision."""
+    inputs, dy = [i.to(dtype) for i in inputs], dy.to(dtype)
+    results = [
+        gradients_of(run, inputs, dtype, dy),
+        gradients_of(reference, inputs, torch.float64, dy),
+        gradients_of(reference, inputs, dtype, dy),
+    ]
+    assert results[0][0].dtype == dtype
+    for i, (name, numbers) in enumerate(zip(names.split(), zip(*results, strict=True), strict=True)):
+        assert_close(name, *numbers, BACKWARD if i else FORWARD)
+
+
+def add_layer_norm(
+    package: ModuleType, R: int, H: int, dtype: torch.dtype = torch.float32, dropout_p: float = 0.0
+) -> None:
+    torch.manual_seed(R + H)
+    inputs = [torch.randn(s, device=DEVICE) for s in [(R, H), (R, H), (H,), (H,)]]
+    seed = torch.tensor([2**40 + 3], device=DEVICE)
+    keep = kept(2**40 + 3, dropout_p, torch.arange(H)[None, :], torch.arange(R)[:, None], 0)
+    share = (keep.to(DEVICE) / (1 - dropout_p)).float()
+    compare(
+        lambda *a: package.add_layer_norm(*a, 1e-5, dropout_p=dropout_p, seed=seed),
+        lambda x, *a: add_layer_norm_reference(x * share.to(x.dtype), *a, 1e-5),
+        inputs, dtype, torch.randn(R, H, device=DEVICE), "y dx dresidual dweight dbias",
+    )  # fmt: skip
+
+
+def bias_gelu(
+    package: ModuleType,
+    R: int,
+    F: int,
+    activation: str,
+    dtype: torch.dtype = torch.float32,
+    scale: float = 2.0,
+) -> None:
+    torch.manual_seed(R + F)
+    inputs = [torch.randn(R, F, device=DEVICE) * scale, torch.randn(F, device=DEVICE)]
+    compare(
+        lambda x, b: package.bias_gelu(x, b, activation),
+        lambda x, b: bias_gelu_reference(x, b, activation),
+        inputs, dtype, torch.randn(R, F, device=DEVICE), "y dx dbias",
+    )  # fmt: skip
+
+
+def embed(
+    package: ModuleType,
+    T: int,
+    E: int,
+    H: int,
+    layout: str,
+    dtype: torch.dtype = torch.float32,
+    V: int = 50,
+    hot: float = 0.3,
+    bias: bool = True,
+) -> None:
+    """Output and gradients of every table; layout bert is google without a projection, a share of ids the
+    same.
+    """
+    torch.manual_seed(T + E)
+    W = H if layout == "bright" else E
+    ids = torch.randint(V, (T,), device=DEVICE)
+    ids[torch.rand(T, device=DEVICE) < hot] = V - 1
+    types, positions = torch.randint(2, (T,), device=DEVICE), torch.arange(T, device=DEVICE) % 37
+    shapes = [(V, E), (2, W), (37, W), (W,), (W,)]
+    if layout != "bert":
+        shapes += [(H, E), (H,)] if bias else [(H, E)]
+    inputs = [torch.randn(s, device=DEVICE) for s in shapes]
+    if layout != "bert":
+        inputs[5] *= E**-0.5
+
+    def run(function):
+        def call(word, token_type, position, weight, shift, *projection):
+            tables, norm = Tables(word, token_type, position), Norm(weight, shift, 1e-5)
+            last = Projection(projection[0], projection[1] if bias else None) if projection else None
+            order = "bright" if layout == "bright" else "google"
+            return function(ids, types, positions, tables, norm, last, order)
+
+        return call
+
+    names = "y dword dtype dposition dweight dbias dprojection dprojection_bias"
+    names = " ".join(names.split()[: 1 + len(inputs)])
+    dy = torch.randn(T, E if layout == "bert" else H, device=DEVICE)
+    compare(run(package.embed), run(embed_reference), inputs, dtype, dy, names)
+
+
+def mlm_loss_of_dirty_padding(package: ModuleType) -> None:
+    """A huge bias and rows short of a tile: what is past the end of states and labels counts for nothing."""
+    states = torch.randn(3, 16, device=DEVICE, requires_grad=True)
+    weight = torch.randn(40, 16, device=DEVICE, requires_grad=True)
+    bias = torch.full((40,), 200.0, device=DEVICE, requires_grad=True)
+    labels = torch.tensor([1, 39, 0], device=DEVICE)
+    package.mlm_loss(states, weight, bias, labels)[0].sum().backward()
+    for x in (states, weight, bias):
+        assert x.grad.isfinite().all()
+
+
+def embed_without_neighbours(package: ModuleType) -> None:
+    """A NaN row of the projection makes its own column and no other, one of the word table its own tokens."""
+    torch.manual_seed(0)
+    ids = torch.arange(5, device=DEVICE)
+    for layout, W in (("google", 26), ("bright", 8)):
+        shapes = [(5, 26), (2, W), (9, W), (8, 26)]
+        word, kind, place, weight = (torch.randn(s, device=DEVICE) for s in shapes)
+        tables, norm = Tables(word, kind, place), Norm(*torch.ones(2, W, device=DEVICE), 1e-5)
+        clean = package.embed(ids, ids % 2, ids, tables, norm, Projection(weight, None), layout)
+        word[3] = float("nan")
+        y = package.embed(ids, ids % 2, ids, tables, norm, Projection(weight, None), layout)
+        assert y[3].isnan().all() and torch.equal(y[[0, 1, 2, 4]], clean[[0, 1, 2, 4]]), layout
+        if layout == "google":
+            weight[3] = float("nan")
+            y = package.embed(ids[:3], ids[:3] % 2, ids[:3], tables, norm, Projection(weight, None))
+            assert y[:, 3].isnan().all() and y[:, [0, 1, 2, 4, 5, 6, 7]].isfinite().all()

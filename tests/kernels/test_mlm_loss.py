@@ -1,0 +1,112 @@
+"""The loss kernels against double precision: on a GPU where there is one, else in the interpreter."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernels
+from kernels.mlm_loss import IGNORED, mlm_loss_reference
+from tests.kernels import checks
+from tests.kernels.checks import DEVICE
+
+
+@pytest.mark.parametrize(
+    "n, E, V", [(1, 128, 21128), (7, 128, 30000), (65, 16, 1009), (3, 26, 1), (5, 200, 513), (3, 16, 9001)]
+)
+def test_loss_prediction_and_gradients_match_double_precision(triton, n, E, V):
+    checks.mlm_loss(triton, n, E, V)
+
+
+def test_half_precision_is_no_worse_than_torchs(triton):
+    checks.mlm_loss(triton, 33, 128, 1009, torch.float16)
+
+
+def test_z_loss(triton):
+    checks.mlm_loss(triton, 9, 32, 600, z_loss=0.01)
+
+
+def test_large_logits(triton):
+    checks.mlm_loss(triton, 9, 32, 600, bias_scale=20.0)
+
+
+@pytest.mark.parametrize("value", [0.0, 300.0, -300.0, 1e4, -1e4])
+@pytest.mark.parametrize("V", [600, 37])
+def test_equal_logits(triton, V, value):
+    checks.mlm_loss_of_equal_logits(triton, V, value)
+
+
+@pytest.mark.parametrize("n", [3, 1500])
+def test_wide_states_go_through_chunks(triton, n):
+    checks.mlm_loss(triton, n, 312, 300)
+
+
+def test_no_masked_position_gives_no_loss_and_gradients_of_zero(triton):
+    states = torch.zeros(0, 16, device=DEVICE, requires_grad=True)
+    weight = torch.randn(40, 16, device=DEVICE, requires_grad=True)
+    bias = torch.randn(40, device=DEVICE, requires_grad=True)
+    loss, predicted = triton.mlm_loss(states, weight, bias, torch.zeros(0, dtype=torch.int64, device=DEVICE))
+    loss.sum().backward()
+    assert loss.shape == predicted.shape == (0,)
+    assert weight.grad.eq(0).all() and bias.grad.eq(0).all() and states.grad.shape == (0, 16)
+
+
+def test_all_labels_ignored(triton):
+    states, weight = torch.randn(4, 16, device=DEVICE), torch.randn(40, 16, device=DEVICE)
+    states.requires_grad_()
+    labels = torch.full((4,), IGNORED, device=DEVICE)
+    loss, _ = triton.mlm_loss(states, weight, torch.zeros(40, device=DEVICE), labels)
+    loss.sum().backward()
+    assert loss.eq(0).all() and states.grad.eq(0).all()
+
+
+def test_a_label_that_is_no_token_gives_nan(triton):
+    states, weight = torch.randn(2, 16, device=DEVICE), torch.randn(40, 16, device=DEVICE)
+    loss, _ = triton.mlm_loss(
+        states, weight, torch.zeros(40, device=DEVICE), torch.tensor([40, 39], device=DEVICE)
+    )
+    assert loss[0].isnan() and loss[1].isfinite()
+
+
+def test_nan_stays_in_its_row(triton):
+    states, weight = torch.randn(70, 16, device=DEVICE), torch.randn(40, 16, device=DEVICE)
+    states[3] = float("nan")
+    states.requires_grad_()
+    loss, _ = triton.mlm_loss(
+        states, weight, torch.zeros(40, device=DEVICE), torch.arange(70, device=DEVICE) % 40
+    )
+    loss.sum().backward()
+    clean = torch.arange(70) != 3
+    assert loss[clean].isfinite().all() and states.grad[clean].isfinite().all() and loss[3].isnan()
+
+
+def test_a_table_of_its_own_dtype_gets_its_gradient_in_it(triton):
+    states = torch.randn(5, 16, device=DEVICE).half()
+    weight, bias = (torch.randn(*s, device=DEVICE, requires_grad=True) for s in ((40, 16), (40,)))
+    labels = torch.arange(5, device=DEVICE)
+    triton.mlm_loss(states, weight, bias, labels)[0].sum().backward()
+    assert weight.grad.dtype == bias.grad.dtype == torch.float32
+    exact = [x.detach().double().requires_grad_() for x in (weight, bias)]
+    mlm_loss_reference(states.double(), *exact, labels)[0].sum().backward()
+    assert (
+        weight.grad - exact[0].grad
+    ).abs().max() < 2e-2  # the table itself is rounded to fp16: 2**-11 of 4 x 16
+
+
+@settings(max_examples=12)
+@given(n=st.integers(0, 70), E=st.integers(1, 140), V=st.integers(1, 700), z_loss=st.sampled_from([0.0, 0.1]))
+def test_any_shape(n, E, V, z_loss):
+    try:
+        kernels.use("triton")
+        checks.mlm_loss(kernels, n, E, V, z_loss=z_loss)
+    finally:
+        kernels.use("auto")
+
+
+def test_reference_gradients():
+    torch.manual_seed(0)
+    states, weight, bias = (torch.randn(*s).double().requires_grad_() for s in ((4, 3), (7, 3), (7,)))
+    labels = torch.tensor([0, 6, IGNORED, 2])
+    assert torch.autograd.gradcheck(
+        lambda *x: mlm_loss_reference(*x, labels, z_loss=0.1)[0], (states, weight, bias)
+    )

@@ -1,0 +1,187 @@
+"""The whole model on the kernels: as on torch, in torch.compile, autocast and activation checkpointing."""
+
+import warnings
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import kernels
+from albert.batch import Batch, pack
+from albert.config import AlbertConfig
+from albert.heads import PretrainingModel
+from kernels.attention import _attention, _packed, _schedule
+from kernels.bias_gelu import _forward as bias_gelu_op
+from kernels.embedding import _forward as embed_op
+from kernels.layer_norm import _forward as add_layer_norm_op
+from kernels.mlm_loss import _forward as mlm_loss_op
+from tests.kernels.checks import DEVICE, offsets
+
+SHAPE = {
+    "vocab_size": 300,
+    "embedding_size": 16,
+    "hidden_size": 52,  # two heads of 26
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 104,
+    "max_position_embeddings": 80,
+}
+
+
+def make(**changes: object) -> tuple[PretrainingModel, Batch]:
+    torch.manual_seed(0)
+    batch = pack([list(range(5, 75)), [7, 8, 9], [3] * 20])
+    masked = torch.tensor([1, 30, 69, 70, 92])
+    batch = Batch(
+        **{name: getattr(batch, name) for name in ("input_ids", "token_type_ids", "position_ids")},
+        cu_seqlens=batch.cu_seqlens, max_seqlen=batch.max_seqlen, masked_index=masked,
+        masked_labels=torch.tensor([6, 299, 0, 7, 3]), sop_labels=torch.tensor([0, 1, -100]),
+    )  # fmt: skip
+    model = PretrainingModel(AlbertConfig(**{**SHAPE, "initializer_range": 0.2, **changes}))
+    return model.to(DEVICE), batch.to(DEVICE)
+
+
+def gradients(
+    model: PretrainingModel, batch: Batch, run=None
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    model.zero_grad()
+    loss = (run or model)(batch).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+def assert_same(ours, theirs, tolerance: float) -> None:
+    assert abs(ours[0] - theirs[0]) <= tolerance * theirs[0]
+    for name, gradient in theirs[1].items():
+        scale = gradient.abs().max().clamp_min(1e-3)
+        assert (ours[1][name] - gradient).abs().max() <= tolerance * scale, name
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"layout": "bright", "share": "none", "hidden_act": "relu"},
+        {"layout": "bert", "embedding_size": 52, "hidden_act": "gelu"},
+    ],
+    ids=["albert", "bright", "bert"],
+)
+def test_loss_and_gradients_are_those_of_the_torch_path(changes):
+    model, batch = make(**changes)
+    theirs = gradients(model, batch)
+    try:
+        kernels.use("triton")
+        ours = gradients(model, batch)
+    finally:
+        kernels.use("auto")
+    assert_same(ours, theirs, 2e-5)
+
+
+def test_heads_of_26_are_computed_32_wide_and_the_pads_have_no_parameters(triton):
+    model, batch = make()
+    attention = model.encoder.attentions[0]
+    x = torch.randn(batch.tokens, 52, device=DEVICE)
+    weight, bias = attention.query_key_value.weight, attention.query_key_value.bias
+    qkv = kernels.split_heads(x, weight, bias, 2)
+    assert qkv.shape == (batch.tokens, 3, 2, 32) and qkv[..., 26:].eq(0).all()
+    assert (qkv[..., :26] - (x @ weight.T + bias).view(-1, 3, 2, 26)).abs().max() < 1e-5
+    assert weight.shape == (156, 52)
+
+
+def test_dropout_trains_and_is_a_function_of_torchs_seed(triton):
+    model, batch = make(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    drawn = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        drawn.append(gradients(model, batch))
+    assert torch.equal(drawn[0][0], drawn[1][0]) and drawn[0][0] != drawn[2][0]
+    assert all(torch.equal(g, drawn[1][1][name]) for name, g in drawn[0][1].items())
+
+
+def test_activation_checkpointing_draws_the_same_dropout_again(triton):
+    model, batch = make(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+    torch.manual_seed(3)
+    plain = gradients(model, batch)
+    torch.manual_seed(3)
+    again = gradients(model, batch, lambda b: checkpoint(model, b, use_reentrant=False))
+    assert torch.equal(plain[0], again[0])
+    assert all(torch.equal(g, again[1][name]) for name, g in plain[1].items())
+
+
+def test_autocast_computes_in_half_precision_and_keeps_the_parameters_gradients_in_fp32(triton):
+    model, batch = make()
+    exact = gradients(model, batch)
+    # the interpreter multiplies bf16 matrices wrongly: on a CPU fp16 stands in for it
+    dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float16
+    with torch.autocast(DEVICE, dtype):
+        assert model.encoder(batch).dtype == dtype
+        loss = model(batch).loss
+    model.zero_grad()
+    loss.backward()
+    assert abs(loss - exact[0]) < 0.02 * exact[0]
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.dtype == torch.float32
+        assert (parameter.grad - exact[1][name]).abs().max() < 0.1 * exact[1][name].abs().max().clamp_min(
+            0.01
+        ), name
+
+
+@pytest.mark.slow
+def test_torch_compile_takes_the_whole_encoder_as_one_graph(triton):
+    model, batch = make(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    torch._dynamo.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def loss_of(index, labels, cu_seqlens, ids):
+        b = Batch(ids, ids * 0, torch.zeros_like(ids), cu_seqlens, 70, index, labels)
+        states = model.mlm(model.encoder(b)[index], model.encoder.embedding)
+        return kernels.mlm_loss(states, model.encoder.embedding.word, model.mlm.bias, labels)[0].mean()
+
+    arguments = (batch.masked_index, batch.masked_labels, batch.cu_seqlens, batch.input_ids)
+    torch.manual_seed(5)
+    compiled = loss_of(*arguments)
+    compiled.backward()
+    ours = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    torch.manual_seed(5)
+    plain = torch.compiler.disable(loss_of.__wrapped__)(*arguments)
+    plain.backward()
+    assert torch.allclose(compiled, plain)
+    for name, p in model.named_parameters():
+        if p.grad is not None:
+            assert torch.allclose(ours[name], p.grad, atol=1e-6), name
+
+
+def operators():
+    """Every operator with arguments."""
+    q, k, v = (torch.randn(9, 2, 16, device=DEVICE, requires_grad=True) for _ in range(3))
+    qkv = torch.randn(9, 3, 2, 26, device=DEVICE, requires_grad=True)
+    cu_seqlens = offsets([6, 0, 3])
+    schedule, seed = _schedule(cu_seqlens, 9, 6, 16, True), torch.tensor([3], device=DEVICE)
+    settings = (cu_seqlens, schedule, seed, 6, 0.25, 0.1)
+    yield "schedule", _schedule, (cu_seqlens, 9, 6, 16, False)
+    yield "attention", _attention, (q, k, v, *settings)
+    yield "packed", _packed, (qkv, *settings)
+    yield "packed without dropout", _packed, (qkv, cu_seqlens, schedule, None, 6, 0.25, 0.0)
+    x = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 16), (40, 16), (40,)]]
+    labels = torch.tensor([3, -100, 39, 0, 3], device=DEVICE)
+    yield "mlm_loss", mlm_loss_op, (*x, labels, 0.1)
+    y = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 12), (5, 12), (12,), (12,)]]
+    yield "add_layer_norm", add_layer_norm_op, (*y, 1e-5)
+    yield "add_layer_norm with dropout", add_layer_norm_op, (*y, 1e-5, 0.1, seed)
+    yield "bias_gelu", bias_gelu_op, (y[0], y[2], "gelu_new")
+    ids, place = torch.tensor([3, 0, 3], device=DEVICE), torch.arange(3, device=DEVICE)
+    for layout, W in (("google", 8), ("bright", 24), ("bert", 8)):
+        shapes = [(5, 8), (2, W), (4, W), (W,), (W,), (24, 8), (24,)]
+        tables = [torch.randn(s, device=DEVICE, requires_grad=True) for s in shapes]
+        tables[5:] = [None, None] if layout == "bert" else tables[5:]
+        yield layout, embed_op, (ids, place * 0, place, *tables, 1e-5, layout == "bright", torch.float32)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, *_ in operators()])
+def test_the_operator_is_what_torch_asks_of_one(name):
+    (operator, arguments), *_ = [rest for n, *rest in operators() if n == name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.library.opcheck(operator, arguments)

@@ -1,0 +1,136 @@
+"""Every mask, scale and correction of the kernels is needed: taking one out of the source fails a claim.
+
+A mutant is the package's source with one term changed, imported under another name and held to `checks`.
+"""
+
+import contextlib
+import faulthandler
+import importlib
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+import kernels
+from tests.kernels import checks
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(torch.cuda.is_available(), reason="a mutant may write outside of its tensors"),
+]
+SOURCE = Path(kernels.__file__).parent
+
+
+def attention(package: ModuleType) -> None:
+    """Sequences within a tile, then over several."""
+    for lengths in ([20, 0, 33], [70, 0, 3, 65]):
+        checks.attention(package, lengths, 26)
+        checks.attention(package, lengths, 26, dropout_p=0.3)
+        for sign in (1, -1):
+            checks.attention_of_extreme_scores(package, sign, lengths)
+    checks.attention_without_neighbours(package, long=False)
+    checks.attention_without_neighbours(package, long=True)
+
+
+def mlm_loss(package: ModuleType) -> None:
+    checks.mlm_loss(package, 11, 26, 700, z_loss=0.05)
+    checks.mlm_loss(package, 70, 20, 37, z_loss=0.05)
+    checks.mlm_loss(package, 3, 16, 9001)
+    checks.mlm_loss_of_equal_logits(package, 600, 300.0)
+    checks.mlm_loss_of_equal_logits(package, 600, -300.0)
+    checks.mlm_loss_of_dirty_padding(package)
+
+
+def add_layer_norm(package: ModuleType) -> None:
+    checks.add_layer_norm(package, 5, 40)
+    checks.add_layer_norm(package, 33, 40, dropout_p=0.3)
+
+
+def bias_gelu(package: ModuleType) -> None:
+    for activation in ("gelu", "gelu_new", "relu"):
+        checks.bias_gelu(package, 70, 40, activation)
+
+
+def embed(package: ModuleType) -> None:
+    for layout in ("google", "bright", "bert"):
+        checks.embed(package, 150, 26, 40, layout)
+    checks.embed(package, 150, 26, 40, "google", V=3, hot=1.0)
+    checks.embed_without_neighbours(package)
+
+
+CLAIMS = (attention, mlm_loss, add_layer_norm, bias_gelu, embed)
+
+
+def read_mutations() -> list[tuple[str, str, str, str]]:
+    """Claims, file, what is taken out, and what comes in its place."""
+    found = []
+    for block in (Path(__file__).parent / "mutations.txt").read_text(encoding="utf-8").split("\n@ ")[1:]:
+        head, *lines = block.rstrip("\n").split("\n")
+        old, new = ("\n".join(line[1:] for line in lines if line[:1] == sign) for sign in "-+")
+        found.append((*head.split(), old, new))
+    return found
+
+
+MUTATIONS = read_mutations()
+
+
+def load(folder: Path, name: str, file: str, old: str, new: str) -> ModuleType:
+    """The package under another name, with one change; its operators get that name too."""
+    shutil.copytree(SOURCE, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for path in (folder / name).glob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        if path.stem == file and old:
+            assert old in text, f"{file}.py has no {old!r}"
+            text = text.replace(old, new)
+        text = text.replace("from kernels.", f"from {name}.").replace('"jixu::', f'"{name}::')
+        path.write_text(text, encoding="utf-8")
+    package = importlib.import_module(name)
+    package.use("triton")
+    for stem in (
+        "layer_norm",
+        "bias_gelu",
+        "embedding",
+    ):  # few programs, so that each has several tiles of rows
+        sys.modules[f"{name}.{stem}"]._PROGRAMS = 2
+    return package
+
+
+def outcome(claims: Callable[[ModuleType], None], *source: object) -> str:
+    """ "holds", "fails", "crashes" or "breaks": of the claims about a changed package, in a process of its
+    own.
+
+    A mutant may write past its tensors and bring the process down, which is one way of being noticed.
+    """
+    child = os.fork()
+    if not child:
+        status = 2
+        with contextlib.suppress(Exception):
+            faulthandler.disable()  # crashes are expected
+            torch.set_num_threads(1)  # the threads of the parent are not in the child
+            sys.path.insert(0, str(source[0]))
+            package = load(*source)
+            try:
+                claims(package)
+                status = 0
+            except AssertionError:
+                status = 1
+        os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return "crashes" if status < 0 else ("holds", "fails", "breaks")[status]
+
+
+@pytest.mark.parametrize("claims", CLAIMS)
+def test_the_unchanged_source_holds(tmp_path, claims):
+    assert outcome(claims, tmp_path, "mutant", "", "", "") == "holds"
+
+
+@pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda n: f"{MUTATIONS[n][1]}-{n}")
+def test_a_term_taken_out_is_noticed(tmp_path, number):
+    name, *change = MUTATIONS[number]
+    (claims,) = [c for c in CLAIMS if c.__name__ == name]
+    assert outcome(claims, tmp_path, "mutant", *change) in ("fails", "crashes")
