@@ -137,9 +137,8 @@ def refresh_speed(source: Path, vocabulary: Path, folder: Path, workers: int) ->
         plan = refreshing.plan(settings)
         began = time.perf_counter()
         with refreshing.locked(plan.workspace, "c"):
-            sources = [
-                f.result() for f in [pool.submit(refreshing.read, *t) for t in refreshing.reading_tasks(plan)]
-            ]
+            reading = [pool.submit(refreshing.read, *task) for task in refreshing.reading_tasks(plan)]
+            sources = [future.result() for future in reading]
             division = refreshing.divide(plan, sources)
             pieces = division.assignment.pieces
             shards = list(

@@ -34,6 +34,8 @@ _LOOSE = frozenset(
     "的了是在和与及或等对为以于之其该本不有被将由从到把让给向也都就还又而但并应可当按经所者下各每"
     "某个些这那此何如若则即乃且因故虽"
 )
+_LOOSE_FIRST = _LOOSE | frozenset("第次号倍日起条款项元万")
+_LOOSE_LAST = _LOOSE | frozenset("内中时前后间上起")
 _BOUNDARY = 0  # stands for every character that is not Han
 
 
@@ -141,7 +143,7 @@ def discover_words(
         for number in np.flatnonzero((cohesion >= min_cohesion) & (freedom >= min_freedom)).tolist():
             place = int(at[number]) - 1
             word = text.text[place : place + length]
-            if word[0] in _LOOSE or word[-1] in _LOOSE:
+            if word[0] in _LOOSE_FIRST or word[-1] in _LOOSE_LAST:
                 continue
             context = text.text[max(place - _CONTEXT, 0) : place + length + _CONTEXT]
             values = (cohesion[number], left[number], right[number], score[number])
