@@ -9,7 +9,7 @@ holds one window, whatever the corpus. The place in the data is a `Cursor` of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -234,5 +234,24 @@ class InstanceStream:
                 taken += int(instances.lengths[rows[batch]].sum())
                 yield self._collate(instances, rows[batch], STATIC_EPOCH)
 
-    def _collate(self, instances: Instances, rows: np.ndarray, epoch: int) -> Batch:
-        return collate(instances, rows, self.info.vocabulary, self.info.rule, seed=self.seed, epoch=epoch)
+    def probe_batches(self, rule: MaskRule, sequences: int) -> Iterator[Batch]:
+        """Batches of held-out documents masked by `rule`, of so many sequences at most."""
+        taken = 0
+        for row_group in self.row_groups:
+            instances = self._load([row_group])
+            rows = np.flatnonzero(is_held_out(instances.doc_keys, self.held_out_share))[: sequences - taken]
+            taken += len(rows)
+            for batch in token_batches(
+                instances.lengths[rows], self.batch_tokens, np.random.default_rng(self.seed)
+            ):
+                yield self._collate(instances, rows[batch], STATIC_EPOCH, rule)
+            if taken >= sequences:
+                return
+
+    def _collate(
+        self, instances: Instances, rows: np.ndarray, epoch: int, rule: MaskRule | None = None
+    ) -> Batch:
+        if rule is not None:  # not the masks stored with the instances
+            instances = replace(instances, static=None)
+        rule = rule or self.info.rule
+        return collate(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)

@@ -27,7 +27,7 @@ CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
 
 # ours -> theirs; {l} stands for a layer's number; the fused projection is three tensors in a file
-_ALBERT_LAYER = "albert.encoder.albert_layer_groups.0.albert_layers.{l}."
+_ALBERT_LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}."
 _ALBERT_NAMES = {
     "encoder.embedding.word": "albert.embeddings.word_embeddings.weight",
     "encoder.embedding.token_type": "albert.embeddings.token_type_embeddings.weight",
@@ -104,17 +104,18 @@ class LoadReport:
         return lines
 
 
-def _file_names(ours: str, file_format: str) -> list[str]:
+def _file_names(ours: str, config: AlbertConfig) -> list[str]:
     """Names of the tensors in a file that make up one parameter of ours."""
-    if file_format == "jixu":
+    if config.file_format == "jixu":
         return [ours]
-    names = _NAMES[file_format]
+    names = _NAMES[config.file_format]
     number = next((part for part in ours.split(".") if part.isdigit()), "")
     pattern = ours.replace(f".{number}.", ".{l}.") if number else ours
     stem, _, leaf = pattern.rpartition(".")
     theirs = names[pattern] if pattern in names else f"{names[stem]}.{leaf}"
     parts = ("query", "key", "value") if "{part}" in theirs else ("",)
-    return [theirs.format(l=number, part=part) for part in parts]
+    group, inner = divmod(int(number or 0), config.inner_group_num)
+    return [theirs.format(l=number, g=group, i=inner, part=part) for part in parts]
 
 
 def load_model(folder: Path) -> tuple[PretrainingModel, LoadReport]:
@@ -134,7 +135,7 @@ def load_model(folder: Path) -> tuple[PretrainingModel, LoadReport]:
     new: list[str] = []
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parts = _file_names(name, config.file_format)
+            parts = _file_names(name, config)
             if not all(part in found for part in parts):
                 new.append(name)
                 continue
@@ -151,7 +152,7 @@ def load_model(folder: Path) -> tuple[PretrainingModel, LoadReport]:
     if missing:
         raise InputError(
             f"{folder / WEIGHTS_FILE} does not hold the encoder: {len(missing)} tensor(s) are missing, first "
-            f"{_file_names(missing[0], config.file_format)[0]}; training would start from random weights"
+            f"{_file_names(missing[0], config)[0]}; training would start from random weights"
         )
     unused = sorted(set(found) - set(matched) - set(_COPIES[config.file_format]) - _BUFFERS)
     return model, LoadReport(tuple(matched), tuple(new), tuple(unused))
@@ -178,7 +179,7 @@ def to_file(model: PretrainingModel) -> dict[str, Tensor]:
     file_format = model.config.file_format
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        parts = _file_names(name, file_format)
+        parts = _file_names(name, model.config)
         values = parameter.detach().cpu().chunk(len(parts))
         tensors.update({part: value.contiguous() for part, value in zip(parts, values, strict=True)})
     for copy, original in _COPIES[file_format].items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import kernels
 from albert.batch import Batch
@@ -65,16 +66,22 @@ class SelfAttention(nn.Module):
         self.query_key_value = nn.Linear(H, 3 * H)
         self.output = nn.Linear(H, H)
         self.norm = nn.LayerNorm(H, config.layer_norm_eps)
+        self.norm_first = config.norm == "pre"
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = config.hidden_dropout_prob
 
     def forward(self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
-        q, k, v = self.query_key_value(x).view(-1, 3, self.heads, self.head_dim).unbind(1)  # each [T, N, D]
+        source = self.norm(x) if self.norm_first else x
+        q, k, v = (
+            self.query_key_value(source).view(-1, 3, self.heads, self.head_dim).unbind(1)
+        )  # each [T, N, D]
         dropout_p = self.attention_dropout if self.training else 0.0
         # drawn from torch's generator, whose state a checkpoint keeps
         seed = int(torch.randint(2**31, ())) if dropout_p else 0
         mixed = kernels.attention(q, k, v, cu_seqlens, max_seqlen, dropout_p=dropout_p, seed=seed).flatten(1)
         mixed = F.dropout(self.output(mixed), self.dropout, self.training)
+        if self.norm_first:
+            return x + mixed
         # post-LN: the sum is normalised, so the residual never grows with depth
         return kernels.add_layer_norm(mixed, x, self.norm.weight, self.norm.bias, self.norm.eps)
 
@@ -87,18 +94,22 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.norm_first = config.norm == "pre"
         self.activation, self.dropout = config.hidden_act, config.hidden_dropout_prob
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.output(activate(self.inner(x), self.activation))
+        y = self.output(activate(self.inner(self.norm(x) if self.norm_first else x), self.activation))
         y = F.dropout(y, self.dropout, self.training)
+        if self.norm_first:
+            return x + y
         return kernels.add_layer_norm(y, x, self.norm.weight, self.norm.bias, self.norm.eps)
 
 
 class Encoder(nn.Module):
     """Embedding, then layers that may share their parameters (Lan et al. 2020, section 3.1).
 
-    Layer l applies attention l and feed-forward l, or the one there is for all layers.
+    Layer l applies the attention and the feed-forward block the config names for it. With norm="pre" there is
+    no LayerNorm after the last layer, as in albert_zh.
     """
 
     def __init__(self, config: AlbertConfig):
@@ -108,18 +119,33 @@ class Encoder(nn.Module):
         self.attentions = nn.ModuleList(SelfAttention(config) for _ in range(config.attentions))
         self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(config.feed_forwards))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.blocks_of_layer = tuple(
+            zip(config.attention_of_layer, config.feed_forward_of_layer, strict=True)
+        )
+        # keep each layer's input alone and compute the layer again in the backward pass (Chen et al. 2016)
+        self.activation_checkpointing = False
+
+    def layer(self, number: int, x: Tensor, cu_seqlens: Tensor, max_seqlen: int) -> Tensor:
+        """Hidden states [T, H] after layer `number` (from 0) of those before it."""
+        attention, feed_forward = self.blocks_of_layer[number]
+        return self.feed_forwards[feed_forward](self.attentions[attention](x, cu_seqlens, max_seqlen))
 
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states [T, H] of every token after the last layer."""
-        return self.hidden_states(batch)[-1]
+        x = self.embedding(batch)
+        for number in range(self.config.depth):
+            arguments = (number, x, batch.cu_seqlens, batch.max_seqlen)
+            if self.activation_checkpointing and self.training:
+                x = checkpoint(self.layer, *arguments, use_reentrant=False)
+            else:
+                x = self.layer(*arguments)
+        return x
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embedding's output and each layer's, [T, H] each."""
         states = [self.embedding(batch)]
-        for layer in range(self.config.num_hidden_layers):
-            attention = self.attentions[layer % len(self.attentions)]
-            feed_forward = self.feed_forwards[layer % len(self.feed_forwards)]
-            states.append(feed_forward(attention(states[-1], batch.cu_seqlens, batch.max_seqlen)))
+        for number in range(self.config.depth):
+            states.append(self.layer(number, states[-1], batch.cu_seqlens, batch.max_seqlen))
         return states
 
     def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
