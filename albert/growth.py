@@ -37,7 +37,8 @@ def grown_config(
         )
     if layers < config.num_hidden_layers:
         raise ConfigError(
-            f"num_hidden_layers={layers}: the checkpoint has {config.num_hidden_layers}; layers are only added"
+            f"num_hidden_layers={layers}: the checkpoint has {config.num_hidden_layers}, and "
+            "layers are only added"
         )
     groups = 1 if share == "none" else config.num_hidden_groups
     return replace(config, share=share, num_hidden_layers=layers, num_hidden_groups=groups)

@@ -35,8 +35,8 @@ def table(names: list[str]) -> list[str]:
     lines += [
         "",
         "The column after the sum is the ratio to bert-large. MFLOP: of a forward pass, the MLM head on 15%",
-        "of the tokens; sharing parameters saves none. Kept: by the layers for the backward pass, in training",
-        "under bf16 with the reference attention; with activation checkpointing it is "
+        "of the tokens; sharing parameters saves none. Kept: by the layers for the backward pass, in",
+        "training under bf16 with the reference attention; with activation checkpointing it is "
         "2 H bytes a layer instead.",
     ]
     return lines

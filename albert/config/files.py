@@ -98,8 +98,8 @@ def read_config(path: Path) -> AlbertConfig:
 def read_tensorflow_config(path: Path, layout: Layout) -> AlbertConfig:
     """The config beside a TensorFlow checkpoint of albert_zh (bright) or google-research/albert (google).
 
-    Their "gelu" is the tanh approximation, which transformers calls gelu_new. Nothing is inferred: a size, the
-    head count or the activation that is not in the file is an error.
+    Their "gelu" is the tanh approximation, which transformers calls gelu_new. Nothing is inferred: a size,
+    the head count or the activation that is not in the file is an error.
     """
     content = read_json(path)
     missing = [name for name in _TENSORFLOW_NEEDED if name not in content]

@@ -63,8 +63,8 @@ def activation_bytes(config: AlbertConfig, T: int, *, checkpointing: bool = Fals
     under bf16 autocast without dropout, with the reference attention; with checkpointing, each layer's input.
 
     Of each layer: q, k, v, the mixed heads, both blocks' bf16 inputs, and the fp32 sums that LayerNorm
-    normalises; what goes into the activation and, unless it is relu, what comes out (bf16 each); the attention
-    probabilities in fp32 and bf16; four fp32 statistics of LayerNorm.
+    normalises; what goes into the activation and, unless it is relu, what comes out (bf16 each); the
+    attention probabilities in fp32 and bf16; four fp32 statistics of LayerNorm.
     """
     H, F, N = config.hidden_size, config.intermediate_size, config.num_attention_heads
     if checkpointing:

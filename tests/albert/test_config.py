@@ -36,7 +36,7 @@ def count(part):
     return sum(parameter.numel() for parameter in part.parameters())
 
 
-# body and body with heads: the reference's table of configs; M: rounded as the ALBERT paper's table 4 has them
+# body, and body with heads, to the parameter; or the body in millions, rounded as it was published
 @pytest.mark.parametrize(
     "config, body, whole",
     [

@@ -21,6 +21,8 @@ SMALL = AlbertConfig(
     max_position_embeddings=40,
 )
 
+GROUPS = {"num_hidden_groups": 2, "inner_group_num": 2}
+
 
 def random_model(config=SMALL, seed=0):
     torch.manual_seed(seed)
