@@ -7,20 +7,26 @@ is then near ln V, that of a model that knows nothing (V = vocabulary).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import torch
 
-from albert.batch import Batch
+from albert.batch import IGNORED, Batch
+from albert.batching import Instances, collate
 from albert.heads import PretrainingModel
-from data.masking import MaskRule
+from data.instances import tokenize_document
+from data.masking import MaskRule, MaskVocabulary
+from data.records import InputError
+from data.tokenization import Tokenizer
 
 # whole words, 15% of the tokens, whatever n-grams the corpus is trained with
 PROBE_RULE = MaskRule(rate=0.15, max_ngram=1)
 PROBE_SENTENCES = 300
 # a model that has learnt no more than how frequent tokens are lies below it; a trained one far below
 SUSPICIOUS_SHARE = 0.8
+_SENTENCES_TO_A_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,3 +89,46 @@ def probe(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
     if not masked:
         raise ValueError("no masked token to probe the model with")
     return Probe(loss / masked, correct / masked, math.log(model.config.vocab_size), masked, sentences)
+
+
+def probe_sentences(
+    model: PretrainingModel, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
+) -> Probe:
+    """Loss and accuracy on sentences given as their words. Raises InputError when nothing in them can be
+    masked.
+    """
+    longest = model.config.max_position_embeddings - 2
+    batches = [
+        batch
+        for begin in range(0, len(sentences), _SENTENCES_TO_A_BATCH)
+        if (batch := _masked(tokenizer, sentences[begin : begin + _SENTENCES_TO_A_BATCH], longest, begin))
+    ]
+    if not batches:
+        raise InputError("no word to mask in the text to probe with: give it a few sentences")
+    return probe(model, batches)
+
+
+def _masked(
+    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], longest: int, first: int
+) -> Batch | None:
+    rows = []
+    for number, words in enumerate(sentences, first):
+        document = tokenize_document(f"{number:016x}", [words], tokenizer, longest)
+        if len(document.input_ids):
+            rows.append((number, document.input_ids[:longest], document.word_starts[:longest]))
+    if not rows:
+        return None
+    edge = np.array([True])
+    instances = Instances(
+        instance_ids=np.array([number for number, _, _ in rows], dtype=np.uint64),
+        doc_keys=np.array([number for number, _, _ in rows], dtype=np.uint64),
+        input_ids=np.concatenate([[tokenizer.cls_id, *ids, tokenizer.sep_id] for _, ids, _ in rows]),
+        offsets=np.cumsum([0, *(len(ids) + 2 for _, ids, _ in rows)]),
+        segment_b_start=np.zeros(len(rows), dtype=np.int64),
+        word_starts=np.concatenate([np.concatenate([edge, starts, edge]) for _, _, starts in rows]),
+        sop_labels=np.full(len(rows), IGNORED),
+        static=None,
+    )
+    special = np.array([tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id])
+    vocabulary = MaskVocabulary(tokenizer.mask_id, special, tokenizer.replacement_ids())
+    return collate(instances, np.arange(len(rows)), vocabulary, PROBE_RULE, seed=0, epoch=0)

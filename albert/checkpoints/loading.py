@@ -194,15 +194,19 @@ def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
     """Model and tokenizer of a checkpoint. Raises as `load_model`, and InputError when the two disagree."""
     checkpoint = read_checkpoint(path)
     checkpoint.check()
-    folder, V = checkpoint.source.folder, checkpoint.config.vocab_size
-    tokenizer = load_tokenizer(find_tokenizer(str(folder)))
+    tokenizer = load_tokenizer(find_tokenizer(str(checkpoint.source.folder)))
+    check_vocabulary(tokenizer, checkpoint)
+    return checkpoint.build(), tokenizer
+
+
+def check_vocabulary(tokenizer: Tokenizer, checkpoint: LoadedCheckpoint) -> None:
+    """Raise InputError when a vocabulary is not of the size of the model's table."""
+    V = checkpoint.config.vocab_size
     if not 0 <= V - tokenizer.vocab_size < PADDING_OF_TABLES:
         raise InputError(
-            f"the vocabulary in {folder} has {tokenizer.vocab_size:,} entries, the model "
-            f"{V:,}: "
-            "they do not belong together"
+            f"the vocabulary for {checkpoint.source.folder} has {tokenizer.vocab_size:,} entries, the model "
+            f"{V:,}: they do not belong together"
         )
-    return checkpoint.build(), tokenizer
 
 
 def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingModel, LoadReport | None]:
