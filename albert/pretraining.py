@@ -20,7 +20,7 @@ import torch
 from tqdm import tqdm
 
 from albert.batching import InstanceStream
-from albert.checkpoints import LoadReport, new_model
+from albert.checkpoints import LoadReport, find_source, new_model
 from albert.config import ConfigError
 from albert.config.shape import Share
 from albert.diagnostics import LayerChange, layer_changes
@@ -39,6 +39,7 @@ from albert.trainer_state import (
 )
 from data.files import sha256, write_text
 from data.records import InputError
+from data.tokenization import find_tokenizer, vocabulary_of
 
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
 _FREE_TO_CHANGE = ("log_every", "checkpoint_every", "keep_checkpoints", "resume", "activation_checkpointing")
@@ -147,6 +148,8 @@ def check_start(settings: PretrainSettings) -> tuple[PretrainingModel, LoadRepor
         initialize(grown, grown.config.initializer_range)
     model = grown
     config, info = model.config, stream.info
+    if report is not None and settings.tokenizer_folder is not None:
+        _check_same_vocabulary(settings.init, settings.tokenizer_folder)
     if info.max_seq_length > config.max_position_embeddings:
         raise ConfigError(
             f"the corpus has sequences of up to {info.max_seq_length} tokens, the model {settings.init} has "
@@ -160,6 +163,21 @@ def check_start(settings: PretrainSettings) -> tuple[PretrainingModel, LoadRepor
             f"{config.vocab_size:,}: refresh the corpus with the checkpoint's own tokenizer"
         )
     return model, report, stream
+
+
+def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
+    """Raise ConfigError when the checkpoint has a vocabulary beside it, and it is not the corpus's."""
+    try:
+        theirs = find_tokenizer(str(find_source(init).folder))
+        ours = find_tokenizer(str(tokenizer_folder))
+    except InputError:
+        return  # the checkpoint, or the workspace as yet, has none
+    if sha256(theirs) != sha256(ours) and vocabulary_of(theirs) != vocabulary_of(ours):
+        raise ConfigError(
+            f"the corpus was made with {ours}, which is not the vocabulary of {init} ({theirs.name}): "
+            "refresh "
+            "the corpus with the checkpoint's own tokenizer"
+        )
 
 
 def pretrain(

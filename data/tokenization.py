@@ -97,6 +97,14 @@ def _tokenizer_config(path: Path) -> dict[str, object]:
     raise InputError(f"{path} is not a JSON object: mend or remove it")
 
 
+def vocabulary_of(path: Path) -> list[str]:
+    """The entries of a vocabulary file in id order."""
+    tokenizer = load_tokenizer(path)
+    if isinstance(tokenizer, WordPieceTokenizer):
+        return tokenizer.vocabulary
+    return tokenizer.pieces()
+
+
 def train_tokenizer(
     texts: Iterable[str], *, kind: Literal["wordpiece", "sentencepiece"], vocab_size: int
 ) -> Tokenizer:

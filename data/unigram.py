@@ -100,6 +100,10 @@ class UnigramTokenizer:
             "".join(self._processor.id_to_piece(int(number)) for number in ids).replace(_SPACE, " ").strip()
         )
 
+    def pieces(self) -> list[str]:
+        """The vocabulary in id order."""
+        return [self._processor.id_to_piece(number) for number in range(self.vocab_size)]
+
     def replacement_ids(self) -> np.ndarray:
         """Ids a masked token may be replaced with at random: no control, unknown or unused piece."""
         sp = self._processor

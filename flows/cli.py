@@ -113,7 +113,7 @@ def _add_fine_tune(add: Callable) -> None:
         "--model",
         action="append",
         required=True,
-        help="checkpoint folder (repeatable; compared with the first)",
+        help="checkpoint or hf:REPO (repeatable; compared with the first)",
     )
     add(
         "--names",

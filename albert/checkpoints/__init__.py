@@ -11,7 +11,7 @@ from albert.checkpoints.loading import (
     read_checkpoint,
 )
 from albert.checkpoints.saving import TOKENIZER_FILES, save_model, to_file
-from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE, Source, find_source
+from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE, Source, find_source, names_checkpoint
 
 __all__ = [
     "CONFIG_FILE",
@@ -23,6 +23,7 @@ __all__ = [
     "find_source",
     "load_model",
     "load_pretrained",
+    "names_checkpoint",
     "new_model",
     "read_checkpoint",
     "save_model",
