@@ -94,11 +94,12 @@ def _probe(checkpoint, text: str) -> None:
     from data.segmentation import split_words
 
     tokenizer = load_tokenizer(find_tokenizer(str(checkpoint.source.folder)))
-    path = Path(text)
     try:
-        content = path.read_text(encoding="utf-8") if len(text) < 256 and path.is_file() else text
+        content = Path(text).read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise InputError(f"--probe {path} is not UTF-8 text") from None
+        raise InputError(f"--probe {text} is not UTF-8 text") from None
+    except (OSError, ValueError):
+        content = text  # no file's name
     sentences = [split_words(sentence) for line in content.split("\n") for sentence in split_sentences(line)]
     result = probe_sentences(checkpoint.build(), tokenizer, sentences)
     print(result.describe())

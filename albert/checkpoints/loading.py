@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from albert.checkpoints.names import BUFFERS, COPIES, Naming, WeightsFormat, is_bare, today
-from albert.checkpoints.source import Source, find_source, names_checkpoint
+from albert.checkpoints.source import Source, find_source, names_checkpoint, no_config
 from albert.checkpoints.weights import read_tensors
 from albert.config import PRESETS, AlbertConfig, ConfigError
 from albert.config.files import groups_in_file, read_json, read_tensorflow_config
@@ -112,6 +112,9 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
     Raises InputError when a file is missing or damaged, ConfigError for a config that cannot be built.
     """
     source = find_source(given)
+    if not source.config.is_file():
+        read_tensors(source)  # a damaged file is the greater trouble, and says so itself
+        raise no_config(source.folder)
     if source.kind == "tensorflow":
         tensors = read_tensors(source)
         layout = _tensorflow_layout(source, tensors)

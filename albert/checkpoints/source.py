@@ -23,7 +23,7 @@ class Source:
 
     given: str  # as the user named it
     folder: Path
-    config: Path
+    config: Path  # it need not be there
     weights: Path  # a .safetensors or .bin, the index of a sharded one, or a TensorFlow .index
     kind: Kind
 
@@ -48,7 +48,7 @@ def find_source(given: Path | str) -> Source:
     path = download(text) if text.startswith(HUB_PREFIX) else Path(text)
     if path.is_dir():
         config = _find_config(path)
-        weights = _only_weights(path, prefer_safetensors=text.startswith(HUB_PREFIX))
+        weights = _only_weights(path, config, prefer_safetensors=text.startswith(HUB_PREFIX))
     elif path.is_file() or Path(f"{path}.index").is_file():
         weights = path if path.is_file() else Path(f"{path}.index")
         config = _find_config(path.parent)
@@ -84,13 +84,17 @@ def _find_config(folder: Path) -> Path:
             f"{CONFIG_FILE}"
         )
     if not found:
-        raise InputError(
-            f"no {CONFIG_FILE} in {folder}: pass a checkpoint folder in transformers' format, or a preset"
-        )
+        return folder / CONFIG_FILE
     return found[0]
 
 
-def _only_weights(folder: Path, *, prefer_safetensors: bool) -> Path:
+def no_config(folder: Path) -> InputError:
+    return InputError(
+        f"no {CONFIG_FILE} in {folder}: pass a checkpoint folder in transformers' format, or a preset"
+    )
+
+
+def _only_weights(folder: Path, config: Path, *, prefer_safetensors: bool) -> Path:
     candidates = [
         path
         for pattern in ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
@@ -106,6 +110,8 @@ def _only_weights(folder: Path, *, prefer_safetensors: bool) -> Path:
         raise InputError(
             f"{folder} holds {len(candidates)} sets of weights ({names}): pass the one that is meant"
         )
+    if not candidates and not config.is_file():
+        raise no_config(folder)
     if not candidates:
         raise InputError(
             f"no {WEIGHTS_FILE} in {folder}, no pytorch_model.bin, and no TensorFlow checkpoint either"

@@ -48,7 +48,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
         with safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, ValueError) as error:
-        raise InputError(f"{path} is not a whole safetensors file: {error}") from None
+        raise InputError(f"{path} is not a whole safetensors file (truncated or damaged): {error}") from None
 
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
@@ -75,13 +75,11 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{index} is no index of shards: it has no weight_map") from None
     outside = [name for name in names if not isinstance(name, str) or name != Path(name).name or name == ".."]
-    if outside:
-        raise InputError(
-            f"{index} names {outside[0]!r}, which is outside its folder: it is not to be trusted"
-        )
-    missing = [name for name in names if not (index.parent / name).is_file()]
-    if missing:
-        raise InputError(f"{index} names {missing[0]}, which is not there ({len(missing)} shard(s) missing)")
+    missing = [name for name in names if name not in outside and not (index.parent / name).is_file()]
+    problems = [f"{name!r}, which is outside its folder and not to be trusted" for name in outside[:1]]
+    problems += [f"{name}, which is not there ({len(missing)} shard(s) missing)" for name in missing[:1]]
+    if problems:
+        raise InputError(f"{index} names {', and '.join(problems)}")
     tensors: dict[str, Tensor] = {}
     for name in names:
         tensors |= _read_file(index.parent / name)
