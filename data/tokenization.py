@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -56,20 +56,28 @@ def load_tokenizer(path: Path) -> Tokenizer:
     else as the published models have them. Raises InputError when the two are of different kinds.
     """
     config = _tokenizer_config(path.parent / "tokenizer_config.json")
-    lower_case = bool(config.get("do_lower_case", True))
-    kind = str(config.get("tokenizer_class", ""))
     is_sentencepiece = path.suffix == ".model"
-    if kind.startswith("Albert" if not is_sentencepiece else "Bert"):
+    tokenizer = (_unigram if is_sentencepiece else _wordpiece)(path, config)
+    wanted = str(config.get("tokenizer_class", ""))
+    if wanted.startswith("Bert" if is_sentencepiece else "Albert"):
         raise InputError(
             f"{path} is {'a SentencePiece model' if is_sentencepiece else 'a WordPiece vocabulary'}, but the "
-            f"tokenizer_config.json beside it asks for {kind}: one of them is another model's"
+            f"tokenizer_config.json beside it asks for {wanted}: one of them is another model's"
         )
-    if is_sentencepiece:
+    return tokenizer
+
+
+def _unigram(path: Path, config: Mapping[str, object]) -> UnigramTokenizer:
+    return UnigramTokenizer(
+        path.read_bytes(),
+        lower_case=bool(config.get("do_lower_case", True)),
         # ALBERT's own preprocessing drops accents; a model trained here says that it keeps them
-        accents = bool(config.get("keep_accents", False))
-        return UnigramTokenizer(
-            path.read_bytes(), lower_case=lower_case, keep_accents=accents, source=str(path)
-        )
+        keep_accents=bool(config.get("keep_accents", False)),
+        source=str(path),
+    )
+
+
+def _wordpiece(path: Path, config: Mapping[str, object]) -> WordPieceTokenizer:
     if config.get("tokenize_chinese_chars") is False:
         raise InputError(f"{path}: its tokenizer_config.json has tokenize_chinese_chars off: not supported")
     terms = config.get("domain_terms", [])
@@ -78,7 +86,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     strip = config.get("strip_accents")
     return WordPieceTokenizer(
         read_vocabulary(path),
-        lower_case=lower_case,
+        lower_case=bool(config.get("do_lower_case", True)),
         strip_accents=strip if isinstance(strip, bool) else None,
         terms=terms,
         source=str(path),

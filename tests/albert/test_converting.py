@@ -235,3 +235,32 @@ def test_the_command_runs_as_a_module(tmp_path):
         cwd=ROOT,
     )
     assert done.returncode == 0 and not done.stderr and "12 heads" in done.stdout
+
+
+def test_terms_begin_as_the_mean_of_their_pieces_and_open_in_transformers(tmp_path, tokenizer, capsys):
+    source = save_small_model(tmp_path / "a", tokenizer)
+    model, _ = load_model(source)
+    with torch.no_grad():
+        model.mlm.bias.normal_()
+    save_model(model, source)
+    (tmp_path / "terms.txt").write_text("采茶\n茶\n", encoding="utf-8")
+    code, out, _ = run(capsys, "convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
+    assert code == 0 and "1 of 2 terms added" in out
+    grown, vocabulary = load_pretrained(tmp_path / "b")
+    pieces = tokenizer.encode("采茶")[0].tolist()
+    (new,) = vocabulary.encode("采茶")[0].tolist()
+    assert new == tokenizer.vocabulary.index("[unused1]") and len(pieces) == 2
+    before, after = model.encoder.embedding.word, grown.encoder.embedding.word
+    assert torch.allclose(after[new], before[pieces].mean(0))
+    assert torch.allclose(grown.mlm.bias[new], model.mlm.bias[pieces].mean())
+    rest = [i for i in range(tokenizer.vocab_size) if i != new]
+    assert torch.equal(after[rest], before[rest])
+    opens_in_transformers(tmp_path / "b", vocabulary)
+
+
+def test_terms_need_a_wordpiece_vocabulary(tmp_path, capsys):
+    tokenizer = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
+    source = save_small_model(tmp_path / "a", tokenizer)
+    (tmp_path / "terms.txt").write_text("采茶\n", encoding="utf-8")
+    refused(capsys, "has no free slots", "convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
+    assert not (tmp_path / "b").exists()
