@@ -1,5 +1,5 @@
-"""Checkpoints of the Hugging Face Hub, by huggingface_hub (extra `[hub]`): downloaded once, then read from
-its cache, which also serves without a network.
+"""Checkpoints of the Hugging Face Hub, by huggingface_hub: downloaded once, then read from its cache, which
+also serves without a network.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def download(name: str) -> Path:
         from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
         from huggingface_hub.utils import disable_progress_bars
     except ImportError:
-        raise InputError(f"{name} needs huggingface_hub: pip install 'jixu[hub]'") from None
+        raise InputError(f"{name} needs huggingface_hub: pip install huggingface_hub") from None
     repository, _, revision = name.removeprefix(HUB_PREFIX).partition("@")
     disable_progress_bars()
     try:

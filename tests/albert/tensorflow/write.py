@@ -22,7 +22,7 @@ SIZES = {
     "num_attention_heads": 4,
     "num_hidden_layers": 3,
     "intermediate_size": 20,
-    "max_position_embeddings": 12,
+    "max_position_embeddings": 16,
     "type_vocab_size": 2,
     "hidden_act": "gelu",
     "hidden_dropout_prob": 0.0,
