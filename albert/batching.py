@@ -9,7 +9,7 @@ holds one window, whatever the corpus. The place in the data is a `Cursor` of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -263,6 +263,26 @@ class InstanceStream:
             if taken >= max_tokens:
                 return
 
-    def _pack(self, instances: Instances, batches: Sequence[np.ndarray], epoch: int) -> Iterator[Batch]:
-        vocabulary, rule = self.info.vocabulary, self.info.rule
-        return pack_batches(instances, batches, vocabulary, rule, seed=self.seed, epoch=epoch)
+    def probe_batches(self, rule: MaskRule, sequences: int) -> Iterator[Batch]:
+        """Batches of held-out documents masked by `rule`, of so many sequences at most."""
+        taken = 0
+        for row_group in self.row_groups:
+            # not the masks stored with the instances
+            instances = replace(self._load([row_group]), static=None)
+            rows = np.flatnonzero(is_held_out(instances.doc_keys, self.held_out_share))[: sequences - taken]
+            taken += len(rows)
+            rng = np.random.default_rng(self.seed)
+            chosen = [rows[batch] for batch in token_batches(instances.lengths[rows], self.batch_tokens, rng)]
+            yield from self._pack(instances, chosen, STATIC_EPOCH, rule)
+            if taken >= sequences:
+                return
+
+    def _pack(
+        self,
+        instances: Instances,
+        batches: Sequence[np.ndarray],
+        epoch: int,
+        rule: MaskRule | None = None,
+    ) -> Iterator[Batch]:
+        rule = rule or self.info.rule
+        return pack_batches(instances, batches, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from albert.batch import Batch, pack
-from albert.checkpoints import load_pretrained
-from albert.config import ConfigError
+from albert.checkpoints import load_pretrained, names_checkpoint
+from albert.config import PRESETS, ConfigError
 from albert.evaluation import PairedDifference, Scores, Summary, paired_difference, score, summarize
 from albert.heads import SequenceClassifier
 from albert.optim import adamw, linear_schedule
@@ -282,6 +282,7 @@ def predict(
 def check_models(settings: FineTuneSettings) -> None:
     """Raise InputError or ConfigError for a model that cannot be fine-tuned, before any work."""
     for path in settings.models:
-        if not path.is_dir():
-            raise InputError(f"--model {path} is not a checkpoint folder")
+        if not names_checkpoint(str(path)):
+            known = "a preset has no vocabulary and no weights" if path.name in PRESETS else "no such file"
+            raise InputError(f"--model {path} is not a checkpoint folder: {known}")
         load_pretrained(path)

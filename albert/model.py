@@ -9,20 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import kernels
 from albert.batch import Batch
 from albert.config import AlbertConfig
 from kernels.embedding import Norm, Projection, Tables
-
-_APPROXIMATION = {"gelu": "none", "gelu_new": "tanh"}
-
-
-def activate(x: Tensor, name: str) -> Tensor:
-    """The activation of a config: gelu is erf's, gelu_new its tanh approximation (Hendrycks & Gimpel
-    2016).
-    """
-    return F.relu(x) if name == "relu" else F.gelu(x, approximate=_APPROXIMATION[name])
 
 
 class Embedding(nn.Module):
@@ -65,15 +57,18 @@ class SelfAttention(nn.Module):
         self.query_key_value = nn.Linear(H, 3 * H)
         self.output = nn.Linear(H, H)
         self.norm = nn.LayerNorm(H, config.layer_norm_eps)
+        self.norm_first = config.norm == "pre"
         self.attention_dropout = config.attention_probs_dropout_prob
         self.dropout = config.hidden_dropout_prob
 
     def forward(
         self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int, schedule: Tensor | None = None
     ) -> Tensor:
-        qkv = kernels.split_heads(x, self.query_key_value.weight, self.query_key_value.bias, self.heads)
+        source = self.norm(x) if self.norm_first else x
+        weight, bias = self.query_key_value.weight, self.query_key_value.bias
+        qkv = kernels.split_heads(source, weight, bias, self.heads)
         dropout_p = self.attention_dropout if self.training else 0.0
-        # drawn from the device's generator; a checkpoint keeps the CPU's state
+        # drawn from the device's generator, whose state a checkpoint keeps
         seed = torch.randint(2**31, (1,), device=x.device) if dropout_p else 0
         mixed = kernels.attention_packed(  # [T, N, D]
             qkv,
@@ -86,6 +81,8 @@ class SelfAttention(nn.Module):
         )
         mixed = kernels.merge_heads(mixed, self.output.weight, self.output.bias)
         dropout_p = self.dropout if self.training else 0.0
+        if self.norm_first:
+            return x + F.dropout(mixed, self.dropout, self.training)
         # post-LN: the sum is normalised, so the residual never grows with depth
         return kernels.add_layer_norm(
             mixed, x, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
@@ -100,10 +97,14 @@ class FeedForward(nn.Module):
         self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
         self.output = nn.Linear(config.intermediate_size, config.hidden_size)
         self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.norm_first = config.norm == "pre"
         self.activation, self.dropout = config.hidden_act, config.hidden_dropout_prob
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.output(kernels.linear_gelu(x, self.inner.weight, self.inner.bias, self.activation))
+        source = self.norm(x) if self.norm_first else x
+        y = self.output(kernels.linear_gelu(source, self.inner.weight, self.inner.bias, self.activation))
+        if self.norm_first:
+            return x + F.dropout(y, self.dropout, self.training)
         dropout_p = self.dropout if self.training else 0.0
         return kernels.add_layer_norm(
             y, x, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
@@ -113,7 +114,8 @@ class FeedForward(nn.Module):
 class Encoder(nn.Module):
     """Embedding, then layers that may share their parameters (Lan et al. 2020, section 3.1).
 
-    Layer l applies attention l and feed-forward l, or the one there is for all layers.
+    Layer l applies the attention and the feed-forward block the config names for it. With norm="pre" there is
+    no LayerNorm after the last layer, as in albert_zh.
     """
 
     def __init__(self, config: AlbertConfig):
@@ -123,20 +125,43 @@ class Encoder(nn.Module):
         self.attentions = nn.ModuleList(SelfAttention(config) for _ in range(config.attentions))
         self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(config.feed_forwards))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.blocks_of_layer = tuple(
+            zip(config.attention_of_layer, config.feed_forward_of_layer, strict=True)
+        )
+        # keep each layer's input alone and compute the layer again in the backward pass (Chen et al. 2016)
+        self.activation_checkpointing = False
+
+    def _schedule(self, x: Tensor, batch: Batch) -> Tensor | None:
+        """The order in which attention works through the batch's sequences, the same for every layer."""
+        head_dim = self.config.hidden_size // self.config.num_attention_heads
+        return kernels.attention_schedule(x, batch.cu_seqlens, batch.max_seqlen, head_dim)
+
+    def layer(
+        self, number: int, x: Tensor, cu_seqlens: Tensor, max_seqlen: int, schedule: Tensor | None = None
+    ) -> Tensor:
+        """Hidden states [T, H] after layer `number` (from 0) of those before it."""
+        attention, feed_forward = self.blocks_of_layer[number]
+        x = self.attentions[attention](x, cu_seqlens, max_seqlen, schedule)
+        return self.feed_forwards[feed_forward](x)
 
     def forward(self, batch: Batch) -> Tensor:
         """Hidden states [T, H] of every token after the last layer."""
-        return self.hidden_states(batch)[-1]
+        x = self.embedding(batch)
+        schedule = self._schedule(x, batch)
+        for number in range(self.config.depth):
+            arguments = (number, x, batch.cu_seqlens, batch.max_seqlen, schedule)
+            if self.activation_checkpointing and self.training:
+                x = checkpoint(self.layer, *arguments, use_reentrant=False)
+            else:
+                x = self.layer(*arguments)
+        return x
 
     def hidden_states(self, batch: Batch) -> list[Tensor]:
         """The embedding's output and each layer's, [T, H] each."""
         states = [self.embedding(batch)]
-        head_dim = self.config.hidden_size // self.config.num_attention_heads
-        schedule = kernels.attention_schedule(states[0], batch.cu_seqlens, batch.max_seqlen, head_dim)
-        for layer in range(self.config.num_hidden_layers):
-            attention = self.attentions[layer % len(self.attentions)]
-            feed_forward = self.feed_forwards[layer % len(self.feed_forwards)]
-            states.append(feed_forward(attention(states[-1], batch.cu_seqlens, batch.max_seqlen, schedule)))
+        schedule = self._schedule(states[0], batch)
+        for number in range(self.config.depth):
+            states.append(self.layer(number, states[-1], batch.cu_seqlens, batch.max_seqlen, schedule))
         return states
 
     def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:

@@ -20,10 +20,14 @@ import torch
 from tqdm import tqdm
 
 from albert.batching import InstanceStream
-from albert.checkpoints import LoadReport, new_model
+from albert.checkpoints import LoadReport, find_source, new_model
 from albert.config import ConfigError
-from albert.heads import PretrainingModel, PretrainingOutput
+from albert.config.shape import Share
+from albert.diagnostics import LayerChange, layer_changes
+from albert.growth import grow
+from albert.heads import PretrainingModel, PretrainingOutput, initialize
 from albert.optim import adamw, default_learning_rate, linear_schedule
+from albert.probe import PROBE_RULE, PROBE_SENTENCES, Probe, probe
 from albert.trainer_state import (
     MANIFEST_FILE,
     TrainerState,
@@ -35,9 +39,10 @@ from albert.trainer_state import (
 )
 from data.files import sha256, write_text
 from data.records import InputError
+from data.tokenization import find_tokenizer, vocabulary_of
 
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
-_FREE_TO_CHANGE = ("log_every", "checkpoint_every", "keep_checkpoints", "resume")
+_FREE_TO_CHANGE = ("log_every", "checkpoint_every", "keep_checkpoints", "resume", "activation_checkpointing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +52,9 @@ class PretrainSettings:
     run_folder: Path
     shards: tuple[Path, ...]
     tokenizer_folder: Path | None = None  # its files go into every checkpoint
-    init: str = "tiny"  # a preset's name (random weights) or a checkpoint folder
+    init: str = "tiny"  # a preset's name (random weights), a checkpoint, or hf:REPO
+    share: Share | None = None  # give layers parameters of their own; None: as the start has it
+    num_hidden_layers: int | None = None  # more layers, tiled from the start's; None: as many
     steps: int = 1000
     batch_tokens: int = 4096
     learning_rate: float | None = None  # None: by the batch size and the kind of start
@@ -56,6 +63,7 @@ class PretrainSettings:
     clip_norm: float = 1.0
     masking: Literal["dynamic", "static"] = "dynamic"
     precision: Literal["bf16", "fp32"] = "bf16"
+    activation_checkpointing: bool = False  # less memory, a third more operations
     held_out_share: float = 0.02
     held_out_tokens: int = 16_384  # at most, to an evaluation
     evaluate_every: int | None = None  # steps; None: eight times in the run
@@ -112,6 +120,12 @@ class PretrainResult:
     notices: tuple[str, ...]
     learning_rate: float
     parameters: int
+    layers: tuple[LayerChange, ...] = ()  # of the trained model, on a held-out batch
+
+    @property
+    def probe(self) -> Probe | None:
+        """What the checkpoint that training began from knew; None for random weights."""
+        return Probe.from_record(self.history[0]) if self.history else None
 
     def evaluations(self) -> list[dict[str, float]]:
         """Held-out records, the first before any step."""
@@ -128,7 +142,14 @@ def check_start(settings: PretrainSettings) -> tuple[PretrainingModel, LoadRepor
         masking=settings.masking,
     )
     model, report = new_model(settings.init, stream.info.vocab_size, seed=settings.seed)
+    grown = grow(model, share=settings.share, num_hidden_layers=settings.num_hidden_layers)
+    if report is None and grown is not model:  # random weights: copies would be the same in every layer
+        torch.manual_seed(settings.seed)
+        initialize(grown, grown.config.initializer_range)
+    model = grown
     config, info = model.config, stream.info
+    if report is not None and settings.tokenizer_folder is not None:
+        _check_same_vocabulary(settings.init, settings.tokenizer_folder)
     if info.max_seq_length > config.max_position_embeddings:
         raise ConfigError(
             f"the corpus has sequences of up to {info.max_seq_length} tokens, the model {settings.init} has "
@@ -142,6 +163,21 @@ def check_start(settings: PretrainSettings) -> tuple[PretrainingModel, LoadRepor
             f"{config.vocab_size:,}: refresh the corpus with the checkpoint's own tokenizer"
         )
     return model, report, stream
+
+
+def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
+    """Raise ConfigError when the checkpoint has a vocabulary beside it, and it is not the corpus's."""
+    try:
+        theirs = find_tokenizer(str(find_source(init).folder))
+        ours = find_tokenizer(str(tokenizer_folder))
+    except InputError:
+        return  # the checkpoint, or the workspace as yet, has none
+    if sha256(theirs) != sha256(ours) and vocabulary_of(theirs) != vocabulary_of(ours):
+        raise ConfigError(
+            f"the corpus was made with {ours}, which is not the vocabulary of {init} ({theirs.name}): "
+            "refresh "
+            "the corpus with the checkpoint's own tokenizer"
+        )
 
 
 def pretrain(
@@ -165,6 +201,7 @@ def pretrain(
     resumed_from = state.step
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device)
+    model.encoder.activation_checkpointing = settings.activation_checkpointing
     warmup = round(settings.steps * settings.warmup_share)
     batches = stream.training_batches(state.cursor)
     log = _ProgressLog(settings, state)
@@ -176,7 +213,15 @@ def pretrain(
         return folder
 
     if not state.history:
-        log.record({"step": 0, **evaluate(model, stream, settings, device)})
+        known = {}
+        if report is not None:
+            start = probe(model, stream.probe_batches(PROBE_RULE, PROBE_SENTENCES))
+            log.say(start.describe())
+            known = start.to_record()
+        log.record({"step": 0, **evaluate(model, stream, settings, device), **known})
+    began = Probe.from_record(state.history[0])
+    if began is not None and (warning := began.warning()):
+        notices.append(warning)
     newest = next(iter(list_checkpoints(settings.run_folder)), None)
     status: Literal["completed", "interrupted"] = "completed"
     with _stop_requested() as stopping:
@@ -211,6 +256,9 @@ def pretrain(
             if stopping.is_set():
                 break
     log.close()
+    with _autocast(settings, device):
+        held_out = next(stream.held_out_batches(settings.held_out_tokens)).to(device)
+        layers = layer_changes(model.encoder, held_out)
     return PretrainResult(
         run_folder=settings.run_folder,
         checkpoint=newest,
@@ -223,6 +271,7 @@ def pretrain(
         notices=tuple(notices),
         learning_rate=rate,
         parameters=sum(p.numel() for p in model.parameters()),
+        layers=layers,
     )
 
 
@@ -379,11 +428,15 @@ class _ProgressLog:
         self.state.history.append(record)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-        line = "  ".join(f"{name} {_short(value)}" for name, value in record.items() if name != "step")
+        shown = {name: value for name, value in record.items() if name != "step" and "probe_" not in name}
+        line = "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
         if self.on_terminal:
             self.bar.set_postfix_str(line)
         if not self.on_terminal or "held_out_mlm_loss" in record:
-            self.bar.write(f"step {record['step']}/{self.settings.steps}  {line}", file=sys.stderr)
+            self.say(f"step {record['step']}/{self.settings.steps}  {line}")
+
+    def say(self, line: str) -> None:
+        self.bar.write(line, file=sys.stderr)
 
     def close(self) -> None:
         self.bar.close()

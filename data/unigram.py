@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +25,21 @@ class UnigramTokenizer:
 
     kind = "sentencepiece"
 
-    def __init__(self, model: bytes, *, lower_case: bool = True, source: str = "the model"):
-        """`model` is a serialised SentencePiece model. Raises InputError for one ALBERT cannot use."""
+    def __init__(
+        self,
+        model: bytes,
+        *,
+        lower_case: bool = True,
+        keep_accents: bool = True,
+        source: str = "the model",
+    ):
+        """`model` is a serialised SentencePiece model. Raises InputError for one ALBERT cannot use.
+
+        The published English models were trained without accents (`keep_accents=False`): text is decomposed
+        (NFKD) and its combining marks are dropped, which also makes Chinese punctuation ASCII.
+        """
         self.model = model
-        self.lower_case = lower_case
+        self.lower_case, self.keep_accents = lower_case, keep_accents
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.load_from_serialized_proto(model)
@@ -55,21 +67,42 @@ class UnigramTokenizer:
         starts: list[int] = []
         begin = 0
         for line in text.split("\n"):
-            for piece in self._processor.encode(
-                _lower(line) if self.lower_case else line, return_type="proto"
-            ).pieces:
+            plain, origin = self._normalise(line)
+            for piece in self._processor.encode(plain, return_type="proto").pieces:
                 # the space before a word belongs to no word: the token starts where its letters do
-                spaces = len(line[piece.begin : piece.end]) - len(line[piece.begin : piece.end].lstrip())
+                letters = plain[piece.begin : piece.end]
+                at = min(piece.begin + len(letters) - len(letters.lstrip()), len(plain) - 1)
                 ids.append(piece.id)
-                starts.append(begin + min(piece.begin + spaces, len(line) - 1))
+                starts.append(begin + origin[at])
             begin += len(line) + 1
         return np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64)
+
+    def _normalise(self, line: str) -> tuple[str, Sequence[int]]:
+        """The line as the model was trained on it, and for each of its characters the one it comes from."""
+        if self.keep_accents:
+            return (_lower(line) if self.lower_case else line), range(len(line))
+        characters: list[str] = []
+        origin: list[int] = []
+        quoted = line.replace("``", '"\0').replace("''", '"\0')
+        for at, character in enumerate(quoted):
+            if character == "\0":
+                continue
+            lowered = character.lower() if self.lower_case else character
+            for part in unicodedata.normalize("NFKD", lowered):
+                if not unicodedata.combining(part):
+                    characters.append(part)
+                    origin.append(at)
+        return "".join(characters), origin
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text for people to read."""
         return (
             "".join(self._processor.id_to_piece(int(number)) for number in ids).replace(_SPACE, " ").strip()
         )
+
+    def pieces(self) -> list[str]:
+        """The vocabulary in id order."""
+        return [self._processor.id_to_piece(number) for number in range(self.vocab_size)]
 
     def replacement_ids(self) -> np.ndarray:
         """Ids a masked token may be replaced with at random: no control, unknown or unused piece."""
@@ -89,7 +122,7 @@ class UnigramTokenizer:
         config = {
             "tokenizer_class": "AlbertTokenizer",
             "do_lower_case": self.lower_case,
-            "keep_accents": True,
+            "keep_accents": self.keep_accents,
         }
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 

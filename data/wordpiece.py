@@ -8,6 +8,7 @@ point to id gives all of them at once; only runs of other letters, digits and sy
 from __future__ import annotations
 
 import json
+import re
 import sys
 import unicodedata
 from collections import Counter
@@ -36,10 +37,22 @@ class WordPieceTokenizer:
 
     kind = "wordpiece"
 
-    def __init__(self, vocabulary: Sequence[str], *, lower_case: bool = True, source: str = "the vocabulary"):
-        """`vocabulary` in id order. Raises InputError when an entry repeats or a special token is missing."""
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        *,
+        lower_case: bool = True,
+        strip_accents: bool | None = None,
+        terms: Sequence[str] = (),
+        source: str = "the vocabulary",
+    ):
+        """`vocabulary` in id order. Raises InputError when an entry repeats or a special token is missing.
+
+        Accents go with lower case unless `strip_accents` says otherwise. `terms` are entries that are found
+        in the text as they stand, the longest first, before anything else is done to it.
+        """
         self.vocabulary = list(vocabulary)
-        self.lower_case = lower_case
+        self.lower_case, self.strip_accents, self.terms = lower_case, strip_accents, tuple(terms)
         ids = {token: number for number, token in enumerate(self.vocabulary)}
         if len(ids) < len(self.vocabulary):
             repeated = [token for token, count in Counter(self.vocabulary).items() if count > 1]
@@ -54,14 +67,22 @@ class WordPieceTokenizer:
                 "training needs "
                 f"{', '.join(SPECIAL_TOKENS)}; pass --tokenizer with a BERT or SentencePiece vocabulary"
             )
+        absent = [term for term in self.terms if term not in ids]
+        if absent:
+            raise InputError(f"{len(absent)} domain term(s) are not in {source}, first {absent[0]!r}")
         self.vocab_size = len(self.vocabulary)
+        self._ids_of_terms = {term: ids[term] for term in self.terms}
+        longest_first = sorted(self.terms, key=len, reverse=True)
+        self._find_terms = re.compile("|".join(map(re.escape, longest_first))) if self.terms else None
         self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = (
             ids[name] for name in SPECIAL_TOKENS
         )
         self._library = tokenizers.Tokenizer(
             models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
         )
-        self._library.normalizer = normalizers.BertNormalizer(lowercase=lower_case)
+        self._library.normalizer = normalizers.BertNormalizer(
+            lowercase=lower_case, strip_accents=strip_accents
+        )
         self._library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self._table = self._character_table(ids)
         self._encode_run = lru_cache(maxsize=1 << 16)(self._encode_run_uncached)
@@ -90,6 +111,25 @@ class WordPieceTokenizer:
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Ids and, for each, the character of `text` it starts at; both [n] int64. No special tokens."""
+        if self._find_terms is None:
+            return self._encode_plain(text)
+        ids: list[np.ndarray] = []
+        starts: list[np.ndarray] = []
+        begin = 0
+        for match in [*self._find_terms.finditer(text), None]:
+            end = match.start() if match else len(text)
+            if end > begin:
+                between, at = self._encode_plain(text[begin:end])
+                ids.append(between)
+                starts.append(at + begin)
+            if match:
+                ids.append(np.array([self._ids_of_terms[match[0]]], dtype=np.int64))
+                starts.append(np.array([end], dtype=np.int64))
+                begin = match.end()
+        empty = np.empty(0, dtype=np.int64)
+        return np.concatenate([empty, *ids]), np.concatenate([empty, *starts])
+
+    def _encode_plain(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
         ids = np.where(codes < _BEYOND, self._table[np.minimum(codes, _BEYOND - 1)], _RUN).astype(np.int64)
         in_run = ids == _RUN
@@ -138,11 +178,21 @@ class WordPieceTokenizer:
         write_text(folder / "vocab.txt", "".join(f"{token}\n" for token in self.vocabulary))
         library = tokenizers.Tokenizer.from_str(self._library.to_str())
         library.add_special_tokens(list(SPECIAL_TOKENS))
+        library.add_tokens([tokenizers.AddedToken(term, normalized=False) for term in self.terms])
         library.post_processor = processors.BertProcessing(("[SEP]", self.sep_id), ("[CLS]", self.cls_id))
         library.decoder = decoders.WordPiece()
         write_text(folder / "tokenizer.json", library.to_str(pretty=True))
-        config = {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lower_case}
+        config: dict[str, object] = {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lower_case}
+        if self.strip_accents is not None:
+            config["strip_accents"] = self.strip_accents
+        if self.terms:
+            config["domain_terms"] = list(self.terms)
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+
+
+def is_han(character: str) -> bool:
+    """Whether BERT's tokenizer sets the character apart as Chinese, of those in the two usual blocks."""
+    return "\u4e00" <= character <= "\u9fff" or "\u3400" <= character <= "\u4dbf"
 
 
 def _is_punctuation(character: str) -> bool:

@@ -70,7 +70,7 @@ def _add_refresh(add: Callable) -> None:
 
 def _add_pretraining(add: Callable) -> None:
     add("--corpus", required=True, help="name of a corpus of the workspace")
-    add("--init", default="tiny", help="checkpoint folder, or a preset for random weights [%(default)s]")
+    add("--init", default="tiny", help="checkpoint, hf:REPO, or a preset for random weights [%(default)s]")
     add("--steps", type=int, default=1000, help="[%(default)s]")
     add("--batch-tokens", type=int, default=4096, help="tokens to a step [%(default)s]")
     add(
@@ -85,6 +85,17 @@ def _add_pretraining(add: Callable) -> None:
         help="new masks every epoch, or the stored ones",
     )
     add("--precision", default="bf16", choices=["bf16", "fp32"], help="[%(default)s]")
+    add(
+        "--share",
+        choices=["all", "attention", "ffn", "none"],
+        help="give layers parameters of their own [as the start has it]",
+    )
+    add("--num-hidden-layers", type=int, help="more layers, tiled from the start's [as many]")
+    add(
+        "--activation-checkpointing",
+        action="store_true",
+        help="keep layers' inputs alone: less memory, a third more operations",
+    )
     add("--run", help="name of the run [from corpus, version, init and settings]")
     add(
         "--resume",
@@ -104,7 +115,7 @@ def _add_fine_tune(add: Callable) -> None:
         "--model",
         action="append",
         required=True,
-        help="checkpoint folder (repeatable; compared with the first)",
+        help="checkpoint or hf:REPO (repeatable; compared with the first)",
     )
     add(
         "--names",

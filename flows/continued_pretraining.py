@@ -32,7 +32,7 @@ def continued_pretraining(
     corpus: Annotated[str, Field(description="Name of a corpus of the workspace (语料名)")],
     workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
     init: Annotated[
-        str, Field(description="Checkpoint folder, or a preset for random weights (起点)")
+        str, Field(description="Checkpoint, hf:REPO, or a preset for random weights (起点)")
     ] = "tiny",
     steps: Annotated[int, Field(ge=1)] = 1000,
     batch_tokens: Annotated[int, Field(ge=128, description="Tokens to a step")] = 4096,
@@ -41,6 +41,16 @@ def continued_pretraining(
     ] = None,
     masking: Literal["dynamic", "static"] = "dynamic",
     precision: Literal["bf16", "fp32"] = "bf16",
+    share: Annotated[
+        Literal["all", "attention", "ffn", "none"] | None,
+        Field(description="Give layers parameters of their own; as the start if empty"),
+    ] = None,
+    num_hidden_layers: Annotated[
+        int | None, Field(ge=1, description="More layers, tiled from the start's; as many if empty")
+    ] = None,
+    activation_checkpointing: Annotated[
+        bool, Field(description="Less memory, a third more operations")
+    ] = False,
     run: Annotated[str | None, Field(description="Name of the run; made from the settings if empty")] = None,
     resume: Annotated[
         Literal["auto", "never"], Field(description="Go on from the run's last checkpoint")
@@ -115,6 +125,7 @@ def describe(result: PretrainResult) -> str:
             if "held_out_sop_accuracy" in after
             else ""
         ),
+        *([result.probe.describe()] if result.probe else []),
         *result.notices,
         f"checkpoint {result.checkpoint}",
         f"report {result.run_folder.parent.parent / 'reports' / result.run_folder.name / 'index.html'}",

@@ -18,6 +18,7 @@ from typing import Annotated
 from prefect import flow
 from pydantic import Field
 
+from albert.checkpoints import find_source, names_checkpoint
 from albert.finetuning import FineTuneResult
 from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report, write_report
@@ -131,8 +132,8 @@ def end_to_end(
 
 def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: str) -> str:
     """The checkpoint's own vocabulary, or one learnt from the sources, made once in a workspace."""
-    if Path(init).is_dir():
-        return str(find_tokenizer(init))
+    if names_checkpoint(init):
+        return str(find_tokenizer(str(find_source(init).folder)))
     name = f"end-to-end-{vocab_size}"
     if not (Workspace(Path(workspace)).tokenizers / name).is_dir():
         files = [str(path) for source in sources for path in find_files(source)]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -118,6 +119,8 @@ def pretraining_plan(
         :8
     ]
     name = Path(init).resolve().parent.name if Path(init).name.startswith("checkpoint-") else Path(init).name
+    # of a Hub repository: without the revision, and without what no folder can be called
+    name = re.sub(r"[^\w.-]", "-", name.removeprefix("hf:").partition("@")[0]).lstrip(".-") or "start"
     run = check_name(run or f"{corpus}-v{version.version}-{name[:32]}-{digest}", "run")
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
     settings = PretrainSettings(
@@ -252,7 +255,9 @@ def _check_end_to_end(demo: bool, **parameters: object) -> None:
     missing = [f"--{name}" for name in needed if not parameters[name]]
     if missing:
         raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")
-    if not parameters["general"] and not Path(str(parameters["init"])).is_dir():
+    from albert.checkpoints import names_checkpoint
+
+    if not parameters["general"] and not names_checkpoint(str(parameters["init"])):
         raise InputError("give --general text to train a base model on, or --init with a checkpoint folder")
     for source in (*parameters["general"], *parameters["domain"]):
         find_files(source)

@@ -84,6 +84,7 @@ def pretraining_facts(result: PretrainResult) -> dict[str, object]:
     facts["run_folder"], facts["checkpoint"] = str(result.run_folder), str(result.checkpoint)
     evaluations = result.evaluations()
     facts["before"], facts["after"] = evaluations[0], evaluations[-1]
+    facts["probe"] = {**asdict(result.probe), "warning": result.probe.warning()} if result.probe else None
     return facts
 
 

@@ -99,6 +99,14 @@ def _training_plots(facts: Mapping[str, object], name: str) -> list[str]:
     plots.append(
         curves(f"{name}-speed", "Speed", "tokens a second", [("training", line("tokens_per_second"))])
     )
+    changes = facts["layers"]
+    if changes:
+        for key, title in (("distance", "Change by a layer"), ("cosine", "Angle kept by a layer")):
+            label = "L2 distance, input to output" if key == "distance" else "cosine, input to output"
+            points = [(change["layer"], change[key]) for change in changes]
+            plots.append(
+                curves(f"{name}-layers-{key}", title, label, [("held out", points)], x_label="layer")
+            )
     return plots
 
 

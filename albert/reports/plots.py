@@ -99,9 +99,13 @@ def ranked(name: str, title: str, values: Sequence[tuple[str, float]]) -> str:
 
 
 def curves(
-    name: str, title: str, y_label: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]]
+    name: str,
+    title: str,
+    y_label: str,
+    lines: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    x_label: str = "step",
 ) -> str:
-    """One or two lines over training steps: (legend, points)."""
+    """One or two lines, over training steps unless told otherwise: (legend, points)."""
 
     def paint(axes: Axes) -> None:
         for (legend, points), colour, style in zip(lines, (_FIRST, _SECOND), ("-", "o-"), strict=False):
@@ -109,7 +113,7 @@ def curves(
                 axes.plot(
                     *zip(*points, strict=True), style, color=colour, label=legend, linewidth=1.6, markersize=4
                 )
-        axes.set_xlabel("step")
+        axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         axes.legend()
 

@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from albert.diagnostics import LayerChange
 from albert.evaluation import Scores
 from albert.finetuning import FineTuneResult, SeedResult
 from albert.pretraining import PretrainResult
+from albert.probe import Probe
 from albert.reports import CorpusFacts, build_report, write_report
 
 
 def pretraining(tmp_path):
-    history = [{"step": 0, "held_out_mlm_loss": 8.0, "held_out_mlm_accuracy": 0.01}]
+    known = Probe(9.1, 0.02, 9.96, 812, 300).to_record()
+    history = [{"step": 0, "held_out_mlm_loss": 8.0, "held_out_mlm_accuracy": 0.01, **known}]
     for step in range(10, 50, 10):
         history.append(
             {"step": step, "mlm_loss": 8 - step / 10, "mlm_accuracy": step / 100, "tokens_per_second": 9e3}
@@ -33,6 +36,7 @@ def pretraining(tmp_path):
         notices=("MLM head newly initialised: <it> is not in the checkpoint",),
         learning_rate=2e-4,
         parameters=4_142_594,
+        layers=tuple(LayerChange(n, 10.0 / n, 1 - 0.5 / n) for n in range(1, 5)),
     )
 
 
@@ -112,7 +116,7 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(page):
 
 def test_plots_are_named_svg_in_the_pages_colours(page):
     plots = re.findall(r"<svg.*?</svg>", page.read_text(encoding="utf-8"), re.S)
-    assert len(plots) == 3 + 2 * 3 + 2
+    assert len(plots) == 3 + 2 * 5 + 2
     for plot in plots:
         root = ET.fromstring(plot)
         assert root.get("role") == "img" and len(root.get("aria-label")) > 10
@@ -132,6 +136,19 @@ def test_metrics_hold_the_same_as_the_page(page):
     assert metrics["evaluation"]["models"][1]["difference"]["is_clear"]
     assert f"{metrics['pretraining']['after']['held_out_mlm_loss']:.3f}" in html
     assert metrics["versions"]["torch"] in html
+
+
+def test_the_probe_and_what_layers_change_are_shown(page):
+    html = page.read_text(encoding="utf-8")
+    assert "with a loss of 9.10 (ln V, of a model that knows nothing, is 9.96)" in html
+    assert 'aria-label="Change by a layer: held out from 10 to 2.5"' in html
+    assert 'aria-label="Angle kept by a layer: held out from 0.5 to 0.875"' in html
+    metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))["pretraining"]
+    assert metrics["layers"][0] == {"layer": 1, "distance": 10.0, "cosine": 0.5}
+    assert (
+        metrics["probe"]["masked_tokens"] == 812
+        and "hardly better than chance" in metrics["probe"]["warning"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,3 +229,70 @@ def test_what_is_no_shard_is_refused(settings, tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"nothing")
     with pytest.raises(InputError, match="not an instance shard"):
         check_start(replace(settings, shards=(Path(tmp_path / "bad.parquet"),)))
+
+
+def test_a_start_can_be_unshared_deepened_and_checkpointed(settings):
+    grown = replace(settings, share="none", num_hidden_layers=3, activation_checkpointing=True)
+    result = pretrain(grown)
+    model, _ = load_pretrained(result.checkpoint)
+    assert model.config.share == "none" and model.config.num_hidden_layers == 3
+    assert len(result.layers) == 3 and all(change.distance > 0 for change in result.layers)
+    # going on needs no growth anew
+    assert pretrain(replace(grown, activation_checkpointing=False)).resumed_from == 12
+    plain = pretrain(
+        replace(grown, activation_checkpointing=False, run_folder=settings.run_folder.parent / "plain")
+    )
+    for name, value in weights(result)[0].items():
+        assert torch.equal(value, weights(plain)[0][name]), name
+
+
+def test_a_preset_can_be_unshared_too(settings):
+    model, report, _ = check_start(replace(settings, init="tiny", share="none"))
+    first, second = model.encoder.attentions[:2]
+    assert report is None and not torch.equal(first.output.weight, second.output.weight)
+
+
+def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samples, tmp_path, monkeypatch):
+    folder = tmp_path / "google"
+    shutil.copytree(Path(__file__).parent / "tensorflow" / "google", folder)
+    special = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *"的一茶是有在叶水，。、不时和要中上大人后热香色杯",
+    ]
+    (folder / "vocab_chinese.txt").write_text("\n".join(special[:31]) + "\n", encoding="utf-8")
+    refresh(
+        RefreshSettings(
+            corpus="t",
+            sources=(str(samples / "tea.jsonl"),),
+            workspace=tmp_path,
+            tokenizer=str(folder / "vocab_chinese.txt"),
+            max_seq_length=16,
+            workers=1,
+        )
+    )
+    shards = tuple(sorted((tmp_path / "shards" / "t").glob("*.parquet")))
+    known = replace(settings, shards=shards, tokenizer_folder=None, steps=2)
+    first = pretrain(replace(known, init=str(folder), run_folder=tmp_path / "a"))
+    assert first.probe is not None and not any("newly" in notice for notice in first.notices)
+
+    snapshot = tmp_path / "cache" / "models--org--tea" / "snapshots" / ("0" * 40)
+    shutil.copytree(first.checkpoint, snapshot)
+    (tmp_path / "cache" / "models--org--tea" / "refs").mkdir()
+    (tmp_path / "cache" / "models--org--tea" / "refs" / "main").write_text("0" * 40)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    second = pretrain(replace(known, init="hf:org/tea", run_folder=tmp_path / "b"))
+    assert second.probe.mlm_loss == pytest.approx(first.evaluations()[-1]["held_out_mlm_loss"], abs=0.5)
+
+
+def test_another_models_vocabulary_is_refused_before_any_work(settings, tmp_path, tokenizer):
+    swapped = list(tokenizer.vocabulary)
+    swapped[-1], swapped[-2] = swapped[-2], swapped[-1]
+    save_small_model(tmp_path / "other", type(tokenizer)(swapped), max_position_embeddings=128)
+    with pytest.raises(ConfigError, match="which is not the vocabulary of .*other .vocab.txt.: refresh"):
+        check_start(replace(settings, init=str(tmp_path / "other")))
+    assert not settings.run_folder.exists()

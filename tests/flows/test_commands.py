@@ -15,6 +15,7 @@ import pytest
 from tests.conftest import save_small_model
 
 ROOT = Path(__file__).parent.parent.parent
+TENSORFLOW = ROOT / "tests" / "albert" / "tensorflow"
 COMMANDS = ["refresh_corpus", "continued_pretraining", "fine_tune", "train_tokenizer", "end_to_end"]
 
 
@@ -101,6 +102,9 @@ def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
         ),
         (["--corpus", "tea", "--init", checkpoint], "up to 128 tokens, the model"),
         (["--corpus", "tea", "--steps", "0"], "steps=0"),
+        (["--corpus", "tea", "--init", "hf:no slash here"], "is no repository name; write hf:OWNER/NAME"),
+        (["--corpus", "tea", "--init", TENSORFLOW / "bright"], "has sequences of up to 128 tokens"),
+        (["--corpus", "tea", "--num-hidden-layers", "2"], "layers are only added"),
     ]:
         refused(run("continued_pretraining", "--workspace", workspace, *arguments), message)
     assert sorted(p.name for p in workspace.iterdir()) == before
@@ -123,6 +127,8 @@ def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
     for change, message in [
         ({"--task": task}, "no column 'sentence'"),
         ({"--model": tmp_path}, "no config.json"),
+        ({"--model": "tiny"}, "a preset has no vocabulary and no weights"),
+        ({"--model": TENSORFLOW / "bright"}, "no vocab.txt or spiece.model in"),
         ({"--train": tmp_path / "none.tsv"}, "no file"),
         ({"--seeds": "1,1"}, "give one or more, each once"),
     ]:

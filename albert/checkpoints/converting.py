@@ -1,0 +1,68 @@
+"""A checkpoint from one format into another, its vocabulary with it; written as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from albert.checkpoints.loading import LoadReport, check_vocabulary, read_checkpoint
+from albert.checkpoints.saving import check_transformers, save_model
+from albert.config.shape import Share
+from albert.growth import grow, grown_config
+from albert.terms import add_terms
+from data.files import sync
+from data.records import InputError
+from data.terms import read_terms
+from data.tokenization import find_tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """What became of the source's tensors, and what else is to be told."""
+
+    report: LoadReport
+    notes: tuple[str, ...]
+
+
+def convert(
+    source: Path | str,
+    target: Path,
+    *,
+    for_transformers: bool = True,
+    tokenizer: str | None = None,
+    terms: Path | None = None,
+    share: Share | None = None,
+    num_hidden_layers: int | None = None,
+) -> Conversion:
+    """Write `source` to the new folder `target` in transformers' format, or in jixu's own where that cannot
+    express it and `for_transformers` is off.
+
+    The vocabulary is the one beside the source unless `tokenizer` names another. `terms` become tokens in
+    free slots of it; `share` and `num_hidden_layers` grow the model. Raises InputError and ConfigError
+    before anything is written.
+    """
+    if target.exists():
+        raise InputError(f"{target} is already there: give a folder that is not")
+    checkpoint = read_checkpoint(source)
+    checkpoint.check()
+    config = grown_config(checkpoint.config, share=share, num_hidden_layers=num_hidden_layers)
+    if for_transformers:
+        check_transformers(config)
+    vocabulary = load_tokenizer(find_tokenizer(tokenizer or str(checkpoint.source.folder)))
+    check_vocabulary(vocabulary, checkpoint)
+    wanted = read_terms(terms) if terms else []
+    model = grow(checkpoint.build(), share=share, num_hidden_layers=num_hidden_layers)
+    notes = []
+    if wanted:
+        vocabulary, added = add_terms(model, vocabulary, wanted)
+        notes.append(f"{len(added):,} of {len(wanted):,} terms added as tokens in free slots")
+    writing = target.with_name(f"{target.name}.{os.getpid()}.writing")
+    try:
+        save_model(model, writing, vocabulary)
+        os.replace(writing, target)
+        sync(target.parent)
+    finally:
+        shutil.rmtree(writing, ignore_errors=True)
+    return Conversion(checkpoint.report, tuple(notes))

@@ -1,0 +1,228 @@
+"""Models from checkpoints, strictly: every tensor is matched or named, and an encoder is whole or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from albert.checkpoints.names import BUFFERS, COPIES, Naming, WeightsFormat, is_bare, today
+from albert.checkpoints.source import Source, find_source, names_checkpoint, no_config
+from albert.checkpoints.weights import read_tensors
+from albert.config import PRESETS, AlbertConfig, ConfigError
+from albert.config.files import groups_in_file, read_json, read_tensorflow_config
+from albert.heads import PretrainingModel
+from data.records import InputError
+from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
+
+PADDING_OF_TABLES = 128  # a word table may be larger than its vocabulary by less than this, to be even
+_HEADS = {"mlm": "MLM head", "sop": "SOP head"}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What became of every tensor. Names are the file's, but for `new`, which holds ours."""
+
+    matched: tuple[str, ...]
+    new: tuple[str, ...]  # parameters the file has not: initialised at random
+    unused: tuple[str, ...]
+    wrong_shape: tuple[str, ...] = ()  # with both shapes
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Parameters of the encoder that the file has not; the pooler is a part of the SOP head."""
+        is_pooler = "encoder.pooler."
+        return tuple(n for n in self.new if n.startswith("encoder.") and not n.startswith(is_pooler))
+
+    def notices(self) -> list[str]:
+        """What a person must know before training goes on from this checkpoint."""
+        consequence = {"mlm": "; the first loss will be near ln V", "sop": ""}
+        lines = [
+            f"{title} newly initialised: it is not in the checkpoint{consequence[part]}"
+            for part, title in _HEADS.items()
+            if any(name.startswith(f"{part}.") for name in self.new)
+        ]
+        if any(name.startswith("encoder.pooler.") for name in self.new):
+            lines.append("pooler newly initialised: it is not in the checkpoint")
+        if self.unused:
+            lines.append(
+                f"{len(self.unused)} tensor(s) of the checkpoint not used: {', '.join(self.unused[:4])}"
+            )
+        return lines
+
+    def table(self) -> str:
+        """Every tensor under what became of it."""
+        parts = {
+            "matched": self.matched,
+            "newly initialised": self.new,
+            "unused": self.unused,
+            "wrong shape": self.wrong_shape,
+        }
+        lines = []
+        for title, names in parts.items():
+            lines += [f"{title}: {len(names)}", *(f"  {name}" for name in names)]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedCheckpoint:
+    """A checkpoint read, its tensors matched with the config's model by name and shape; no model yet."""
+
+    source: Source
+    config: AlbertConfig
+    weights_format: WeightsFormat
+    tensors: Mapping[str, Tensor]
+    parts: Mapping[str, tuple[str, ...]]  # our parameter -> the file's tensors that make it up
+    report: LoadReport
+
+    def check(self) -> None:
+        """Raise InputError unless the encoder is wholly there in the config's shapes."""
+        report, weights = self.report, self.source.weights
+        if report.wrong_shape:
+            raise InputError(
+                f"{report.wrong_shape[0]} in {weights}: it and {self.source.config.name} do not belong "
+                "together"
+                + (f" ({len(report.wrong_shape)} tensors differ)" if len(report.wrong_shape) > 1 else "")
+            )
+        if report.missing:
+            first = Naming(self.config, self.weights_format).of(report.missing[0])[0]
+            raise InputError(
+                f"{weights} does not hold the encoder: {len(report.missing)} tensor(s) are missing, first "
+                f"{first}; training would start from random weights"
+            )
+
+    def build(self) -> PretrainingModel:
+        """The model. Raises InputError as `check`, before anything is allocated."""
+        self.check()
+        model = PretrainingModel(self.config)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if name in self.parts:
+                    values = [self.tensors[part] for part in self.parts[name]]
+                    parameter.copy_(torch.cat(values) if len(values) > 1 else values[0])
+        return model
+
+
+def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
+    """A checkpoint's config, tensors, and what became of each. See `find_source` for what may be given.
+
+    Raises InputError when a file is missing or damaged, ConfigError for a config that cannot be built.
+    """
+    source = find_source(given)
+    if not source.config.is_file():
+        read_tensors(source)  # a damaged file is the greater trouble, and says so itself
+        raise no_config(source.folder)
+    if source.kind == "tensorflow":
+        tensors = read_tensors(source)
+        layout = _tensorflow_layout(source, tensors)
+        config = read_tensorflow_config(source.config, layout)
+        weights_format: WeightsFormat = f"tensorflow-{layout}"
+    else:
+        config = AlbertConfig.from_file(source.config)  # before the weights: it is small
+        tensors = read_tensors(source)
+        weights_format = config.file_format
+        if weights_format != "jixu":
+            bare = is_bare(list(tensors), weights_format)
+            tensors = {today(name, weights_format, bare=bare): tensor for name, tensor in tensors.items()}
+            tensors = _without_copies(source, weights_format, tensors)
+    naming = Naming(config, weights_format, groups_in_file(read_json(source.config)))
+    parts, report = _match(naming, tensors)
+    return LoadedCheckpoint(source, config, weights_format, tensors, parts, report)
+
+
+def _tensorflow_layout(source: Source, tensors: Mapping[str, Tensor]) -> str:
+    if "bert/embeddings/word_embeddings_2" in tensors:
+        return "bright"
+    if any(name.startswith("bert/encoder/transformer/group_0/") for name in tensors):
+        return "google"
+    raise InputError(
+        f"{source.weights} is neither of albert_zh's layout nor of google-research/albert's: its "
+        f"{len(tensors)} variables begin with {', '.join(sorted(tensors)[:2]) or 'nothing'}"
+    )
+
+
+def _without_copies(source: Source, weights_format: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors without the decoder's copies of tied ones. Raises InputError where they are no copies."""
+    for copy, original in COPIES[weights_format].items():
+        if copy not in tensors:
+            continue
+        value = tensors.pop(copy)
+        if original not in tensors:
+            tensors[original] = value
+        elif not torch.equal(tensors[original], value):
+            raise InputError(
+                f"{copy} in {source.weights} is not {original}: the model's decoder is not tied, which "
+                "cannot be "
+                "expressed here"
+            )
+    return tensors
+
+
+def _match(naming: Naming, tensors: Mapping[str, Tensor]) -> tuple[dict[str, tuple[str, ...]], LoadReport]:
+    with torch.device("meta"):
+        parameters = dict(PretrainingModel(naming.config).named_parameters())
+    parts: dict[str, tuple[str, ...]] = {}
+    new, matched, wrong = [], [], []
+    for name, parameter in parameters.items():
+        theirs = naming.of(name)
+        if not all(part in tensors for part in theirs):
+            new.append(name)
+            continue
+        rows, *rest = parameter.shape
+        expected = torch.Size([rows // len(theirs), *rest])
+        differing = [part for part in theirs if tensors[part].shape != expected]
+        wrong += [f"{p} has shape {tuple(tensors[p].shape)}, not {tuple(expected)}" for p in differing]
+        matched += [part for part in theirs if part not in differing]
+        if not differing:
+            parts[name] = tuple(theirs)
+    known = {part for name in parameters for part in naming.of(name)} | BUFFERS
+    unused = sorted(set(tensors) - known)
+    return parts, LoadReport(tuple(matched), tuple(new), tuple(unused), tuple(wrong))
+
+
+def load_model(given: Path | str) -> tuple[PretrainingModel, LoadReport]:
+    """The model of a checkpoint and what was matched.
+
+    Raises InputError when a file is missing or damaged, or when the encoder is not wholly in it; ConfigError
+    for a config that cannot be built.
+    """
+    checkpoint = read_checkpoint(given)
+    return checkpoint.build(), checkpoint.report
+
+
+def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
+    """Model and tokenizer of a checkpoint. Raises as `load_model`, and InputError when the two disagree."""
+    checkpoint = read_checkpoint(path)
+    checkpoint.check()
+    tokenizer = load_tokenizer(find_tokenizer(str(checkpoint.source.folder)))
+    check_vocabulary(tokenizer, checkpoint)
+    return checkpoint.build(), tokenizer
+
+
+def check_vocabulary(tokenizer: Tokenizer, checkpoint: LoadedCheckpoint) -> None:
+    """Raise InputError when a vocabulary is not of the size of the model's table."""
+    V = checkpoint.config.vocab_size
+    if not 0 <= V - tokenizer.vocab_size < PADDING_OF_TABLES:
+        raise InputError(
+            f"the vocabulary for {checkpoint.source.folder} has {tokenizer.vocab_size:,} entries, the model "
+            f"{V:,}: they do not belong together"
+        )
+
+
+def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingModel, LoadReport | None]:
+    """A model to start from: random weights for a preset's name, or a checkpoint.
+
+    Raises ConfigError or InputError for what is neither.
+    """
+    if names_checkpoint(init):
+        return load_model(init)
+    torch.manual_seed(seed)
+    try:
+        return PretrainingModel(AlbertConfig.preset(init, vocab_size=vocab_size)), None
+    except ConfigError:
+        raise InputError(
+            f"--init {init!r} is no checkpoint folder and no preset: presets are {', '.join(PRESETS)}"
+        ) from None

@@ -1,0 +1,166 @@
+"""What the tensors of a checkpoint are called, in each format. The only place that knows.
+
+Ours -> theirs. {l} stands for a layer's number, {g} and {i} for its group's and its own in the group, {part}
+for query, key and value, which are one matrix here and three tensors there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from albert.config import AlbertConfig
+
+WeightsFormat = Literal["albert", "bert", "jixu", "tensorflow-google", "tensorflow-bright"]
+
+_ALBERT_LAYER = "albert.encoder.albert_layer_groups.{g}.albert_layers.{i}."
+_ALBERT = {
+    "encoder.embedding.word": "albert.embeddings.word_embeddings.weight",
+    "encoder.embedding.token_type": "albert.embeddings.token_type_embeddings.weight",
+    "encoder.embedding.position": "albert.embeddings.position_embeddings.weight",
+    "encoder.embedding.norm": "albert.embeddings.LayerNorm",
+    "encoder.embedding.projection": "albert.encoder.embedding_hidden_mapping_in",
+    "encoder.attentions.{l}.query_key_value": _ALBERT_LAYER + "attention.{part}",
+    "encoder.attentions.{l}.output": _ALBERT_LAYER + "attention.dense",
+    "encoder.attentions.{l}.norm": _ALBERT_LAYER + "attention.LayerNorm",
+    "encoder.feed_forwards.{l}.inner": _ALBERT_LAYER + "ffn",
+    "encoder.feed_forwards.{l}.output": _ALBERT_LAYER + "ffn_output",
+    "encoder.feed_forwards.{l}.norm": _ALBERT_LAYER + "full_layer_layer_norm",
+    "encoder.pooler": "albert.pooler",
+    "mlm.transform": "predictions.dense",
+    "mlm.norm": "predictions.LayerNorm",
+    "mlm.bias": "predictions.bias",
+    "sop": "sop_classifier.classifier",
+}
+_BERT_LAYER = "bert.encoder.layer.{l}."
+_BERT = {
+    "encoder.embedding.word": "bert.embeddings.word_embeddings.weight",
+    "encoder.embedding.token_type": "bert.embeddings.token_type_embeddings.weight",
+    "encoder.embedding.position": "bert.embeddings.position_embeddings.weight",
+    "encoder.embedding.norm": "bert.embeddings.LayerNorm",
+    "encoder.attentions.{l}.query_key_value": _BERT_LAYER + "attention.self.{part}",
+    "encoder.attentions.{l}.output": _BERT_LAYER + "attention.output.dense",
+    "encoder.attentions.{l}.norm": _BERT_LAYER + "attention.output.LayerNorm",
+    "encoder.feed_forwards.{l}.inner": _BERT_LAYER + "intermediate.dense",
+    "encoder.feed_forwards.{l}.output": _BERT_LAYER + "output.dense",
+    "encoder.feed_forwards.{l}.norm": _BERT_LAYER + "output.LayerNorm",
+    "encoder.pooler": "bert.pooler.dense",
+    "mlm.transform": "cls.predictions.transform.dense",
+    "mlm.norm": "cls.predictions.transform.LayerNorm",
+    "mlm.bias": "cls.predictions.bias",
+    "sop": "cls.seq_relationship",
+}
+_TENSORFLOW = {
+    "encoder.embedding.word": "bert/embeddings/word_embeddings",
+    "encoder.embedding.token_type": "bert/embeddings/token_type_embeddings",
+    "encoder.embedding.position": "bert/embeddings/position_embeddings",
+    "encoder.embedding.norm": "bert/embeddings/LayerNorm",
+    "encoder.pooler": "bert/pooler/dense",
+    "mlm.transform": "cls/predictions/transform/dense",
+    "mlm.norm": "cls/predictions/transform/LayerNorm",
+    "mlm.bias": "cls/predictions/output_bias",
+    "sop.weight": "cls/seq_relationship/output_weights",
+    "sop.bias": "cls/seq_relationship/output_bias",
+}
+_GOOGLE_LAYER = "bert/encoder/transformer/group_{g}/inner_group_{i}/"
+_GOOGLE = {
+    **_TENSORFLOW,
+    "encoder.embedding.projection": "bert/encoder/embedding_hidden_mapping_in",
+    "encoder.attentions.{l}.query_key_value": _GOOGLE_LAYER + "attention_1/self/{part}",
+    "encoder.attentions.{l}.output": _GOOGLE_LAYER + "attention_1/output/dense",
+    "encoder.attentions.{l}.norm": _GOOGLE_LAYER + "LayerNorm",
+    "encoder.feed_forwards.{l}.inner": _GOOGLE_LAYER + "ffn_1/intermediate/dense",
+    "encoder.feed_forwards.{l}.output": _GOOGLE_LAYER + "ffn_1/intermediate/output/dense",
+    "encoder.feed_forwards.{l}.norm": _GOOGLE_LAYER + "LayerNorm_1",
+}
+_BRIGHT_LAYER = "bert/encoder/layer_shared/"
+_BRIGHT = {
+    **_TENSORFLOW,
+    "encoder.embedding.projection.weight": "bert/embeddings/word_embeddings_2",
+    "encoder.attentions.{l}.query_key_value": _BRIGHT_LAYER + "attention/self/{part}",
+    "encoder.attentions.{l}.output": _BRIGHT_LAYER + "attention/output/dense",
+    "encoder.attentions.{l}.norm": _BRIGHT_LAYER + "attention/output/LayerNorm",
+    "encoder.feed_forwards.{l}.inner": _BRIGHT_LAYER + "intermediate/dense",
+    "encoder.feed_forwards.{l}.output": _BRIGHT_LAYER + "output/dense",
+    "encoder.feed_forwards.{l}.norm": _BRIGHT_LAYER + "output/LayerNorm",
+}
+_NAMES = {"albert": _ALBERT, "bert": _BERT, "tensorflow-google": _GOOGLE, "tensorflow-bright": _BRIGHT}
+# the decoder's own copies of the word table and of the bias
+COPIES: dict[str, dict[str, str]] = {
+    "albert": {
+        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
+        "predictions.decoder.bias": "predictions.bias",
+    },
+    "bert": {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+}
+BUFFERS = {"albert.embeddings.position_ids", "bert.embeddings.position_ids"}  # of older versions
+_MODULES = ("embeddings.", "encoder.", "pooler.")  # how a bare encoder's names begin
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How a file of a format names the tensors of a config's model."""
+
+    config: AlbertConfig
+    weights_format: WeightsFormat
+    file_groups: int = 1  # num_hidden_groups of the file, which may be more than there are layers
+
+    def of(self, ours: str) -> list[str]:
+        """Names of the file's tensors that make up one parameter of ours."""
+        if self.weights_format == "jixu":
+            return [ours]
+        names = _NAMES[self.weights_format]
+        number = next((part for part in ours.split(".") if part.isdigit()), "")
+        pattern = ours.replace(f".{number}.", ".{l}.") if number else ours
+        stem, _, leaf = pattern.rpartition(".")
+        if pattern in names:
+            theirs = names[pattern]
+        elif "/" in names[stem]:
+            theirs = f"{names[stem]}/{_tensorflow_leaf(names[stem], leaf)}"
+        else:
+            theirs = f"{names[stem]}.{leaf}"
+        group, inner = divmod(int(number or 0), self.config.inner_group_num)
+        parts = ("query", "key", "value") if "{part}" in theirs else ("",)
+        return [theirs.format(l=number, g=self._file_group(group), i=inner, part=part) for part in parts]
+
+    def _file_group(self, group: int) -> int:
+        """The number in the file of a group; of more groups than layers each layer uses one, with gaps."""
+        layers = self.config.num_hidden_layers
+        if self.file_groups <= layers:
+            return group
+        if self.weights_format == "tensorflow-google":
+            return int(group / layers * self.file_groups)
+        return int(group / (layers / self.file_groups))
+
+
+def _tensorflow_leaf(stem: str, leaf: str) -> str:
+    if "LayerNorm" in stem.rpartition("/")[2]:
+        return {"weight": "gamma", "bias": "beta"}[leaf]
+    return {"weight": "kernel", "bias": "bias"}[leaf]
+
+
+def today(name: str, prefix: str, *, bare: bool) -> str:
+    """A tensor's name as transformers writes it now: LayerNorms once had gamma and beta, data-parallel
+    models a "module." before, and an encoder by itself has no prefix.
+
+    >>> today("embeddings.LayerNorm.gamma", "bert", bare=True)
+    'bert.embeddings.LayerNorm.weight'
+    """
+    name = name.removeprefix("module.")
+    if bare and name.startswith(_MODULES):
+        name = f"{prefix}.{name}"
+    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
+        if name.endswith(old):
+            name = name.removesuffix(old) + new
+    return name
+
+
+def is_bare(names: list[str], prefix: str) -> bool:
+    """Whether these are the tensors of an encoder saved by itself."""
+    plain = [name.removeprefix("module.") for name in names]
+    return not any(name.startswith(f"{prefix}.") for name in plain) and any(
+        name.startswith(_MODULES) for name in plain
+    )

@@ -1,0 +1,125 @@
+"""Where a checkpoint's files are: in a folder, under a TensorFlow prefix, in a single file, or on the Hub."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from albert.checkpoints.hub import HUB_PREFIX, download
+from albert.config import read_config
+from data.records import InputError
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+Kind = Literal["safetensors", "pickle", "tensorflow"]
+_SHARD = re.compile(r"-\d{5}-of-\d{5}\.(safetensors|bin)$")
+_NOT_WEIGHTS = {"trainer_state.safetensors", "training_args.bin", "optimizer.bin", "scheduler.bin"}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The files of one checkpoint."""
+
+    given: str  # as the user named it
+    folder: Path
+    config: Path  # it need not be there
+    weights: Path  # a .safetensors or .bin, the index of a sharded one, or a TensorFlow .index
+    kind: Kind
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.weights.name.endswith(".index.json")
+
+
+def names_checkpoint(given: str) -> bool:
+    """Whether this is said of a checkpoint, and not of a preset; it need not exist on the Hub."""
+    return given.startswith(HUB_PREFIX) or Path(given).exists() or Path(f"{given}.index").is_file()
+
+
+def find_source(given: Path | str) -> Source:
+    """The checkpoint a path or an `hf:` name stands for.
+
+    A folder, a weights file in one, a TensorFlow prefix ("albert_model.ckpt"), or "hf:REPO". Raises
+    InputError where there is none, and where there is more than one to choose from; ConfigError for a bad
+    config.json.
+    """
+    text = str(given)
+    path = download(text) if text.startswith(HUB_PREFIX) else Path(text)
+    if path.is_dir():
+        config = _find_config(path)
+        weights = _only_weights(path, config, prefer_safetensors=text.startswith(HUB_PREFIX))
+    elif path.is_file() or Path(f"{path}.index").is_file():
+        weights = path if path.is_file() else Path(f"{path}.index")
+        config = _find_config(path.parent)
+    else:
+        raise InputError(f"no checkpoint at {path}: pass a folder, a weights file, or hf:REPO")
+    return Source(text, weights.parent, config, weights, _kind(weights))
+
+
+def _kind(weights: Path) -> Kind:
+    name = weights.name.removesuffix(".json").removesuffix(".index") or weights.name
+    if name.endswith(".safetensors"):
+        return "safetensors"
+    if name.endswith(".bin"):
+        return "pickle"
+    if weights.suffix == ".index":
+        return "tensorflow"
+    raise InputError(
+        f"{weights} is no weights file: known are .safetensors, .bin, their .index.json, and "
+        "TensorFlow's .index"
+    )
+
+
+def _find_config(folder: Path) -> Path:
+    if (folder / CONFIG_FILE).is_file():
+        read_config(folder / CONFIG_FILE)  # before any weights are looked for: it is small, and says more
+        return folder / CONFIG_FILE
+    found = sorted(folder.glob("*config*.json"))
+    found = [path for path in found if path.name.startswith(("albert", "bert"))]
+    if len(found) > 1:
+        raise InputError(
+            f"{folder} holds {len(found)} configs ({', '.join(p.name for p in found)}): leave one, or "
+            "name it "
+            f"{CONFIG_FILE}"
+        )
+    if not found:
+        return folder / CONFIG_FILE
+    return found[0]
+
+
+def no_config(folder: Path) -> InputError:
+    return InputError(
+        f"no {CONFIG_FILE} in {folder}: pass a checkpoint folder in transformers' format, or a preset"
+    )
+
+
+def _only_weights(folder: Path, config: Path, *, prefer_safetensors: bool) -> Path:
+    candidates = [
+        path
+        for pattern in ("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
+        for path in sorted(folder.glob(pattern))
+        if path.name not in _NOT_WEIGHTS and not _SHARD.search(path.name)
+    ]
+    candidates += [path for path in sorted(folder.glob("*.index")) if tensorflow_shards(path)]
+    if prefer_safetensors:
+        tensors = [path for path in candidates if "safetensors" in path.name]
+        candidates = tensors or candidates
+    if len(candidates) > 1:
+        names = ", ".join(path.name for path in candidates)
+        raise InputError(
+            f"{folder} holds {len(candidates)} sets of weights ({names}): pass the one that is meant"
+        )
+    if not candidates and not config.is_file():
+        raise no_config(folder)
+    if not candidates:
+        raise InputError(
+            f"no {WEIGHTS_FILE} in {folder}, no pytorch_model.bin, and no TensorFlow checkpoint either"
+        )
+    return candidates[0]
+
+
+def tensorflow_shards(index: Path) -> list[Path]:
+    """The data files beside a TensorFlow .index."""
+    prefix = index.name.removesuffix(".index")
+    return sorted(p for p in index.parent.iterdir() if p.name.startswith(f"{prefix}.data-"))

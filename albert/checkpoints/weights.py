@@ -1,0 +1,89 @@
+"""Tensors of weights files, by name: safetensors, torch's .bin without running what is in it, and
+TensorFlow's.
+
+A damaged file is one error, naming it; what a pickle would run is never run.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from albert.checkpoints.source import Source
+from albert.checkpoints.tensorflow import read_bundle
+from data.records import InputError
+
+
+def read_tensors(source: Source) -> dict[str, Tensor]:
+    """All tensors of a checkpoint under the file's names.
+
+    Raises InputError for what is missing, damaged, or holds NaN or infinity.
+    """
+    if source.kind == "tensorflow":
+        tensors = read_bundle(source.weights)
+    elif source.is_sharded:
+        tensors = _read_shards(source.weights)
+    else:
+        tensors = _read_file(source.weights)
+    broken = [name for name, t in tensors.items() if t.is_floating_point() and not bool(t.isfinite().all())]
+    if broken:
+        raise InputError(
+            f"{source.weights} holds NaN or infinity in {len(broken)} tensor(s), first {broken[0]}: "
+            "it is damaged"
+        )
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    return _read_pickle(path) if path.suffix == ".bin" else _read_safetensors(path)
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise InputError(f"{path} is not a whole safetensors file (truncated or damaged): {error}") from None
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise InputError(
+            f"{path} is not a file of tensors alone, and what else it holds is not run: save the "
+            "checkpoint as "
+            "safetensors, or get it from somewhere else"
+        ) from None
+    except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, ImportError) as error:
+        reason = (str(error).strip() or "it ends too early").splitlines()[0]
+        raise InputError(f"{path} is not a whole file of torch: {reason}") from None
+    if not isinstance(content, dict) or not all(isinstance(t, Tensor) for t in content.values()):
+        raise InputError(f"{path} does not hold tensors by name: save the model's state_dict()")
+    return {str(name): tensor for name, tensor in content.items()}
+
+
+def _read_shards(index: Path) -> dict[str, Tensor]:
+    try:
+        shard_of = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        names = sorted(set(shard_of.values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise InputError(f"{index} is no index of shards: it has no weight_map") from None
+    outside = [name for name in names if not isinstance(name, str) or name != Path(name).name or name == ".."]
+    missing = [name for name in names if name not in outside and not (index.parent / name).is_file()]
+    problems = [f"{name!r}, which is outside its folder and not to be trusted" for name in outside[:1]]
+    problems += [f"{name}, which is not there ({len(missing)} shard(s) missing)" for name in missing[:1]]
+    if problems:
+        raise InputError(f"{index} names {', and '.join(problems)}")
+    tensors: dict[str, Tensor] = {}
+    for name in names:
+        tensors |= _read_file(index.parent / name)
+    absent = sorted(set(shard_of) - set(tensors))
+    if absent:
+        raise InputError(f"{index} promises {absent[0]}, but {shard_of[absent[0]]} does not hold it")
+    return tensors

@@ -1,0 +1,134 @@
+"""Does a checkpoint know its language? Its MLM loss on held-out sentences, before any training.
+
+A wrong layout, activation, head count or vocabulary loads without an error and shows here at once: the loss
+is then near ln V, that of a model that knows nothing (V = vocabulary).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from albert.batch import IGNORED, Batch
+from albert.batching import Instances, collate
+from albert.heads import PretrainingModel
+from data.instances import tokenize_document
+from data.masking import MaskRule, MaskVocabulary
+from data.records import InputError
+from data.tokenization import Tokenizer
+
+# whole words, 15% of the tokens, whatever n-grams the corpus is trained with
+PROBE_RULE = MaskRule(rate=0.15, max_ngram=1)
+PROBE_SENTENCES = 300
+# a model that has learnt no more than how frequent tokens are lies below it; a trained one far below
+SUSPICIOUS_SHARE = 0.8
+_SENTENCES_TO_A_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a model predicts of masked whole words it never saw."""
+
+    mlm_loss: float
+    mlm_accuracy: float
+    uniform_loss: float  # ln V, of a model that knows nothing
+    masked_tokens: int
+    sentences: int
+
+    @property
+    def is_suspicious(self) -> bool:
+        return self.mlm_loss > SUSPICIOUS_SHARE * self.uniform_loss
+
+    def describe(self) -> str:
+        """One line for a person."""
+        return (
+            f"probe: MLM loss {self.mlm_loss:.2f} (ln V is {self.uniform_loss:.2f}), accuracy "
+            f"{self.mlm_accuracy:.3f} on {self.masked_tokens:,} tokens of masked words in "
+            f"{self.sentences:,} held-out sequences"
+        )
+
+    def warning(self) -> str | None:
+        """What is wrong, if it looks so."""
+        if not self.is_suspicious:
+            return None
+        return (
+            f"the checkpoint predicts masked words hardly better than chance (MLM loss {self.mlm_loss:.2f}, "
+            f"ln V {self.uniform_loss:.2f}): its MLM head is untrained, or its layout, activation, head "
+            "count "
+            "or vocabulary is not what the config says"
+        )
+
+    def to_record(self) -> dict[str, float]:
+        """As it is kept in a run's history."""
+        return {f"probe_{name}": value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, float]) -> Probe | None:
+        """The probe of a history's record, if it holds one."""
+        values = {k.removeprefix("probe_"): v for k, v in record.items() if k.startswith("probe_")}
+        return cls(**values) if values else None
+
+
+@torch.no_grad()
+def probe(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
+    """Loss and accuracy on masked batches, in fp32. Raises ValueError when nothing is masked in them."""
+    was_training, device = model.training, next(model.parameters()).device
+    model.eval()
+    loss, correct, masked, sentences = 0.0, 0, 0, 0
+    for batch in batches:
+        output = model(batch.to(device))
+        loss += output.mlm_loss.item() * output.mlm_count
+        correct += int(output.mlm_correct)
+        masked += output.mlm_count
+        sentences += batch.sequences
+    model.train(was_training)
+    if not masked:
+        raise ValueError("no masked token to probe the model with")
+    return Probe(loss / masked, correct / masked, math.log(model.config.vocab_size), masked, sentences)
+
+
+def probe_sentences(
+    model: PretrainingModel, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
+) -> Probe:
+    """Loss and accuracy on sentences given as their words. Raises InputError when nothing in them can be
+    masked.
+    """
+    longest = model.config.max_position_embeddings - 2
+    batches = [
+        batch
+        for begin in range(0, len(sentences), _SENTENCES_TO_A_BATCH)
+        if (batch := _masked(tokenizer, sentences[begin : begin + _SENTENCES_TO_A_BATCH], longest, begin))
+    ]
+    if not batches:
+        raise InputError("no word to mask in the text to probe with: give it a few sentences")
+    return probe(model, batches)
+
+
+def _masked(
+    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], longest: int, first: int
+) -> Batch | None:
+    rows = []
+    for number, words in enumerate(sentences, first):
+        document = tokenize_document(f"{number:016x}", [words], tokenizer, longest)
+        if len(document.input_ids):
+            rows.append((number, document.input_ids[:longest], document.word_starts[:longest]))
+    if not rows:
+        return None
+    edge = np.array([True])
+    instances = Instances(
+        instance_ids=np.array([number for number, _, _ in rows], dtype=np.uint64),
+        doc_keys=np.array([number for number, _, _ in rows], dtype=np.uint64),
+        input_ids=np.concatenate([[tokenizer.cls_id, *ids, tokenizer.sep_id] for _, ids, _ in rows]),
+        offsets=np.cumsum([0, *(len(ids) + 2 for _, ids, _ in rows)]),
+        segment_b_start=np.zeros(len(rows), dtype=np.int64),
+        word_starts=np.concatenate([np.concatenate([edge, starts, edge]) for _, _, starts in rows]),
+        sop_labels=np.full(len(rows), IGNORED),
+        static=None,
+    )
+    special = np.array([tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id])
+    vocabulary = MaskVocabulary(tokenizer.mask_id, special, tokenizer.replacement_ids())
+    return collate(instances, np.arange(len(rows)), vocabulary, PROBE_RULE, seed=0, epoch=0)

@@ -1,0 +1,204 @@
+"""The comparison with transformers over a grid of shapes. `python -m tests.albert.oracle` prints its size
+and the worst difference of every kind.
+
+S = sequences, L = padded length.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+
+import torch
+import transformers
+from torch import Tensor
+
+from albert.batch import Batch, pack
+from albert.checkpoints import load_model
+from albert.checkpoints.names import Naming
+from albert.heads import PretrainingModel
+
+VOCABULARY, POSITIONS = 211, 160
+HEADS = [(12, 26), (12, 64), (16, 128)]  # of tiny, of base, and of xlarge
+ACTIVATIONS = ["gelu", "gelu_new", "relu"]
+LENGTHS = {"padded": (POSITIONS, 1, 17, 40), "unpadded": (48, 48, 48)}
+
+
+@dataclass(frozen=True)
+class Case:
+    architecture: str  # albert or bert
+    heads: int
+    head_dim: int
+    activation: str
+    groups: int = 1
+    inner: int = 1
+
+    @property
+    def layers(self) -> int:
+        return 2 if self.head_dim == 128 else 3
+
+    def __str__(self) -> str:
+        shape = f"{self.architecture}-{self.heads}x{self.head_dim}-{self.activation}"
+        return shape + (f"-G{self.groups}x{self.inner}" if self.architecture == "albert" else "")
+
+
+GRID = [
+    *(
+        Case("albert", *h, a, g)
+        for h, a in product(HEADS, ACTIVATIONS)
+        for g in range(1, Case("albert", *h, a).layers + 1)
+    ),
+    *(Case("albert", 12, 26, a, 2, 2) for a in ACTIVATIONS),
+    *(Case("bert", *h, a) for h, a in product(HEADS, ACTIVATIONS)),
+]
+
+
+def theirs(case: Case, seed: int = 0) -> transformers.PreTrainedModel:
+    """transformers' model with random weights, biases and LayerNorms too, or a mixed-up name would not
+    show.
+    """
+    torch.manual_seed(seed)
+    shape = {
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": POSITIONS,
+        "hidden_size": case.heads * case.head_dim,
+        "num_attention_heads": case.heads,
+        "num_hidden_layers": case.layers,
+        "intermediate_size": 272,
+        "hidden_act": case.activation,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    if case.architecture == "albert":
+        groups = {"num_hidden_groups": case.groups, "inner_group_num": case.inner}
+        model = transformers.AlbertForPreTraining(transformers.AlbertConfig(**shape, **groups))
+    else:
+        model = transformers.BertForPreTraining(transformers.BertConfig(**shape))
+    scale = shape["hidden_size"] ** -0.5
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.6 * scale)
+        else:
+            torch.nn.init.normal_(parameter, mean=1.0 if "orm.weight" in name else 0.0, std=0.2)
+    return model.eval()  # its SOP head drops out in training, as the published one did not
+
+
+def ours(model: transformers.PreTrainedModel) -> PretrainingModel:
+    """The same model here, by way of its files."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        loaded, report = load_model(Path(folder))
+    assert not (report.new or report.unused or report.wrong_shape)
+    return loaded
+
+
+def batch_of(lengths: tuple[int, ...], seed: int = 1) -> Batch:
+    """Random tokens, a first and a second segment, 15% of the positions masked, sentence-order labels."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = [torch.randint(1, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+    types = [[0] * (n - n // 3) + [1] * (n // 3) for n in lengths]
+    batch = pack(rows, types)
+    n = max(1, batch.tokens * 15 // 100)
+    return replace(
+        batch,
+        masked_index=torch.randperm(batch.tokens, generator=generator)[:n].sort().values,
+        masked_labels=torch.randint(0, VOCABULARY, (n,), generator=generator),
+        sop_labels=torch.randint(0, 2, (len(lengths),), generator=generator),
+    )
+
+
+def their_numbers(model: transformers.PreTrainedModel, batch: Batch) -> dict[str, Tensor]:
+    """States, logits, losses and gradients; of packed tokens alone, as ours are."""
+    lengths = batch.cu_seqlens.diff().tolist()
+    inside = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]  # [S, L]
+
+    def padded(values: Tensor, fill: int = 0) -> Tensor:
+        return torch.full(inside.shape, fill).masked_scatter(inside, values)
+
+    labels = torch.full((batch.tokens,), -100)
+    labels[batch.masked_index] = batch.masked_labels
+    order = "sentence_order_label" if hasattr(model, "sop_classifier") else "next_sentence_label"
+    inputs = {
+        "input_ids": padded(batch.input_ids),
+        "attention_mask": inside.long(),
+        "token_type_ids": padded(batch.token_type_ids),
+    }
+    # what padded positions hold is nobody's business
+    inputs["input_ids"][~inside] = 7
+    output = model(
+        **inputs, labels=padded(labels, -100), **{order: batch.sop_labels}, output_hidden_states=True
+    )
+    model.zero_grad()
+    output.loss.backward()
+    sop = output.sop_logits if hasattr(output, "sop_logits") else output.seq_relationship_logits
+    numbers = {f"hidden {n}": state[inside] for n, state in enumerate(output.hidden_states)}
+    with torch.no_grad():
+        pooled = model.base_model(**inputs).pooler_output
+    numbers |= {"pooled": pooled, "mlm logits": output.prediction_logits[inside], "sop logits": sop}
+    flat = torch.nn.functional.cross_entropy(numbers["mlm logits"].float(), labels)
+    numbers |= {"loss": output.loss, "mlm loss": flat}
+    for name, parameter in model.named_parameters():
+        if "decoder" not in name:
+            numbers[f"gradient {name}"] = parameter.grad
+    return {name: value.detach().clone() for name, value in numbers.items()}
+
+
+def our_numbers(model: PretrainingModel, batch: Batch) -> dict[str, Tensor]:
+    """The same of ours, under transformers' names."""
+    model.zero_grad()
+    output = model(batch)
+    output.loss.backward()
+    with torch.no_grad():
+        states = model.encoder.hidden_states(batch)
+        numbers = {f"hidden {n}": state for n, state in enumerate(states)}
+        numbers |= {"pooled": model.encoder.pool(states[-1], batch.cu_seqlens)}
+        numbers |= {
+            "mlm logits": model.mlm_logits(states[-1]),
+            "sop logits": model.sop_logits(states[-1], batch),
+        }
+        assert torch.equal(model.encoder(batch), states[-1])
+    numbers |= {"loss": output.loss, "mlm loss": output.mlm_loss}
+    naming = Naming(model.config, model.config.file_format)
+    for name, parameter in model.named_parameters():
+        parts = naming.of(name)
+        for part, gradient in zip(parts, parameter.grad.chunk(len(parts)), strict=True):
+            numbers[f"gradient {part}"] = gradient
+    return {name: value.detach().clone() for name, value in numbers.items()}
+
+
+def differences(got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[str, float]:
+    """Largest absolute difference of each, over the largest value where that is above 1."""
+    assert set(got) == set(want), set(got) ^ set(want)
+    result = {}
+    for name, value in want.items():
+        scale = max(1.0, value.abs().max().item())
+        result[name] = (got[name].double() - value.double()).abs().max().item() / scale
+    return result
+
+
+def kind(name: str) -> str:
+    return name.split()[0] if name.startswith(("hidden", "gradient")) else name
+
+
+def main() -> int:
+    worst: dict[str, tuple[float, str]] = {}
+    comparisons = 0
+    for case in GRID:
+        oracle = theirs(case)
+        model = ours(oracle)
+        for title, lengths in LENGTHS.items():
+            batch = batch_of(lengths)
+            for name, value in differences(our_numbers(model, batch), their_numbers(oracle, batch)).items():
+                comparisons += 1
+                worst[kind(name)] = max(worst.get(kind(name), (0.0, "")), (value, f"{case}, {title}: {name}"))
+    print(f"{len(GRID)} models, {len(GRID) * len(LENGTHS)} batches, {comparisons:,} tensors compared in fp32")
+    for name, (value, where) in worst.items():
+        print(f"{name:<12} worst difference {value:.2e}  ({where})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
