@@ -14,11 +14,13 @@ import numpy as np
 import torch
 
 from albert.batch import IGNORED, Batch
-from albert.batching import Instances, collate
+from albert.batching import Instances, pack_batches
 from albert.heads import PretrainingModel
-from data.instances import tokenize_document
-from data.masking import MaskRule, MaskVocabulary
+from data.instances import build_instances, tokenize_documents
+from data.masking import MaskRule
+from data.objectives import find_objective
 from data.records import InputError
+from data.shards import mask_vocabulary
 from data.tokenization import Tokenizer
 
 # whole words, 15% of the tokens, whatever n-grams the corpus is trained with
@@ -111,24 +113,30 @@ def probe_sentences(
 def _masked(
     tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], longest: int, first: int
 ) -> Batch | None:
-    rows = []
-    for number, words in enumerate(sentences, first):
-        document = tokenize_document(f"{number:016x}", [words], tokenizer, longest)
-        if len(document.input_ids):
-            rows.append((number, document.input_ids[:longest], document.word_starts[:longest]))
-    if not rows:
+    """A masked batch of the sentences, each by itself, a long one in parts; None without a token."""
+    words = [word for sentence in sentences for word in (*sentence, "\n")]
+    documents = tokenize_documents(
+        [f"{number:016x}" for number in range(first, first + len(sentences))],
+        "".join(words),
+        np.array([len(word) for word in words], dtype=np.int64),
+        np.ones(len(sentences), dtype=np.int64),
+        tokenizer,
+        longest - 1,
+    )
+    made = build_instances(
+        documents, tokenizer, find_objective("albert"), max_seq_length=longest + 2, sop=False
+    )
+    if not len(made):
         return None
-    edge = np.array([True])
     instances = Instances(
-        instance_ids=np.array([number for number, _, _ in rows], dtype=np.uint64),
-        doc_keys=np.array([number for number, _, _ in rows], dtype=np.uint64),
-        input_ids=np.concatenate([[tokenizer.cls_id, *ids, tokenizer.sep_id] for _, ids, _ in rows]),
-        offsets=np.cumsum([0, *(len(ids) + 2 for _, ids, _ in rows)]),
-        segment_b_start=np.zeros(len(rows), dtype=np.int64),
-        word_starts=np.concatenate([np.concatenate([edge, starts, edge]) for _, _, starts in rows]),
-        sop_labels=np.full(len(rows), IGNORED),
+        instance_ids=made.instance_ids,
+        doc_keys=documents.keys[made.documents],
+        input_ids=made.input_ids,
+        offsets=made.cu_seqlens,
+        segment_b_start=made.segment_b_start,
+        word_starts=made.word_starts,
+        sop_labels=np.full(len(made), IGNORED),
         static=None,
     )
-    special = np.array([tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id])
-    vocabulary = MaskVocabulary(tokenizer.mask_id, special, tokenizer.replacement_ids())
-    return collate(instances, np.arange(len(rows)), vocabulary, PROBE_RULE, seed=0, epoch=0)
+    rows, vocabulary = np.arange(len(made)), mask_vocabulary(tokenizer)
+    return next(pack_batches(instances, [rows], vocabulary, PROBE_RULE, seed=0, epoch=0))

@@ -91,7 +91,7 @@ def _inspect(options: argparse.Namespace) -> int:
 
 def _probe(checkpoint, text: str) -> None:
     # jieba is needed for this alone
-    from data.segmentation import split_words
+    from data.segmentation import Segmenter
 
     tokenizer = load_tokenizer(find_tokenizer(str(checkpoint.source.folder)))
     try:
@@ -100,7 +100,8 @@ def _probe(checkpoint, text: str) -> None:
         raise InputError(f"--probe {text} is not UTF-8 text") from None
     except (OSError, ValueError):
         content = text  # no file's name
-    sentences = [split_words(sentence) for line in content.split("\n") for sentence in split_sentences(line)]
+    segmenter = Segmenter()
+    sentences = [segmenter.split(sentence) for sentence in split_sentences(content)]
     result = probe_sentences(checkpoint.build(), tokenizer, sentences)
     print(result.describe())
     if warning := result.warning():
