@@ -72,6 +72,30 @@ def refused(done, message, *unwritten):
         assert not Path(path).exists()
 
 
+def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file):
+    (tmp_path / "guard.tsv").write_text("text\n没有一篇文档里会有这样的一句话的\n", encoding="utf-8")
+    recipe = tmp_path / "tea.yaml"
+    recipe.write_text(
+        f"corpus: 茶\nsources: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\nsop: off\n"
+        "guard: {files: [guard.tsv]}\ndiscover_words: 20\nworkers: 1\n",
+        encoding="utf-8",
+    )
+    workspace = tmp_path / "w"
+    arguments = ("refresh_corpus", "--recipe", recipe, "--workspace", workspace)
+    done = run(*arguments, "--dry-run")
+    assert done.returncode == 0 and "茶 is new: 1 source(s) would be read" in done.stdout, done.stderr
+    assert not workspace.exists()
+    done = run(*arguments)
+    assert done.returncode == 0 and "茶 version 1" in done.stdout and "off (as asked)" in done.stdout
+    assert (workspace / "lexicons/茶/version-1.tsv").is_file()
+    done = run(*arguments, "--dry-run")
+    assert "nothing would change: 茶 version 1 stands" in done.stdout
+    done = run(*arguments, "--dry-run", "--seed", 5)
+    assert "the recipe of 茶 changed" in done.stdout
+    recipe.write_text("corpus: 茶\nmask: 1\n", encoding="utf-8")
+    refused(run(*arguments), "unknown mask, known are corpus")
+
+
 def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
     (tmp_path / "empty").mkdir()
     no_mask = tmp_path / "vocab.txt"
