@@ -72,7 +72,8 @@ def _list_values(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
 
 def _to_instances(table: pa.Table) -> Instances:
     input_ids, offsets = _list_values(table["input_ids"])
-    word_starts, _ = _list_values(table["word_starts"])
+    flags = table["word_starts"].combine_chunks().buffers()[2]
+    word_starts = np.frombuffer(flags, np.uint8, len(input_ids)) == ord("1")
     sop = table["sop_label"].cast(pa.int64()).fill_null(IGNORED).to_numpy()
     static = None
     if _STATIC_COLUMNS[0] in table.column_names:
@@ -179,14 +180,12 @@ def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generat
     """Rows grouped into batches of at most `batch_tokens` tokens and of like length, in random order."""
     noise = rng.uniform(0, 8, len(lengths))
     order = np.argsort(lengths + noise, kind="stable")
-    batches, begin, total = [], 0, 0
-    for end, row in enumerate(order.tolist()):
-        if total + lengths[row] > batch_tokens and end > begin:
-            batches.append(order[begin:end])
-            begin, total = end, 0
-        total += int(lengths[row])
-    if begin < len(order):
-        batches.append(order[begin:])
+    ends = np.cumsum(lengths[order])
+    batches, begin, before = [], 0, 0
+    while begin < len(order):
+        end = max(int(np.searchsorted(ends, before + batch_tokens, side="right")), begin + 1)
+        batches.append(order[begin:end])
+        begin, before = end, int(ends[end - 1])
     return [batches[i] for i in rng.permutation(len(batches))]
 
 

@@ -78,7 +78,7 @@ _EMPTY_VIEWS = {
     "document_texts": "null::varchar as doc_id, null::varchar as source_uri, null::varchar as text, "
     "null::varchar[][] as words, null::bigint as word_count",
     "instances": "null::ubigint as instance_id, null::varchar as doc_id, null::usmallint[] as input_ids, "
-    "null::usmallint as segment_b_start, null::boolean[] as word_starts, null::utinyint as sop_label, "
+    "null::usmallint as segment_b_start, null::varchar as word_starts, null::utinyint as sop_label, "
     "null::usmallint[] as masked_positions, null::usmallint[] as masked_input_ids, null::usmallint[] as "
     "masked_labels",
 }

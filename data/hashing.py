@@ -7,6 +7,7 @@ from __future__ import annotations
 import numpy as np
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_EIGHT = np.uint64(8 * 0x9E3779B97F4A7C15 % 2**64)  # counters step by eight, so that streams fit between
 
 
 def salt(*numbers: int) -> np.uint64:
@@ -34,10 +35,8 @@ def mix(x: np.ndarray) -> np.ndarray:
 def random_bits(keys: np.ndarray, counters: np.ndarray, stream: int) -> np.ndarray:
     """64 bits for each (key, counter, stream); streams are 0..7."""
     bits = counters.astype(np.uint64)
-    bits *= np.uint64(8)
-    bits += np.uint64(stream)
-    bits *= GOLDEN
-    bits += keys
+    bits *= _EIGHT
+    bits += keys + np.uint64(stream * int(GOLDEN) % 2**64) if stream else keys
     return mix(bits)
 
 

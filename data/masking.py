@@ -20,7 +20,7 @@ from data.objectives import find_objective, length_probabilities
 
 _BLOCK_TOKENS = 1 << 16  # drawn at once: fits the cache, and a group's number fits 16 bits
 # groups with a key below this many times the rate nearly always hold the budget, and only they are sorted
-_ENOUGH = 2.5
+_ENOUGH = 2.0
 _PLACE, _FILL = 0, 1  # streams of random bits
 
 

@@ -236,8 +236,7 @@ class Statistics:
             """
             with tokens as (
                 select instance_id, input_ids, masked_positions,
-                    list_transform(list_filter(list_zip(range(len(input_ids)), word_starts),
-                        lambda x: x[2]), lambda x: x[1]) as starts
+                    list_filter(range(len(input_ids)), lambda i: word_starts[i + 1] = '1') as starts
                 from instances where corpus = ?),
             words as (
                 select unnest(list_zip(starts, list_append(starts[2:], len(input_ids)))) as bounds,
