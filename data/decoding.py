@@ -21,7 +21,8 @@ _MARKS = [
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 ]
-_WITHOUT_MARK = ("gb18030", "big5", "utf-16-le", "utf-16-be")  # told apart by what they make of the text
+# told apart by what they make of the text
+_WITHOUT_MARK = ("gb18030", "big5", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 REPLACEMENT = "\ufffd"
 _MOST_BROKEN = 0.2  # share of replaced characters up to which a text is damaged UTF-8 rather than no text
 _MOST_CONTROL = 0.05  # share of control characters up to which something is text
@@ -48,7 +49,9 @@ def _decode_sample(sample: bytes, encoding: str, *, whole: bool) -> str | None:
 
 def _everyday_share(text: str) -> float:
     foreign = [c for c in text if not c.isascii()]
-    return sum(c in COMMON or c in "，。！？；：、“”‘’（）《》…—　" for c in foreign) / max(len(foreign), 1)
+    everyday = sum(c in COMMON or c in "，。！？；：、“”‘’（）《》…—　" for c in foreign)
+    # every other character of UTF-32 read as UTF-16 is NUL
+    return everyday / max(len(foreign) + text.count("\0"), 1)
 
 
 _control = re.compile("[\x01-\x08\x0e-\x1f]")

@@ -213,8 +213,8 @@ def test_encodings_are_found_out(tmp_path, encoding):
     assert texts(path) == [text]
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_utf16_is_known_without_its_mark(tmp_path, encoding):
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_utf16_and_utf32_are_known_without_their_mark(tmp_path, encoding):
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(
         "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in (FIRST, SECOND)).encode(encoding)
