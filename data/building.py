@@ -212,15 +212,16 @@ def _segment(rows: Sequence[dict], words_of: Segmenter) -> SegmentedDocuments:
     text = _text(rows)
     if "words" in rows[0]:
         words = [word for row in rows for sentence in row["words"] for word in (*sentence, "\n")]
+        lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
         sentences = [len(row["words"]) for row in rows]
     else:
-        words = words_of.split(text)
+        lengths = words_of.lengths(text)
         sentences = [len(row["sentences"]) for row in rows]
     return SegmentedDocuments(
         [row["doc_id"] for row in rows],
         [row["source_uri"] for row in rows],
         text,
-        np.fromiter(map(len, words), dtype=np.int64, count=len(words)),
+        lengths,
         np.array(sentences, dtype=np.int64),
     )
 

@@ -127,7 +127,8 @@ def attention_tiles(
     name, width = architecture(device), max(width, 32)
     if exact and name != "interpreter":
         block = 32 if width <= 64 else 16
-        return AttentionTiles(block, *(Launch(block, 4, 1),) * 3, None)
+        warps = {32: 4, 64: 8, 128: 8, 256: 16}[width]
+        return AttentionTiles(block, *(Launch(block, w, 1) for w in (4, warps, 4)), None)
     tile = _TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
     return _ATTENTION[name][width, tile, dropout]
 
@@ -150,6 +151,5 @@ def loss_tiles(device: torch.device, width: int, exact: bool = False) -> LossTil
     """Tiles of the MLM loss for states up to 256 wide; `exact` as of `attention_tiles`."""
     name = architecture(device)
     if exact and name != "interpreter":
-        block = 32 if width <= 128 else 16
-        return LossTiles(*(LossLaunch(block, 4, 1, block),) * 3)
+        return LossTiles(*(LossLaunch(16, 4, 1, 16),) * 3)
     return _LOSS[name][128 if width <= 128 else 256]

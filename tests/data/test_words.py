@@ -74,6 +74,16 @@ def test_words_are_jiebas_where_a_pattern_repeats(character, count, tail):
     assert SEGMENTER.split(text) == jieba.lcut(text)
 
 
+@given(st.text(alphabet=sorted(set("".join(sample_sentences()[:200]))), max_size=30))
+def test_words_of_characters_thrown_together_are_jiebas(text):
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+
+
+def test_nearly_equal_ways_are_told_apart_as_jieba_does():
+    # two ways that differ by 1.5e-7 in log probability
+    assert SEGMENTER.split("常在较陡峭的") == jieba.lcut("常在较陡峭的") == ["常", "在", "较", "陡峭", "的"]
+
+
 def test_a_users_words_are_found_as_jieba_finds_them(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("语言模型 100 n\n炒青法\n茶A级\nv2.x 50\n冻顶乌龙 3\n", encoding="utf-8")
