@@ -71,8 +71,8 @@ def vocabulary_file(tokenizer: WordPieceTokenizer, tmp_path_factory: pytest.Temp
     return folder / "vocab.txt"
 
 
-def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: object) -> Path:
-    """Save a random model that trains in seconds, with its tokenizer; returns the folder."""
+def small_model(tokenizer: WordPieceTokenizer, **changes: object) -> PretrainingModel:
+    """A random model that trains in seconds."""
     torch.manual_seed(0)
     shape = {
         "vocab_size": tokenizer.vocab_size,
@@ -82,5 +82,10 @@ def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: obj
         "num_attention_heads": 2,
         "intermediate_size": 128,
     }
-    save_model(PretrainingModel(AlbertConfig(**{**shape, **changes})), folder, tokenizer)
+    return PretrainingModel(AlbertConfig(**{**shape, **changes}))
+
+
+def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: object) -> Path:
+    """Save a `small_model` with its tokenizer; returns the folder."""
+    save_model(small_model(tokenizer, **changes), folder, tokenizer)
     return folder

@@ -169,6 +169,20 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(settings):
         assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_going_on_with_dropout_ends_with_the_weights_of_a_straight_run(settings, tmp_path, tokenizer):
+    shape = {"num_hidden_layers": 2, "max_position_embeddings": 128}
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    save_small_model(tmp_path / "dropping", tokenizer, **shape, **dropout)
+    with_dropout = replace(settings, init=str(tmp_path / "dropping"))
+    straight = weights(pretrain(with_dropout))
+    newest, _ = list_checkpoints(settings.run_folder)
+    shutil.rmtree(newest)
+    again = pretrain(with_dropout)
+    assert again.resumed_from == 8
+    for before, after in zip(straight, weights(again), strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_other_settings_under_the_same_name_are_refused(settings):
     pretrain(settings)
     with pytest.raises(ConfigError, match="begun with other settings .batch_tokens 512 -> 256"):
