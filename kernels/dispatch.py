@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -83,6 +84,14 @@ def use_triton(x: Tensor) -> bool:
             "call kernels.use('auto'), or set TRITON_INTERPRET=1 before the first import"
         )
     return True
+
+
+_ANYWHERE = nullcontext()
+
+
+def on_device(x: Tensor) -> AbstractContextManager:
+    """Makes the GPU of `x` the current one, which is where Triton launches; does nothing for a CPU."""
+    return torch.cuda.device_of(x) if x.is_cuda else _ANYWHERE
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
