@@ -23,7 +23,7 @@ from albert.pretraining import PretrainSettings, check_start, pretrain
 from albert.trainer_state import list_checkpoints
 from data.records import InputError
 from data.refresh import RefreshSettings, refresh
-from tests.conftest import save_small_model
+from tests.conftest import copy_tensorflow_checkpoint, put_into_hub_cache, save_small_model
 
 
 @pytest.fixture(scope="module")
@@ -270,17 +270,7 @@ def test_a_preset_can_be_unshared_too(settings):
 
 
 def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samples, tmp_path, monkeypatch):
-    folder = tmp_path / "google"
-    shutil.copytree(Path(__file__).parent / "tensorflow" / "google", folder)
-    special = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *"的一茶是有在叶水，。、不时和要中上大人后热香色杯",
-    ]
-    (folder / "vocab_chinese.txt").write_text("\n".join(special[:31]) + "\n", encoding="utf-8")
+    folder = copy_tensorflow_checkpoint("google", tmp_path / "google")
     refresh(
         RefreshSettings(
             corpus="t",
@@ -296,10 +286,7 @@ def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samp
     first = pretrain(replace(known, init=str(folder), run_folder=tmp_path / "a"))
     assert first.probe is not None and not any("newly" in notice for notice in first.notices)
 
-    snapshot = tmp_path / "cache" / "models--org--tea" / "snapshots" / ("0" * 40)
-    shutil.copytree(first.checkpoint, snapshot)
-    (tmp_path / "cache" / "models--org--tea" / "refs").mkdir()
-    (tmp_path / "cache" / "models--org--tea" / "refs" / "main").write_text("0" * 40)
+    put_into_hub_cache(tmp_path / "cache", first.checkpoint, "org/tea")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     second = pretrain(replace(known, init="hf:org/tea", run_folder=tmp_path / "b"))
