@@ -297,8 +297,8 @@ def _packed_gradients(ctx, dout, _lse):
 _packed.register_autograd(_packed_gradients, setup_context=_save)
 
 
-def _checked(x: Tensor, cu_seqlens: Tensor, dropout_p: float, seed: int | Tensor) -> Tensor | None:
-    """The seed as the kernels read it."""
+def _checked_seed(x: Tensor, dropout_p: float, seed: int | Tensor) -> Tensor | None:
+    """The seed as the kernels read it, None without dropout. Raises KernelError for what they cannot do."""
     if x.shape[-1] > MAX_HEAD_DIM:
         raise KernelError(f"heads of {x.shape[-1]} numbers: the attention kernel takes up to {MAX_HEAD_DIM}")
     if not 0 <= dropout_p < 1:
@@ -333,7 +333,7 @@ def attention(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
         )
     T, _N, D = q.shape
-    seed = _checked(q, cu_seqlens, dropout_p, seed)
+    seed = _checked_seed(q, dropout_p, seed)
     if schedule is None:
         schedule = attention_schedule(q, cu_seqlens, max_seqlen, D)
     q, k, v = autocast(q), autocast(k), autocast(v)
@@ -360,7 +360,7 @@ def attention_packed(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
         )
     T, _three, _N, D = qkv.shape
-    seed = _checked(qkv, cu_seqlens, dropout_p, seed)
+    seed = _checked_seed(qkv, dropout_p, seed)
     if schedule is None:
         schedule = attention_schedule(qkv, cu_seqlens, max_seqlen, D)
     qkv = autocast(qkv)

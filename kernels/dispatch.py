@@ -16,6 +16,7 @@ from torch import Tensor
 
 Choice = Literal["triton", "torch", "auto"]
 CHOICES = ("triton", "torch", "auto")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # that the kernels take
 
 
 class KernelError(RuntimeError):
@@ -64,13 +65,8 @@ def use(choice: Choice) -> None:
     _choice = choice
 
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
 def use_triton(x: Tensor) -> bool:
-    """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it was asked for and
-    cannot.
-    """
+    """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it was told to and cannot."""
     if _choice != "triton":
         return _choice == "auto" and x.is_cuda and has_triton and x.dtype in DTYPES
     if x.dtype not in DTYPES:

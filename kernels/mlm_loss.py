@@ -127,8 +127,17 @@ def _(dloss, states, weight, bias, labels, lse, z_loss):
     return states.new_empty(states.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
-def _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, z_loss) -> None:
-    """Logits of CHUNK rows at a time."""
+def _forward_in_chunks(
+    loss: Tensor,
+    predicted: Tensor,
+    lse: Tensor,
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    z_loss: float,
+) -> None:
+    """Write loss, predicted and lse, with the logits of CHUNK rows at a time."""
     for start in range(0, states.shape[0], CHUNK):
         at = slice(start, start + CHUNK)
         logits = (states[at] @ weight.t()).float() + bias.float()
@@ -138,7 +147,18 @@ def _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, z_los
         loss[at] = (lse[at] - target + z_loss * lse[at].square()).where(counted, 0.0)
 
 
-def _backward_in_chunks(dweight, dbias, dloss, states, weight, bias, labels, lse, z_loss) -> Tensor:
+def _backward_in_chunks(
+    dweight: Tensor,
+    dbias: Tensor,
+    dloss: Tensor,
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    lse: Tensor,
+    z_loss: float,
+) -> Tensor:
+    """Write dweight and dbias as `_forward_in_chunks` does; returns the gradient of the states."""
     dstates = torch.empty_like(states)
     dweight.zero_()
     dbias.zero_()
