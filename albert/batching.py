@@ -163,6 +163,7 @@ def _pack(
     first, first_mask = 0, 0
     for end, mask_end in zip(ends.tolist(), mask_ends.tolist(), strict=True):
         begin, stop = int(cu_seqlens[first]), int(cu_seqlens[end])
+        orders = sop_labels[first:end]
         yield Batch(
             input_ids=torch.from_numpy(input_ids[begin:stop]),
             token_type_ids=torch.from_numpy(token_types[begin:stop]),
@@ -171,7 +172,7 @@ def _pack(
             max_seqlen=int(lengths[first:end].max()),
             masked_index=torch.from_numpy(masks.positions[first_mask:mask_end] - begin),
             masked_labels=torch.from_numpy(masked_labels[first_mask:mask_end]),
-            sop_labels=torch.from_numpy(sop_labels[first:end]),
+            sop_labels=torch.from_numpy(orders) if (orders != IGNORED).any() else None,
         )
         first, first_mask = end, mask_end
 

@@ -25,7 +25,7 @@ class PretrainingOutput:
 
     loss: Tensor  # mlm_loss + sop_loss, what is minimised
     mlm_loss: Tensor
-    sop_loss: Tensor | None  # None when no sequence has an order
+    sop_loss: Tensor | None  # None when the batch has no order labels; 0 when it ignores all of them
     mlm_correct: Tensor
     mlm_count: int
     sop_correct: Tensor | None
@@ -74,12 +74,14 @@ class PretrainingModel(nn.Module):
         )
         mlm_loss = losses.mean()
         correct = (predicted == batch.masked_labels).sum()
-        if batch.sop_labels is None or bool((batch.sop_labels == IGNORED).all()):
+        if batch.sop_labels is None:
             return PretrainingOutput(mlm_loss, mlm_loss, None, correct, len(losses), None, None)
         sop_logits = self.sop_logits(hidden, batch)
-        sop_loss = F.cross_entropy(sop_logits, batch.sop_labels, ignore_index=IGNORED)
-        sop_correct = (sop_logits.argmax(-1) == batch.sop_labels).sum()
         sop_count = (batch.sop_labels != IGNORED).sum()
+        sop_losses = F.cross_entropy(sop_logits, batch.sop_labels, ignore_index=IGNORED, reduction="sum")
+        # nothing here asks the device for a number, so that a CUDA graph can hold it
+        sop_loss = sop_losses / sop_count.clamp_min(1)
+        sop_correct = (sop_logits.argmax(-1) == batch.sop_labels).sum()
         return PretrainingOutput(
             mlm_loss + sop_loss, mlm_loss, sop_loss, correct, len(losses), sop_correct, sop_count
         )

@@ -196,11 +196,10 @@ def pretrain(
     )
     settings.run_folder.mkdir(parents=True, exist_ok=True)
     _check_same_run(settings)
-    model, optimizer, state, resumed_notices = _start_or_resume(settings, model, rate)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, optimizer, state, resumed_notices = _start_or_resume(settings, model, rate, device)
     notices += resumed_notices
     resumed_from = state.step
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model.to(device)
     model.encoder.activation_checkpointing = settings.activation_checkpointing
     warmup = round(settings.steps * settings.warmup_share)
     batches = stream.training_batches(state.cursor)
@@ -346,19 +345,20 @@ def _check_same_run(settings: PretrainSettings) -> None:
 
 
 def _start_or_resume(
-    settings: PretrainSettings, model: PretrainingModel, rate: float
+    settings: PretrainSettings, model: PretrainingModel, rate: float, device: torch.device
 ) -> tuple[PretrainingModel, torch.optim.Optimizer, TrainerState, list[str]]:
-    optimizer = adamw(model, rate, settings.weight_decay)
+    """The model on its device, and what trains it: as the newest whole checkpoint has them, or new."""
     notices = []
+    torch.manual_seed(settings.seed)  # of every device's generator, whichever of them a checkpoint holds
     if settings.resume == "auto":
         for folder in list_checkpoints(settings.run_folder):
             if is_whole(folder):
                 model, _ = new_model(str(folder), model.config.vocab_size, seed=settings.seed)
-                optimizer = adamw(model, rate, settings.weight_decay)
+                # before its optimiser, whose state is loaded to where the parameters are
+                optimizer = adamw(model.to(device), rate, settings.weight_decay)
                 return model, optimizer, load_trainer_state(folder, optimizer), notices
             notices.append(f"{folder.name} is damaged: going on from the one before it")
-    torch.manual_seed(settings.seed)
-    return model, optimizer, TrainerState(), notices
+    return model, adamw(model.to(device), rate, settings.weight_decay), TrainerState(), notices
 
 
 @contextmanager

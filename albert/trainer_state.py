@@ -21,6 +21,7 @@ from albert.heads import PretrainingModel
 from data.files import sha256, sync, write_text
 
 STATE_FILE, TENSORS_FILE, MANIFEST_FILE = "trainer_state.json", "trainer_state.safetensors", "manifest.json"
+_CPU_GENERATOR, _CUDA_GENERATOR = "rng", "rng_cuda"
 
 
 @dataclass
@@ -53,6 +54,25 @@ def is_whole(folder: Path) -> bool:
         return False
 
 
+def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
+    return optimizer.param_groups[0]["params"][0].device
+
+
+def generator_states(device: torch.device) -> dict[str, torch.Tensor]:
+    """The random-number state training on `device` draws from: on a GPU, dropout draws from the GPU's own."""
+    states = {_CPU_GENERATOR: torch.get_rng_state()}
+    if device.type == "cuda":
+        states[_CUDA_GENERATOR] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def restore_generators(states: dict[str, torch.Tensor], device: torch.device) -> None:
+    """Put `generator_states` back: the GPU's on a GPU alone, and where it was saved."""
+    torch.set_rng_state(states[_CPU_GENERATOR])
+    if device.type == "cuda" and _CUDA_GENERATOR in states:
+        torch.cuda.set_rng_state(states[_CUDA_GENERATOR], device)
+
+
 def save_checkpoint(
     run_folder: Path,
     model: PretrainingModel,
@@ -65,7 +85,7 @@ def save_checkpoint(
     temporary = run_folder / f"writing-{state.step}"
     shutil.rmtree(temporary, ignore_errors=True)
     save_model(model, temporary, tokenizer_folder)
-    tensors = {"rng": torch.get_rng_state()}
+    tensors = generator_states(_device_of(optimizer))
     for number, values in optimizer.state_dict()["state"].items():
         tensors.update({f"{number}.{name}": value.detach().cpu() for name, value in values.items()})
     save_file(tensors, temporary / TENSORS_FILE)
@@ -81,9 +101,14 @@ def save_checkpoint(
 
 
 def load_trainer_state(folder: Path, optimizer: torch.optim.Optimizer) -> TrainerState:
-    """Put optimiser and random-number state back as they were; returns where the run stood."""
+    """Put optimiser and random-number state back as they were; returns where the run stood.
+
+    The model that `optimizer` trains must be on its device already: the state goes to where the parameters
+    are.
+    """
     tensors = load_file(folder / TENSORS_FILE)
-    torch.set_rng_state(tensors.pop("rng"))
+    states = {name: tensors.pop(name) for name in (_CPU_GENERATOR, _CUDA_GENERATOR) if name in tensors}
+    restore_generators(states, _device_of(optimizer))
     values: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         number, _, key = name.partition(".")

@@ -165,7 +165,7 @@ def reading_speed(workspace: Path) -> dict[str, float]:
         instances = tokens = 0
         began = time.perf_counter()
         for batch, cursor in stream.training_batches():
-            instances += len(batch.sop_labels)
+            instances += batch.sequences
             tokens += len(batch.input_ids)
             if cursor.epoch:
                 break

@@ -2,8 +2,9 @@
 
     python -m benchmarks.gpu [--minutes 7] [--only WORD] [--dry-run] [--smoke]
 
-Needs torch, triton and this repository; rivals that are installed (transformers, flash-attn, Liger-Kernel)
-take part, the others are named as absent. Correctness first: nothing is timed where a result is wrong. Writes
+Needs torch, triton and this repository; whole training steps need what `albert` imports, and are named as
+skipped without. Rivals that are installed (transformers, flash-attn, Liger-Kernel) take part, the others are
+named as absent. Correctness first: nothing is timed where a result is wrong. Writes
 benchmarks/results/gpu.json and gpu.md. `--dry-run` lists the work; `--smoke` runs all of it once on a CPU at
 a small size, without the kernels, to try the benchmark itself, and writes nothing. Exit status: 0 all is
 right, 1 a result is wrong, 2 there is no GPU.
@@ -89,6 +90,8 @@ def machine() -> dict[str, object]:
 
 
 def describe(case: Case) -> str:
+    if case.skipped:
+        return f"{case.name:52} skipped: {case.skipped}"
     return f"{case.name:52} {case.flops / 1e9:10.1f} GFLOP {case.bytes / 1e6:9.1f} MB"
 
 
@@ -111,8 +114,8 @@ def run_on_gpu(minutes: float, only: str) -> int:
             if any(line.split("(")[0] == case.name.split()[0] for line in wrong):
                 continue
             results.append(measure(case, deadline=start + 60 * minutes))
-            timings = results[-1].timings
-            print(case.name, {name: round(t.milliseconds, 3) for name, t in timings.items()}, flush=True)
+            timings = {name: round(t.milliseconds, 3) for name, t in results[-1].timings.items()}
+            print(case.name, timings or f"skipped: {results[-1].absent}", flush=True)
             torch.cuda.empty_cache()
             torch._dynamo.reset()
     kernels.use("auto")

@@ -17,7 +17,8 @@ class Case:
     """One piece of work: who does it, and the least it takes.
 
     `runners` are made when the case is run, so that only one case's tensors live at a time; a runner that is
-    a text says why it is not there. `flops` and `bytes` are of the work itself, not of any implementation.
+    a text says why it is not there, and `skipped` why none is. `flops` and `bytes` are of the work itself,
+    not of any implementation.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Case:
     flops: float = 0.0
     bytes: float = 0.0
     tokens: int = 0
+    skipped: str = ""
 
 
 @dataclass
@@ -78,6 +80,9 @@ def time_run(run: Run, seconds: float = 0.15) -> Timing:
 def measure(case: Case, deadline: float) -> Result:
     """Every runner of a case, one after the other; what fails or comes too late says so."""
     result = Result(case.name, flops=case.flops, bytes=case.bytes, tokens=case.tokens)
+    if case.skipped:
+        result.absent["jixu"] = case.skipped
+        return result
     for name, run in case.runners().items():
         if isinstance(run, str):
             result.absent[name] = run

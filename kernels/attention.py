@@ -17,7 +17,7 @@ from kernels.attention_kernels import (
     attention_bwd_queries_kernel,
     attention_fwd_kernel,
 )
-from kernels.dispatch import KernelError, autocast, compute_dtype, triton, use_triton
+from kernels.dispatch import KernelError, autocast, compute_dtype, on_device, triton, use_triton
 from kernels.tuning import AttentionTiles, attention_tiles
 
 MAX_HEAD_DIM = 256
@@ -135,10 +135,12 @@ def _forward(
     lse = torch.empty(N, T, dtype=torch.float32, device=q.device)
     tiles = _tiles(q, max_seqlen, dropout_p)
     if T:
-        attention_fwd_kernel[(schedule.shape[0] * N,)](
-            out, lse, q, k, v, cu_seqlens, schedule, seed, T, scale * math.log2(math.e),
-            **_constants(q, dropout_p), TILE=tiles.tile, BLOCK=tiles.forward.block, **tiles.forward.options,
-        )  # fmt: skip
+        with on_device(q):
+            attention_fwd_kernel[(schedule.shape[0] * N,)](
+                out, lse, q, k, v, cu_seqlens, schedule, seed, T, scale * math.log2(math.e),
+                **_constants(q, dropout_p), TILE=tiles.tile, BLOCK=tiles.forward.block,
+                **tiles.forward.options,
+            )  # fmt: skip
     return out, lse
 
 
@@ -170,15 +172,16 @@ def _backward(
     arguments = (q, k, v, out, dout.contiguous(), lse, cu_seqlens, schedule, seed, T, scale)
     constants = {**_constants(q, dropout_p), "TILE": tiles.tile}
     constants |= {"GRAD_TOKEN": dq.stride(0), "GRAD_HEAD": dq.stride(1)}
-    if not whole:
-        launch = tiles.queries
-        attention_bwd_queries_kernel[grid](
-            dq, delta, *arguments, **constants, BLOCK=launch.block, **launch.options
+    with on_device(q):
+        if not whole:
+            launch = tiles.queries
+            attention_bwd_queries_kernel[grid](
+                dq, delta, *arguments, **constants, BLOCK=launch.block, **launch.options
+            )
+        launch = tiles.whole if whole else tiles.keys
+        attention_bwd_keys_kernel[grid](
+            dq, dk, dv, delta, *arguments, **constants, BLOCK=launch.block, WHOLE=whole, **launch.options
         )
-    launch = tiles.whole if whole else tiles.keys
-    attention_bwd_keys_kernel[grid](
-        dq, dk, dv, delta, *arguments, **constants, BLOCK=launch.block, WHOLE=whole, **launch.options
-    )
 
 
 @torch.library.custom_op("jixu::attention", mutates_args=())
@@ -294,8 +297,8 @@ def _packed_gradients(ctx, dout, _lse):
 _packed.register_autograd(_packed_gradients, setup_context=_save)
 
 
-def _checked(x: Tensor, cu_seqlens: Tensor, dropout_p: float, seed: int | Tensor) -> Tensor | None:
-    """The seed as the kernels read it."""
+def _checked_seed(x: Tensor, dropout_p: float, seed: int | Tensor) -> Tensor | None:
+    """The seed as the kernels read it, None without dropout. Raises KernelError for what they cannot do."""
     if x.shape[-1] > MAX_HEAD_DIM:
         raise KernelError(f"heads of {x.shape[-1]} numbers: the attention kernel takes up to {MAX_HEAD_DIM}")
     if not 0 <= dropout_p < 1:
@@ -330,7 +333,7 @@ def attention(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
         )
     T, _N, D = q.shape
-    seed = _checked(q, cu_seqlens, dropout_p, seed)
+    seed = _checked_seed(q, dropout_p, seed)
     if schedule is None:
         schedule = attention_schedule(q, cu_seqlens, max_seqlen, D)
     q, k, v = autocast(q), autocast(k), autocast(v)
@@ -357,7 +360,7 @@ def attention_packed(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
         )
     T, _three, _N, D = qkv.shape
-    seed = _checked(qkv, cu_seqlens, dropout_p, seed)
+    seed = _checked_seed(qkv, dropout_p, seed)
     if schedule is None:
         schedule = attention_schedule(qkv, cu_seqlens, max_seqlen, D)
     qkv = autocast(qkv)

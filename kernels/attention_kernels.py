@@ -12,9 +12,7 @@ from kernels.dispatch import tl, triton
 
 
 @triton.jit
-def _load_rows(
-    ptr, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr
-):  # fmt: skip
+def _load_rows(ptr, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
     """Rows [R, BLOCK_D] of a head, zero outside of the sequence and past D."""
     d = tl.arange(0, BLOCK_D)
     inside = rows[:, None] < length
@@ -161,9 +159,8 @@ def attention_bwd_keys_kernel(
             delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
         else:
             delta = tl.load(delta_ptr + row_at + rows, mask=rows < length, other=0.0)
-        s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (
-            scale * 1.4426950408889634
-        )  # transposed: keys by queries
+        # transposed: keys by queries
+        s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (scale * 1.4426950408889634)
         p = tl.exp2(s - lse[None, :])
         if WHOLE:  # elsewhere keys past the end reach nothing that is stored
             p = tl.where(cols[:, None] < length, p, 0.0)

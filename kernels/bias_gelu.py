@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.dispatch import tl, triton, use_triton
+from kernels.dispatch import on_device, tl, triton, use_triton
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu")  # as configs name them: erf's, tanh's, relu
 _APPROXIMATION = {"gelu": "none", "gelu_new": "tanh"}
@@ -96,9 +96,10 @@ def _forward(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     y = torch.empty_like(x)
     rows, columns = _blocks(width)
     if R:
-        bias_gelu_fwd_kernel[(triton.cdiv(R, rows), triton.cdiv(width, columns))](
-            y, x, bias, R, F=width, ACTIVATION=activation, BLOCK_R=rows, BLOCK_F=columns, num_warps=4
-        )
+        with on_device(x):
+            bias_gelu_fwd_kernel[(triton.cdiv(R, rows), triton.cdiv(width, columns))](
+                y, x, bias, R, F=width, ACTIVATION=activation, BLOCK_R=rows, BLOCK_F=columns, num_warps=4
+            )
     return y
 
 
@@ -114,10 +115,11 @@ def _backward(dy: Tensor, x: Tensor, bias: Tensor, activation: str) -> tuple[Ten
     programs = min(_PROGRAMS, max(1, triton.cdiv(R, rows)))
     dx = torch.empty_like(x)
     dbias = torch.empty(programs, width, dtype=torch.float32, device=x.device)
-    bias_gelu_bwd_kernel[(programs, triton.cdiv(width, columns))](
-        dx, dbias, dy.contiguous(), x, bias, R,
-        F=width, ACTIVATION=activation, BLOCK_R=rows, BLOCK_F=columns, num_warps=4,
-    )  # fmt: skip
+    with on_device(x):
+        bias_gelu_bwd_kernel[(programs, triton.cdiv(width, columns))](
+            dx, dbias, dy.contiguous(), x, bias, R,
+            F=width, ACTIVATION=activation, BLOCK_R=rows, BLOCK_F=columns, num_warps=4,
+        )  # fmt: skip
     return dx, dbias.sum(0).to(bias.dtype)
 
 

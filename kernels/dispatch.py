@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 
 Choice = Literal["triton", "torch", "auto"]
 CHOICES = ("triton", "torch", "auto")
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # that the kernels take
 
 
 class KernelError(RuntimeError):
@@ -63,13 +65,8 @@ def use(choice: Choice) -> None:
     _choice = choice
 
 
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-
-
 def use_triton(x: Tensor) -> bool:
-    """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it was asked for and
-    cannot.
-    """
+    """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it was told to and cannot."""
     if _choice != "triton":
         return _choice == "auto" and x.is_cuda and has_triton and x.dtype in DTYPES
     if x.dtype not in DTYPES:
@@ -83,6 +80,14 @@ def use_triton(x: Tensor) -> bool:
             "call kernels.use('auto'), or set TRITON_INTERPRET=1 before the first import"
         )
     return True
+
+
+_ANYWHERE = nullcontext()
+
+
+def on_device(x: Tensor) -> AbstractContextManager:
+    """Makes the GPU of `x` the current one, which is where Triton launches; does nothing for a CPU."""
+    return torch.cuda.device_of(x) if x.is_cuda else _ANYWHERE
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

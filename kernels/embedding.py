@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, layer_norm, linear
 
-from kernels.dispatch import compute_dtype, triton, use_triton
+from kernels.dispatch import compute_dtype, on_device, triton, use_triton
 from kernels.embedding_kernels import (
     embed_norm_bwd_kernel,
     embed_norm_fwd_kernel,
@@ -91,9 +91,10 @@ def _normed(
     mean, rstd = (torch.empty(T, dtype=torch.float32, device=word.device) for _ in range(2))
     blocks = _row_blocks(W)
     if T:
-        embed_norm_fwd_kernel[(triton.cdiv(T, blocks["BLOCK_T"]),)](
-            y, mean, rstd, word, ids, *sums, *norm[:2], T, norm[2], **blocks
-        )
+        with on_device(word):
+            embed_norm_fwd_kernel[(triton.cdiv(T, blocks["BLOCK_T"]),)](
+                y, mean, rstd, word, ids, *sums, *norm[:2], T, norm[2], **blocks
+            )
     return y, mean, rstd
 
 
@@ -108,12 +109,13 @@ def _projected(
     if norm is not None:
         mean, rstd = (torch.empty(T, dtype=torch.float32, device=word.device) for _ in range(2))
     if T:
-        embed_project_fwd_kernel[(triton.cdiv(T, 64),)](
-            y, mean, rstd, word, ids, *(sums or (None,) * 4), *(norm[:2] if norm else (None, None)),
-            projection.to(dtype), bias, T, norm[2] if norm else 0.0, E=E, H=H, NORM=norm is not None,
-            PRECISION=_precision(dtype), BLOCK_T=64, BLOCK_E=max(16, triton.next_power_of_2(E)), BLOCK_H=64,
-            num_warps=4, num_stages=2,
-        )  # fmt: skip
+        with on_device(word):
+            embed_project_fwd_kernel[(triton.cdiv(T, 64),)](
+                y, mean, rstd, word, ids, *(sums or (None,) * 4), *(norm[:2] if norm else (None, None)),
+                projection.to(dtype), bias, T, norm[2] if norm else 0.0, E=E, H=H, NORM=norm is not None,
+                PRECISION=_precision(dtype), BLOCK_T=64, BLOCK_E=max(16, triton.next_power_of_2(E)),
+                BLOCK_H=64, num_warps=4, num_stages=2,
+            )  # fmt: skip
     return y, mean, rstd
 
 
@@ -133,13 +135,14 @@ def scatter_rows(x: Tensor, ids: Tensor, rows: int) -> Tensor:
     partial = torch.empty(slices, 2, W, dtype=torch.float32, device=x.device)
     width = min(128, max(16, triton.next_power_of_2(W)))
     grid = (slices, triton.cdiv(W, width))
-    scatter_slices_kernel[grid](
-        table, partial, x, ids, order, T, W=W, PRECISION=_precision(x.dtype), SLICE=SLICE, BLOCK_W=width,
-        num_warps=4,
-    )  # fmt: skip
-    scatter_runs_kernel[grid](
-        table, partial, ids, ends, T, W=W, SLICE=SLICE, BLOCK_C=16, BLOCK_W=width, num_warps=4
-    )
+    with on_device(x):
+        scatter_slices_kernel[grid](
+            table, partial, x, ids, order, T, W=W, PRECISION=_precision(x.dtype), SLICE=SLICE, BLOCK_W=width,
+            num_warps=4,
+        )  # fmt: skip
+        scatter_runs_kernel[grid](
+            table, partial, ids, ends, T, W=W, SLICE=SLICE, BLOCK_C=16, BLOCK_W=width, num_warps=4
+        )
     return table
 
 
@@ -236,9 +239,10 @@ def _norm_backward(
     programs = min(_PROGRAMS, max(1, triton.cdiv(T, blocks["BLOCK_T"])))
     dx = torch.empty_like(dy)
     dweight, dbias = (torch.empty(programs, W, dtype=torch.float32, device=dy.device) for _ in range(2))
-    embed_norm_bwd_kernel[(programs,)](
-        dx, dweight, dbias, dy, mean, rstd, word, ids, *sums, weight, T, **blocks
-    )
+    with on_device(word):
+        embed_norm_bwd_kernel[(programs,)](
+            dx, dweight, dbias, dy, mean, rstd, word, ids, *sums, weight, T, **blocks
+        )
     return dx, dweight.sum(0), dbias.sum(0)
 
 

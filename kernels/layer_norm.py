@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout, layer_norm
 
-from kernels.dispatch import KernelError, tl, triton, use_triton
+from kernels.dispatch import KernelError, on_device, tl, triton, use_triton
 
 _PROGRAMS = 512  # how many programs share the rows in the backward pass, each summing its own
 
@@ -127,9 +127,10 @@ def _forward(
     mean, rstd = (torch.empty(R, dtype=torch.float32, device=x.device) for _ in range(2))
     constants = _constants(H, dropout_p)
     if R:
-        add_layer_norm_fwd_kernel[(triton.cdiv(R, constants["BLOCK_R"]),)](
-            y, mean, rstd, x, residual, weight, bias, seed, R, eps, **constants
-        )
+        with on_device(x):
+            add_layer_norm_fwd_kernel[(triton.cdiv(R, constants["BLOCK_R"]),)](
+                y, mean, rstd, x, residual, weight, bias, seed, R, eps, **constants
+            )
     return y, mean, rstd
 
 
@@ -157,10 +158,11 @@ def _backward(
     ds = torch.empty_like(residual)
     dx = torch.empty(x.shape if dropout_p else (0, H), dtype=x.dtype, device=x.device)
     dweight, dbias = (torch.empty(programs, H, dtype=torch.float32, device=x.device) for _ in range(2))
-    add_layer_norm_bwd_kernel[(programs,)](
-        ds, dx if dropout_p else None, dweight, dbias, dy.contiguous(), x, residual, weight, mean, rstd, seed,
-        R, **constants,
-    )  # fmt: skip
+    with on_device(x):
+        add_layer_norm_bwd_kernel[(programs,)](
+            ds, dx if dropout_p else None, dweight, dbias, dy.contiguous(), x, residual, weight, mean, rstd,
+            seed, R, **constants,
+        )  # fmt: skip
     return ds, dx, dweight.sum(0).to(weight.dtype), dbias.sum(0).to(weight.dtype)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from kernels.dispatch import autocast, triton, use_triton
+from kernels.dispatch import autocast, on_device, triton, use_triton
 from kernels.mlm_loss_kernels import (
     mlm_loss_bwd_states_kernel,
     mlm_loss_bwd_table_kernel,
@@ -72,14 +72,15 @@ def _forward(
         parts, part_size = _parts(tiles, V, launch.block)
         highest, total = (torch.empty(parts, n, dtype=torch.float32, device=states.device) for _ in range(2))
         best = torch.empty(parts, n, dtype=torch.int32, device=states.device)
-        mlm_loss_fwd_kernel[(tiles, parts)](
-            highest, total, best, states, weight, bias, n, V, part_size,
-            **_constants(states), ROWS=launch.rows, BLOCK=launch.block, **launch.options,
-        )  # fmt: skip
-        mlm_loss_combine_kernel[(triton.cdiv(n, 16),)](
-            loss, predicted, lse, highest, total, best, states, weight, bias, labels, n, V, z_loss,
-            E=E, BLOCK_E=triton.next_power_of_2(E), PARTS=parts, ROWS=16, num_warps=4,
-        )  # fmt: skip
+        with on_device(states):
+            mlm_loss_fwd_kernel[(tiles, parts)](
+                highest, total, best, states, weight, bias, n, V, part_size,
+                **_constants(states), ROWS=launch.rows, BLOCK=launch.block, **launch.options,
+            )  # fmt: skip
+            mlm_loss_combine_kernel[(triton.cdiv(n, 16),)](
+                loss, predicted, lse, highest, total, best, states, weight, bias, labels, n, V, z_loss,
+                E=E, BLOCK_E=triton.next_power_of_2(E), PARTS=parts, ROWS=16, num_warps=4,
+            )  # fmt: skip
     return loss, predicted, lse
 
 
@@ -107,16 +108,17 @@ def _backward(
         parts, part_size = _parts(rows, V, tiles.states.block)
         partial = torch.empty(parts, n, E, dtype=torch.float32, device=states.device)
         arguments = (dloss, states, table, bias, labels, lse, n, V, z_loss)
-        if n:
-            mlm_loss_bwd_states_kernel[(rows, parts)](
-                partial, *arguments, part_size, **_constants(states),
-                ROWS=tiles.states.rows, BLOCK=tiles.states.block, **tiles.states.options,
+        with on_device(states):
+            if n:
+                mlm_loss_bwd_states_kernel[(rows, parts)](
+                    partial, *arguments, part_size, **_constants(states),
+                    ROWS=tiles.states.rows, BLOCK=tiles.states.block, **tiles.states.options,
+                )  # fmt: skip
+            mlm_loss_bwd_table_kernel[(triton.cdiv(V, tiles.table.rows),)](
+                dweight, dbias, *arguments, **_constants(states),
+                ROWS=tiles.table.rows, BLOCK=tiles.table.block, **tiles.table.options,
             )  # fmt: skip
         dstates = partial.sum(0).to(states.dtype)
-        mlm_loss_bwd_table_kernel[(triton.cdiv(V, tiles.table.rows),)](
-            dweight, dbias, *arguments, **_constants(states),
-            ROWS=tiles.table.rows, BLOCK=tiles.table.block, **tiles.table.options,
-        )  # fmt: skip
     return dstates, dweight.to(weight.dtype), dbias.to(bias.dtype)
 
 
@@ -125,8 +127,17 @@ def _(dloss, states, weight, bias, labels, lse, z_loss):
     return states.new_empty(states.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
-def _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, z_loss) -> None:
-    """Logits of CHUNK rows at a time."""
+def _forward_in_chunks(
+    loss: Tensor,
+    predicted: Tensor,
+    lse: Tensor,
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    z_loss: float,
+) -> None:
+    """Write loss, predicted and lse, with the logits of CHUNK rows at a time."""
     for start in range(0, states.shape[0], CHUNK):
         at = slice(start, start + CHUNK)
         logits = (states[at] @ weight.t()).float() + bias.float()
@@ -136,7 +147,18 @@ def _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, z_los
         loss[at] = (lse[at] - target + z_loss * lse[at].square()).where(counted, 0.0)
 
 
-def _backward_in_chunks(dweight, dbias, dloss, states, weight, bias, labels, lse, z_loss) -> Tensor:
+def _backward_in_chunks(
+    dweight: Tensor,
+    dbias: Tensor,
+    dloss: Tensor,
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    labels: Tensor,
+    lse: Tensor,
+    z_loss: float,
+) -> Tensor:
+    """Write dweight and dbias as `_forward_in_chunks` does; returns the gradient of the states."""
     dstates = torch.empty_like(states)
     dweight.zero_()
     dbias.zero_()

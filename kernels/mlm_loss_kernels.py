@@ -132,9 +132,8 @@ def mlm_loss_bwd_table_kernel(
         dloss = tl.load(dloss_ptr + rows, mask=rows < n, other=0.0)
         dloss = tl.where(label == -100, 0.0, dloss)
         slope = tl.where(rows < n, dloss * (1.0 + 2.0 * z_loss * lse), 0.0)
-        logits = (
-            tl.dot(w, tl.trans(x), input_precision=PRECISION) + bias[:, None]
-        )  # transposed: tokens by rows
+        # transposed: tokens by rows
+        logits = tl.dot(w, tl.trans(x), input_precision=PRECISION) + bias[:, None]
         p = tl.exp2((logits - lse[None, :]) * 1.4426950408889634)
         dlogits = p * slope[None, :] - tl.where(tokens[:, None] == label[None, :], dloss[None, :], 0.0)
         dw = tl.dot(dlogits.to(x.dtype), x, dw, input_precision=PRECISION)

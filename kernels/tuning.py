@@ -1,5 +1,4 @@
-"""Tile sizes of the kernels: a committed table keyed by architecture, width and length, no run-time
-autotuning.
+"""Tile sizes of the kernels: a table keyed by architecture, width and length, no run-time autotuning.
 
 No entry was timed. They are what `benchmarks.compile_only` accepts for the architecture (no spills, tensor
 cores and asynchronous copies in use, shared memory under the limit) with Triton 3.6 and 3.9 alike, chosen
@@ -67,8 +66,8 @@ def architecture(device: torch.device) -> Architecture:
     return "sm_90" if torch.cuda.get_device_capability(device)[0] >= 9 else "sm_80"
 
 
-LENGTHS = (64, 128)  # buckets of the longest sequence; longer ones share the last entry
-
+# buckets of the longest sequence; longer ones share the last entry
+LENGTHS = (64, 128)
 # tile of each bucket, by padded head dim
 _TILES: dict[Architecture, dict[int, tuple[int, int, int]]] = {
     "sm_80": {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64), 256: (64, 64, 64)},

@@ -3,6 +3,7 @@ sentences.
 """
 
 import os
+import shutil
 import tempfile
 
 import torch
@@ -24,7 +25,7 @@ from albert.checkpoints import save_model
 from albert.config import AlbertConfig
 from albert.heads import PretrainingModel
 from data.sentences import split_sentences
-from data.wordpiece import WordPieceTokenizer
+from data.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
 # no time limits: the machine may be busy; in CI the same examples every time
 hypothesis.settings.register_profile("jixu", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -71,8 +72,8 @@ def vocabulary_file(tokenizer: WordPieceTokenizer, tmp_path_factory: pytest.Temp
     return folder / "vocab.txt"
 
 
-def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: object) -> Path:
-    """Save a random model that trains in seconds, with its tokenizer; returns the folder."""
+def small_model(tokenizer: WordPieceTokenizer, **changes: object) -> PretrainingModel:
+    """A random model that trains in seconds."""
     torch.manual_seed(0)
     shape = {
         "vocab_size": tokenizer.vocab_size,
@@ -82,5 +83,29 @@ def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: obj
         "num_attention_heads": 2,
         "intermediate_size": 128,
     }
-    save_model(PretrainingModel(AlbertConfig(**{**shape, **changes})), folder, tokenizer)
+    return PretrainingModel(AlbertConfig(**{**shape, **changes}))
+
+
+def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: object) -> Path:
+    """Save a `small_model` with its tokenizer; returns the folder."""
+    save_model(small_model(tokenizer, **changes), folder, tokenizer)
     return folder
+
+
+def copy_tensorflow_checkpoint(name: str, folder: Path) -> Path:
+    """A checkpoint that TensorFlow wrote, with a vocabulary of its size beside it as its repository has one;
+    it reads sequences of up to 16 tokens.
+    """
+    shutil.copytree(Path(__file__).parent / "albert" / "tensorflow" / name, folder)
+    tokens = [*SPECIAL_TOKENS, *"的一茶是有在叶水，。、不时和要中上大人后热香色杯好坏"]
+    (folder / "vocab_chinese.txt").write_text("\n".join(tokens[:31]) + "\n", encoding="utf-8")
+    return folder
+
+
+def put_into_hub_cache(cache: Path, checkpoint: Path, repository: str = "org/albert-tea") -> Path:
+    """Copy a checkpoint's files to where huggingface_hub keeps what it downloaded; returns the folder."""
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    folder = cache / f"models--{repository.replace('/', '--')}"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(commit)
+    return Path(shutil.copytree(checkpoint, folder / "snapshots" / commit))

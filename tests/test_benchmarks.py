@@ -1,6 +1,9 @@
 """The GPU benchmark, as far as a machine without a GPU can try it."""
 
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +13,8 @@ from benchmarks import gpu
 from benchmarks.gpu_cases import Scale, kernel_cases, lengths_of
 from benchmarks.gpu_model import model_cases, training_flops
 from benchmarks.measure import Ceilings, Result, Timing, table
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -29,6 +34,21 @@ def test_dry_run_lists_every_kernel_and_model(capsys):
         "bias_gelu",
     ):
         assert name in listed
+
+
+def test_without_safetensors_whole_models_are_named_as_skipped():
+    code = (
+        "import sys; sys.modules['safetensors'] = None\n"
+        "from benchmarks import gpu; from benchmarks.gpu_model import model_cases\n"
+        "from benchmarks.measure import measure, table\n"
+        "gpu.main(['--dry-run', '--only', 'step'])\n"
+        "print(table([measure(next(model_cases(gpu.SMALL)), 0)], None))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    lines = done.stdout.splitlines()
+    reason = "safetensors is not installed, which the package albert imports"
+    assert sum(f"skipped: {reason}" in line for line in lines) == 13, done.stderr
+    assert f"| step tiny T=128 full | jixu | {reason} | | | | | |" in lines
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from albert.checkpoints.loading import (
     new_model,
     read_checkpoint,
 )
-from albert.checkpoints.saving import TOKENIZER_FILES, save_model, to_file
+from albert.checkpoints.saving import TOKENIZER_FILES, save_model
 from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE, Source, find_source, names_checkpoint
 
 __all__ = [
@@ -27,5 +27,4 @@ __all__ = [
     "new_model",
     "read_checkpoint",
     "save_model",
-    "to_file",
 ]

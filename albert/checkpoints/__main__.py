@@ -9,7 +9,7 @@ from pathlib import Path
 
 from albert.checkpoints.comparing import compare
 from albert.checkpoints.converting import convert
-from albert.checkpoints.loading import read_checkpoint
+from albert.checkpoints.loading import LoadedCheckpoint, read_checkpoint
 from albert.config import ConfigError, measure_sizes
 from albert.probe import probe_sentences
 from data.records import InputError
@@ -89,7 +89,7 @@ def _inspect(options: argparse.Namespace) -> int:
     return 0
 
 
-def _probe(checkpoint, text: str) -> None:
+def _probe(checkpoint: LoadedCheckpoint, text: str) -> None:
     # jieba is needed for this alone
     from data.segmentation import Segmenter
 

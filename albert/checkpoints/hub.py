@@ -28,17 +28,13 @@ def download(name: str) -> Path:
     except ImportError:
         raise InputError(f"{name} needs huggingface_hub: pip install huggingface_hub") from None
     repository, _, revision = name.removeprefix(HUB_PREFIX).partition("@")
+    # huggingface_hub reads the variable once, when it is imported
+    cache = os.environ.get("HF_HUB_CACHE")
+    wanted = {"repo_id": repository, "revision": revision or None, "cache_dir": cache}
     disable_progress_bars()
     try:
         for weights in (_SAFE, _PICKLE):
-            folder = Path(
-                snapshot_download(
-                    repository,
-                    revision=revision or None,
-                    allow_patterns=[*_SMALL, *weights],
-                    cache_dir=os.environ.get("HF_HUB_CACHE"),
-                )
-            )
+            folder = Path(snapshot_download(allow_patterns=[*_SMALL, *weights], **wanted))
             if any(path for pattern in weights for path in folder.glob(pattern)):
                 return folder
     except HFValidationError:
@@ -51,9 +47,8 @@ def download(name: str) -> Path:
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else "no answer"
         raise InputError(
-            f"{name} cannot be downloaded (HTTP {status}): check the name; a private or gated "
-            "repository needs "
-            "HF_TOKEN"
+            f"{name} cannot be downloaded (HTTP {status}): check the name; a private or gated repository "
+            "needs HF_TOKEN"
         ) from None
     except OSError as error:
         raise InputError(f"{name} cannot be downloaded: {' '.join(str(error).split())}") from None

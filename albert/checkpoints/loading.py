@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from albert.checkpoints.names import BUFFERS, COPIES, Naming, WeightsFormat, is_bare, today
-from albert.checkpoints.source import Source, find_source, names_checkpoint, no_config
+from albert.checkpoints.names import BUFFERS, COPIES, Naming, WeightsFormat, current_name, is_bare
+from albert.checkpoints.source import Source, find_source, missing_config, names_checkpoint
 from albert.checkpoints.weights import read_tensors
 from albert.config import PRESETS, AlbertConfig, ConfigError
 from albert.config.files import groups_in_file, read_json, read_tensorflow_config
@@ -114,7 +114,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
     source = find_source(given)
     if not source.config.is_file():
         read_tensors(source)  # a damaged file is the greater trouble, and says so itself
-        raise no_config(source.folder)
+        raise missing_config(source.folder)
     if source.kind == "tensorflow":
         tensors = read_tensors(source)
         layout = _tensorflow_layout(source, tensors)
@@ -126,7 +126,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
         weights_format = config.file_format
         if weights_format != "jixu":
             bare = is_bare(list(tensors), weights_format)
-            tensors = {today(name, weights_format, bare=bare): tensor for name, tensor in tensors.items()}
+            tensors = {current_name(n, weights_format, bare=bare): tensor for n, tensor in tensors.items()}
             tensors = _without_copies(source, weights_format, tensors)
     naming = Naming(config, weights_format, groups_in_file(read_json(source.config)))
     parts, report = _match(naming, tensors)
@@ -155,8 +155,7 @@ def _without_copies(source: Source, weights_format: str, tensors: dict[str, Tens
         elif not torch.equal(tensors[original], value):
             raise InputError(
                 f"{copy} in {source.weights} is not {original}: the model's decoder is not tied, which "
-                "cannot be "
-                "expressed here"
+                "cannot be expressed here"
             )
     return tensors
 

@@ -142,11 +142,11 @@ def _tensorflow_leaf(stem: str, leaf: str) -> str:
     return {"weight": "kernel", "bias": "bias"}[leaf]
 
 
-def today(name: str, prefix: str, *, bare: bool) -> str:
+def current_name(name: str, prefix: str, *, bare: bool) -> str:
     """A tensor's name as transformers writes it now: LayerNorms once had gamma and beta, data-parallel
     models a "module." before, and an encoder by itself has no prefix.
 
-    >>> today("embeddings.LayerNorm.gamma", "bert", bare=True)
+    >>> current_name("embeddings.LayerNorm.gamma", "bert", bare=True)
     'bert.embeddings.LayerNorm.weight'
     """
     name = name.removeprefix("module.")

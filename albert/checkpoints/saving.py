@@ -26,9 +26,8 @@ def check_transformers(config: AlbertConfig) -> None:
         return
     if config.layout == "bright":
         reason = (
-            "its LayerNorm is at the hidden size, after the projection, and its MLM head goes back "
-            "through the "
-            "projection (layout 'bright'); transformers' ALBERT has both at the embedding size"
+            "its LayerNorm is at the hidden size, after the projection, and its MLM head goes back through "
+            "the projection (layout 'bright'); transformers' ALBERT has both at the embedding size"
         )
     elif config.norm == "pre":
         reason = "it normalises before each block (norm 'pre'); transformers' ALBERT and BERT do so after"
@@ -38,7 +37,7 @@ def check_transformers(config: AlbertConfig) -> None:
     raise ConfigError(f"transformers cannot express this model: {reason}; jixu's own format can")
 
 
-def to_file(model: PretrainingModel) -> dict[str, Tensor]:
+def named_tensors(model: PretrainingModel) -> dict[str, Tensor]:
     """The model's tensors under the names of its file format, tied copies included."""
     file_format = model.config.file_format
     naming = Naming(model.config, file_format)
@@ -63,7 +62,7 @@ def save_model(model: PretrainingModel, folder: Path, tokenizer: Tokenizer | Pat
     """
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS_FILE) as temporary:
-        save_file(to_file(model), temporary, metadata={"format": "pt"})
+        save_file(named_tensors(model), temporary, metadata={"format": "pt"})
     write_text(folder / CONFIG_FILE, json.dumps(model.config.to_file(), indent=2) + "\n")
     if isinstance(tokenizer, Path):
         for path in _tokenizer_files(tokenizer):

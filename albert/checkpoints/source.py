@@ -79,16 +79,16 @@ def _find_config(folder: Path) -> Path:
     found = [path for path in found if path.name.startswith(("albert", "bert"))]
     if len(found) > 1:
         raise InputError(
-            f"{folder} holds {len(found)} configs ({', '.join(p.name for p in found)}): leave one, or "
-            "name it "
-            f"{CONFIG_FILE}"
+            f"{folder} holds {len(found)} configs ({', '.join(p.name for p in found)}): leave one, or name "
+            f"it {CONFIG_FILE}"
         )
     if not found:
         return folder / CONFIG_FILE
     return found[0]
 
 
-def no_config(folder: Path) -> InputError:
+def missing_config(folder: Path) -> InputError:
+    """The error of a folder without a config, for the caller to raise."""
     return InputError(
         f"no {CONFIG_FILE} in {folder}: pass a checkpoint folder in transformers' format, or a preset"
     )
@@ -111,7 +111,7 @@ def _only_weights(folder: Path, config: Path, *, prefer_safetensors: bool) -> Pa
             f"{folder} holds {len(candidates)} sets of weights ({names}): pass the one that is meant"
         )
     if not candidates and not config.is_file():
-        raise no_config(folder)
+        raise missing_config(folder)
     if not candidates:
         raise InputError(
             f"no {WEIGHTS_FILE} in {folder}, no pytorch_model.bin, and no TensorFlow checkpoint either"

@@ -44,6 +44,7 @@ def table(names: list[str]) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m albert.config", description=__doc__.split(": ", 1)[1])
+    # [] is what argparse checks when none is named
     parser.add_argument("preset", nargs="*", choices=[*PRESETS, []], help="[all of them]")
     print("\n".join(table(parser.parse_args().preset or list(PRESETS))))
     return 0

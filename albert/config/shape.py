@@ -29,7 +29,7 @@ _SIZES = (
     "num_hidden_groups",
     "inner_group_num",
 )
-_SHARES = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
 
 
 class ConfigError(ValueError):
@@ -80,8 +80,7 @@ class AlbertConfig:
             raise ConfigError(
                 f"a model of about {self.parameter_bound():.1e} parameters (vocab_size={self.vocab_size}, "
                 f"embedding_size={self.embedding_size}, hidden_size={H}, "
-                f"intermediate_size={self.intermediate_size}): "
-                "no machine holds it; check the config"
+                f"intermediate_size={self.intermediate_size}): no machine holds it; check the config"
             )
         self._check_groups()
 
@@ -96,7 +95,7 @@ class AlbertConfig:
             return f"{name}={value!r} is {type(value).__name__}, not {annotation}"
         if name in _SIZES and value < 1:
             return f"{name}={value}: it must be at least 1"
-        if name in _SHARES and not 0 <= value < 1:
+        if name in _DROPOUTS and not 0 <= value < 1:
             return f"{name}={value}: it must be from 0 up to, not including, 1"
         return None
 

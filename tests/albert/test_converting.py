@@ -176,6 +176,18 @@ def test_refusals_write_nothing(tmp_path, tokenizer, capsys):
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "there"]
 
 
+@pytest.mark.parametrize(
+    "fault, message", [(" ", "blank line"), ("茶", "more than once"), (None, "no [MASK]")]
+)
+def test_a_hostile_vocabulary_is_one_line_and_nothing_is_written(tmp_path, tokenizer, capsys, fault, message):
+    source = save_small_model(tmp_path / "a", tokenizer)
+    tokens = [token for token in tokenizer.vocabulary if fault or token != "[MASK]"]
+    tokens[-2:-2] = [fault.strip()] if fault else []
+    (source / "vocab.txt").write_bytes("\r\n".join(tokens).encode())
+    refused(capsys, message, "convert", source, tmp_path / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
 def test_inspect_says_what_is_there_and_probes(tmp_path, tokenizer, capsys):
     source = save_small_model(tmp_path / "a", tokenizer)
     code, out, _ = run(capsys, "inspect", source, "--probe", TEXT * 20)

@@ -12,7 +12,7 @@ from huggingface_hub import constants
 
 from albert.checkpoints import load_model, load_pretrained, new_model
 from data.records import InputError
-from tests.conftest import save_small_model
+from tests.conftest import put_into_hub_cache, save_small_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -28,24 +28,13 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def put_into_cache(cache, checkpoint, repository="org/albert-tea"):
-    folder = cache / f"models--{repository.replace('/', '--')}"
-    (folder / "refs").mkdir(parents=True)
-    (folder / "refs" / "main").write_text(COMMIT)
-    snapshot = folder / "snapshots" / COMMIT
-    snapshot.mkdir(parents=True)
-    for path in checkpoint.iterdir():
-        (snapshot / path.name).write_bytes(path.read_bytes())
-    return snapshot
-
-
 @pytest.fixture
 def offline(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
 
 def test_a_cached_repository_is_read_without_a_network(cache, checkpoint, offline):
-    put_into_cache(cache, checkpoint)
+    put_into_hub_cache(cache, checkpoint)
     model, tokenizer = load_pretrained("hf:org/albert-tea")
     same, _ = load_model(checkpoint)
     assert tokenizer.vocab_size == model.config.vocab_size
@@ -56,7 +45,7 @@ def test_a_cached_repository_is_read_without_a_network(cache, checkpoint, offlin
 
 
 def test_of_both_kinds_of_weights_the_hubs_safetensors_are_read(cache, checkpoint, offline):
-    snapshot = put_into_cache(cache, checkpoint)
+    snapshot = put_into_hub_cache(cache, checkpoint)
     (snapshot / "pytorch_model.bin").write_bytes(b"not read")
     assert load_model("hf:org/albert-tea")[1].new == ()
 

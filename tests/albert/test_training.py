@@ -23,7 +23,7 @@ from albert.pretraining import PretrainSettings, check_start, pretrain
 from albert.trainer_state import list_checkpoints
 from data.records import InputError
 from data.refresh import RefreshSettings, refresh
-from tests.conftest import save_small_model
+from tests.conftest import copy_tensorflow_checkpoint, put_into_hub_cache, save_small_model
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +95,10 @@ def test_batches_keep_to_the_budget_and_are_well_formed(shards):
         has_b = torch.tensor(
             [batch.token_type_ids[a:b].any() for a, b in zip(starts, batch.cu_seqlens[1:], strict=True)]
         )
-        assert (has_b == (batch.sop_labels >= 0)).all()
+        if batch.sop_labels is None:
+            assert not has_b.any()
+        else:
+            assert has_b.any() and (has_b == (batch.sop_labels >= 0)).all()
 
 
 def test_masks_change_by_epoch_and_stored_ones_do_not(shards):
@@ -166,6 +169,20 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(settings):
     again = pretrain(settings)
     assert again.resumed_from == 8 and any("damaged" in notice for notice in again.notices)
     for before, after in zip(whole, weights(again), strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_going_on_with_dropout_ends_with_the_weights_of_a_straight_run(settings, tmp_path, tokenizer):
+    shape = {"num_hidden_layers": 2, "max_position_embeddings": 128}
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    save_small_model(tmp_path / "dropping", tokenizer, **shape, **dropout)
+    with_dropout = replace(settings, init=str(tmp_path / "dropping"))
+    straight = weights(pretrain(with_dropout))
+    newest, _ = list_checkpoints(settings.run_folder)
+    shutil.rmtree(newest)
+    again = pretrain(with_dropout)
+    assert again.resumed_from == 8
+    for before, after in zip(straight, weights(again), strict=True):
         assert all(torch.equal(before[name], after[name]) for name in before)
 
 
@@ -253,17 +270,7 @@ def test_a_preset_can_be_unshared_too(settings):
 
 
 def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samples, tmp_path, monkeypatch):
-    folder = tmp_path / "google"
-    shutil.copytree(Path(__file__).parent / "tensorflow" / "google", folder)
-    special = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        *"的一茶是有在叶水，。、不时和要中上大人后热香色杯",
-    ]
-    (folder / "vocab_chinese.txt").write_text("\n".join(special[:31]) + "\n", encoding="utf-8")
+    folder = copy_tensorflow_checkpoint("google", tmp_path / "google")
     refresh(
         RefreshSettings(
             corpus="t",
@@ -279,10 +286,7 @@ def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samp
     first = pretrain(replace(known, init=str(folder), run_folder=tmp_path / "a"))
     assert first.probe is not None and not any("newly" in notice for notice in first.notices)
 
-    snapshot = tmp_path / "cache" / "models--org--tea" / "snapshots" / ("0" * 40)
-    shutil.copytree(first.checkpoint, snapshot)
-    (tmp_path / "cache" / "models--org--tea" / "refs").mkdir()
-    (tmp_path / "cache" / "models--org--tea" / "refs" / "main").write_text("0" * 40)
+    put_into_hub_cache(tmp_path / "cache", first.checkpoint, "org/tea")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     second = pretrain(replace(known, init="hf:org/tea", run_folder=tmp_path / "b"))

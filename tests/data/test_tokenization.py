@@ -38,20 +38,32 @@ def test_sentencepiece_offsets_point_into_the_sentence():
     [
         (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "好"], r"no \[MASK\] in .*vocab.txt \(5 entries\)"),
         (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "好", "好"], "more than once"),
-        (["[PAD]", "[UNK]", "", "[CLS]", "[SEP]", "[MASK]"], "blank line"),
+        (["[PAD]", "[UNK]", "", "[CLS]", "[SEP]", "[MASK]"], "1 blank line.* first at line 3"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "", "", "好"], "2 blank line.* first at line 6"),
+        ([], r"no \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\] in .*vocab.txt \(0 entries\)"),
     ],
 )
-def test_a_vocabulary_that_cannot_work_is_refused(tmp_path, lines, message):
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["unix", "windows"])
+def test_a_vocabulary_that_cannot_work_is_refused(tmp_path, lines, message, line_end):
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    with pytest.raises(InputError, match=message):
+    path.write_bytes("".join(line + line_end for line in lines).encode())
+    with pytest.raises(InputError, match=message) as error:
         load_tokenizer(path)
+    assert "\n" not in str(error.value)
 
 
 def test_line_ends_of_windows_are_no_part_of_a_token(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_bytes("[PAD]\r\n[UNK]\r\n好\r\n".encode())
+    # blank lines at the end are no entries either; those inside would shift the ids
+    path.write_bytes("[PAD]\r\n[UNK]\r\n好\r\n\r\n\r\n".encode())
     assert read_vocabulary(path) == ["[PAD]", "[UNK]", "好"]
+
+
+def test_what_is_no_text_is_no_vocabulary(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("[PAD]\n[UNK]\n".encode("utf-16"))
+    with pytest.raises(InputError, match="is not UTF-8 text at byte 0: not a vocab.txt"):
+        load_tokenizer(path)
 
 
 def test_an_unknown_tokenizer_is_named(tmp_path):

@@ -1,15 +1,17 @@
 """Which implementation runs: chosen from outside, in the process, and refused clearly."""
 
+import ast
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
 import kernels
-from kernels.dispatch import compute_dtype, has_triton, use_triton
+from kernels.dispatch import compute_dtype, has_triton, on_device, use_triton
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,3 +57,35 @@ def test_compute_dtype_is_autocasts():
     assert compute_dtype(x) == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
         assert compute_dtype(x) == torch.bfloat16
+
+
+def test_every_kernel_is_launched_on_its_tensors_device():
+    """With several GPUs Triton launches on the current one, whichever holds the tensors."""
+
+    def launches(tree: ast.AST) -> list[str]:
+        calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        kernels_by_grid = [
+            f.value.id for f in calls if isinstance(f, ast.Subscript) and hasattr(f.value, "id")
+        ]
+        return [name for name in kernels_by_grid if name.endswith("_kernel")]
+
+    guarded, everywhere = [], []
+    for path in sorted((ROOT / "kernels").glob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        everywhere += launches(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.With) and ast.unparse(node.items[0]).startswith("on_device("):
+                guarded += launches(node)
+    assert everywhere and sorted(guarded) == sorted(everywhere)
+
+
+def test_a_cpu_has_no_device_to_make_current():
+    assert on_device(torch.zeros(1)) is on_device(torch.zeros(2))
+    assert isinstance(on_device(torch.zeros(1)), nullcontext)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="two GPUs")
+def test_the_gpu_that_is_not_current_computes_too(triton):
+    x = torch.randn(5, 40)
+    on_first, on_second = (kernels.bias_gelu(x.to(f"cuda:{i}"), x[0].to(f"cuda:{i}"), "relu") for i in (0, 1))
+    assert on_second.device.index == 1 and torch.equal(on_first.cpu(), on_second.cpu())

@@ -1,9 +1,11 @@
 """The whole model on the kernels: as on torch, in torch.compile, autocast and activation checkpointing."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import kernels
@@ -124,6 +126,24 @@ def test_autocast_computes_in_half_precision_and_keeps_the_parameters_gradients_
         assert (parameter.grad - exact[1][name]).abs().max() < 0.1 * exact[1][name].abs().max().clamp_min(
             0.01
         ), name
+
+
+def test_forward_asks_the_device_for_no_number(triton):
+    """So a CUDA graph can hold it: of a fake tensor nothing but the shape is known."""
+    model, batch = make(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        output = model(batch)
+    assert output.loss.shape == () and output.sop_count.shape == ()
+
+
+def test_a_batch_whose_orders_are_all_ignored_trains_on_its_masks_alone():
+    model, batch = make()
+    unknown = replace(batch, sop_labels=torch.full_like(batch.sop_labels, -100))
+    output = model(unknown)
+    output.loss.backward()
+    assert output.sop_loss == 0 and output.sop_count == 0 and output.loss == output.mlm_loss
+    assert model.sop.weight.grad.eq(0).all()
+    assert model(replace(batch, sop_labels=None)).loss == output.loss
 
 
 @pytest.mark.slow

@@ -1,0 +1,76 @@
+"""The jobs from every kind of checkpoint people have: TensorFlow's folders, and repositories of the Hub."""
+
+import duckdb
+import pytest
+
+from albert.checkpoints import load_pretrained
+from data.wordpiece import read_vocabulary
+from tests.conftest import copy_tensorflow_checkpoint, put_into_hub_cache, save_small_model
+from tests.flows.test_commands import run
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def splits(tmp_path_factory, samples):
+    """A few rows of each split of the sample task, as arguments."""
+    folder, arguments = tmp_path_factory.mktemp("task"), []
+    for name, rows in (("train", 49), ("dev", 31), ("test", 31)):
+        lines = (samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[:rows]
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        arguments += [f"--{name}", folder / f"{name}.tsv"]
+    return ["--task", "topics", *arguments, "--seeds", "0,1", "--epochs", 1]
+
+
+@pytest.fixture(scope="module")
+def domain(tmp_path_factory, samples):
+    path = tmp_path_factory.mktemp("domain") / "domain.jsonl"
+    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join(lines[:12]), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def hub_cache(tmp_path_factory, tokenizer):
+    """A cache that holds hf:org/albert-tea, and nothing else."""
+    folder = tmp_path_factory.mktemp("hub")
+    put_into_hub_cache(folder / "cache", save_small_model(folder / "model", tokenizer))
+    return {"HF_HUB_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
+
+
+def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache, tmp_path):
+    google = copy_tensorflow_checkpoint("google", tmp_path / "google")
+    bright = copy_tensorflow_checkpoint("bright", tmp_path / "bright")
+    models = [google, bright / "albert_model.ckpt", "hf:org/albert-tea"]
+    given = [part for model in models for part in ("--model", model)]
+    done = run("fine_tune", *splits, *given, "--workspace", tmp_path / "w", **hub_cache)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()[:3]] == [
+        "google",
+        "albert_model.ckpt",
+        "albert-tea",
+    ]
+    with duckdb.connect(str(tmp_path / "w" / "catalog.duckdb"), read_only=True) as db:
+        assert db.sql("select count(distinct model), count(test_accuracy) from evaluations").fetchall() == [
+            (3, 6)
+        ]
+
+
+@pytest.mark.parametrize("start", ["google", "bright", "hub"])
+def test_the_whole_way_begins_from_a_given_checkpoint(start, splits, domain, hub_cache, tmp_path, tokenizer):
+    if start == "hub":
+        init, length, vocabulary = "hf:org/albert-tea", 64, tokenizer.vocabulary
+    else:
+        init, length = copy_tensorflow_checkpoint(start, tmp_path / start), 16
+        vocabulary = read_vocabulary(init / "vocab_chinese.txt")
+    arguments = ["--init", init, "--domain", domain, "--max-seq-length", length, "--steps", 4]
+    arguments += ["--batch-tokens", 512, "--workers", 1, "--workspace", tmp_path / "w"]
+    done = run("end_to_end", *splits, *arguments, **hub_cache)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert [line.split(":")[0] for line in lines[:3]] == ["continued", "base model", "continued"]
+    (checkpoint,) = (tmp_path / "w" / "models").glob("*/checkpoint-4")
+    model, own = load_pretrained(checkpoint)
+    assert own.vocabulary == vocabulary and model.config.layout == (
+        "bright" if start == "bright" else "google"
+    )
