@@ -21,6 +21,7 @@ import numpy as np
 from albert.batching import InstanceStream
 from benchmarks.corpora import load_sentences, write_corpus
 from benchmarks.results_file import write_result
+from data import planning
 from data import refresh as refreshing
 from data.building import segmenter
 from data.cleaning import CleaningRules, clean_and_count
@@ -133,10 +134,10 @@ def refresh_speed(source: Path, vocabulary: Path, folder: Path, workers: int) ->
     )
     with refreshing.worker_pool(workers) as pool:
         list(pool.map(_warm, range(workers)))
-        plan = refreshing.plan(settings)
+        plan = planning.plan(settings)
         began = time.perf_counter()
         with refreshing.locked(plan.workspace, "c"):
-            reading = [pool.submit(refreshing.read, *task) for task in refreshing.reading_tasks(plan)]
+            reading = [pool.submit(refreshing.read, *task) for task in planning.reading_tasks(plan)]
             sources = [future.result() for future in reading]
             division = refreshing.divide(plan, sources)
             pieces = division.assignment.pieces

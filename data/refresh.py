@@ -9,13 +9,12 @@ all.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -41,62 +40,27 @@ from data.catalog import (
     Source,
     Version,
     add_version,
-    newest_version,
-    read_catalog,
-    version_shards,
-    version_sources,
     write_catalog,
 )
-from data.contamination import make_guard
-from data.deduplication import ALGORITHM
-from data.files import TEMPORARY_SUFFIX, sha256, sync
-from data.filtering import read_blocklist
+from data.files import TEMPORARY_SUFFIX, sync
 from data.funnel import funnel_rows, write_index
 from data.lexicon import Word, corpus_words, write_dictionary
 from data.objectives import find_objective
-from data.reading import READING_VERSION, ReadingRules, read_source
-from data.recipe import RefreshSettings, SourceSpec, check_settings
+from data.planning import (
+    SHARD_CHARACTERS,
+    Plan,
+    SourceFile,
+    building_plan,
+    plan,
+    reading_tasks,
+)
+from data.reading import ReadingRules, read_source
+from data.recipe import RefreshSettings
 from data.records import InputError
 from data.shards import Shard, write_similar_words
-from data.sources import TextFormat, find_files
-from data.storage import base_name, is_remote, size_and_digest
-from data.tokenization import find_tokenizer, load_tokenizer
+from data.storage import size_and_digest
+from data.tokenization import load_tokenizer
 from data.workspace import Workspace
-
-BUILDING_VERSION = 3  # of words, tokens, instances and masks: a change of what they give raises it
-SHARD_CHARACTERS = 2_000_000  # of text to a shard
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """One file to read."""
-
-    uri: str
-    text_format: TextFormat
-    text_field: str | None
-
-    @property
-    def name(self) -> str:
-        return base_name(self.uri)
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Everything a refresh needs to know, checked, before it touches a text."""
-
-    settings: RefreshSettings
-    files: tuple[SourceFile, ...]
-    tokenizer_path: Path
-    vocab_size: int
-    recipe: dict[str, object]
-    recipe_hash: str
-    current: Version | None
-    current_sources: tuple[Source, ...]
-    current_shards: tuple[Shard, ...]  # empty when the recipe changed: all is built anew
-
-    @property
-    def workspace(self) -> Workspace:
-        return Workspace(self.settings.workspace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +80,6 @@ class Division:
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
-    """What a refresh would do."""
-
-    corpus: str
-    version: int | None  # the current one
-    recipe_changed: bool
-    read: tuple[str, ...]  # sources that are new or changed
-    unchanged: int
-    gone: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class RefreshResult:
     corpus: str
     version: int
@@ -140,128 +92,6 @@ class RefreshResult:
     new_shards: int
     kept_shards: int
     removed_documents: int
-
-
-def plan(settings: RefreshSettings) -> Plan:
-    """Check the settings and find the sources. Writes nothing; raises InputError for what cannot work."""
-    check_settings(settings)
-    files = _find_all(settings)
-    workspace = Workspace(settings.workspace)
-    current, sources, shards, corpus_tokenizer = None, [], [], None
-    if workspace.catalog.is_file():
-        with read_catalog(workspace) as db:
-            current = newest_version(db, settings.corpus)
-            if current:
-                sources, shards = version_sources(db, current), version_shards(db, current)
-                corpus_tokenizer = current.tokenizer
-    tokenizer_path = _find_tokenizer(settings, workspace, corpus_tokenizer)
-    tokenizer = load_tokenizer(tokenizer_path)
-    recipe = _recipe(settings, files, tokenizer_path)
-    recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
-    same_recipe = current is not None and current.recipe_hash == recipe_hash
-    return Plan(
-        settings,
-        tuple(files),
-        tokenizer_path,
-        tokenizer.vocab_size,
-        recipe,
-        recipe_hash,
-        current,
-        tuple(sources) if same_recipe else (),
-        tuple(shards) if same_recipe else (),
-    )
-
-
-def _find_all(settings: RefreshSettings) -> list[SourceFile]:
-    files: dict[str, SourceFile] = {}
-    for source in settings.sources:
-        spec = source if isinstance(source, SourceSpec) else SourceSpec(path=source)
-        for uri in find_files(spec.path):
-            # a file named twice is read once
-            key = uri if is_remote(uri) else str(Path(uri).resolve())
-            text_format = spec.text_format or settings.text_format
-            files.setdefault(key, SourceFile(uri, text_format, spec.text_field or settings.text_field))
-    return list(files.values())
-
-
-def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: str | None) -> Path:
-    if settings.tokenizer:
-        return find_tokenizer(settings.tokenizer, workspace.tokenizers)
-    if of_corpus:
-        return find_tokenizer(of_corpus, workspace.tokenizers)
-    trained = sorted(p.name for p in workspace.tokenizers.iterdir()) if workspace.tokenizers.is_dir() else []
-    if len(trained) == 1:
-        return find_tokenizer(trained[0], workspace.tokenizers)
-    raise InputError(
-        "no tokenizer given: pass --tokenizer with a vocab.txt or spiece.model (of the checkpoint you will "
-        "start from), or train one with python -m flows.train_tokenizer"
-    )
-
-
-def _recipe(
-    settings: RefreshSettings, files: Sequence[SourceFile], tokenizer_path: Path
-) -> dict[str, object]:
-    """What the shards are a function of, beside the documents: files by their content, not by their place."""
-    if settings.guard.files:
-        make_guard(settings.guard.files, settings.guard.ngram)  # refuses what is no evaluation set
-    if settings.quality.blocklist:
-        read_blocklist(Path(settings.quality.blocklist))
-    if settings.dictionaries:
-        segmenter(settings.dictionaries)  # refuses what is no dictionary
-    contents = {
-        "tokenizer": sha256(tokenizer_path),
-        "guard": [sha256(Path(path)) for path in settings.guard.files],
-        "dictionaries": [sha256(Path(path)) for path in settings.dictionaries],
-        "blocklist": sha256(Path(settings.quality.blocklist)) if settings.quality.blocklist else None,
-    }
-    shown = replace(
-        settings,
-        guard=replace(settings.guard, files=()),
-        quality=replace(settings.quality, blocklist=None),
-        dictionaries=(),
-    )
-    asked = asdict(shown)
-    for name in ("corpus", "sources", "workspace", "tokenizer", "workers", "discover_words"):
-        del asked[name]
-    own = {f.name: [f.text_format, f.text_field] for f in files}
-    default = [settings.text_format, settings.text_field]
-    return {
-        **asked,
-        "sources": {name: how for name, how in sorted(own.items()) if how != default},
-        "contents": contents,
-        "reading_version": READING_VERSION,
-        "building_version": BUILDING_VERSION,
-        "near_duplicates_by": ALGORITHM,
-        "shard_characters": SHARD_CHARACTERS,
-    }
-
-
-def preview(planned: Plan) -> Changes:
-    """What a refresh would read, going by the sources alone. Writes nothing."""
-    known = {source.uri: source.sha256 for source in planned.current_sources}
-    digests = {file.uri: size_and_digest(file.uri)[1] for file in planned.files}
-    return Changes(
-        planned.settings.corpus,
-        planned.current.version if planned.current else None,
-        planned.current is not None and not planned.current_shards,
-        tuple(uri for uri, digest in digests.items() if known.get(uri) != digest),
-        sum(known.get(uri) == digest for uri, digest in digests.items()),
-        tuple(sorted(set(known) - set(digests))),
-    )
-
-
-def describe_changes(changes: Changes) -> str:
-    """What a refresh would do, a line each."""
-    if changes.version is None:
-        lines = [f"{changes.corpus} is new: {len(changes.read)} source(s) would be read"]
-    elif changes.recipe_changed:
-        lines = [f"the recipe of {changes.corpus} changed: everything would be built anew"]
-    elif not changes.read and not changes.gone:
-        return f"nothing would change: {changes.corpus} version {changes.version} stands"
-    else:
-        lines = [f"{changes.corpus} version {changes.version}: {changes.unchanged} source(s) unchanged"]
-    lines += [f"  read  {uri}" for uri in changes.read] + [f"  gone  {uri}" for uri in changes.gone]
-    return "\n".join(lines)
 
 
 @contextmanager
@@ -288,21 +118,6 @@ def _sweep(workspace: Workspace, corpus: str) -> None:
     for folder in (workspace.shards(corpus), workspace.documents(corpus)):
         for left in folder.glob(f"*{TEMPORARY_SUFFIX}"):
             left.unlink(missing_ok=True)
-
-
-def reading_tasks(plan: Plan) -> list[tuple[SourceFile, Plan]]:
-    """Each file with as much of the plan as reading it needs: that does not grow with the corpus."""
-    known = {source.uri: source for source in plan.current_sources}
-    small = replace(plan, files=(), current_shards=())
-    return [
-        (file, replace(small, current_sources=(known[file.uri],) if file.uri in known else ()))
-        for file in plan.files
-    ]
-
-
-def building_plan(plan: Plan) -> Plan:
-    """As much of the plan as building a shard needs."""
-    return replace(plan, files=(), current_sources=(), current_shards=())
 
 
 def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:

@@ -10,8 +10,9 @@ from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from data import refresh
-from data.refresh import Changes, RefreshResult
+from data import planning, refresh
+from data.planning import Changes
+from data.refresh import RefreshResult
 from data.workspace import Workspace
 from flows.artifacts import publish_refresh, publish_words
 from flows.settings import refresh_settings
@@ -80,20 +81,20 @@ def refresh_corpus(
 ) -> RefreshResult | Changes:
     """Turn raw text into a new version of a corpus, or none if nothing changed."""
     settings = refresh_settings(**{name: value for name, value in locals().items() if name != "dry_run"})
-    planned = refresh.plan(settings)  # refuses what cannot work before anything is written
+    planned = planning.plan(settings)  # refuses what cannot work before anything is written
     if dry_run:
-        return refresh.preview(planned)
+        return planning.preview(planned)
     place, name = Workspace(settings.workspace), settings.corpus
     with refresh.locked(place, name), refresh.worker_pool(settings.workers) as pool:
-        plan = refresh.plan(settings)  # as things stand now that no other refresh changes them
+        plan = planning.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
             read_source.submit(task[0].name, lambda task=task: pool.submit(refresh.read, *task).result())
-            for task in refresh.reading_tasks(plan)
+            for task in planning.reading_tasks(plan)
         ]
         sources = [future.result() for future in reading]
         division = divide(name, lambda: refresh.divide(plan, sources))
         similar = find_similar(name, lambda: refresh.find_similar(plan, division))
-        pieces, small = division.assignment.pieces, refresh.building_plan(plan)
+        pieces, small = division.assignment.pieces, planning.building_plan(plan)
         building = [
             build_shard.submit(
                 f"{name} {piece.number + 1}/{len(pieces)}",
@@ -113,7 +114,7 @@ def refresh_corpus(
 def describe(result: RefreshResult | Changes) -> str:
     """What a person wants to know of the result."""
     if isinstance(result, Changes):
-        return refresh.describe_changes(result)
+        return planning.describe_changes(result)
     what = f"{result.corpus} version {result.version}"
     counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
     order = "on" if result.sop else f"off ({result.sop_reason})"

@@ -20,9 +20,9 @@ from data.contamination import GuardRules
 from data.deduplication import DuplicateRules
 from data.files import sha256
 from data.filtering import QualityRules
+from data.planning import describe_changes, plan, preview
 from data.recipe import RefreshSettings, load_recipe
 from data.records import InputError
-from data.refresh import describe_changes, plan, preview
 from data.sources import find_files
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name

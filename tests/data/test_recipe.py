@@ -4,9 +4,10 @@ from pathlib import Path
 import pytest
 
 from data.cleaning import CleaningRules
+from data.planning import plan
 from data.recipe import RefreshSettings, SourceSpec, check_settings, load_recipe
 from data.records import InputError
-from data.refresh import plan, refresh
+from data.refresh import refresh
 from data.statistics import open_workspace
 from flows.settings import refresh_settings
 

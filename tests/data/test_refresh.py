@@ -16,8 +16,9 @@ import pytest
 from data.catalog import read_catalog, write_catalog
 from data.files import sha256
 from data.maintenance import collect_garbage
+from data.planning import plan
 from data.records import InputError
-from data.refresh import RefreshSettings, locked, plan, refresh
+from data.refresh import RefreshSettings, locked, refresh
 from data.shards import verify
 from data.statistics import open_workspace
 from data.workspace import Workspace
