@@ -67,22 +67,15 @@ class _Words(NamedTuple):
     is_special: np.ndarray  # [K] bool, whether that word is a special token
     sequences: np.ndarray  # [K], the sequence a stretch lies in
 
-    @property
-    def special(self) -> np.ndarray:
-        return self.firsts[:-1][self.is_special]
-
-    def spread(self, values: np.ndarray) -> np.ndarray:
-        """A value of each stretch [K] for each of its words [W]."""
-        return np.repeat(values, np.diff(self.firsts))
-
 
 class _Draws(NamedTuple):
     """The k-th draw of a stretch decides on its k-th group; those past its end on none."""
 
     bits: np.ndarray  # [W] uint64: the upper half orders the groups, the lower one gives their lengths
     lengths: np.ndarray  # [W] uint8, words
-    starts: np.ndarray  # [W], first word of the group
+    reach: np.ndarray  # [W], words of this and all draws before
     stretches: np.ndarray  # [W]
+    shift: np.ndarray  # [K], from a draw's reach to the last word + 1 of its group
 
 
 class _Groups(NamedTuple):
@@ -128,10 +121,9 @@ def draw_masks(
     """Masks of S packed sequences.
 
     input_ids [T], word_starts [T] bool (every special token and every sequence starts a word), cu_seqlens
-    [S+1], instance_ids
-    [S] uint64. In each sequence the words between special tokens are cut into groups of drawn lengths; groups
-    are taken in random order, word by word, until the next word would pass rate * tokens (rounded, at least
-    1) or `max_predictions`. At least one word is masked wherever there is one.
+    [S+1], instance_ids [S] uint64. In each sequence the words between special tokens are cut into groups of
+    drawn lengths; groups are taken in random order, word by word, until the next word would pass rate *
+    tokens (rounded, at least 1) or `max_predictions`. At least one word is masked wherever there is one.
     """
     keys = mix(instance_ids + salt(seed, epoch))
     parts: list[Masks] = []
@@ -178,30 +170,32 @@ def _draw_block(
 def _find_words(
     input_ids: np.ndarray, word_starts: np.ndarray, firsts: np.ndarray, vocabulary: MaskVocabulary
 ) -> _Words:
-    special = np.zeros(len(input_ids), dtype=bool)
+    T = len(input_ids)
+    is_special = np.zeros(T, dtype=bool)
     for token in vocabulary.special_ids.tolist():  # they are few: faster than a table
-        special |= input_ids == token
-    is_first = np.zeros(len(input_ids), dtype=bool)
+        is_special |= input_ids == token
+    is_first = np.zeros(T, dtype=bool)
     is_first[firsts] = True
-    edges = np.append(np.flatnonzero(word_starts), len(input_ids))
-    stretches = np.flatnonzero((special | is_first)[edges[:-1]])
+    edges = np.flatnonzero(np.append(word_starts, True))
+    stretches = np.flatnonzero((is_special | is_first)[edges[:-1]])
     begins = edges[stretches]
     sequences = np.cumsum(is_first[begins]) - 1
-    return _Words(edges, np.append(stretches, len(edges) - 1), special[begins], sequences)
+    return _Words(edges, np.append(stretches, len(edges) - 1), is_special[begins], sequences)
 
 
 def _draw(words: _Words, keys: np.ndarray, probabilities: np.ndarray) -> _Draws:
-    bits = random_bits(words.spread(keys[words.sequences]), words.edges[:-1], _PLACE)
+    firsts, counts = words.firsts[:-1], np.diff(words.firsts)
+    bits = random_bits(np.repeat(keys[words.sequences], counts), words.edges[:-1], _PLACE)
     low = bits.astype(np.uint32)  # the lower half
     lengths = np.ones(len(bits), dtype=np.uint8)
     for bound in np.cumsum(probabilities)[:-1]:
         lengths += (low >= np.uint32(bound * 2**32)).view(np.uint8)
-    lengths[words.special] = 1  # alone in a group that is never taken
-    starts = np.cumsum(lengths, dtype=np.int64)
-    starts -= lengths
-    firsts = words.firsts[:-1]
-    starts += words.spread(firsts - starts[firsts])
-    return _Draws(bits, lengths, starts, words.spread(np.arange(len(firsts))))
+    special = firsts[words.is_special]
+    lengths[special] = 1  # alone in a group
+    bits[special] = np.iinfo(np.uint64).max  # that is never taken
+    reach = np.cumsum(lengths, dtype=np.int64)
+    stretches = np.repeat(np.arange(len(firsts)), counts)
+    return _Draws(bits, lengths, reach, stretches, firsts + lengths[firsts] - reach[firsts])
 
 
 def _budgets(words: _Words, rule: MaskRule) -> np.ndarray:
@@ -214,30 +208,29 @@ def _budgets(words: _Words, rule: MaskRule) -> np.ndarray:
 
 def _find_groups(words: _Words, draws: _Draws, budget: np.ndarray, rate: float) -> _Groups:
     """Of each sequence the groups with the lowest keys: as many tokens as its budget or more, or all."""
-    is_low = draws.bits < np.uint64(min(_ENOUGH * rate, 1.0) * (2**32 - 1)) << np.uint64(32)
-    is_low[words.special] = False
-    found = _groups(words, draws, np.flatnonzero(is_low))
+    bound = np.uint64(min(_ENOUGH * rate, 1.0) * (2**32 - 1)) << np.uint64(32)
+    found = _groups(words, draws, np.flatnonzero(draws.bits < bound))
     is_short = np.bincount(found.sequences, found.ends - found.starts, len(budget)) < budget
     if not is_short.any():
         return found
-    is_rest = words.spread(is_short[words.sequences])
-    is_rest &= ~is_low
-    is_rest[words.special] = False
-    rest = _groups(words, draws, np.flatnonzero(is_rest))
-    return _Groups(*map(np.concatenate, zip(found, rest, strict=True)))
+    again = np.flatnonzero(is_short[words.sequences])
+    begins = words.firsts[again] + words.is_special[again]
+    rest = take_ranges(begins, words.firsts[again + 1] - begins)
+    more = _groups(words, draws, rest[draws.bits[rest] >= bound])
+    return _Groups(*map(np.concatenate, zip(found, more, strict=True)))
 
 
 def _groups(words: _Words, draws: _Draws, drawn: np.ndarray) -> _Groups:
     """The groups of some draws, as far as they have one."""
-    stop = words.firsts[1:][draws.stretches[drawn]]
-    inside = np.flatnonzero(draws.starts[drawn] < stop)
-    drawn = drawn[inside]
-    starts = draws.starts[drawn]
-    ends = np.minimum(starts + draws.lengths[drawn], stop[inside])
-    sequences = words.sequences[draws.stretches[drawn]]
-    return _Groups(
-        starts, words.edges[starts], words.edges[ends], sequences, draws.bits[drawn] >> np.uint64(32)
-    )
+    stretches = draws.stretches[drawn]
+    ends = draws.reach[drawn] + draws.shift[stretches]
+    starts = ends - draws.lengths[drawn]
+    last = words.firsts[stretches + 1]
+    inside = np.flatnonzero(starts < last)
+    starts, ends = starts[inside], np.minimum(ends[inside], last[inside])
+    sequences = words.sequences[stretches[inside]]
+    keys = draws.bits[drawn[inside]] >> np.uint64(32)
+    return _Groups(starts, words.edges[starts], words.edges[ends], sequences, keys)
 
 
 def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) -> _Spans:
