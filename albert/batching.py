@@ -9,8 +9,7 @@ holds one window, whatever the corpus. The place in the data is a `Cursor` of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -18,16 +17,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from albert.batch import IGNORED, Batch
-from data.instances import document_keys, take_ranges
-from data.masking import MaskRule, Masks, MaskVocabulary, draw_masks
+from albert.packing import Instances, pack_batches
+from data.instances import document_keys
+from data.masking import MaskRule
 from data.records import InputError
 from data.shards import STATIC_EPOCH, ShardInfo, read_info
 
 WINDOW_ROW_GROUPS = 4
-_PACKED_TOKENS = 1 << 16
 _COLUMNS = ["instance_id", "doc_id", "input_ids", "segment_b_start", "word_starts", "sop_label"]
 _STATIC_COLUMNS = ["masked_positions", "masked_input_ids", "masked_labels"]
 
@@ -41,29 +39,6 @@ class Cursor(NamedTuple):
 
 
 START = Cursor()
-
-
-@dataclass(frozen=True)
-class Instances:
-    """Rows of a shard as arrays. R = rows, T = their tokens."""
-
-    instance_ids: np.ndarray  # [R] uint64
-    doc_keys: np.ndarray  # [R] uint64, the doc_id as a number
-    input_ids: np.ndarray  # [T]
-    offsets: np.ndarray  # [R+1]
-    segment_b_start: np.ndarray  # [R]
-    word_starts: np.ndarray  # [T] bool
-    sop_labels: np.ndarray  # [R] int64, IGNORED where the corpus gives no order
-    static: (
-        tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
-    )  # offsets [R+1], positions, ids, labels
-
-    def __len__(self) -> int:
-        return len(self.instance_ids)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets)
 
 
 def _list_values(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,85 +73,6 @@ def is_held_out(doc_keys: np.ndarray, share: float) -> np.ndarray:
     hash, so that it stays on its side whatever is added to the corpus.
     """
     return (doc_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
-
-
-def pack_batches(
-    instances: Instances,
-    batches: Sequence[np.ndarray],
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-    *,
-    seed: int,
-    epoch: int,
-) -> Iterator[Batch]:
-    """Packed, masked batches of some rows each; with stored masks where the instances carry them."""
-    first = tokens = 0
-    for end, batch in enumerate(batches, 1):
-        tokens += int(instances.lengths[batch].sum())
-        # as many at once as the cache holds: fewer calls, and their results do not leave it
-        if tokens >= _PACKED_TOKENS or end == len(batches):
-            yield from _pack(instances, batches[first:end], vocabulary, rule, seed, epoch)
-            first, tokens = end, 0
-
-
-def _pack(
-    instances: Instances,
-    batches: Sequence[np.ndarray],
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-    seed: int,
-    epoch: int,
-) -> Iterator[Batch]:
-    """The same, packed and masked in one go; a batch is a view of its part."""
-    rows = np.concatenate(batches)
-    lengths = instances.lengths[rows]
-    cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
-    positions = np.arange(cu_seqlens[-1])
-    positions -= np.repeat(cu_seqlens[:-1], lengths)
-    at = np.repeat(instances.offsets[rows], lengths)
-    at += positions
-    plain = instances.input_ids[at]
-    b_start = instances.segment_b_start[rows].astype(np.int64)
-    b_lengths = np.where(b_start > 0, lengths - b_start, 0)
-    segments = np.stack([lengths - b_lengths, b_lengths], axis=1).ravel()  # A and B of each in turn
-    token_types = np.repeat(np.arange(len(segments)) & 1, segments)
-    if instances.static is None:
-        masks = draw_masks(
-            plain,
-            instances.word_starts[at],
-            cu_seqlens,
-            instances.instance_ids[rows],
-            vocabulary,
-            rule,
-            seed=seed,
-            epoch=epoch,
-        )
-    else:
-        offsets, masked, ids, labels = instances.static
-        counts = np.diff(offsets)[rows]
-        where = take_ranges(offsets[rows], counts)
-        masks = Masks(masked[where] + np.repeat(cu_seqlens[:-1], counts), labels[where], ids[where])
-    input_ids = plain.astype(np.int64)
-    input_ids[masks.positions] = masks.replacements
-    sop_labels = instances.sop_labels[rows]
-    masked_labels = masks.labels.astype(np.int64)
-    ends = np.cumsum([len(batch) for batch in batches])
-    mask_ends = np.searchsorted(masks.positions, cu_seqlens[ends])
-    first, first_mask = 0, 0
-    for end, mask_end in zip(ends.tolist(), mask_ends.tolist(), strict=True):
-        begin, stop = int(cu_seqlens[first]), int(cu_seqlens[end])
-        orders = sop_labels[first:end]
-        yield Batch(
-            input_ids=torch.from_numpy(input_ids[begin:stop]),
-            token_type_ids=torch.from_numpy(token_types[begin:stop]),
-            position_ids=torch.from_numpy(positions[begin:stop]),
-            cu_seqlens=torch.from_numpy((cu_seqlens[first : end + 1] - begin).astype(np.int32)),
-            max_seqlen=int(lengths[first:end].max()),
-            masked_index=torch.from_numpy(masks.positions[first_mask:mask_end] - begin),
-            masked_labels=torch.from_numpy(masked_labels[first_mask:mask_end]),
-            sop_labels=torch.from_numpy(orders) if (orders != IGNORED).any() else None,
-        )
-        first, first_mask = end, mask_end
 
 
 def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generator) -> list[np.ndarray]:
