@@ -114,10 +114,11 @@ class TrainingData:
             cursors[corpus] = planned.after
             tokens[corpus] += planned.tokens
             if number % self.world_size == self.rank:
-                mine.append(_Next(corpus, planned, self._rule(corpus, step)))
+                mine.append(_Next(corpus, planned, self.rule_at(corpus, step)))
         return mine, DataState(state.batches + self.accumulate, tuple(cursors), tuple(tokens))
 
-    def _rule(self, corpus: int, step: int) -> MaskRule:
+    def rule_at(self, corpus: int, step: int) -> MaskRule:
+        """What a corpus is masked by at a step."""
         rule = self.streams[corpus].info.rule
         if self.mask_rates is None:
             return rule

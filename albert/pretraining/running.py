@@ -18,6 +18,7 @@ from albert.diagnostics import layer_changes
 from albert.distributed import Process, join
 from albert.mixing import Loader, TrainingData
 from albert.optim import LearningRate, choose_learning_rate
+from albert.pretraining.audits import audit_data, peak_memory
 from albert.pretraining.held_out import evaluate
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.settings import RESULT_FILE, PretrainResult, PretrainSettings, read_settings
@@ -141,7 +142,7 @@ class _Run:
         )
         self.loader = Loader(self.data, self.trainer.state.data)
         self.newest: Path | None = next(iter(list_checkpoints(settings.run_folder)), None)
-        self.waited_before = 0.0
+        self.seconds = 0.0  # trained in this process
 
     def tell(self, notice: str) -> None:
         """Say something now and again in the report."""
@@ -163,6 +164,7 @@ class _Run:
             state = self.trainer.state
             now = time.perf_counter()
             state.seconds += now - clock
+            self.seconds += now - clock
             clock = now
             at_end = state.step == settings.steps
             evaluation_due = at_end or state.step % settings.evaluation_interval == 0
@@ -253,10 +255,19 @@ class _Run:
             parameters=sum(p.numel() for p in trainer.model.parameters()),
             layers=layers,
             events=tuple(state.events),
+            audits=self._audits(),
         )
         if self.process.is_first:
             write_text(settings.run_folder / RESULT_FILE, json.dumps(result.to_record(), indent=1) + "\n")
         return result
+
+    def _audits(self) -> dict[str, object]:
+        state, own = self.trainer.state, self.trainer.streams[""]
+        return {
+            **audit_data(own, self.data.rule_at(0, state.step)),
+            "loader_wait_share": self.loader.waited / max(self.seconds, 1e-9),
+            "peak_memory_bytes": peak_memory(self.process.device),
+        }
 
 
 def _learning_rate(settings: PretrainSettings, start: Start) -> LearningRate:

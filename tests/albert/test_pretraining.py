@@ -307,3 +307,13 @@ def documents(stream, share):
     trained = {key for p in islice(stream.plan(), 50) for key in p.instances.doc_keys[p.rows].tolist()}
     every = stream._load(stream.row_groups).doc_keys
     return trained, set(every[is_held_out(every, share)].tolist())
+
+
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+def test_a_run_says_how_its_data_were_masked_and_how_long_it_waited(settings, masking):
+    audits = pretrain(replace(settings, masking=masking)).audits
+    assert audits["whole_word_coverage"] == 1
+    assert audits["mask_rate"] == pytest.approx(audits["rule_mask_rate"], abs=0.02)
+    assert sum(bucket["swapped"] for bucket in audits["sop_balance_by_length"]) > 0
+    assert 0 <= audits["loader_wait_share"] < 1 and audits["peak_memory_bytes"] > 10**7
+    assert ("ngram_histogram" in audits) == (masking == "dynamic")
