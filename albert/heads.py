@@ -67,8 +67,11 @@ class PretrainingModel(nn.Module):
 
     def forward(self, batch: Batch) -> PretrainingOutput:
         """Losses of a masked batch."""
-        hidden = self.encoder(batch)  # [T, H]
-        states = self.mlm(hidden[batch.masked_index], self.encoder.embedding)  # [n, E]
+        rows, n = batch.masked_index, len(batch.masked_index)
+        if batch.sop_labels is not None:
+            rows = torch.cat([rows, batch.cu_seqlens[:-1]])
+        masked, first = self.encoder(batch, rows).tensor_split([n])  # [n, H], [S, H]
+        states = self.mlm(masked, self.encoder.embedding)  # [n, E]
         losses, predicted = kernels.mlm_loss(
             states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels
         )
@@ -76,7 +79,7 @@ class PretrainingModel(nn.Module):
         correct = (predicted == batch.masked_labels).sum()
         if batch.sop_labels is None:
             return PretrainingOutput(mlm_loss, mlm_loss, None, correct, len(losses), None, None)
-        sop_logits = self.sop_logits(hidden, batch)
+        sop_logits = self.sop(self.encoder.pool_first(first)).float()
         sop_count = (batch.sop_labels != IGNORED).sum()
         sop_losses = F.cross_entropy(sop_logits, batch.sop_labels, ignore_index=IGNORED, reduction="sum")
         # nothing here asks the device for a number, so that a CUDA graph can hold it
@@ -108,7 +111,7 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores [S, num_labels] fp32."""
-        pooled = self.encoder.pool(self.encoder(batch), batch.cu_seqlens)
+        pooled = self.encoder.pool_first(self.encoder(batch, batch.cu_seqlens[:-1]))
         return self.classifier(F.dropout(pooled, self.dropout, self.training)).float()
 
 
