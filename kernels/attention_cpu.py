@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 # a group's sequences are no shorter than this share of its longest: padding then costs at most a half more
 LIKE_LENGTH = 0.8
 GROUP_TOKENS = 512  # a smaller group is not worth the calls it takes, and takes shorter sequences in
-GROUP_SCORES = 32 * 128**2  # S * L * L at most: what is made for a group then stays near the caches
+GROUP_SCORES = 4 * 128**2  # S * L * L at most: what is made for a group then stays in the caches
 LOWEST = -1e30  # added to the scores of padding; finite, as a row of nothing else would become NaN
 
 
@@ -95,16 +95,21 @@ def _group(sequences: list[int], offsets: list[int], lengths: list[int]) -> Grou
     return Group(S, L, first, places[inside], inside, places, penalty)
 
 
-def _softmax(scores: Tensor) -> Tensor:
-    """Softmax of rows, summed in fp32. torch's bf16 kernel is slow on rows that do not fill its vectors."""
-    L = scores.shape[-1]
-    if scores.element_size() == 2 and L % 32 and L <= 128:
-        return torch.softmax(scores, -1, dtype=torch.float32).to(scores.dtype)
-    return torch.softmax(scores, -1)
+def _softmax(scores: Tensor, penalty: Tensor | None) -> Tensor:
+    """Softmax of scores [N * S, L, L] with the penalty [S, 1, L] of padding, worked out in fp32 or more.
+
+    Rows that do not fill its vectors cost torch's bf16 kernels several times as much.
+    """
+    exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
+    if penalty is not None:
+        S, _, L = penalty.shape
+        exact.view(-1, S, L, L).add_(penalty)
+    return torch.softmax(exact, -1, out=exact).to(scores.dtype)
 
 
 def _softmax_backward(gradient: Tensor, probabilities: Tensor) -> Tensor:
     dtype = gradient.dtype
+    # as above
     if gradient.element_size() == 2 and gradient.shape[-1] < 32:
         exact = torch._softmax_backward_data(gradient.float(), probabilities.float(), -1, torch.float32)
         return exact.to(dtype)
@@ -125,13 +130,11 @@ class _Attention(torch.autograd.Function):
         for group in groups:
             S, L = group.sequences, group.length
             # heads first: each is then copied in long strides
-            heads = group.read(qkv).view(S, L, 3, N, D).permute(2, 3, 0, 1, 4).contiguous()
+            heads = group.read(qkv).view(S, L, 3, N, D).permute(2, 3, 0, 1, 4)
+            heads = heads.clone(memory_format=torch.contiguous_format)
             q, k, v = heads.view(3, N * S, L, D)
             q.mul_(scale)
-            scores = torch.bmm(q, k.transpose(1, 2))
-            if group.penalty is not None:
-                scores.view(N, S, L, L).add_(group.penalty.to(scores.dtype))
-            probabilities = _softmax(scores)
+            probabilities = _softmax(torch.bmm(q, k.transpose(1, 2)), group.penalty)
             kept, dropped = None, probabilities
             if generator is not None:
                 kept = torch.rand(probabilities.shape, generator=generator, device=qkv.device) >= dropout_p

@@ -1,9 +1,9 @@
 """GELU's tanh approximation on a CPU, with its slope made in the same pass.
 
 x/2 (1 + tanh(u)) is x sigmoid(2u), with 2u = x (a + b x^2) (Hendrycks & Gimpel 2016), and torch's sigmoid
-takes a sixth of the time of its tanh. With s that sigmoid and y the result, the slope is s + y (1 - s) (a + 3b
-x^2): it is kept in place of x, and the backward pass is one product. Rows are worked through a few at a time,
-so that what is made of them in fp32 stays in the caches.
+takes a sixth of the time of its tanh. With s that sigmoid and y the result, the slope is
+s + y (1 - s) (a + 3b x^2): it is kept in place of x, and the backward pass is one product. Rows are worked
+through a few at a time, so that what is made of them in fp32 stays in the caches.
 """
 
 from __future__ import annotations
