@@ -70,7 +70,13 @@ class PretrainingModel(nn.Module):
         rows, n = batch.masked_index, len(batch.masked_index)
         if batch.sop_labels is not None:
             rows = torch.cat([rows, batch.cu_seqlens[:-1]])
-        masked, first = self.encoder(batch, rows).tensor_split([n])  # [n, H], [S, H]
+        masked, first = self.encoder(batch, rows).tensor_split([n])
+        return self.losses(masked, first, batch)
+
+    def losses(self, masked: Tensor, first: Tensor, batch: Batch) -> PretrainingOutput:
+        """Losses from the encoder's hidden states of the masked positions [n, H] and of each sequence's first
+        token [S, H], which are not looked at in a batch without order labels.
+        """
         states = self.mlm(masked, self.encoder.embedding)  # [n, E]
         losses, predicted = kernels.mlm_loss(
             states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels
