@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -21,6 +22,7 @@ from albert.batch import IGNORED, Batch
 from albert.packing import Instances, pack_batches
 from data.instances import document_keys
 from data.masking import MaskRule
+from data.records import InputError
 from data.shards import STATIC_EPOCH, ShardInfo, read_info
 
 WINDOW_ROW_GROUPS = 4
@@ -87,6 +89,19 @@ def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generat
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
+class Planned(NamedTuple):
+    """A batch that is yet to be packed."""
+
+    instances: Instances
+    rows: np.ndarray
+    epoch: int
+    after: Cursor  # the place in the data behind it
+
+    @property
+    def tokens(self) -> int:
+        return int(self.instances.lengths[self.rows].sum())
+
+
 class InstanceStream:
     """Batches of a list of shards, for training without end or for evaluation once through."""
 
@@ -97,11 +112,16 @@ class InstanceStream:
         batch_tokens: int,
         seed: int = 0,
         held_out_share: float = 0.0,
+        never_trained_share: float = 0.0,
         masking: Literal["dynamic", "static"] = "dynamic",
     ):
-        """Opens nothing but the shards' footers. Raises InputError if one is missing or no shard."""
+        """Opens nothing but the shards' footers. Documents within `held_out_share` are evaluated on, those
+        within the larger of the two shares never trained on. Raises InputError if a shard is missing or none.
+        """
         self.info: ShardInfo = read_info(shards[0])
         self.batch_tokens, self.seed, self.held_out_share = batch_tokens, seed, held_out_share
+        self.never_trained_share = max(held_out_share, never_trained_share)
+        self.masking = masking
         self.columns = _COLUMNS + (_STATIC_COLUMNS if masking == "static" else [])
         self.row_groups = [
             (path, group) for path in shards for group in range(pq.read_metadata(path).num_row_groups)
@@ -113,33 +133,51 @@ class InstanceStream:
         ]
         return _to_instances(pa.concat_tables(tables))
 
-    def training_batches(self, cursor: Cursor = START) -> Iterator[tuple[Batch, Cursor]]:
-        """Batches from a place on, epoch after epoch, each with the place after it. Held-out documents never
-        occur.
+    def _windows(self, cursor: Cursor) -> Iterator[list[Planned]]:
+        """The batches of each window from a place on, epoch after epoch.
 
-        Raises RuntimeError when no document is left to train on.
+        Raises InputError when no document is left to train on.
         """
-        epoch, window, skip = cursor
+        epoch, first, skip = cursor
         while True:
             order = np.random.default_rng([self.seed, epoch]).permutation(len(self.row_groups))
-            windows = range(window, -(-len(order) // WINDOW_ROW_GROUPS))
-            found = skip > 0 or window > 0
-            for window in windows:
+            found = skip > 0 or first > 0
+            for window in range(first, -(-len(order) // WINDOW_ROW_GROUPS)):
                 members = order[window * WINDOW_ROW_GROUPS : (window + 1) * WINDOW_ROW_GROUPS]
                 instances = self._load([self.row_groups[i] for i in members])
-                rows = np.flatnonzero(~is_held_out(instances.doc_keys, self.held_out_share))
+                rows = np.flatnonzero(~is_held_out(instances.doc_keys, self.never_trained_share))
                 rng = np.random.default_rng([self.seed, epoch, window])
                 batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
-                left = [rows[batch] for batch in batches[skip:]]
-                for number, batch in enumerate(self._pack(instances, left, epoch), skip + 1):
-                    is_last = number == len(batches)
-                    after = Cursor(epoch, window + 1, 0) if is_last else Cursor(epoch, window, number)
-                    found = True
-                    yield batch, after
+                afters = [Cursor(epoch, window, number) for number in range(1, len(batches))]
+                afters.append(Cursor(epoch, window + 1, 0))
+                planned = [
+                    Planned(instances, rows[batch], epoch, after)
+                    for batch, after in zip(batches, afters, strict=False)
+                ]
+                found = found or bool(planned)
+                yield planned[skip:]
                 skip = 0
             if not found:
-                raise RuntimeError("every document of these shards is held out: nothing is left to train on")
-            epoch, window = epoch + 1, 0
+                raise InputError(
+                    "every document of these shards is held out: nothing is left to train on. Give the "
+                    "corpus more documents"
+                )
+            epoch, first = epoch + 1, 0
+
+    def plan(self, cursor: Cursor = START) -> Iterator[Planned]:
+        """The batches from a place on, without end. Held-out documents never occur."""
+        return chain.from_iterable(self._windows(cursor))
+
+    def pack(self, planned: Sequence[Planned], rule: MaskRule | None = None) -> Iterator[Batch]:
+        """Batches of one window and epoch, packed and masked; by the shards' own rule if none is given."""
+        if planned:
+            instances, _, epoch, _ = planned[0]
+            yield from self._pack(instances, [each.rows for each in planned], epoch, rule)
+
+    def training_batches(self, cursor: Cursor = START) -> Iterator[tuple[Batch, Cursor]]:
+        """The batches from a place on, packed and masked, each with the place after it."""
+        for planned in self._windows(cursor):
+            yield from zip(self.pack(planned), (each.after for each in planned), strict=True)
 
     def held_out_batches(self, max_tokens: int) -> Iterator[Batch]:
         """Batches of held-out documents with fixed masks, up to `max_tokens` of them, always the same

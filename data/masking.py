@@ -158,13 +158,42 @@ def _draw_block(
     has_tokens = np.diff(cu_seqlens) > 0
     firsts = cu_seqlens[:-1][has_tokens]
     keys = rebase(keys[has_tokens], firsts)
+    chosen = _draw_spans(input_ids, word_starts, firsts, keys, vocabulary, rule)
+    return _replace(input_ids, word_starts, keys, vocabulary, rule, chosen)
+
+
+def _draw_spans(
+    input_ids: np.ndarray,
+    word_starts: np.ndarray,
+    firsts: np.ndarray,
+    keys: np.ndarray,
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+) -> _Spans:
     words = _find_words(input_ids, word_starts, firsts, vocabulary)
     probabilities = length_probabilities(rule.objective, rule.max_ngram)
     draws = _draw(words, keys, probabilities)
     budget = _budgets(words, rule)
     groups = _find_groups(words, draws, budget, rule.rate)
-    chosen = _choose(words, groups, budget, len(probabilities))
-    return _replace(input_ids, word_starts, keys, vocabulary, rule, chosen)
+    return _choose(words, groups, budget, len(probabilities))
+
+
+def draw_ngram_lengths(
+    input_ids: np.ndarray,
+    word_starts: np.ndarray,
+    cu_seqlens: np.ndarray,
+    instance_ids: np.ndarray,
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+    *,
+    seed: int,
+    epoch: int,
+) -> np.ndarray:
+    """How many words each group has that `draw_masks` masks, [G]; none of the sequences may be empty."""
+    keys = rebase(mix(instance_ids + salt(seed, epoch)), cu_seqlens[:-1])
+    spans = _draw_spans(input_ids, word_starts, cu_seqlens[:-1], keys, vocabulary, rule)
+    words_before = np.concatenate([[0], np.cumsum(word_starts)])
+    return words_before[spans.ends] - words_before[spans.starts]
 
 
 def _find_words(
