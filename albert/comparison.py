@@ -1,7 +1,7 @@
 """What an evaluation found, as plain records: the report page and metrics.json are both made from them.
 
-Scores are shares in [0, 1] (correlations in [-1, 1]); a difference is in the same unit, so 0.013 is 1.3 points.
-Whatever was not measured is None or empty, never 0.
+Scores are shares in [0, 1] (correlations in [-1, 1]); a difference is in the same unit, so 0.013 is 1.3
+points. Whatever was not measured is None or empty, never 0.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Intrinsic:
-    """What a checkpoint knows before fine-tuning, on texts it never saw, with fixed masks. None: not measured."""
+    """What a checkpoint knows before fine-tuning, on texts it never saw, with fixed masks."""
 
     domain_mlm_loss: float | None = None
     domain_mlm_accuracy: float | None = None
@@ -181,7 +181,7 @@ class ChangedExample:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How much a model scores above the first one of the comparison, on the reported split."""
+    """How much a model scores above another of the comparison, on the reported split."""
 
     model: str
     baseline: str
@@ -192,9 +192,9 @@ class Difference:
     low: float | None  # ends of the 95% bootstrap interval over seeds and examples; None with a single seed
     high: float | None
     p_value: float | None  # paired two-sided t test over the seeds; None with a single seed
-    probability: float | None  # that the model beats the first one; None with a single seed
+    probability: float | None  # that the model beats the baseline; None with a single seed
     is_clear: bool  # the interval leaves out zero and p < 0.05
-    fixed: int  # examples most seeds got wrong with the first model and right with this one
+    fixed: int  # examples most seeds got wrong with the baseline and right with this one
     broken: int  # the other way round
     fixed_examples: tuple[ChangedExample, ...] = ()  # the surest first
     broken_examples: tuple[ChangedExample, ...] = ()
@@ -215,7 +215,8 @@ class Comparison:
     chance: float  # main metric on the reported split of a constant or random answer
     seeds: tuple[int, ...]
     models: tuple[ModelResult, ...]
-    differences: tuple[Difference, ...]  # one for each model but the first
+    differences: tuple[Difference, ...]  # of each model but the first, to the first
+    steps: tuple[Difference, ...] = ()  # of each to the one before it, where each changes one thing
 
     def model(self, name: str) -> ModelResult:
         """The model of a name. Raises KeyError if there is none."""
