@@ -243,7 +243,8 @@ def _slice_scores(model: ModelRuns, metric: str, slices: Sequence[_Slice]) -> tu
 
 def count_words(split: Split, words: Sequence[str]) -> np.ndarray:
     """How many of the words each example holds, [n]."""
-    return np.array([sum(word in text for word in words) for text in (e.describe() for e in split.examples)])
+    texts = ["\n".join(one.texts()) for one in split.examples]
+    return np.array([sum(word in text for word in words) for text in texts])
 
 
 def _difference(baseline: ModelRuns, model: ModelRuns, data: TaskData, split: Split) -> Difference:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import zipfile
+import zlib
 from dataclasses import asdict
 from pathlib import Path
 
@@ -87,7 +89,7 @@ def load_run(path: Path) -> SeedRun | None:
             dev=_predictions("dev", texts["dev"], content),
             test=_predictions("test", texts["test"], content) if "test" in texts else None,
         )
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
 
 

@@ -4,7 +4,6 @@ verdict.
 
 from __future__ import annotations
 
-import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,7 +12,7 @@ from importlib import metadata
 
 import torch
 
-from albert.finetuning import FineTuneResult
+from albert.comparison import Comparison
 from albert.pretraining import PretrainResult
 
 _PACKAGES = (
@@ -88,50 +87,37 @@ def pretraining_facts(result: PretrainResult) -> dict[str, object]:
     return facts
 
 
-def evaluation_facts(result: FineTuneResult) -> dict[str, object]:
+def evaluation_facts(result: Comparison) -> dict[str, object]:
     """What is to be told of a comparison: one row a model, and every seed."""
-    split = result.reported_split
     rows = []
     for model in result.models:
-        row: dict[str, object] = {"model": model}
-        for part in dict.fromkeys(("dev", split)):
-            for metric in ("accuracy", "macro_f1"):
-                row[f"{part}_{metric}"] = asdict(result.summary(model, part, metric))
-        if model != result.models[0]:
-            difference = result.difference(model, split)
-            # with a single seed the interval is unbounded, which JSON cannot say
-            ends = {name: end if math.isfinite(end) else None for name, end in asdict(difference).items()}
-            row["difference"] = {**ends, "is_clear": difference.is_clear}
+        row: dict[str, object] = {"model": model.name}
+        for part in dict.fromkeys(("dev", result.split)):
+            for metric, summary in getattr(model, part).items():
+                row[f"{part}_{metric}"] = asdict(summary)
+        difference = result.difference(model.name)
+        if difference is not None:
+            row["difference"] = asdict(difference)
         rows.append(row)
-    seeds = [{key: value for key, value in asdict(r).items() if key != "predictions"} for r in result.seeds]
-    return {
-        "task": result.task,
-        "split": split,
-        "labels": list(result.labels),
-        "examples": result.examples,
-        "skipped": list(result.skipped),
-        "majority_share": result.majority_share,
-        "models": rows,
-        "seeds": seeds,
-    }
+    seeds = [{"model": m.name, **asdict(run)} for m in result.models for run in m.seeds]
+    return {**result.to_record(), "models": rows, "seeds": seeds, "majority_share": result.chance}
 
 
-def verdict(pretraining: PretrainResult | None, evaluation: FineTuneResult | None) -> str:
+def verdict(pretraining: PretrainResult | None, evaluation: Comparison | None) -> str:
     """One sentence: did it help, by how much, how sure."""
-    if evaluation is not None and len(evaluation.models) > 1:
-        split, seeds = evaluation.reported_split, {r.seed for r in evaluation.seeds}
-        difference = evaluation.difference(evaluation.models[-1], split)
-        points = f"{100 * difference.mean:+.1f} points of accuracy on {evaluation.task} {split}"
-        over = f"over {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
-        if len(seeds) < 2:
+    if evaluation is not None and evaluation.differences:
+        difference, n = evaluation.differences[-1], len(evaluation.seeds)
+        points = f"{100 * difference.mean:+.1f} points of {evaluation.metric} on {evaluation.task}"
+        over = f"{evaluation.split} over {n} seed{'s' if n > 1 else ''}"
+        if difference.low is None:
             return f"{points} {over}: a single seed says nothing of the spread; give --seeds three or more."
         interval = f"95% interval {100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
         if not difference.is_clear:
             return f"No clear difference: {points} {over}, {interval}."
         return f"It {'helped' if difference.mean > 0 else 'hurt'}: {points} {over}, {interval}."
     if evaluation is not None:
-        summary = evaluation.summary(evaluation.models[0], evaluation.reported_split, "accuracy")
-        scored = f"{100 * summary.mean:.1f}% accuracy on {evaluation.task} {evaluation.reported_split}"
+        summary = evaluation.scores(evaluation.models[0].name)[evaluation.metric]
+        scored = f"{100 * summary.mean:.1f}% {evaluation.metric} on {evaluation.task} {evaluation.split}"
         return f"{scored}; nothing to compare with."
     if pretraining is not None:
         before, after = pretraining.evaluations()[0], pretraining.evaluations()[-1]
@@ -150,19 +136,19 @@ def build_report(
     corpora: Sequence[CorpusFacts] = (),
     base: PretrainResult | None = None,
     pretraining: PretrainResult | None = None,
-    evaluation: FineTuneResult | None = None,
+    evaluations: Sequence[Comparison] = (),
     settings: Mapping[str, Mapping[str, object]] | None = None,
 ) -> Report:
     """The report of what was done; leave out what was not."""
     return Report(
         title=title,
-        verdict=verdict(pretraining, evaluation),
+        verdict=verdict(pretraining, evaluations[-1] if evaluations else None),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         corpora=tuple(corpora),
         base=pretraining_facts(base) if base else None,
         pretraining=pretraining_facts(pretraining) if pretraining else None,
-        evaluation=evaluation_facts(evaluation) if evaluation else None,
+        evaluation=evaluation_facts(evaluations[-1]) if evaluations else None,
         settings=settings or {},
         versions=installed_versions(),
     )

@@ -14,8 +14,11 @@ class Example:
     pair: str | None
     label: str
 
+    def texts(self) -> tuple[str, ...]:
+        return (self.text,) if self.pair is None else (self.text, self.pair)
+
     def describe(self) -> str:
-        return self.text if self.pair is None else f"{self.text} | {self.pair}"
+        return " | ".join(self.texts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,9 @@ class ChoiceExample:
     question: str
     choices: tuple[str, ...]
     answer: int  # number of the right one, from 0
+
+    def texts(self) -> tuple[str, ...]:
+        return self.passage, self.question
 
     def describe(self) -> str:
         return f"{self.passage[-80:]} | {self.question} | {' / '.join(self.choices)}"
@@ -41,6 +47,9 @@ class SpanExample:
     answers: tuple[str, ...]  # any is right; none: the passage does not answer it
     starts: tuple[int, ...]  # characters of the passage at which the answers begin
 
+    def texts(self) -> tuple[str, ...]:
+        return self.passage, self.question
+
     def describe(self) -> str:
         return f"{self.question} | {self.passage[:80]}"
 
@@ -51,6 +60,9 @@ class TaggedExample:
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
+
+    def texts(self) -> tuple[str, ...]:
+        return (self.describe(),)
 
     def describe(self) -> str:
         return "".join(self.tokens) if all(len(t) == 1 for t in self.tokens) else " ".join(self.tokens)
