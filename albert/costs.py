@@ -32,7 +32,7 @@ def measure_cost(candidate: Candidate) -> Cost:
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         flops=encoder_operations(pretrained.config, length) * length,
         sequence_length=round(length),
-        checkpoint_bytes=find_source(str(candidate.path)).weights.stat().st_size,
+        checkpoint_bytes=sum(path.stat().st_size for path in find_source(str(candidate.path)).files),
         latency=tuple(_latency(model, encoded, size, device) for size in BATCH_SIZES),
         device=torch.cuda.get_device_name()
         if device.type == "cuda"

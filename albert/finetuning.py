@@ -8,6 +8,7 @@ find as many such starts as one in three for large models), and counted.
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import sys
 import time
@@ -22,6 +23,7 @@ from tqdm import tqdm
 
 from albert.batching import token_batches
 from albert.checkpoints import find_source, load_pretrained, names_checkpoint
+from albert.checkpoints.source import Source
 from albert.comparison import EpochRecord, SeedResult, SweepPoint
 from albert.config import PRESETS, ConfigError
 from albert.learners import Encoded, Learner, Predictions, find_learner
@@ -148,12 +150,18 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int, first: Candi
         settings=settings,
         data=data,
         path=path,
-        checksum=sha256(find_source(str(path)).weights),
+        checksum=_checksum(find_source(str(path))),
         name=settings.model_names()[model],
         learner=learner,
         encoded=encoded,
         sizes=own if first is None else first.sizes,
     )
+
+
+def _checksum(source: Source) -> str:
+    """sha256 of the weights' file, or of those of all of them where there are several."""
+    digests = [sha256(path) for path in source.files]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
 def chance_of(data: TaskData, split: Split) -> float:
