@@ -28,10 +28,18 @@ from albert.reports.sections import (
     spread,
 )
 
+_SURE = ("95% interval", "P(better)", "p value")
+
 
 def evaluation_section(facts: Facts, name: str) -> Section:
     """The section; `name` makes the ids of its plots unique."""
-    tables = (scores_table(facts), intrinsic_table(facts), cost_table(facts), contamination_table(facts))
+    tables = (
+        scores_table(facts),
+        steps_table(facts),
+        intrinsic_table(facts),
+        cost_table(facts),
+        contamination_table(facts),
+    )
     details = (
         *class_details(facts),
         *confusion_details(facts),
@@ -72,7 +80,7 @@ def scores_table(facts: Facts) -> Table:
     head += [f"{split} {metric_name(metric)}" for metric in facts["metrics"]]
     compared, calibrated = len(facts["models"]) > 1, any(model["calibration"] for model in facts["models"])
     head += ["ECE"] if calibrated else []
-    head += [f"change of {main}", "95% interval", "P(better)", "p value"] if compared else []
+    head += [f"change of {main}", *_SURE] if compared else []
     rows = []
     for model in facts["models"]:
         scores = [*([model["dev"][facts["metric"]]] if on_test else [])]
@@ -110,6 +118,15 @@ def interval_text(difference: Facts) -> str:
     if difference["low"] is None:
         return MISSING
     return f"{change(difference['low'])} to {change(difference['high'])}"
+
+
+def steps_table(facts: Facts) -> Table:
+    """What each change does by itself: every model against the one before it."""
+    rows = tuple((one["model"], one["baseline"], *_difference_cells(one)) for one in facts["steps"])
+    head = ("One change at a time", "against", f"change of {metric_name(facts['metric'])}", *_SURE)
+    return Table(
+        "In points, as above; each model has one thing other than the one before it.", head, rows, (0, 1)
+    )
 
 
 def intrinsic_table(facts: Facts) -> Table:

@@ -17,7 +17,12 @@ def evaluation_plots(facts: Facts, name: str) -> list[Plot]:
     """Scores, what they differ by, and what they come from; `name` makes the plots' ids unique."""
     plots = [_score_plot(facts, name)]
     if facts["differences"]:
-        plots.append(_difference_plot(facts, name))
+        baseline = facts["models"][0]["name"]
+        rows = [(one["model"], one) for one in facts["differences"]]
+        plots.append(_difference_plot(f"{name}-differences", f"Change against {baseline}", rows))
+    if facts["steps"]:
+        rows = [(f"{one['baseline']} → {one['model']}", one) for one in facts["steps"]]
+        plots.append(_difference_plot(f"{name}-steps", "What each change does", rows))
     if lines := model_lines(facts, _dev_by_epoch):
         title = f"Dev {metric_name(facts['metric'])} while fine-tuning"
         plots.append(curves(f"{name}-epochs", title, "points, mean of the seeds", lines, x_label="epoch"))
@@ -69,18 +74,13 @@ def _score_plot(facts: Facts, name: str) -> Plot:
     return intervals(f"{name}-scores", title[0].upper() + title[1:], unit, rows)
 
 
-def _difference_plot(facts: Facts, name: str) -> Plot:
+def _difference_plot(name: str, title: str, differences: Sequence[tuple[str, Facts]]) -> Plot:
     rows = []
-    for one in facts["differences"]:
+    for label, one in differences:
         ends = [None if end is None else 100 * end for end in (one["low"], one["high"])]
-        rows.append(
-            Interval(one["model"], [100 * value for value in one["values"]], 100 * one["mean"], *ends)
-        )
-    baseline = facts["models"][0]["name"]
-    return intervals(
-        f"{name}-differences", f"Change against {baseline}", "points: each seed, mean and 95% interval", rows,
-        level=0.0, signed=True,
-    )  # fmt: skip
+        rows.append(Interval(label, [100 * value for value in one["values"]], 100 * one["mean"], *ends))
+    unit = "points: each seed, mean and 95% interval"
+    return intervals(name, title, unit, rows, level=0.0, signed=True)
 
 
 def _dev_by_epoch(model: Facts) -> list[tuple[float, float]]:

@@ -7,6 +7,7 @@ The facts are PretrainResult as JSON has it. A plot is drawn where its figures a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 
 from albert.reports.drawing import Plot
 from albert.reports.plots import Interval, Line, columns, curves, intervals
@@ -102,6 +103,7 @@ def run_table(facts: Facts) -> Table:
             ("tokens a second", number(facts["tokens_per_second"])),
             ("peak learning rate", f"{facts['learning_rate']:.2g}"),
             ("resumed at step", resumed),
+            ("best checkpoint", PurePath(facts.get("best_checkpoint") or MISSING).name),
             ("time the trainer waited for data", percent(audits.get("loader_wait_share"))),
             ("peak memory", size(audits.get("peak_memory_bytes"))),
             ("masked words masked whole", percent(audits.get("whole_word_coverage"))),

@@ -1,5 +1,6 @@
 """Facts for reports, small and whole, for the tests of the page, of metrics.json and of comparing."""
 
+from itertools import pairwise
 from pathlib import Path
 
 from albert.comparison import (
@@ -174,6 +175,7 @@ def comparison(first: ModelResult, *others: ModelResult, task: str = "茶事") -
         seeds=tuple(range(len(first.seeds))),
         models=(first, *others),
         differences=tuple(_difference(first, other) for other in others),
+        steps=tuple(_difference(a, b) for a, b in pairwise([first, *others])) if len(others) > 1 else (),
     )
 
 

@@ -143,6 +143,8 @@ def test_of_several_models_dev_names_the_one_the_verdict_is_about():
     on_test = model("on test", [0.90, 0.91, 0.92], dev=BASE.dev)
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, on_test, on_dev)])
     assert "on dev against base" in report.verdict
+    told = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
+    assert told["What each change does"].startswith("base → on test: 20.00")
 
 
 def test_a_contaminated_corpus_is_told_at_the_top():
