@@ -34,7 +34,7 @@ def read_metrics(run: Path) -> dict[str, object]:
         raise InputError(f"{path} cannot be read: {error}") from None
     if (error := best_match(metrics_validator().iter_errors(metrics))) is not None:
         raise InputError(
-            f"{path} is not by the schema of this version of jixu ({error.json_path}: {error.message[:200]}): "
-            "make the report again"
+            f"{path} is not by the schema of this version of jixu ({error.json_path}: "
+            f"{error.message[:200]}): make the report again"
         )
     return metrics

@@ -34,13 +34,8 @@ def test_the_schema_is_one():
 
 
 def test_the_command_prints_the_schema():
-    done = subprocess.run(
-        [sys.executable, "-m", "albert.reports", "schema"],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=ROOT,
-    )
+    command = [sys.executable, "-m", "albert.reports", "schema"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert json.loads(done.stdout) == json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 
 
@@ -84,21 +79,17 @@ def test_the_schema_names_every_field_of_the_records(record, definition):
 
 def test_audits_and_events_are_by_the_schema(tmp_path):
     facts = pretraining_facts(pretraining(tmp_path, "general")) | {"audits": AUDITS, "events": EVENTS}
-    validator = metrics_validator().evolve(
-        schema={**metrics_validator().schema, "$ref": "#/$defs/pretraining"}
-    )
     part = {"$ref": "#/$defs/pretraining", "$defs": metrics_validator().schema["$defs"]}
-    assert not list(validator.evolve(schema=part).iter_errors(facts))
+    validator = metrics_validator().evolve(schema=part)
+    assert not list(validator.iter_errors(facts))
     wrong = facts | {"events": [{"step": "10", "kind": "rollback", "text": "t"}]}
-    assert [error.json_path for error in validator.evolve(schema=part).iter_errors(wrong)] == [
-        "$.events[0].step"
-    ]
+    assert [error.json_path for error in validator.iter_errors(wrong)] == ["$.events[0].step"]
 
 
-@pytest.fixture
-def runs(tmp_path):
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
     """Two reports: one without a second corpus, one contaminated and with another rate."""
-    made = []
+    folder, made = tmp_path_factory.mktemp("runs"), []
     for name, accuracies, mixed, found, rate in (
         ("first", [0.80, 0.81, 0.82], None, 0, 1e-4),
         ("第二", [0.84, 0.85, 0.86], "general", 7, 5e-5),
@@ -107,11 +98,11 @@ def runs(tmp_path):
         report = build_report(
             title=name,
             command="c",
-            pretraining=pretraining(tmp_path, mixed),
+            pretraining=pretraining(folder, mixed),
             evaluations=[comparison(model("before", [0.70, 0.71, 0.73]), after)],
             settings={f"pretraining: {name}": {"learning_rate": rate, "seed": 0}},
         )
-        made.append(write_report(report, tmp_path / name).parent)
+        made.append(write_report(report, folder / name).parent)
     return made
 
 
@@ -136,7 +127,7 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
     said = capsys.readouterr().out
     assert "第二" in said and "+13.7 (+13.0 to +14.3)" in said
     page = Path(said.strip().splitlines()[-1].removeprefix("page "))
-    assert page.parent.parent == tmp_path and page.is_file()
+    assert page.parent.parent == runs[0].parent and page.is_file()
     assert main(["compare", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "index.html").is_file()
 
