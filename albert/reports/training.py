@@ -35,7 +35,7 @@ def training_section(facts: Facts, name: str, title: str) -> Section:
     notes = [probe_note(facts["probe"])] if facts.get("probe") else []
     return Section(
         title=title,
-        warnings=tuple(facts["notices"]),
+        warnings=tuple(notice[:1].upper() + notice[1:] for notice in facts["notices"]),
         notes=tuple(notes),
         tables=tuple(t for t in (held_out_table(facts), run_table(facts), _event_table(events)) if t.rows),
         plots=tuple([*_curves(facts, name), *_layer_plots(facts, name), *_audit_plots(facts, name)]),
