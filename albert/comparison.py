@@ -112,7 +112,7 @@ class Cost:
     parameters: int
     flops: float  # of a forward pass over a sequence of `sequence_length` tokens, by arithmetic
     sequence_length: int
-    checkpoint_bytes: int  # of the weights' file
+    checkpoint_bytes: int  # of the weights
     latency: tuple[Latency, ...]  # at batch 1 and 32
     device: str
 
@@ -149,7 +149,7 @@ class ModelResult:
 
     name: str
     checkpoint: str
-    checksum: str  # sha256 of its weights' file
+    checksum: str  # sha256 of its weights
     note: str | None = None  # to be shown beside the name, as "flawed control"
     seeds: tuple[SeedResult, ...]
     sweep: tuple[SweepPoint, ...] = ()

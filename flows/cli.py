@@ -25,6 +25,10 @@ def _integers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def _floats(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
 def _add_refresh(add: Callable) -> None:
     add("--corpus", help="name of the corpus in the workspace [the recipe's]")
     add(
@@ -107,8 +111,8 @@ def _add_pretraining(add: Callable) -> None:
 
 
 def _add_fine_tune(add: Callable) -> None:
-    add("--task", required=True, help="name of the task, or a YAML task file (name and columns)")
-    add("--train", required=True, help="TSV, CSV or JSONL with a header")
+    add("--task", required=True, help="a task that comes with jixu, a YAML task file, or a name of yours")
+    add("--train", help="training examples, as the task's publisher has them")
     add("--dev", required=True, help="chooses the best epoch")
     add("--test", help="scored once, at that epoch")
     add(
@@ -122,11 +126,20 @@ def _add_fine_tune(add: Callable) -> None:
         type=lambda text: text.split(","),
         help="of the models in tables, by commas [their folders']",
     )
-    add("--seeds", type=_integers, default=[0, 1, 2], help="separated by commas [0,1,2]")
+    add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="separated by commas [0,1,2,3,4]")
     add("--epochs", type=int, default=3, help="[%(default)s]")
-    add("--batch-size", type=int, default=32, help="[%(default)s]")
+    add("--batch-size", type=int, default=32, help="examples, on average [%(default)s]")
     add("--learning-rate", type=float, default=1e-4, help="peak rate [%(default)s]")
+    add(
+        "--sweep",
+        type=_floats,
+        default=[],
+        metavar="RATE,RATE",
+        help="learning rates to choose from on dev with the first seed, in place of --learning-rate",
+    )
     add("--max-seq-length", type=int, default=128, help="[%(default)s]")
+    add("--corpus", help="corpus of the field: what models know of it, and whether it holds dev or test")
+    add("--general", help="general corpus: what models forget of it")
     add("--run", help="name of the report [from task, models and settings]")
 
 
