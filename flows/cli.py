@@ -218,6 +218,33 @@ def _add_end_to_end(add: Callable) -> None:
     add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
 
 
+def _add_experiment(add: Callable) -> None:
+    add(
+        "--experiment",
+        default="lcqmc",
+        choices=["lcqmc", "law", "reviews"],
+        help="ladder of recipes; the text of lcqmc is the task's own [%(default)s]",
+    )
+    add(
+        "--general", action="append", required=True, help="general raw text, for the base models (repeatable)"
+    )
+    add("--domain", action="append", default=[], help="text of the field, for law and reviews (repeatable)")
+    add("--task", help="name or YAML file of the task [the experiment's]")
+    add("--train", required=True, help="training examples of the task")
+    add("--dev", required=True, help="its dev examples")
+    add("--test", required=True, help="its test examples")
+    add("--tokenizer", help="vocab.txt; the flawed control needs BERT's [trained]")
+    add(
+        "--architectures",
+        type=lambda text: text.split(","),
+        default=["albert", "bert"],
+        help="separated by commas [albert,bert]",
+    )
+    add("--scale", type=float, default=1.0, help="of all sizes; 1 takes about an hour on two cores [1]")
+    add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="of fine-tuning [0,1,2,3,4]")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
+
+
 COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {
     "refresh_corpus": (
         "Turn raw text into a new version of a corpus, or none if nothing changed.",
@@ -233,6 +260,10 @@ COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {
     ),
     "train_tokenizer": ("Learn a vocabulary from a corpus or raw text.", _add_tokenizer),
     "end_to_end": ("Raw text to evaluation report: all of it in one run.", _add_end_to_end),
+    "lcqmc_experiment": (
+        "Find out which part of a recipe of continued pretraining helps, and which hurts.",
+        _add_experiment,
+    ),
 }
 
 

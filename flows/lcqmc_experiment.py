@@ -26,7 +26,15 @@ from data.workspace import Workspace
 from flows.artifacts import gather_facts, plain, publish_report, repeat_command
 from flows.continued_pretraining import continued_pretraining, run_pretraining
 from flows.end_to_end import vocabulary
-from flows.experiment_arms import EXPERIMENTS, Arm, ExperimentFiles, Sizes, first_lines, write_sentences
+from flows.experiment_arms import (
+    ARCHITECTURES,
+    EXPERIMENTS,
+    Arm,
+    ExperimentFiles,
+    Sizes,
+    first_lines,
+    write_sentences,
+)
 from flows.fine_tune import Told, compare, record, table
 from flows.flawed_control import double_labels
 from flows.measurements import Known
@@ -37,9 +45,6 @@ from flows.steps import step
 train_flawed = step("train-flawed-control")
 write_texts = step("write-texts")
 report = step("report")
-
-# of similar cost: the same layers, width and heads, with and without shared parameters
-ARCHITECTURES = {"albert": "tiny", "bert": "bert-tiny"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +103,16 @@ def lcqmc_experiment(
     return ExperimentOutcome(tuple(comparisons), verdict, page)
 
 
+def corpus_of(arm: Arm, files: ExperimentFiles) -> str:
+    """The name of an arm's corpus in the workspace."""
+    return f"{files.experiment}-{arm.corpus}"
+
+
 def make_corpus(arm: Arm, files: ExperimentFiles, folder: Path, shared: dict[str, object]) -> None:
     """The corpus of an arm; arms that differ in training alone share one."""
     texts = write_sentences(arm, files, folder)
     refresh_corpus(
-        corpus=arm.corpus(files.experiment),
+        corpus=corpus_of(arm, files),
         source=texts,
         sop=arm.sop,
         max_ngram=arm.max_ngram,
@@ -119,7 +129,7 @@ def go_on(
 ) -> PretrainResult:
     """Pretraining from the base model under an arm's recipe."""
     parameters = {
-        "corpus": arm.corpus(files.experiment),
+        "corpus": corpus_of(arm, files),
         "init": str(base.checkpoint),
         "steps": sizes.steps,
         "learning_rate": arm.learning_rate,
@@ -168,9 +178,9 @@ def judge(
     )
     told = [Told(note="no continued pretraining", pretraining=tuple(models[0].history))]
     for arm, model in zip(arms, models[1:], strict=True):
-        corpora = (arm.corpus(files.experiment),)
+        corpora = (corpus_of(arm, files),)
         told.append(Told(note=arm.note, corpora=corpora, pretraining=tuple(model.history)))
-    known = Known(corpus=arms[-1].corpus(files.experiment), general="general")
+    known = Known(corpus=corpus_of(arms[-1], files), general="general")
     result = compare(settings, place, known, told, stepwise=True)
     record(place, f"{files.experiment}-experiment-{architecture}", result)
     return result
@@ -184,7 +194,7 @@ def _report(
     comparisons: list[Comparison],
     sizes: Sizes,
 ) -> tuple[str, Path]:
-    corpora = dict.fromkeys(["general", *(arm.corpus(files.experiment) for arm in arms)])
+    corpora = dict.fromkeys(["general", *(corpus_of(arm, files) for arm in arms)])
     with open_workspace(place.root) as statistics:
         facts = [gather_facts(statistics, corpus) for corpus in corpora]
     content = build_report(

@@ -285,10 +285,38 @@ def _check_end_to_end(demo: bool, **parameters: object) -> None:
         find_files(source)
 
 
+def _check_experiment(
+    experiment: str,
+    general: Sequence[str],
+    domain: Sequence[str],
+    train: str,
+    dev: str,
+    test: str,
+    task: str | None,
+    architectures: Sequence[str],
+    scale: float,
+    **_: object,
+) -> None:
+    from albert.tasks import load_task, read_task
+    from flows.experiment_arms import ARCHITECTURES, EXPERIMENTS
+
+    if unknown := set(architectures) - set(ARCHITECTURES):
+        raise InputError(f"no architecture {min(unknown)!r}: choose of {', '.join(ARCHITECTURES)}")
+    if scale <= 0:
+        raise InputError(f"scale={scale}: it must be more than 0")
+    if experiment != "lcqmc" and not domain:
+        raise InputError(f"the {experiment} experiment needs text of its field: pass --domain")
+    for source in (*general, *domain):
+        find_files(source)
+    splits = {"train": Path(train), "dev": Path(dev), "test": Path(test)}
+    read_task(load_task(task or EXPERIMENTS[experiment].task), splits)
+
+
 CHECKS: dict[str, Callable[..., None]] = {
     "refresh_corpus": _check_refresh,
     "continued_pretraining": _check_pretraining,
     "fine_tune": _check_fine_tune,
     "train_tokenizer": _check_tokenizer,
     "end_to_end": _check_end_to_end,
+    "lcqmc_experiment": _check_experiment,
 }
