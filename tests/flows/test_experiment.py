@@ -1,3 +1,5 @@
+import json
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -17,6 +19,7 @@ from flows.experiment_arms import (
 )
 from flows.flawed_control import double_labels, group_by_labels
 from tests.conftest import sample_sentences
+from tests.flows.test_commands import run
 
 PAIRS = {
     "train": [("龙井茶怎么泡", "怎么泡龙井茶", 1), ("普洱茶多少钱", "红茶多少钱", 0)],
@@ -123,3 +126,26 @@ def test_doubled_labels_are_the_twins_of_tokens_inside_words(shards, tmp_path):
 def test_a_vocabulary_without_twins_is_refused(shards, tmp_path, tokenizer):
     with pytest.raises(InputError, match="no '##' entries"):
         double_labels(shards[0], tmp_path / "flawed", WordPieceTokenizer(tokenizer.vocabulary))
+
+
+@pytest.mark.slow
+def test_a_ladder_is_run_from_raw_text_to_report(samples, tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "vocabulary")
+    splits = [part for name in PAIRS for part in (f"--{name}", samples / f"tea_topics_{name}.tsv")]
+    text = ["--general", samples / "general.txt", "--domain", samples / "tea.jsonl"]
+    done = run(
+        "lcqmc_experiment",
+        *["--experiment", "law", "--task", "tea-topics", *text, *splits],
+        *["--tokenizer", tmp_path / "vocabulary/vocab.txt", "--architectures", "albert"],
+        *["--scale", 1e-6, "--seeds", "0,1", "--workers", 1, "--workspace", tmp_path / "w"],
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    arms = ["none", *(arm.name for arm in EXPERIMENTS["law"].arms)]
+    assert [line.split(": ")[1] for line in lines[: len(arms)]] == arms
+    metrics = json.loads((tmp_path / "w/reports/law-experiment/metrics.json").read_text(encoding="utf-8"))
+    (comparison,) = metrics["evaluations"]
+    assert len(comparison["differences"]) == len(comparison["steps"]) == len(arms) - 1
+    assert all(len(model["seeds"]) == 2 and model["cost"] for model in comparison["models"])
+    assert comparison["models"][0]["drift"] == 0
+    assert len(list((tmp_path / "w/evaluations").glob("*.npz"))) == 2 * len(arms)
