@@ -91,6 +91,14 @@ def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         dict(zip(versions.columns, row, strict=True)) for row in versions.fetchall() if row[0] == corpus
     )
     funnel = statistics.funnel(corpus)
+    ((recipe_hash,),) = statistics.sql(
+        "select recipe_hash from versions where corpus = ? and version = ?", [corpus, newest["version"]]
+    ).fetchall()
+    shards = statistics.sql(
+        "select sha256 from version_shards join shards using (corpus, path) where corpus = ? and version = ? "
+        "order by position",
+        [corpus, newest["version"]],
+    ).fetchall()
     return CorpusFacts(
         corpus=corpus,
         version=newest["version"],
@@ -104,4 +112,6 @@ def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         word_lengths=statistics.word_lengths(corpus).fetchall(),
         top_words=statistics.words(corpus, 12).fetchall(),
         samples=statistics.sample_instances(corpus, 4),
+        recipe_hash=recipe_hash,
+        shards_sha256=hashlib.sha256("".join(checksum for (checksum,) in shards).encode()).hexdigest(),
     )

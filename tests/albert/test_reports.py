@@ -1,6 +1,7 @@
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from albert.reports import build_report, main_tables, report_markdown, write_report
 from albert.reports.content import pretraining_facts
 from albert.reports.page import render
+from albert.reports.schema import read_metrics
 from albert.reports.training import training_section
 from tests.albert.report_samples import (
     AUDITS,
@@ -91,7 +93,8 @@ def test_metrics_hold_the_same_as_the_page(page, html):
     assert f"{metrics['pretraining']['after']['held_out_mlm_loss']:.3f}" in html
     assert metrics["versions"]["torch"] in html
     assert metrics["checksums"] == {
-        "weights of base": "ab" * 32, "weights of 继续": "ab" * 32, "train.tsv": "cd" * 32
+        "weights of base": "ab" * 32, "weights of 继续": "ab" * 32,
+        "shards of 茶, version 2": "ef" * 32, "train.tsv": "cd" * 32,
     }  # fmt: skip
     assert all(checksum in html for checksum in metrics["checksums"].values())
 
@@ -196,6 +199,21 @@ def test_held_out_scores_are_told_by_corpus(tmp_path):
     assert ("MLM accuracy, 法律", "30.0%", "28.0%", "−2.0") in section.tables[0].rows
     loss = next(plot for plot in section.plots if plot.title == "MLM loss")
     assert "held out, 法律 from 6 to 6.5" in ET.fromstring(loss.svg)[1].text
+
+
+def test_an_interrupted_run_says_so_at_the_top(tmp_path):
+    stopped = replace(pretraining(tmp_path), status="interrupted")
+    report = build_report(title="t", command="c", pretraining=stopped)
+    assert "interrupted after 40 steps" in report.warnings[0]
+
+
+def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
+    result = pretraining(tmp_path)
+    result.history.insert(2, {"step": 15, "mlm_loss": float("nan"), "gradient_norm": float("inf")})
+    report = build_report(title="t", command="c", pretraining=result)
+    assert report.pretraining["history"][2] == {"step": 15, "mlm_loss": None, "gradient_norm": None}
+    write_report(report, tmp_path / "r")
+    assert read_metrics(tmp_path / "r")
 
 
 def test_a_history_without_training_records_is_drawn_too(tmp_path):
