@@ -98,8 +98,8 @@ def build_report(
 
 def _unfinished(result: PretrainResult) -> str:
     return (
-        f"{result.run_folder.name} was interrupted after {result.steps:,} steps: these are its figures so far. "
-        "The same command goes on from there."
+        f"{result.run_folder.name} was interrupted after {result.steps:,} steps: these are its figures so "
+        "far. The same command goes on from there."
     )
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from albert.reports.drawing import ACCENT, BAD, FAINT, INK, PAGE, SOFT, Plot, draw, legend_above
 
@@ -76,6 +76,7 @@ def curves(
         if log_x:
             axes.set_xscale("log")
             axes.set_xticks(sorted({x for line in lines for x in line.x}))
+            axes.xaxis.set_minor_formatter(NullFormatter())
         else:
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(_tick)
