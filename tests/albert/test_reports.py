@@ -10,6 +10,7 @@ import pytest
 from albert.reports import build_report, main_tables, report_markdown, write_report
 from albert.reports.content import pretraining_facts
 from albert.reports.page import render
+from albert.reports.plots import thinned
 from albert.reports.schema import read_metrics
 from albert.reports.training import training_section
 from tests.albert.report_samples import (
@@ -89,11 +90,12 @@ def test_text_from_outside_is_escaped(html):
 def test_metrics_hold_the_same_as_the_page(page, html):
     metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["verdict"] in html and metrics["command"] in html
-    assert metrics["evaluations"][0]["differences"][0]["is_clear"]
+    assert metrics["evaluations"][0]["differences"][1]["is_clear"]
     assert f"{metrics['pretraining']['after']['held_out_mlm_loss']:.3f}" in html
     assert metrics["versions"]["torch"] in html
-    assert metrics["checksums"] == {
-        "weights of base": "ab" * 32, "weights of 继续": "ab" * 32,
+    of_weights = {f"weights of {one['name']}": "ab" * 32 for one in metrics["evaluations"][0]["models"]}
+    assert len(of_weights) == 3
+    assert metrics["checksums"] == of_weights | {
         "shards of 茶, version 2": "ef" * 32, "train.tsv": "cd" * 32,
     }  # fmt: skip
     assert all(checksum in html for checksum in metrics["checksums"].values())
@@ -199,6 +201,17 @@ def test_held_out_scores_are_told_by_corpus(tmp_path):
     assert ("MLM accuracy, 法律", "30.0%", "28.0%", "−2.0") in section.tables[0].rows
     loss = next(plot for plot in section.plots if plot.title == "MLM loss")
     assert "held out, 法律 from 6 to 6.5" in ET.fromstring(loss.svg)[1].text
+
+
+def test_a_long_line_is_thinned_without_losing_a_spike():
+    points = [(float(x), 1 + x % 7 / 10) for x in range(10_000)]
+    points[6_000] = (6_000.0, 40.0)
+    points[7_001] = (7_001.0, -3.0)
+    drawn = thinned(points, most=600)
+    assert 300 < len(drawn) <= 600 and set(drawn) <= set(points)
+    assert {points[6_000], points[7_001]} <= set(drawn)
+    assert drawn == sorted(drawn) and drawn[-1][0] > 9_970
+    assert thinned(points[:600], most=600) == points[:600]
 
 
 def test_an_interrupted_run_says_so_at_the_top(tmp_path):
