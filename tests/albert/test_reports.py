@@ -166,7 +166,7 @@ def test_a_contaminated_corpus_is_told_at_the_top():
 def test_sections_appear_only_with_their_data(tmp_path):
     trained = render(build_report(title="t", command="c", pretraining=pretraining(tmp_path)))
     assert "Held-out MLM loss 8.00 → 4.67" in trained
-    assert re.findall(r"<h2>(.*)</h2>", trained) == ["Pretraining", "To repeat it"]
+    assert re.findall(r"<h2>(.*)</h2>", trained) == ["Continued pretraining", "To repeat it"]
     bare = dict.fromkeys(("calibration", "confusion", "cost", "intrinsic")) | dict.fromkeys(
         ("classes", "slices", "sweep", "pretraining"), ()
     )
