@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from prefect import runtime
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
+from data.files import sha256
 from data.lexicon import Word
 from data.refresh import RefreshResult
 from data.statistics import Statistics, open_workspace
@@ -34,6 +35,11 @@ def repeat_command() -> str:
     parameters = runtime.flow_run.parameters or {}
     given = " ".join(f"-p {shlex.quote(f'{name}={json.dumps(value)}')}" for name, value in parameters.items())
     return f"prefect deployment run '{runtime.flow_run.flow_name}/default' {given}"
+
+
+def file_checksums(*paths: Path | str | None) -> dict[str, str]:
+    """sha256 by file, of those that are given."""
+    return {str(path): sha256(Path(path)) for path in paths if path}
 
 
 def artifact_key(kind: str, name: str) -> str:

@@ -152,6 +152,14 @@ def test_of_several_models_dev_names_the_one_the_verdict_is_about():
     assert told["What each change does"].startswith("base → on test: 20.00")
 
 
+def test_the_verdict_is_about_a_clean_model_where_there_is_one():
+    dirty = model("dirty", [0.90, 0.91, 0.92], contamination=(contamination(found=7),))
+    clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, clean)])
+    assert report.verdict.startswith("It helped: +9.8") and "clean against base" in report.verdict
+    assert "dirty was pretrained" in report.warnings[0]
+
+
 def test_a_contaminated_corpus_is_told_at_the_top():
     dirty = model("dirty", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty)])
@@ -244,6 +252,7 @@ def test_markdown_and_rows_hold_the_main_tables(tmp_path):
     assert "| 继续 | 80.8 ± 0.8 | 80.8 ± 0.8 |" in text and "**+9.8**" in text
     tables = main_tables(report)
     assert [one.name for one in tables] == ["evaluation", "evaluation-2", "training"]
+    assert tables[1].title == "Evaluation: 另|一, against base"
     records = tables[0].table.to_records()
     assert records[1]["Model"] == "继续" and records[1]["change of accuracy"] == "+9.8"
     assert all(type(value) is str for record in records for value in record.values())
