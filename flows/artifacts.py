@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from prefect import runtime
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
+from data.files import sha256
 from data.lexicon import Word
 from data.refresh import RefreshResult
 from data.statistics import Statistics, open_workspace
@@ -34,6 +35,11 @@ def repeat_command() -> str:
     parameters = runtime.flow_run.parameters or {}
     given = " ".join(f"-p {shlex.quote(f'{name}={json.dumps(value)}')}" for name, value in parameters.items())
     return f"prefect deployment run '{runtime.flow_run.flow_name}/default' {given}"
+
+
+def file_checksums(*paths: Path | str | None) -> dict[str, str]:
+    """sha256 by file, of those that are given."""
+    return {str(path): sha256(Path(path)) for path in paths if path}
 
 
 def artifact_key(kind: str, name: str) -> str:
@@ -91,6 +97,14 @@ def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         dict(zip(versions.columns, row, strict=True)) for row in versions.fetchall() if row[0] == corpus
     )
     funnel = statistics.funnel(corpus)
+    ((recipe_hash,),) = statistics.sql(
+        "select recipe_hash from versions where corpus = ? and version = ?", [corpus, newest["version"]]
+    ).fetchall()
+    shards = statistics.sql(
+        "select sha256 from version_shards join shards using (corpus, path) where corpus = ? and version = ? "
+        "order by position",
+        [corpus, newest["version"]],
+    ).fetchall()
     return CorpusFacts(
         corpus=corpus,
         version=newest["version"],
@@ -104,4 +118,6 @@ def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         word_lengths=statistics.word_lengths(corpus).fetchall(),
         top_words=statistics.words(corpus, 12).fetchall(),
         samples=statistics.sample_instances(corpus, 4),
+        recipe_hash=recipe_hash,
+        shards_sha256=hashlib.sha256("".join(checksum for (checksum,) in shards).encode()).hexdigest(),
     )

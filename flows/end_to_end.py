@@ -26,7 +26,7 @@ from data.sources import find_files
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer
 from data.workspace import Workspace
-from flows.artifacts import gather_facts, plain, publish_report, repeat_command
+from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import fine_tune
 from flows.fine_tune import table as comparison_table
@@ -167,6 +167,7 @@ def _report(
             },
             "fine-tuning": plain(fine_tune_settings(**judged)),
         },
+        checksums=file_checksums(*(judged[split] for split in ("train", "dev", "test"))),
     )
     page = write_report(content, workspace.report(f"end-to-end-{result.task}"))
     publish_report(content, page)

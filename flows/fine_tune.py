@@ -25,7 +25,7 @@ from albert.seed_runs import load_run, run_key, save_run
 from albert.tasks import TaskData
 from data.catalog import record_evaluations
 from data.workspace import Workspace
-from flows.artifacts import plain, publish_report, repeat_command
+from flows.artifacts import file_checksums, plain, publish_report, repeat_command
 from flows.measurements import Known, domain_words, measurements
 from flows.settings import fine_tune_settings
 from flows.steps import step
@@ -191,6 +191,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         command=repeat_command(),
         evaluations=[result],
         settings={"fine-tuning": plain(settings)},
+        checksums=file_checksums(settings.train, settings.dev, settings.test),
     )
     page = write_report(content, workspace.report(run))
     publish_report(content, page)

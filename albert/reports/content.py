@@ -67,8 +67,8 @@ def build_report(
     settings: Mapping[str, Mapping[str, object]] | None = None,
     checksums: Mapping[str, str] | None = None,
 ) -> Report:
-    """The report of what was done; leave out what was not. The checksums of the checkpoints come by
-    themselves.
+    """The report of what was done; leave out what was not. The checksums of checkpoints and corpora come
+    by themselves.
     """
     compared = tuple(comparison.to_record() for comparison in evaluations)
     trained = pretraining_facts(pretraining) if pretraining else None
@@ -76,7 +76,14 @@ def build_report(
         schema_version=SCHEMA_VERSION,
         title=title,
         verdict=verdict(trained, compared),
-        warnings=tuple(line for facts in compared for line in contamination_warnings(facts)),
+        warnings=(
+            *(line for facts in compared for line in contamination_warnings(facts)),
+            *(
+                _unfinished(result)
+                for result in (base, pretraining)
+                if result and result.status != "completed"
+            ),
+        ),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         corpora=tuple(corpora),
@@ -85,7 +92,14 @@ def build_report(
         evaluations=compared,
         settings=settings or {},
         versions=installed_versions(),
-        checksums={**_model_checksums(base, pretraining, compared), **(checksums or {})},
+        checksums={**_known_checksums(base, pretraining, compared, corpora), **(checksums or {})},
+    )
+
+
+def _unfinished(result: PretrainResult) -> str:
+    return (
+        f"{result.run_folder.name} was interrupted after {result.steps:,} steps: these are its figures so "
+        "far. The same command goes on from there."
     )
 
 
@@ -94,7 +108,8 @@ def pretraining_facts(result: PretrainResult) -> dict[str, object]:
     evaluations = result.evaluations()
     probe = {**asdict(result.probe), "warning": result.probe.warning()} if result.probe else None
     facts = {**asdict(result), "before": evaluations[0], "after": evaluations[-1], "probe": probe}
-    return json.loads(json.dumps(facts, default=str, allow_nan=False))
+    # JSON has no nan and no infinity, which a history has where training fell apart
+    return json.loads(json.dumps(facts, default=str), parse_constant=lambda name: None)
 
 
 def installed_versions() -> dict[str, str]:
@@ -113,10 +128,11 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def _model_checksums(
+def _known_checksums(
     base: PretrainResult | None,
     pretraining: PretrainResult | None,
     evaluations: Sequence[Mapping[str, object]],
+    corpora: Sequence[CorpusFacts],
 ) -> dict[str, str]:
     found = {}
     for result in (base, pretraining):
@@ -125,4 +141,7 @@ def _model_checksums(
             found[f"{result.run_folder.name}/{result.checkpoint.name}/{MANIFEST_FILE}"] = sha256(manifest)
     for facts in evaluations:
         found |= {f"weights of {model['name']}": model["checksum"] for model in facts["models"]}
+    for facts in corpora:
+        if facts.shards_sha256:
+            found[f"shards of {facts.corpus}, version {facts.version}"] = facts.shards_sha256
     return found

@@ -26,12 +26,16 @@ class CorpusFacts:
     word_lengths: Sequence[tuple[int, int]]  # (characters, words)
     top_words: Sequence[tuple[str, int]]
     samples: Sequence[Mapping[str, object]]  # instances as text
+    recipe_hash: str | None = None  # of all settings that the corpus was made with
+    shards_sha256: str | None = None  # of the checksums of the version's shards, in order
 
 
 def corpus_section(facts: CorpusFacts, name: str) -> Section:
     """The section; `name` makes the ids of its plots unique."""
     order = "on" if facts.sop else "off: the documents have no sentence order, or it was switched off"
     note = f"[UNK] is {100 * facts.unknown_share:.2f}% of the tokens. Sentence-order prediction is {order}."
+    if facts.recipe_hash:
+        note += f" Made by the recipe {facts.recipe_hash}."
     return Section(
         title=f"Corpus: {facts.corpus}, version {facts.version}",
         notes=(note,),

@@ -8,6 +8,7 @@ import re
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from unicodedata import east_asian_width
 
 import matplotlib
 
@@ -58,6 +59,7 @@ _STYLE = {
     "legend.handlelength": 1.6,
     "legend.columnspacing": 1.2,
 }
+_LONGEST = 39  # letters of a name in a plot
 _WIDTH = 5.0  # inches: 360 units of the SVG, about the pixels it is shown with on a phone and in a column
 
 
@@ -110,12 +112,37 @@ def _of_the_page(svg: str, name: str, title: str, description: str) -> str:
     return named + says + body
 
 
-def legend_above(axes: Axes, columns: int = 3) -> None:
-    """A legend between the title and the axes, where it covers nothing."""
+def legend_above(axes: Axes) -> None:
+    """A legend between the title and the axes, where it covers nothing: two columns where names are short."""
+    handles, names = axes.get_legend_handles_labels()
+    names = [shortened(name) for name in names]
     axes.legend(
+        handles,
+        names,
         loc="lower left",
         bbox_to_anchor=(-0.02, 1.02),
-        ncols=columns,
+        ncols=2 if max(map(_width, names)) <= 20 else 1,
         fontsize=11,
         labelcolor=SOFT,
     )
+
+
+def shortened(name: str) -> str:
+    """A name that fits into a plot: of a long one the middle is left out.
+
+    >>> shortened("general-v1-tiny-df359d8f-steps-2000/checkpoint-2000")
+    'general-v1-tiny-df3…000/checkpoint-2000'
+    """
+    if _width(name) <= _LONGEST:
+        return name
+    begin, end = name, name
+    while _width(begin) > _LONGEST // 2:
+        begin = begin[:-1]
+    while _width(end) > _LONGEST // 2:
+        end = end[1:]
+    return f"{begin}…{end}"
+
+
+def _width(name: str) -> int:
+    """In Latin letters; a Chinese character is as wide as two."""
+    return sum(2 if east_asian_width(character) in "WF" else 1 for character in name)

@@ -31,7 +31,7 @@ from albert.reports.sections import (
 _SURE = ("95% interval", "P(better)", "p value")
 
 
-def evaluation_section(facts: Facts, name: str) -> Section:
+def evaluation_section(facts: Facts, name: str, title: str) -> Section:
     """The section; `name` makes the ids of its plots unique."""
     tables = (
         scores_table(facts),
@@ -49,7 +49,7 @@ def evaluation_section(facts: Facts, name: str) -> Section:
         *seed_details(facts),
     )
     return Section(
-        title=f"Evaluation: {facts['task']}",
+        title=title,
         notes=(protocol(facts),),
         tables=tuple(table for table in tables if table.rows),
         plots=tuple(evaluation_plots(facts, name)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from albert.reports.content import Report
 from albert.reports.evaluation import scores_table
+from albert.reports.evaluation_facts import evaluation_titles
 from albert.reports.sections import Table
 from albert.reports.training import held_out_table
 
@@ -30,10 +31,10 @@ def report_markdown(report: Report) -> str:
 def main_tables(report: Report) -> list[NamedTable]:
     """A table for each evaluation and training of a report, in the page's order."""
     tables = [
-        NamedTable(
-            f"evaluation-{n}" if n > 1 else "evaluation", f"Evaluation: {facts['task']}", scores_table(facts)
+        NamedTable(f"evaluation-{n}" if n > 1 else "evaluation", title, scores_table(facts))
+        for n, (facts, title) in enumerate(
+            zip(report.evaluations, evaluation_titles(report.evaluations), strict=True), 1
         )
-        for n, facts in enumerate(report.evaluations, 1)
     ]
     if report.pretraining:
         tables.append(NamedTable("training", "Pretraining", held_out_table(report.pretraining)))

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from albert.reports.content import Report
 from albert.reports.corpus import corpus_section
 from albert.reports.evaluation import evaluation_section
+from albert.reports.evaluation_facts import evaluation_titles
 from albert.reports.sections import Section, Strong, Table
 from albert.reports.training import training_section
 from data.files import write_text
@@ -58,13 +59,17 @@ def render_page(*, title: str, lead: str, about: str, sections: list[Section], w
 
 def report_sections(report: Report) -> list[Section]:
     """The sections of what is there, in the order of the page."""
-    sections = [evaluation_section(facts, f"evaluation{n}") for n, facts in enumerate(report.evaluations)]
-    for title, facts, name in (
-        ("Continued pretraining" if report.base else "Pretraining", report.pretraining, "continued"),
-        ("Base model", report.base, "base"),
-    ):
-        if facts:
-            sections.append(training_section(facts, name, title))
+    sections = [
+        evaluation_section(facts, f"evaluation{n}", title)
+        for n, (facts, title) in enumerate(
+            zip(report.evaluations, evaluation_titles(report.evaluations), strict=True)
+        )
+    ]
+    if facts := report.pretraining:
+        title = "Continued pretraining" if facts["probe"] else "Pretraining"
+        sections.append(training_section(facts, "pretraining", title))
+    if report.base:
+        sections.append(training_section(report.base, "base", "Base model"))
     sections += [corpus_section(facts, f"corpus{n}") for n, facts in enumerate(report.corpora)]
     return [*sections, _repeat_section(report)]
 

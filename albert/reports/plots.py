@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
+from math import ceil
+from operator import itemgetter
 from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from albert.reports.drawing import ACCENT, BAD, FAINT, INK, PAGE, SOFT, Plot, draw, legend_above
+from albert.reports.drawing import ACCENT, BAD, FAINT, INK, PAGE, SOFT, Plot, draw, legend_above, shortened
 
 _STYLES = list(product(("-", (0, (4, 2)), (0, (1, 1.5))), (ACCENT, INK)))
 _DESCRIBED = 24  # values that a description names at most
+_MOST_POINTS = 600  # of a line: more than pixels across
+_TICKS = 9  # labels under columns at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,6 @@ class Line:
     @property
     def x(self) -> list[float]:
         return [x for x, _ in self.points]
-
-    @property
-    def y(self) -> list[float]:
-        return [y for _, y in self.points]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +76,14 @@ def curves(
         if log_x:
             axes.set_xscale("log")
             axes.set_xticks(sorted({x for line in lines for x in line.x}))
+            axes.xaxis.set_minor_formatter(NullFormatter())
         else:
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(_tick)
         axes.yaxis.set_major_locator(MaxNLocator(5))
         axes.yaxis.set_major_formatter(_tick)
         if len(lines) > 1 or level is not None:
-            legend_above(axes, 2)
+            legend_above(axes)
 
     ends = ", ".join(
         f"{line.legend} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}" for line in lines
@@ -104,7 +105,19 @@ def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
             shape |= {"linestyle": style, "color": color}
         if line.marked and line.role != "behind":
             shape |= {"marker": "o", "markersize": 4}
-        axes.plot(line.x, line.y, label=line.legend, **shape)
+        axes.plot(*zip(*thinned(line.points), strict=True), label=line.legend, **shape)
+
+
+def thinned(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> list[tuple[float, float]]:
+    """Points in order of x; of many the lowest and the highest of neighbours, so that no spike is lost."""
+    points = sorted(points)
+    if len(points) <= most:
+        return points
+    size = ceil(2 * len(points) / most)
+    parts = [points[begin : begin + size] for begin in range(0, len(points), size)]
+    return sorted(
+        {end for part in parts for end in (min(part, key=itemgetter(1)), max(part, key=itemgetter(1)))}
+    )
 
 
 def _mark_events(axes: Axes, events: Sequence[tuple[int, float]]) -> None:
@@ -141,7 +154,8 @@ def columns(
                 color=INK, linewidth=2, label="the rule's",
             )  # fmt: skip
             legend_above(axes)
-        axes.set_xticks(range(len(values)), [label for label, _ in values])
+        every = ceil(len(values) / _TICKS)
+        axes.set_xticks(range(len(values))[::-every], [label for label, _ in values][::-every])
         axes.set_xlabel(x_label, loc="right")
         axes.yaxis.set_major_formatter(shown)
         axes.set_ylim(bottom=0)
@@ -195,7 +209,7 @@ def intervals(
                 axes.plot([row.low, row.high], [y, y], color=ACCENT, linewidth=2.2, solid_capstyle="butt")
             axes.plot([row.mean], [y], "o", color=ACCENT, markersize=7.5, mew=0)
             axes.annotate(
-                row.label, (0, y), xycoords=("axes fraction", "data"), xytext=(0, 8),
+                shortened(row.label), (0, y), xycoords=("axes fraction", "data"), xytext=(0, 8),
                 textcoords="offset points", fontsize=11.5, color=INK,
                 bbox={"facecolor": PAGE, "linewidth": 0, "pad": 1},
             )  # fmt: skip
@@ -260,7 +274,7 @@ def reliability(name: str, title: str, unit: str, lines: Sequence[Line]) -> Plot
         _paint_lines(axes, lines)
         axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
         axes.set_xlabel("mean confidence", loc="right")
-        legend_above(axes, 2)
+        legend_above(axes)
 
     words = "; ".join(
         f"{line.legend}: " + ", ".join(f"confidence {x:.2f} accuracy {y:.2f}" for x, y in line.points)

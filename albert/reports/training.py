@@ -106,6 +106,7 @@ def run_table(facts: Facts) -> Table:
             ("best checkpoint", PurePath(facts.get("best_checkpoint") or MISSING).name),
             ("time the trainer waited for data", percent(audits.get("loader_wait_share"))),
             ("peak memory", size(audits.get("peak_memory_bytes"))),
+            ("tokens masked", percent(audits.get("mask_rate"))),
             ("masked words masked whole", percent(audits.get("whole_word_coverage"))),
         ],
     )
@@ -188,7 +189,7 @@ def _audit_plots(facts: Facts, name: str) -> list[Plot]:
         rule = audits.get("rule_mask_rate")
         plots.append(
             columns(
-                f"{name}-mask-rate", "Mask rate by word length", "share of words masked",
+                f"{name}-mask-rate", "Mask rate by word length", "share of the tokens of such words",
                 list(rates.items()), x_label="tokens to a word", as_percent=True,
                 expected=None if rule is None else [rule] * len(rates),
             )

@@ -12,7 +12,7 @@ from albert.reports.evaluation_facts import (
     reported,
     subject,
 )
-from albert.reports.sections import change, counted, percent, points
+from albert.reports.sections import change, counted, decimal, percent, points
 from albert.reports.training import first_and_last, held_out_corpora, key_of
 
 
@@ -61,6 +61,6 @@ def _drift(pretraining: Facts | None) -> str:
 
 def _of_pretraining(facts: Facts) -> str:
     before, after = facts["before"], facts["after"]
-    losses = f"{before['held_out_mlm_loss']:.2f} → {after['held_out_mlm_loss']:.2f}"
+    losses = " → ".join(decimal(record["held_out_mlm_loss"], 2) for record in (before, after))
     accuracies = f"{percent(before['held_out_mlm_accuracy'])} → {percent(after['held_out_mlm_accuracy'])}"
     return f"Held-out MLM loss {losses}, accuracy {accuracies}{_drift(facts)}."

@@ -47,8 +47,11 @@ CORPUS = CorpusFacts(
     word_lengths=[(1, 100), (2, 300), (6, 2)],
     top_words=[("茶叶", 90), ("香气", 60)],
     samples=[{"text": "[CLS]<茶>[SEP]", "masked": "[MASK]", "sop_label": 1, "doc_id": "ab"}],
+    recipe_hash="0123456789abcdef",
+    shards_sha256="ef" * 32,
 )
 AUDITS = {
+    "mask_rate": 0.1501,
     "mask_rate_by_word_length": {"1": 0.149, "2": 0.152},
     "rule_mask_rate": 0.15,
     "whole_word_coverage": 0.998,

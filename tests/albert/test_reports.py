@@ -1,6 +1,7 @@
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from albert.reports import build_report, main_tables, report_markdown, write_report
 from albert.reports.content import pretraining_facts
 from albert.reports.page import render
+from albert.reports.plots import thinned
+from albert.reports.schema import read_metrics
 from albert.reports.training import training_section
 from tests.albert.report_samples import (
     AUDITS,
@@ -87,11 +90,13 @@ def test_text_from_outside_is_escaped(html):
 def test_metrics_hold_the_same_as_the_page(page, html):
     metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["verdict"] in html and metrics["command"] in html
-    assert metrics["evaluations"][0]["differences"][0]["is_clear"]
+    assert metrics["evaluations"][0]["differences"][1]["is_clear"]
     assert f"{metrics['pretraining']['after']['held_out_mlm_loss']:.3f}" in html
     assert metrics["versions"]["torch"] in html
-    assert metrics["checksums"] == {
-        "weights of base": "ab" * 32, "weights of 继续": "ab" * 32, "train.tsv": "cd" * 32
+    of_weights = {f"weights of {one['name']}": "ab" * 32 for one in metrics["evaluations"][0]["models"]}
+    assert len(of_weights) == 3
+    assert metrics["checksums"] == of_weights | {
+        "shards of 茶, version 2": "ef" * 32, "train.tsv": "cd" * 32,
     }  # fmt: skip
     assert all(checksum in html for checksum in metrics["checksums"].values())
 
@@ -147,6 +152,14 @@ def test_of_several_models_dev_names_the_one_the_verdict_is_about():
     assert told["What each change does"].startswith("base → on test: 20.00")
 
 
+def test_the_verdict_is_about_a_clean_model_where_there_is_one():
+    dirty = model("dirty", [0.90, 0.91, 0.92], contamination=(contamination(found=7),))
+    clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, clean)])
+    assert report.verdict.startswith("It helped: +9.8") and "clean against base" in report.verdict
+    assert "dirty was pretrained" in report.warnings[0]
+
+
 def test_a_contaminated_corpus_is_told_at_the_top():
     dirty = model("dirty", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty)])
@@ -161,7 +174,7 @@ def test_a_contaminated_corpus_is_told_at_the_top():
 def test_sections_appear_only_with_their_data(tmp_path):
     trained = render(build_report(title="t", command="c", pretraining=pretraining(tmp_path)))
     assert "Held-out MLM loss 8.00 → 4.67" in trained
-    assert re.findall(r"<h2>(.*)</h2>", trained) == ["Pretraining", "To repeat it"]
+    assert re.findall(r"<h2>(.*)</h2>", trained) == ["Continued pretraining", "To repeat it"]
     bare = dict.fromkeys(("calibration", "confusion", "cost", "intrinsic")) | dict.fromkeys(
         ("classes", "slices", "sweep", "pretraining"), ()
     )
@@ -198,6 +211,32 @@ def test_held_out_scores_are_told_by_corpus(tmp_path):
     assert "held out, 法律 from 6 to 6.5" in ET.fromstring(loss.svg)[1].text
 
 
+def test_a_long_line_is_thinned_without_losing_a_spike():
+    points = [(float(x), 1 + x % 7 / 10) for x in range(10_000)]
+    points[6_000] = (6_000.0, 40.0)
+    points[7_001] = (7_001.0, -3.0)
+    drawn = thinned(points, most=600)
+    assert 300 < len(drawn) <= 600 and set(drawn) <= set(points)
+    assert {points[6_000], points[7_001]} <= set(drawn)
+    assert drawn == sorted(drawn) and drawn[-1][0] > 9_970
+    assert thinned(points[:600], most=600) == points[:600]
+
+
+def test_an_interrupted_run_says_so_at_the_top(tmp_path):
+    stopped = replace(pretraining(tmp_path), status="interrupted")
+    report = build_report(title="t", command="c", pretraining=stopped)
+    assert "interrupted after 40 steps" in report.warnings[0]
+
+
+def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
+    result = pretraining(tmp_path)
+    result.history.insert(2, {"step": 15, "mlm_loss": float("nan"), "gradient_norm": float("inf")})
+    report = build_report(title="t", command="c", pretraining=result)
+    assert report.pretraining["history"][2] == {"step": 15, "mlm_loss": None, "gradient_norm": None}
+    write_report(report, tmp_path / "r")
+    assert read_metrics(tmp_path / "r")
+
+
 def test_a_history_without_training_records_is_drawn_too(tmp_path):
     facts = pretraining_facts(pretraining(tmp_path)) | {"history": history()[:1], "layers": []}
     assert [plot.title for plot in training_section(facts, "t", "t").plots] == ["MLM loss", "MLM accuracy"]
@@ -213,6 +252,7 @@ def test_markdown_and_rows_hold_the_main_tables(tmp_path):
     assert "| 继续 | 80.8 ± 0.8 | 80.8 ± 0.8 |" in text and "**+9.8**" in text
     tables = main_tables(report)
     assert [one.name for one in tables] == ["evaluation", "evaluation-2", "training"]
+    assert tables[1].title == "Evaluation: 另|一, against base"
     records = tables[0].table.to_records()
     assert records[1]["Model"] == "继续" and records[1]["change of accuracy"] == "+9.8"
     assert all(type(value) is str for record in records for value in record.values())
