@@ -19,8 +19,10 @@ from albert import finetuning
 from albert.finetuning import FineTuneResult, FineTuneSettings
 from albert.reports import build_report, write_report
 from data.catalog import record_evaluations
-from data.workspace import Workspace
+from data.workspace import Workspace, default_workspace
 from flows.artifacts import plain, publish_report, repeat_command
+from flows.devices import device_slot
+from flows.forms import documented
 from flows.settings import fine_tune_settings
 from flows.steps import step
 
@@ -37,18 +39,25 @@ class FineTuneOutcome:
 
 
 @flow(name="fine-tune", flow_run_name="fine-tune on {task}")
+@documented
 def fine_tune(
     task: Annotated[str, Field(description="Name of the task, or a YAML task file (任务)")],
     train: Annotated[str, Field(description="TSV, CSV or JSONL with a header")],
     dev: Annotated[str, Field(description="Chooses the best epoch")],
     model: Annotated[list[str], Field(description="Checkpoint folders, compared with the first (模型)")],
     test: Annotated[str | None, Field(description="Scored once, at the best epoch")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
-    seeds: list[int] = [0, 1, 2],  # noqa: B006 (Prefect shows it as the form's default; never changed)
-    epochs: Annotated[int, Field(ge=1)] = 3,
-    batch_size: Annotated[int, Field(ge=1)] = 32,
-    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 1e-4,
-    max_seq_length: Annotated[int, Field(ge=8, le=512)] = 128,
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
+        default_workspace()
+    ),
+    seeds: Annotated[
+        list[int], Field(min_length=1, description="Every model is trained with each (随机种子)")
+    ] = [0, 1, 2],  # noqa: B006 (Prefect shows it as the form's default; never changed)
+    epochs: Annotated[int, Field(ge=1, description="The best on dev is kept (轮数)")] = 3,
+    batch_size: Annotated[int, Field(ge=1, description="Examples to a step")] = 32,
+    learning_rate: Annotated[float, Field(gt=0, lt=1, description="Peak rate (学习率)")] = 1e-4,
+    max_seq_length: Annotated[
+        int, Field(ge=8, le=512, description="Longer examples are cut to so many tokens")
+    ] = 128,
     names: Annotated[
         list[str] | None, Field(description="Of the models in tables; their folders' if empty")
     ] = None,
@@ -70,7 +79,8 @@ def fine_tune(
         max_seq_length=max_seq_length,
         names=names,
     )
-    result = compare(settings)
+    with device_slot(Workspace(Path(workspace))):
+        result = compare(settings)
     run = run or run_name(settings)
     page = report(run, lambda: _report(Workspace(Path(workspace)), run, settings, result))
     return FineTuneOutcome(run, result, page)

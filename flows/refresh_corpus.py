@@ -13,8 +13,9 @@ from pydantic import Field
 from data import planning, refresh
 from data.planning import Changes
 from data.refresh import RefreshResult
-from data.workspace import Workspace
+from data.workspace import Workspace, default_workspace
 from flows.artifacts import publish_refresh, publish_words
+from flows.forms import documented
 from flows.settings import refresh_settings
 from flows.steps import step
 
@@ -29,6 +30,7 @@ find_words = step("discover-words")
 @flow(
     name="refresh-corpus", flow_run_name="refresh {corpus}", task_runner=ThreadPoolTaskRunner(max_workers=32)
 )
+@documented
 def refresh_corpus(
     corpus: Annotated[str | None, Field(description="Name of the corpus (语料名)")] = None,
     source: Annotated[
@@ -37,7 +39,9 @@ def refresh_corpus(
     recipe: Annotated[
         str | None, Field(description="YAML file with settings (配方); what is set here goes before it")
     ] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
+        default_workspace()
+    ),
     tokenizer: Annotated[
         str | None, Field(description="vocab.txt, spiece.model, or a name in the workspace")
     ] = None,
@@ -51,15 +55,23 @@ def refresh_corpus(
     sop: Annotated[
         Literal["auto", "on", "off"] | None, Field(description="Sentence-order prediction (句序预测)")
     ] = None,
-    text_format: Literal["auto", "bert", "document"] | None = None,
+    text_format: Annotated[
+        Literal["auto", "bert", "document"] | None,
+        Field(description="Of .txt files: bert has a sentence a line and empty lines between documents"),
+    ] = None,
     text_field: Annotated[str | None, Field(description="Field or column with the text")] = None,
     simplify: Annotated[bool | None, Field(description="Traditional to simplified (繁体转简体)")] = None,
     scrub: Annotated[
         list[Literal["url", "email", "id_card", "bank_card", "phone"]] | None,
         Field(description="Personal data to put placeholders for (脱敏)"),
     ] = None,
-    min_characters: Annotated[int | None, Field(ge=1)] = None,
-    min_han_share: Annotated[float | None, Field(ge=0, le=1)] = None,
+    min_characters: Annotated[
+        int | None, Field(ge=1, description="Shorter documents are dropped (最短字数); 5 if empty")
+    ] = None,
+    min_han_share: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="Documents with less Chinese are dropped (汉字占比); 0.3 if empty"),
+    ] = None,
     blocklist: Annotated[str | None, Field(description="File of words (屏蔽词)")] = None,
     near_duplicates: Annotated[
         str | None, Field(description="Likeness from which on a later document is dropped (近似去重), or off")
@@ -67,12 +79,23 @@ def refresh_corpus(
     guard: Annotated[
         list[str] | None, Field(description="Evaluation sets to keep out of the corpus (评测集防泄漏)")
     ] = None,
-    guard_action: Literal["drop", "report"] | None = None,
+    guard_action: Annotated[
+        Literal["drop", "report"] | None,
+        Field(description="For documents that hold text of one; drop if empty"),
+    ] = None,
     dictionary: Annotated[list[str] | None, Field(description="Words of the field (用户词典)")] = None,
-    mask_rate: Annotated[float | None, Field(ge=0.01, le=0.8)] = None,
-    max_ngram: Annotated[int | None, Field(ge=1, le=10)] = None,
-    copies: Annotated[int | None, Field(ge=1, le=100)] = None,
-    seed: int | None = None,
+    mask_rate: Annotated[
+        float | None, Field(ge=0.01, le=0.8, description="Share of tokens masked (遮盖比例); 0.15 if empty")
+    ] = None,
+    max_ngram: Annotated[
+        int | None, Field(ge=1, le=10, description="Words masked together at most; 3 if empty")
+    ] = None,
+    copies: Annotated[
+        int | None, Field(ge=1, le=100, description="Times a document is cut into instances; 1 if empty")
+    ] = None,
+    seed: Annotated[
+        int | None, Field(ge=0, le=2**31, description="Of all that is random; 0 if empty")
+    ] = None,
     discover_words: Annotated[
         int | None, Field(ge=0, description="New words to list after a new version (新词发现)")
     ] = None,

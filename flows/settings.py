@@ -112,7 +112,7 @@ def pretraining_plan(
         raise InputError(
             f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, "
             "first "
-            f"{missing[0]}: refresh the corpus into a new workspace"
+            f"{missing[0]}: run python -m flows.doctor --fix, then refresh the corpus"
         )
     start = Path(init).resolve() if Path(init).exists() else init
     digest = hashlib.sha256(json.dumps([str(start), same], sort_keys=True, default=str).encode()).hexdigest()[
