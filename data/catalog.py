@@ -227,6 +227,16 @@ def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
     return version
 
 
+def newest_checkpoint(db: duckdb.DuckDBPyConnection, corpus: str) -> str | None:
+    """The last checkpoint of the last completed run on any version of a corpus, relative to the workspace."""
+    rows = db.execute(
+        "select path from checkpoints join pretraining_runs using (run) where corpus = ? and status = "
+        "'completed' order by finished_at desc, step desc limit 1",
+        [corpus],
+    ).fetchall()
+    return rows[0][0] if rows else None
+
+
 def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:
     """Shards of a version in order."""
     rows = db.execute(
