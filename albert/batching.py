@@ -9,23 +9,23 @@ holds one window, whatever the corpus. The place in the data is a `Cursor` of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from albert.batch import IGNORED, Batch
-from data.instances import document_keys, take_ranges
-from data.masking import MaskRule, Masks, MaskVocabulary, draw_masks
+from albert.packing import Instances, pack_batches
+from data.instances import document_keys
+from data.masking import MaskRule
+from data.records import InputError
 from data.shards import STATIC_EPOCH, ShardInfo, read_info
 
 WINDOW_ROW_GROUPS = 4
-_PACKED_TOKENS = 1 << 16
 _COLUMNS = ["instance_id", "doc_id", "input_ids", "segment_b_start", "word_starts", "sop_label"]
 _STATIC_COLUMNS = ["masked_positions", "masked_input_ids", "masked_labels"]
 
@@ -39,29 +39,6 @@ class Cursor(NamedTuple):
 
 
 START = Cursor()
-
-
-@dataclass(frozen=True)
-class Instances:
-    """Rows of a shard as arrays. R = rows, T = their tokens."""
-
-    instance_ids: np.ndarray  # [R] uint64
-    doc_keys: np.ndarray  # [R] uint64, the doc_id as a number
-    input_ids: np.ndarray  # [T]
-    offsets: np.ndarray  # [R+1]
-    segment_b_start: np.ndarray  # [R]
-    word_starts: np.ndarray  # [T] bool
-    sop_labels: np.ndarray  # [R] int64, IGNORED where the corpus gives no order
-    static: (
-        tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
-    )  # offsets [R+1], positions, ids, labels
-
-    def __len__(self) -> int:
-        return len(self.instance_ids)
-
-    @cached_property
-    def lengths(self) -> np.ndarray:
-        return np.diff(self.offsets)
 
 
 def _list_values(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,85 +75,6 @@ def is_held_out(doc_keys: np.ndarray, share: float) -> np.ndarray:
     return (doc_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
 
 
-def pack_batches(
-    instances: Instances,
-    batches: Sequence[np.ndarray],
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-    *,
-    seed: int,
-    epoch: int,
-) -> Iterator[Batch]:
-    """Packed, masked batches of some rows each; with stored masks where the instances carry them."""
-    first = tokens = 0
-    for end, batch in enumerate(batches, 1):
-        tokens += int(instances.lengths[batch].sum())
-        # as many at once as the cache holds: fewer calls, and their results do not leave it
-        if tokens >= _PACKED_TOKENS or end == len(batches):
-            yield from _pack(instances, batches[first:end], vocabulary, rule, seed, epoch)
-            first, tokens = end, 0
-
-
-def _pack(
-    instances: Instances,
-    batches: Sequence[np.ndarray],
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-    seed: int,
-    epoch: int,
-) -> Iterator[Batch]:
-    """The same, packed and masked in one go; a batch is a view of its part."""
-    rows = np.concatenate(batches)
-    lengths = instances.lengths[rows]
-    cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
-    positions = np.arange(cu_seqlens[-1])
-    positions -= np.repeat(cu_seqlens[:-1], lengths)
-    at = np.repeat(instances.offsets[rows], lengths)
-    at += positions
-    plain = instances.input_ids[at]
-    b_start = instances.segment_b_start[rows].astype(np.int64)
-    b_lengths = np.where(b_start > 0, lengths - b_start, 0)
-    segments = np.stack([lengths - b_lengths, b_lengths], axis=1).ravel()  # A and B of each in turn
-    token_types = np.repeat(np.arange(len(segments)) & 1, segments)
-    if instances.static is None:
-        masks = draw_masks(
-            plain,
-            instances.word_starts[at],
-            cu_seqlens,
-            instances.instance_ids[rows],
-            vocabulary,
-            rule,
-            seed=seed,
-            epoch=epoch,
-        )
-    else:
-        offsets, masked, ids, labels = instances.static
-        counts = np.diff(offsets)[rows]
-        where = take_ranges(offsets[rows], counts)
-        masks = Masks(masked[where] + np.repeat(cu_seqlens[:-1], counts), labels[where], ids[where])
-    input_ids = plain.astype(np.int64)
-    input_ids[masks.positions] = masks.replacements
-    sop_labels = instances.sop_labels[rows]
-    masked_labels = masks.labels.astype(np.int64)
-    ends = np.cumsum([len(batch) for batch in batches])
-    mask_ends = np.searchsorted(masks.positions, cu_seqlens[ends])
-    first, first_mask = 0, 0
-    for end, mask_end in zip(ends.tolist(), mask_ends.tolist(), strict=True):
-        begin, stop = int(cu_seqlens[first]), int(cu_seqlens[end])
-        orders = sop_labels[first:end]
-        yield Batch(
-            input_ids=torch.from_numpy(input_ids[begin:stop]),
-            token_type_ids=torch.from_numpy(token_types[begin:stop]),
-            position_ids=torch.from_numpy(positions[begin:stop]),
-            cu_seqlens=torch.from_numpy((cu_seqlens[first : end + 1] - begin).astype(np.int32)),
-            max_seqlen=int(lengths[first:end].max()),
-            masked_index=torch.from_numpy(masks.positions[first_mask:mask_end] - begin),
-            masked_labels=torch.from_numpy(masked_labels[first_mask:mask_end]),
-            sop_labels=torch.from_numpy(orders) if (orders != IGNORED).any() else None,
-        )
-        first, first_mask = end, mask_end
-
-
 def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Rows grouped into batches of at most `batch_tokens` tokens and of like length, in random order."""
     noise = rng.uniform(0, 8, len(lengths))
@@ -190,6 +88,19 @@ def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generat
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
+class Planned(NamedTuple):
+    """A batch that is yet to be packed."""
+
+    instances: Instances
+    rows: np.ndarray
+    epoch: int
+    after: Cursor  # the place in the data behind it
+
+    @property
+    def tokens(self) -> int:
+        return int(self.instances.lengths[self.rows].sum())
+
+
 class InstanceStream:
     """Batches of a list of shards, for training without end or for evaluation once through."""
 
@@ -200,11 +111,16 @@ class InstanceStream:
         batch_tokens: int,
         seed: int = 0,
         held_out_share: float = 0.0,
+        never_trained_share: float = 0.0,
         masking: Literal["dynamic", "static"] = "dynamic",
     ):
-        """Opens nothing but the shards' footers. Raises InputError if one is missing or no shard."""
+        """Opens nothing but the shards' footers. Documents within `held_out_share` are evaluated on, those
+        within the larger of the two shares never trained on. Raises InputError if a shard is missing or none.
+        """
         self.info: ShardInfo = read_info(shards[0])
         self.batch_tokens, self.seed, self.held_out_share = batch_tokens, seed, held_out_share
+        self.never_trained_share = max(held_out_share, never_trained_share)
+        self.masking = masking
         self.columns = _COLUMNS + (_STATIC_COLUMNS if masking == "static" else [])
         self.row_groups = [
             (path, group) for path in shards for group in range(pq.read_metadata(path).num_row_groups)
@@ -216,33 +132,51 @@ class InstanceStream:
         ]
         return _to_instances(pa.concat_tables(tables))
 
-    def training_batches(self, cursor: Cursor = START) -> Iterator[tuple[Batch, Cursor]]:
-        """Batches from a place on, epoch after epoch, each with the place after it. Held-out documents never
-        occur.
+    def _windows(self, cursor: Cursor) -> Iterator[list[Planned]]:
+        """The batches of each window from a place on, epoch after epoch.
 
-        Raises RuntimeError when no document is left to train on.
+        Raises InputError when no document is left to train on.
         """
-        epoch, window, skip = cursor
+        epoch, first, skip = cursor
         while True:
             order = np.random.default_rng([self.seed, epoch]).permutation(len(self.row_groups))
-            windows = range(window, -(-len(order) // WINDOW_ROW_GROUPS))
-            found = skip > 0 or window > 0
-            for window in windows:
+            found = skip > 0 or first > 0
+            for window in range(first, -(-len(order) // WINDOW_ROW_GROUPS)):
                 members = order[window * WINDOW_ROW_GROUPS : (window + 1) * WINDOW_ROW_GROUPS]
                 instances = self._load([self.row_groups[i] for i in members])
-                rows = np.flatnonzero(~is_held_out(instances.doc_keys, self.held_out_share))
+                rows = np.flatnonzero(~is_held_out(instances.doc_keys, self.never_trained_share))
                 rng = np.random.default_rng([self.seed, epoch, window])
                 batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
-                left = [rows[batch] for batch in batches[skip:]]
-                for number, batch in enumerate(self._pack(instances, left, epoch), skip + 1):
-                    is_last = number == len(batches)
-                    after = Cursor(epoch, window + 1, 0) if is_last else Cursor(epoch, window, number)
-                    found = True
-                    yield batch, after
+                afters = [Cursor(epoch, window, number) for number in range(1, len(batches))]
+                afters.append(Cursor(epoch, window + 1, 0))
+                planned = [
+                    Planned(instances, rows[batch], epoch, after)
+                    for batch, after in zip(batches, afters, strict=False)
+                ]
+                found = found or bool(planned)
+                yield planned[skip:]
                 skip = 0
             if not found:
-                raise RuntimeError("every document of these shards is held out: nothing is left to train on")
-            epoch, window = epoch + 1, 0
+                raise InputError(
+                    "every document of these shards is held out: nothing is left to train on. Give the "
+                    "corpus more documents"
+                )
+            epoch, first = epoch + 1, 0
+
+    def plan(self, cursor: Cursor = START) -> Iterator[Planned]:
+        """The batches from a place on, without end. Held-out documents never occur."""
+        return chain.from_iterable(self._windows(cursor))
+
+    def pack(self, planned: Sequence[Planned], rule: MaskRule | None = None) -> Iterator[Batch]:
+        """Batches of one window and epoch, packed and masked; by the shards' own rule if none is given."""
+        if planned:
+            instances, _, epoch, _ = planned[0]
+            yield from self._pack(instances, [each.rows for each in planned], epoch, rule)
+
+    def training_batches(self, cursor: Cursor = START) -> Iterator[tuple[Batch, Cursor]]:
+        """The batches from a place on, packed and masked, each with the place after it."""
+        for planned in self._windows(cursor):
+            yield from zip(self.pack(planned), (each.after for each in planned), strict=True)
 
     def held_out_batches(self, max_tokens: int) -> Iterator[Batch]:
         """Batches of held-out documents with fixed masks, up to `max_tokens` of them, always the same

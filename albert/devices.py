@@ -1,8 +1,6 @@
-"""Which device a training uses, by a name that is the same in every process of the machine."""
+"""The devices of this machine: which ones a training uses, and whether Triton runs there."""
 
 from __future__ import annotations
-
-import os
 
 import torch
 
@@ -10,12 +8,12 @@ import kernels
 from kernels.layer_norm import add_layer_norm_reference
 
 
-def device_name() -> str:
-    """`cpu`, or `cuda-` and the GPU's own UUID: its number depends on CUDA_VISIBLE_DEVICES."""
-    if not torch.cuda.is_available():
-        return "cpu"
-    index = int(os.environ.get("LOCAL_RANK", 0))  # torchrun gives every process a GPU of its own
-    return f"cuda-{torch.cuda.get_device_properties(index).uuid}"
+def device_names(processes: int = 1) -> tuple[str, ...]:
+    """`cpu`, or for each process `cuda-` and its GPU's own UUID: numbers depend on CUDA_VISIBLE_DEVICES."""
+    count = min(processes, torch.cuda.device_count())
+    if not count:
+        return ("cpu",)
+    return tuple(f"cuda-{torch.cuda.get_device_properties(i).uuid}" for i in range(count))
 
 
 def describe_devices() -> list[str]:

@@ -67,7 +67,10 @@ class PretrainingModel(nn.Module):
 
     def forward(self, batch: Batch) -> PretrainingOutput:
         """Losses of a masked batch."""
-        hidden = self.encoder(batch)  # [T, H]
+        return self.losses(self.encoder(batch), batch)
+
+    def losses(self, hidden: Tensor, batch: Batch) -> PretrainingOutput:
+        """Losses from the encoder's hidden states [T, H] of a masked batch."""
         states = self.mlm(hidden[batch.masked_index], self.encoder.embedding)  # [n, E]
         losses, predicted = kernels.mlm_loss(
             states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from albert.batch import IGNORED, Batch
-from albert.batching import Instances, pack_batches
 from albert.heads import PretrainingModel
+from albert.packing import Instances, pack_batches
 from data.instances import build_instances, tokenize_documents
 from data.masking import MaskRule
 from data.objectives import find_objective

@@ -1,7 +1,8 @@
 """Checkpoints of a run: the model in transformers' format, and beside it all that is needed to go on exactly.
 
 A checkpoint is written under a temporary name, synced and renamed; its manifest holds the checksum of every
-file, so that a damaged one is noticed and the one before it is used.
+file, so that a damaged one is noticed and the one before it is used. No random-number state is kept: what is
+drawn in a step is a function of the seed and the step's number.
 """
 
 from __future__ import annotations
@@ -9,19 +10,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from albert.batching import Cursor
 from albert.checkpoints import save_model
-from albert.heads import PretrainingModel
+from albert.mixing import DataState
+from albert.objective import PretrainingObjective
 from data.files import sha256, sync, write_text
+from data.records import InputError
 
 STATE_FILE, TENSORS_FILE, MANIFEST_FILE = "trainer_state.json", "trainer_state.safetensors", "manifest.json"
-_CPU_GENERATOR, _CUDA_GENERATOR = "rng", "rng_cuda"
+_BOUNDARY = "boundary."  # parameters of the span-boundary head, which is no part of the model
 
 
 @dataclass
@@ -30,9 +34,15 @@ class TrainerState:
 
     step: int = 0
     tokens: int = 0
-    cursor: Cursor = Cursor()
+    data: DataState = DataState()
     seconds: float = 0.0
     history: list[dict[str, float]] = field(default_factory=list)  # training and evaluation records by step
+    events: list[dict[str, object]] = field(default_factory=list)  # what went wrong: step, kind, text
+    rate_scale: float = 1.0  # halved each time training had to go back
+    rollbacks: int = 0
+    best: dict[str, float] | None = None  # step and loss of the best evaluation
+    stale_evaluations: int = 0  # since the best one
+    trends: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the sentinel
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:
@@ -54,73 +64,88 @@ def is_whole(folder: Path) -> bool:
         return False
 
 
-def _device_of(optimizer: torch.optim.Optimizer) -> torch.device:
-    return optimizer.param_groups[0]["params"][0].device
-
-
-def generator_states(device: torch.device) -> dict[str, torch.Tensor]:
-    """The random-number state training on `device` draws from: on a GPU, dropout draws from the GPU's own."""
-    states = {_CPU_GENERATOR: torch.get_rng_state()}
-    if device.type == "cuda":
-        states[_CUDA_GENERATOR] = torch.cuda.get_rng_state(device)
-    return states
-
-
-def restore_generators(states: dict[str, torch.Tensor], device: torch.device) -> None:
-    """Put `generator_states` back: the GPU's on a GPU alone, and where it was saved."""
-    torch.set_rng_state(states[_CPU_GENERATOR])
-    if device.type == "cuda" and _CUDA_GENERATOR in states:
-        torch.cuda.set_rng_state(states[_CUDA_GENERATOR], device)
-
-
 def save_checkpoint(
     run_folder: Path,
-    model: PretrainingModel,
+    objective: PretrainingObjective,
     optimizer: torch.optim.Optimizer,
     state: TrainerState,
     tokenizer_folder: Path | None,
 ) -> Path:
-    """Write checkpoint-<step> as a whole; returns its folder."""
+    """Write checkpoint-<step> as a whole; returns its folder.
+
+    Raises InputError when it cannot be written, as on a full disk; those before it are left as they were.
+    """
     folder = checkpoint_folder(run_folder, state.step)
     temporary = run_folder / f"writing-{state.step}"
     shutil.rmtree(temporary, ignore_errors=True)
-    save_model(model, temporary, tokenizer_folder)
-    tensors = generator_states(_device_of(optimizer))
-    for number, values in optimizer.state_dict()["state"].items():
-        tensors.update({f"{number}.{name}": value.detach().cpu() for name, value in values.items()})
-    save_file(tensors, temporary / TENSORS_FILE)
-    write_text(temporary / STATE_FILE, json.dumps(asdict(state)) + "\n")
-    manifest = {path.name: sha256(path) for path in sorted(temporary.iterdir())}
-    write_text(temporary / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
-    for path in temporary.iterdir():
-        sync(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.replace(temporary, folder)
-    sync(run_folder)
+    try:
+        _write(temporary, objective, optimizer, state, tokenizer_folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+        sync(run_folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        whole = next((path for path in list_checkpoints(run_folder) if is_whole(path)), None)
+        left = f"{whole.name} is whole" if whole else "there is none before it"
+        raise InputError(
+            f"checkpoint-{state.step} could not be written to {run_folder}: {error}; {left}. Make room and "
+            "run the same command again"
+        ) from None
     return folder
 
 
-def load_trainer_state(folder: Path, optimizer: torch.optim.Optimizer) -> TrainerState:
-    """Put optimiser and random-number state back as they were; returns where the run stood.
+def _write(
+    folder: Path,
+    objective: PretrainingObjective,
+    optimizer: torch.optim.Optimizer,
+    state: TrainerState,
+    tokenizer_folder: Path | None,
+) -> None:
+    save_model(objective.model, folder, tokenizer_folder)
+    tensors = {}
+    for number, values in optimizer.state_dict()["state"].items():
+        tensors.update({f"{number}.{name}": value.detach().cpu() for name, value in values.items()})
+    if objective.boundary is not None:
+        for name, value in objective.boundary.state_dict().items():
+            tensors[_BOUNDARY + name] = value.cpu()
+    save_file(tensors, folder / TENSORS_FILE)
+    write_text(folder / STATE_FILE, json.dumps(asdict(state)) + "\n")
+    manifest = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+    write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
+    for path in folder.iterdir():
+        sync(path)
+
+
+def load_trainer_state(
+    folder: Path, objective: PretrainingObjective, optimizer: torch.optim.Optimizer
+) -> TrainerState:
+    """Put the optimiser's state and the span-boundary head back; returns where the run stood.
 
     The model that `optimizer` trains must be on its device already: the state goes to where the parameters
     are.
     """
     tensors = load_file(folder / TENSORS_FILE)
-    states = {name: tensors.pop(name) for name in (_CPU_GENERATOR, _CUDA_GENERATOR) if name in tensors}
-    restore_generators(states, _device_of(optimizer))
+    if objective.boundary is not None:
+        names = [name for name in tensors if name.startswith(_BOUNDARY)]
+        objective.boundary.load_state_dict({n.removeprefix(_BOUNDARY): tensors.pop(n) for n in names})
     values: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         number, _, key = name.partition(".")
         values.setdefault(int(number), {})[key] = tensor
     optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
+    return read_trainer_state(folder)
+
+
+def read_trainer_state(folder: Path) -> TrainerState:
+    """Where a run stood at a checkpoint."""
     content = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    return TrainerState(**{**content, "cursor": Cursor(*content["cursor"])})
+    return TrainerState(**{**content, "data": DataState.from_record(content["data"])})
 
 
-def remove_old_checkpoints(run_folder: Path, keep: int) -> None:
-    """Remove all but the newest `keep` checkpoints, and what a killed writer left."""
+def remove_old_checkpoints(run_folder: Path, keep: int, best_step: int | None = None) -> None:
+    """Remove all but the newest `keep` checkpoints and the best one, and what a killed writer left."""
     for folder in list_checkpoints(run_folder)[keep:]:
-        shutil.rmtree(folder)
+        if folder != checkpoint_folder(run_folder, best_step or -1):
+            shutil.rmtree(folder)
     for folder in run_folder.glob("writing-*"):
         shutil.rmtree(folder)

@@ -40,6 +40,11 @@ def random_bits(keys: np.ndarray, counters: np.ndarray, stream: int) -> np.ndarr
     return mix(bits)
 
 
+def rebase(keys: np.ndarray, origins: np.ndarray) -> np.ndarray:
+    """Keys that give for counter + origin what `keys` give for the counter."""
+    return keys - origins.astype(np.uint64) * _EIGHT
+
+
 def uniform(keys: np.ndarray, counters: np.ndarray, stream: int) -> np.ndarray:
     """Numbers in [0, 1), one for each (key, counter, stream)."""
     return (random_bits(keys, counters, stream) >> np.uint64(11)).astype(np.float64) * 2.0**-53

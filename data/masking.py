@@ -9,16 +9,15 @@ or on what was drawn before. T = tokens, S = sequences, W = words, G = groups (n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from data.hashing import mix, random_bits, salt
+from data.hashing import mix, random_bits, rebase, salt
 from data.instances import take_ranges
 from data.objectives import find_objective, length_probabilities
 
-_BLOCK_TOKENS = 1 << 16  # drawn at once: fits the cache, and a group's number fits 16 bits
+_BLOCK_TOKENS = 1 << 17  # drawn at once: as many as the cache holds
 # groups with a key below this many times the rate nearly always hold the budget, and only they are sorted
 _ENOUGH = 2.0
 _PLACE, _FILL = 0, 1  # streams of random bits
@@ -53,12 +52,6 @@ class MaskVocabulary:
     replacement_ids: np.ndarray  # what a random replacement is drawn from
     similar: SimilarWords | None = None
 
-    @cached_property
-    def is_special(self) -> np.ndarray:
-        table = np.zeros(self.vocab_size, dtype=bool)
-        table[self.special_ids] = True
-        return table
-
 
 class Masks(NamedTuple):
     positions: np.ndarray  # [n] int64, in 0..T-1, ascending
@@ -67,13 +60,40 @@ class Masks(NamedTuple):
 
 
 class _Words(NamedTuple):
-    """Words that may be masked."""
+    """Words in stretches that begin with a special token or a sequence; no group leaves its stretch."""
 
-    starts: np.ndarray  # [W], first token of each
-    lengths: np.ndarray  # [W], tokens
-    counts: np.ndarray  # [S], words of each sequence
-    sequences: np.ndarray  # [W]
-    ends: np.ndarray  # last word + 1 of each stretch between special tokens; no group leaves one
+    edges: np.ndarray  # [W+1], first token of each word, special tokens being words; T at the end
+    firsts: np.ndarray  # [K+1], first word of each stretch; W at the end
+    is_special: np.ndarray  # [K] bool, whether that word is a special token
+    sequences: np.ndarray  # [K], the sequence a stretch lies in
+
+
+class _Draws(NamedTuple):
+    """The k-th draw of a stretch decides on its k-th group; those past its end on none."""
+
+    bits: np.ndarray  # [W] uint64: the upper half orders the groups, the lower one gives their lengths
+    lengths: np.ndarray  # [W] uint8, words
+    reach: np.ndarray  # [W], words of this and all draws before
+    stretches: np.ndarray  # [W]
+    shift: np.ndarray  # [K], from a draw's reach to the last word + 1 of its group
+
+
+class _Groups(NamedTuple):
+    """Words that are masked together."""
+
+    words: np.ndarray  # [G], first word of each
+    starts: np.ndarray  # [G], first token
+    ends: np.ndarray  # [G], last token + 1
+    sequences: np.ndarray  # [G]
+    keys: np.ndarray  # [G] uint64, lower ones are masked first
+
+
+class _Spans(NamedTuple):
+    """What is masked, ascending."""
+
+    starts: np.ndarray  # [G], first token of each
+    ends: np.ndarray  # [G], last token + 1
+    sequences: np.ndarray  # [G]
 
 
 def word_keys(input_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -98,12 +118,12 @@ def draw_masks(
     seed: int,
     epoch: int,
 ) -> Masks:
-    """Masks of S packed sequences, at most 65,535 tokens each.
+    """Masks of S packed sequences.
 
-    input_ids [T], word_starts [T] bool (every special token starts a word), cu_seqlens [S+1], instance_ids
-    [S] uint64. In each sequence the words between special tokens are cut into groups of drawn lengths; groups
-    are taken in random order, word by word, until the next word would pass rate * tokens (rounded, at least
-    1) or `max_predictions`. At least one word is masked wherever there is one.
+    input_ids [T], word_starts [T] bool (every special token and every sequence starts a word), cu_seqlens
+    [S+1], instance_ids [S] uint64. In each sequence the words between special tokens are cut into groups of
+    drawn lengths; groups are taken in random order, word by word, until the next word would pass rate *
+    tokens (rounded, at least 1) or `max_predictions`. At least one word is masked wherever there is one.
     """
     keys = mix(instance_ids + salt(seed, epoch))
     parts: list[Masks] = []
@@ -127,45 +147,6 @@ def draw_masks(
     return Masks(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _find_words(
-    input_ids: np.ndarray, word_starts: np.ndarray, cu_seqlens: np.ndarray, vocabulary: MaskVocabulary
-) -> _Words:
-    edges = np.flatnonzero(word_starts)
-    special = vocabulary.is_special[input_ids[edges]]
-    lengths = np.empty(len(edges), dtype=np.int64)
-    np.subtract(edges[1:], edges[:-1], out=lengths[:-1])
-    lengths[-1:] = len(input_ids) - edges[-1:]
-    is_word = ~special
-    starts, lengths = edges[is_word], lengths[is_word]
-    counts = np.diff(np.searchsorted(starts, cu_seqlens))
-    sequences = np.repeat(np.arange(len(counts)), counts)
-    # words before each special token; where several stand in a row the stretch between them is empty
-    before = np.flatnonzero(special)
-    before -= np.arange(len(before))
-    ends = np.append(before, len(starts))
-    return _Words(starts, lengths, counts, sequences, ends[np.diff(ends, prepend=0) > 0])
-
-
-def _group(words: _Words, bits: np.ndarray, probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """First words of the groups [G], and the random bits of each.
-
-    The k-th draw of a stretch is the length of its k-th group; the last one may be cut.
-    """
-    if len(probabilities) == 1:
-        return np.arange(len(words.starts)), bits
-    low = bits.astype(np.uint32)  # the lower half
-    lengths = np.ones(len(low), dtype=np.int64)
-    for bound in np.cumsum(probabilities)[:-1]:
-        lengths += low >= np.uint32(bound * 2**32)
-    inside = np.diff(words.ends, prepend=0)
-    firsts = words.ends - inside
-    starts = np.cumsum(lengths)
-    starts -= lengths
-    starts += np.repeat(firsts - starts[firsts], inside)
-    drawn = np.flatnonzero(starts < np.repeat(words.ends, inside))
-    return starts[drawn], bits[drawn]
-
-
 def _draw_block(
     input_ids: np.ndarray,
     word_starts: np.ndarray,
@@ -174,98 +155,190 @@ def _draw_block(
     vocabulary: MaskVocabulary,
     rule: MaskRule,
 ) -> Masks:
-    words = _find_words(input_ids, word_starts, cu_seqlens, vocabulary)
-    if not len(words.starts):
-        return Masks(np.empty(0, np.int64), input_ids[:0], input_ids[:0])
-    places = words.starts - np.repeat(cu_seqlens[:-1], words.counts)
-    bits = random_bits(np.repeat(keys, words.counts), places, _PLACE)
-    groups, bits = _group(words, bits, length_probabilities(rule.objective, rule.max_ngram))
-    chosen = _choose(words, groups, (bits >> np.uint64(32)).astype(np.uint32), rule)
-    return _replace(input_ids, cu_seqlens, keys, vocabulary, rule, words, groups, chosen)
+    has_tokens = np.diff(cu_seqlens) > 0
+    firsts = cu_seqlens[:-1][has_tokens]
+    keys = rebase(keys[has_tokens], firsts)
+    chosen = _draw_spans(input_ids, word_starts, firsts, keys, vocabulary, rule)
+    return _replace(input_ids, word_starts, keys, vocabulary, rule, chosen)
+
+
+def _draw_spans(
+    input_ids: np.ndarray,
+    word_starts: np.ndarray,
+    firsts: np.ndarray,
+    keys: np.ndarray,
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+) -> _Spans:
+    words = _find_words(input_ids, word_starts, firsts, vocabulary)
+    probabilities = length_probabilities(rule.objective, rule.max_ngram)
+    draws = _draw(words, keys, probabilities)
+    budget = _budgets(words, rule)
+    groups = _find_groups(words, draws, budget, rule.rate)
+    return _choose(words, groups, budget, len(probabilities))
+
+
+def draw_ngram_lengths(
+    input_ids: np.ndarray,
+    word_starts: np.ndarray,
+    cu_seqlens: np.ndarray,
+    instance_ids: np.ndarray,
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+    *,
+    seed: int,
+    epoch: int,
+) -> np.ndarray:
+    """How many words each group has that `draw_masks` masks, [G]; none of the sequences may be empty."""
+    keys = rebase(mix(instance_ids + salt(seed, epoch)), cu_seqlens[:-1])
+    spans = _draw_spans(input_ids, word_starts, cu_seqlens[:-1], keys, vocabulary, rule)
+    words_before = np.concatenate([[0], np.cumsum(word_starts)])
+    return words_before[spans.ends] - words_before[spans.starts]
+
+
+def _find_words(
+    input_ids: np.ndarray, word_starts: np.ndarray, firsts: np.ndarray, vocabulary: MaskVocabulary
+) -> _Words:
+    T = len(input_ids)
+    is_special = np.zeros(T, dtype=bool)
+    for token in vocabulary.special_ids.tolist():  # they are few: faster than a table
+        is_special |= input_ids == token
+    is_first = np.zeros(T, dtype=bool)
+    is_first[firsts] = True
+    edges = np.flatnonzero(np.append(word_starts, True))
+    stretches = np.flatnonzero((is_special | is_first)[edges[:-1]])
+    begins = edges[stretches]
+    sequences = np.cumsum(is_first[begins]) - 1
+    return _Words(edges, np.append(stretches, len(edges) - 1), is_special[begins], sequences)
+
+
+def _draw(words: _Words, keys: np.ndarray, probabilities: np.ndarray) -> _Draws:
+    firsts, counts = words.firsts[:-1], np.diff(words.firsts)
+    bits = random_bits(np.repeat(keys[words.sequences], counts), words.edges[:-1], _PLACE)
+    low = bits.astype(np.uint32)  # the lower half
+    lengths = np.ones(len(bits), dtype=np.uint8)
+    for bound in np.cumsum(probabilities)[:-1]:
+        lengths += (low >= np.uint32(bound * 2**32)).view(np.uint8)
+    special = firsts[words.is_special]
+    lengths[special] = 1  # alone in a group
+    bits[special] = np.iinfo(np.uint64).max  # that is never taken
+    reach = np.cumsum(lengths, dtype=np.int64)
+    stretches = np.repeat(np.arange(len(firsts)), counts)
+    return _Draws(bits, lengths, reach, stretches, firsts + lengths[firsts] - reach[firsts])
 
 
 def _budgets(words: _Words, rule: MaskRule) -> np.ndarray:
     """Tokens to be masked in each sequence, [S]."""
-    total = np.concatenate([[0], np.cumsum(words.lengths)])
-    ends = np.cumsum(words.counts)
-    tokens = total[ends] - total[ends - words.counts]
-    budget = np.maximum(np.rint(tokens * rule.rate).astype(np.int64), 1)
-    return budget if rule.max_predictions is None else np.minimum(budget, rule.max_predictions)
+    first_words = words.firsts[:-1] + words.is_special
+    tokens = words.edges[words.firsts[1:]] - words.edges[first_words]
+    budget = np.rint(np.bincount(words.sequences, tokens) * rule.rate).astype(np.int64)
+    return np.clip(budget, 1, rule.max_predictions)
 
 
-def _choose(words: _Words, groups: np.ndarray, key: np.ndarray, rule: MaskRule) -> np.ndarray:
-    """The words to mask, ascending: groups in the order of their keys, as far as the budget goes."""
-    budget = _budgets(words, rule)
-    low = key < np.uint32(min(_ENOUGH * rule.rate, 1.0) * (2**32 - 1))
-    chosen, short = _take(words, groups, key, np.flatnonzero(low), budget)
-    if short.any():
-        again = short[words.sequences[groups]]
-        chosen = chosen[~short[words.sequences[chosen]]]
-        chosen = np.concatenate([chosen, _take(words, groups, key, np.flatnonzero(again), budget)[0]])
-    chosen.sort()
-    return chosen
+def _find_groups(words: _Words, draws: _Draws, budget: np.ndarray, rate: float) -> _Groups:
+    """Of each sequence the groups with the lowest keys: as many tokens as its budget or more, or all."""
+    bound = np.uint64(min(_ENOUGH * rate, 1.0) * (2**32 - 1)) << np.uint64(32)
+    found = _groups(words, draws, np.flatnonzero(draws.bits < bound))
+    is_short = np.bincount(found.sequences, found.ends - found.starts, len(budget)) < budget
+    if not is_short.any():
+        return found
+    again = np.flatnonzero(is_short[words.sequences])
+    begins = words.firsts[again] + words.is_special[again]
+    rest = take_ranges(begins, words.firsts[again + 1] - begins)
+    more = _groups(words, draws, rest[draws.bits[rest] >= bound])
+    return _Groups(*map(np.concatenate, zip(found, more, strict=True)))
 
 
-def _take(
-    words: _Words, groups: np.ndarray, key: np.ndarray, tried: np.ndarray, budget: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Words of the groups `tried` that the budget allows, and which sequences [S] would have taken more."""
-    starts = groups[tried]
-    # one integer to sort by sequence, then key, with the group's place among those tried in its low bits
-    packed = words.sequences[starts].astype(np.uint64) << np.uint64(48)
-    packed |= key[tried].astype(np.uint64) << np.uint64(16)
-    packed |= np.arange(len(tried), dtype=np.uint64)
-    packed.sort()
-    order = (packed & np.uint64(0xFFFF)).astype(np.int64)
-    ends = np.append(groups, len(words.starts))[tried + 1]
-    candidates = take_ranges(starts[order], (ends - starts)[order])
-    sequence = words.sequences[candidates]
-    lengths = words.lengths[candidates]
-    taken = np.cumsum(lengths)
-    firsts = np.flatnonzero(np.diff(sequence, prepend=-1))
-    inside = np.diff(firsts, append=len(candidates))
-    taken -= np.repeat(taken[firsts] - lengths[firsts], inside)
-    fits = taken <= budget[sequence]
-    fits[firsts] = True  # a first word longer than the budget is masked all the same
-    reached = np.zeros(len(budget), dtype=np.int64)
-    reached[sequence[firsts]] = taken[firsts + inside - 1]
-    return candidates[fits], (reached < budget) & (words.counts > 0)
+def _groups(words: _Words, draws: _Draws, drawn: np.ndarray) -> _Groups:
+    """The groups of some draws, as far as they have one."""
+    stretches = draws.stretches[drawn]
+    ends = draws.reach[drawn] + draws.shift[stretches]
+    starts = ends - draws.lengths[drawn]
+    last = words.firsts[stretches + 1]
+    inside = np.flatnonzero(starts < last)
+    starts, ends = starts[inside], np.minimum(ends[inside], last[inside])
+    sequences = words.sequences[stretches[inside]]
+    keys = draws.bits[drawn[inside]] >> np.uint64(32)
+    return _Groups(starts, words.edges[starts], words.edges[ends], sequences, keys)
+
+
+def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) -> _Spans:
+    """What is masked: groups of at most `longest` words in the order of their keys, as far as the budget
+    goes; the last one of a sequence is cut after a word.
+    """
+    order = np.argsort(groups.sequences.astype(np.uint64) << np.uint64(32) | groups.keys, kind="stable")
+    taken = np.concatenate([[0], np.cumsum((groups.ends - groups.starts)[order])])
+    counts = np.bincount(groups.sequences, minlength=len(budget))
+    last = np.cumsum(counts)
+    first = last - counts
+    limit = taken[first] + budget
+    fits = taken[1:] <= np.repeat(limit, counts)
+    fitting = np.concatenate([[0], np.cumsum(fits)])
+    too_long = first + fitting[last] - fitting[first]  # the first group in each sequence that does not fit
+    is_cut = too_long < last
+    too_long = too_long[is_cut]
+    cut = order[too_long]
+    left = limit[is_cut] - taken[too_long]
+    ends = groups.ends.copy()
+    ends[cut] = _cut(words, groups, cut, left, too_long == first[is_cut], longest)
+    is_chosen = np.zeros(len(order), dtype=bool)
+    is_chosen[order] = fits
+    is_chosen[cut] = ends[cut] > groups.starts[cut]
+    chosen = np.flatnonzero(is_chosen)
+    chosen = chosen[np.argsort(groups.starts[chosen], kind="stable")]
+    return _Spans(groups.starts[chosen], ends[chosen], groups.sequences[chosen])
+
+
+def _cut(
+    words: _Words, groups: _Groups, cut: np.ndarray, left: np.ndarray, is_first: np.ndarray, longest: int
+) -> np.ndarray:
+    """Ends [C] of the groups `cut` after as many words as fit into `left` tokens; the first group of a
+    sequence keeps a word all the same.
+    """
+    word, starts = groups.words[cut], groups.starts[cut]
+    ends = np.where(is_first, words.edges[word + 1], starts)
+    for number in range(1, longest):
+        further = words.edges[np.minimum(word + number, len(words.edges) - 1)]
+        np.copyto(ends, further, where=further <= starts + left)
+    return ends
 
 
 def _replace(
     input_ids: np.ndarray,
-    cu_seqlens: np.ndarray,
+    word_starts: np.ndarray,
     keys: np.ndarray,
     vocabulary: MaskVocabulary,
     rule: MaskRule,
-    words: _Words,
-    groups: np.ndarray,
-    chosen: np.ndarray,
+    spans: _Spans,
 ) -> Masks:
     objective = find_objective(rule.objective)
-    lengths = words.lengths[chosen]
-    positions = take_ranges(words.starts[chosen], lengths)
+    lengths = spans.ends - spans.starts
+    positions = take_ranges(spans.starts, lengths)
     labels = input_ids[positions]
-    sequence = np.repeat(words.sequences[chosen], lengths)
-    bits = random_bits(keys[sequence], positions - cu_seqlens[sequence], _FILL)
-    choice = ((bits >> np.uint64(32)) * np.uint64(len(vocabulary.replacement_ids))) >> np.uint64(32)
-    random = vocabulary.replacement_ids[choice.astype(np.int64)].astype(input_ids.dtype)
-    if objective.similar_words or objective.whole_spans:
-        # one decision for the word, or for all words masked together: that of its first token
-        unit = words.starts[chosen]
-        if objective.whole_spans:
-            unit = words.starts[groups[np.searchsorted(groups, chosen, side="right") - 1]]
-        of_word = words.sequences[chosen]
-        deciding = random_bits(keys[of_word], unit - cu_seqlens[of_word], _FILL)
-        bits = np.repeat(deciding, lengths)
+    bits = random_bits(np.repeat(keys[spans.sequences], lengths), positions, _FILL)
     kind = bits.astype(np.uint32)  # the lower half
-    hidden = np.full(len(labels), vocabulary.mask_id, dtype=input_ids.dtype)
-    if objective.similar_words:
-        hidden = _similar(input_ids, words.starts[chosen], lengths, random, vocabulary.similar)
-    replacements = np.where(
-        kind < np.uint32(0.8 * 2**32), hidden, np.where(kind < np.uint32(0.9 * 2**32), random, labels)
-    )
+    replacements = np.full(len(labels), vocabulary.mask_id, dtype=input_ids.dtype)
+    # where one draw decides for several tokens it is that of the first one
+    if objective.whole_spans:
+        kind = np.repeat(kind[np.cumsum(lengths) - lengths], lengths)
+    elif objective.similar_words:
+        first = np.flatnonzero(word_starts[positions])
+        of_word = np.diff(first, append=len(positions))
+        kind = np.repeat(kind[first], of_word)
+        random = _random_ids(bits, vocabulary).astype(input_ids.dtype)
+        replacements = _similar(input_ids, positions[first], of_word, random, vocabulary.similar)
+    other = np.flatnonzero(kind >= np.uint32(0.8 * 2**32))
+    is_random = kind[other] < np.uint32(0.9 * 2**32)
+    random, kept = other[is_random], other[~is_random]
+    replacements[random] = _random_ids(bits[random], vocabulary)
+    replacements[kept] = labels[kept]
     return Masks(positions, labels, replacements)
+
+
+def _random_ids(bits: np.ndarray, vocabulary: MaskVocabulary) -> np.ndarray:
+    """Ids drawn by the upper halves of the bits."""
+    number = np.uint64(len(vocabulary.replacement_ids))
+    return vocabulary.replacement_ids[((bits >> np.uint64(32)) * number >> np.uint64(32)).astype(np.int64)]
 
 
 def _similar(

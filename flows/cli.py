@@ -25,6 +25,10 @@ def _integers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
+def _floats(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
 def _add_refresh(add: Callable) -> None:
     add("--corpus", help="name of the corpus in the workspace [the recipe's]")
     add(
@@ -85,17 +89,41 @@ def _add_pretraining(add: Callable) -> None:
     add("--init", default="tiny", help="checkpoint, hf:REPO, or a preset for random weights [%(default)s]")
     add("--steps", type=int, default=1000, help="[%(default)s]")
     add("--batch-tokens", type=int, default=4096, help="tokens to a step [%(default)s]")
+    add("--optimizer", default="adamw", choices=["adamw", "lamb"], help="[%(default)s]")
     add(
         "--learning-rate",
         type=float,
-        help="peak rate [from the batch: at 4096 tokens 3e-4 from random weights, else 5e-5]",
+        help="peak rate [by the square-root rule; at 4096 tokens AdamW's is 3e-4 from random weights, else "
+        "5e-5, LAMB's 7.8e-5]",
     )
+    add(
+        "--reference-batch-tokens",
+        type=int,
+        metavar="N",
+        help="the batch --learning-rate is meant for; it is scaled from it [this one]",
+    )
+    add("--schedule", default="linear", choices=["linear", "polynomial", "wsd"], help="[%(default)s]")
+    add(
+        "--mix",
+        action="append",
+        default=[],
+        metavar="NAME:SHARE",
+        help="a second corpus and its share of the tokens, e.g. general:0.2 (repeatable)",
+    )
+    add("--then", metavar="NAME:SHARE", help="a corpus for the last steps, e.g. one of longer sequences")
     add(
         "--masking",
         default="dynamic",
         choices=["dynamic", "static"],
         help="new masks every epoch, or the stored ones",
     )
+    add(
+        "--mask-rates",
+        type=_floats,
+        metavar="FIRST,LAST",
+        help="share of tokens masked, from the first step to the last, e.g. 0.3,0.15 [the corpus's]",
+    )
+    add("--sop-weight", type=float, default=1.0, help="of the sentence-order loss [%(default)s]")
     add("--precision", default="bf16", choices=["bf16", "fp32"], help="[%(default)s]")
     add(
         "--share",
@@ -108,6 +136,17 @@ def _add_pretraining(add: Callable) -> None:
         action="store_true",
         help="keep layers' inputs alone: less memory, a third more operations",
     )
+    add("--accumulate", type=int, metavar="N", help="parts a step is computed in [one a process]")
+    add("--processes", type=int, default=1, help="on this machine, one a GPU [%(default)s]")
+    add("--patience", type=int, metavar="N", help="stop after N evaluations without a better one [never]")
+    add(
+        "--max-forgetting",
+        type=float,
+        metavar="NATS",
+        help="a checkpoint is best only while the mixed corpora's held-out loss rose no more [no bound]",
+    )
+    add("--deterministic", action="store_true", help="refuse operations whose result varies on a GPU")
+    add("--tensorboard", action="store_true", help="write event files too")
     add("--run", help="name of the run [from corpus, version, init and settings]")
     add(
         "--resume",

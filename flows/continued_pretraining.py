@@ -14,6 +14,7 @@ from prefect.states import Cancelled
 from pydantic import Field
 
 from albert import pretraining
+from albert.optim import OptimizerName, ScheduleName
 from albert.pretraining import PretrainResult
 from albert.reports import build_report, write_report
 from albert.trainer_state import TrainerState
@@ -25,6 +26,7 @@ from flows.devices import device_slot
 from flows.forms import documented
 from flows.settings import PretrainingPlan, complete_tokenizer, pretraining_plan
 from flows.steps import step
+from flows.training_processes import train_in_processes
 
 # no retry: re-running goes on from the last checkpoint, and an error of the data would come again
 train = step("train")
@@ -43,13 +45,31 @@ def continued_pretraining(
     ] = "tiny",
     steps: Annotated[int, Field(ge=1, description="Optimiser steps of the whole run (步数)")] = 1000,
     batch_tokens: Annotated[int, Field(ge=128, description="Tokens to a step")] = 4096,
+    optimizer: Annotated[OptimizerName, Field(description="优化器")] = "adamw",
     learning_rate: Annotated[
-        float | None, Field(gt=0, description="Peak rate; by the batch size if empty")
+        float | None, Field(gt=0, description="Peak rate (学习率); by optimiser and batch size if empty")
+    ] = None,
+    reference_batch_tokens: Annotated[
+        int | None,
+        Field(ge=1, description="Tokens of the batch that learning_rate is meant for; it is scaled from it"),
+    ] = None,
+    schedule: Annotated[ScheduleName, Field(description="Of the rate, after the warm-up")] = "linear",
+    mix: Annotated[
+        list[str], Field(description="NAME:SHARE of the tokens from a second corpus, e.g. general:0.2 (混入)")
+    ] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
+    then: Annotated[
+        str | None,
+        Field(description="NAME:SHARE of the last steps on another corpus, e.g. law-512:0.1 (longer texts)"),
     ] = None,
     masking: Annotated[
         Literal["dynamic", "static"],
         Field(description="New masks every epoch (动态遮盖), or the stored ones"),
     ] = "dynamic",
+    mask_rates: Annotated[
+        list[float] | None,
+        Field(min_length=2, max_length=2, description="At the first and last step, e.g. 0.3, 0.15"),
+    ] = None,
+    sop_weight: Annotated[float, Field(ge=0, description="Of the sentence-order loss")] = 1.0,
     precision: Annotated[Literal["bf16", "fp32"], Field(description="Of the operators (精度)")] = "bf16",
     share: Annotated[
         Literal["all", "attention", "ffn", "none"] | None,
@@ -61,6 +81,18 @@ def continued_pretraining(
     activation_checkpointing: Annotated[
         bool, Field(description="Less memory, a third more operations")
     ] = False,
+    accumulate: Annotated[
+        int | None, Field(ge=1, description="Parts a step is computed in; one a process if empty")
+    ] = None,
+    processes: Annotated[int, Field(ge=1, description="On this machine, one a GPU (进程数)")] = 1,
+    patience: Annotated[
+        int | None, Field(ge=1, description="Stop after so many evaluations without a better one")
+    ] = None,
+    max_forgetting: Annotated[
+        float | None, Field(ge=0, description="How far a mixed corpus's held-out loss may rise")
+    ] = None,
+    deterministic: Annotated[bool, Field(description="Refuse operations that vary on a GPU")] = False,
+    tensorboard: Annotated[bool, Field(description="Write event files too")] = False,
     run: Annotated[str | None, Field(description="Name of the run; made from the settings if empty")] = None,
     resume: Annotated[
         Literal["auto", "never"], Field(description="Go on from the run's last checkpoint")
@@ -68,9 +100,11 @@ def continued_pretraining(
     seed: Annotated[int, Field(ge=0, le=2**31, description="Of all that is random (随机种子)")] = 0,
 ) -> PretrainResult:
     """Train on a corpus, from a checkpoint or random weights; running it again goes on where it stopped."""
-    plan = pretraining_plan(**locals())
-    with device_slot(plan.workspace):
-        result = train(plan.run, lambda: run_pretraining(plan))
+    parameters = locals()
+    parameters.pop("processes")
+    plan = pretraining_plan(**parameters)
+    with device_slot(plan.workspace, processes):
+        result = train(plan.run, lambda: run_pretraining(plan, processes))
     report(plan.run, lambda: _report(plan, result))
     if result.status == "interrupted" and runtime.deployment.id:
         # a run that was stopped is not to be taken for a completed one
@@ -78,7 +112,7 @@ def continued_pretraining(
     return result
 
 
-def run_pretraining(plan: PretrainingPlan) -> PretrainResult:
+def run_pretraining(plan: PretrainingPlan, processes: int = 1) -> PretrainResult:
     """Train, keeping the catalog's record of the run up to date at every checkpoint."""
     complete_tokenizer(plan)
     checkpoints: dict[int, dict[str, object]] = {}
@@ -107,6 +141,8 @@ def run_pretraining(plan: PretrainingPlan) -> PretrainResult:
             checkpoints=[c for c in checkpoints.values() if (plan.workspace.root / c["path"]).is_dir()],
         )
 
+    if processes > 1:
+        return train_in_processes(plan.settings, processes, record)
     return pretraining.pretrain(plan.settings, on_checkpoint=record)
 
 

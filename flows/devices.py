@@ -6,13 +6,13 @@ import getpass
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 from prefect import get_run_logger, runtime
 
-from albert.devices import device_name
+from albert.devices import device_names
 from data.workspace import Workspace
 
 
@@ -24,21 +24,20 @@ def slot_file(workspace: Workspace, device: str) -> Path:
 
 
 @contextmanager
-def device_slot(workspace: Workspace) -> Iterator[None]:
-    """Hold this process's training device; waits, and says so, while another training of this user does."""
-    device = device_name()
-    path = slot_file(workspace, device)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        _say(f"another training uses {device}: waiting for it to end (slot {path})")
-        lock.acquire(poll_interval=0.5)
-    try:
+def device_slot(workspace: Workspace, processes: int = 1) -> Iterator[None]:
+    """Hold the devices of a training; waits, and says so, while another training of this user has one."""
+    with ExitStack() as held:
+        # in one order everywhere: two that want the same ones cannot wait for each other
+        for device in sorted(device_names(processes)):
+            path = slot_file(workspace, device)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path)
+            try:
+                held.enter_context(lock.acquire(timeout=0))
+            except Timeout:
+                _say(f"another training uses {device}: waiting for it to end (slot {path})")
+                held.enter_context(lock.acquire(poll_interval=0.5))
         yield
-    finally:
-        lock.release()
 
 
 def _say(message: str) -> None:

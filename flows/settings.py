@@ -31,7 +31,7 @@ from data.workspace import Workspace, check_name
 
 if TYPE_CHECKING:
     from albert.finetuning import FineTuneSettings
-    from albert.pretraining import PretrainSettings
+    from albert.pretraining import Corpus, PretrainSettings
     from albert.tasks import Task
 
 # albert is imported where it is used: it takes seconds
@@ -117,28 +117,27 @@ class PretrainingPlan:
 
 
 def pretraining_plan(
-    corpus: str, workspace: str, init: str, run: str | None = None, **same: object
+    corpus: str,
+    workspace: str,
+    init: str,
+    run: str | None = None,
+    mix: Sequence[str] = (),
+    then: str | None = None,
+    mask_rates: Sequence[float] | None = None,
+    **same: object,
 ) -> PretrainingPlan:
-    """The settings of continued-pretraining on the corpus's current version. The run's name says what it
+    """The settings of continued-pretraining on the corpora's current versions. The run's name says what it
     is.
     """
     from albert.pretraining import PretrainSettings
+    from albert.pretraining.settings import FREE_TO_CHANGE
 
     place = Workspace(Path(workspace))
-    with read_catalog(place) as db:
-        version = require_version(db, corpus)
-        shards = version_shards(db, version)
-    missing = [shard.path for shard in shards if not (place.root / shard.path).is_file()]
-    if missing:
-        raise InputError(
-            f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, "
-            "first "
-            f"{missing[0]}: run python -m flows.doctor --fix, then refresh the corpus"
-        )
+    version, shards = _corpus_shards(place, corpus)
     start = Path(init).resolve() if Path(init).exists() else init
-    digest = hashlib.sha256(json.dumps([str(start), same], sort_keys=True, default=str).encode()).hexdigest()[
-        :8
-    ]
+    lasting = {name: value for name, value in same.items() if name not in FREE_TO_CHANGE}
+    given = [str(start), list(mix), then, mask_rates, lasting]
+    digest = hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:8]
     name = Path(init).resolve().parent.name if Path(init).name.startswith("checkpoint-") else Path(init).name
     # of a Hub repository: without the revision, and without what no folder can be called
     name = re.sub(r"[^\w.-]", "-", name.removeprefix("hf:").partition("@")[0]).lstrip(".-") or "start"
@@ -146,13 +145,49 @@ def pretraining_plan(
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
     settings = PretrainSettings(
         run_folder=place.model(run),
-        shards=tuple(place.root / shard.path for shard in shards),
+        shards=shards,
+        mix=tuple(_second_corpus(place, text, version) for text in mix),
+        then=_second_corpus(place, then, version) if then else None,
+        mask_rates=tuple(mask_rates) if mask_rates else None,
         tokenizer_folder=_tokenizer_folder(vocabulary, place),
         init=str(start),
         held_out_share=held_out_share(version.documents),
         **same,
     )
     return PretrainingPlan(place, run, version, vocabulary, settings)
+
+
+def _corpus_shards(place: Workspace, corpus: str) -> tuple[Version, tuple[Path, ...]]:
+    """The current version of a corpus and its shards; raises InputError when one is gone."""
+    with read_catalog(place) as db:
+        version = require_version(db, corpus)
+        shards = version_shards(db, version)
+    missing = [shard.path for shard in shards if not (place.root / shard.path).is_file()]
+    if missing:
+        raise InputError(
+            f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, "
+            f"first {missing[0]}: run python -m flows.doctor --fix, then refresh the corpus"
+        )
+    return version, tuple(place.root / shard.path for shard in shards)
+
+
+def _second_corpus(place: Workspace, text: str, first: Version) -> Corpus:
+    """The corpus that NAME:SHARE names, made with the same vocabulary as the first."""
+    from albert.pretraining import Corpus
+
+    name, _, share = text.rpartition(":")
+    try:
+        part = float(share)
+    except ValueError:
+        raise InputError(f"{text!r}: give a corpus and its share as NAME:SHARE, e.g. general:0.2") from None
+    version, shards = _corpus_shards(place, name or share)
+    vocabularies = [find_tokenizer(v.tokenizer, place.tokenizers) for v in (first, version)]
+    if sha256(vocabularies[0]) != sha256(vocabularies[1]):
+        raise InputError(
+            f"{name} was made with the vocabulary {version.tokenizer}, {first.corpus} with "
+            f"{first.tokenizer}: refresh one of them with the other's tokenizer"
+        )
+    return Corpus(name, shards, part, held_out_share(version.documents))
 
 
 def held_out_share(documents: int) -> float:
@@ -251,9 +286,11 @@ def preview_refresh(
     return describe_changes(preview(plan(refresh_settings(**parameters))))
 
 
-def _check_pretraining(**parameters: object) -> None:
+def _check_pretraining(processes: int = 1, **parameters: object) -> None:
     from albert.pretraining import check_start
 
+    if processes < 1:
+        raise InputError(f"processes={processes}: it must be 1 or more")
     check_start(pretraining_plan(**parameters).settings)
 
 

@@ -1,11 +1,10 @@
 """Batches and training on a small real corpus: what is held out, what is learnt, and going on exactly."""
 
+import json
+import multiprocessing
 import os
-import pickle
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from itertools import islice
@@ -20,7 +19,7 @@ from albert.batching import Cursor, InstanceStream, is_held_out, token_batches
 from albert.checkpoints import load_pretrained
 from albert.config import ConfigError
 from albert.pretraining import PretrainSettings, check_start, pretrain
-from albert.trainer_state import list_checkpoints
+from albert.trainer_state import list_checkpoints, read_trainer_state
 from data.records import InputError
 from data.refresh import RefreshSettings, refresh
 from tests.conftest import copy_tensorflow_checkpoint, put_into_hub_cache, save_small_model
@@ -193,35 +192,6 @@ def test_other_settings_under_the_same_name_are_refused(settings):
     assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0
 
 
-@pytest.mark.slow
-def test_killed_and_interrupted_runs_end_with_the_weights_of_a_straight_one(settings, tmp_path):
-    settings = replace(settings, steps=120, evaluate_every=40, checkpoint_every=5)
-    straight = weights(pretrain(settings))
-    code = (
-        "import pickle, sys; from albert.pretraining import pretrain\n"
-        "print(pretrain(pickle.load(open(sys.argv[1], 'rb'))).status)"
-    )
-    broken = replace(settings, run_folder=tmp_path / "broken")
-    (tmp_path / "settings.pickle").write_bytes(pickle.dumps(broken))
-    for signal_number, checkpoints in ((signal.SIGKILL, 2), (signal.SIGKILL, 5), (signal.SIGTERM, 8)):
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "settings.pickle")], stdout=subprocess.PIPE
-        )
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and process.poll() is None:
-            newest = next(iter(list_checkpoints(broken.run_folder)), None)
-            if newest and int(newest.name.split("-")[1]) >= 5 * checkpoints:
-                break
-            time.sleep(0.01)
-        os.kill(process.pid, signal_number)
-        output, _ = process.communicate()
-        if signal_number == signal.SIGTERM and process.returncode == 0:
-            assert output.strip() in (b"interrupted", b"completed")
-    finished = weights(pretrain(broken))
-    for one, other in zip(straight, finished, strict=True):
-        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
-
-
 def test_a_corpus_longer_than_the_models_positions_is_refused(settings, tmp_path, tokenizer):
     save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
     with pytest.raises(
@@ -300,3 +270,41 @@ def test_another_models_vocabulary_is_refused_before_any_work(settings, tmp_path
     with pytest.raises(ConfigError, match="which is not the vocabulary of .*other .vocab.txt.: refresh"):
         check_start(replace(settings, init=str(tmp_path / "other")))
     assert not settings.run_folder.exists()
+
+
+@pytest.mark.slow
+def test_runs_killed_at_ten_points_end_as_a_straight_one(settings, tmp_path):
+    """SIGKILL at ten random steps, SIGTERM at another: weights, optimiser, place in the data and losses."""
+    settings = replace(settings, steps=200, evaluate_every=40, checkpoint_every=5, log_every=1)
+    straight = pretrain(settings)
+    broken = replace(settings, run_folder=tmp_path / "broken")
+    points = sorted(np.random.default_rng(0).choice(np.arange(3, 198), 11, replace=False).tolist())
+    processes = multiprocessing.get_context("forkserver")
+    processes.set_forkserver_preload(["albert.pretraining"])
+    for number, point in enumerate(points):
+        process = processes.Process(target=pretrain, args=(broken,))
+        process.start()
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.is_alive() and last_step(broken) < point:
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGTERM if number == 5 else signal.SIGKILL)
+        process.join()
+        assert number != 5 or process.exitcode == 0
+    finished = pretrain(broken)
+    assert finished.resumed_from >= 190
+    for one, other in zip(weights(straight), weights(finished), strict=True):
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    one, other = (read_trainer_state(result.checkpoint) for result in (straight, finished))
+    assert (one.data, one.tokens, one.trends) == (other.data, other.tokens, other.trends)
+    assert [untimed(r) for r in straight.history] == [untimed(r) for r in finished.history]
+
+
+def last_step(settings):
+    """The step a run has come to, as its metrics say; a line may be half written."""
+    path = settings.run_folder / "metrics.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.is_file() else []
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def untimed(record):
+    return {name: value for name, value in record.items() if name != "tokens_per_second"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from albert.devices import device_name, triton_error
+from albert.devices import device_names, triton_error
 from data.catalog import write_catalog
 from data.refresh import RefreshSettings, refresh
 from data.workspace import Workspace
@@ -73,4 +73,4 @@ def test_a_catalog_of_a_newer_jixu_is_told(workspace):
 
 def test_the_triton_check_tells_rounding_from_a_wrong_kernel():
     # in Triton's interpreter where there is no GPU
-    assert triton_error("cpu" if device_name() == "cpu" else "cuda") < ROUNDING
+    assert triton_error("cpu" if device_names() == ("cpu",) else "cuda") < ROUNDING

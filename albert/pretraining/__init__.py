@@ -1,0 +1,17 @@
+"""Continued pretraining: from a checkpoint or random weights, over lists of shards, resumable at every
+checkpoint, in one process or in several under torchrun.
+"""
+
+from albert.pretraining.running import checkpoint_digest, pretrain
+from albert.pretraining.settings import Corpus, PretrainResult, PretrainSettings, read_settings
+from albert.pretraining.start import check_start
+
+__all__ = [
+    "Corpus",
+    "PretrainResult",
+    "PretrainSettings",
+    "check_start",
+    "checkpoint_digest",
+    "pretrain",
+    "read_settings",
+]

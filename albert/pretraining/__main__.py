@@ -1,0 +1,44 @@
+"""python -m albert.pretraining SETTINGS.json: a run without Prefect, as torchrun starts it on each device.
+
+torchrun --nproc-per-node 8 -m albert.pretraining models/RUN/settings.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from albert.config import ConfigError
+from albert.pretraining import PretrainSettings, pretrain
+from data.records import InputError
+
+EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try again"
+
+
+def main() -> int:
+    """Run what a settings file says; exits with 75 when it was asked to stop and can be gone on with."""
+    parser = argparse.ArgumentParser(prog="python -m albert.pretraining", description=main.__doc__)
+    parser.add_argument("settings", type=Path, help="a run's settings.json")
+    path = parser.parse_args().settings
+    try:
+        result = pretrain(_read(path))
+    except (ConfigError, InputError) as error:
+        print(f"pretraining: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(f"{result.run_folder.name}: {result.status} after {result.steps:,} steps, {result.checkpoint}")
+    return EXIT_INTERRUPTED if result.status == "interrupted" else 0
+
+
+def _read(path: Path) -> PretrainSettings:
+    try:
+        return PretrainSettings.from_record(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} is not a run's settings.json: {error}") from None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

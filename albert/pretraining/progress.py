@@ -1,0 +1,136 @@
+"""What a run tells while it goes: metrics.jsonl, event files for TensorBoard, and a line or a bar."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import NamedTuple
+
+from tqdm import tqdm
+
+from albert.pretraining.settings import METRICS_FILE, PretrainSettings
+from albert.trainer_state import TrainerState
+from data.files import write_text
+
+
+class Figures(NamedTuple):
+    """Sums over what one step, or one corpus in it, computed."""
+
+    mlm_loss: float = 0.0
+    mlm_correct: float = 0.0
+    mlm_count: float = 0.0
+    sop_loss: float = 0.0
+    sop_correct: float = 0.0
+    sop_count: float = 0.0
+    boundary_loss: float = 0.0  # over the masked positions
+
+    def plus(self, other: Figures) -> Figures:
+        return Figures(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One finished step, over all processes."""
+
+    step: int
+    tokens: int
+    corpora: Mapping[int, Figures]  # those the step drew from
+    gradient_norm: float
+    learning_rate: float
+
+
+class ProgressLog:
+    """Keeps the history, writes it to the run's folder, and shows a bar on a terminal or plain lines
+    elsewhere. Only the first of several processes has one that speaks.
+    """
+
+    def __init__(self, settings: PretrainSettings, state: TrainerState, *, speaks: bool):
+        self.settings, self.speaks = settings, speaks
+        self.path = settings.run_folder / METRICS_FILE
+        if speaks:
+            write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
+        self.on_terminal = speaks and sys.stderr.isatty()
+        self.bar = tqdm(total=settings.steps, initial=state.step, unit="step", disable=not self.on_terminal)
+        self.board = _open_board(settings) if speaks and settings.tensorboard else None
+        self._reset(state)
+
+    def _reset(self, state: TrainerState) -> None:
+        self.sums, self.tokens, self.seconds = Figures(), 0, state.seconds
+
+    def step(self, step: StepRecord, state: TrainerState) -> None:
+        """Take a finished step in; every `log_every` of them a record is written."""
+        for figures in step.corpora.values():
+            self.sums = self.sums.plus(figures)
+        self.tokens += step.tokens
+        self.bar.update()
+        if step.step % self.settings.log_every and step.step != self.settings.steps:
+            return
+        sums = self.sums
+        record = {
+            "step": step.step,
+            "mlm_loss": sums.mlm_loss / sums.mlm_count,
+            "mlm_accuracy": sums.mlm_correct / sums.mlm_count,
+            "gradient_norm": step.gradient_norm,
+            "learning_rate": step.learning_rate,
+            "tokens_per_second": self.tokens / max(state.seconds - self.seconds, 1e-9),
+        }
+        if sums.sop_count:
+            record["sop_accuracy"] = sums.sop_correct / sums.sop_count
+        if sums.boundary_loss:
+            record["boundary_loss"] = sums.boundary_loss / sums.mlm_count
+        self.record(record, state)
+        self._reset(state)
+
+    def record(self, record: dict[str, float], state: TrainerState) -> None:
+        """Add a record to the history, the file and the screen."""
+        state.history.append(record)
+        if not self.speaks:
+            return
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        shown = {name: value for name, value in record.items() if name != "step" and "probe_" not in name}
+        if self.board is not None:
+            for name, value in shown.items():
+                self.board.add_scalar(name, value, record["step"])
+        line = "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
+        if self.on_terminal:
+            self.bar.set_postfix_str(line)
+        if not self.on_terminal or "held_out_mlm_loss" in record:
+            self.say(f"step {record['step']}/{self.settings.steps}  {line}{self._time_left(state)}")
+
+    def _time_left(self, state: TrainerState) -> str:
+        if not state.step or state.step >= self.settings.steps:
+            return ""
+        seconds = state.seconds / state.step * (self.settings.steps - state.step)
+        return f"  {timedelta(seconds=round(seconds))} left"
+
+    def go_back(self, state: TrainerState) -> None:
+        """Show that training stands at an earlier step again."""
+        self.bar.n = state.step
+        self.bar.refresh()
+        if self.speaks:
+            write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
+        self._reset(state)
+
+    def say(self, line: str) -> None:
+        """A line for people, above the bar."""
+        if self.speaks:
+            self.bar.write(line, file=sys.stderr)
+
+    def close(self) -> None:
+        self.bar.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def _open_board(settings: PretrainSettings):
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(settings.run_folder / "tensorboard"))
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,0 +1,53 @@
+"""Is training still sound? Watches the loss of each corpus and the gradient's norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+_DECAY = 0.9  # of the running mean: about ten steps
+_SETTLED = 10  # steps of a corpus before its running mean means something
+# nats above the lowest running mean: noise of a batch stays below a third of it, a model that fell apart is
+# several above
+_RISE = 1.0
+MOST_ROLLBACKS = 3
+
+
+@dataclass(slots=True)
+class _Trend:
+    mean: float
+    lowest: float
+    steps: int = 0
+
+
+class Sentinel:
+    """Says when a step's loss or gradient shows that the weights are spoilt."""
+
+    def __init__(self, record: Mapping[str, Mapping[str, float]] | None = None):
+        self._trends = {int(corpus): _Trend(**trend) for corpus, trend in (record or {}).items()}
+
+    def to_record(self) -> dict[str, dict[str, float]]:
+        """What it has seen, as JSON keeps it."""
+        return {str(corpus): asdict(trend) for corpus, trend in self._trends.items()}
+
+    def check(self, losses: Mapping[int, float], norm: float) -> str | None:
+        """What is wrong with a step, or None. `losses`: mean MLM loss of each corpus the step drew from."""
+        if not math.isfinite(norm):
+            return "the gradient is not finite"
+        for corpus, loss in losses.items():
+            if not math.isfinite(loss):
+                return "the loss is not finite"
+            trend = self._trends.setdefault(corpus, _Trend(loss, loss))
+            trend.mean = _DECAY * trend.mean + (1 - _DECAY) * loss
+            trend.steps += 1
+            if trend.steps >= _SETTLED:
+                if trend.steps == _SETTLED:
+                    trend.lowest = trend.mean
+                trend.lowest = min(trend.lowest, trend.mean)
+                if trend.mean > trend.lowest + _RISE:
+                    return (
+                        f"the MLM loss rose from {trend.lowest:.2f} to {trend.mean:.2f} "
+                        "(means of about ten steps)"
+                    )
+        return None

@@ -1,0 +1,139 @@
+"""What a run begins with, checked before any work: the model, and the streams of its corpora."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from albert.batching import InstanceStream
+from albert.checkpoints import LoadReport, find_source, new_model
+from albert.config import ConfigError
+from albert.growth import grow
+from albert.heads import PretrainingModel, initialize
+from albert.pretraining.settings import FREE_TO_CHANGE, SETTINGS_FILE, PretrainSettings, read_settings
+from albert.trainer_state import list_checkpoints
+from data.files import sha256, write_text
+from data.records import InputError
+from data.tokenization import find_tokenizer, vocabulary_of
+
+
+class Start(NamedTuple):
+    """The model and the data of a run."""
+
+    model: PretrainingModel
+    report: LoadReport | None  # of the checkpoint; None for random weights
+    streams: dict[str, InstanceStream]  # by corpus, the run's own first, under ""
+
+
+def check_start(settings: PretrainSettings) -> Start:
+    """The model and the data of a run. Raises ConfigError or InputError if they cannot work together."""
+    if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise ConfigError("tensorboard is not installed: pip install 'jixu[tensorboard]'")
+    streams = _open_streams(settings)
+    vocab_size = max(stream.info.vocab_size for stream in streams.values())
+    model, report = build_model(settings, vocab_size)
+    if report is not None and settings.tokenizer_folder is not None:
+        _check_same_vocabulary(settings.init, settings.tokenizer_folder)
+    for name, stream in streams.items():
+        _check_fits(model, stream, name, settings.init)
+    return Start(model, report, streams)
+
+
+def build_model(settings: PretrainSettings, vocab_size: int) -> tuple[PretrainingModel, LoadReport | None]:
+    """The model a run begins with, and what its checkpoint held; the same whenever it is asked for."""
+    model, report = new_model(settings.init, vocab_size, seed=settings.seed)
+    grown = grow(model, share=settings.share, num_hidden_layers=settings.num_hidden_layers)
+    if report is None and grown is not model:  # random weights: copies would be the same in every layer
+        torch.manual_seed(settings.seed)
+        initialize(grown, grown.config.initializer_range)
+    return grown, report
+
+
+def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
+    # a document held out of one corpus may stand in another too
+    shares = [settings.held_out_share, *(corpus.held_out_share for corpus in settings.others)]
+    accumulate = settings.accumulate or 1
+    if settings.batch_tokens // accumulate < 128:
+        raise ConfigError(
+            f"batch_tokens={settings.batch_tokens} in {accumulate} parts leaves fewer than 128 tokens a part"
+        )
+    corpora = [("", settings.shards, settings.held_out_share)]
+    corpora += [(corpus.name, corpus.shards, corpus.held_out_share) for corpus in settings.others]
+    streams = {
+        name: InstanceStream(
+            shards,
+            batch_tokens=settings.batch_tokens // accumulate,
+            seed=settings.seed,
+            held_out_share=share,
+            never_trained_share=max(shares),
+            masking=settings.masking,
+        )
+        for name, shards, share in corpora
+    }
+    if len(streams) < len(corpora):
+        raise ConfigError("a corpus is named twice in mix and then")
+    return streams
+
+
+def _check_fits(model: PretrainingModel, stream: InstanceStream, name: str, init: str) -> None:
+    config, info = model.config, stream.info
+    corpus = f"the corpus {name}" if name else "the corpus"
+    if info.max_seq_length > config.max_position_embeddings:
+        raise ConfigError(
+            f"{corpus} has sequences of up to {info.max_seq_length} tokens, the model {init} has "
+            f"{config.max_position_embeddings} positions: refresh the corpus with "
+            f"--max-seq-length {config.max_position_embeddings} or less"
+        )
+    if info.vocab_size > config.vocab_size:
+        raise ConfigError(
+            f"{corpus} was made with a vocabulary of {info.vocab_size:,} entries, the model {init} has "
+            f"{config.vocab_size:,}: refresh the corpus with the checkpoint's own tokenizer"
+        )
+
+
+def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
+    """Raise ConfigError when the checkpoint has a vocabulary beside it, and it is not the corpus's."""
+    try:
+        theirs = find_tokenizer(str(find_source(init).folder))
+        ours = find_tokenizer(str(tokenizer_folder))
+    except InputError:
+        return  # the checkpoint, or the workspace as yet, has none
+    if sha256(theirs) != sha256(ours) and vocabulary_of(theirs) != vocabulary_of(ours):
+        raise ConfigError(
+            f"the corpus was made with {ours}, which is not the vocabulary of {init} ({theirs.name}): "
+            "refresh the corpus with the checkpoint's own tokenizer"
+        )
+
+
+def settle(settings: PretrainSettings) -> None:
+    """Keep the run's settings beside it; a run is not gone on with under others.
+
+    Raises ConfigError naming what differs. With resume="never" what the run had is removed.
+    """
+    folder, path = settings.run_folder, settings.run_folder / SETTINGS_FILE
+    folder.mkdir(parents=True, exist_ok=True)
+    asked = settings.to_record()
+    if settings.resume == "never":
+        for checkpoint in list_checkpoints(folder):
+            shutil.rmtree(checkpoint)
+    if path.is_file() and list_checkpoints(folder):
+        known = read_settings(folder)
+        corpora = ("shards", "mix", "then")
+        changed = [
+            f"{name} {known.get(name)!r} -> {asked[name]!r}"
+            for name in asked
+            if name not in (*FREE_TO_CHANGE, *corpora) and known.get(name) != asked[name]
+        ]
+        if any(known.get(name) != asked[name] for name in corpora):
+            changed.append("the corpora or their versions")
+        if changed:
+            raise ConfigError(
+                f"{folder} was begun with other settings ({'; '.join(changed)}): "
+                "give this run another --run name, or --resume never to begin anew"
+            )
+    write_text(path, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")

@@ -1,0 +1,241 @@
+"""A model in training: one step, going back to where it was sound, and checkpoints."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from albert.batch import IGNORED, Batch
+from albert.checkpoints import new_model
+from albert.config import ConfigError
+from albert.distributed import Process
+from albert.heads import PretrainingModel
+from albert.mixing import DataState, StepData
+from albert.objective import Losses, PretrainingObjective
+from albert.optim import learning_rate_at, make_optimizer
+from albert.pretraining.progress import Figures, StepRecord
+from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
+from albert.pretraining.settings import PretrainSettings
+from albert.pretraining.start import Start, build_model
+from albert.trainer_state import (
+    TrainerState,
+    is_whole,
+    list_checkpoints,
+    load_trainer_state,
+    remove_old_checkpoints,
+    save_checkpoint,
+)
+
+# on a GPU figures are fetched so often only, as each time waits for all work in hand
+_REVIEW_EVERY = 10
+
+
+class Trainer:
+    """Model, optimiser and the state of a run, in one of the processes that train together."""
+
+    def __init__(self, settings: PretrainSettings, start: Start, rate: float, process: Process):
+        self.settings, self.streams, self.rate, self.process = settings, start.streams, rate, process
+        rules = [stream.info.rule for stream in start.streams.values()]
+        self._span_boundary = any(rule.objective == "spanbert" for rule in rules)
+        self._vocab_size = start.model.config.vocab_size
+        self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
+        self.state = TrainerState(data=DataState.start(len(start.streams)))
+        self.sentinel = Sentinel()
+        self._take(start.model)
+
+    @property
+    def model(self) -> PretrainingModel:
+        return self.objective.model
+
+    def _take(self, model: PretrainingModel) -> None:
+        """Train this model from now on, with a new optimiser."""
+        torch.manual_seed(self.settings.seed)
+        self.objective = PretrainingObjective(model, span_boundary=self._span_boundary)
+        self.objective.to(self.process.device).train()
+        model.encoder.activation_checkpointing = self.settings.activation_checkpointing
+        self.module: torch.nn.Module = self.objective
+        if self.process.world_size > 1:
+            # a batch without order labels leaves the sentence-order head without a gradient
+            self.module = DistributedDataParallel(self.objective, find_unused_parameters=True)
+        self.optimizer = make_optimizer(
+            self.settings.optimizer, self.objective, self.rate, self.settings.weight_decay
+        )
+
+    def resume(self) -> list[str]:
+        """Go to the newest whole checkpoint, if there is one; returns a notice for each damaged one."""
+        notices = []
+        for folder in list_checkpoints(self.settings.run_folder):
+            if is_whole(folder):
+                model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)
+                self._take(model)
+                self.state = load_trainer_state(folder, self.objective, self.optimizer)
+                self.sentinel = Sentinel(self.state.trends)
+                return notices
+            notices.append(f"{folder.name} is damaged: going on from the one before it")
+        return notices
+
+    def precision(self) -> torch.autocast:
+        """The context a forward pass runs in."""
+        enabled = self.settings.precision == "bf16"
+        return torch.autocast(self.process.device.type, torch.bfloat16, enabled=enabled)
+
+    def step(self, data: StepData, *, stop: bool = False) -> bool:
+        """One step of the optimiser; returns whether any process was asked to stop.
+
+        The step's losses are means over what all processes have of it, so that they do not depend on how the
+        batches are shared out.
+        """
+        state, settings = self.state, self.settings
+        counts = [_counts(batch) for batch in data.batches]
+        tokens = sum(batch.tokens for batch in data.batches)
+        masked, ordered = (sum(part) for part in zip(*counts, strict=True))
+        shared = torch.tensor([tokens, masked, ordered, stop], dtype=torch.int64)
+        tokens, masked, ordered, stops = self.process.sum(shared).tolist()
+        rate = self.rate * state.rate_scale
+        rate *= learning_rate_at(settings.schedule, state.step, settings.steps, settings.warmup_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        sums = torch.zeros(
+            len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
+        )
+        for number, (batch, corpus) in enumerate(zip(data.batches, data.corpora, strict=True)):
+            self._seed(data.after.batches, number)
+            is_last = number == len(data.batches) - 1
+            losses = self._backward(batch, counts[number], (masked, ordered), synchronize=is_last)
+            _add(sums[corpus], losses)
+        norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.clip_norm)
+        self.optimizer.step()
+        state.step += 1
+        state.tokens += tokens
+        state.data = data.after
+        self._pending.append((StepRecord(state.step, tokens, {}, 0.0, rate), sums, norm))
+        return stops > 0
+
+    def _seed(self, batches: int, number: int) -> None:
+        """Dropout is a function of the seed and the batch's number in the run, whoever computes it."""
+        number = batches + number * self.process.world_size + self.process.rank
+        torch.manual_seed(int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0]))
+
+    def _backward(
+        self, batch: Batch, counts: tuple[int, int], totals: tuple[int, int], *, synchronize: bool
+    ) -> Losses:
+        """Add a batch's part of the step's gradient."""
+        shares = [count / max(total, 1) for count, total in zip(counts, totals, strict=True)]
+        alone = self.process.world_size == 1
+        with nullcontext() if alone or synchronize else self.module.no_sync():
+            with self.precision():
+                losses = self.module(batch.to(self.process.device))
+            output = losses.output
+            loss = shares[0] * output.mlm_loss
+            if output.sop_loss is not None:
+                loss = loss + (self.settings.sop_weight * shares[1]) * output.sop_loss
+            if losses.boundary_loss is not None:
+                loss = loss + shares[0] * losses.boundary_loss
+            (loss * self.process.world_size).backward()  # gradients are averaged over the processes
+        return losses
+
+    @property
+    def is_review_due(self) -> bool:
+        """Whether the figures of the steps done should be looked at now."""
+        return self.process.device.type == "cpu" or len(self._pending) >= _REVIEW_EVERY
+
+    def review(self) -> tuple[list[StepRecord], str | None]:
+        """The steps since the last review, and what is wrong with the first bad one, if any is.
+
+        Every process must ask for it after the same step.
+        """
+        if not self._pending:
+            return [], None
+        sums = self.process.sum(torch.stack([sums for _, sums, _ in self._pending])).tolist()
+        norms = torch.stack([norm for *_, norm in self._pending]).tolist()
+        done, wrong = [], None
+        for (record, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
+            figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
+            losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}
+            wrong = self.sentinel.check(losses, norm)
+            if wrong:
+                break
+            done.append(StepRecord(record.step, record.tokens, figures, norm, record.learning_rate))
+        self._pending = []
+        self.state.trends = self.sentinel.to_record()
+        return done, wrong
+
+    def go_back(self, wrong: str) -> str:
+        """Go back to the last checkpoint, or to the start, at half the rate, and leave out the data since.
+
+        Returns what to tell. Raises ConfigError when that has been done too often.
+        """
+        spoilt = self.state
+        if spoilt.rollbacks == MOST_ROLLBACKS:
+            raise ConfigError(
+                f"training fell apart for the {MOST_ROLLBACKS + 1}th time, at step {spoilt.step} and "
+                f"1/{1 / spoilt.rate_scale:.0f} of the learning rate: {wrong}. The newest checkpoint is "
+                "sound. Start another run with a lower --learning-rate, and look at what the corpus holds"
+            )
+        self.state = TrainerState(data=DataState.start(len(self.streams)))
+        self.resume()
+        if not self.state.step:
+            self._take(build_model(self.settings, self._vocab_size)[0])
+            self.state.history = [record for record in spoilt.history if record["step"] == 0]
+        text = (
+            f"step {spoilt.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "
+            "the batches since"
+        )
+        self.state.data = spoilt.data
+        self.state.rollbacks, self.state.rate_scale = spoilt.rollbacks + 1, spoilt.rate_scale / 2
+        self.state.events = [*spoilt.events, {"step": spoilt.step, "kind": "rollback", "text": text}]
+        self.state.trends, self.sentinel = {}, Sentinel()
+        return text
+
+    def checkpoint(self) -> Path:
+        """Write a checkpoint (the first process does), and remove the oldest."""
+        settings, state = self.settings, self.state
+        folder = settings.run_folder / f"checkpoint-{state.step}"
+        if self.process.is_first:
+            tokenizer = settings.tokenizer_folder
+            save_checkpoint(settings.run_folder, self.objective, self.optimizer, state, tokenizer)
+            best = int(state.best["step"]) if state.best else None
+            remove_old_checkpoints(settings.run_folder, settings.keep_checkpoints, best)
+        self.process.wait_for_all()
+        return folder
+
+    def judge(self, record: dict[str, float]) -> bool:
+        """Take an evaluation in; returns whether it is the best so far."""
+        state, start = self.state, self.state.history[0]
+        loss = record["held_out_mlm_loss"]
+        forgotten = [record[name] - start[name] for name in record if name.startswith("held_out_mlm_loss@")]
+        bound = self.settings.max_forgetting
+        allowed = bound is None or all(rise <= bound for rise in forgotten)
+        if allowed and loss < (state.best["loss"] if state.best else math.inf):
+            state.best, state.stale_evaluations = {"step": state.step, "loss": loss}, 0
+            return True
+        state.stale_evaluations += 1
+        return False
+
+
+def _counts(batch: Batch) -> tuple[int, int]:
+    """Masked tokens and sequences with an order label."""
+    ordered = 0 if batch.sop_labels is None else int((batch.sop_labels != IGNORED).sum())
+    return len(batch.masked_labels), ordered
+
+
+@torch.no_grad()
+def _add(sums: Tensor, losses: Losses) -> None:
+    """Add what a batch gave to its corpus's row, in the order of `Figures`."""
+    output = losses.output
+    sums[0] += output.mlm_loss.double() * output.mlm_count
+    sums[1] += output.mlm_correct
+    sums[2] += output.mlm_count
+    if output.sop_loss is not None:
+        sums[3] += output.sop_loss.double() * output.sop_count
+        sums[4] += output.sop_correct
+        sums[5] += output.sop_count
+    if losses.boundary_loss is not None:
+        sums[6] += losses.boundary_loss.double() * output.mlm_count

@@ -1,0 +1,146 @@
+"""Which batch comes next when several corpora are mixed, whoever computes it and wherever it begins."""
+
+import threading
+import time
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert.batching import InstanceStream, is_held_out
+from albert.mixing import DataState, Loader, Phase, TrainingData, _furthest_behind
+from data.records import InputError
+from data.refresh import RefreshSettings, refresh
+
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory, samples, vocabulary_file):
+    """Shards of two corpora."""
+    root = tmp_path_factory.mktemp("workspace")
+    for name, source in (("tea", "tea.jsonl"), ("general", "general.txt")):
+        refresh(
+            RefreshSettings(
+                corpus=name,
+                sources=(str(samples / source),),
+                workspace=root,
+                tokenizer=str(vocabulary_file),
+                workers=1,
+            )
+        )
+    return [tuple(sorted((root / "shards" / name).glob("*.parquet"))) for name in ("tea", "general")]
+
+
+def data(corpora, phases, **options):
+    streams = [
+        InstanceStream(shards, batch_tokens=300, held_out_share=0.1, never_trained_share=0.2)
+        for shards in corpora
+    ]
+    return TrainingData(streams, phases, **options)
+
+
+def steps_of(source, count=STEPS, state=None):
+    return list(islice(source.steps(state or DataState.start(2)), count))
+
+
+def same(a, b):
+    return torch.equal(a.input_ids, b.input_ids) and torch.equal(a.masked_labels, b.masked_labels)
+
+
+def test_shares_of_the_tokens_are_kept_to_within_a_batch(corpora):
+    after = [step.after for step in steps_of(data(corpora, [Phase(STEPS, (0.7, 0.3))]))]
+    for state in after:
+        assert abs(state.tokens[1] - 0.3 * sum(state.tokens)) <= 300
+
+
+@given(
+    st.lists(st.floats(0.05, 1), min_size=2, max_size=4),
+    st.lists(st.integers(100, 300), min_size=50, max_size=50),
+)
+def test_no_corpus_is_ever_further_behind_than_a_batch(weights, sizes):
+    shares = [weight / sum(weights) for weight in weights]
+    tokens = [0] * len(shares)
+    for size in sizes:
+        tokens[_furthest_behind(shares, tokens)] += size
+        assert min(t - s * sum(tokens) for s, t in zip(shares, tokens, strict=True)) >= -300
+
+
+def test_any_step_can_be_gone_back_to(corpora):
+    phases = [Phase(STEPS // 2, (0.7, 0.3)), Phase(STEPS, (0.2, 0.8))]
+    run = steps_of(data(corpora, phases, accumulate=2))
+    for at in (0, 13, 29, 30, 47):
+        again = steps_of(data(corpora, phases, accumulate=2), 3, run[at].after)
+        for step, expected in zip(again, run[at + 1 : at + 4], strict=True):
+            assert step.after == expected.after and step.corpora == expected.corpora
+            assert all(map(same, step.batches, expected.batches))
+    record = {"batches": 4, "cursors": [[0, 0, 2], [1, 0, 0]], "tokens": [600, 90]}
+    assert DataState.from_record(record).cursors[1].epoch == 1
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_processes_share_out_the_same_batches(corpora, world_size):
+    phases = [Phase(STEPS, (0.6, 0.4))]
+    alone = steps_of(data(corpora, phases, accumulate=4), 20)
+    parts = [
+        steps_of(data(corpora, phases, accumulate=4, rank=rank, world_size=world_size), 20)
+        for rank in range(world_size)
+    ]
+    for number, step in enumerate(alone):
+        assert all(part[number].after == step.after for part in parts)
+        for i, batch in enumerate(step.batches):
+            assert same(parts[i % world_size][number].batches[i // world_size], batch)
+
+
+def test_phases_take_turns_and_a_share_of_nothing_gives_nothing(corpora):
+    phases = [Phase(20, (1.0, 0.0)), Phase(40, (0.0, 1.0))]
+    drawn = [step.corpora for step in steps_of(data(corpora, phases), 40)]
+    assert drawn == [[0]] * 20 + [[1]] * 20
+
+
+def test_the_mask_rate_goes_from_the_first_to_the_last(corpora):
+    plain = steps_of(data(corpora, [Phase(STEPS, (0.5, 0.5))]))
+    falling = steps_of(data(corpora, [Phase(STEPS, (0.5, 0.5))], mask_rates=(0.5, 0.1)))
+    shares = [len(s.batches[0].masked_index) / s.batches[0].tokens for s in falling]
+    assert np.mean(shares[:6]) > 0.4 and np.mean(shares[-6:]) < 0.16
+    assert [s.after for s in plain] == [s.after for s in falling]
+
+
+def test_a_document_held_out_of_one_corpus_is_trained_on_in_none(corpora):
+    source = data(corpora, [Phase(STEPS, (0.5, 0.5))])
+    planned = islice(source.streams[1].plan(), 200)
+    keys = np.concatenate([p.instances.doc_keys[p.rows] for p in planned])
+    assert not is_held_out(keys, 0.2).any() and is_held_out(keys, 0.5).any()
+
+
+def test_a_corpus_held_out_as_a_whole_is_refused(corpora):
+    stream = InstanceStream(corpora[0], batch_tokens=300, never_trained_share=1.0)
+    with pytest.raises(InputError, match="nothing is left to train on"):
+        next(stream.plan())
+
+
+def test_the_loader_gives_the_same_steps_ahead_of_time_and_ends_its_thread(corpora):
+    source, start = data(corpora, [Phase(STEPS, (0.5, 0.5))]), DataState.start(2)
+    expected = steps_of(source)
+    before = threading.active_count()
+    loader = Loader(data(corpora, [Phase(STEPS, (0.5, 0.5))]), start)
+    time.sleep(0.2)
+    for step in expected:
+        got = next(loader)
+        assert got.after == step.after and all(map(same, got.batches, step.batches))
+    assert 0 <= loader.waited < 5
+    loader.close()
+    assert threading.active_count() == before
+
+
+def test_an_error_of_the_loader_reaches_the_trainer(corpora):
+    source = data(corpora, [Phase(STEPS, (1.0, 0.0))])
+    source.streams[0].never_trained_share = 1.0
+    loader = Loader(source, replace(DataState.start(2)))
+    with pytest.raises(InputError, match="nothing is left"):
+        next(loader)
+    loader.close()

@@ -1,0 +1,106 @@
+"""Optimisers against their papers' formulas, the square-root rule, and the schedules."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert.batch import pack
+from albert.optim import SCHEDULES, choose_learning_rate, lamb, learning_rate_at
+from tests.conftest import small_model
+
+
+def lamb_by_hand(parameter, gradients, rate, decay, adapt):
+    """Algorithm 2 of You et al. 2020, one tensor at a time in fp64."""
+    x, m, v = parameter.double(), 0.0, 0.0
+    for step, gradient in enumerate(gradients, 1):
+        g = gradient.double()
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        r = m / (1 - 0.9**step) / ((v / (1 - 0.999**step)).sqrt() + 1e-6) + decay * x
+        x = x - rate * (x.norm() / r.norm() if adapt else 1.0) * r
+    return x
+
+
+def test_lamb_follows_the_papers_algorithm():
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(7, 5)
+    start = {name: p.detach().clone() for name, p in layer.named_parameters()}
+    gradients = {name: [torch.randn_like(p) for _ in range(5)] for name, p in layer.named_parameters()}
+    optimizer = lamb(layer, 0.02, weight_decay=0.1)
+    for step in range(5):
+        for name, parameter in layer.named_parameters():
+            parameter.grad = gradients[name][step]
+        optimizer.step()
+    weight = lamb_by_hand(start["weight"], gradients["weight"], 0.02, 0.1, True)
+    # neither decay nor trust ratio for a bias
+    bias = lamb_by_hand(start["bias"], gradients["bias"], 0.02, 0.0, False)
+    torch.testing.assert_close(layer.weight.double(), weight, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(layer.bias.double(), bias, rtol=1e-5, atol=1e-7)
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_step_of_lamb_moves_a_tensor_by_its_own_norm_whatever_the_gradients_size(scale):
+    layer = torch.nn.Linear(4, 3, bias=False)
+    torch.nn.init.constant_(layer.weight, 0.5)
+    layer.weight.grad = scale * torch.linspace(1, 2, 12).reshape(3, 4)
+    before = layer.weight.detach().clone()
+    lamb(layer, 0.01, weight_decay=0.0).step()
+    assert (layer.weight - before).norm().item() == pytest.approx(0.01 * before.norm().item(), rel=1e-3)
+
+
+def test_a_tensor_of_zeros_is_not_stuck():
+    layer = torch.nn.Linear(4, 3, bias=False)
+    torch.nn.init.zeros_(layer.weight)
+    layer.weight.grad = torch.ones(3, 4)
+    lamb(layer, 0.01).step()
+    assert (layer.weight < 0).all()
+
+
+def test_lamb_trains_a_model(tokenizer):
+    model = small_model(tokenizer)
+    optimizer = lamb(model, 0.05)
+    masked = {"masked_index": torch.tensor([2, 8]), "masked_labels": torch.tensor([30, 31])}
+    batch = replace(pack([[2, 5, 6, 7, 8, 3]] * 4), **masked)
+    losses = []
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = model(batch).loss
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_rate_is_scaled_by_the_square_root_of_the_batch_and_says_so():
+    chosen = choose_learning_rate("lamb", 4096, from_checkpoint=True)
+    assert chosen.rate == pytest.approx(0.00176 / math.sqrt(512))
+    assert "7.78e-05 = 0.00176 x sqrt(4,096 / 2,097,152)" in chosen.explanation and chosen.warning is None
+    large, small = (choose_learning_rate("adamw", n, from_checkpoint=True).rate for n in (65_536, 4096))
+    assert large == pytest.approx(4 * small)
+    meant = choose_learning_rate("lamb", 4096, from_checkpoint=True, given=0.00176, given_for=4096 * 512)
+    assert meant.rate == pytest.approx(chosen.rate)
+
+
+def test_a_rate_meant_for_a_larger_batch_is_remarked_upon():
+    given = choose_learning_rate("lamb", 256, from_checkpoint=True, given=0.00176)
+    assert given.rate == 0.00176 and "91 times" in given.warning
+    assert choose_learning_rate("adamw", 4096, from_checkpoint=True, given=1e-4).warning is None
+
+
+@given(st.sampled_from(SCHEDULES), st.integers(2, 300), st.floats(0, 0.5))
+def test_every_schedule_rises_to_one_and_falls_towards_zero(name, steps, share):
+    warmup = round(steps * share)
+    rates = [learning_rate_at(name, step, steps, warmup) for step in range(steps)]
+    assert all(0 < rate <= 1 for rate in rates)
+    assert rates[warmup - 1 if warmup else 0] == 1
+    assert rates[:warmup] == sorted(rates[:warmup])
+    assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
+    assert learning_rate_at(name, steps, steps, warmup) == 0
+
+
+def test_wsd_stays_at_the_peak_until_its_last_fifth():
+    rates = [learning_rate_at("wsd", step, 100, 10) for step in range(100)]
+    assert set(rates[9:81]) == {1.0} and rates[90] == pytest.approx(1 - math.sqrt(0.5))
