@@ -81,6 +81,8 @@ def _add_refresh(add: Callable) -> None:
         "lengths exceeds X",
     )
     add("--then-steps", type=int, default=1000, help="of that pretraining [%(default)s]")
+    add("--runner", choices=["processes", "dask"], default="processes", help="[%(default)s]")
+    add("--dask-address", help="of the cluster's scheduler, such as tcp://10.0.0.1:8786")
     add("--dry-run", action="store_true", help="say what would change, and change nothing")
 
 

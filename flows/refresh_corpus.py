@@ -4,6 +4,7 @@ from flows.cli import run_if_main
 
 run_if_main(__name__)
 
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,6 +22,7 @@ from data.statistics import open_workspace
 from data.workspace import Workspace, default_workspace
 from flows.artifacts import publish_drift, publish_gates, publish_refresh, publish_words
 from flows.forms import documented
+from flows.runners import check_runner, open_pool
 from flows.settings import next_start, refresh_settings
 from flows.steps import step
 
@@ -36,7 +38,8 @@ commit = step("commit")
 find_words = step("discover-words")
 find_drift = step("drift")
 
-_BESIDE = ("then_pretrain_if", "then_steps", "dry_run")  # parameters that are no settings of the refresh
+# parameters that are no settings of the refresh
+_BESIDE = ("then_pretrain_if", "then_steps", "runner", "dask_address", "dry_run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class RefreshOutcome:
 
 
 @flow(
-    name="refresh-corpus", flow_run_name="refresh {corpus}", task_runner=ThreadPoolTaskRunner(max_workers=32)
+    name="refresh-corpus", flow_run_name="refresh {corpus}", task_runner=ThreadPoolTaskRunner(max_workers=128)
 )
 @documented
 def refresh_corpus(
@@ -131,15 +134,23 @@ def refresh_corpus(
         ),
     ] = None,
     then_steps: Annotated[int, Field(ge=1, description="Of that pretraining (步数)")] = 1000,
+    runner: Annotated[
+        Literal["processes", "dask"], Field(description="On this machine, or a Dask cluster (集群)")
+    ] = "processes",
+    dask_address: Annotated[
+        str | None, Field(description="Of its scheduler, such as tcp://10.0.0.1:8786")
+    ] = None,
     dry_run: Annotated[bool, Field(description="Only say what would change")] = False,
 ) -> RefreshOutcome | Changes:
     """Turn raw text into a new version of a corpus, or none if nothing changed."""
     settings = refresh_settings(**{name: value for name, value in locals().items() if name not in _BESIDE})
     planned = planning.plan(settings)  # refuses what cannot work before anything is written
+    check_runner(runner, dask_address, planned)
     following = next_start(then_pretrain_if, settings)
     if dry_run:
         return planning.preview(planned)
-    result = run_refresh(settings)
+    with open_pool(runner, settings.workers, dask_address) as pool:
+        result = run_refresh(settings, pool)
     drift = find_drift(result.corpus, lambda: _drift(settings.workspace, result)) if result.is_new else None
     pretraining = None
     if following and drift and following[0].holds(drift):
@@ -151,10 +162,10 @@ def refresh_corpus(
     return RefreshOutcome(result, drift, pretraining)
 
 
-def run_refresh(settings: RefreshSettings) -> RefreshResult:
-    """The refresh as tasks, one for a source, a shard and a stage."""
+def run_refresh(settings: RefreshSettings, pool: Executor) -> RefreshResult:
+    """The refresh as tasks, one for a source, a shard and a stage; `pool` does the work of the first two."""
     place, name = Workspace(settings.workspace), settings.corpus
-    with refresh.locked(place, name), refresh.worker_pool(settings.workers) as pool:
+    with refresh.locked(place, name):
         plan = planning.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
             read_source.submit(task[0].name, lambda task=task: pool.submit(refresh.read, *task).result())

@@ -28,6 +28,7 @@ from data.records import InputError
 from data.sources import find_files
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name
+from flows.runners import Runner, check_runner
 
 if TYPE_CHECKING:
     from albert.finetuning import FineTuneSettings
@@ -270,19 +271,24 @@ def tokenizer_sources(corpus: str | None, source: Sequence[str], workspace: str)
 
 
 def _check_refresh(
-    dry_run: bool = False, then_pretrain_if: str | None = None, then_steps: int = 1, **parameters: object
+    dry_run: bool,
+    then_pretrain_if: str | None,
+    then_steps: int,
+    runner: Runner,
+    dask_address: str | None,
+    **parameters: object,
 ) -> None:
     settings = refresh_settings(**parameters)
-    plan(settings)
+    check_runner(runner, dask_address, plan(settings))
     next_start(then_pretrain_if, settings)
     if then_steps < 1:
         raise InputError(f"then_steps={then_steps}: it must be 1 or more")
 
 
-def preview_refresh(
-    dry_run: bool, then_pretrain_if: str | None, then_steps: int, **parameters: object
-) -> str:
+def preview_refresh(**parameters: object) -> str:
     """What a refresh would do, for people."""
+    for name in ("dry_run", "then_pretrain_if", "then_steps", "runner", "dask_address"):
+        parameters.pop(name)
     return describe_changes(preview(plan(refresh_settings(**parameters))))
 
 
