@@ -181,10 +181,23 @@ def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
         for view, relative in paths.items():
             if relative:
                 listed = ", ".join(_quoted(str(root / path)) for path in relative)
-                parts[view].append(f"{named} from read_parquet([{listed}])")
+                select = f"{named} from read_parquet([{listed}])"
+                if _is_readable(select):
+                    parts[view].append(select)
     for view, selects in parts.items():
         empty = f"select null::varchar as corpus, null::integer as version, {_EMPTY_VIEWS[view]} where false"
         db.execute(f"create or replace view {view} as {' union all by name '.join(selects) or empty}")
+
+
+def _is_readable(select: str) -> bool:
+    """Whether a view may hold it: a corpus whose files are gone must not keep others from being written."""
+    try:
+        # beside the writer's transaction, which an error would abort
+        with duckdb.connect() as db:
+            db.execute(f"{select} limit 0")
+    except (duckdb.IOException, duckdb.InvalidInputException):
+        return False
+    return True
 
 
 def _quoted(text: str) -> str:
@@ -212,6 +225,16 @@ def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
             "make it with python -m flows.refresh_corpus"
         )
     return version
+
+
+def newest_checkpoint(db: duckdb.DuckDBPyConnection, corpus: str) -> str | None:
+    """The last checkpoint of the last completed run on any version of a corpus, relative to the workspace."""
+    rows = db.execute(
+        "select path from checkpoints join pretraining_runs using (run) where corpus = ? and status = "
+        "'completed' order by finished_at desc, step desc limit 1",
+        [corpus],
+    ).fetchall()
+    return rows[0][0] if rows else None
 
 
 def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:

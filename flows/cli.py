@@ -58,6 +58,11 @@ def _add_refresh(add: Callable) -> None:
     )
     add("--min-characters", type=int, help="shorter documents are dropped [5]")
     add("--min-han-share", type=float, help="documents with less Chinese are dropped [0.3]")
+    add(
+        "--max-lost-documents",
+        type=float,
+        help="share of the current version's that the new one may lack; more is refused [0.5]",
+    )
     add("--blocklist", help="file of words; documents with more than two are dropped")
     add("--near-duplicates", help="likeness from which on a later document is dropped, or off [0.8]")
     add("--guard", action="append", help="evaluation set to keep out of the corpus (repeatable)")
@@ -69,6 +74,15 @@ def _add_refresh(add: Callable) -> None:
     add("--seed", type=int, help="[0]")
     add("--discover-words", type=int, metavar="N", help="list up to N new words of the corpus afterwards")
     add("--workers", type=int, help="processes [one a core]")
+    add(
+        "--then-pretrain-if",
+        metavar="MEASURE>X",
+        help="go on with pretraining from the corpus's newest checkpoint if drift, new_words, unknown or "
+        "lengths exceeds X",
+    )
+    add("--then-steps", type=int, default=1000, help="of that pretraining [%(default)s]")
+    add("--runner", choices=["processes", "dask"], default="processes", help="[%(default)s]")
+    add("--dask-address", help="of the cluster's scheduler, such as tcp://10.0.0.1:8786")
     add("--dry-run", action="store_true", help="say what would change, and change nothing")
 
 

@@ -22,10 +22,11 @@ from albert.pretraining import PretrainResult
 from albert.reports import build_report, write_report
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer, load_tokenizer
-from data.workspace import Workspace
+from data.workspace import Workspace, default_workspace
 from flows.artifacts import gather_facts, plain, publish_report, repeat_command
 from flows.continued_pretraining import continued_pretraining, run_pretraining
-from flows.end_to_end import vocabulary
+from flows.devices import device_slot
+from flows.end_to_end import finished, vocabulary
 from flows.experiment_arms import (
     ARCHITECTURES,
     EXPERIMENTS,
@@ -37,6 +38,7 @@ from flows.experiment_arms import (
 )
 from flows.fine_tune import Told, compare, record, table
 from flows.flawed_control import double_labels
+from flows.forms import documented
 from flows.measurements import Known
 from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings, pretraining_plan
@@ -55,6 +57,7 @@ class ExperimentOutcome:
 
 
 @flow(name="lcqmc-experiment", flow_run_name="{experiment} experiment")
+@documented
 def lcqmc_experiment(
     general: Annotated[list[str], Field(description="General raw text, for the base models (通用语料)")],
     train: Annotated[str, Field(description="Training examples of the task (训练集)")],
@@ -66,17 +69,23 @@ def lcqmc_experiment(
     domain: Annotated[
         list[str], Field(description="Raw text of the field, for law and reviews (领域语料)")
     ] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
-    task: Annotated[str | None, Field(description="Name or YAML file of the task; the experiment's")] = None,
+    task: Annotated[str | None, Field(description="Name or YAML file; the experiment's (任务)")] = None,
     tokenizer: Annotated[
         str | None, Field(description="vocab.txt; the flawed control needs BERT's. Trained if empty (词表)")
     ] = None,
-    architectures: list[Literal["albert", "bert"]] = ["albert", "bert"],  # noqa: B006
+    architectures: Annotated[
+        list[Literal["albert", "bert"]], Field(min_length=1, description="Of similar cost (模型)")
+    ] = ["albert", "bert"],  # noqa: B006
     scale: Annotated[
         float, Field(gt=0, description="Of all sizes; at 1 about an hour on two cores (规模)")
     ] = 1.0,
-    seeds: list[int] = [0, 1, 2, 3, 4],  # noqa: B006
+    seeds: Annotated[
+        list[int], Field(min_length=1, description="Every model is fine-tuned with each (随机种子)")
+    ] = [0, 1, 2, 3, 4],  # noqa: B006
     workers: Annotated[int | None, Field(ge=1, description="Processes; all cores if empty")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
+        default_workspace()
+    ),
 ) -> ExperimentOutcome:
     """General text, text of the field and a task -> what each part of the recipe is worth."""
     place, sizes = Workspace(Path(workspace)), Sizes(scale)
@@ -91,8 +100,10 @@ def lcqmc_experiment(
         make_corpus(arm, files, folder, shared)
     comparisons, bases = [], []
     for name in architectures:
-        base = continued_pretraining(
-            corpus="general", init=ARCHITECTURES[name], steps=sizes.base_steps, workspace=workspace
+        base = finished(
+            continued_pretraining(
+                corpus="general", init=ARCHITECTURES[name], steps=sizes.base_steps, workspace=workspace
+            )
         )
         bases.append(base)
         models = [base, *(go_on(arm, base, sizes, files, place) for arm in arms)]
@@ -138,8 +149,8 @@ def go_on(
         "workspace": str(place.root),
     }
     if not arm.doubles_labels:
-        return continued_pretraining(**parameters)
-    return train_flawed(arm.name, lambda: _train_flawed(parameters, place))
+        return finished(continued_pretraining(**parameters))
+    return finished(train_flawed(arm.name, lambda: _train_flawed(parameters, place)))
 
 
 def _train_flawed(parameters: dict[str, object], place: Workspace) -> PretrainResult:
@@ -151,7 +162,8 @@ def _train_flawed(parameters: dict[str, object], place: Workspace) -> PretrainRe
     )
     run = f"flawed-{plan.run}"
     settings = replace(plan.settings, shards=shards, run_folder=place.model(run))
-    return run_pretraining(replace(plan, run=run, settings=settings))
+    with device_slot(place):
+        return run_pretraining(replace(plan, run=run, settings=settings))
 
 
 def judge(
@@ -181,7 +193,8 @@ def judge(
         corpora = (corpus_of(arm, files),)
         told.append(Told(note=arm.note, corpora=corpora, pretraining=tuple(model.history)))
     known = Known(corpus=corpus_of(arms[-1], files), general="general")
-    result = compare(settings, place, known, told, stepwise=True)
+    with device_slot(place):
+        result = compare(settings, place, known, told, stepwise=True)
     record(place, f"{files.experiment}-experiment-{architecture}", result)
     return result
 
