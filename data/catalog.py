@@ -26,7 +26,7 @@ from data.versions import remove_versions as remove_versions
 from data.versions import used_files as used_files
 from data.workspace import Workspace
 
-CATALOG_VERSION = 2
+CATALOG_VERSION = 3
 
 SCHEMA = """
 create table meta (catalog_version integer not null, root varchar not null);
@@ -67,9 +67,9 @@ create table checkpoints (
     created_at timestamptz not null default now(), primary key (run, step));
 create table evaluations (
     run varchar not null, task varchar not null, model varchar not null, seed integer not null,
-    learning_rate double not null, best_epoch integer not null, dev_accuracy double not null,
-    dev_macro_f1 double not null, test_accuracy double, test_macro_f1 double, seconds double not null,
-    created_at timestamptz not null default now(), primary key (run, model, seed));
+    learning_rate double not null, best_epoch integer not null, split varchar not null,
+    metric varchar not null, score double not null, seconds double not null,
+    created_at timestamptz not null default now(), primary key (run, model, seed, split, metric));
 """
 
 # views of an empty workspace, so that every name of the catalog can be queried from the first day
@@ -157,10 +157,23 @@ def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
         for view, relative in paths.items():
             if relative:
                 listed = ", ".join(_quoted(str(root / path)) for path in relative)
-                parts[view].append(f"{named} from read_parquet([{listed}])")
+                select = f"{named} from read_parquet([{listed}])"
+                if _is_readable(select):
+                    parts[view].append(select)
     for view, selects in parts.items():
         empty = f"select null::varchar as corpus, null::integer as version, {_EMPTY_VIEWS[view]} where false"
         db.execute(f"create or replace view {view} as {' union all by name '.join(selects) or empty}")
+
+
+def _is_readable(select: str) -> bool:
+    """Whether a view may hold it: a corpus whose files are gone must not keep others from being written."""
+    try:
+        # beside the writer's transaction, which an error would abort
+        with duckdb.connect() as db:
+            db.execute(f"{select} limit 0")
+    except (duckdb.IOException, duckdb.InvalidInputException):
+        return False
+    return True
 
 
 def _quoted(text: str) -> str:
@@ -188,6 +201,16 @@ def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
             "make it with python -m flows.refresh_corpus"
         )
     return version
+
+
+def newest_checkpoint(db: duckdb.DuckDBPyConnection, corpus: str) -> str | None:
+    """The last checkpoint of the last completed run on any version of a corpus, relative to the workspace."""
+    rows = db.execute(
+        "select path from checkpoints join pretraining_runs using (run) where corpus = ? and status = "
+        "'completed' order by finished_at desc, step desc limit 1",
+        [corpus],
+    ).fetchall()
+    return rows[0][0] if rows else None
 
 
 def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:
@@ -245,9 +268,8 @@ def record_run(
 
 
 def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Record an evaluation run, one row a model and seed, in place of what was known of it before."""
-    names = ("task", "model", "seed", "learning_rate", "best_epoch", "dev_accuracy", "dev_macro_f1")
-    names += ("test_accuracy", "test_macro_f1", "seconds")
+    """Record an evaluation run, one row a model, seed, split and metric, in place of what was known of it."""
+    names = ("task", "model", "seed", "learning_rate", "best_epoch", "split", "metric", "score", "seconds")
     with write_catalog(workspace) as db:
         db.execute("delete from evaluations where run = ?", [run])
         db.executemany(

@@ -174,7 +174,9 @@ def read_similar_words(path: Path) -> SimilarWords:
         ids = table["input_ids"].combine_chunks()
         return SimilarWords(table["key"].to_numpy(), ids.offsets.to_numpy(), ids.flatten().to_numpy())
     except (OSError, pa.ArrowException, KeyError):
-        raise InputError(f"{path} is gone or damaged: refresh the corpus into a new workspace") from None
+        raise InputError(
+            f"{path} is gone or damaged: run python -m flows.doctor --fix, then refresh the corpus"
+        ) from None
 
 
 def mask_vocabulary(tokenizer: Tokenizer, similar: SimilarWords | None = None) -> MaskVocabulary:

@@ -58,6 +58,11 @@ def _add_refresh(add: Callable) -> None:
     )
     add("--min-characters", type=int, help="shorter documents are dropped [5]")
     add("--min-han-share", type=float, help="documents with less Chinese are dropped [0.3]")
+    add(
+        "--max-lost-documents",
+        type=float,
+        help="share of the current version's that the new one may lack; more is refused [0.5]",
+    )
     add("--blocklist", help="file of words; documents with more than two are dropped")
     add("--near-duplicates", help="likeness from which on a later document is dropped, or off [0.8]")
     add("--guard", action="append", help="evaluation set to keep out of the corpus (repeatable)")
@@ -69,6 +74,15 @@ def _add_refresh(add: Callable) -> None:
     add("--seed", type=int, help="[0]")
     add("--discover-words", type=int, metavar="N", help="list up to N new words of the corpus afterwards")
     add("--workers", type=int, help="processes [one a core]")
+    add(
+        "--then-pretrain-if",
+        metavar="MEASURE>X",
+        help="go on with pretraining from the corpus's newest checkpoint if drift, new_words, unknown or "
+        "lengths exceeds X",
+    )
+    add("--then-steps", type=int, default=1000, help="of that pretraining [%(default)s]")
+    add("--runner", choices=["processes", "dask"], default="processes", help="[%(default)s]")
+    add("--dask-address", help="of the cluster's scheduler, such as tcp://10.0.0.1:8786")
     add("--dry-run", action="store_true", help="say what would change, and change nothing")
 
 
@@ -146,8 +160,8 @@ def _add_pretraining(add: Callable) -> None:
 
 
 def _add_fine_tune(add: Callable) -> None:
-    add("--task", required=True, help="name of the task, or a YAML task file (name and columns)")
-    add("--train", required=True, help="TSV, CSV or JSONL with a header")
+    add("--task", required=True, help="a task that comes with jixu, a YAML task file, or a name of yours")
+    add("--train", help="training examples, as the task's publisher has them")
     add("--dev", required=True, help="chooses the best epoch")
     add("--test", help="scored once, at that epoch")
     add(
@@ -161,11 +175,20 @@ def _add_fine_tune(add: Callable) -> None:
         type=lambda text: text.split(","),
         help="of the models in tables, by commas [their folders']",
     )
-    add("--seeds", type=_integers, default=[0, 1, 2], help="separated by commas [0,1,2]")
+    add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="separated by commas [0,1,2,3,4]")
     add("--epochs", type=int, default=3, help="[%(default)s]")
-    add("--batch-size", type=int, default=32, help="[%(default)s]")
+    add("--batch-size", type=int, default=32, help="examples, on average [%(default)s]")
     add("--learning-rate", type=float, default=1e-4, help="peak rate [%(default)s]")
+    add(
+        "--sweep",
+        type=_floats,
+        default=[],
+        metavar="RATE,RATE",
+        help="learning rates to choose from on dev with the first seed, in place of --learning-rate",
+    )
     add("--max-seq-length", type=int, default=128, help="[%(default)s]")
+    add("--corpus", help="corpus of the field: what models know of it, and whether it holds dev or test")
+    add("--general", help="general corpus: what models forget of it")
     add("--run", help="name of the report [from task, models and settings]")
 
 
@@ -209,6 +232,33 @@ def _add_end_to_end(add: Callable) -> None:
     add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
 
 
+def _add_experiment(add: Callable) -> None:
+    add(
+        "--experiment",
+        default="lcqmc",
+        choices=["lcqmc", "law", "reviews"],
+        help="ladder of recipes; the text of lcqmc is the task's own [%(default)s]",
+    )
+    add(
+        "--general", action="append", required=True, help="general raw text, for the base models (repeatable)"
+    )
+    add("--domain", action="append", default=[], help="text of the field, for law and reviews (repeatable)")
+    add("--task", help="name or YAML file of the task [the experiment's]")
+    add("--train", required=True, help="training examples of the task")
+    add("--dev", required=True, help="its dev examples")
+    add("--test", required=True, help="its test examples")
+    add("--tokenizer", help="vocab.txt; the flawed control needs BERT's [trained]")
+    add(
+        "--architectures",
+        type=lambda text: text.split(","),
+        default=["albert", "bert"],
+        help="separated by commas [albert,bert]",
+    )
+    add("--scale", type=float, default=1.0, help="of all sizes; 1 takes about an hour on two cores [1]")
+    add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="of fine-tuning [0,1,2,3,4]")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
+
+
 COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {
     "refresh_corpus": (
         "Turn raw text into a new version of a corpus, or none if nothing changed.",
@@ -224,6 +274,10 @@ COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {
     ),
     "train_tokenizer": ("Learn a vocabulary from a corpus or raw text.", _add_tokenizer),
     "end_to_end": ("Raw text to evaluation report: all of it in one run.", _add_end_to_end),
+    "lcqmc_experiment": (
+        "Find out which part of a recipe of continued pretraining helps, and which hurts.",
+        _add_experiment,
+    ),
 }
 
 
