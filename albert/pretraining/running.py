@@ -16,6 +16,7 @@ import torch
 from albert.config import ConfigError
 from albert.diagnostics import layer_changes
 from albert.distributed import Process, join
+from albert.memory import give_back
 from albert.mixing import Loader, TrainingData
 from albert.optim import LearningRate, choose_learning_rate
 from albert.pretraining.audits import audit_data, peak_memory
@@ -166,6 +167,7 @@ class _Run:
             state.seconds += now - clock
             self.seconds += now - clock
             clock = now
+            give_back(state.step)
             at_end = state.step == settings.steps
             evaluation_due = at_end or state.step % settings.evaluation_interval == 0
             checkpoint_due = at_end or stop or state.step % settings.checkpoint_interval == 0
