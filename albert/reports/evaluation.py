@@ -61,9 +61,13 @@ def protocol(facts: Facts) -> str:
     """How it was measured."""
     examples = ", ".join(f"{name} {number(n)}" for name, n in facts["examples"].items())
     seeds = counted(len(facts["seeds"]), "seed")
-    sentences = [
+    trained = any(seed["best_epoch"] for model in facts["models"] for seed in model["seeds"])
+    how = [
         f"{seeds}, the same for every model, as are the order of the examples and the number of steps",
         "the best epoch is chosen on dev" + (", test is scored once" if facts["split"] == "test" else ""),
+    ]
+    sentences = [
+        *(how if trained else ["scored as the checkpoints are, without training"]),
         f"an answer that knows nothing scores {points(facts['chance'])}",
         f"examples: {examples}",
     ]
@@ -85,7 +89,7 @@ def scores_table(facts: Facts) -> Table:
     for model in facts["models"]:
         scores = [*([model["dev"][facts["metric"]]] if on_test else [])]
         scores += [reported(model)[metric] for metric in facts["metrics"]]
-        row = [label_of(model), *(spread(score["mean"], score["deviation"]) for score in scores)]
+        row = [label_of(model), *(spread(score) for score in scores)]
         if calibrated:
             row.append(points(model["calibration"]["ece"]) if model["calibration"] else MISSING)
         rows.append((*row, *(_difference_cells(difference_of(facts, model["name"])) if compared else ())))
@@ -125,7 +129,7 @@ def steps_table(facts: Facts) -> Table:
     rows = tuple((one["model"], one["baseline"], *_difference_cells(one)) for one in facts["steps"])
     head = ("One change at a time", "against", f"change of {metric_name(facts['metric'])}", *_SURE)
     return Table(
-        "In points, as above; each model has one thing other than the one before it.", head, rows, (0, 1)
+        "In points, as above. Each model differs from the one before it in one thing.", head, rows, (0, 1)
     )
 
 
@@ -171,7 +175,7 @@ def cost_table(facts: Facts) -> Table:
         f"GFLOPs of a forward pass over {first['sequence_length']} tokens; milliseconds of one, median / "
         f"95th percentile, on {first['device']}. Sharing parameters saves memory, not time."
     )
-    head = ("Cost", "parameters", "GFLOPs", "weights' file", *(f"ms, batch {batch}" for batch in batches))
+    head = ("Cost", "parameters", "GFLOPs", "weights", *(f"ms, batch {batch}" for batch in batches))
     return Table(caption, head, tuple(rows))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from albert.reports import build_report, main_tables, report_markdown, write_report
 from albert.reports.content import pretraining_facts
+from albert.reports.evaluation import scores_table
 from albert.reports.page import render
 from albert.reports.plots import thinned
 from albert.reports.schema import read_metrics
@@ -133,6 +134,8 @@ def test_of_a_single_seed_no_interval_is_drawn():
     )
     descriptions = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
     assert descriptions["Change against a"] == "b: 20.00, single values 20.00"
+    assert descriptions["Test accuracy"].startswith("a: 70.00, single values 70.00")
+    assert scores_table(report.evaluations[0]).rows[0][1:3] == ("70.0", "70.0")
 
 
 def test_the_verdict_tells_what_was_forgotten(tmp_path):
