@@ -128,6 +128,14 @@ def test_the_verdict_says_what_the_interval_says(first, second, verdict):
     assert verdict in report.verdict
 
 
+def test_the_verdict_is_not_sure_where_only_the_interval_is():
+    compared = comparison(BASE, model("b", [0.80, 0.81, 0.815]))
+    unsure = replace(compared.differences[0], is_clear=False, p_value=0.074)
+    report = build_report(title="t", command="c", evaluations=[replace(compared, differences=(unsure,))])
+    assert report.verdict.startswith("It may have helped: +9.8 ± 0.3 points")
+    assert report.verdict.endswith("over 3 seeds (p 0.07: more seeds would tell).")
+
+
 def test_of_a_single_seed_no_interval_is_drawn():
     report = build_report(
         title="t", command="c", evaluations=[comparison(model("a", [0.7]), model("b", [0.9]))]
