@@ -33,13 +33,8 @@ _SURE = ("95% interval", "P(better)", "p value")
 
 def evaluation_section(facts: Facts, name: str, title: str) -> Section:
     """The section; `name` makes the ids of its plots unique."""
-    tables = (
-        scores_table(facts),
-        steps_table(facts),
-        intrinsic_table(facts),
-        cost_table(facts),
-        contamination_table(facts),
-    )
+    tables = (scores_table(facts), steps_table(facts))
+    below = (intrinsic_table(facts), cost_table(facts), contamination_table(facts))
     details = (
         *class_details(facts),
         *confusion_details(facts),
@@ -53,6 +48,7 @@ def evaluation_section(facts: Facts, name: str, title: str) -> Section:
         notes=(protocol(facts),),
         tables=tuple(table for table in tables if table.rows),
         plots=tuple(evaluation_plots(facts, name)),
+        tables_below=tuple(table for table in below if table.rows),
         details=details,
     )
 
@@ -112,9 +108,16 @@ def _difference_cells(difference: Facts | None) -> tuple[str, ...]:
     return (
         Strong(mean) if difference["is_clear"] else mean,
         interval_text(difference),
-        decimal(difference["probability"], 2),
-        decimal(difference["p_value"]),
+        _within(difference["probability"], 0.01, 0.99, 2),
+        _within(difference["p_value"], 0.001, 1.0, 3),
     )
+
+
+def _within(value: float | None, least: float, most: float, places: int) -> str:
+    """A probability; beyond what can be told from seeds and resamples, only that it is."""
+    if value is not None and value < least:
+        return f"< {least}"
+    return f"> {most}" if value is not None and value > most else decimal(value, places)
 
 
 def interval_text(difference: Facts) -> str:
@@ -139,7 +142,7 @@ def intrinsic_table(facts: Facts) -> Table:
     for model in facts["models"]:
         found = model["intrinsic"] or {}
         cells = [points(found.get(key)) for key in ("domain_mlm_accuracy", "general_mlm_accuracy")]
-        cells.append(change(model["drift"]))
+        cells.append(MISSING if model is facts["models"][0] else change(model["drift"]))
         cells += [points(found.get(key)) for key in ("sop_accuracy", "cloze_accuracy")]
         rows.append((label_of(model), *cells))
     return _without_empty(

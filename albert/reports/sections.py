@@ -61,6 +61,7 @@ class Section:
     code: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
+    tables_below: tuple[Table, ...] = ()  # under the plots
     passages: tuple[Passage, ...] = ()
     details: tuple[Section, ...] = ()
 

@@ -136,6 +136,13 @@ def test_the_verdict_is_not_sure_where_only_the_interval_is():
     assert report.verdict.endswith("over 3 seeds (p 0.07: more seeds would tell).")
 
 
+def test_what_seems_certain_is_told_as_a_bound():
+    compared = comparison(BASE, BETTER)
+    sure = replace(compared.differences[0], probability=1.0, p_value=2e-7)
+    report = build_report(title="t", command="c", evaluations=[replace(compared, differences=(sure,))])
+    assert scores_table(report.evaluations[0]).rows[1][-2:] == ("> 0.99", "< 0.001")
+
+
 def test_of_a_single_seed_no_interval_is_drawn():
     report = build_report(
         title="t", command="c", evaluations=[comparison(model("a", [0.7]), model("b", [0.9]))]
