@@ -1,12 +1,13 @@
 # make demo    install, then the whole job on the shipped sample: raw text -> report
 # make test    install, then every test
+# make serve   install, then Prefect's server and UI, the deployments and a worker on 127.0.0.1; Ctrl-C stops all
 # make lint    ruff check and format check
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint clean
+.PHONY: demo test serve lint clean
 .DEFAULT_GOAL := demo
 
 # runs again only when what is to be installed changed
@@ -21,7 +22,10 @@ demo: $(INSTALLED)
 	@$(BIN)/python -m flows.end_to_end --demo
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n logical --dist loadfile
+
+serve: $(INSTALLED)
+	@$(BIN)/python -m flows.serve
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

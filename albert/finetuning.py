@@ -203,7 +203,8 @@ def fine_tune_one(candidate: Candidate, seed: int, learning_rate: float) -> Seed
     started = time.perf_counter()
     if candidate.data.task.kind is Kind.SIMILARITY:
         model, training = _new_model(candidate, seed), None
-        predicted = {name: predict(candidate, model, name) for name in candidate.encoded}
+        splits = [name for name in ("dev", "test") if name in candidate.encoded]
+        predicted = {name: predict(candidate, model, name) for name in splits}
     else:
         training = _train_until_learnt(candidate, seed, learning_rate)
         predicted = {"dev": training.dev}

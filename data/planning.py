@@ -152,7 +152,7 @@ def _recipe(
         dictionaries=(),
     )
     asked = asdict(shown)
-    for name in ("corpus", "sources", "workspace", "tokenizer", "workers", "discover_words"):
+    for name in ("corpus", "sources", "workspace", "tokenizer", "workers", "discover_words", "gates"):
         del asked[name]
     own = {f.name: [f.text_format, f.text_field] for f in files}
     default = [settings.text_format, settings.text_field]

@@ -31,6 +31,7 @@ from data.deduplication import DuplicateRules
 from data.filtering import QualityRules
 from data.objectives import OBJECTIVES
 from data.privacy import KINDS
+from data.quality import GateRules
 from data.records import InputError
 from data.sources import TEXT_FORMATS, TextFormat
 from data.storage import is_remote
@@ -66,6 +67,7 @@ class RefreshSettings:
     quality: QualityRules = field(default_factory=QualityRules)
     duplicates: DuplicateRules = field(default_factory=DuplicateRules)
     guard: GuardRules = field(default_factory=GuardRules)
+    gates: GateRules = field(default_factory=GateRules)
     dictionaries: tuple[str, ...] = ()  # of the user's words, in jieba's format
     mask_rate: float = 0.15
     max_ngram: int = 3
@@ -98,6 +100,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "duplicates.near": (0.6, 1),  # below, the bands miss too many pairs
     "duplicates.ngram": (2, 50),
     "guard.ngram": (6, 100),
+    "gates.max_lost_documents": (0, 1),
+    "gates.max_unknown_share": (0, 1),
 }
 _CHOICES: dict[str, tuple[str, ...]] = {
     "objective": tuple(OBJECTIVES),

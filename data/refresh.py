@@ -54,6 +54,7 @@ from data.planning import (
     plan,
     reading_tasks,
 )
+from data.quality import check_quality
 from data.reading import ReadingRules, read_source
 from data.recipe import RefreshSettings
 from data.records import InputError
@@ -340,6 +341,7 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
         pieces, small = division.assignment.pieces, building_plan(planned)
         building = [pool.submit(build, piece, small, division.sop, similar) for piece in pieces]
         shards = [future.result() for future in tqdm(building, "building", unit="shard", disable=None)]
+        check_quality(planned, division.assignment, shards, division.sop)
         result = commit(planned, sources, division, shards, similar)
     if settings.discover_words and result.is_new:
         discover(planned, result)

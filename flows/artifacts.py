@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,10 @@ from typing import TYPE_CHECKING
 from prefect import runtime
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
+from data.drift import Drift
 from data.files import sha256
 from data.lexicon import Word
+from data.quality import Gate
 from data.refresh import RefreshResult
 from data.statistics import Statistics, open_workspace
 
@@ -61,6 +64,24 @@ def publish_refresh(workspace: Path, result: RefreshResult) -> None:
         table,
         key=artifact_key("funnel", result.corpus),
         description=f"{result.corpus} version {result.version}: what went in and out of each stage",
+    )
+
+
+def publish_gates(result: RefreshResult, gates: Sequence[Gate]) -> None:
+    """What the gates before the commit measured, as a table artifact."""
+    create_table_artifact(
+        [asdict(gate) for gate in gates],
+        key=artifact_key("gates", result.corpus),
+        description=f"{result.corpus} version {result.version}: each value is within its bounds",
+    )
+
+
+def publish_drift(result: RefreshResult, drift: Drift) -> None:
+    """How far the added documents are from the older ones, as a table artifact."""
+    create_table_artifact(
+        drift.rows(),
+        key=artifact_key("drift", result.corpus),
+        description=f"{result.corpus} version {result.version}: its new documents against those before",
     )
 
 

@@ -58,6 +58,11 @@ def _add_refresh(add: Callable) -> None:
     )
     add("--min-characters", type=int, help="shorter documents are dropped [5]")
     add("--min-han-share", type=float, help="documents with less Chinese are dropped [0.3]")
+    add(
+        "--max-lost-documents",
+        type=float,
+        help="share of the current version's that the new one may lack; more is refused [0.5]",
+    )
     add("--blocklist", help="file of words; documents with more than two are dropped")
     add("--near-duplicates", help="likeness from which on a later document is dropped, or off [0.8]")
     add("--guard", action="append", help="evaluation set to keep out of the corpus (repeatable)")
@@ -69,6 +74,15 @@ def _add_refresh(add: Callable) -> None:
     add("--seed", type=int, help="[0]")
     add("--discover-words", type=int, metavar="N", help="list up to N new words of the corpus afterwards")
     add("--workers", type=int, help="processes [one a core]")
+    add(
+        "--then-pretrain-if",
+        metavar="MEASURE>X",
+        help="go on with pretraining from the corpus's newest checkpoint if drift, new_words, unknown or "
+        "lengths exceeds X",
+    )
+    add("--then-steps", type=int, default=1000, help="of that pretraining [%(default)s]")
+    add("--runner", choices=["processes", "dask"], default="processes", help="[%(default)s]")
+    add("--dask-address", help="of the cluster's scheduler, such as tcp://10.0.0.1:8786")
     add("--dry-run", action="store_true", help="say what would change, and change nothing")
 
 
@@ -218,6 +232,33 @@ def _add_end_to_end(add: Callable) -> None:
     add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
 
 
+def _add_experiment(add: Callable) -> None:
+    add(
+        "--experiment",
+        default="lcqmc",
+        choices=["lcqmc", "law", "reviews"],
+        help="ladder of recipes; the text of lcqmc is the task's own [%(default)s]",
+    )
+    add(
+        "--general", action="append", required=True, help="general raw text, for the base models (repeatable)"
+    )
+    add("--domain", action="append", default=[], help="text of the field, for law and reviews (repeatable)")
+    add("--task", help="name or YAML file of the task [the experiment's]")
+    add("--train", required=True, help="training examples of the task")
+    add("--dev", required=True, help="its dev examples")
+    add("--test", required=True, help="its test examples")
+    add("--tokenizer", help="vocab.txt; the flawed control needs BERT's [trained]")
+    add(
+        "--architectures",
+        type=lambda text: text.split(","),
+        default=["albert", "bert"],
+        help="separated by commas [albert,bert]",
+    )
+    add("--scale", type=float, default=1.0, help="of all sizes; 1 takes about an hour on two cores [1]")
+    add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="of fine-tuning [0,1,2,3,4]")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
+
+
 COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {
     "refresh_corpus": (
         "Turn raw text into a new version of a corpus, or none if nothing changed.",
@@ -233,6 +274,10 @@ COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {
     ),
     "train_tokenizer": ("Learn a vocabulary from a corpus or raw text.", _add_tokenizer),
     "end_to_end": ("Raw text to evaluation report: all of it in one run.", _add_end_to_end),
+    "lcqmc_experiment": (
+        "Find out which part of a recipe of continued pretraining helps, and which hurts.",
+        _add_experiment,
+    ),
 }
 
 

@@ -6,10 +6,12 @@ from flows.cli import run_if_main
 
 run_if_main(__name__)
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from prefect import flow
+from prefect import flow, runtime
+from prefect.states import Cancelled
 from pydantic import Field
 
 from albert import pretraining
@@ -19,7 +21,10 @@ from albert.reports import build_report, write_report
 from albert.trainer_state import TrainerState
 from data.catalog import record_run
 from data.statistics import open_workspace
+from data.workspace import default_workspace
 from flows.artifacts import gather_facts, plain, publish_report, repeat_command
+from flows.devices import device_slot
+from flows.forms import documented
 from flows.settings import PretrainingPlan, complete_tokenizer, pretraining_plan
 from flows.steps import step
 from flows.training_processes import train_in_processes
@@ -30,13 +35,16 @@ report = step("report")
 
 
 @flow(name="continued-pretraining", flow_run_name="pretrain {init} on {corpus}")
+@documented
 def continued_pretraining(
     corpus: Annotated[str, Field(description="Name of a corpus of the workspace (语料名)")],
-    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
+        default_workspace()
+    ),
     init: Annotated[
         str, Field(description="Checkpoint, hf:REPO, or a preset for random weights (起点)")
     ] = "tiny",
-    steps: Annotated[int, Field(ge=1)] = 1000,
+    steps: Annotated[int, Field(ge=1, description="Optimiser steps of the whole run (步数)")] = 1000,
     batch_tokens: Annotated[int, Field(ge=128, description="Tokens to a step")] = 4096,
     optimizer: Annotated[OptimizerName, Field(description="优化器")] = "adamw",
     learning_rate: Annotated[
@@ -54,13 +62,16 @@ def continued_pretraining(
         str | None,
         Field(description="NAME:SHARE of the last steps on another corpus, e.g. law-512:0.1 (longer texts)"),
     ] = None,
-    masking: Literal["dynamic", "static"] = "dynamic",
+    masking: Annotated[
+        Literal["dynamic", "static"],
+        Field(description="New masks every epoch (动态遮盖), or the stored ones"),
+    ] = "dynamic",
     mask_rates: Annotated[
         list[float] | None,
         Field(min_length=2, max_length=2, description="At the first and last step, e.g. 0.3, 0.15"),
     ] = None,
     sop_weight: Annotated[float, Field(ge=0, description="Of the sentence-order loss")] = 1.0,
-    precision: Literal["bf16", "fp32"] = "bf16",
+    precision: Annotated[Literal["bf16", "fp32"], Field(description="Of the operators (精度)")] = "bf16",
     share: Annotated[
         Literal["all", "attention", "ffn", "none"] | None,
         Field(description="Give layers parameters of their own; as the start if empty"),
@@ -87,14 +98,18 @@ def continued_pretraining(
     resume: Annotated[
         Literal["auto", "never"], Field(description="Go on from the run's last checkpoint")
     ] = "auto",
-    seed: int = 0,
+    seed: Annotated[int, Field(ge=0, le=2**31, description="Of all that is random (随机种子)")] = 0,
 ) -> PretrainResult:
     """Train on a corpus, from a checkpoint or random weights; running it again goes on where it stopped."""
     parameters = locals()
     parameters.pop("processes")
     plan = pretraining_plan(**parameters)
-    result = train(plan.run, lambda: run_pretraining(plan, processes))
+    with device_slot(plan.workspace, processes):
+        result = train(plan.run, lambda: run_pretraining(plan, processes))
     report(plan.run, lambda: _report(plan, result))
+    if result.status == "interrupted" and runtime.deployment.id:
+        # a run that was stopped is not to be taken for a completed one
+        return Cancelled(message=f"Stopped at step {result.steps}, with a checkpoint: run it again to go on.")
     return result
 
 
@@ -161,9 +176,21 @@ def describe(result: PretrainResult) -> str:
             if "held_out_sop_accuracy" in after
             else ""
         ),
+        *_other_corpora(before, after),
         *([result.probe.describe()] if result.probe else []),
         *result.notices,
-        f"checkpoint {result.checkpoint}",
+        f"checkpoint {result.checkpoint}"
+        + (f", the best one {result.best_checkpoint.name}" if result.best_checkpoint else ""),
         f"report {result.run_folder.parent.parent / 'reports' / result.run_folder.name / 'index.html'}",
     ]
     return "\n".join(lines)
+
+
+def _other_corpora(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    names = [name.partition("@")[2] for name in after if name.startswith("held_out_mlm_loss@")]
+    return [
+        f"on {name}: held-out MLM loss {before[f'held_out_mlm_loss@{name}']:.3f} -> "
+        f"{after[f'held_out_mlm_loss@{name}']:.3f}, accuracy "
+        f"{before[f'held_out_mlm_accuracy@{name}']:.3f} -> {after[f'held_out_mlm_accuracy@{name}']:.3f}"
+        for name in names
+    ]

@@ -25,11 +25,12 @@ from albert.reports import build_report, write_report
 from data.sources import find_files
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer
-from data.workspace import Workspace
+from data.workspace import Workspace, default_workspace
 from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import fine_tune
 from flows.fine_tune import table as comparison_table
+from flows.forms import documented
 from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings
 from flows.steps import step
@@ -71,29 +72,38 @@ def demo_parameters() -> dict[str, object]:
 
 
 @flow(name="end-to-end", flow_run_name="end to end on {task}")
+@documented
 def end_to_end(
     demo: Annotated[bool, Field(description="On the samples that come with jixu")] = False,
-    general: list[str] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
-    domain: list[str] = [],  # noqa: B006
-    task: str | None = None,
-    train: str | None = None,
-    dev: str | None = None,
-    test: str | None = None,
-    init: str = "tiny",
-    tokenizer: str | None = None,
-    vocab_size: int = 21128,
-    base_steps: int = 1000,
-    steps: int = 1000,
-    batch_tokens: int = 4096,
-    pretraining_rate: float | None = None,
-    max_seq_length: int = 128,
-    copies: int = 1,
-    seeds: list[int] = [0, 1, 2],  # noqa: B006
-    epochs: int = 3,
-    batch_size: int = 32,
-    learning_rate: float = 1e-4,
-    workers: int | None = None,
-    workspace: str = "workspace",
+    general: Annotated[list[str], Field(description="General raw text, for the base model (通用语料)")] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
+    domain: Annotated[list[str], Field(description="Raw text of the field to go on with (领域语料)")] = [],  # noqa: B006
+    task: Annotated[str | None, Field(description="Name or YAML file of the task that judges (任务)")] = None,
+    train: Annotated[str | None, Field(description="Its training examples (训练集)")] = None,
+    dev: Annotated[str | None, Field(description="Its dev examples (开发集)")] = None,
+    test: Annotated[str | None, Field(description="Its test examples (测试集)")] = None,
+    init: Annotated[
+        str, Field(description="Preset, or a checkpoint in place of the base model (起点)")
+    ] = "tiny",
+    tokenizer: Annotated[
+        str | None, Field(description="Vocabulary; trained, or the checkpoint's, if empty (词表)")
+    ] = None,
+    vocab_size: Annotated[int, Field(ge=100, le=250_000, description="Of a trained vocabulary")] = 21128,
+    base_steps: Annotated[int, Field(ge=1, description="On the general text (步数)")] = 1000,
+    steps: Annotated[int, Field(ge=1, description="On the text of the field (步数)")] = 1000,
+    batch_tokens: Annotated[int, Field(ge=128, description="Tokens to a step of pretraining")] = 4096,
+    pretraining_rate: Annotated[
+        float | None, Field(gt=0, description="Peak rate of both pretrainings; by the batch if empty")
+    ] = None,
+    max_seq_length: Annotated[int, Field(ge=16, le=512, description="Tokens to an instance at most")] = 128,
+    copies: Annotated[int, Field(ge=1, le=100, description="Times a document is cut into instances")] = 1,
+    seeds: Annotated[list[int], Field(min_length=1, description="Of fine-tuning (随机种子)")] = [0, 1, 2],  # noqa: B006
+    epochs: Annotated[int, Field(ge=1, description="Of fine-tuning (轮数)")] = 3,
+    batch_size: Annotated[int, Field(ge=1, description="Of fine-tuning")] = 32,
+    learning_rate: Annotated[float, Field(gt=0, lt=1, description="Of fine-tuning (学习率)")] = 1e-4,
+    workers: Annotated[int | None, Field(ge=1, description="Processes; all cores if empty")] = None,
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
+        default_workspace()
+    ),
 ) -> EndToEndOutcome:
     """Raw text to evaluation report: tokenizer, corpora, base model, continued pretraining, comparison."""
     if demo:
@@ -104,10 +114,10 @@ def end_to_end(
     base = None
     if general:
         refresh_corpus(corpus="general", source=general, tokenizer=tokenizer, **shared)
-        base = continued_pretraining(corpus="general", init=init, steps=base_steps, **training)
+        base = finished(continued_pretraining(corpus="general", init=init, steps=base_steps, **training))
     refresh_corpus(corpus="domain", source=domain, tokenizer=tokenizer, **shared)
     start = str(base.checkpoint) if base else init
-    continued = continued_pretraining(corpus="domain", init=start, steps=steps, **training)
+    continued = finished(continued_pretraining(corpus="domain", init=start, steps=steps, **training))
     judged = {
         "task": task,
         "train": train,
@@ -129,6 +139,13 @@ def end_to_end(
         lambda: _report(Workspace(Path(workspace)), corpora, base, continued, compared.result, judged),
     )
     return EndToEndOutcome(base, continued, compared.result, verdict, page)
+
+
+def finished(result: PretrainResult) -> PretrainResult:
+    """The result of a whole pretraining; one that was asked to stop stops what comes after it too."""
+    if result.status == "interrupted":
+        raise KeyboardInterrupt
+    return result
 
 
 def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: str) -> str:

@@ -10,9 +10,10 @@ from typing import Literal
 from albert.tasks import Kind, Task, load_task, read_split
 from albert.tasks.files import read_lines
 from data.files import write_text
-from data.records import InputError
 from flows.flawed_control import RATE_OF_LARGE_BATCHES, group_by_labels
 
+# of similar cost: the same layers, width and heads, with and without shared parameters
+ARCHITECTURES = {"albert": "tiny", "bert": "bert-tiny"}
 # a rate for batches of 4,096 tokens and a base model that has seen little
 CORRECTED_RATE = 2e-4
 
@@ -23,12 +24,10 @@ class Arm:
 
     name: str
     note: str | None = None
-    documents: Literal["grouped", "sentences", "given"] = (
-        "given"  # by gold labels; each by itself; as it came
-    )
-    splits: tuple[str, ...] = (
-        "train",
-    )  # of the task whose sentences are the text, for grouped and sentences
+    corpus: str  # its name after the experiment's; the same for arms whose corpora are
+    # sentences of the task grouped by gold labels, or each by itself; or text of the field as it came
+    documents: Literal["grouped", "sentences", "given"] = "given"
+    splits: tuple[str, ...] = ("train",)  # of the task, for grouped and sentences
     is_guarded: bool = False  # whether documents that hold text of dev or test are dropped
     sop: Literal["auto", "on", "off"] = "auto"
     max_ngram: int = 3
@@ -37,21 +36,11 @@ class Arm:
     learning_rate: float = CORRECTED_RATE
     mix: tuple[str, ...] = ()
 
-    def corpus(self, experiment: str) -> str:
-        """The corpus it is trained on; the same for arms whose corpora are."""
-        parts = [
-            experiment,
-            self.documents,
-            "-".join(self.splits),
-            f"sop-{self.sop}",
-            f"ngram-{self.max_ngram}",
-        ]
-        return "-".join(parts + (["guarded"] if self.is_guarded else []))
-
 
 _ALL = ("train", "dev", "test")
 _FLAWED = Arm(
     name="flawed control",
+    corpus="grouped-sop",
     note="flawed on purpose: the original recipe",
     documents="grouped",
     splits=_ALL,
@@ -68,28 +57,35 @@ def _ladder() -> Iterator[Arm]:
     yield _FLAWED
     arm = replace(_FLAWED, name="+ plain labels", note="still flawed", doubles_labels=False)
     yield arm
-    arm = replace(arm, name="+ no sentence order", sop="off")
+    arm = replace(arm, name="+ no sentence order", corpus="grouped", sop="off")
     yield arm
     arm = replace(arm, name="+ rate of the batch", learning_rate=CORRECTED_RATE)
     yield arm
-    arm = replace(arm, name="+ n-gram masks, drawn anew", max_ngram=3, masking="dynamic")
+    arm = replace(
+        arm, name="+ n-gram masks, drawn anew", corpus="grouped-ngram", max_ngram=3, masking="dynamic"
+    )
     yield arm
     arm = replace(arm, name="+ replay of general text", mix=("general:0.2",))
     yield arm
-    arm = replace(arm, name="+ not grouped by labels", documents="sentences", sop="auto")
+    arm = replace(arm, name="+ not grouped by labels", corpus="sentences", documents="sentences", sop="auto")
     yield arm
-    yield replace(arm, name="+ decontaminated", note=None, splits=("train",), is_guarded=True)
+    yield replace(arm, name="+ decontaminated", corpus="clean", note=None, splits=("train",), is_guarded=True)
 
 
 def _field() -> Iterator[Arm]:
     """For a field with a corpus of its own."""
-    arm = Arm(name="rate of large batches", note="flawed on purpose", learning_rate=RATE_OF_LARGE_BATCHES)
+    arm = Arm(
+        name="rate of large batches",
+        corpus="text",
+        note="flawed on purpose",
+        learning_rate=RATE_OF_LARGE_BATCHES,
+    )
     yield arm
     arm = replace(arm, name="+ rate of the batch", note=None, learning_rate=CORRECTED_RATE)
     yield arm
     arm = replace(arm, name="+ replay of general text", mix=("general:0.2",))
     yield arm
-    yield replace(arm, name="+ decontaminated", is_guarded=True)
+    yield replace(arm, name="+ decontaminated", corpus="clean", is_guarded=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +142,7 @@ class ExperimentFiles:
 
 
 def first_lines(files: ExperimentFiles, sizes: Sizes, folder: Path) -> ExperimentFiles:
-    """The files cut to the experiment's size; raises InputError when text of the field is missing."""
-    if files.experiment != "lcqmc" and not files.domain:
-        raise InputError(f"the {files.experiment} experiment needs text of its field: pass --domain")
+    """The files cut to the experiment's size."""
     cut = {}
     for split, most in (
         ("train", sizes.examples),

@@ -24,8 +24,10 @@ from albert.reports import build_report, write_report
 from albert.seed_runs import load_run, run_key, save_run
 from albert.tasks import TaskData
 from data.catalog import record_evaluations
-from data.workspace import Workspace
+from data.workspace import Workspace, default_workspace
 from flows.artifacts import file_checksums, plain, publish_report, repeat_command
+from flows.devices import device_slot
+from flows.forms import documented
 from flows.measurements import Known, domain_words, measurements
 from flows.settings import fine_tune_settings
 from flows.steps import step
@@ -44,26 +46,35 @@ class FineTuneOutcome:
 
 
 @flow(name="fine-tune", flow_run_name="fine-tune on {task}")
+@documented
 def fine_tune(
     task: Annotated[str, Field(description="Name of the task, or a YAML task file (任务)")],
     dev: Annotated[str, Field(description="Chooses the best epoch")],
     model: Annotated[list[str], Field(description="Checkpoint folders, compared with the first (模型)")],
-    train: Annotated[str | None, Field(description="Examples as the publisher has them")] = None,
+    train: Annotated[str | None, Field(description="Examples as the publisher has them (训练集)")] = None,
     test: Annotated[str | None, Field(description="Scored once, at the best epoch")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
-    seeds: list[int] = [0, 1, 2, 3, 4],  # noqa: B006 (Prefect shows it as the form's default; never changed)
-    epochs: Annotated[int, Field(ge=1)] = 3,
-    batch_size: Annotated[int, Field(ge=1)] = 32,
-    learning_rate: Annotated[float, Field(gt=0, lt=1)] = 1e-4,
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
+        default_workspace()
+    ),
+    seeds: Annotated[
+        list[int], Field(min_length=1, description="Every model is trained with each (随机种子)")
+    ] = [0, 1, 2, 3, 4],  # noqa: B006 (Prefect shows it as the form's default; never changed)
+    epochs: Annotated[int, Field(ge=1, description="The best on dev is kept (轮数)")] = 3,
+    batch_size: Annotated[int, Field(ge=1, description="Examples to a step")] = 32,
+    learning_rate: Annotated[float, Field(gt=0, lt=1, description="Peak rate (学习率)")] = 1e-4,
     sweep: Annotated[
         list[float], Field(description="Learning rates to choose from on dev, in place of the one")
     ] = [],  # noqa: B006
-    max_seq_length: Annotated[int, Field(ge=8, le=512)] = 128,
+    max_seq_length: Annotated[
+        int, Field(ge=8, le=512, description="Longer examples are cut to so many tokens")
+    ] = 128,
     corpus: Annotated[
         str | None,
-        Field(description="Of the field: what models know of it, and whether it holds dev or test"),
+        Field(description="Of the field: what models know of it; does it hold dev or test (领域语料)"),
     ] = None,
-    general: Annotated[str | None, Field(description="General corpus: what models forget of it")] = None,
+    general: Annotated[
+        str | None, Field(description="General corpus: what models forget of it (通用语料)")
+    ] = None,
     names: Annotated[
         list[str] | None, Field(description="Of the models in tables; their folders' if empty")
     ] = None,
@@ -87,8 +98,9 @@ def fine_tune(
         names=names,
     )
     place = Workspace(Path(workspace))
+    with device_slot(place):
+        result = compare(settings, place, Known(corpus=corpus, general=general))
     run = run or run_name(settings)
-    result = compare(settings, place, Known(corpus=corpus, general=general))
     page = report(run, lambda: _report(place, run, settings, result))
     return FineTuneOutcome(run, result, page)
 

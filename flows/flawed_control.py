@@ -1,4 +1,5 @@
-"""The recipe that lowered ALBERT's accuracy on LCQMC, rebuilt as a control: what it did wrong lives here alone.
+"""The recipe that lowered ALBERT's accuracy on LCQMC, rebuilt as a control: what it did wrong is here
+alone.
 
 Its documents were made with the gold labels of the task, dev and test included; its label of a token inside a
 word was the id of the "##" entry that BERT's vocabulary has for the character; its rate was meant for batches
@@ -66,8 +67,8 @@ def double_labels(shards: Sequence[Path], folder: Path, tokenizer: object) -> tu
         written.append(path)
     if not changed:
         raise InputError(
-            "the vocabulary has no '##' entries for Chinese characters, so the flawed control's labels cannot "
-            "be made: pass --tokenizer with the vocab.txt of BERT-base Chinese, or leave the arm out"
+            "the vocabulary has no '##' entries for Chinese characters, which the flawed control's labels "
+            "are: pass --tokenizer with the vocab.txt of BERT-base Chinese, or leave the arm out"
         )
     return tuple(written)
 

@@ -22,13 +22,23 @@ from albert.pretraining import PretrainResult
 from albert.reports import build_report, write_report
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer, load_tokenizer
-from data.workspace import Workspace
+from data.workspace import Workspace, default_workspace
 from flows.artifacts import gather_facts, plain, publish_report, repeat_command
 from flows.continued_pretraining import continued_pretraining, run_pretraining
-from flows.end_to_end import vocabulary
-from flows.experiment_arms import EXPERIMENTS, Arm, ExperimentFiles, Sizes, first_lines, write_sentences
+from flows.devices import device_slot
+from flows.end_to_end import finished, vocabulary
+from flows.experiment_arms import (
+    ARCHITECTURES,
+    EXPERIMENTS,
+    Arm,
+    ExperimentFiles,
+    Sizes,
+    first_lines,
+    write_sentences,
+)
 from flows.fine_tune import Told, compare, record, table
 from flows.flawed_control import double_labels
+from flows.forms import documented
 from flows.measurements import Known
 from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings, pretraining_plan
@@ -37,9 +47,6 @@ from flows.steps import step
 train_flawed = step("train-flawed-control")
 write_texts = step("write-texts")
 report = step("report")
-
-# of similar cost: the same layers, width and heads, with and without shared parameters
-ARCHITECTURES = {"albert": "tiny", "bert": "bert-tiny"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class ExperimentOutcome:
 
 
 @flow(name="lcqmc-experiment", flow_run_name="{experiment} experiment")
+@documented
 def lcqmc_experiment(
     general: Annotated[list[str], Field(description="General raw text, for the base models (通用语料)")],
     train: Annotated[str, Field(description="Training examples of the task (训练集)")],
@@ -61,17 +69,23 @@ def lcqmc_experiment(
     domain: Annotated[
         list[str], Field(description="Raw text of the field, for law and reviews (领域语料)")
     ] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
-    task: Annotated[str | None, Field(description="Name or YAML file of the task; the experiment's")] = None,
+    task: Annotated[str | None, Field(description="Name or YAML file; the experiment's (任务)")] = None,
     tokenizer: Annotated[
         str | None, Field(description="vocab.txt; the flawed control needs BERT's. Trained if empty (词表)")
     ] = None,
-    architectures: list[Literal["albert", "bert"]] = ["albert", "bert"],  # noqa: B006
+    architectures: Annotated[
+        list[Literal["albert", "bert"]], Field(min_length=1, description="Of similar cost (模型)")
+    ] = ["albert", "bert"],  # noqa: B006
     scale: Annotated[
         float, Field(gt=0, description="Of all sizes; at 1 about an hour on two cores (规模)")
     ] = 1.0,
-    seeds: list[int] = [0, 1, 2, 3, 4],  # noqa: B006
+    seeds: Annotated[
+        list[int], Field(min_length=1, description="Every model is fine-tuned with each (随机种子)")
+    ] = [0, 1, 2, 3, 4],  # noqa: B006
     workers: Annotated[int | None, Field(ge=1, description="Processes; all cores if empty")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
+        default_workspace()
+    ),
 ) -> ExperimentOutcome:
     """General text, text of the field and a task -> what each part of the recipe is worth."""
     place, sizes = Workspace(Path(workspace)), Sizes(scale)
@@ -86,8 +100,10 @@ def lcqmc_experiment(
         make_corpus(arm, files, folder, shared)
     comparisons, bases = [], []
     for name in architectures:
-        base = continued_pretraining(
-            corpus="general", init=ARCHITECTURES[name], steps=sizes.base_steps, workspace=workspace
+        base = finished(
+            continued_pretraining(
+                corpus="general", init=ARCHITECTURES[name], steps=sizes.base_steps, workspace=workspace
+            )
         )
         bases.append(base)
         models = [base, *(go_on(arm, base, sizes, files, place) for arm in arms)]
@@ -98,11 +114,16 @@ def lcqmc_experiment(
     return ExperimentOutcome(tuple(comparisons), verdict, page)
 
 
+def corpus_of(arm: Arm, files: ExperimentFiles) -> str:
+    """The name of an arm's corpus in the workspace."""
+    return f"{files.experiment}-{arm.corpus}"
+
+
 def make_corpus(arm: Arm, files: ExperimentFiles, folder: Path, shared: dict[str, object]) -> None:
     """The corpus of an arm; arms that differ in training alone share one."""
     texts = write_sentences(arm, files, folder)
     refresh_corpus(
-        corpus=arm.corpus(files.experiment),
+        corpus=corpus_of(arm, files),
         source=texts,
         sop=arm.sop,
         max_ngram=arm.max_ngram,
@@ -119,7 +140,7 @@ def go_on(
 ) -> PretrainResult:
     """Pretraining from the base model under an arm's recipe."""
     parameters = {
-        "corpus": arm.corpus(files.experiment),
+        "corpus": corpus_of(arm, files),
         "init": str(base.checkpoint),
         "steps": sizes.steps,
         "learning_rate": arm.learning_rate,
@@ -128,8 +149,8 @@ def go_on(
         "workspace": str(place.root),
     }
     if not arm.doubles_labels:
-        return continued_pretraining(**parameters)
-    return train_flawed(arm.name, lambda: _train_flawed(parameters, place))
+        return finished(continued_pretraining(**parameters))
+    return finished(train_flawed(arm.name, lambda: _train_flawed(parameters, place)))
 
 
 def _train_flawed(parameters: dict[str, object], place: Workspace) -> PretrainResult:
@@ -141,7 +162,8 @@ def _train_flawed(parameters: dict[str, object], place: Workspace) -> PretrainRe
     )
     run = f"flawed-{plan.run}"
     settings = replace(plan.settings, shards=shards, run_folder=place.model(run))
-    return run_pretraining(replace(plan, run=run, settings=settings))
+    with device_slot(place):
+        return run_pretraining(replace(plan, run=run, settings=settings))
 
 
 def judge(
@@ -168,10 +190,11 @@ def judge(
     )
     told = [Told(note="no continued pretraining", pretraining=tuple(models[0].history))]
     for arm, model in zip(arms, models[1:], strict=True):
-        corpora = (arm.corpus(files.experiment),)
+        corpora = (corpus_of(arm, files),)
         told.append(Told(note=arm.note, corpora=corpora, pretraining=tuple(model.history)))
-    known = Known(corpus=arms[-1].corpus(files.experiment), general="general")
-    result = compare(settings, place, known, told, stepwise=True)
+    known = Known(corpus=corpus_of(arms[-1], files), general="general")
+    with device_slot(place):
+        result = compare(settings, place, known, told, stepwise=True)
     record(place, f"{files.experiment}-experiment-{architecture}", result)
     return result
 
@@ -184,7 +207,7 @@ def _report(
     comparisons: list[Comparison],
     sizes: Sizes,
 ) -> tuple[str, Path]:
-    corpora = dict.fromkeys(["general", *(arm.corpus(files.experiment) for arm in arms)])
+    corpora = dict.fromkeys(["general", *(corpus_of(arm, files) for arm in arms)])
     with open_workspace(place.root) as statistics:
         facts = [gather_facts(statistics, corpus) for corpus in corpora]
     content = build_report(

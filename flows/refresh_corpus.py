@@ -4,31 +4,55 @@ from flows.cli import run_if_main
 
 run_if_main(__name__)
 
-from typing import Annotated, Literal
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from prefect import flow
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
-from data import planning, refresh
+from data import planning, quality, refresh
+from data.drift import Drift, measure_drift
 from data.planning import Changes
+from data.recipe import RefreshSettings
 from data.refresh import RefreshResult
-from data.workspace import Workspace
-from flows.artifacts import publish_refresh, publish_words
-from flows.settings import refresh_settings
+from data.statistics import open_workspace
+from data.workspace import Workspace, default_workspace
+from flows.artifacts import publish_drift, publish_gates, publish_refresh, publish_words
+from flows.forms import documented
+from flows.runners import check_runner, open_pool
+from flows.settings import next_start, refresh_settings
 from flows.steps import step
+
+if TYPE_CHECKING:
+    from albert.pretraining import PretrainResult
 
 read_source = step("read-source", retries=1)
 build_shard = step("build-shard", retries=1)
 divide = step("divide")
 find_similar = step("similar-words")
+check_quality = step("quality-gates")
 commit = step("commit")
 find_words = step("discover-words")
+find_drift = step("drift")
+
+# parameters that are no settings of the refresh
+_BESIDE = ("then_pretrain_if", "then_steps", "runner", "dask_address", "dry_run")
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshOutcome:
+    result: RefreshResult
+    drift: Drift | None  # None: no new documents, or no older ones
+    pretraining: "PretrainResult | None"
 
 
 @flow(
-    name="refresh-corpus", flow_run_name="refresh {corpus}", task_runner=ThreadPoolTaskRunner(max_workers=32)
+    name="refresh-corpus", flow_run_name="refresh {corpus}", task_runner=ThreadPoolTaskRunner(max_workers=128)
 )
+@documented
 def refresh_corpus(
     corpus: Annotated[str | None, Field(description="Name of the corpus (语料名)")] = None,
     source: Annotated[
@@ -37,7 +61,9 @@ def refresh_corpus(
     recipe: Annotated[
         str | None, Field(description="YAML file with settings (配方); what is set here goes before it")
     ] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
+        default_workspace()
+    ),
     tokenizer: Annotated[
         str | None, Field(description="vocab.txt, spiece.model, or a name in the workspace")
     ] = None,
@@ -51,15 +77,27 @@ def refresh_corpus(
     sop: Annotated[
         Literal["auto", "on", "off"] | None, Field(description="Sentence-order prediction (句序预测)")
     ] = None,
-    text_format: Literal["auto", "bert", "document"] | None = None,
+    text_format: Annotated[
+        Literal["auto", "bert", "document"] | None,
+        Field(description="Of .txt files: bert has a sentence a line and empty lines between documents"),
+    ] = None,
     text_field: Annotated[str | None, Field(description="Field or column with the text")] = None,
     simplify: Annotated[bool | None, Field(description="Traditional to simplified (繁体转简体)")] = None,
     scrub: Annotated[
         list[Literal["url", "email", "id_card", "bank_card", "phone"]] | None,
         Field(description="Personal data to put placeholders for (脱敏)"),
     ] = None,
-    min_characters: Annotated[int | None, Field(ge=1)] = None,
-    min_han_share: Annotated[float | None, Field(ge=0, le=1)] = None,
+    min_characters: Annotated[
+        int | None, Field(ge=1, description="Shorter documents are dropped (最短字数); 5 if empty")
+    ] = None,
+    max_lost_documents: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="A version that lost more of its documents is refused; 0.5 if empty"),
+    ] = None,
+    min_han_share: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="Documents with less Chinese are dropped (汉字占比); 0.3 if empty"),
+    ] = None,
     blocklist: Annotated[str | None, Field(description="File of words (屏蔽词)")] = None,
     near_duplicates: Annotated[
         str | None, Field(description="Likeness from which on a later document is dropped (近似去重), or off")
@@ -67,25 +105,67 @@ def refresh_corpus(
     guard: Annotated[
         list[str] | None, Field(description="Evaluation sets to keep out of the corpus (评测集防泄漏)")
     ] = None,
-    guard_action: Literal["drop", "report"] | None = None,
+    guard_action: Annotated[
+        Literal["drop", "report"] | None,
+        Field(description="For documents that hold text of one; drop if empty"),
+    ] = None,
     dictionary: Annotated[list[str] | None, Field(description="Words of the field (用户词典)")] = None,
-    mask_rate: Annotated[float | None, Field(ge=0.01, le=0.8)] = None,
-    max_ngram: Annotated[int | None, Field(ge=1, le=10)] = None,
-    copies: Annotated[int | None, Field(ge=1, le=100)] = None,
-    seed: int | None = None,
+    mask_rate: Annotated[
+        float | None, Field(ge=0.01, le=0.8, description="Share of tokens masked (遮盖比例); 0.15 if empty")
+    ] = None,
+    max_ngram: Annotated[
+        int | None, Field(ge=1, le=10, description="Words masked together at most; 3 if empty")
+    ] = None,
+    copies: Annotated[
+        int | None, Field(ge=1, le=100, description="Times a document is cut into instances; 1 if empty")
+    ] = None,
+    seed: Annotated[
+        int | None, Field(ge=0, le=2**31, description="Of all that is random; 0 if empty")
+    ] = None,
     discover_words: Annotated[
         int | None, Field(ge=0, description="New words to list after a new version (新词发现)")
     ] = None,
     workers: Annotated[int | None, Field(ge=1, description="Processes; all cores if empty")] = None,
+    then_pretrain_if: Annotated[
+        str | None,
+        Field(
+            description="Such as drift>0.2: go on with pretraining if new documents are that far from older "
+            "ones (漂移后继续预训练); of drift, new_words, unknown, lengths"
+        ),
+    ] = None,
+    then_steps: Annotated[int, Field(ge=1, description="Of that pretraining (步数)")] = 1000,
+    runner: Annotated[
+        Literal["processes", "dask"], Field(description="On this machine, or a Dask cluster (集群)")
+    ] = "processes",
+    dask_address: Annotated[
+        str | None, Field(description="Of its scheduler, such as tcp://10.0.0.1:8786")
+    ] = None,
     dry_run: Annotated[bool, Field(description="Only say what would change")] = False,
-) -> RefreshResult | Changes:
+) -> RefreshOutcome | Changes:
     """Turn raw text into a new version of a corpus, or none if nothing changed."""
-    settings = refresh_settings(**{name: value for name, value in locals().items() if name != "dry_run"})
+    settings = refresh_settings(**{name: value for name, value in locals().items() if name not in _BESIDE})
     planned = planning.plan(settings)  # refuses what cannot work before anything is written
+    check_runner(runner, dask_address, planned)
+    following = next_start(then_pretrain_if, settings)
     if dry_run:
         return planning.preview(planned)
+    with open_pool(runner, settings.workers, dask_address) as pool:
+        result = run_refresh(settings, pool)
+    drift = find_drift(result.corpus, lambda: _drift(settings.workspace, result)) if result.is_new else None
+    pretraining = None
+    if following and drift and following[0].holds(drift):
+        from flows.continued_pretraining import continued_pretraining
+
+        pretraining = continued_pretraining(
+            corpus=result.corpus, workspace=str(settings.workspace), init=following[1], steps=then_steps
+        )
+    return RefreshOutcome(result, drift, pretraining)
+
+
+def run_refresh(settings: RefreshSettings, pool: Executor) -> RefreshResult:
+    """The refresh as tasks, one for a source, a shard and a stage; `pool` does the work of the first two."""
     place, name = Workspace(settings.workspace), settings.corpus
-    with refresh.locked(place, name), refresh.worker_pool(settings.workers) as pool:
+    with refresh.locked(place, name):
         plan = planning.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
             read_source.submit(task[0].name, lambda task=task: pool.submit(refresh.read, *task).result())
@@ -103,24 +183,46 @@ def refresh_corpus(
             for piece in pieces
         ]
         shards = [future.result() for future in building]
+        gates = check_quality(
+            name, lambda: quality.check_quality(plan, division.assignment, shards, division.sop)
+        )
         result = commit(name, lambda: refresh.commit(plan, sources, division, shards, similar))
     publish_refresh(settings.workspace, result)
+    publish_gates(result, gates)
     if settings.discover_words and result.is_new:
         words = find_words(name, lambda: refresh.discover(plan, result))
         publish_words(result, words)
     return result
 
 
-def describe(result: RefreshResult | Changes) -> str:
+def _drift(workspace: Path, result: RefreshResult) -> Drift | None:
+    with open_workspace(workspace) as statistics:
+        drift = measure_drift(statistics, result.corpus)
+    if drift:
+        publish_drift(result, drift)
+    return drift
+
+
+def describe(outcome: RefreshOutcome | Changes) -> str:
     """What a person wants to know of the result."""
-    if isinstance(result, Changes):
-        return planning.describe_changes(result)
+    if isinstance(outcome, Changes):
+        return planning.describe_changes(outcome)
+    result = outcome.result
     what = f"{result.corpus} version {result.version}"
     counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
     order = "on" if result.sop else f"off ({result.sop_reason})"
     if not result.is_new:
         return f"nothing changed: {what} stands ({counts})"
-    return (
-        f"{what}: {counts}\n{result.new_shards} shard(s) written, {result.kept_shards} kept, "
-        f"{result.removed_documents:,} document(s) gone; sentence-order prediction {order}"
-    )
+    lines = [
+        f"{what}: {counts}",
+        f"{result.new_shards} shard(s) written, {result.kept_shards} kept, "
+        f"{result.removed_documents:,} document(s) gone; sentence-order prediction {order}",
+    ]
+    if drift := outcome.drift:
+        lines.append(
+            f"drift of the new documents {drift.drift:.3f} (new words {drift.new_words:.3f}, more [UNK] "
+            f"{drift.unknown:.3f}, lengths {drift.lengths:.3f})"
+        )
+    if outcome.pretraining:
+        lines.append(f"pretraining went on: {outcome.pretraining.checkpoint}")
+    return "\n".join(lines)

@@ -12,18 +12,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.catalog import Version, read_catalog, require_version, version_shards
+from data.catalog import Version, newest_checkpoint, read_catalog, require_version, version_shards
 from data.cleaning import CleaningRules
 from data.contamination import GuardRules
 from data.deduplication import DuplicateRules
+from data.drift import Condition, parse_condition
 from data.files import sha256
 from data.filtering import QualityRules
 from data.planning import describe_changes, plan, preview
+from data.quality import GateRules
 from data.recipe import RefreshSettings, load_recipe
 from data.records import InputError
 from data.sources import find_files
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name
+from flows.runners import Runner, check_runner
 
 if TYPE_CHECKING:
     from albert.finetuning import FineTuneSettings
@@ -42,12 +45,14 @@ _GROUPED = {
     "near_duplicates": "duplicates.near",
     "guard": "guard.files",
     "guard_action": "guard.action",
+    "max_lost_documents": "gates.max_lost_documents",
 }
 _GROUPS = {
     "cleaning": CleaningRules,
     "quality": QualityRules,
     "duplicates": DuplicateRules,
     "guard": GuardRules,
+    "gates": GateRules,
 }
 
 
@@ -70,6 +75,23 @@ def refresh_settings(workspace: str, recipe: str | None = None, **given: object)
         raise InputError("no corpus named: pass --corpus, or a --recipe that names one")
     settings.setdefault("sources", ())
     return RefreshSettings(workspace=Path(workspace), **settings)
+
+
+def next_start(text: str | None, settings: RefreshSettings) -> tuple[Condition, str] | None:
+    """When pretraining is to follow a refresh, and from which checkpoint. Raises InputError without one."""
+    if text is None:
+        return None
+    condition, place = parse_condition(text), Workspace(settings.workspace)
+    found = None
+    if place.catalog.is_file():
+        with read_catalog(place) as db:
+            found = newest_checkpoint(db, settings.corpus)
+    if found is None or not (place.root / found).is_dir():
+        raise InputError(
+            f"then_pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to go on from: "
+            "run continued-pretraining once"
+        )
+    return condition, str(place.root / found)
 
 
 def _likeness(text: str | float) -> float | None:
@@ -142,7 +164,7 @@ def _corpus_shards(place: Workspace, corpus: str) -> tuple[Version, tuple[Path, 
     if missing:
         raise InputError(
             f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, "
-            f"first {missing[0]}: refresh the corpus into a new workspace"
+            f"first {missing[0]}: run python -m flows.doctor --fix, then refresh the corpus"
         )
     return version, tuple(place.root / shard.path for shard in shards)
 
@@ -224,12 +246,25 @@ def tokenizer_sources(corpus: str | None, source: Sequence[str], workspace: str)
     return [path for one in source for path in find_files(one)]
 
 
-def _check_refresh(dry_run: bool = False, **parameters: object) -> None:
-    plan(refresh_settings(**parameters))
+def _check_refresh(
+    dry_run: bool,
+    then_pretrain_if: str | None,
+    then_steps: int,
+    runner: Runner,
+    dask_address: str | None,
+    **parameters: object,
+) -> None:
+    settings = refresh_settings(**parameters)
+    check_runner(runner, dask_address, plan(settings))
+    next_start(then_pretrain_if, settings)
+    if then_steps < 1:
+        raise InputError(f"then_steps={then_steps}: it must be 1 or more")
 
 
-def preview_refresh(dry_run: bool, **parameters: object) -> str:
+def preview_refresh(**parameters: object) -> str:
     """What a refresh would do, for people."""
+    for name in ("dry_run", "then_pretrain_if", "then_steps", "runner", "dask_address"):
+        parameters.pop(name)
     return describe_changes(preview(plan(refresh_settings(**parameters))))
 
 
@@ -285,10 +320,38 @@ def _check_end_to_end(demo: bool, **parameters: object) -> None:
         find_files(source)
 
 
+def _check_experiment(
+    experiment: str,
+    general: Sequence[str],
+    domain: Sequence[str],
+    train: str,
+    dev: str,
+    test: str,
+    task: str | None,
+    architectures: Sequence[str],
+    scale: float,
+    **_: object,
+) -> None:
+    from albert.tasks import load_task, read_task
+    from flows.experiment_arms import ARCHITECTURES, EXPERIMENTS
+
+    if unknown := set(architectures) - set(ARCHITECTURES):
+        raise InputError(f"no architecture {min(unknown)!r}: choose of {', '.join(ARCHITECTURES)}")
+    if scale <= 0:
+        raise InputError(f"scale={scale}: it must be more than 0")
+    if experiment != "lcqmc" and not domain:
+        raise InputError(f"the {experiment} experiment needs text of its field: pass --domain")
+    for source in (*general, *domain):
+        find_files(source)
+    splits = {"train": Path(train), "dev": Path(dev), "test": Path(test)}
+    read_task(load_task(task or EXPERIMENTS[experiment].task), splits)
+
+
 CHECKS: dict[str, Callable[..., None]] = {
     "refresh_corpus": _check_refresh,
     "continued_pretraining": _check_pretraining,
     "fine_tune": _check_fine_tune,
     "train_tokenizer": _check_tokenizer,
     "end_to_end": _check_end_to_end,
+    "lcqmc_experiment": _check_experiment,
 }

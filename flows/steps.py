@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from prefect import Task, task
+from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import TaskRun
 
 T = TypeVar("T")
 
@@ -14,6 +15,17 @@ T = TypeVar("T")
 def _call(label: str, work: Callable[[], T]) -> T:
     # the work is a closure: Prefect neither walks through nor keeps what it closes over
     return work()
+
+
+def _may_pass(task: Task, run: TaskRun, state: State) -> bool:
+    """Whether another try can help: with an input that was refused it cannot."""
+    try:
+        state.result()
+    except ValueError:  # InputError, ConfigError
+        return False
+    except Exception:
+        return True
+    return False
 
 
 def step(name: str, *, retries: int = 0) -> Task:
@@ -24,6 +36,7 @@ def step(name: str, *, retries: int = 0) -> Task:
         task_run_name=f"{name} {{label}}",
         retries=retries,
         retry_delay_seconds=5,
+        retry_condition_fn=_may_pass,
         cache_policy=NO_CACHE,
         persist_result=False,
     )

@@ -126,7 +126,7 @@ def attention_tiles(
     name, width = architecture(device), max(width, 32)
     if exact and name != "interpreter":
         block = 32 if width <= 64 else 16
-        warps = {32: 4, 64: 8, 128: 8, 256: 16}[width]
+        warps = 4 if width == 32 else 8
         return AttentionTiles(block, *(Launch(block, w, 1) for w in (4, warps, 4)), None)
     tile = _TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
     return _ATTENTION[name][width, tile, dropout]

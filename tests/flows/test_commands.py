@@ -16,7 +16,14 @@ from tests.conftest import save_small_model
 
 ROOT = Path(__file__).parent.parent.parent
 TENSORFLOW = ROOT / "tests" / "albert" / "tensorflow"
-COMMANDS = ["refresh_corpus", "continued_pretraining", "fine_tune", "train_tokenizer", "end_to_end"]
+COMMANDS = [
+    "refresh_corpus",
+    "continued_pretraining",
+    "fine_tune",
+    "train_tokenizer",
+    "end_to_end",
+    "lcqmc_experiment",
+]
 
 
 def run(command, *arguments, **environment):

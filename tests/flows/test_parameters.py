@@ -33,3 +33,16 @@ def test_artifact_keys_are_what_prefect_allows():
     assert artifact_key("funnel", "法律").startswith("funnel-") and artifact_key(
         "funnel", "法律"
     ) != artifact_key("funnel", "茶")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_form_of_a_deployment_says_what_each_parameter_is(command):
+    flow = getattr(importlib.import_module(f"flows.{command}"), command)
+    schema = flow.parameters.model_dump()["properties"]
+    for name, shown in schema.items():
+        # pydantic puts what `Annotated` says of an optional parameter beside its alternatives
+        assert shown.get("description"), name
+        kinds = shown.get("anyOf", [shown])
+        for kind in kinds:
+            if kind.get("type") == "integer" and "enum" not in kind:
+                assert "minimum" in kind or "exclusiveMinimum" in kind, name

@@ -1,0 +1,186 @@
+"""doctor: is all in place? Versions, processor, GPU and Triton, each file of the workspace, the server."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from data.records import InputError
+from data.workspace import Workspace, default_workspace
+from flows.cli import EXIT_USER_ERROR, set_up_prefect
+
+PACKAGES = ("torch", "triton", "prefect", "duckdb", "pyarrow", "numpy", "jieba", "rjieba", "tokenizers")
+ROUNDING = 1e-4  # fp32 LayerNorm of values of about 1: some 1e-6 on hardware
+LITTLE_SPACE = 2 * 2**30  # bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: Literal["ok", "note", "bad"]
+    what: str
+    fix: Callable[[], str] | None = None  # does what `--fix` promises, and says what it did
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.doctor", description="Check the installation, the workspace and the server."
+    )
+    parser.add_argument(
+        "--fix", action="store_true", help="mend what can be mended: nothing in use is removed"
+    )
+    parser.add_argument("--workspace", default=str(default_workspace()), help="[%(default)s]")
+    return parser
+
+
+def check_versions() -> Iterator[Finding]:
+    yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
+    found, absent = [], []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            absent.append(name)
+    yield Finding("ok", ", ".join(found))
+    for name in absent:
+        # triton has wheels for Linux alone; without it the torch references run
+        yield Finding("note" if name == "triton" else "bad", f"{name} is not installed")
+
+
+def check_devices() -> Iterator[Finding]:
+    from albert.devices import cpu_capability, describe_devices, triton_error
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    yield Finding(
+        "ok",
+        f"CPU {platform.machine()}, {os.cpu_count()} cores, torch uses {cpu_capability()}; {memory:.0f} GiB",
+    )
+    gpus = describe_devices()
+    if not gpus:
+        yield Finding("note", "no GPU: training runs on the CPU, with the torch references of the kernels")
+        return
+    for gpu in gpus:
+        yield Finding("ok", f"GPU {gpu}")
+    try:
+        error = triton_error("cuda")
+    except Exception as reason:  # whatever Triton, its compiler or the driver raises
+        yield Finding(
+            "bad",
+            f"Triton cannot run its kernels: {type(reason).__name__}: {' '.join(str(reason).split())[:200]}; "
+            "JIXU_KERNELS=torch goes without them",
+        )
+        return
+    level = "ok" if error < ROUNDING else "bad"
+    yield Finding(level, f"a Triton kernel differs from its torch reference by {error:.1e}")
+
+
+def check_workspace(workspace: Workspace) -> Iterator[Finding]:
+    if not workspace.root.exists():
+        yield Finding("note", f"no workspace {workspace.root} yet: the first command makes it")
+        return
+    if not os.access(workspace.root, os.W_OK):
+        yield Finding("bad", f"workspace {workspace.root} cannot be written to: choose another --workspace")
+    free = shutil.disk_usage(workspace.root).free
+    level = "ok" if free > LITTLE_SPACE else "bad"
+    yield Finding(level, f"workspace {workspace.root.resolve()}, {free / 2**30:.1f} GiB free on its disk")
+    if not workspace.catalog.is_file():
+        yield Finding("note", "no catalog in it yet: python -m flows.refresh_corpus makes one")
+        return
+    yield from _check_files(workspace)
+
+
+def _check_files(workspace: Workspace) -> Iterator[Finding]:
+    from data.health import examine, mark_for_rebuilding, remove_orphans
+
+    try:
+        health = examine(workspace)
+    except InputError as error:
+        yield Finding("bad", str(error))
+        return
+    yield Finding("ok", f"{health.files} file(s) of its versions looked at")
+    for corpus in sorted({file.corpus for file in health.damaged}):
+        damaged = [file for file in health.damaged if file.corpus == corpus]
+        first = damaged[0]
+        yield Finding(
+            "bad",
+            f"{len(damaged)} file(s) of corpus {corpus} are not as committed, first: {first.path} "
+            f"({'gone' if first.is_gone else 'changed'})",
+            lambda corpus=corpus: _rebuild(workspace, corpus, mark_for_rebuilding),
+        )
+    if health.orphans:
+        yield Finding(
+            "note",
+            f"{len(health.orphans)} file(s) that no version uses, {health.orphan_bytes:,} bytes, first: "
+            f"{health.orphans[0]}",
+            lambda: f"removed {remove_orphans(workspace)} file(s)",
+        )
+
+
+def _rebuild(workspace: Workspace, corpus: str, mark: Callable[[Workspace, Sequence[str]], None]) -> str:
+    mark(workspace, [corpus])
+    return f"refresh {corpus} now, with its sources: it is built anew as the next version"
+
+
+def check_server(workspace: Path) -> Iterator[Finding]:
+    url = os.environ.get("PREFECT_API_URL")
+    if not url:
+        yield Finding(
+            "note", "no PREFECT_API_URL: each command starts a server of its own (make serve has one)"
+        )
+        return
+    set_up_prefect(workspace)
+    from prefect.client.orchestration import get_client
+
+    try:
+        with get_client(sync_client=True) as client:
+            client.read_flow_runs(limit=1)
+            version = client.api_version()
+    except Exception as error:  # refused, not found, not a server of Prefect, or it wants a password
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        why = (
+            "it wants a password: set PREFECT_API_AUTH_STRING=user:password"
+            if status == 401
+            else f"{' '.join(str(error).split())[:200]}; start it with make serve, or unset PREFECT_API_URL"
+        )
+        yield Finding("bad", f"server {url}: {why}")
+        return
+    yield Finding("ok", f"server {url} answers, Prefect {version}")
+
+
+def examine_all(workspace: Workspace) -> Iterator[Finding]:
+    """Everything, in the order it is printed."""
+    yield from check_versions()
+    yield from check_devices()
+    yield from check_workspace(workspace)
+    yield from check_server(workspace.root)
+
+
+def main() -> int:
+    """Print every finding; returns 1 if something is bad and was not mended."""
+    given = make_parser().parse_args()
+    left = 0
+    try:
+        for finding in examine_all(Workspace(Path(given.workspace))):
+            print(f"{finding.level:4}  {finding.what}", flush=True)
+            if finding.fix and given.fix:
+                print(f"      {finding.fix()}", flush=True)
+            elif finding.fix:
+                print("      --fix mends it", flush=True)
+            left += finding.level == "bad" and not (finding.fix and given.fix)
+    except InputError as error:
+        print(f"doctor: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

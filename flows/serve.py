@@ -1,0 +1,234 @@
+"""serve: Prefect's server, the deployments of prefect.yaml and a worker on this machine, with one command.
+
+All of them stop with it: runs are cancelled first, so that a training writes a checkpoint. Server and UI
+listen on 127.0.0.1 alone. PREFECT_API_AUTH_STRING=user:password asks for basic authentication.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from filelock import FileLock, Timeout
+
+from data.records import InputError
+from data.workspace import Workspace, default_workspace
+from flows.cli import EXIT_USER_ERROR
+
+ROOT = Path(__file__).parent.parent
+POOL, PORT = "local", 4200
+START_SECONDS, STOP_SECONDS = 120, 60
+
+
+def make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m flows.serve",
+        description="Prefect's server, the deployments and a worker; Ctrl-C stops.",
+    )
+    parser.add_argument("--port", type=int, default=PORT, help="of 127.0.0.1 [%(default)s]")
+    parser.add_argument(
+        "--one-process",
+        action="store_true",
+        help="runs are begun by this process (flow.serve) in place of a work pool's worker",
+    )
+    parser.add_argument("--limit", type=int, default=4, help="runs at the same time at most [%(default)s]")
+    parser.add_argument(
+        "--workspace", default=str(default_workspace()), help="of runs that name none [%(default)s]"
+    )
+    return parser
+
+
+def environment(workspace: Path, port: int) -> dict[str, str]:
+    """Variables of the server, the worker and the runs; what the user has set goes before the most of it."""
+    chosen = {
+        "PREFECT_HOME": str(workspace.resolve() / ".prefect"),
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+        "PREFECT_CLI_PROMPT": "false",
+        "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
+        "PREFECT_RUNNER_POLL_FREQUENCY": "2",
+        # by default they are lost with the server's process: runs that hold one are then ended
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+    }
+    result = {**chosen, **os.environ}
+    result["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+    result["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
+    result["JIXU_WORKSPACE"] = str(workspace.resolve())
+    if auth := os.environ.get("PREFECT_API_AUTH_STRING"):
+        result["PREFECT_SERVER_API_AUTH_STRING"] = auth
+    return result
+
+
+def check_port(port: int) -> None:
+    """Raise InputError if something listens there already."""
+    if not 1 <= port <= 65535:
+        raise InputError(f"port={port}: it must be from 1 to 65535")
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(
+                f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): stop what listens there, "
+                "or pass --port with another"
+            ) from None
+
+
+@contextmanager
+def only_server(workspace: Workspace) -> Iterator[None]:
+    """Raise InputError if the workspace is served already: two servers would share one database."""
+    lock = workspace.lock("serve")
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(lock, timeout=0):
+            yield
+    except Timeout:
+        raise InputError(
+            f"{workspace.root} is being served already: use that server, or another --workspace"
+        ) from None
+    except OSError as error:
+        raise InputError(
+            f"{workspace.root} cannot be written to ({error.strerror}): choose another --workspace"
+        ) from None
+
+
+def start_server(port: int, log: Path) -> subprocess.Popen[bytes]:
+    """Start the server and wait until it answers. Raises InputError with its last words if it does not."""
+    # `python -m prefect`, not the script: found wherever this Python is
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+    until = time.monotonic() + START_SECONDS
+    while server.poll() is None and time.monotonic() < until:
+        if answers(f"http://127.0.0.1:{port}/api/health"):
+            return server
+        time.sleep(0.2)
+    stop(server, signal.SIGKILL)
+    words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    raise InputError(f"the server did not start: {words[-1] if words else 'it said nothing'} (see {log})")
+
+
+def answers(url: str) -> bool:
+    """Whether a server answers there, be it with a refusal."""
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+def start_worker(limit: int, log: Path) -> subprocess.Popen[bytes]:
+    """Make the work pool and the deployments of prefect.yaml, and start a worker on them."""
+    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
+    with log.open("wb") as output:
+        for command in (
+            ["work-pool", "create", POOL, "--type", "process", "--overwrite"],
+            ["deploy", "--all"],
+        ):
+            if subprocess.run([*prefect, *command], cwd=ROOT, stdout=output, stderr=output).returncode:
+                output.flush()
+                words = " ".join(log.read_text(encoding="utf-8", errors="replace").split())
+                raise InputError(f"prefect {' '.join(command)} failed: {words[-300:]}")
+    worker = ["worker", "start", "--pool", POOL, "--type", "process", "--limit", str(limit)]
+    return subprocess.Popen([*prefect, *worker], cwd=ROOT, start_new_session=True)
+
+
+def start_runner(limit: int) -> subprocess.Popen[bytes]:
+    """Start the process that serves every deployment of prefect.yaml by itself."""
+    command = [sys.executable, "-m", "flows.deployments", "--limit", str(limit)]
+    return subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+
+
+def stop(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> None:
+    """Send a signal to a process and wait for its end; it is killed when that takes too long."""
+    if process.poll() is not None:
+        return
+    process.send_signal(number)
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serve until Ctrl-C, SIGTERM, or the end of a part. Returns the exit code."""
+    given = make_parser().parse_args(arguments)
+    if given.limit < 1:
+        raise InputError(f"limit={given.limit}: it must be 1 or more")
+    check_port(given.port)
+    workspace = Workspace(Path(given.workspace))
+    with only_server(workspace):
+        os.environ.update(environment(workspace.root, given.port))
+        home = Path(os.environ["PREFECT_HOME"])
+        home.mkdir(parents=True, exist_ok=True)
+        parts = {"server": start_server(given.port, home / "server.log")}
+        try:
+            from flows.flow_runs import cancel_running, mark_crashed
+
+            for name in mark_crashed():
+                print(f"{name}: its process is gone, marked as crashed; run it again to go on", flush=True)
+            log = home / "deploy.log"
+            parts["worker"] = (
+                start_runner(given.limit) if given.one_process else start_worker(given.limit, log)
+            )
+            print(
+                f"jixu is served at http://127.0.0.1:{given.port} (Ctrl-C stops it); in other shells:\n"
+                f"  export PREFECT_API_URL={os.environ['PREFECT_API_URL']}",
+                flush=True,
+            )
+            ended = wait_for_any(parts)
+            print(f"the {ended} ended by itself: stopping" if ended else "stopping", flush=True)
+            cancel_running(STOP_SECONDS)
+        finally:
+            for part in reversed(parts.values()):
+                stop(part)
+    return 1 if ended else 0
+
+
+def wait_for_any(parts: dict[str, subprocess.Popen[bytes]]) -> str | None:
+    """The name of the first part that ends; None when this process is asked to stop before."""
+    while True:
+        try:
+            time.sleep(0.5)
+        except KeyboardInterrupt:
+            return None
+        for name, part in parts.items():
+            if part.poll() is not None:
+                return name
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main() -> int:
+    # Ctrl-C too: a shell's background job is started with it ignored
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _interrupt)
+    try:
+        return serve(sys.argv[1:])
+    except InputError as error:
+        print(f"serve: {error}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,51 @@
+"""Trainings on one device take turns, whatever becomes of the process that has it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from data.workspace import Workspace
+from flows.devices import slot_file
+
+ROOT = Path(__file__).parent.parent.parent
+HOLD = (
+    "import sys, time; from pathlib import Path; from data.workspace import Workspace\n"
+    "from flows.devices import device_slot\n"
+    "with device_slot(Workspace(Path(sys.argv[1]))):\n"
+    "    print('has it', flush=True); time.sleep(float(sys.argv[2]))"
+)
+
+
+def hold(workspace, seconds):
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(workspace), str(seconds)],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_second_training_waits_until_the_first_is_killed(tmp_path):
+    first = hold(tmp_path, 600)
+    assert first.stdout.readline() == "has it\n"
+    second = hold(tmp_path, 0)
+    assert "another training uses cpu: waiting" in second.stderr.readline()
+    time.sleep(0.7)  # it has looked again by then
+    assert second.poll() is None
+    first.send_signal(signal.SIGKILL)
+    assert second.stdout.readline() == "has it\n" and second.wait(30) == 0
+    first.wait()
+
+
+def test_a_gpu_is_one_device_for_every_workspace(tmp_path):
+    one, other = Workspace(tmp_path / "a"), Workspace(tmp_path / "b")
+    assert slot_file(one, "cuda-0") == slot_file(other, "cuda-0") != slot_file(one, "cuda-1")
+    assert slot_file(one, "cpu") != slot_file(other, "cpu")

@@ -1,0 +1,76 @@
+"""What doctor says of an installation, a workspace and a server."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from albert.devices import device_names, triton_error
+from data.catalog import write_catalog
+from data.refresh import RefreshSettings, refresh
+from data.workspace import Workspace
+from flows.doctor import ROUNDING
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def doctor(workspace, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "flows.doctor", "--workspace", str(workspace), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | environment,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, vocabulary_file):
+    """One short document; the tests damage it more and more."""
+    tmp_path = tmp_path_factory.mktemp("doctor")
+    source = tmp_path / "tea.txt"
+    source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
+    refresh(
+        RefreshSettings(
+            corpus="茶",
+            sources=(str(source),),
+            workspace=tmp_path / "w",
+            tokenizer=str(vocabulary_file),
+            workers=1,
+        )
+    )
+    return tmp_path / "w"
+
+
+def test_a_healthy_workspace_ends_well(workspace):
+    done = doctor(workspace)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "prefect 3." in done.stdout and "4 file(s) of its versions looked at" in done.stdout
+    assert not any(line.startswith("bad") for line in done.stdout.splitlines())
+
+
+def test_a_deleted_shard_and_a_dead_server_are_told_and_the_shard_mended(workspace):
+    (shard,) = workspace.glob("shards/茶/*.parquet")
+    shard.unlink()
+    dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    done = doctor(workspace, **dead)
+    assert done.returncode == 1 and f"{shard.name} (gone)" in done.stdout
+    assert "start it with make serve" in done.stdout, done.stdout
+    done = doctor(workspace, "--fix")
+    assert done.returncode == 0 and "refresh 茶 now" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_catalog_of_a_newer_jixu_is_told(workspace):
+    with write_catalog(Workspace(workspace)) as db:
+        db.execute("update meta set catalog_version = 99")
+    done = doctor(workspace)
+    assert done.returncode == 1 and "written by a newer jixu (catalog 99" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_the_triton_check_tells_rounding_from_a_wrong_kernel():
+    # in Triton's interpreter where there is no GPU
+    assert triton_error("cpu" if device_names() == ("cpu",) else "cuda") < ROUNDING

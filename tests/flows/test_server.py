@@ -1,0 +1,245 @@
+"""The jobs as deployments: `flows.serve` as it is started by `make serve`, runs by Prefect's own command."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import pytest
+from filelock import FileLock
+
+from tests.conftest import save_small_model
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parent.parent.parent
+DEADLINE = 120  # seconds for anything that is waited for
+
+
+class Server:
+    """A server with its worker in a workspace, and what a user does with it."""
+
+    def __init__(self, workspace, port, **environment):
+        self.workspace, self.api = workspace, f"http://127.0.0.1:{port}/api"
+        self.environment = {
+            k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "PREFECT_API_URL")
+        }
+        self.environment |= {"OMP_NUM_THREADS": "1", **environment}
+        command = [sys.executable, "-m", "flows.serve", "--port", str(port), "--workspace", str(workspace)]
+        self.output = (workspace.parent / f"serve-{port}.log").open("w+b")
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=self.environment, stdout=self.output, stderr=self.output
+        )
+
+    def said(self):
+        return Path(self.output.name).read_text(encoding="utf-8")
+
+    def prefect(self, *arguments):
+        home = {"PREFECT_API_URL": self.api, "PREFECT_HOME": str(self.workspace / "client")}
+        return subprocess.run(
+            [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
+            capture_output=True,
+            text=True,
+            env=self.environment | home,
+            timeout=DEADLINE,
+        )
+
+    def run(self, deployment, *options, **parameters):
+        given = [part for name, value in parameters.items() for part in ("-p", f"{name}={json.dumps(value)}")]
+        return self.prefect("deployment", "run", deployment, *given, *options)
+
+    def begin(self, deployment, **parameters):
+        done = self.run(deployment, **parameters)
+        assert done.returncode == 0, done.stderr
+        return re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
+
+    def ask(self, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.api + path, data, {"content-type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def state(self, run):
+        state = self.ask(f"/flow_runs/{run}")["state"]
+        return state["name"], state["message"] or ""
+
+    def artifacts(self, run):
+        query = {"artifacts": {"flow_run_id": {"any_": [run]}}}
+        return {artifact["key"] for artifact in self.ask("/artifacts/filter", query)}
+
+    def wait_for_state(self, run, *names):
+        wait_until(lambda: self.state(run)[0] in names, lambda: (self.state(run), self.said()[-3000:]))
+        return self.state(run)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(DEADLINE)
+
+
+def wait_until(is_so, told=lambda: ""):
+    until = time.monotonic() + DEADLINE
+    while not is_so():
+        assert time.monotonic() < until, told()
+        time.sleep(0.2)
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    workspace = tmp_path_factory.mktemp("server") / "w"
+    # as soon as may be: a run waits for the worker's next look, and for a slot
+    quick = {"PREFECT_WORKER_QUERY_SECONDS": "0.5"}
+    quick["PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS"] = "1"
+    server = Server(workspace, free_port(), **quick)
+    try:
+        wait_until(
+            lambda: "jixu is served at" in server.said() or server.process.poll() is not None, server.said
+        )
+        assert server.process.poll() is None, server.said()
+        yield server
+    finally:
+        server.stop()
+        server.output.close()
+
+
+@pytest.fixture(scope="module")
+def tea(server, samples, vocabulary_file):
+    """The corpus tea, refreshed by two runs begun at once."""
+    given = {
+        "corpus": "tea",
+        "source": [str(samples / "tea.jsonl")],
+        "tokenizer": str(vocabulary_file),
+        "max_seq_length": 64,
+        "workers": 1,
+    }
+    return [server.begin("refresh-corpus/default", **given) for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("model") / "small"
+    return str(save_small_model(folder, tokenizer, max_position_embeddings=64))
+
+
+def catalog(server, query):
+    with duckdb.connect(str(server.workspace / "catalog.duckdb"), read_only=True) as db:
+        return db.sql(query).fetchall()
+
+
+def test_a_second_refresh_waits_for_the_first(server, tea):
+    first, second = tea
+    waited = set()
+
+    def ended():
+        waited.update(name for run in tea for name in [server.state(run)[0]])
+        return all(server.state(run)[0] in ("Completed", "Failed", "Crashed") for run in tea)
+
+    wait_until(ended, lambda: server.said()[-3000:])
+    assert [server.state(run)[0] for run in tea] == ["Completed", "Completed"], server.said()[-3000:]
+    assert "AwaitingConcurrencySlot" in waited
+    begun, done = (server.ask(f"/flow_runs/{run}") for run in tea)
+    if done["start_time"] < begun["start_time"]:
+        begun, done = done, begun
+    assert begun["end_time"] <= done["start_time"]
+    # the second found nothing new
+    assert catalog(server, "select corpus, version, status from versions") == [("tea", 1, "ready")]
+    assert "funnel-tea" in server.artifacts(first) and "funnel-tea" in server.artifacts(second)
+
+
+def test_a_training_by_the_command_line_waits_for_its_device_and_completes(server, tea, checkpoint):
+    for run in tea:
+        server.wait_for_state(run, "Completed")
+    given = {"corpus": "tea", "init": checkpoint, "steps": 8, "batch_tokens": 512, "run": "whole"}
+    options = ("--watch", "--watch-interval", "1")
+    with ThreadPoolExecutor(1) as pool, FileLock(server.workspace / "locks" / "device-cpu.lock"):
+        watching = pool.submit(server.run, "continued-pretraining/default", *options, **given)
+        waits = {"logs": {"level": {"ge_": 20}}}
+        wait_until(
+            lambda: any(
+                "waiting for it to end" in log["message"] for log in server.ask("/logs/filter", waits)
+            ),
+            lambda: server.said()[-3000:],
+        )
+        assert not (server.workspace / "models" / "whole").exists()
+    done = watching.result()
+    assert done.returncode == 0 and "finished successfully" in done.stdout, done.stdout + done.stderr
+    run = re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
+    assert server.state(run)[0] == "Completed"
+    assert {"verdict-whole", "report-whole", "training-whole"} <= server.artifacts(run)
+    assert catalog(server, "select run, status, steps from pretraining_runs") == [("whole", "completed", 8)]
+    assert catalog(server, "select count(*) > 0 from checkpoints") == [(True,)]
+    assert (server.workspace / "reports" / "whole" / "index.html").is_file()
+
+
+def test_wrong_parameters_are_refused_before_a_run_is_made(server):
+    for wrong, message in [
+        ({"corpus": "tea", "steps": "many"}, "many"),
+        ({"corpus": "tea", "masking": "sometimes"}, "sometimes"),
+        ({"corpus": "tea", "stepz": 3}, "stepz"),
+    ]:
+        done = server.run("continued-pretraining/default", **wrong)
+        assert done.returncode, wrong
+        assert message in done.stdout + done.stderr, done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_killed_run_is_marked_resumed_and_cancelled_with_a_checkpoint(server, tea, checkpoint):
+    given = {"corpus": "tea", "init": checkpoint, "steps": 8000, "batch_tokens": 512, "run": "long"}
+    for run in tea:
+        server.wait_for_state(run, "Completed")
+    folder = server.workspace / "models" / "long"
+    killed = server.begin("continued-pretraining/default", **given)
+    wait_until(lambda: list(folder.glob("checkpoint-1000")), lambda: server.said()[-3000:])
+    os.kill(int(server.ask(f"/flow_runs/{killed}")["infrastructure_pid"]), signal.SIGKILL)
+    name, message = server.wait_for_state(killed, "Crashed", "Failed", "Completed")
+    assert name == "Crashed" and "SIGKILL" in message
+
+    again = server.begin("continued-pretraining/default", **given)
+    metrics = folder / "metrics.jsonl"
+    size = metrics.stat().st_size
+    wait_until(lambda: metrics.stat().st_size > size + 500, lambda: server.said()[-3000:])
+    assert server.prefect("flow-run", "cancel", again).returncode == 0
+    assert server.wait_for_state(again, "Cancelled", "Failed", "Crashed", "Completed")[0] == "Cancelled"
+    steps = [json.loads(line)["step"] for line in metrics.read_text(encoding="utf-8").splitlines()]
+    # it went on from the killed run's checkpoint, and stopped with one of its own
+    assert steps == sorted(steps) and 1000 <= steps[-1] < 8000
+    ((status, at),) = catalog(server, "select status, steps from pretraining_runs where run = 'long'")
+    assert status == "interrupted" and at > 1000 and (folder / f"checkpoint-{at}").is_dir()
+
+
+def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):
+    port = server.api.split(":")[2].removesuffix("/api")
+    for workspace, other, message in [
+        (tmp_path / "w", port, f"port {port} of 127.0.0.1 cannot be used"),
+        (server.workspace, str(free_port()), "is being served already"),
+    ]:
+        command = [sys.executable, "-m", "flows.serve", "--port", other, "--workspace", str(workspace)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=DEADLINE)
+        assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, (
+            done.stderr
+        )
+
+
+def test_a_stop_cancels_what_runs_and_ends_every_process(server, checkpoint, tea):
+    """Last of the module: it takes the server away."""
+    given = {"corpus": "tea", "init": checkpoint, "steps": 100_000, "batch_tokens": 512, "run": "stopped"}
+    server.begin("continued-pretraining/default", **given)
+    metrics = server.workspace / "models" / "stopped" / "metrics.jsonl"
+    wait_until(lambda: metrics.is_file() and metrics.stat().st_size > 1000, lambda: server.said()[-3000:])
+    assert server.stop() == 0, server.said()
+    assert catalog(server, "select status from pretraining_runs where run = 'stopped'") == [("interrupted",)]
+    with pytest.raises(OSError):
+        server.ask("/health")
