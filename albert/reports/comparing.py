@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,15 +13,25 @@ from rich.text import Text
 
 from albert.reports.drawing import Plot
 from albert.reports.evaluation_facts import label_of, metric_name, reported
+from albert.reports.evaluation_plots import score_interval
 from albert.reports.page import PAGE_FILE, render_page
 from albert.reports.plots import Interval, Line, curves, intervals
 from albert.reports.schema import read_metrics
-from albert.reports.sections import MISSING, Section, Table, change, counted, decimal, number, percent, spread
+from albert.reports.sections import (
+    MISSING,
+    Facts,
+    Section,
+    Table,
+    change,
+    counted,
+    decimal,
+    number,
+    percent,
+    spread,
+)
 from albert.reports.training import first_and_last, held_out_corpora, key_of
 from data.files import write_text
 from data.records import InputError
-
-Facts = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,7 @@ def _scores(metrics: Facts) -> dict[str, str]:
         for model in facts["models"]:
             for metric, score in reported(model).items():
                 name = f"{facts['task']} {facts['split']} {metric_name(metric)}: {label_of(model)}"
-                figures[name] = spread(score["mean"], score["deviation"])
+                figures[name] = spread(score)
         for one in facts["differences"]:
             name = f"{facts['task']} {facts['split']}: {one['model']} against {one['baseline']}"
             ends = "" if one["low"] is None else f" ({change(one['low'])} to {change(one['high'])})"
@@ -181,14 +191,8 @@ def _score_rows(runs: Sequence[Run], evaluation: tuple[str, str, str]) -> list[I
             if (facts["task"], facts["split"], facts["metric"]) != evaluation:
                 continue
             for model in facts["models"]:
-                score = reported(model)[facts["metric"]]
-                mean, deviation = 100 * score["mean"], 100 * score["deviation"]
-                values = [100 * value for value in score["values"]]
-                rows.append(
-                    Interval(
-                        f"{run.name}: {label_of(model)}", values, mean, mean - deviation, mean + deviation
-                    )
-                )
+                label = f"{run.name}: {label_of(model)}"
+                rows.append(score_interval(label, reported(model)[facts["metric"]]))
     return rows
 
 

@@ -32,6 +32,7 @@ _VARIABLES = {
 }
 _STYLE = {
     "svg.fonttype": "none",  # text stays text: the reader's fonts have Chinese
+    "text.parse_math": False,  # a dollar sign in a name is one
     "font.size": 11.5,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": SOFT,

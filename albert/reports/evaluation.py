@@ -33,13 +33,8 @@ _SURE = ("95% interval", "P(better)", "p value")
 
 def evaluation_section(facts: Facts, name: str, title: str) -> Section:
     """The section; `name` makes the ids of its plots unique."""
-    tables = (
-        scores_table(facts),
-        steps_table(facts),
-        intrinsic_table(facts),
-        cost_table(facts),
-        contamination_table(facts),
-    )
+    tables = (scores_table(facts), steps_table(facts))
+    below = (intrinsic_table(facts), cost_table(facts), contamination_table(facts))
     details = (
         *class_details(facts),
         *confusion_details(facts),
@@ -53,6 +48,7 @@ def evaluation_section(facts: Facts, name: str, title: str) -> Section:
         notes=(protocol(facts),),
         tables=tuple(table for table in tables if table.rows),
         plots=tuple(evaluation_plots(facts, name)),
+        tables_below=tuple(table for table in below if table.rows),
         details=details,
     )
 
@@ -61,9 +57,13 @@ def protocol(facts: Facts) -> str:
     """How it was measured."""
     examples = ", ".join(f"{name} {number(n)}" for name, n in facts["examples"].items())
     seeds = counted(len(facts["seeds"]), "seed")
-    sentences = [
+    trained = any(seed["best_epoch"] for model in facts["models"] for seed in model["seeds"])
+    how = [
         f"{seeds}, the same for every model, as are the order of the examples and the number of steps",
         "the best epoch is chosen on dev" + (", test is scored once" if facts["split"] == "test" else ""),
+    ]
+    sentences = [
+        *(how if trained else ["scored as the checkpoints are, without training"]),
         f"an answer that knows nothing scores {points(facts['chance'])}",
         f"examples: {examples}",
     ]
@@ -85,7 +85,7 @@ def scores_table(facts: Facts) -> Table:
     for model in facts["models"]:
         scores = [*([model["dev"][facts["metric"]]] if on_test else [])]
         scores += [reported(model)[metric] for metric in facts["metrics"]]
-        row = [label_of(model), *(spread(score["mean"], score["deviation"]) for score in scores)]
+        row = [label_of(model), *(spread(score) for score in scores)]
         if calibrated:
             row.append(points(model["calibration"]["ece"]) if model["calibration"] else MISSING)
         rows.append((*row, *(_difference_cells(difference_of(facts, model["name"])) if compared else ())))
@@ -108,9 +108,16 @@ def _difference_cells(difference: Facts | None) -> tuple[str, ...]:
     return (
         Strong(mean) if difference["is_clear"] else mean,
         interval_text(difference),
-        decimal(difference["probability"], 2),
-        decimal(difference["p_value"]),
+        _within(difference["probability"], 0.01, 0.99, 2),
+        _within(difference["p_value"], 0.001, 1.0, 3),
     )
+
+
+def _within(value: float | None, least: float, most: float, places: int) -> str:
+    """A probability; beyond what can be told from seeds and resamples, only that it is."""
+    if value is not None and value < least:
+        return f"< {least}"
+    return f"> {most}" if value is not None and value > most else decimal(value, places)
 
 
 def interval_text(difference: Facts) -> str:
@@ -125,7 +132,7 @@ def steps_table(facts: Facts) -> Table:
     rows = tuple((one["model"], one["baseline"], *_difference_cells(one)) for one in facts["steps"])
     head = ("One change at a time", "against", f"change of {metric_name(facts['metric'])}", *_SURE)
     return Table(
-        "In points, as above; each model has one thing other than the one before it.", head, rows, (0, 1)
+        "In points, as above. Each model differs from the one before it in one thing.", head, rows, (0, 1)
     )
 
 
@@ -135,7 +142,7 @@ def intrinsic_table(facts: Facts) -> Table:
     for model in facts["models"]:
         found = model["intrinsic"] or {}
         cells = [points(found.get(key)) for key in ("domain_mlm_accuracy", "general_mlm_accuracy")]
-        cells.append(change(model["drift"]))
+        cells.append(MISSING if model is facts["models"][0] else change(model["drift"]))
         cells += [points(found.get(key)) for key in ("sop_accuracy", "cloze_accuracy")]
         rows.append((label_of(model), *cells))
     return _without_empty(
@@ -171,7 +178,7 @@ def cost_table(facts: Facts) -> Table:
         f"GFLOPs of a forward pass over {first['sequence_length']} tokens; milliseconds of one, median / "
         f"95th percentile, on {first['device']}. Sharing parameters saves memory, not time."
     )
-    head = ("Cost", "parameters", "GFLOPs", "weights' file", *(f"ms, batch {batch}" for batch in batches))
+    head = ("Cost", "parameters", "GFLOPs", "weights", *(f"ms, batch {batch}" for batch in batches))
     return Table(caption, head, tuple(rows))
 
 

@@ -72,7 +72,7 @@ def slice_details(facts: Facts) -> list[Section]:
     rows = []
     for n, part in enumerate(models[0]["slices"]):
         scores = [model["slices"][n]["score"] for model in models]
-        cells = [spread(score["mean"], score["deviation"]) for score in scores]
+        cells = [spread(score) for score in scores]
         end = "and more" if part["high"] is None else f"to {part['high']}"
         what = f"{part['by']} {part['low']}" + ("" if part["high"] == part["low"] else f" {end}")
         rows.append((what, number(part["examples"]), *cells))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-Facts = Mapping[str, object]
+from albert.reports.sections import Facts
 
 
 def reported(model: Facts) -> Facts:

@@ -62,13 +62,17 @@ def confusion_plots(facts: Facts, name: str) -> list[Plot]:
     ]
 
 
+def score_interval(label: str, score: Facts) -> Interval:
+    """A score of seeds in points, a standard deviation each way; of a single seed none is known."""
+    mean, deviation = 100 * score["mean"], 100 * score["deviation"]
+    ends = (mean - deviation, mean + deviation) if len(score["values"]) > 1 else (None, None)
+    return Interval(label, [100 * value for value in score["values"]], mean, *ends)
+
+
 def _score_plot(facts: Facts, name: str) -> Plot:
     metric, rows = facts["metric"], []
     for model in facts["models"]:
-        score = reported(model)[metric]
-        mean, deviation = 100 * score["mean"], 100 * score["deviation"]
-        values = [100 * value for value in score["values"]]
-        rows.append(Interval(label_of(model), values, mean, mean - deviation, mean + deviation))
+        rows.append(score_interval(label_of(model), reported(model)[metric]))
     title = f"{facts['split']} {metric_name(metric)}"
     unit = "points: each seed, mean ± standard deviation"
     return intervals(f"{name}-scores", title[0].upper() + title[1:], unit, rows)

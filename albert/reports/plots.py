@@ -25,14 +25,9 @@ _TICKS = 9  # labels under columns at most
 class Line:
     legend: str
     points: Sequence[tuple[float, float]]  # (x, y)
-    role: Literal["main", "baseline", "behind"] = (
-        "main"  # grey, what is compared with; thin, what is not at issue
-    )
+    # a baseline is drawn grey, what is not at issue thin and behind
+    role: Literal["main", "baseline", "behind"] = "main"
     marked: bool = True  # whether its points are dots
-
-    @property
-    def x(self) -> list[float]:
-        return [x for x, _ in self.points]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +70,7 @@ def curves(
         axes.set_xlabel(x_label, loc="right")
         if log_x:
             axes.set_xscale("log")
-            axes.set_xticks(sorted({x for line in lines for x in line.x}))
+            axes.set_xticks(sorted({x for line in lines for x, _ in line.points}))
             axes.xaxis.set_minor_formatter(NullFormatter())
         else:
             axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -86,7 +81,9 @@ def curves(
             legend_above(axes)
 
     ends = ", ".join(
-        f"{line.legend} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}" for line in lines
+        f"{line.legend} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}"
+        for line in lines
+        if line.legend
     )
     marked = f"; {len(events)} event{'s' if len(events) > 1 else ''} marked" if events else ""
     return draw(name, title, unit, f"{ends}{marked}", paint)

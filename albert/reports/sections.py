@@ -4,11 +4,12 @@ are written.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from albert.reports.drawing import Plot
 
+Facts = Mapping[str, object]  # a record as JSON has it
 MISSING = "–"
 
 
@@ -60,6 +61,7 @@ class Section:
     code: tuple[str, ...] = ()
     tables: tuple[Table, ...] = ()
     plots: tuple[Plot, ...] = ()
+    tables_below: tuple[Table, ...] = ()  # under the plots
     passages: tuple[Passage, ...] = ()
     details: tuple[Section, ...] = ()
 
@@ -98,8 +100,14 @@ def change(value: float | None) -> str:
     return MISSING if value is None else minus(f"{100 * value:+.1f}")
 
 
-def spread(mean: float, deviation: float) -> str:
-    return f"{points(mean)} ± {points(deviation)}"
+def spread(score: Facts) -> str:
+    """Mean and deviation of a score in points; of a single value, which has no deviation, the value.
+
+    >>> spread({"mean": 0.86, "deviation": 0.004, "values": (0.856, 0.864)})
+    '86.0 ± 0.4'
+    """
+    mean = points(score["mean"])
+    return f"{mean} ± {points(score['deviation'])}" if len(score["values"]) > 1 else mean
 
 
 def size(count: float | None) -> str:

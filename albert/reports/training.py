@@ -6,13 +6,14 @@ The facts are PretrainResult as JSON has it. A plot is drawn where its figures a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
 
 from albert.reports.drawing import Plot
 from albert.reports.plots import Interval, Line, columns, curves, intervals
 from albert.reports.sections import (
     MISSING,
+    Facts,
     Section,
     Table,
     change,
@@ -23,7 +24,6 @@ from albert.reports.sections import (
     size,
 )
 
-Facts = Mapping[str, object]
 _HELD_OUT = "held_out_mlm_loss"
 # 97.5% point of the normal distribution
 _Z = 1.959964
@@ -150,14 +150,14 @@ def _curves(facts: Facts, name: str) -> list[Plot]:
             lines = [Line("training", _points(history, metric), role="behind"), *lines]
             level = ("chance", 0.5) if metric == "sop_accuracy" else None
             plots.append(curves(f"{name}-{metric}", title, unit, lines, level=level, events=marks))
-    for key, title, unit, from_zero in (
-        ("tokens_per_second", "Throughput", "tokens a second", True),
-        ("gradient_norm", "Gradient norm", "before clipping", True),
-        ("learning_rate", "Learning rate", "as scheduled", True),
+    for key, title, unit in (
+        ("tokens_per_second", "Throughput", "tokens a second"),
+        ("gradient_norm", "Gradient norm", "before clipping"),
+        ("learning_rate", "Learning rate", "as scheduled"),
     ):
         if line := _points(history, key):
             lines = [Line("training", line, marked=False)]
-            plots.append(curves(f"{name}-{key}", title, unit, lines, from_zero=from_zero, events=marks))
+            plots.append(curves(f"{name}-{key}", title, unit, lines, from_zero=True, events=marks))
     return plots
 
 
@@ -203,22 +203,21 @@ def _audit_plots(facts: Facts, name: str) -> list[Plot]:
                 expected=None if expected is None else [expected.get(n, 0.0) for n in counts],
             )
         )  # fmt: skip
-    if balance := audits.get("sop_balance_by_length"):
-        plots.append(_sop_balance(f"{name}-sop-balance", balance))
+    if rows := _swapped_by_length(audits.get("sop_balance_by_length") or []):
+        title, unit = "Sentence pairs swapped, by length", "% of pairs, with the 95% interval"
+        plots.append(intervals(f"{name}-sop-balance", title, unit, rows, level=50.0))
     return plots
 
 
-def _sop_balance(name: str, buckets: Sequence[Facts]) -> Plot:
+def _swapped_by_length(buckets: Sequence[Facts]) -> list[Interval]:
     rows = []
     for bucket in buckets:
         n = bucket["in_order"] + bucket["swapped"]
         if n:
-            share = bucket["swapped"] / n
             low, high = wilson(bucket["swapped"], n)
             label = f"{bucket['length_from']} to {bucket['length_to']} tokens, {n:,} pairs"
-            rows.append(Interval(label, (), 100 * share, 100 * low, 100 * high))
-    title, unit = "Sentence pairs swapped, by length", "% of pairs, with the 95% interval"
-    return intervals(name, title, unit, rows, level=50.0)
+            rows.append(Interval(label, (), 100 * bucket["swapped"] / n, 100 * low, 100 * high))
+    return rows
 
 
 def wilson(successes: int, n: int) -> tuple[float, float]:

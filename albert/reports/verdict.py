@@ -42,9 +42,13 @@ def _of_evaluation(facts: Facts, drift: str) -> str:
     said = f"{change(difference['mean'])} ± {points(half)} points of {where} {over}{named}{drift}"
     if is_contaminated(facts["models"][0]) or is_contaminated(model):
         return f"Not to be trusted, a pretraining corpus holds texts of the task: {said}."
-    if not difference["is_clear"]:
-        return f"No clear difference: {said}."
-    return f"It {'helped' if difference['mean'] > 0 else 'hurt'}: {said}."
+    helped = difference["mean"] > 0
+    if difference["is_clear"]:
+        return f"It {'helped' if helped else 'hurt'}: {said}."
+    if difference["low"] > 0 or difference["high"] < 0:
+        unsure = f"p {difference['p_value']:.2f}: more seeds would tell"
+        return f"It may have {'helped' if helped else 'hurt'}: {said} ({unsure})."
+    return f"No clear difference: {said}."
 
 
 def _drift(pretraining: Facts | None) -> str:

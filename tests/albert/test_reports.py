@@ -9,6 +9,7 @@ import pytest
 
 from albert.reports import build_report, main_tables, report_markdown, write_report
 from albert.reports.content import pretraining_facts
+from albert.reports.evaluation import scores_table
 from albert.reports.page import render
 from albert.reports.plots import thinned
 from albert.reports.schema import read_metrics
@@ -127,12 +128,29 @@ def test_the_verdict_says_what_the_interval_says(first, second, verdict):
     assert verdict in report.verdict
 
 
+def test_the_verdict_is_not_sure_where_only_the_interval_is():
+    compared = comparison(BASE, model("b", [0.80, 0.81, 0.815]))
+    unsure = replace(compared.differences[0], is_clear=False, p_value=0.074)
+    report = build_report(title="t", command="c", evaluations=[replace(compared, differences=(unsure,))])
+    assert report.verdict.startswith("It may have helped: +9.8 ± 0.3 points")
+    assert report.verdict.endswith("over 3 seeds (p 0.07: more seeds would tell).")
+
+
+def test_what_seems_certain_is_told_as_a_bound():
+    compared = comparison(BASE, BETTER)
+    sure = replace(compared.differences[0], probability=1.0, p_value=2e-7)
+    report = build_report(title="t", command="c", evaluations=[replace(compared, differences=(sure,))])
+    assert scores_table(report.evaluations[0]).rows[1][-2:] == ("> 0.99", "< 0.001")
+
+
 def test_of_a_single_seed_no_interval_is_drawn():
     report = build_report(
         title="t", command="c", evaluations=[comparison(model("a", [0.7]), model("b", [0.9]))]
     )
     descriptions = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
     assert descriptions["Change against a"] == "b: 20.00, single values 20.00"
+    assert descriptions["Test accuracy"].startswith("a: 70.00, single values 70.00")
+    assert scores_table(report.evaluations[0]).rows[0][1:3] == ("70.0", "70.0")
 
 
 def test_the_verdict_tells_what_was_forgotten(tmp_path):
