@@ -50,7 +50,12 @@ def join() -> Iterator[Process]:
     if world_size == 1:
         yield Process(device=device)
         return
-    dist.init_process_group("nccl" if has_gpu else "gloo")
+    # numbers of the trainer stay on the CPU: they are summed by gloo, gradients where they are
+    backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
+    store, rank, _ = next(dist.rendezvous("env://"))
+    # after a restart torchrun's store still has the addresses of the processes that are gone
+    store = dist.PrefixStore(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     try:
         yield Process(dist.get_rank(), world_size, device)
     finally:

@@ -67,11 +67,17 @@ class PretrainingModel(nn.Module):
 
     def forward(self, batch: Batch) -> PretrainingOutput:
         """Losses of a masked batch."""
-        return self.losses(self.encoder(batch), batch)
+        rows, n = batch.masked_index, len(batch.masked_index)
+        if batch.sop_labels is not None:
+            rows = torch.cat([rows, batch.cu_seqlens[:-1]])
+        masked, first = self.encoder(batch, rows).tensor_split([n])
+        return self.losses(masked, first, batch)
 
-    def losses(self, hidden: Tensor, batch: Batch) -> PretrainingOutput:
-        """Losses from the encoder's hidden states [T, H] of a masked batch."""
-        states = self.mlm(hidden[batch.masked_index], self.encoder.embedding)  # [n, E]
+    def losses(self, masked: Tensor, first: Tensor, batch: Batch) -> PretrainingOutput:
+        """Losses from the encoder's hidden states of the masked positions [n, H] and of each sequence's first
+        token [S, H], which are not looked at in a batch without order labels.
+        """
+        states = self.mlm(masked, self.encoder.embedding)  # [n, E]
         losses, predicted = kernels.mlm_loss(
             states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels
         )
@@ -79,7 +85,7 @@ class PretrainingModel(nn.Module):
         correct = (predicted == batch.masked_labels).sum()
         if batch.sop_labels is None:
             return PretrainingOutput(mlm_loss, mlm_loss, None, correct, len(losses), None, None)
-        sop_logits = self.sop_logits(hidden, batch)
+        sop_logits = self.sop(self.encoder.pool_first(first)).float()
         sop_count = (batch.sop_labels != IGNORED).sum()
         sop_losses = F.cross_entropy(sop_logits, batch.sop_labels, ignore_index=IGNORED, reduction="sum")
         # nothing here asks the device for a number, so that a CUDA graph can hold it
@@ -111,7 +117,7 @@ class SequenceClassifier(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores [S, num_labels] fp32."""
-        pooled = self.encoder.pool(self.encoder(batch), batch.cu_seqlens)
+        pooled = self.encoder.pool_first(self.encoder(batch, batch.cu_seqlens[:-1]))
         return self.classifier(F.dropout(pooled, self.dropout, self.training)).float()
 
 

@@ -62,8 +62,14 @@ class SelfAttention(nn.Module):
         self.dropout = config.hidden_dropout_prob
 
     def forward(
-        self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int, schedule: Tensor | None = None
+        self,
+        x: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        schedule: kernels.Schedule = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
+        """States [T, H] of x [T, H], or [R, H] of its `rows` [R] alone."""
         source = self.norm(x) if self.norm_first else x
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
         qkv = kernels.split_heads(source, weight, bias, self.heads)
@@ -79,6 +85,8 @@ class SelfAttention(nn.Module):
             seed=seed,
             schedule=schedule,
         )
+        if rows is not None:
+            mixed, x = mixed.index_select(0, rows), x.index_select(0, rows)
         mixed = kernels.merge_heads(mixed, self.output.weight, self.output.bias)
         dropout_p = self.dropout if self.training else 0.0
         if self.norm_first:
@@ -131,25 +139,36 @@ class Encoder(nn.Module):
         # keep each layer's input alone and compute the layer again in the backward pass (Chen et al. 2016)
         self.activation_checkpointing = False
 
-    def _schedule(self, x: Tensor, batch: Batch) -> Tensor | None:
-        """The order in which attention works through the batch's sequences, the same for every layer."""
+    def _schedule(self, x: Tensor, batch: Batch) -> kernels.Schedule:
+        """How attention works through the batch's sequences, the same for every layer."""
         head_dim = self.config.hidden_size // self.config.num_attention_heads
         return kernels.attention_schedule(x, batch.cu_seqlens, batch.max_seqlen, head_dim)
 
     def layer(
-        self, number: int, x: Tensor, cu_seqlens: Tensor, max_seqlen: int, schedule: Tensor | None = None
+        self,
+        number: int,
+        x: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        schedule: kernels.Schedule = None,
+        rows: Tensor | None = None,
     ) -> Tensor:
-        """Hidden states [T, H] after layer `number` (from 0) of those before it."""
+        """Hidden states [T, H] after layer `number` (from 0) of those before it, or [R, H] of `rows` [R]."""
         attention, feed_forward = self.blocks_of_layer[number]
-        x = self.attentions[attention](x, cu_seqlens, max_seqlen, schedule)
+        x = self.attentions[attention](x, cu_seqlens, max_seqlen, schedule, rows)
         return self.feed_forwards[feed_forward](x)
 
-    def forward(self, batch: Batch) -> Tensor:
-        """Hidden states [T, H] of every token after the last layer."""
+    def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
+        """Hidden states [T, H] of every token after the last layer, or [R, H] of the tokens `rows` [R] int64.
+
+        Of these alone the last layer then computes what comes after its attention, which in a model of few
+        layers is a good part of all there is to compute.
+        """
         x = self.embedding(batch)
         schedule = self._schedule(x, batch)
         for number in range(self.config.depth):
-            arguments = (number, x, batch.cu_seqlens, batch.max_seqlen, schedule)
+            wanted = rows if number == self.config.depth - 1 else None
+            arguments = (number, x, batch.cu_seqlens, batch.max_seqlen, schedule, wanted)
             if self.activation_checkpointing and self.training:
                 x = checkpoint(self.layer, *arguments, use_reentrant=False)
             else:
@@ -165,5 +184,9 @@ class Encoder(nn.Module):
         return states
 
     def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """One vector [S, H] a sequence, from its first token."""
-        return self.pooler(hidden[cu_seqlens[:-1].long()]).tanh()
+        """One vector [S, H] a sequence of hidden states [T, H], from its first token."""
+        return self.pool_first(hidden.index_select(0, cu_seqlens[:-1]))
+
+    def pool_first(self, first: Tensor) -> Tensor:
+        """The same of the first tokens' states [S, H]."""
+        return self.pooler(first).tanh()

@@ -82,4 +82,5 @@ class PretrainingObjective(nn.Module):
         states = self.boundary(hidden, batch.masked_index)
         word, bias = self.model.encoder.embedding.word, self.model.mlm.bias
         losses, _ = kernels.mlm_loss(states, word, bias, batch.masked_labels)
-        return Losses(self.model.losses(hidden, batch), losses.mean())
+        masked, first = hidden[batch.masked_index], hidden[batch.cu_seqlens[:-1]]
+        return Losses(self.model.losses(masked, first, batch), losses.mean())

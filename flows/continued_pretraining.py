@@ -6,6 +6,7 @@ from flows.cli import run_if_main
 
 run_if_main(__name__)
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -175,9 +176,21 @@ def describe(result: PretrainResult) -> str:
             if "held_out_sop_accuracy" in after
             else ""
         ),
+        *_other_corpora(before, after),
         *([result.probe.describe()] if result.probe else []),
         *result.notices,
-        f"checkpoint {result.checkpoint}",
+        f"checkpoint {result.checkpoint}"
+        + (f", the best one {result.best_checkpoint.name}" if result.best_checkpoint else ""),
         f"report {result.run_folder.parent.parent / 'reports' / result.run_folder.name / 'index.html'}",
     ]
     return "\n".join(lines)
+
+
+def _other_corpora(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
+    names = [name.partition("@")[2] for name in after if name.startswith("held_out_mlm_loss@")]
+    return [
+        f"on {name}: held-out MLM loss {before[f'held_out_mlm_loss@{name}']:.3f} -> "
+        f"{after[f'held_out_mlm_loss@{name}']:.3f}, accuracy "
+        f"{before[f'held_out_mlm_accuracy@{name}']:.3f} -> {after[f'held_out_mlm_accuracy@{name}']:.3f}"
+        for name in names
+    ]

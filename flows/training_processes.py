@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from albert.pretraining import PretrainResult, PretrainSettings
@@ -14,37 +17,34 @@ from albert.trainer_state import TrainerState, is_whole, list_checkpoints, read_
 from data.files import write_text
 from data.records import InputError
 
-_LOOK_EVERY = 1.0  # seconds
+_LOOK_EVERY = 0.5  # seconds
 _GRACE = 60.0  # seconds to write a checkpoint in, once asked to stop
+OnCheckpoint = Callable[[TrainerState, Path, str], None]
 
 
 def train_in_processes(
-    settings: PretrainSettings,
-    processes: int,
-    on_checkpoint: Callable[[TrainerState, Path, str], None],
+    settings: PretrainSettings, processes: int, on_checkpoint: OnCheckpoint
 ) -> PretrainResult:
-    """`albert.pretraining.pretrain` under torchrun. Ctrl-C or a termination ends it with a checkpoint.
+    """`albert.pretraining.pretrain` in several processes, as torchrun would start them on one machine.
 
-    Raises InputError when the processes end without a result; what they said stands above.
+    Ctrl-C or a termination ends them with a checkpoint. Raises InputError when they end without a result;
+    what they said stands above.
     """
     asked = settings.run_folder / "requested.json"
     write_text(asked, json.dumps(settings.to_record(), indent=2, ensure_ascii=False) + "\n")
     (settings.run_folder / RESULT_FILE).unlink(missing_ok=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", str(processes), "-m", "albert.pretraining", str(asked)]
-    # a group of its own: Ctrl-C reaches it through this process, once
-    with subprocess.Popen(command, start_new_session=True) as launched:
-        try:
-            _watch(launched, settings.run_folder, on_checkpoint)
-        except BaseException as stopped:
-            launched.terminate()
-            launched.wait(_GRACE)
-            if not isinstance(stopped, KeyboardInterrupt):
-                raise
+    launched = _launch(asked, processes)
+    try:
+        _watch(launched, settings.run_folder, on_checkpoint)
+    except KeyboardInterrupt:
+        pass  # the result says that it was interrupted
+    finally:
+        _stop(launched)
     if not (settings.run_folder / RESULT_FILE).is_file():
+        codes = ", ".join(str(process.returncode) for process in launched)
         raise InputError(
-            f"the {processes} training processes ended early, with code {launched.returncode}; the "
-            "reason stands above. Run the same command again to go on from the newest checkpoint"
+            f"the {processes} training processes ended early, with codes {codes}; the reason stands above. "
+            "Run the same command again to go on from the newest checkpoint"
         )
     result = read_result(settings.run_folder)
     on_checkpoint(read_trainer_state(result.checkpoint), result.checkpoint, result.status)
@@ -56,16 +56,52 @@ def read_result(run_folder: Path) -> PretrainResult:
     return PretrainResult.from_record(json.loads((run_folder / RESULT_FILE).read_text(encoding="utf-8")))
 
 
-def _watch(
-    launched: subprocess.Popen, run_folder: Path, on_checkpoint: Callable[[TrainerState, Path, str], None]
-) -> None:
+def _launch(settings: Path, processes: int) -> list[subprocess.Popen]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(processes),
+        "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // processes, 1)),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    command = [sys.executable, "-m", "albert.pretraining", str(settings)]
+    return [
+        # in a session of its own: Ctrl-C reaches it through this process, once
+        subprocess.Popen(
+            command,
+            env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.DEVNULL,  # the flow says the same
+            start_new_session=True,
+        )
+        for rank in range(processes)
+    ]
+
+
+def _watch(launched: Sequence[subprocess.Popen], run_folder: Path, on_checkpoint: OnCheckpoint) -> None:
+    """Return when all processes have ended, or one of them badly."""
     known = next(iter(list_checkpoints(run_folder)), None)
-    while launched.poll() is None:
+    while any(process.poll() is None for process in launched):
+        if any(process.returncode for process in launched):
+            return
         newest = next(iter(list_checkpoints(run_folder)), None)
         if newest is not None and newest != known and is_whole(newest):
             on_checkpoint(read_trainer_state(newest), newest, "running")
             known = newest
+        time.sleep(_LOOK_EVERY)
+
+
+def _stop(launched: Sequence[subprocess.Popen]) -> None:
+    """Ask those still there to write a checkpoint and end; wait until they have."""
+    for process in launched:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + _GRACE
+    for process in launched:
         try:
-            launched.wait(_LOOK_EVERY)
+            process.wait(max(deadline - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
-            continue
+            process.kill()
+            process.wait()

@@ -1,6 +1,12 @@
 """Operators of the encoder: Triton kernels on CUDA, each beside the torch reference that runs elsewhere."""
 
-from kernels.attention import attention, attention_packed, attention_schedule, padded_head_dim
+from kernels.attention import (
+    Schedule,
+    attention,
+    attention_packed,
+    attention_schedule,
+    padded_head_dim,
+)
 from kernels.bias_gelu import bias_gelu, linear_gelu
 from kernels.dispatch import KernelError, use
 from kernels.embedding import embed
@@ -10,6 +16,7 @@ from kernels.mlm_loss import mlm_loss
 
 __all__ = [
     "KernelError",
+    "Schedule",
     "add_layer_norm",
     "attention",
     "attention_packed",

@@ -12,6 +12,7 @@ import math
 import torch
 from torch import Tensor
 
+from kernels.attention_cpu import Groups, attention_on_cpu, group_sequences
 from kernels.attention_kernels import (
     attention_bwd_keys_kernel,
     attention_bwd_queries_kernel,
@@ -21,6 +22,7 @@ from kernels.dispatch import KernelError, autocast, compute_dtype, on_device, tr
 from kernels.tuning import AttentionTiles, attention_tiles
 
 MAX_HEAD_DIM = 256
+Schedule = Tensor | Groups | None
 
 
 def attention_reference(
@@ -309,6 +311,18 @@ def _checked_seed(x: Tensor, dropout_p: float, seed: int | Tensor) -> Tensor | N
     return seed if isinstance(seed, Tensor) else torch.full((1,), seed, device=x.device)
 
 
+def _on_cpu(
+    qkv: Tensor,
+    cu_seqlens: Tensor,
+    scale: float | None,
+    dropout_p: float,
+    seed: int | Tensor,
+    groups: Schedule,
+) -> Tensor:
+    scale = qkv.shape[3] ** -0.5 if scale is None else scale
+    return attention_on_cpu(qkv, cu_seqlens, scale=scale, dropout_p=dropout_p, seed=seed, groups=groups)
+
+
 def attention(
     q: Tensor,
     k: Tensor,
@@ -319,7 +333,7 @@ def attention(
     scale: float | None = None,
     dropout_p: float = 0.0,
     seed: int | Tensor = 0,
-    schedule: Tensor | None = None,
+    schedule: Schedule = None,
 ) -> Tensor:
     """Attention of every token over its own sequence.
 
@@ -329,6 +343,9 @@ def attention(
     here. Returns [T, N, D] in q's dtype.
     """
     if not use_triton(q):
+        if q.device.type == "cpu":
+            q, k, v = autocast(q), autocast(k), autocast(v)
+            return _on_cpu(torch.stack((q, k, v), 1), cu_seqlens, scale, dropout_p, seed, schedule)
         return attention_reference(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
         )
@@ -351,10 +368,12 @@ def attention_packed(
     scale: float | None = None,
     dropout_p: float = 0.0,
     seed: int | Tensor = 0,
-    schedule: Tensor | None = None,
+    schedule: Schedule = None,
 ) -> Tensor:
     """`attention` of a packed projection qkv [T, 3, N, D], read and differentiated in place: no copies."""
     if not use_triton(qkv):
+        if qkv.device.type == "cpu":
+            return _on_cpu(autocast(qkv), cu_seqlens, scale, dropout_p, seed, schedule)
         q, k, v = qkv.unbind(1)
         return attention_reference(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
@@ -369,13 +388,14 @@ def attention_packed(
     return _packed(qkv, cu_seqlens, schedule, seed, max_seqlen, scale, dropout_p)[0]
 
 
-def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Tensor | None:
+def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Schedule:
     """What `attention` takes as `schedule`; made once for a batch x [T, ...], it serves all layers.
 
-    None where attention runs in torch. Tiles depend on the dtype, which is autocast's or that of x.
+    The kernels' tiles, which depend on the dtype (autocast's or that of x); on a CPU groups of sequences;
+    None where the reference runs.
     """
     if not use_triton(x):
-        return None
+        return group_sequences(cu_seqlens) if x.device.type == "cpu" else None
     return _schedule(cu_seqlens, x.shape[0], max_seqlen, head_dim, compute_dtype(x) == torch.float32)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
 from kernels.dispatch import autocast, on_device, triton, use_triton
+from kernels.mlm_loss_cpu import mlm_loss_on_cpu
 from kernels.mlm_loss_kernels import (
     mlm_loss_bwd_states_kernel,
     mlm_loss_bwd_table_kernel,
@@ -199,6 +200,8 @@ def mlm_loss(
     carries no gradient. The table is used in the dtype of the states and its gradient has its own.
     """
     if not use_triton(states):
+        if states.device.type == "cpu":
+            return mlm_loss_on_cpu(autocast(states), weight, bias, labels, z_loss, IGNORED)
         return mlm_loss_reference(states, weight, bias, labels, z_loss)
     states = autocast(states).contiguous()
     return _forward(states, weight.contiguous(), bias.contiguous(), labels.contiguous(), z_loss)[:2]

@@ -60,12 +60,12 @@ def settings(tmp_path, corpora, tokenizer):
     )
 
 
-def launch(settings, processes):
+def launch(settings, processes, *options):
     """torchrun; what it says goes to a file beside the run."""
     path = settings.run_folder.parent / "settings.json"
     path.write_text(json.dumps(settings.to_record()))
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    command += [str(processes), "-m", "albert.pretraining", str(path)]
+    command += [str(processes), *options, "-m", "albert.pretraining", str(path)]
     with (settings.run_folder.parent / "said.txt").open("w") as said:
         return subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=said, stderr=said
@@ -95,13 +95,7 @@ def test_two_processes_have_the_losses_of_one(settings, tmp_path):
 def test_a_lost_process_ends_the_run_and_one_goes_on_from_the_last_checkpoint(settings, tmp_path):
     settings = replace(settings, steps=4000, checkpoint_every=5)
     launched = launch(settings, 2)
-    deadline = time.monotonic() + 120
-    while not list_checkpoints(settings.run_folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    children = psutil.Process(launched.pid).children(recursive=True)
-    workers = [child for child in children if "albert.pretraining" in child.cmdline()]
-    assert len(workers) == 2
-    workers[1].send_signal(signal.SIGKILL)
+    workers = kill_one(launched, settings)
     assert launched.wait(90) != 0
     assert not any(worker.is_running() for worker in workers)
     newest = int(list_checkpoints(settings.run_folder)[0].name.split("-")[1])
@@ -118,3 +112,29 @@ def test_more_processes_than_parts_of_a_step_are_refused(settings, monkeypatch):
     with pytest.raises(ConfigError, match="4 parts cannot be shared out to 8 processes.*--accumulate 8"):
         _shared_out(settings, Process(0, 8))
     assert _shared_out(replace(settings, accumulate=None), Process(0, 8)).accumulate == 8
+
+
+def kill_one(launched, settings):
+    """SIGKILL to one of the two workers, once there is a checkpoint; returns both."""
+    deadline = time.monotonic() + 120
+    while not list_checkpoints(settings.run_folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    children = psutil.Process(launched.pid).children(recursive=True)
+    workers = [child for child in children if "albert.pretraining" in child.cmdline()]
+    assert len(workers) == 2
+    workers[1].send_signal(signal.SIGKILL)
+    return workers
+
+
+@pytest.mark.slow
+def test_torchrun_starts_a_lost_process_again_and_the_run_goes_on(settings):
+    settings = replace(settings, steps=80, checkpoint_every=5)
+    launched = launch(settings, 2, "--max-restarts", "1")
+    kill_one(launched, settings)
+    assert launched.wait(120) == 0
+    result = json.loads((settings.run_folder / "result.json").read_text())
+    assert (
+        result["status"] == "completed"
+        and result["resumed_from"] > 0
+        and list(metrics(settings)) == list(range(1, 81))
+    )

@@ -125,6 +125,39 @@ def test_checkpointed_activations_give_the_same_loss_and_gradients(change, dropo
         assert torch.equal(gradient, results[1][name]), name
 
 
+@pytest.mark.parametrize("change", [{}, {"share": "none", "norm": "pre"}, {"num_hidden_layers": 1}], ids=str)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_states_of_some_tokens_alone_are_those_among_all(change, checkpointing):
+    encoder = random_model(replace(SMALL, **change)).double().encoder
+    encoder.activation_checkpointing = checkpointing
+    batch, rows = masked_batch(), torch.tensor([5, 0, 25, 5])  # one of them twice
+    weights = torch.randn(4, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    results = []
+    for states in (encoder(batch, rows), encoder(batch)[rows]):
+        encoder.zero_grad()
+        (states * weights).sum().backward()
+        used = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+        results.append([states.detach(), *used])
+    for some, among_all in zip(*results, strict=True):
+        assert torch.allclose(some, among_all, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_same_seed_gives_the_same_bits_under_autocast(dropout):
+    model = random_model(
+        replace(SMALL, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    ).train()
+    batch, results = masked_batch(), []
+    for _ in range(2):
+        torch.manual_seed(3)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(batch).loss
+        model.zero_grad()
+        loss.backward()
+        results.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 def test_dropout_drops_the_asked_share_and_keeps_the_mean():
     p = 0.3
     model = random_model(replace(SMALL, hidden_dropout_prob=p)).train()

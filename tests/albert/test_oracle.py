@@ -66,6 +66,25 @@ def test_in_bf16_we_are_as_near_to_fp64_as_transformers_is(architecture, heads, 
         assert ours_off <= 1.5 * theirs_off + 2**-8, f"{title}: {ours_off:.4f} against {theirs_off:.4f}"
 
 
+@pytest.mark.parametrize("architecture, activation", [("albert", "gelu_new"), ("bert", "gelu")])
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+def test_under_autocast_we_are_as_near_to_fp64_as_transformers_is(architecture, activation, lengths):
+    oracle = theirs(Case(architecture, *HEADS[0], activation))
+    model, batch = ours(oracle), batch_of(lengths)
+    with torch.autocast("cpu", torch.bfloat16):
+        here, there = our_numbers(model, batch), their_numbers(oracle, batch)
+    exact = their_numbers(oracle.double(), batch)
+    gradients = [name for name in exact if name.startswith("gradient")]
+    assert all(here[name].dtype == torch.float32 for name in gradients)
+    for names in (gradients, ["loss"], ["mlm loss"], ["pooled"]):
+        off = [
+            sum((got[n].double() - exact[n]).square().sum() / exact[n].square().sum() for n in names) ** 0.5
+            for got in (here, there)
+        ]
+        # 2**-9 is half of what one rounding of the result may cost
+        assert off[0] <= 1.5 * off[1] + 2**-9, f"{names[0]}: {off[0]:.4f} against {off[1]:.4f}"
+
+
 def config_of(folder: Path) -> dict[str, object]:
     return transformers.AutoConfig.from_pretrained(folder).to_dict()
 

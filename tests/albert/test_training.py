@@ -308,3 +308,16 @@ def last_step(settings):
 
 def untimed(record):
     return {name: value for name, value in record.items() if name != "tokens_per_second"}
+
+
+def test_sorting_by_length_does_not_order_the_batches():
+    """Batches are alike in size, and their lengths come in any order: none of it tells where one stands."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 128, 20_000)
+    batches = token_batches(lengths, 2000, np.random.default_rng(1))
+    tokens = np.array([lengths[b].sum() for b in batches])
+    assert np.mean(tokens > 1800) > 0.97
+    means = np.array([lengths[b].mean() for b in batches])
+    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.1
+    neighbours = np.corrcoef(means[:-1], means[1:])[0, 1]
+    assert abs(neighbours) < 0.1

@@ -1,0 +1,55 @@
+"""GELU's tanh approximation on a CPU, with its slope made in the same pass.
+
+x/2 (1 + tanh(u)) is x sigmoid(2u), with 2u = x (a + b x^2) (Hendrycks & Gimpel 2016), and torch's sigmoid
+takes a sixth of the time of its tanh. With s that sigmoid and y the result, the slope is
+s + y (1 - s) (a + 3b x^2): it is kept in place of x, and the backward pass is one product. Rows are worked
+through a few at a time, so that what is made of them in fp32 stays in the caches.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LINEAR = 2 * (2 / torch.pi) ** 0.5  # a
+CUBIC = 0.044715 * LINEAR  # b
+PIECE_NUMBERS = 1 << 18  # worked on at once, in fp32 a megabyte
+
+
+def _activate(x: Tensor, with_slope: bool) -> tuple[Tensor, Tensor | None]:
+    """GELU of x [R, F] and its slope there, in the dtype of x."""
+    y, slope = torch.empty_like(x), torch.empty_like(x) if with_slope else None
+    exact = torch.promote_types(x.dtype, torch.float32)
+    rows = max(1, PIECE_NUMBERS // x.shape[1])
+    for first in range(0, x.shape[0], rows):
+        at = slice(first, first + rows)
+        z = x[at].to(exact)
+        square = z * z
+        share = (square * CUBIC).add_(LINEAR).mul_(z).sigmoid_()
+        z = z * share
+        y[at] = z
+        if slope is not None:
+            rest = square.mul_(3 * CUBIC).add_(LINEAR).mul_(z)
+            slope[at] = rest.addcmul_(rest.clone(), share, value=-1).add_(share)
+    return y, slope
+
+
+class _Gelu(torch.autograd.Function):
+    @staticmethod
+    @torch.autocast("cpu", enabled=False)
+    def forward(ctx, x: Tensor) -> Tensor:
+        y, slope = _activate(x, ctx.needs_input_grad[0])
+        ctx.save_for_backward(slope)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return dy * slope
+
+
+def gelu_on_cpu(x: Tensor) -> Tensor:
+    """GELU's tanh approximation of x [R, F], in its dtype."""
+    return _Gelu.apply(x)

@@ -1,0 +1,105 @@
+"""Masked-language-model loss on a CPU: logits, loss and the logits' gradient in one pass.
+
+The gradient of the logits is known as soon as their softmax is, so it takes their place in the forward pass,
+and what the backward pass does is two products. Rows are worked through a few at a time, so that what is made
+of them in fp32 stays in the caches. n = masked positions, E = embedding size, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+
+PIECE_NUMBERS = 1 << 19  # logits worked on at once, in fp32 two megabytes
+PIECES = 16  # to one product, in bf16 16 MiB
+PART = 256  # numbers of a row among which the largest is looked for by themselves
+
+
+def _first_largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Largest number of each row of x [n, V] and where it first is, [n, 1] each."""
+    n, V = x.shape
+    whole = x[:, : V - V % PART].view(n, -1, PART)
+    # torch's argmax compares one number after the other, its amax sixteen at once
+    parts = torch.cat([whole.amax(2), x[:, V - V % PART :]], 1) if V >= PART else x
+    largest, at = parts.max(1, keepdim=True)
+    in_part = at < whole.shape[1]
+    part = at.where(in_part, 0)
+    if not whole.shape[1]:
+        return largest, at
+    first = whole.gather(1, part[:, :, None].expand(-1, 1, PART)).argmax(2)
+    return largest, torch.where(in_part, part * PART + first, at - whole.shape[1] + V - V % PART)
+
+
+def _lose(logits: Tensor, labels: Tensor, z_loss: float, ignored: int, work: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and prediction [n, 1] each of logits [n, V], whose place their gradient takes; work [2, n, V]."""
+    z = work[0].copy_(logits)
+    largest, predicted = _first_largest(z)
+    counted = labels != ignored
+    label = labels.where(counted, 0)
+    target = z.gather(1, label)
+    probabilities = torch.softmax(z, 1, out=work[1])
+    # the largest probability is at least 1/V: its logarithm is safe
+    lse = largest - probabilities.gather(1, predicted).log()
+    loss = (lse - target + z_loss * lse.square()).where(counted, 0.0)
+    if z_loss:
+        probabilities *= 1 + 2 * z_loss * lse
+    probabilities.scatter_add_(1, label, torch.full_like(target, -1.0))
+    logits.copy_(probabilities)
+    return loss, predicted
+
+
+class _MlmLoss(torch.autograd.Function):
+    """states [n, E], weight [V, E], bias [V], labels [n] -> loss [n] fp32 or more, prediction [n] int64."""
+
+    @staticmethod
+    @torch.autocast("cpu", enabled=False)
+    def forward(
+        ctx, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float, ignored: int
+    ) -> tuple[Tensor, Tensor]:
+        n, V = states.shape[0], weight.shape[0]
+        table, offset = weight.to(states.dtype), bias.to(states.dtype)
+        loss = states.new_empty(n, 1, dtype=torch.promote_types(states.dtype, torch.float32))
+        predicted = torch.empty(n, 1, dtype=torch.int64, device=states.device)
+        products, rows = [], max(1, PIECE_NUMBERS // V)
+        # made once: memory that is given back and asked for again has to be mapped again
+        work = loss.new_empty(2, rows, V)
+        for part in range(0, n, rows * PIECES):
+            products.append(linear(states[part : part + rows * PIECES], table, offset))
+            for first in range(part, min(part + rows * PIECES, n), rows):
+                at = slice(first, min(first + rows, n))
+                piece = products[-1][at.start - part : at.stop - part]
+                pair = _lose(piece, labels[at, None], z_loss, ignored, work[:, : len(piece)])
+                loss[at], predicted[at] = pair
+        ctx.save_for_backward(states, table, (labels != ignored)[:, None], *products)
+        ctx.dtypes = weight.dtype, bias.dtype
+        predicted = predicted.squeeze(1)
+        ctx.mark_non_differentiable(predicted)
+        return loss.squeeze(1), predicted
+
+    @staticmethod
+    @once_differentiable
+    @torch.autocast("cpu", enabled=False)
+    def backward(ctx, dloss: Tensor, _predicted: Tensor):
+        states, table, counted, *products = ctx.saved_tensors
+        # a row's gradient is its loss's times what was saved: the narrower factors are scaled
+        by_row = dloss[:, None].where(counted, 0.0)
+        scaled = (states * by_row).to(states.dtype)
+        dstates = torch.empty_like(states)
+        dweight, dbias = torch.zeros_like(table), table.new_zeros(1, table.shape[0])
+        begin = 0
+        for dlogits in products:
+            at = slice(begin, begin + len(dlogits))
+            dstates[at] = (dlogits @ table) * by_row[at]
+            dweight.addmm_(dlogits.t(), scaled[at])
+            dbias.addmm_(by_row[at].t().to(table.dtype), dlogits)
+            begin = at.stop
+        return dstates, dweight.to(ctx.dtypes[0]), dbias[0].to(ctx.dtypes[1]), None, None, None
+
+
+def mlm_loss_on_cpu(
+    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float, ignored: int
+) -> tuple[Tensor, Tensor]:
+    """As `kernels.mlm_loss`."""
+    return _MlmLoss.apply(states, weight, bias, labels, z_loss, ignored)

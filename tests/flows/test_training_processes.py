@@ -1,0 +1,109 @@
+"""Corpora by name, and training in several processes that the flow watches over."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from albert.pretraining import read_settings
+from albert.trainer_state import list_checkpoints
+from data.records import InputError
+from data.refresh import RefreshSettings, refresh
+from flows.settings import pretraining_plan
+from flows.training_processes import train_in_processes
+from tests.conftest import save_small_model
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, samples, vocabulary_file, tokenizer):
+    root = tmp_path_factory.mktemp("workspace")
+    for name, source in (("tea", "tea.jsonl"), ("general", "general.txt")):
+        refresh(
+            RefreshSettings(
+                corpus=name,
+                sources=(str(samples / source),),
+                workspace=root,
+                tokenizer=str(vocabulary_file),
+                max_seq_length=64,
+                workers=1,
+            )
+        )
+    save_small_model(root / "small", tokenizer, max_position_embeddings=64)
+    return root
+
+
+def plan(workspace, **options):
+    init = str(workspace / "small")
+    return pretraining_plan("tea", str(workspace), init, steps=6, batch_tokens=512, **options)
+
+
+def test_corpora_are_named_with_their_shares(workspace):
+    settings = plan(workspace, mix=["general:0.25"], mask_rates=[0.3, 0.15]).settings
+    assert settings.mix[0].name == "general" and settings.mix[0].share == 0.25
+    assert settings.mix[0].shards and settings.mask_rates == (0.3, 0.15)
+    assert [phase.shares for phase in settings.phases()] == [(0.75, 0.25)]
+    then = plan(workspace, then="general:0.5").settings
+    assert [(phase.until, phase.shares) for phase in then.phases()] == [(3, (1, 0)), (6, (0, 1))]
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        ("general", "'general': give a corpus and its share as NAME:SHARE"),
+        ("nothing:0.2", "no corpus 'nothing' in this workspace"),
+        ("general:1.5", "a share must lie between 0 and 1"),
+    ],
+)
+def test_a_corpus_that_cannot_be_mixed_in_is_refused(workspace, mix, message):
+    with pytest.raises(ValueError, match=message):
+        plan(workspace, mix=[mix])
+
+
+def test_what_does_not_change_the_weights_does_not_change_a_runs_name(workspace):
+    assert plan(workspace, resume="never").run == plan(workspace, resume="auto").run
+    assert plan(workspace, mix=["general:0.2"]).run != plan(workspace).run
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_the_flow_sees_their_checkpoints(workspace):
+    settings = replace(plan(workspace, mix=["general:0.25"]).settings, steps=40, checkpoint_every=20)
+    seen = []
+    result = train_in_processes(settings, 2, lambda state, folder, status: seen.append((state.step, status)))
+    assert result.status == "completed" and result.steps == 40 and result.checkpoint.is_dir()
+    assert seen[-1] == (40, "completed")
+    assert read_settings(settings.run_folder)["accumulate"] == 2
+
+
+@pytest.mark.slow
+def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=5000, checkpoint_every=10)
+    (tmp_path / "settings.json").write_text(json.dumps(settings.to_record()))
+    code = (
+        "import json, sys; from albert.pretraining import PretrainSettings\n"
+        "from flows.training_processes import train_in_processes\n"
+        "settings = PretrainSettings.from_record(json.load(open(sys.argv[1])))\n"
+        "print(train_in_processes(settings, 2, lambda *_: None).status)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "settings.json")], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 120
+    while not list_checkpoints(settings.run_folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=100)
+    assert output.strip() == b"interrupted"
+
+
+def test_processes_that_end_without_a_result_are_said(workspace, tmp_path):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", init=str(tmp_path / "gone"))
+    with pytest.raises(InputError, match="2 training processes ended early, with codes 2, 2"):
+        train_in_processes(settings, 2, lambda *_: None)

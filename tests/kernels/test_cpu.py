@@ -1,0 +1,175 @@
+"""What runs on a CPU: its gradients against differences in fp64, its numbers against the references."""
+
+from functools import partial
+
+import pytest
+import torch
+from torch.nn.functional import gelu
+
+import kernels
+from kernels import gelu_cpu, mlm_loss_cpu
+from kernels.attention import attention_reference
+from kernels.attention_cpu import GROUP_SCORES, group_sequences
+from kernels.gelu_cpu import gelu_on_cpu
+from kernels.mlm_loss import IGNORED, mlm_loss_reference
+from kernels.mlm_loss_cpu import _first_largest
+
+LENGTHS = {
+    "one": [1],
+    "equal": [6, 6, 6],
+    "like": [9, 10, 8],
+    "empty and far apart": [3, 0, 40, 2, 0],
+    "several groups": [300, 30, 300, 290, 31, 29],
+}
+
+
+def offsets(lengths):
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
+
+
+@pytest.mark.parametrize("lengths", [*LENGTHS.values(), [5] * 200, [130] * 20 + [7] * 100], ids=str)
+def test_groups_hold_every_token_once_and_little_padding(lengths):
+    cu_seqlens = offsets(lengths)
+    total = sum(lengths)
+    groups = group_sequences(cu_seqlens)
+    out = torch.full((total, 2), -1.0)
+    padding = 0
+    for group in groups:
+        x = torch.arange(2.0 * total).view(total, 2)
+        read = group.read(x)
+        zeroed = group.read_or_zero(x)
+        assert read.shape == zeroed.shape == (group.sequences * group.length, 2)
+        group.write(out, zeroed.view(group.sequences, group.length, 2))
+        assert group.sequences == 1 or group.sequences * group.length**2 <= GROUP_SCORES
+        padding += group.sequences * group.length
+    assert torch.equal(out, torch.arange(2.0 * total).view(total, 2))
+    # a group takes in shorter sequences only while it holds few tokens
+    assert padding <= 1.25 * total + 512 * max(lengths) / max(1, min(n for n in lengths if n))
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.3])
+@pytest.mark.parametrize("lengths", [[4, 0, 3], [3, 3]], ids=str)
+def test_attention_gradients(lengths, dropout_p):
+    torch.manual_seed(0)
+    cu_seqlens = offsets(lengths)
+    qkv = torch.randn(sum(lengths), 3, 2, 4, dtype=torch.float64, requires_grad=True)
+    settings = {"scale": 0.7, "dropout_p": dropout_p, "seed": 5}
+    assert torch.autograd.gradcheck(
+        lambda x: kernels.attention_packed(x, cu_seqlens, max(lengths), **settings), (qkv,)
+    )
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
+# a rounding of the result is 2**-9 in bf16; there are five on the way to a gradient
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 2e-5), (torch.bfloat16, 2**-6)], ids=str)
+def test_attention_and_its_gradients_are_those_of_the_reference_in_fp64(lengths, dtype, tolerance):
+    torch.manual_seed(0)
+    cu_seqlens = offsets(lengths)
+    qkv = torch.randn(sum(lengths), 3, 3, 26, dtype=dtype, requires_grad=True)
+    exact = qkv.detach().double().requires_grad_()
+    gradient = torch.randn(sum(lengths), 3, 26, dtype=dtype)
+    out = kernels.attention_packed(qkv, cu_seqlens, max(lengths))
+    want = attention_reference(*exact.unbind(1), cu_seqlens, max(lengths))
+    out.backward(gradient)
+    want.backward(gradient.double())
+    assert out.dtype == qkv.grad.dtype == dtype
+    for got, wanted in ((out, want), (qkv.grad, exact.grad)):
+        assert (got.double() - wanted).abs().max() <= tolerance * wanted.abs().max()
+
+
+def test_attention_of_a_strided_gradient():
+    torch.manual_seed(0)
+    qkv = torch.randn(12, 3, 2, 4, dtype=torch.float64, requires_grad=True)
+    cu_seqlens = offsets([6, 6])
+    kernels.attention_packed(qkv, cu_seqlens, 6).sum().backward()
+    exact = qkv.detach().clone().requires_grad_()
+    attention_reference(*exact.unbind(1), cu_seqlens, 6).sum().backward()
+    assert torch.allclose(qkv.grad, exact.grad)
+
+
+def test_gelu_and_its_slope(monkeypatch):
+    monkeypatch.setattr(gelu_cpu, "PIECE_NUMBERS", 8)  # several pieces, the last one smaller
+    torch.manual_seed(0)
+    x = 4 * torch.randn(5, 3, dtype=torch.float64)
+    x[0] = torch.tensor([0.0, 60.0, -60.0])
+    x.requires_grad_()
+    assert torch.autograd.gradcheck(gelu_on_cpu, (x,))
+    assert torch.allclose(gelu_on_cpu(x), gelu(x, approximate="tanh"), atol=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_gelu_is_at_most_twice_as_far_from_fp64_as_torchs(dtype):
+    values = torch.linspace(-12, 12, 40_000, dtype=torch.float64).view(-1, 40).to(dtype)
+    results = []
+    for function, x in (
+        (partial(gelu, approximate="tanh"), values.double()),
+        (partial(gelu, approximate="tanh"), values.clone()),
+        (gelu_on_cpu, values.clone()),
+    ):
+        y = function(x.requires_grad_())
+        y.sum().backward()
+        results.append((y.detach().double(), x.grad.double()))
+    exact, theirs, ours = results
+    for got, other, want in zip(ours, theirs, exact, strict=True):
+        assert (got - want).abs().max() <= 2 * (other - want).abs().max() + torch.finfo(dtype).eps
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+def test_mlm_loss_gradients(monkeypatch, z_loss):
+    monkeypatch.setattr(mlm_loss_cpu, "PIECE_NUMBERS", 20)  # two rows, and two of them to a product
+    monkeypatch.setattr(mlm_loss_cpu, "PIECES", 2)
+    torch.manual_seed(0)
+    states, weight, bias = (
+        torch.randn(s, dtype=torch.float64, requires_grad=True) for s in [(7, 3), (10, 3), (10,)]
+    )
+    labels = torch.tensor([0, 9, IGNORED, 4, 4, IGNORED, 1])
+    assert torch.autograd.gradcheck(
+        lambda *x: kernels.mlm_loss(*x, labels, z_loss)[0], (states, weight, bias)
+    )
+    loss, predicted = kernels.mlm_loss(states, weight, bias, labels, z_loss)
+    want, want_predicted = mlm_loss_reference(states, weight, bias, labels, z_loss)
+    assert torch.allclose(loss, want) and torch.equal(predicted, want_predicted)
+
+
+def test_mlm_loss_of_no_row_and_of_ignored_rows_alone():
+    weight, bias = torch.randn(10, 3, requires_grad=True), torch.zeros(10, requires_grad=True)
+    for n in (0, 2):
+        states = torch.randn(n, 3, requires_grad=True)
+        loss, predicted = kernels.mlm_loss(states, weight, bias, torch.full((n,), IGNORED))
+        assert loss.shape == predicted.shape == (n,)
+        weight.grad = None
+        loss.sum().backward()
+        assert not loss.any() and not weight.grad.any() and not states.grad.any()
+
+
+def test_mlm_loss_of_a_hopeless_label_is_finite():
+    states = torch.tensor([[300.0]], requires_grad=True)
+    loss, predicted = kernels.mlm_loss(
+        states, torch.tensor([[1.0], [-1.0]]), torch.zeros(2), torch.tensor([1])
+    )
+    assert loss.item() == 600 and predicted.item() == 0
+
+
+@pytest.mark.parametrize("V", [1, 100, 255, 256, 257, 512, 1000])
+def test_the_first_of_the_largest_is_found(V):
+    generator = torch.Generator().manual_seed(V)
+    x = torch.randint(-9, 10, (200, V), generator=generator).float()  # many equals
+    largest, at = _first_largest(x)
+    assert torch.equal(largest[:, 0], x.amax(1))
+    assert torch.equal(at[:, 0], (x == largest).int().argmax(1))
+
+
+def test_the_loss_under_autocast_is_near_the_fp32_one_and_its_gradients_have_the_parameters_dtype():
+    torch.manual_seed(0)
+    states = torch.randn(20, 16, requires_grad=True)
+    weight, bias = torch.randn(600, 16, requires_grad=True), torch.randn(600, requires_grad=True)
+    labels = torch.randint(600, (20,))
+    exact = torch.autograd.grad(
+        mlm_loss_reference(states, weight, bias, labels)[0].sum(), (states, weight, bias)
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = kernels.mlm_loss(states, weight, bias, labels)
+    assert loss.dtype == torch.float32
+    for got, want in zip(torch.autograd.grad(loss.sum(), (states, weight, bias)), exact, strict=True):
+        assert got.dtype == torch.float32
+        assert (got - want).norm() <= 2**-6 * want.norm()
