@@ -22,7 +22,7 @@ demo: $(INSTALLED)
 	@$(BIN)/python -m flows.end_to_end --demo
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n logical --dist loadfile
 
 serve: $(INSTALLED)
 	@$(BIN)/python -m flows.serve

@@ -5,15 +5,15 @@ import importlib
 _HOMES = {
     "AlbertConfig": "albert.config",
     "Batch": "albert.batch",
+    "Comparison": "albert.comparison",
     "ConfigError": "albert.config",
-    "FineTuneResult": "albert.finetuning",
     "FineTuneSettings": "albert.finetuning",
     "PretrainResult": "albert.pretraining",
     "PretrainSettings": "albert.pretraining",
     "PretrainingModel": "albert.heads",
     "PretrainingOutput": "albert.heads",
     "SequenceClassifier": "albert.heads",
-    "fine_tune": "albert.finetuning",
+    "fine_tune": "albert.comparing",
     "load_pretrained": "albert.checkpoints",
     "pretrain": "albert.pretraining",
 }

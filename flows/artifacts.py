@@ -22,6 +22,7 @@ from prefect.artifacts import (
 )
 
 from data.drift import Drift
+from data.files import sha256
 from data.lexicon import Word
 from data.quality import Gate
 from data.refresh import RefreshResult
@@ -43,6 +44,11 @@ def repeat_command() -> str:
     parameters = runtime.flow_run.parameters or {}
     given = " ".join(f"-p {shlex.quote(f'{name}={json.dumps(value)}')}" for name, value in parameters.items())
     return f"prefect deployment run '{runtime.flow_run.flow_name}/default' {given}"
+
+
+def file_checksums(*paths: Path | str | None) -> dict[str, str]:
+    """sha256 by file, of those that are given."""
+    return {str(path): sha256(Path(path)) for path in paths if path}
 
 
 def artifact_key(kind: str, name: str) -> str:
@@ -110,30 +116,17 @@ def publish_words(result: RefreshResult, words: list[Word]) -> None:
 
 
 def publish_report(report: Report, page: Path) -> None:
-    """Verdict, training and evaluation tables, and a link to the page."""
-    create_markdown_artifact(
-        f"**{report.verdict}**\n\n`{report.command}`\n", key=artifact_key("verdict", page.parent.name)
-    )
-    create_link_artifact(page.resolve().as_uri(), "report", key=artifact_key("report", page.parent.name))
-    if report.pretraining is not None:
-        rows = [r for r in report.pretraining["history"] if "held_out_mlm_loss" in r]
+    """Verdict and main tables as Markdown, each table as rows, and a link to the page."""
+    from albert.reports import main_tables, report_markdown
+
+    name = page.parent.name
+    create_markdown_artifact(report_markdown(report), key=artifact_key("verdict", name))
+    create_link_artifact(page.resolve().as_uri(), "report", key=artifact_key("report", name))
+    for one in main_tables(report):
         create_table_artifact(
-            rows, key=artifact_key("training", page.parent.name), description="On held-out documents"
-        )
-    if report.evaluation is not None:
-        split = report.evaluation["split"]
-        rows = [
-            {
-                "model": row["model"],
-                "dev accuracy": round(row["dev_accuracy"]["mean"], 4),
-                f"{split} accuracy": round(row[f"{split}_accuracy"]["mean"], 4),
-                "deviation": round(row[f"{split}_accuracy"]["deviation"], 4),
-                f"{split} macro F1": round(row[f"{split}_macro_f1"]["mean"], 4),
-            }
-            for row in report.evaluation["models"]
-        ]
-        create_table_artifact(
-            rows, key=artifact_key("evaluation", page.parent.name), description=report.evaluation["task"]
+            one.table.to_records(),
+            key=artifact_key(one.name, name),
+            description=f"{one.title}. {one.table.caption}",
         )
 
 
@@ -146,6 +139,14 @@ def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         dict(zip(versions.columns, row, strict=True)) for row in versions.fetchall() if row[0] == corpus
     )
     funnel = statistics.funnel(corpus)
+    ((recipe_hash,),) = statistics.sql(
+        "select recipe_hash from versions where corpus = ? and version = ?", [corpus, newest["version"]]
+    ).fetchall()
+    shards = statistics.sql(
+        "select sha256 from version_shards join shards using (corpus, path) where corpus = ? and version = ? "
+        "order by position",
+        [corpus, newest["version"]],
+    ).fetchall()
     return CorpusFacts(
         corpus=corpus,
         version=newest["version"],
@@ -159,4 +160,6 @@ def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         word_lengths=statistics.word_lengths(corpus).fetchall(),
         top_words=statistics.words(corpus, 12).fetchall(),
         samples=statistics.sample_instances(corpus, 4),
+        recipe_hash=recipe_hash,
+        shards_sha256=hashlib.sha256("".join(checksum for (checksum,) in shards).encode()).hexdigest(),
     )

@@ -19,14 +19,14 @@ from prefect import flow
 from pydantic import Field
 
 from albert.checkpoints import find_source, names_checkpoint
-from albert.finetuning import FineTuneResult
+from albert.comparison import Comparison
 from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report, write_report
 from data.sources import find_files
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer
 from data.workspace import Workspace, default_workspace
-from flows.artifacts import gather_facts, plain, publish_report, repeat_command
+from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import fine_tune
 from flows.fine_tune import table as comparison_table
@@ -43,7 +43,7 @@ report = step("report")
 class EndToEndOutcome:
     base: PretrainResult | None
     continued: PretrainResult
-    comparison: FineTuneResult
+    comparison: Comparison
     verdict: str
     page: Path
 
@@ -131,7 +131,8 @@ def end_to_end(
         "names": ["base model", "continued"],
         "max_seq_length": max_seq_length,
     }
-    compared = fine_tune(workspace=workspace, **judged)
+    known = {"corpus": "domain", "general": "general" if general else None}
+    compared = fine_tune(workspace=workspace, **known, **judged)
     corpora = ["general", "domain"] if general else ["domain"]
     verdict, page = report(
         str(task),
@@ -163,7 +164,7 @@ def _report(
     corpora: Sequence[str],
     base: PretrainResult | None,
     continued: PretrainResult,
-    result: FineTuneResult,
+    result: Comparison,
     judged: dict[str, object],
 ) -> tuple[str, Path]:
     with open_workspace(workspace.root) as statistics:
@@ -174,7 +175,7 @@ def _report(
         corpora=facts,
         base=base,
         pretraining=continued,
-        evaluation=result,
+        evaluations=[result],
         settings={
             **{
                 f"pretraining: {run.run_folder.name}": read_settings(run.run_folder)
@@ -183,6 +184,7 @@ def _report(
             },
             "fine-tuning": plain(fine_tune_settings(**judged)),
         },
+        checksums=file_checksums(*(judged[split] for split in ("train", "dev", "test"))),
     )
     page = write_report(content, workspace.report(f"end-to-end-{result.task}"))
     publish_report(content, page)

@@ -6,6 +6,9 @@ import os
 import shutil
 import tempfile
 
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # as many processes as cores are at work already
+
 import torch
 
 if not torch.cuda.is_available():
