@@ -29,7 +29,6 @@ from albert.config import AlbertConfig
 from albert.heads import PretrainingModel
 from data.sentences import split_sentences
 from data.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
-from tests.pages import follow
 
 # no time limits: the machine may be busy; in CI the same examples every time
 hypothesis.settings.register_profile("jixu", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -74,14 +73,6 @@ def vocabulary_file(tokenizer: WordPieceTokenizer, tmp_path_factory: pytest.Temp
     folder = tmp_path_factory.mktemp("vocabulary")
     tokenizer.save(folder)
     return folder / "vocab.txt"
-
-
-@pytest.fixture(scope="session")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which every command of the documentation was run, with its workspace."""
-    folder = tmp_path_factory.mktemp("docs")
-    follow(folder)
-    return folder
 
 
 def small_model(tokenizer: WordPieceTokenizer, **changes: object) -> PretrainingModel:

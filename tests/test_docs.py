@@ -7,7 +7,16 @@ import pytest
 
 from benchmarks.sizing import table
 from data.statistics import open_workspace
-from tests.pages import DOCS, PAGES, ROOT, blocks
+from tests.pages import DOCS, PAGES, ROOT, blocks, follow
+from tests.test_notebooks import check
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """A folder in which every command of the pages was run, with its workspace."""
+    folder = tmp_path_factory.mktemp("docs")
+    follow(folder)
+    return folder
 
 
 @pytest.mark.slow
@@ -17,6 +26,11 @@ def test_the_commands_leave_what_the_pages_say(followed):
     with open_workspace(workspace) as statistics:
         corpora = statistics.sql("select distinct corpus from versions order by all").fetchall()
     assert corpora == [("tea",), ("tea-guarded",)]
+
+
+@pytest.mark.slow
+def test_the_notebook_of_evaluations_runs(followed, monkeypatch):
+    check("evaluation", followed / "workspace", monkeypatch)
 
 
 @pytest.mark.slow

@@ -25,11 +25,6 @@ def test_the_notebook_of_a_corpus_runs(tmp_path, samples, vocabulary_file, monke
     check("dataset_stats", tmp_path, monkeypatch)
 
 
-@pytest.mark.slow
-def test_the_notebook_of_evaluations_runs(followed, monkeypatch):
-    check("evaluation", followed / "workspace", monkeypatch)
-
-
 def check(name, workspace, monkeypatch):
     """Run a notebook on a workspace: no errors, and at least two plots."""
     monkeypatch.setenv("JIXU_WORKSPACE", str(workspace))
@@ -42,4 +37,5 @@ def check(name, workspace, monkeypatch):
 
 
 def test_every_notebook_is_run():
+    # that of evaluations in tests/test_docs.py, which has a workspace with some
     assert {path.stem for path in NOTEBOOKS.glob("*.ipynb")} == {"dataset_stats", "evaluation"}
