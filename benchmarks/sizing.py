@@ -6,6 +6,7 @@ python -m benchmarks.sizing
 from __future__ import annotations
 
 import json
+import math
 
 from benchmarks.results_file import RESULTS
 
@@ -34,13 +35,23 @@ def table() -> str:
     ]
     for size in TEXT_GB:
         characters = size * 10**9 / BYTES_A_CHARACTER
-        times = " | ".join(f"{characters / (rate * workers) / 3600:.2g}" for workers in WORKERS)
+        times = " | ".join(short(characters / (rate * workers) / 3600) for workers in WORKERS)
         share = characters / largest["characters"]
         lines.append(
-            f"| {size} GB | {characters / 1e9:.2g}e9 | {times} | {disk * characters / 1e9:.2g} GB | "
-            f"{share * largest['instances'] / 1e6:.2g}e6 | {share * largest['tokens'] / 1e9:.2g}e9 |"
+            f"| {size} GB | {short(characters / 1e9)}e9 | {times} | {short(disk * characters / 1e9)} GB | "
+            f"{short(share * largest['instances'] / 1e6)}e6 | {short(share * largest['tokens'] / 1e9)}e9 |"
         )
     return "\n".join(lines)
+
+
+def short(value: float) -> str:
+    """Two digits, without a power of ten.
+
+    >>> short(0.0583), short(184.2)
+    ('0.058', '180')
+    """
+    digits = 1 - math.floor(math.log10(value))
+    return f"{round(value, digits):.{max(digits, 0)}f}"
 
 
 if __name__ == "__main__":

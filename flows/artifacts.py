@@ -7,13 +7,19 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prefect import runtime
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.artifacts import (
+    create_link_artifact,
+    create_markdown_artifact,
+    create_progress_artifact,
+    create_table_artifact,
+    update_progress_artifact,
+)
 
 from data.drift import Drift
 from data.files import sha256
@@ -53,6 +59,21 @@ def artifact_key(kind: str, name: str) -> str:
     """
     plain = re.sub("[^a-z0-9]+", "-", name.lower()).strip("-")
     return f"{kind}-{plain or hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def begin_progress(name: str, description: str) -> Callable[[float], None]:
+    """A bar on the run's page; returns what moves it, to a share of the work from 0 to 1."""
+    artifact = create_progress_artifact(0.0, artifact_key("progress", name), description)
+    shown = 0
+
+    def move(done: float) -> None:
+        nonlocal shown
+        # a call of the server for each percent at most, however many parts the work has
+        if int(100 * done) > shown:
+            shown = int(100 * done)
+            update_progress_artifact(artifact, float(shown))
+
+    return move
 
 
 def publish_refresh(workspace: Path, result: RefreshResult) -> None:

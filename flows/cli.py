@@ -7,9 +7,11 @@ Imports nothing slow, so that `--help` answers at once and a mistake is told bef
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import os
 import shlex
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ from pathlib import Path
 from data.records import InputError
 from data.workspace import default_workspace
 
+LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
 EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try again"
 
 
@@ -319,6 +322,28 @@ def set_up_prefect(workspace: Path) -> None:
         Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
 
 
+def check_room(workspace: Path) -> None:
+    """Raise InputError if hardly anything can be written to the workspace's disk; OSError if nothing can."""
+    workspace.mkdir(parents=True, exist_ok=True)
+    free = shutil.disk_usage(workspace).free
+    if free < LEAST_BYTES:
+        raise InputError(
+            f"{free / 2**20:.0f} MiB are free on the disk of {workspace}: make room (python -m data.catalog "
+            "gc removes old versions), or choose another --workspace"
+        )
+
+
+def disk_trouble(error: Exception) -> str | None:
+    """A line on an error that is the disk's, whichever library met it; None for any other."""
+    number = getattr(error, "errno", None)
+    # DuckDB and Arrow hand on the system's words, not its number
+    if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
+        return "the disk is full: what was committed before is whole; make room and run the same again"
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{getattr(error, 'filename', None)} cannot be written to or read ({os.strerror(number)})"
+    return None
+
+
 def run_if_main(module_name: str) -> None:
     """Run the flow of the file that calls this, and exit, if that file is run as a command."""
     if module_name != "__main__":
@@ -341,16 +366,19 @@ def run(command: str, arguments: Sequence[str]) -> int:
             print(settings.preview_refresh(**parameters))
             return 0
         settings.CHECKS[command](**parameters)
+        check_room(Path(parameters["workspace"]))
         set_up_prefect(Path(parameters["workspace"]))
         module = importlib.import_module(f"flows.{command}")
         outcome = getattr(module, command)(**parameters)
     except InputError as error:
         return _refuse(command, error)
-    except ValueError as error:
+    except Exception as error:
         # ConfigError is of albert, which takes seconds to import: known by its name
-        if type(error).__name__ not in ("ConfigError", "KernelError"):
-            raise
-        return _refuse(command, error)
+        if type(error).__name__ in ("ConfigError", "KernelError"):
+            return _refuse(command, error)
+        if trouble := disk_trouble(error):
+            return _refuse(command, InputError(trouble))
+        raise
     except KeyboardInterrupt:
         print(f"{command}: stopped", file=sys.stderr)
         return EXIT_INTERRUPTED

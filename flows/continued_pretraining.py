@@ -22,7 +22,7 @@ from albert.trainer_state import TrainerState
 from data.catalog import record_run
 from data.statistics import open_workspace
 from data.workspace import default_workspace
-from flows.artifacts import gather_facts, plain, publish_report, repeat_command
+from flows.artifacts import begin_progress, gather_facts, plain, publish_report, repeat_command
 from flows.devices import device_slot
 from flows.forms import documented
 from flows.settings import PretrainingPlan, complete_tokenizer, pretraining_plan
@@ -116,6 +116,7 @@ def continued_pretraining(
 def run_pretraining(plan: PretrainingPlan, processes: int = 1) -> PretrainResult:
     """Train, keeping the catalog's record of the run up to date at every checkpoint."""
     complete_tokenizer(plan)
+    move = begin_progress(plan.run, f"steps of {plan.settings.steps:,}, at every checkpoint")
     checkpoints: dict[int, dict[str, object]] = {}
 
     def record(state: TrainerState, folder: Path, status: str) -> None:
@@ -141,6 +142,7 @@ def run_pretraining(plan: PretrainingPlan, processes: int = 1) -> PretrainResult
             metrics=measured,
             checkpoints=[c for c in checkpoints.values() if (plan.workspace.root / c["path"]).is_dir()],
         )
+        move(state.step / plan.settings.steps)
 
     if processes > 1:
         return train_in_processes(plan.settings, processes, record)

@@ -4,12 +4,14 @@ from flows.cli import run_if_main
 
 run_if_main(__name__)
 
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from prefect import flow
+from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
@@ -20,7 +22,7 @@ from data.recipe import RefreshSettings
 from data.refresh import RefreshResult
 from data.statistics import open_workspace
 from data.workspace import Workspace, default_workspace
-from flows.artifacts import publish_drift, publish_gates, publish_refresh, publish_words
+from flows.artifacts import begin_progress, publish_drift, publish_gates, publish_refresh, publish_words
 from flows.forms import documented
 from flows.runners import check_runner, open_pool
 from flows.settings import next_start, refresh_settings
@@ -171,7 +173,7 @@ def run_refresh(settings: RefreshSettings, pool: Executor) -> RefreshResult:
             read_source.submit(task[0].name, lambda task=task: pool.submit(refresh.read, *task).result())
             for task in planning.reading_tasks(plan)
         ]
-        sources = [future.result() for future in reading]
+        sources = in_order(reading, name, "sources read")
         division = divide(name, lambda: refresh.divide(plan, sources))
         similar = find_similar(name, lambda: refresh.find_similar(plan, division))
         pieces, small = division.assignment.pieces, planning.building_plan(plan)
@@ -182,7 +184,7 @@ def run_refresh(settings: RefreshSettings, pool: Executor) -> RefreshResult:
             )
             for piece in pieces
         ]
-        shards = [future.result() for future in building]
+        shards = in_order(building, name, "shards built")
         gates = check_quality(
             name, lambda: quality.check_quality(plan, division.assignment, shards, division.sop)
         )
@@ -193,6 +195,17 @@ def run_refresh(settings: RefreshSettings, pool: Executor) -> RefreshResult:
         words = find_words(name, lambda: refresh.discover(plan, result))
         publish_words(result, words)
     return result
+
+
+def in_order(futures: Sequence[PrefectFuture], name: str, what: str) -> list:
+    """The results of tasks as they were submitted, with a bar on the run's page."""
+    move = begin_progress(name, f"{len(futures):,} {what}") if len(futures) > 1 else None
+    results = []
+    for future in futures:
+        results.append(future.result())
+        if move:
+            move(len(results) / len(futures))
+    return results
 
 
 def _drift(workspace: Path, result: RefreshResult) -> Drift | None:

@@ -1,12 +1,13 @@
 """A command's arguments, a flow's parameters and a settings record are three faces of one thing."""
 
+import errno
 import importlib
 import inspect
 
 import pytest
 
 from flows.artifacts import artifact_key
-from flows.cli import COMMANDS, make_parser
+from flows.cli import COMMANDS, disk_trouble, make_parser
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -46,3 +47,13 @@ def test_the_form_of_a_deployment_says_what_each_parameter_is(command):
         for kind in kinds:
             if kind.get("type") == "integer" and "enum" not in kind:
                 assert "minimum" in kind or "exclusiveMinimum" in kind, name
+
+
+def test_a_full_or_read_only_disk_is_told_in_a_line_and_other_errors_are_not_taken_for_one():
+    told = disk_trouble(OSError(errno.EROFS, "Read-only file system", "/w/catalog.duckdb"))
+    assert told == "/w/catalog.duckdb cannot be written to or read (Read-only file system)"
+    # as DuckDB and Arrow say it
+    assert "the disk is full" in disk_trouble(
+        RuntimeError("IO Error: could not write: No space left on device")
+    )
+    assert disk_trouble(OSError(errno.ECONNREFUSED, "Connection refused")) is None

@@ -21,7 +21,7 @@ from tests.conftest import save_small_model
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE = 120  # seconds for anything that is waited for
+DEADLINE = 300  # seconds for anything that is waited for: the machine may be busy
 
 
 class Server:
@@ -140,7 +140,6 @@ def catalog(server, query):
 
 
 def test_a_second_refresh_waits_for_the_first(server, tea):
-    first, second = tea
     waited = set()
 
     def ended():
@@ -156,7 +155,8 @@ def test_a_second_refresh_waits_for_the_first(server, tea):
     assert begun["end_time"] <= done["start_time"]
     # the second found nothing new
     assert catalog(server, "select corpus, version, status from versions") == [("tea", 1, "ready")]
-    assert "funnel-tea" in server.artifacts(first) and "funnel-tea" in server.artifacts(second)
+    for run in tea:
+        assert {"funnel-tea", "gates-tea"} <= server.artifacts(run)
 
 
 def test_a_training_by_the_command_line_waits_for_its_device_and_completes(server, tea, checkpoint):
@@ -178,7 +178,7 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
     assert done.returncode == 0 and "finished successfully" in done.stdout, done.stdout + done.stderr
     run = re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
     assert server.state(run)[0] == "Completed"
-    assert {"verdict-whole", "report-whole", "training-whole"} <= server.artifacts(run)
+    assert {"verdict-whole", "report-whole", "training-whole", "progress-whole"} <= server.artifacts(run)
     assert catalog(server, "select run, status, steps from pretraining_runs") == [("whole", "completed", 8)]
     assert catalog(server, "select count(*) > 0 from checkpoints") == [(True,)]
     assert (server.workspace / "reports" / "whole" / "index.html").is_file()
