@@ -189,7 +189,7 @@ def _add_fine_tune(add: Callable) -> None:
     add("--max-seq-length", type=int, default=128, help="[%(default)s]")
     add(
         "--corpus",
-        help="corpus models but the first were pretrained on: what they know, does it hold dev or test",
+        help="what models but the first were pretrained on: do they know it, does it hold dev or test",
     )
     add("--general", help="general corpus: what models forget of it")
     add("--run", help="name of the report [from task, models and settings]")
