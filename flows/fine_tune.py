@@ -21,11 +21,11 @@ from albert.comparing import ModelRuns
 from albert.comparison import Comparison
 from albert.finetuning import Candidate, FineTuneSettings, SeedRun
 from albert.reports import build_report, write_report
-from albert.seed_runs import load_run, run_key, save_run
+from albert.seed_runs import load_run, run_key, save_run, sha256_of
 from albert.tasks import TaskData
 from data.catalog import record_evaluations
 from data.workspace import Workspace, default_workspace
-from flows.artifacts import file_checksums, plain, publish_report, repeat_command
+from flows.artifacts import plain, publish_report, repeat_command
 from flows.devices import device_slot
 from flows.forms import documented
 from flows.measurements import Known, domain_words, measurements
@@ -209,7 +209,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         command=repeat_command(),
         evaluations=[result],
         settings={"fine-tuning": plain(settings)},
-        checksums=file_checksums(settings.train, settings.dev, settings.test),
+        checksums={str(path): sha256_of(path) for path in settings.split_paths.values()},
     )
     page = write_report(content, workspace.report(run))
     publish_report(content, page)
