@@ -25,7 +25,7 @@ class EpochRecord:
     """A point of a fine-tuning's curve."""
 
     epoch: int  # counted from 1
-    train_loss: float  # mean over the epoch
+    train_loss: float | None  # mean over the epoch; None: it was not finite
     dev: float  # the task's main metric
 
 

@@ -272,7 +272,7 @@ def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int)
         seconds += time.perf_counter() - began
         dev = predict(candidate, model, "dev")
         value = candidate.scores("dev", dev)[metric]
-        curve.append(EpochRecord(epoch, loss if math.isfinite(loss) else sys.float_info.max, value))
+        curve.append(EpochRecord(epoch, loss if math.isfinite(loss) else None, value))
         if best is None or value > best[0]:
             best = (value, epoch, dev, copy.deepcopy(model.state_dict()))
     value, best_epoch, dev, weights = best

@@ -190,7 +190,10 @@ def _add_fine_tune(add: Callable) -> None:
         help="learning rates to choose from on dev with the first seed, in place of --learning-rate",
     )
     add("--max-seq-length", type=int, default=128, help="[%(default)s]")
-    add("--corpus", help="corpus of the field: what models know of it, and whether it holds dev or test")
+    add(
+        "--corpus",
+        help="what models but the first were pretrained on: do they know it, does it hold dev or test",
+    )
     add("--general", help="general corpus: what models forget of it")
     add("--run", help="name of the report [from task, models and settings]")
 

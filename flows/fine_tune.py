@@ -9,7 +9,7 @@ run_if_main(__name__)
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,11 +21,11 @@ from albert.comparing import ModelRuns
 from albert.comparison import Comparison
 from albert.finetuning import Candidate, FineTuneSettings, SeedRun
 from albert.reports import build_report, write_report
-from albert.seed_runs import load_run, run_key, save_run
+from albert.seed_runs import load_run, run_key, save_run, sha256_of
 from albert.tasks import TaskData
 from data.catalog import record_evaluations
 from data.workspace import Workspace, default_workspace
-from flows.artifacts import file_checksums, plain, publish_report, repeat_command
+from flows.artifacts import plain, publish_report, repeat_command
 from flows.devices import device_slot
 from flows.forms import documented
 from flows.measurements import Known, domain_words, measurements
@@ -70,7 +70,7 @@ def fine_tune(
     ] = 128,
     corpus: Annotated[
         str | None,
-        Field(description="Of the field: what models know of it; does it hold dev or test (领域语料)"),
+        Field(description="That models but the first were pretrained on: what they know of it (领域语料)"),
     ] = None,
     general: Annotated[
         str | None, Field(description="General corpus: what models forget of it (通用语料)")
@@ -111,7 +111,7 @@ class Told:
 
     note: str | None = None
     corpora: tuple[str, ...] = ()  # it was pretrained on, to be searched for texts of dev and test
-    pretraining: tuple[dict[str, float], ...] = field(default=())
+    pretraining: tuple[dict[str, float], ...] = ()
 
 
 def compare(
@@ -124,13 +124,19 @@ def compare(
 ) -> Comparison:
     """One task for each model and seed; what an earlier run of the same made is taken from the workspace."""
     data = read_task(settings.task.name, lambda: finetuning.read_task(settings))
-    told = told or [Told(corpora=(known.corpus,) if known.corpus else ())] * len(settings.models)
+    told = told or usual(known, len(settings.models))
     models: list[ModelRuns] = []
     for number, one in enumerate(told):
         first = models[0].candidate if models else None
         models.append(_model_runs(settings, data, number, first, workspace, known, one))
     words = domain_words(workspace.root, known.corpus) if known.corpus else ()
     return comparing.compare(data, models, domain_words=words, stepwise=stepwise)
+
+
+def usual(known: Known, models: int) -> list[Told]:
+    """The first of several models comes before pretraining on the corpus of the field, the others after."""
+    general, corpus = (Told(corpora=(name,) if name else ()) for name in (known.general, known.corpus))
+    return [corpus] if models == 1 else [general, *[corpus] * (models - 1)]
 
 
 def _model_runs(
@@ -203,7 +209,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         command=repeat_command(),
         evaluations=[result],
         settings={"fine-tuning": plain(settings)},
-        checksums=file_checksums(settings.train, settings.dev, settings.test),
+        checksums={str(path): sha256_of(path) for path in settings.split_paths.values()},
     )
     page = write_report(content, workspace.report(run))
     publish_report(content, page)

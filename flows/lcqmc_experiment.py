@@ -11,6 +11,7 @@ from flows.cli import run_if_main
 run_if_main(__name__)
 
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -188,15 +189,23 @@ def judge(
         epochs=sizes.epochs,
         learning_rate=sizes.fine_tuning_rate,
     )
-    told = [Told(note="no continued pretraining", pretraining=tuple(models[0].history))]
+    told = [Told(note="no continued pretraining", pretraining=_history(models[0]))]
     for arm, model in zip(arms, models[1:], strict=True):
         corpora = (corpus_of(arm, files),)
-        told.append(Told(note=arm.note, corpora=corpora, pretraining=tuple(model.history)))
+        told.append(Told(note=arm.note, corpora=corpora, pretraining=_history(model)))
     known = Known(corpus=corpus_of(arms[-1], files), general="general")
     with device_slot(place):
         result = compare(settings, place, known, told, stepwise=True)
     record(place, f"{files.experiment}-experiment-{architecture}", result)
     return result
+
+
+def _history(result: PretrainResult) -> tuple[dict[str, float], ...]:
+    """The records of a run without what is no number: under a rate too large a loss may be infinite."""
+    return tuple(
+        {name: value for name, value in record.items() if isinstance(value, (int, float)) and isfinite(value)}
+        for record in result.history
+    )
 
 
 def _report(

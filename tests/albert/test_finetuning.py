@@ -129,3 +129,10 @@ def test_labels_that_training_never_saw_and_single_classes_are_refused(split_fil
         fine_tune(FineTuneSettings(**settings))
     with pytest.raises(ConfigError, match="seeds"):
         FineTuneSettings(**settings, seeds=(1, 1))
+
+
+def test_a_rate_that_breaks_the_model_is_told_and_is_no_number_that_json_lacks(split_files, model_folder):
+    settings = quick(split_files, model_folder, seeds=(0,), epochs=1, learning_rates=(0.99,), max_restarts=0)
+    (model,) = (result := fine_tune(settings)).models
+    assert not model.seeds[0].left_chance
+    json.dumps(result.to_record(), allow_nan=False)
