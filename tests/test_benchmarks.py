@@ -153,7 +153,7 @@ def test_rivals_take_turns_and_the_slow_ones_leave():
 
         return run
 
-    works = {"own": work("own", 0.02), "slow": work("slow", 0.05), "fast": work("fast", 0.001)}
+    works = {"own": work("own", 0.02), "slow": work("slow", 0.3), "fast": work("fast", 0.001)}
     kept = keep_best(works, "own", kept=1)
     assert list(kept) == ["own", "fast"]
     turns.clear()
