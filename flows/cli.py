@@ -260,7 +260,12 @@ def _add_experiment(add: Callable) -> None:
         default=["albert", "bert"],
         help="separated by commas [albert,bert]",
     )
-    add("--scale", type=float, default=1.0, help="of all sizes; 1 takes about an hour on two cores [1]")
+    add(
+        "--scale",
+        type=float,
+        default=1.0,
+        help="of all sizes; 1 is about 60 CPU minutes an architecture [1]",
+    )
     add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="of fine-tuning [0,1,2,3,4]")
     add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
 

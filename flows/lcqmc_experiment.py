@@ -78,7 +78,7 @@ def lcqmc_experiment(
         list[Literal["albert", "bert"]], Field(min_length=1, description="Of similar cost (模型)")
     ] = ["albert", "bert"],  # noqa: B006
     scale: Annotated[
-        float, Field(gt=0, description="Of all sizes; at 1 about an hour on two cores (规模)")
+        float, Field(gt=0, description="Of all sizes; 1 is reckoned at 60 CPU minutes an architecture")
     ] = 1.0,
     seeds: Annotated[
         list[int], Field(min_length=1, description="Every model is fine-tuned with each (随机种子)")
