@@ -352,6 +352,13 @@ def disk_trouble(error: Exception) -> str | None:
     return None
 
 
+def _server_trouble(error: Exception) -> str | None:
+    # Prefect has no class for it
+    if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
+        return "Prefect's short-lived server did not start in time: try again when the machine is less busy"
+    return None
+
+
 def run_if_main(module_name: str) -> None:
     """Run the flow of the file that calls this, and exit, if that file is run as a command."""
     if module_name != "__main__":
@@ -384,7 +391,7 @@ def run(command: str, arguments: Sequence[str]) -> int:
         # ConfigError is of albert, which takes seconds to import: known by its name
         if type(error).__name__ in ("ConfigError", "KernelError"):
             return _refuse(command, error)
-        if trouble := disk_trouble(error):
+        if trouble := disk_trouble(error) or _server_trouble(error):
             return _refuse(command, InputError(trouble))
         raise
     except KeyboardInterrupt:
