@@ -1,4 +1,7 @@
-"""Scores of predictions, and what several seeds say together."""
+"""What several seeds say together: mean and spread, and how sure a difference between two models is.
+
+S = seeds, n = examples, k = what a metric sums of an example (see `albert.metrics`), B = resamples.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import ttest_rel
 
+from albert.comparison import Calibration, CalibrationBin, Summary
+from albert.metrics import score
 
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Shares in [0, 1]."""
-
-    accuracy: float
-    macro_f1: float
-
-
-def score(predicted: np.ndarray, gold: np.ndarray, num_labels: int) -> Scores:
-    """Accuracy and macro-averaged F1 of predicted and gold labels, both [n] in 0..num_labels-1.
-
-    F1 of a class that is neither predicted nor gold is left out of the mean, as it says nothing.
-
-    >>> score(np.array([0, 0, 1]), np.array([0, 1, 1]), 2)
-    Scores(accuracy=0.6666666666666666, macro_f1=0.6666666666666666)
-    """
-    confusion = np.bincount(gold * num_labels + predicted, minlength=num_labels**2).reshape(
-        num_labels, num_labels
-    )
-    right = confusion.diagonal()
-    either = confusion.sum(0) + confusion.sum(1)
-    f1 = 2 * right[either > 0] / either[either > 0]
-    return Scores(float(right.sum() / confusion.sum()), float(f1.mean()))
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What several seeds say together."""
-
-    mean: float
-    deviation: float  # sample standard deviation; 0 for a single value
-    values: tuple[float, ...]
+RESAMPLES = 2000
+SIGNIFICANCE = 0.05
+_EXAMPLES_AT_ONCE = 250  # resamples: the counts of so many fit memory for any test set
 
 
 def summarize(values: Sequence[float]) -> Summary:
@@ -49,39 +26,97 @@ def summarize(values: Sequence[float]) -> Summary:
     0.6
     """
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return Summary(float(np.mean(values)), deviation, tuple(values))
+    return Summary(float(np.mean(values)), deviation, tuple(map(float, values)))
 
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
     """How much a second model scores above a first, the two trained with the same seeds."""
 
-    mean: float
-    low: float  # ends of the 95% interval
-    high: float
+    summary: Summary  # of the seeds' differences
+    low: float | None  # ends of the 95% interval; None with a single seed
+    high: float | None
+    p_value: float | None
+    probability: float | None  # that the second beats the first
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out zero."""
-        return self.low > 0 or self.high < 0
+        """Whether the interval leaves out zero and, of several seeds, p is below 0.05.
+
+        The interval alone is too narrow for few seeds (Davison and Hinkley 1997, section 2.3); Student's t
+        knows how few they are.
+        """
+        if self.low is None or self.high is None:
+            return False
+        sure = self.p_value is None or self.p_value < SIGNIFICANCE
+        return sure and (self.low > 0 or self.high < 0)
 
 
-# two-sided 97.5% points of Student's t for 1..30 degrees of freedom
-_STUDENT_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
+def paired_difference(
+    metric: str, first: np.ndarray, second: np.ndarray, *, seedless: bool = False
+) -> PairedDifference:
+    """Second less first, of their statistics [S, n, k] on the same examples under the same seeds.
 
-
-def paired_difference(first: Sequence[float], second: Sequence[float]) -> PairedDifference:
-    """Mean of second - first over paired seeds with its 95% confidence interval (Student's t).
-
-    With a single seed nothing is known of the spread: the interval is unbounded.
+    The interval and the probability are of a bootstrap that draws seeds, and for each draw examples, with
+    replacement, the same for both models: it holds what another seed and another test set would change. The
+    test is Student's paired t over the seeds. A single seed says nothing of other seeds, and gets neither;
+    `seedless` says that there is no training, so examples are all that could be drawn anew.
     """
-    differences = np.subtract(second, first)
-    mean, n = float(differences.mean()), len(differences)
-    if n < 2:
-        return PairedDifference(mean, -np.inf, np.inf)
-    t = _STUDENT_T[min(n - 1, len(_STUDENT_T)) - 1]
-    half = float(t * differences.std(ddof=1) / np.sqrt(n))
-    return PairedDifference(mean, mean - half, mean + half)
+    differences = score(metric, second.sum(1)) - score(metric, first.sum(1))
+    summary = summarize(differences.tolist())
+    if len(differences) < 2 and not seedless:
+        return PairedDifference(summary, None, None, None, None)
+    drawn = _bootstrap(metric, first, second)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    probability = float((drawn > 0).mean() + (drawn == 0).mean() / 2)
+    p_value = None if seedless else paired_p_value(differences)
+    return PairedDifference(summary, float(low), float(high), p_value, probability)
+
+
+def paired_p_value(differences: np.ndarray) -> float:
+    """Two-sided p of Student's paired t test; of equal differences, 1 if they are 0, else 0."""
+    if np.ptp(differences) == 0:
+        return float(differences[0] == 0)
+    return float(ttest_rel(differences, np.zeros(len(differences))).pvalue)
+
+
+def _bootstrap(metric: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Differences of RESAMPLES resamples."""
+    S, n, k = first.shape
+    rng = np.random.default_rng(0)
+    both = np.concatenate([first, second], axis=2)  # [S, n, 2k]
+    drawn = []
+    for begin in range(0, RESAMPLES, _EXAMPLES_AT_ONCE):
+        B = min(_EXAMPLES_AT_ONCE, RESAMPLES - begin)
+        seeds = rng.integers(S, size=(B, S))
+        times = np.zeros((S, B))  # how often each seed was drawn
+        np.add.at(times, (seeds, np.arange(B)[:, None]), 1)
+        examples = np.stack([np.bincount(rng.integers(n, size=n), minlength=n) for _ in range(B)])
+        # the same examples for every seed, as all were tested on the same ones
+        scores = np.empty((2, S, B))
+        for seed in range(S):
+            sums = examples.astype(np.float64) @ both[seed]  # [B, 2k]
+            scores[0, seed], scores[1, seed] = score(metric, sums[:, :k]), score(metric, sums[:, k:])
+        drawn.append(((scores[1] - scores[0]) * times).sum(0) / S)
+    return np.concatenate(drawn)
+
+
+def calibration(probabilities: np.ndarray, gold: np.ndarray, bins: int = 10) -> Calibration:
+    """Expected calibration error of class probabilities [n, C] with gold labels [n] (Guo et al. 2017).
+
+    >>> round(calibration(np.array([[0.8, 0.2], [0.2, 0.8]]), np.array([0, 0])).ece, 3)
+    0.3
+    """
+    confidence = probabilities.max(-1)
+    right = probabilities.argmax(-1) == gold
+    bin_of = np.minimum(np.ceil(confidence * bins).astype(int) - 1, bins - 1)
+    found = []
+    for number in range(bins):
+        inside = bin_of == number
+        if inside.any():
+            mean, accuracy = float(confidence[inside].mean()), float(right[inside].mean())
+            found.append(
+                CalibrationBin(number / bins, (number + 1) / bins, int(inside.sum()), mean, accuracy)
+            )
+    error = sum(one.count * abs(one.confidence - one.accuracy) for one in found) / len(gold)
+    return Calibration(float(error), tuple(found))

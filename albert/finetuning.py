@@ -1,32 +1,40 @@
-"""Fine-tuning on sentence or sentence-pair classification: several models under the same seeds, order and
-budget.
+"""Fine-tuning on a labelled task: several models under the same seeds, order and budget.
 
-Devlin et al. 2019, section 4.1. The best epoch is chosen on dev; test is scored once, at that epoch.
+Devlin et al. 2019, section 4. The best epoch is chosen on dev; test is scored once, at that epoch. A start
+that does not leave chance level is given up and begun anew with other random weights (Mosbach et al. 2021
+find as many such starts as one in three for large models), and counted.
 """
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn import functional as F
+from torch import nn
 from tqdm import tqdm
 
-from albert.batch import Batch, pack
-from albert.checkpoints import load_pretrained, names_checkpoint
+from albert.batching import token_batches
+from albert.checkpoints import find_source, load_pretrained, names_checkpoint
+from albert.checkpoints.source import Source
+from albert.comparison import EpochRecord, SeedResult, SweepPoint
 from albert.config import PRESETS, ConfigError
-from albert.evaluation import PairedDifference, Scores, Summary, paired_difference, score, summarize
-from albert.heads import SequenceClassifier
+from albert.learners import Encoded, Learner, Predictions, find_learner
+from albert.metrics import chance_margin, constant_score, score
 from albert.optim import adamw, linear_schedule
-from albert.tasks import Example, Split, Task, label_set, read_split
+from albert.tasks import ChoiceExample, Kind, Split, Task, TaskData
+from albert.tasks.reading import read_task as read_splits
+from data.files import sha256
 from data.records import InputError
-from data.tokenization import Tokenizer
+
+_PREDICTED_TOKENS = 8192  # to a batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +42,17 @@ class FineTuneSettings:
     """What to compare, on what, and how."""
 
     task: Task
-    train: Path
+    train: Path | None = None  # None: for a kind that trains nothing
     dev: Path
     test: Path | None = None
     models: tuple[Path, ...]
     names: tuple[str, ...] | None = None  # of the models in tables; None: their folders'
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     epochs: int = 3
-    batch_size: int = 32
-    learning_rate: float = 1e-4  # albert_zh's for LCQMC; it tries 2e-5 to 1e-4
+    batch_size: int = 32  # examples on average: the token budget is so many times the mean length
+    learning_rates: tuple[float, ...] = (1e-4,)  # albert_zh's for LCQMC; of several the best on dev
     warmup_share: float = 0.1
+    max_restarts: int = 2
     max_seq_length: int = 128
     precision: str = "bf16"
 
@@ -54,229 +63,40 @@ class FineTuneSettings:
             raise ConfigError(f"seeds={self.seeds}: give one or more, each once")
         if self.names is not None and len(self.names) != len(self.models):
             raise ConfigError(f"{len(self.names)} names for {len(self.models)} models")
-        for name, low, high in (("epochs", 1, 1000), ("batch_size", 1, 4096), ("max_seq_length", 8, 512)):
+        if self.train is None and self.task.kind is not Kind.SIMILARITY:
+            raise ConfigError(f"no training file for {self.task.name}: pass --train")
+        for name, low, high in (
+            ("epochs", 1, 1000),
+            ("batch_size", 1, 4096),
+            ("max_seq_length", 8, 512),
+            ("max_restarts", 0, 10),
+        ):
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name}={getattr(self, name)}: it must be from {low} to {high}")
-        if not 0 < self.learning_rate < 1:
-            raise ConfigError(f"learning_rate={self.learning_rate}: it must be more than 0 and less than 1")
+        if not self.learning_rates:
+            raise ConfigError("no learning rate: give one or more")
+        for rate in self.learning_rates:
+            if not 0 < rate < 1:
+                raise ConfigError(f"learning_rate={rate}: it must be more than 0 and less than 1")
 
     def model_names(self) -> tuple[str, ...]:
         """A short name for each model, each once."""
         names = list(self.names or [_short_name(path) for path in self.models])
         return tuple(n if names.count(n) == 1 else f"{n} ({i})" for i, n in enumerate(names, 1))
 
+    @property
+    def split_paths(self) -> dict[str, Path]:
+        paths = {"train": self.train, "dev": self.dev, "test": self.test}
+        return {name: path for name, path in paths.items() if path is not None}
+
 
 def _short_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}" if path.name.startswith("checkpoint-") else path.name
 
 
-@dataclass(frozen=True, slots=True)
-class SeedResult:
-    """One model trained with one seed."""
-
-    model: str
-    seed: int
-    best_epoch: int  # counted from 1
-    dev: Scores
-    test: Scores | None
-    seconds: float
-    predictions: tuple[int, ...]  # on test, or on dev where there is none
-
-
-@dataclass(frozen=True, kw_only=True)
-class FineTuneResult:
-    """The comparison, the first model being what the others are compared with."""
-
-    task: str
-    labels: tuple[str, ...]
-    examples: dict[str, int]  # by split
-    skipped: tuple[str, ...]
-    majority_share: float  # accuracy of always giving the most frequent training label
-    models: tuple[str, ...]
-    seeds: tuple[SeedResult, ...]
-
-    def summary(self, model: str, split: str, metric: str) -> Summary | None:
-        """Mean and deviation over the seeds; None for a split there is not."""
-        scores = [getattr(r, split) for r in self.seeds if r.model == model]
-        return None if None in scores else summarize([getattr(s, metric) for s in scores])
-
-    def difference(self, model: str, split: str, metric: str = "accuracy") -> PairedDifference:
-        """How much `model` scores above the first model."""
-        first, second = self.summary(self.models[0], split, metric), self.summary(model, split, metric)
-        return paired_difference(first.values, second.values)
-
-    @property
-    def reported_split(self) -> str:
-        return "test" if "test" in self.examples else "dev"
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedSplit:
-    sequences: list[list[int]]
-    token_types: list[list[int]]
-    labels: np.ndarray  # [n]
-
-    def __len__(self) -> int:
-        return len(self.sequences)
-
-    def batch(self, rows: Sequence[int]) -> Batch:
-        return pack([self.sequences[i] for i in rows], [self.token_types[i] for i in rows])
-
-
-def encode_examples(
-    examples: Sequence[Example], labels: Sequence[str], tokenizer: Tokenizer, max_seq_length: int
-) -> EncodedSplit:
-    """[CLS] text [SEP], or [CLS] text [SEP] pair [SEP]; the longer of the two is cut to fit."""
-    number = {label: i for i, label in enumerate(labels)}
-    sequences, types = [], []
-    for example in examples:
-        a = tokenizer.encode(example.text)[0].tolist()
-        b = tokenizer.encode(example.pair)[0].tolist() if example.pair is not None else []
-        room = max_seq_length - (3 if example.pair is not None else 2)
-        while len(a) + len(b) > room:
-            (a if len(a) >= len(b) else b).pop()
-        ids = [tokenizer.cls_id, *a, tokenizer.sep_id]
-        first = len(ids)
-        if example.pair is not None:
-            ids += [*b, tokenizer.sep_id]
-        sequences.append(ids)
-        types.append([0] * first + [1] * (len(ids) - first))
-    return EncodedSplit(sequences, types, np.array([number[e.label] for e in examples]))
-
-
-@dataclass(frozen=True, slots=True)
-class TaskData:
-    splits: dict[str, Split]
-    labels: tuple[str, ...]
-
-
 def read_task(settings: FineTuneSettings) -> TaskData:
     """Every split of the task, checked. Raises InputError for files that do not fit it or each other."""
-    paths = {"train": settings.train, "dev": settings.dev, "test": settings.test}
-    splits = {name: read_split(path, settings.task) for name, path in paths.items() if path is not None}
-    others = [split for name, split in splits.items() if name != "train"]
-    return TaskData(splits, label_set(splits["train"], others))
-
-
-def fine_tune(settings: FineTuneSettings) -> FineTuneResult:
-    """Train every model with every seed and score them."""
-    data = read_task(settings)
-    results = []
-    for path, name in zip(settings.models, settings.model_names(), strict=True):
-        for seed in settings.seeds:
-            result = fine_tune_one(settings, data, path, name, seed)
-            results.append(result)
-            split = result.test or result.dev
-            print(
-                f"{settings.task.name}  {name}  seed {seed}  epoch {result.best_epoch}  dev "
-                f"{result.dev.accuracy:.4f}"
-                f"  {'test' if result.test else 'dev'} {split.accuracy:.4f}  {result.seconds:.0f} s",
-                file=sys.stderr,
-            )
-    return collect(settings, data, results)
-
-
-def collect(settings: FineTuneSettings, data: TaskData, results: Sequence[SeedResult]) -> FineTuneResult:
-    """The comparison of what was trained."""
-    counts = {label: 0 for label in data.labels}
-    for example in data.splits["train"].examples:
-        counts[example.label] += 1
-    majority = max(counts, key=lambda label: counts[label])
-    reported = data.splits.get("test", data.splits["dev"]).examples
-    return FineTuneResult(
-        task=settings.task.name,
-        labels=data.labels,
-        examples={name: len(split.examples) for name, split in data.splits.items()},
-        skipped=tuple(line for split in data.splits.values() for line in split.skipped),
-        majority_share=sum(e.label == majority for e in reported) / len(reported),
-        models=settings.model_names(),
-        seeds=tuple(results),
-    )
-
-
-def fine_tune_one(settings: FineTuneSettings, data: TaskData, path: Path, name: str, seed: int) -> SeedResult:
-    """Train one model with one seed; a pure function of the arguments on a CPU."""
-    started = time.perf_counter()
-    pretrained, tokenizer = load_pretrained(path)
-    length = min(settings.max_seq_length, pretrained.config.max_position_embeddings)
-    encoded = {
-        split: encode_examples(part.examples, data.labels, tokenizer, length)
-        for split, part in data.splits.items()
-    }
-    torch.manual_seed(seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = SequenceClassifier(pretrained.encoder, len(data.labels)).to(device)
-    best: tuple[float, int, dict[str, torch.Tensor]] | None = None
-    for epoch in _train_epochs(model, encoded["train"], settings, seed, device, f"{name} seed {seed}"):
-        dev = score(predict(model, encoded["dev"], settings, device), encoded["dev"].labels, len(data.labels))
-        if best is None or dev.accuracy > best[0]:
-            best = (dev.accuracy, epoch, copy.deepcopy(model.state_dict()))
-    _, best_epoch, weights = best
-    model.load_state_dict(weights)
-    predicted = {
-        split: predict(model, encoded[split], settings, device)
-        for split in ("dev", "test")
-        if split in encoded
-    }
-    scores = {split: score(p, encoded[split].labels, len(data.labels)) for split, p in predicted.items()}
-    reported = predicted.get("test", predicted["dev"])
-    return SeedResult(
-        name,
-        seed,
-        best_epoch,
-        scores["dev"],
-        scores.get("test"),
-        time.perf_counter() - started,
-        tuple(reported.tolist()),
-    )
-
-
-def _train_epochs(
-    model: SequenceClassifier,
-    train: EncodedSplit,
-    settings: FineTuneSettings,
-    seed: int,
-    device: torch.device,
-    title: str,
-) -> Iterator[int]:
-    """Train an epoch at a time, yielding its number after each. The order depends on the seed alone."""
-    optimizer = adamw(model, settings.learning_rate)
-    rng = np.random.default_rng(seed)
-    per_epoch = -(-len(train) // settings.batch_size)
-    steps = per_epoch * settings.epochs
-    warmup, step = round(steps * settings.warmup_share), 0
-    labels = torch.from_numpy(train.labels)
-    with tqdm(total=steps, desc=title, unit="step", disable=not sys.stderr.isatty(), leave=False) as bar:
-        for epoch in range(1, settings.epochs + 1):
-            model.train()
-            for rows in np.array_split(rng.permutation(len(train)), per_epoch):
-                for group in optimizer.param_groups:
-                    group["lr"] = settings.learning_rate * linear_schedule(step, steps, warmup)
-                with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                    logits = model(train.batch(rows).to(device))
-                loss = F.cross_entropy(logits, labels[rows].to(device))
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-                optimizer.step()
-                step += 1
-                bar.update()
-            yield epoch
-
-
-@torch.no_grad()
-def predict(
-    model: SequenceClassifier, split: EncodedSplit, settings: FineTuneSettings, device: torch.device
-) -> np.ndarray:
-    """The likeliest label [n] of every example; batched by length, in the split's order."""
-    model.eval()
-    order = np.argsort([len(sequence) for sequence in split.sequences], kind="stable")
-    predicted = np.empty(len(split), dtype=np.int64)
-    for begin in range(0, len(order), 128):
-        rows = order[begin : begin + 128]
-        with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-            predicted[rows] = model(split.batch(rows).to(device)).argmax(-1).cpu().numpy()
-    return predicted
+    return read_splits(settings.task, settings.split_paths)
 
 
 def check_models(settings: FineTuneSettings) -> None:
@@ -286,3 +106,251 @@ def check_models(settings: FineTuneSettings) -> None:
             known = "a preset has no vocabulary and no weights" if path.name in PRESETS else "no such file"
             raise InputError(f"--model {path} is not a checkpoint folder: {known}")
         load_pretrained(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeedRun:
+    """One model trained with one seed, and what it says of every example."""
+
+    result: SeedResult
+    dev: Predictions
+    test: Predictions | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A model of the comparison with the task as its tokenizer has it."""
+
+    settings: FineTuneSettings
+    data: TaskData
+    path: Path
+    checksum: str  # sha256 of its weights' file
+    name: str
+    learner: Learner
+    encoded: dict[str, Encoded]
+    sizes: np.ndarray | None  # of the training examples: the first model's, so that all see one order
+
+    def scores(self, split: str, predictions: Predictions) -> dict[str, float]:
+        """By metric, the task's main one first."""
+        return {
+            metric: float(score(metric, predictions.statistics[metric].sum(0)))
+            for metric in self.data.task.metrics
+        }
+
+
+def prepare(settings: FineTuneSettings, data: TaskData, model: int, first: Candidate | None) -> Candidate:
+    """Tokenize the task for a model; `first` is the comparison's first, None for itself."""
+    path = settings.models[model]
+    pretrained, tokenizer = load_pretrained(path)
+    length = min(settings.max_seq_length, pretrained.config.max_position_embeddings)
+    learner = find_learner(data)
+    encoded = {name: learner.encode(split.examples, tokenizer, length) for name, split in data.splits.items()}
+    own = encoded["train"].sizes if "train" in encoded else None
+    return Candidate(
+        settings=settings,
+        data=data,
+        path=path,
+        checksum=_checksum(find_source(str(path))),
+        name=settings.model_names()[model],
+        learner=learner,
+        encoded=encoded,
+        sizes=own if first is None else first.sizes,
+    )
+
+
+def _checksum(source: Source) -> str:
+    """sha256 of the weights' file, or of those of all of them where there are several."""
+    digests = [sha256(path) for path in source.files]
+    return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def chance_of(data: TaskData, split: Split) -> float:
+    """The main metric of an answer that looks at nothing (see `albert.metrics.constant_score`)."""
+    kind, metric = data.task.kind, data.task.metrics[0]
+    if kind is Kind.CHOICE:
+        gold: list[object] = [len(one.choices) for one in split.examples if isinstance(one, ChoiceExample)]
+        return constant_score(kind, metric, gold, None)
+    if kind not in (Kind.SINGLE, Kind.PAIR):
+        return 0.0
+    train = [one.label for one in data.splits["train"].examples]
+    most_frequent = max(sorted(set(train)), key=train.count)
+    return constant_score(kind, metric, [one.label for one in split.examples], most_frequent)
+
+
+def fine_tune_model(
+    candidate: Candidate, train: Callable[[Candidate, int, float], SeedRun] | None = None
+) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
+    """A model with every seed, at the learning rate that is best on dev with the first seed; and all rates
+    that were tried. `train` takes the place of `fine_tune_one`, to keep what it made.
+    """
+    train = train or fine_tune_one
+    settings, metric = candidate.settings, candidate.data.task.metrics[0]
+    first, *others = settings.seeds
+    if candidate.data.task.kind is Kind.SIMILARITY:
+        return [train(candidate, first, settings.learning_rates[0])], ()
+    tried = [train(candidate, first, rate) for rate in settings.learning_rates]
+    best = max(tried, key=lambda run: run.result.dev[metric])
+    runs = [best, *(train(candidate, seed, best.result.learning_rate) for seed in others)]
+    if len(tried) == 1:
+        return runs, ()
+    return runs, tuple(
+        SweepPoint(run.result.learning_rate, run.result.dev[metric], run.result.left_chance) for run in tried
+    )
+
+
+def fine_tune_one(candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
+    """Train a model with one seed and score it; a pure function of the arguments on a CPU."""
+    started = time.perf_counter()
+    if candidate.data.task.kind is Kind.SIMILARITY:
+        model, training = _new_model(candidate, seed), None
+        predicted = {name: predict(candidate, model, name) for name in candidate.encoded}
+    else:
+        training = _train_until_learnt(candidate, seed, learning_rate)
+        predicted = {"dev": training.dev}
+        if "test" in candidate.encoded:
+            predicted["test"] = predict(candidate, training.model, "test")
+    scores = {name: candidate.scores(name, one) for name, one in predicted.items()}
+    result = SeedResult(
+        seed=seed,
+        learning_rate=learning_rate,
+        best_epoch=training.best_epoch if training else 0,
+        restarts=training.restarts if training else 0,
+        left_chance=training.left_chance if training else True,
+        dev=scores["dev"],
+        test=scores.get("test"),
+        curve=training.curve if training else (),
+        seconds=time.perf_counter() - started,
+        examples_per_second=training.examples_per_second if training else 0.0,
+    )
+    return SeedRun(result=result, dev=predicted["dev"], test=predicted.get("test"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Training:
+    """How a start went; the model has the weights of its best epoch."""
+
+    model: nn.Module
+    best_epoch: int
+    dev: Predictions
+    curve: tuple[EpochRecord, ...]
+    left_chance: bool
+    restarts: int
+    examples_per_second: float
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _new_model(candidate: Candidate, seed: int) -> nn.Module:
+    """The pretrained encoder with a head drawn from the seed."""
+    pretrained, _ = load_pretrained(candidate.path)
+    torch.manual_seed(seed)
+    return candidate.learner.model(pretrained.encoder).to(_device())
+
+
+def _train_until_learnt(candidate: Candidate, seed: int, learning_rate: float) -> _Training:
+    """Train, again with another head and other dropout while the model stays at chance level."""
+    for restarts in range(candidate.settings.max_restarts + 1):
+        training = _train(candidate, seed, learning_rate, restarts)
+        if training.left_chance:
+            break
+    return training
+
+
+def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int) -> _Training:
+    settings, data = candidate.settings, candidate.data
+    model = _new_model(candidate, int(np.random.default_rng([seed, restarts]).integers(2**31)))
+    metric = data.task.metrics[0]
+    best: tuple[float, int, Predictions, dict[str, torch.Tensor]] | None = None
+    curve, seconds = [], 0.0
+    epochs = _train_epochs(candidate, model, seed, learning_rate)
+    for epoch in range(1, settings.epochs + 1):
+        began = time.perf_counter()
+        loss = next(epochs)
+        seconds += time.perf_counter() - began
+        dev = predict(candidate, model, "dev")
+        value = candidate.scores("dev", dev)[metric]
+        curve.append(EpochRecord(epoch, loss if math.isfinite(loss) else sys.float_info.max, value))
+        if best is None or value > best[0]:
+            best = (value, epoch, dev, copy.deepcopy(model.state_dict()))
+    value, best_epoch, dev, weights = best
+    model.load_state_dict(weights)
+    chance = chance_of(data, data.splits["dev"])
+    return _Training(
+        model=model,
+        best_epoch=best_epoch,
+        dev=dev,
+        curve=tuple(curve),
+        left_chance=value > chance + chance_margin(metric, chance, len(data.splits["dev"].examples)),
+        restarts=restarts,
+        examples_per_second=settings.epochs * len(candidate.encoded["train"]) / seconds,
+    )
+
+
+def plan_batches(sizes: np.ndarray, settings: FineTuneSettings, seed: int) -> list[list[np.ndarray]]:
+    """The training examples of each batch of each epoch: of like length, in an order that is the seed's."""
+    budget = max(int(settings.batch_size * sizes.mean()), int(sizes.max()))
+    return [
+        token_batches(sizes, budget, np.random.default_rng([seed, epoch])) for epoch in range(settings.epochs)
+    ]
+
+
+def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_rate: float) -> Iterator[float]:
+    """Train an epoch at a time, yielding its mean loss after each."""
+    settings, learner, encoded = candidate.settings, candidate.learner, candidate.encoded["train"]
+    device = next(model.parameters()).device
+    optimizer = adamw(model, learning_rate)
+    plan = plan_batches(candidate.sizes, settings, seed)
+    steps = sum(len(batches) for batches in plan)
+    warmup, step = round(steps * settings.warmup_share), 0
+    title = f"{candidate.name} seed {seed}"
+    with tqdm(total=steps, desc=title, unit="step", disable=not sys.stderr.isatty(), leave=False) as bar:
+        for batches in plan:
+            model.train()
+            losses = torch.zeros((), device=device)
+            for examples in batches:
+                for group in optimizer.param_groups:
+                    group["lr"] = learning_rate * linear_schedule(step, steps, warmup)
+                chosen = encoded.choose(examples)
+                with _autocast(settings, device):
+                    scores = model(chosen.batch.to(device))
+                loss = learner.loss(scores, chosen, encoded)
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                losses += loss.detach()
+                step += 1
+                bar.update()
+            yield float(losses) / len(batches)
+
+
+def _autocast(settings: FineTuneSettings, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
+
+
+@torch.no_grad()
+def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
+    """What the model says of a split; computed by length, given in the split's order."""
+    encoded, learner = candidate.encoded[split], candidate.learner
+    device = next(model.parameters()).device
+    model.eval()
+    scores: np.ndarray | None = None
+    for examples in _by_length(encoded.sizes):
+        chosen = encoded.choose(examples)
+        with _autocast(candidate.settings, device):
+            found = model(chosen.batch.to(device)).float().cpu().numpy()
+        if scores is None:
+            total = encoded.offsets[-1] if learner.per_token else len(encoded.offsets) - 1
+            scores = np.empty((total, found.shape[1]), dtype=np.float32)
+        scores[chosen.tokens if learner.per_token else chosen.sequences] = found
+    # a model that has come apart says nothing at all; it is right no more often than by accident
+    scores = np.nan_to_num(scores)
+    return learner.predict(scores, candidate.data.splits[split].examples, encoded)
+
+
+def _by_length(sizes: np.ndarray) -> Iterator[np.ndarray]:
+    order = np.argsort(sizes, kind="stable")
+    ends = np.cumsum(sizes[order])
+    return iter(np.split(order, np.flatnonzero(np.diff(ends // _PREDICTED_TOKENS)) + 1))

@@ -121,6 +121,38 @@ class SequenceClassifier(nn.Module):
         return self.classifier(F.dropout(pooled, self.dropout, self.training)).float()
 
 
+class TokenClassifier(nn.Module):
+    """Encoder with a linear classifier on every token (Devlin et al. 2019, sections 4.2 and 5.3)."""
+
+    def __init__(self, encoder: Encoder, num_labels: int):
+        super().__init__()
+        self.encoder = encoder
+        self.dropout = encoder.config.classifier_dropout_prob
+        self.classifier = nn.Linear(encoder.config.hidden_size, num_labels)
+        initialize(self.classifier, encoder.config.initializer_range)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores [T, num_labels] fp32."""
+        hidden = F.dropout(self.encoder(batch), self.dropout, self.training)
+        return self.classifier(hidden).float()
+
+
+class MeanPooler(nn.Module):
+    """Encoder whose states are averaged over each sequence (Reimers and Gurevych 2019, section 3)."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Means [S, H] fp32 of the last layer's states."""
+        hidden = self.encoder(batch).float()
+        lengths = batch.cu_seqlens.diff().long()
+        sequence = torch.repeat_interleave(torch.arange(len(lengths), device=hidden.device), lengths)
+        sums = hidden.new_zeros(len(lengths), hidden.shape[1]).index_add_(0, sequence, hidden)
+        return sums / lengths[:, None]
+
+
 def initialize(module: nn.Module, standard_deviation: float) -> None:
     """Random weights: tables and matrices normal, biases zero, LayerNorm the identity (Devlin et al.
     2019).

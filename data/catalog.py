@@ -23,7 +23,7 @@ from data.records import InputError
 from data.shards import Shard
 from data.workspace import Workspace
 
-CATALOG_VERSION = 2
+CATALOG_VERSION = 3
 
 SCHEMA = """
 create table meta (catalog_version integer not null, root varchar not null);
@@ -64,9 +64,9 @@ create table checkpoints (
     created_at timestamptz not null default now(), primary key (run, step));
 create table evaluations (
     run varchar not null, task varchar not null, model varchar not null, seed integer not null,
-    learning_rate double not null, best_epoch integer not null, dev_accuracy double not null,
-    dev_macro_f1 double not null, test_accuracy double, test_macro_f1 double, seconds double not null,
-    created_at timestamptz not null default now(), primary key (run, model, seed));
+    learning_rate double not null, best_epoch integer not null, split varchar not null,
+    metric varchar not null, score double not null, seconds double not null,
+    created_at timestamptz not null default now(), primary key (run, model, seed, split, metric));
 """
 
 # views of an empty workspace, so that every name of the catalog can be queried from the first day
@@ -382,9 +382,8 @@ def record_run(
 
 
 def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Record an evaluation run, one row a model and seed, in place of what was known of it before."""
-    names = ("task", "model", "seed", "learning_rate", "best_epoch", "dev_accuracy", "dev_macro_f1")
-    names += ("test_accuracy", "test_macro_f1", "seconds")
+    """Record an evaluation run, one row a model, seed, split and metric, in place of what was known of it."""
+    names = ("task", "model", "seed", "learning_rate", "best_epoch", "split", "metric", "score", "seconds")
     with write_catalog(workspace) as db:
         db.execute("delete from evaluations where run = ?", [run])
         db.executemany(

@@ -6,7 +6,7 @@ case, punctuation and spaces left aside. A text shorter than that counts where a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -79,6 +79,57 @@ def count_hits(guard: Guard, documents: Sequence[Sequence[str]], measures: Measu
         same = short[_is_in(whole[at[short]], guard.sentences)]
         hits += np.diff(np.searchsorted(same, measures.first_sentence))
     return hits
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Evaluation texts that a corpus holds."""
+
+    texts: int  # that are long enough to prove anything
+    found: tuple[str, ...]  # of them in the corpus, in the order given
+    documents: int  # that hold one
+
+
+def find_leak(texts: Iterable[str], documents: Iterable[str], ngram: int = 13) -> Leak:
+    """Which texts stand in the documents, by the guard's rule: an n-gram of letters in common; of a text
+    shorter than that, a whole sentence. Documents have a sentence on each line.
+    """
+    asked = list(dict.fromkeys(texts))
+    letters = letters_of(asked)
+    hashes, first = letters.ngrams(ngram)
+    lengths = np.diff(letters.first)
+    of_text = np.repeat(np.arange(len(asked)), np.diff(first))
+    proves = lengths >= SHORTEST
+    is_long = lengths >= ngram
+    grams = np.unique(hashes[is_long[of_text]])
+    short = np.unique(hashes[(proves & ~is_long)[of_text]])
+    seen: list[np.ndarray] = []
+    holding = 0
+    documents = iter(documents)
+    while some := list(islice(documents, 1000)):
+        of_documents = _held(some, ngram, grams, lambda n: n >= ngram)
+        sentences = [sentence for one in some for sentence in one.split("\n")]
+        of_sentences = _held(sentences, ngram, short, lambda n: (n >= SHORTEST) & (n < ngram))
+        document_of = np.repeat(np.arange(len(some)), [one.count("\n") + 1 for one in some])
+        places = np.concatenate([of_documents[0], document_of[of_sentences[0]]])
+        holding += len(np.unique(places))
+        seen += [of_documents[1], of_sentences[1]]
+    known = np.unique(np.concatenate([np.empty(0, np.uint64), *seen]))
+    hit = np.zeros(len(asked), dtype=bool)
+    hit[of_text[_is_in(hashes, known)]] = True
+    found = tuple(asked[at] for at in np.flatnonzero(hit & proves).tolist())
+    return Leak(int(proves.sum()), found, holding)
+
+
+def _held(
+    texts: Sequence[str], ngram: int, known: np.ndarray, counts: Callable[[np.ndarray], np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of the texts whose number of letters counts: which text each known n-gram stands in, and its hash."""
+    letters = letters_of(texts)
+    hashes, first = letters.ngrams(ngram)
+    of_text = np.repeat(np.arange(len(texts)), np.diff(first))
+    held = _is_in(hashes, known) & counts(np.diff(letters.first))[of_text]
+    return of_text[held], hashes[held]
 
 
 def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:

@@ -265,6 +265,14 @@ class Statistics:
             for (text,) in rows:
                 yield text
 
+    def documents(self, corpus: str) -> Iterator[tuple[str, str]]:
+        """Id and text of every document of the corpus, its sentences joined by line ends."""
+        require_version(self.db, corpus)
+        cursor = self.db.cursor()
+        cursor.execute("select doc_id, text from document_texts where corpus = ?", [corpus])
+        while rows := cursor.fetchmany(1000):
+            yield from rows
+
     def sentences(self, corpus: str) -> Iterator[str]:
         """Every sentence of the corpus."""
         for text in self.texts(corpus):

@@ -68,30 +68,17 @@ def publish_words(result: RefreshResult, words: list[Word]) -> None:
 
 
 def publish_report(report: Report, page: Path) -> None:
-    """Verdict, training and evaluation tables, and a link to the page."""
-    create_markdown_artifact(
-        f"**{report.verdict}**\n\n`{report.command}`\n", key=artifact_key("verdict", page.parent.name)
-    )
-    create_link_artifact(page.resolve().as_uri(), "report", key=artifact_key("report", page.parent.name))
-    if report.pretraining is not None:
-        rows = [r for r in report.pretraining["history"] if "held_out_mlm_loss" in r]
+    """Verdict and main tables as Markdown, each table as rows, and a link to the page."""
+    from albert.reports import main_tables, report_markdown
+
+    name = page.parent.name
+    create_markdown_artifact(report_markdown(report), key=artifact_key("verdict", name))
+    create_link_artifact(page.resolve().as_uri(), "report", key=artifact_key("report", name))
+    for one in main_tables(report):
         create_table_artifact(
-            rows, key=artifact_key("training", page.parent.name), description="On held-out documents"
-        )
-    if report.evaluation is not None:
-        split = report.evaluation["split"]
-        rows = [
-            {
-                "model": row["model"],
-                "dev accuracy": round(row["dev_accuracy"]["mean"], 4),
-                f"{split} accuracy": round(row[f"{split}_accuracy"]["mean"], 4),
-                "deviation": round(row[f"{split}_accuracy"]["deviation"], 4),
-                f"{split} macro F1": round(row[f"{split}_macro_f1"]["mean"], 4),
-            }
-            for row in report.evaluation["models"]
-        ]
-        create_table_artifact(
-            rows, key=artifact_key("evaluation", page.parent.name), description=report.evaluation["task"]
+            one.table.to_records(),
+            key=artifact_key(one.name, name),
+            description=f"{one.title}. {one.table.caption}",
         )
 
 

@@ -146,8 +146,8 @@ def _add_pretraining(add: Callable) -> None:
 
 
 def _add_fine_tune(add: Callable) -> None:
-    add("--task", required=True, help="name of the task, or a YAML task file (name and columns)")
-    add("--train", required=True, help="TSV, CSV or JSONL with a header")
+    add("--task", required=True, help="a task that comes with jixu, a YAML task file, or a name of yours")
+    add("--train", help="training examples, as the task's publisher has them")
     add("--dev", required=True, help="chooses the best epoch")
     add("--test", help="scored once, at that epoch")
     add(
@@ -161,11 +161,20 @@ def _add_fine_tune(add: Callable) -> None:
         type=lambda text: text.split(","),
         help="of the models in tables, by commas [their folders']",
     )
-    add("--seeds", type=_integers, default=[0, 1, 2], help="separated by commas [0,1,2]")
+    add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="separated by commas [0,1,2,3,4]")
     add("--epochs", type=int, default=3, help="[%(default)s]")
-    add("--batch-size", type=int, default=32, help="[%(default)s]")
+    add("--batch-size", type=int, default=32, help="examples, on average [%(default)s]")
     add("--learning-rate", type=float, default=1e-4, help="peak rate [%(default)s]")
+    add(
+        "--sweep",
+        type=_floats,
+        default=[],
+        metavar="RATE,RATE",
+        help="learning rates to choose from on dev with the first seed, in place of --learning-rate",
+    )
     add("--max-seq-length", type=int, default=128, help="[%(default)s]")
+    add("--corpus", help="corpus of the field: what models know of it, and whether it holds dev or test")
+    add("--general", help="general corpus: what models forget of it")
     add("--run", help="name of the report [from task, models and settings]")
 
 
@@ -209,6 +218,33 @@ def _add_end_to_end(add: Callable) -> None:
     add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
 
 
+def _add_experiment(add: Callable) -> None:
+    add(
+        "--experiment",
+        default="lcqmc",
+        choices=["lcqmc", "law", "reviews"],
+        help="ladder of recipes; the text of lcqmc is the task's own [%(default)s]",
+    )
+    add(
+        "--general", action="append", required=True, help="general raw text, for the base models (repeatable)"
+    )
+    add("--domain", action="append", default=[], help="text of the field, for law and reviews (repeatable)")
+    add("--task", help="name or YAML file of the task [the experiment's]")
+    add("--train", required=True, help="training examples of the task")
+    add("--dev", required=True, help="its dev examples")
+    add("--test", required=True, help="its test examples")
+    add("--tokenizer", help="vocab.txt; the flawed control needs BERT's [trained]")
+    add(
+        "--architectures",
+        type=lambda text: text.split(","),
+        default=["albert", "bert"],
+        help="separated by commas [albert,bert]",
+    )
+    add("--scale", type=float, default=1.0, help="of all sizes; 1 takes about an hour on two cores [1]")
+    add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="of fine-tuning [0,1,2,3,4]")
+    add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
+
+
 COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {
     "refresh_corpus": (
         "Turn raw text into a new version of a corpus, or none if nothing changed.",
@@ -224,6 +260,10 @@ COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {
     ),
     "train_tokenizer": ("Learn a vocabulary from a corpus or raw text.", _add_tokenizer),
     "end_to_end": ("Raw text to evaluation report: all of it in one run.", _add_end_to_end),
+    "lcqmc_experiment": (
+        "Find out which part of a recipe of continued pretraining helps, and which hurts.",
+        _add_experiment,
+    ),
 }
 
 

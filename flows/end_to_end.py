@@ -19,7 +19,7 @@ from prefect import flow
 from pydantic import Field
 
 from albert.checkpoints import find_source, names_checkpoint
-from albert.finetuning import FineTuneResult
+from albert.comparison import Comparison
 from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report, write_report
 from data.sources import find_files
@@ -42,7 +42,7 @@ report = step("report")
 class EndToEndOutcome:
     base: PretrainResult | None
     continued: PretrainResult
-    comparison: FineTuneResult
+    comparison: Comparison
     verdict: str
     page: Path
 
@@ -121,7 +121,8 @@ def end_to_end(
         "names": ["base model", "continued"],
         "max_seq_length": max_seq_length,
     }
-    compared = fine_tune(workspace=workspace, **judged)
+    known = {"corpus": "domain", "general": "general" if general else None}
+    compared = fine_tune(workspace=workspace, **known, **judged)
     corpora = ["general", "domain"] if general else ["domain"]
     verdict, page = report(
         str(task),
@@ -146,7 +147,7 @@ def _report(
     corpora: Sequence[str],
     base: PretrainResult | None,
     continued: PretrainResult,
-    result: FineTuneResult,
+    result: Comparison,
     judged: dict[str, object],
 ) -> tuple[str, Path]:
     with open_workspace(workspace.root) as statistics:
@@ -157,7 +158,7 @@ def _report(
         corpora=facts,
         base=base,
         pretraining=continued,
-        evaluation=result,
+        evaluations=[result],
         settings={
             **{
                 f"pretraining: {run.run_folder.name}": read_settings(run.run_folder)

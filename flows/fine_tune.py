@@ -8,47 +8,62 @@ run_if_main(__name__)
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
 from prefect import flow
 from pydantic import Field
 
-from albert import finetuning
-from albert.finetuning import FineTuneResult, FineTuneSettings
+from albert import comparing, finetuning
+from albert.comparing import ModelRuns
+from albert.comparison import Comparison
+from albert.finetuning import Candidate, FineTuneSettings, SeedRun
 from albert.reports import build_report, write_report
+from albert.seed_runs import load_run, run_key, save_run
+from albert.tasks import TaskData
 from data.catalog import record_evaluations
 from data.workspace import Workspace
 from flows.artifacts import plain, publish_report, repeat_command
+from flows.measurements import Known, domain_words, measurements
 from flows.settings import fine_tune_settings
 from flows.steps import step
 
 read_task = step("read-task")
 train = step("fine-tune-model")
+measure = step("measure-model")
 report = step("report")
 
 
 @dataclass(frozen=True, slots=True)
 class FineTuneOutcome:
     run: str
-    result: FineTuneResult
+    result: Comparison
     page: Path
 
 
 @flow(name="fine-tune", flow_run_name="fine-tune on {task}")
 def fine_tune(
     task: Annotated[str, Field(description="Name of the task, or a YAML task file (任务)")],
-    train: Annotated[str, Field(description="TSV, CSV or JSONL with a header")],
     dev: Annotated[str, Field(description="Chooses the best epoch")],
     model: Annotated[list[str], Field(description="Checkpoint folders, compared with the first (模型)")],
+    train: Annotated[str | None, Field(description="Examples as the publisher has them")] = None,
     test: Annotated[str | None, Field(description="Scored once, at the best epoch")] = None,
     workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
-    seeds: list[int] = [0, 1, 2],  # noqa: B006 (Prefect shows it as the form's default; never changed)
+    seeds: list[int] = [0, 1, 2, 3, 4],  # noqa: B006 (Prefect shows it as the form's default; never changed)
     epochs: Annotated[int, Field(ge=1)] = 3,
     batch_size: Annotated[int, Field(ge=1)] = 32,
     learning_rate: Annotated[float, Field(gt=0, lt=1)] = 1e-4,
+    sweep: Annotated[
+        list[float], Field(description="Learning rates to choose from on dev, in place of the one")
+    ] = [],  # noqa: B006
     max_seq_length: Annotated[int, Field(ge=8, le=512)] = 128,
+    corpus: Annotated[
+        str | None,
+        Field(description="Of the field: what models know of it, and whether it holds dev or test"),
+    ] = None,
+    general: Annotated[str | None, Field(description="General corpus: what models forget of it")] = None,
     names: Annotated[
         list[str] | None, Field(description="Of the models in tables; their folders' if empty")
     ] = None,
@@ -67,29 +82,78 @@ def fine_tune(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=learning_rate,
+        sweep=sweep,
         max_seq_length=max_seq_length,
         names=names,
     )
-    result = compare(settings)
+    place = Workspace(Path(workspace))
     run = run or run_name(settings)
-    page = report(run, lambda: _report(Workspace(Path(workspace)), run, settings, result))
+    result = compare(settings, place, Known(corpus=corpus, general=general))
+    page = report(run, lambda: _report(place, run, settings, result))
     return FineTuneOutcome(run, result, page)
 
 
-def compare(settings: FineTuneSettings) -> FineTuneResult:
-    """One task for each model and seed."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a caller knows of a model beside its checkpoint."""
+
+    note: str | None = None
+    corpora: tuple[str, ...] = ()  # it was pretrained on, to be searched for texts of dev and test
+    pretraining: tuple[dict[str, float], ...] = field(default=())
+
+
+def compare(
+    settings: FineTuneSettings,
+    workspace: Workspace,
+    known: Known,
+    told: Sequence[Told] | None = None,
+    *,
+    stepwise: bool = False,
+) -> Comparison:
+    """One task for each model and seed; what an earlier run of the same made is taken from the workspace."""
     data = read_task(settings.task.name, lambda: finetuning.read_task(settings))
-    results = [
-        train(
-            f"{name} seed {seed}",
-            lambda path=path, name=name, seed=seed: finetuning.fine_tune_one(
-                settings, data, path, name, seed
-            ),
+    told = told or [Told(corpora=(known.corpus,) if known.corpus else ())] * len(settings.models)
+    models: list[ModelRuns] = []
+    for number, one in enumerate(told):
+        first = models[0].candidate if models else None
+        models.append(_model_runs(settings, data, number, first, workspace, known, one))
+    words = domain_words(workspace.root, known.corpus) if known.corpus else ()
+    return comparing.compare(data, models, domain_words=words, stepwise=stepwise)
+
+
+def _model_runs(
+    settings: FineTuneSettings,
+    data: TaskData,
+    number: int,
+    first: Candidate | None,
+    workspace: Workspace,
+    known: Known,
+    told: Told,
+) -> ModelRuns:
+    candidate = finetuning.prepare(settings, data, number, first)
+    runs, points = finetuning.fine_tune_model(candidate, _kept_in(workspace.root / "evaluations"))
+    model = ModelRuns(
+        candidate=candidate, runs=runs, sweep=points, note=told.note, pretraining=told.pretraining
+    )
+    measured = measure(candidate.name, lambda: measurements(candidate, workspace, known, told.corpora))
+    return replace(model, **measured)
+
+
+def _kept_in(folder: Path) -> Callable[[Candidate, int, float], SeedRun]:
+    """Training that keeps what it made, and makes nothing twice."""
+
+    def run_once(candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
+        path = folder / f"{run_key(candidate, seed, learning_rate)}.npz"
+        found = load_run(path)
+        if found is not None:
+            return found
+        made = train(
+            f"{candidate.name} seed {seed}", lambda: finetuning.fine_tune_one(candidate, seed, learning_rate)
         )
-        for path, name in zip(settings.models, settings.model_names(), strict=True)
-        for seed in settings.seeds
-    ]
-    return finetuning.collect(settings, data, results)
+        save_run(made, path)
+        return made
+
+    return run_once
 
 
 def run_name(settings: FineTuneSettings) -> str:
@@ -98,32 +162,34 @@ def run_name(settings: FineTuneSettings) -> str:
     return f"{settings.task.name}-{digest}"
 
 
-def record(workspace: Workspace, run: str, settings: FineTuneSettings, result: FineTuneResult) -> None:
+def record(workspace: Workspace, run: str, result: Comparison) -> None:
     """Put every score into the catalog."""
     rows = [
         {
             "task": result.task,
-            "model": r.model,
-            "seed": r.seed,
-            "learning_rate": settings.learning_rate,
-            "best_epoch": r.best_epoch,
-            "dev_accuracy": r.dev.accuracy,
-            "dev_macro_f1": r.dev.macro_f1,
-            "test_accuracy": r.test.accuracy if r.test else None,
-            "test_macro_f1": r.test.macro_f1 if r.test else None,
-            "seconds": r.seconds,
+            "model": model.name,
+            "seed": one.seed,
+            "learning_rate": one.learning_rate,
+            "best_epoch": one.best_epoch,
+            "split": split,
+            "metric": metric,
+            "score": value,
+            "seconds": one.seconds,
         }
-        for r in result.seeds
+        for model in result.models
+        for one in model.seeds
+        for split, scores in (("dev", one.dev), ("test", one.test))
+        for metric, value in (scores or {}).items()
     ]
     record_evaluations(workspace, run, rows)
 
 
-def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: FineTuneResult) -> Path:
-    record(workspace, run, settings, result)
+def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: Comparison) -> Path:
+    record(workspace, run, result)
     content = build_report(
         title=f"Fine-tuning on {result.task}",
         command=repeat_command(),
-        evaluation=result,
+        evaluations=[result],
         settings={"fine-tuning": plain(settings)},
     )
     page = write_report(content, workspace.report(run))
@@ -131,23 +197,28 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
     return page
 
 
-def table(result: FineTuneResult) -> str:
+def table(result: Comparison) -> str:
     """The comparison as lines of text."""
-    split = result.reported_split
     lines = []
     for model in result.models:
-        dev, scored, f1 = (
-            result.summary(model, part, metric)
-            for part, metric in (("dev", "accuracy"), (split, "accuracy"), (split, "macro_f1"))
+        scores = result.scores(model.name)
+        shown = [("dev", result.metric, model.dev[result.metric])]
+        shown += [(result.split, metric, summary) for metric, summary in scores.items()]
+        line = f"{model.name}: " + ", ".join(
+            f"{split} {metric.replace('_', ' ')} {100 * one.mean:.2f} ± {100 * one.deviation:.2f}"
+            for split, metric, one in dict.fromkeys(shown)
         )
-        line = (
-            f"{model}: dev accuracy {100 * dev.mean:.2f} ± {100 * dev.deviation:.2f}, {split} accuracy "
-            f"{100 * scored.mean:.2f} ± {100 * scored.deviation:.2f}, macro F1 {100 * f1.mean:.2f}"
-        )
-        if model != result.models[0]:
-            difference = result.difference(model, split)
-            mean, low, high = (100 * value for value in (difference.mean, difference.low, difference.high))
-            line += f" ({mean:+.2f}, 95% {low:+.2f} to {high:+.2f})"
+        difference = result.difference(model.name)
+        if difference is not None:
+            line += f" ({100 * difference.mean:+.2f}"
+            if difference.low is not None:
+                line += f", 95% {100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
+                line += f"; beats {difference.baseline} with probability {difference.probability:.2f}"
+            line += ")"
+        restarts = sum(one.restarts for one in model.seeds)
+        stuck = sum(not one.left_chance for one in model.seeds)
+        line += f"; {restarts} restart(s)" if restarts else ""
+        line += f"; {stuck} seed(s) never left chance level" if stuck else ""
         lines.append(line)
     return "\n".join(lines)
 

@@ -8,11 +8,9 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import yaml
 
 from data.catalog import Version, read_catalog, require_version, version_shards
 from data.cleaning import CleaningRules
@@ -30,7 +28,6 @@ from data.workspace import Workspace, check_name
 if TYPE_CHECKING:
     from albert.finetuning import FineTuneSettings
     from albert.pretraining import Corpus, PretrainSettings
-    from albert.tasks import Task
 
 # albert is imported where it is used: it takes seconds
 
@@ -188,51 +185,30 @@ def complete_tokenizer(plan: PretrainingPlan) -> None:
         load_tokenizer(plan.vocabulary).save(folder)
 
 
-def load_task(name_or_file: str) -> Task:
-    """A task by name, its columns found by their usual names, or from a YAML file that names them."""
-    from albert.tasks import Task
-
-    path = Path(name_or_file)
-    if path.suffix not in (".yaml", ".yml"):
-        return Task(name=check_name(name_or_file, "task"))
-    if not path.is_file():
-        raise InputError(f"no task file {path}")
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    known = {field.name for field in fields(Task)}
-    if not isinstance(content, dict) or "name" not in content or set(content) - known:
-        wrong = sorted(map(str, set(content) - known)) if isinstance(content, dict) else [str(content)]
-        raise InputError(
-            f"{path}: a task file has name and may have {', '.join(sorted(known - {'name'}))}; "
-            f"found {', '.join(wrong) or 'no name'}"
-        )
-    if not all(value is None or isinstance(value, str) for value in content.values()):
-        raise InputError(f"{path}: every value must be text")
-    return Task(**content)
-
-
 def fine_tune_settings(
     task: str,
-    train: str,
     dev: str,
     model: Sequence[str],
+    train: str | None = None,
     test: str | None = None,
-    seeds: Sequence[int] = (0, 1, 2),
+    seeds: Sequence[int] = (0, 1, 2, 3, 4),
+    learning_rate: float = 1e-4,
+    sweep: Sequence[float] = (),
     names: Sequence[str] | None = None,
     **same: object,
 ) -> FineTuneSettings:
     """The settings of fine-tune."""
     from albert.finetuning import FineTuneSettings
+    from albert.tasks import load_task
 
     return FineTuneSettings(
         task=load_task(task),
-        train=Path(train),
+        train=Path(train) if train else None,
         dev=Path(dev),
         test=Path(test) if test else None,
         models=tuple(Path(m) for m in model),
         seeds=tuple(seeds),
+        learning_rates=tuple(sweep) or (learning_rate,),
         names=tuple(names) if names else None,
         **same,
     )
@@ -265,12 +241,21 @@ def _check_pretraining(processes: int = 1, **parameters: object) -> None:
     check_start(pretraining_plan(**parameters).settings)
 
 
-def _check_fine_tune(workspace: str, run: str | None = None, **parameters: object) -> None:
+def _check_fine_tune(
+    workspace: str,
+    run: str | None = None,
+    corpus: str | None = None,
+    general: str | None = None,
+    **parameters: object,
+) -> None:
     from albert.finetuning import check_models, read_task
 
     settings = fine_tune_settings(**parameters)
     read_task(settings)
     check_models(settings)
+    for name in filter(None, (corpus, general)):
+        with read_catalog(Workspace(Path(workspace))) as db:
+            require_version(db, name)
     if run:
         check_name(run, "run")
 
@@ -300,10 +285,38 @@ def _check_end_to_end(demo: bool, **parameters: object) -> None:
         find_files(source)
 
 
+def _check_experiment(
+    experiment: str,
+    general: Sequence[str],
+    domain: Sequence[str],
+    train: str,
+    dev: str,
+    test: str,
+    task: str | None,
+    architectures: Sequence[str],
+    scale: float,
+    **_: object,
+) -> None:
+    from albert.tasks import load_task, read_task
+    from flows.experiment_arms import ARCHITECTURES, EXPERIMENTS
+
+    if unknown := set(architectures) - set(ARCHITECTURES):
+        raise InputError(f"no architecture {min(unknown)!r}: choose of {', '.join(ARCHITECTURES)}")
+    if scale <= 0:
+        raise InputError(f"scale={scale}: it must be more than 0")
+    if experiment != "lcqmc" and not domain:
+        raise InputError(f"the {experiment} experiment needs text of its field: pass --domain")
+    for source in (*general, *domain):
+        find_files(source)
+    splits = {"train": Path(train), "dev": Path(dev), "test": Path(test)}
+    read_task(load_task(task or EXPERIMENTS[experiment].task), splits)
+
+
 CHECKS: dict[str, Callable[..., None]] = {
     "refresh_corpus": _check_refresh,
     "continued_pretraining": _check_pretraining,
     "fine_tune": _check_fine_tune,
     "train_tokenizer": _check_tokenizer,
     "end_to_end": _check_end_to_end,
+    "lcqmc_experiment": _check_experiment,
 }

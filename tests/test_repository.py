@@ -30,7 +30,14 @@ def test_every_deployment_names_a_flow_that_is_there():
         flows.add(function)
         for schedule in deployment.get("schedules", []):
             assert schedule["timezone"] == "Asia/Shanghai"
-    assert flows == {"refresh_corpus", "continued_pretraining", "fine_tune", "train_tokenizer", "end_to_end"}
+    assert flows == {
+        "refresh_corpus",
+        "continued_pretraining",
+        "fine_tune",
+        "train_tokenizer",
+        "end_to_end",
+        "lcqmc_experiment",
+    }
 
 
 def test_commands_in_the_readme_exist():

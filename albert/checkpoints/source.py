@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,16 @@ class Source:
     @property
     def is_sharded(self) -> bool:
         return self.weights.name.endswith(".index.json")
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file of the weights, their index included."""
+        if self.kind == "tensorflow":
+            return self.weights, *tensorflow_shards(self.weights)
+        if self.is_sharded:
+            names = json.loads(self.weights.read_text(encoding="utf-8"))["weight_map"].values()
+            return self.weights, *(self.folder / name for name in sorted(set(names)))
+        return (self.weights,)
 
 
 def names_checkpoint(given: str) -> bool:

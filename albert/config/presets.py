@@ -1,7 +1,8 @@
 """The published sizes, for models that begin with random weights.
 
 ALBERT: Lan et al. 2020, table 1, and albert_zh's tiny and small; "-en" ones have the English vocabulary and
-heads. BERT: Devlin et al. 2019, section 3; bert-xlarge is the ALBERT paper's, with a Chinese vocabulary.
+heads. BERT: Devlin et al. 2019, section 3; bert-xlarge is the ALBERT paper's, with a Chinese vocabulary;
+bert-tiny has tiny's shape, so that an answer costs the same.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ _ENGLISH = {
 PRESETS: dict[str, dict[str, object]] = {
     **_CHINESE,
     **_ENGLISH,
+    "bert-tiny": _bert(312, 4, 12),
     "bert-base": _bert(768, 12, 12),
     "bert-large": _bert(1024, 24, 16),
     "bert-xlarge": _bert(2048, 24, 16),

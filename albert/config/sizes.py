@@ -45,17 +45,25 @@ def measure_sizes(config: AlbertConfig) -> Sizes:
     return Sizes(embeddings, encoder, heads)
 
 
-def forward_operations(config: AlbertConfig, T: int) -> float:
-    """Operations of a forward pass for each token of sequences of length T, with the MLM head on 15% of them.
+def encoder_operations(config: AlbertConfig, T: float) -> float:
+    """Operations of the encoder for each token of sequences of length T.
 
     Sharing parameters saves memory, not operations.
     """
-    E, H, F, V = config.embedding_size, config.hidden_size, config.intermediate_size, config.vocab_size
+    E, H, F = config.embedding_size, config.hidden_size, config.intermediate_size
     layer = 2 * (4 * H * H + 2 * H * F) + 4 * T * H  # projections, feed-forward; scores and their mixing
     projection = 0 if config.layout == "bert" else 2 * E * H
+    return config.depth * layer + projection
+
+
+def forward_operations(config: AlbertConfig, T: int) -> float:
+    """Operations of a forward pass for each token of sequences of length T, with the MLM head on 15% of
+    them.
+    """
+    E, H, V = config.embedding_size, config.hidden_size, config.vocab_size
     transform = H * H + H * E if config.layout == "bright" else H * E
     head = MASKED_SHARE * 2 * (transform + V * E)
-    return config.depth * layer + projection + head
+    return encoder_operations(config, T) + head
 
 
 def activation_bytes(config: AlbertConfig, T: int, *, checkpointing: bool = False) -> float:

@@ -1,21 +1,28 @@
-"""What a report says: facts about the corpora, the training and the evaluation, and the one-sentence
-verdict.
-"""
+"""All of a report as plain facts: what metrics.json holds and the page is made from."""
 
 from __future__ import annotations
 
-import math
+import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
+from typing import TYPE_CHECKING
 
 import torch
 
-from albert.finetuning import FineTuneResult
-from albert.pretraining import PretrainResult
+from albert.reports.corpus import CorpusFacts
+from albert.reports.evaluation import contamination_warnings
+from albert.reports.verdict import verdict
+from albert.trainer_state import MANIFEST_FILE
+from data.files import sha256
 
+if TYPE_CHECKING:
+    from albert.comparison import Comparison
+    from albert.pretraining import PretrainResult
+
+SCHEMA_VERSION = 1  # of metrics.json; metrics.schema.json says the same
 _PACKAGES = (
     "jixu",
     "torch",
@@ -31,35 +38,63 @@ _PACKAGES = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class CorpusFacts:
-    """What is to be told of a corpus version. Gathered by the caller: this package knows no catalog."""
-
-    corpus: str
-    version: int
-    totals: Mapping[str, int]  # documents, characters, words, sentences, instances, tokens
-    sop: bool
-    unknown_share: float  # of [UNK] among the tokens
-    funnel: Sequence[Mapping[str, object]]  # rows of the catalog's funnel
-    lengths: Sequence[tuple[int, int]]  # (longest of the bar in tokens, instances)
-    word_lengths: Sequence[tuple[int, int]]  # (characters, words)
-    top_words: Sequence[tuple[str, int]]
-    samples: Sequence[Mapping[str, object]]  # instances as text
-
-
-@dataclass(frozen=True, kw_only=True)
 class Report:
     """All of a report, as it stands in metrics.json."""
 
+    schema_version: int
     title: str
     verdict: str
+    warnings: tuple[str, ...]  # what a reader must know before the figures
     created_at: str
     command: str
     corpora: tuple[CorpusFacts, ...]
     base: Mapping[str, object] | None  # the run that made the model pretraining went on from
     pretraining: Mapping[str, object] | None
-    evaluation: Mapping[str, object] | None
+    evaluations: tuple[Mapping[str, object], ...]
     settings: Mapping[str, Mapping[str, object]]
     versions: Mapping[str, str]
+    checksums: Mapping[str, str]  # sha256 of what went in and came out
+
+
+def build_report(
+    *,
+    title: str,
+    command: str,
+    corpora: Sequence[CorpusFacts] = (),
+    base: PretrainResult | None = None,
+    pretraining: PretrainResult | None = None,
+    evaluations: Sequence[Comparison] = (),
+    settings: Mapping[str, Mapping[str, object]] | None = None,
+    checksums: Mapping[str, str] | None = None,
+) -> Report:
+    """The report of what was done; leave out what was not. The checksums of the checkpoints come by
+    themselves.
+    """
+    compared = tuple(comparison.to_record() for comparison in evaluations)
+    trained = pretraining_facts(pretraining) if pretraining else None
+    return Report(
+        schema_version=SCHEMA_VERSION,
+        title=title,
+        verdict=verdict(trained, compared),
+        warnings=tuple(line for facts in compared for line in contamination_warnings(facts)),
+        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        command=command,
+        corpora=tuple(corpora),
+        base=pretraining_facts(base) if base else None,
+        pretraining=trained,
+        evaluations=compared,
+        settings=settings or {},
+        versions=installed_versions(),
+        checksums={**_model_checksums(base, pretraining, compared), **(checksums or {})},
+    )
+
+
+def pretraining_facts(result: PretrainResult) -> dict[str, object]:
+    """What is to be told of a pretraining run, as JSON has it."""
+    evaluations = result.evaluations()
+    probe = {**asdict(result.probe), "warning": result.probe.warning()} if result.probe else None
+    facts = {**asdict(result), "before": evaluations[0], "after": evaluations[-1], "probe": probe}
+    return json.loads(json.dumps(facts, default=str, allow_nan=False))
 
 
 def installed_versions() -> dict[str, str]:
@@ -78,91 +113,16 @@ def installed_versions() -> dict[str, str]:
     return versions
 
 
-def pretraining_facts(result: PretrainResult) -> dict[str, object]:
-    """What is to be told of a pretraining run."""
-    facts = asdict(result)
-    facts["run_folder"], facts["checkpoint"] = str(result.run_folder), str(result.checkpoint)
-    evaluations = result.evaluations()
-    facts["before"], facts["after"] = evaluations[0], evaluations[-1]
-    facts["probe"] = {**asdict(result.probe), "warning": result.probe.warning()} if result.probe else None
-    return facts
-
-
-def evaluation_facts(result: FineTuneResult) -> dict[str, object]:
-    """What is to be told of a comparison: one row a model, and every seed."""
-    split = result.reported_split
-    rows = []
-    for model in result.models:
-        row: dict[str, object] = {"model": model}
-        for part in dict.fromkeys(("dev", split)):
-            for metric in ("accuracy", "macro_f1"):
-                row[f"{part}_{metric}"] = asdict(result.summary(model, part, metric))
-        if model != result.models[0]:
-            difference = result.difference(model, split)
-            # with a single seed the interval is unbounded, which JSON cannot say
-            ends = {name: end if math.isfinite(end) else None for name, end in asdict(difference).items()}
-            row["difference"] = {**ends, "is_clear": difference.is_clear}
-        rows.append(row)
-    seeds = [{key: value for key, value in asdict(r).items() if key != "predictions"} for r in result.seeds]
-    return {
-        "task": result.task,
-        "split": split,
-        "labels": list(result.labels),
-        "examples": result.examples,
-        "skipped": list(result.skipped),
-        "majority_share": result.majority_share,
-        "models": rows,
-        "seeds": seeds,
-    }
-
-
-def verdict(pretraining: PretrainResult | None, evaluation: FineTuneResult | None) -> str:
-    """One sentence: did it help, by how much, how sure."""
-    if evaluation is not None and len(evaluation.models) > 1:
-        split, seeds = evaluation.reported_split, {r.seed for r in evaluation.seeds}
-        difference = evaluation.difference(evaluation.models[-1], split)
-        points = f"{100 * difference.mean:+.1f} points of accuracy on {evaluation.task} {split}"
-        over = f"over {len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
-        if len(seeds) < 2:
-            return f"{points} {over}: a single seed says nothing of the spread; give --seeds three or more."
-        interval = f"95% interval {100 * difference.low:+.1f} to {100 * difference.high:+.1f}"
-        if not difference.is_clear:
-            return f"No clear difference: {points} {over}, {interval}."
-        return f"It {'helped' if difference.mean > 0 else 'hurt'}: {points} {over}, {interval}."
-    if evaluation is not None:
-        summary = evaluation.summary(evaluation.models[0], evaluation.reported_split, "accuracy")
-        scored = f"{100 * summary.mean:.1f}% accuracy on {evaluation.task} {evaluation.reported_split}"
-        return f"{scored}; nothing to compare with."
-    if pretraining is not None:
-        before, after = pretraining.evaluations()[0], pretraining.evaluations()[-1]
-        return (
-            f"Held-out MLM loss {before['held_out_mlm_loss']:.2f} → {after['held_out_mlm_loss']:.2f}, "
-            "accuracy "
-            f"{100 * before['held_out_mlm_accuracy']:.1f}% → {100 * after['held_out_mlm_accuracy']:.1f}%."
-        )
-    return "Corpus only: nothing was trained."
-
-
-def build_report(
-    *,
-    title: str,
-    command: str,
-    corpora: Sequence[CorpusFacts] = (),
-    base: PretrainResult | None = None,
-    pretraining: PretrainResult | None = None,
-    evaluation: FineTuneResult | None = None,
-    settings: Mapping[str, Mapping[str, object]] | None = None,
-) -> Report:
-    """The report of what was done; leave out what was not."""
-    return Report(
-        title=title,
-        verdict=verdict(pretraining, evaluation),
-        created_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        command=command,
-        corpora=tuple(corpora),
-        base=pretraining_facts(base) if base else None,
-        pretraining=pretraining_facts(pretraining) if pretraining else None,
-        evaluation=evaluation_facts(evaluation) if evaluation else None,
-        settings=settings or {},
-        versions=installed_versions(),
-    )
+def _model_checksums(
+    base: PretrainResult | None,
+    pretraining: PretrainResult | None,
+    evaluations: Sequence[Mapping[str, object]],
+) -> dict[str, str]:
+    found = {}
+    for result in (base, pretraining):
+        # the manifest holds the checksum of each of the checkpoint's files
+        if result is not None and (manifest := result.checkpoint / MANIFEST_FILE).is_file():
+            found[f"{result.run_folder.name}/{result.checkpoint.name}/{MANIFEST_FILE}"] = sha256(manifest)
+    for facts in evaluations:
+        found |= {f"weights of {model['name']}": model["checksum"] for model in facts["models"]}
+    return found

@@ -1,143 +1,269 @@
-"""Plots as inline SVG that takes its colours and font from the page, so that light, dark and print all
-work.
-"""
+"""The kinds of plots that reports have. None hides its spread; an axis of counts or speeds begins at zero."""
 
 from __future__ import annotations
 
-import io
-import re
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import cycle, product
+from typing import Literal
 
-import matplotlib
-
-matplotlib.use("svg")
-
-from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
 
-# stand-ins that the SVG is written with, and the page's variables that take their place
-_INK, _FAINT, _FIRST, _SECOND = "#010203", "#040506", "#070809", "#0a0b0c"
-_VARIABLES = {_INK: "var(--ink)", _FAINT: "var(--faint)", _FIRST: "var(--first)", _SECOND: "var(--second)"}
-_STYLE = {
-    "svg.fonttype": "none",  # text stays text: the reader's fonts have Chinese
-    "font.size": 11,
-    "axes.edgecolor": _FAINT,
-    "axes.labelcolor": _INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _FAINT,
-    "grid.linewidth": 0.4,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "legend.frameon": False,
-}
+from albert.reports.drawing import ACCENT, BAD, FAINT, INK, PAGE, SOFT, Plot, draw, legend_above
+
+_STYLES = list(product(("-", (0, (4, 2)), (0, (1, 1.5))), (ACCENT, INK)))
+_DESCRIBED = 24  # values that a description names at most
 
 
-def _draw(name: str, title: str, description: str, paint: Callable[[Axes], None]) -> str:
-    """An SVG element of a plot; `description` is its accessible name."""
-    with rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
-        figure = Figure(figsize=(5, 3.1), layout="constrained")
-        figure.patch.set_alpha(0)
-        axes = figure.subplots()
-        axes.patch.set_alpha(0)
-        axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
-        paint(axes)
-        sink = io.StringIO()
-        # text stays text, so it does not matter which glyphs matplotlib's own font lacks
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(
-            sink, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
-        )
-    svg = sink.getvalue()
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
-    svg = re.sub(
-        r'(<svg[^>]*?) width="[^"]*"',
-        r"\1",
-        re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1),
-        count=1,
+@dataclass(frozen=True, slots=True)
+class Line:
+    legend: str
+    points: Sequence[tuple[float, float]]  # (x, y)
+    role: Literal["main", "baseline", "behind"] = (
+        "main"  # grey, what is compared with; thin, what is not at issue
     )
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
-    svg = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', svg)
-    svg = re.sub(r"font: ([^;\"]*?)'[^\";]*", r"font: \1var(--font)", svg)
-    for stand_in, variable in _VARIABLES.items():
-        svg = svg.replace(stand_in, variable)
-    label = description.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
-    return svg.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    marked: bool = True  # whether its points are dots
+
+    @property
+    def x(self) -> list[float]:
+        return [x for x, _ in self.points]
+
+    @property
+    def y(self) -> list[float]:
+        return [y for _, y in self.points]
 
 
-def bars(name: str, title: str, x_label: str, y_label: str, values: Sequence[tuple[object, float]]) -> str:
-    """A bar for each (label, value)."""
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A row of a plot of intervals."""
 
-    def paint(axes: Axes) -> None:
-        axes.bar([str(label) for label, _ in values], [value for _, value in values], color=_FIRST, width=0.8)
-        axes.grid(axis="x", visible=False)
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-    shown = ", ".join(f"{label}: {value:,.0f}" for label, value in values[:12])
-    return _draw(name, title, f"{title}. {shown}", paint)
+    label: str
+    values: Sequence[float]  # single ones, as of seeds
+    mean: float
+    low: float | None  # None: no interval is known
+    high: float | None
 
 
-def ranked(name: str, title: str, values: Sequence[tuple[str, float]]) -> str:
-    """Horizontal bars, the largest at the top."""
-
-    def paint(axes: Axes) -> None:
-        axes.barh([label for label, _ in values][::-1], [value for _, value in values][::-1], color=_FIRST)
-        axes.grid(axis="y", visible=False)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-
-    shown = ", ".join(f"{label} {value:,.0f}" for label, value in values[:12])
-    return _draw(name, title, f"{title}. {shown}", paint)
+def _tick(value: float, _: object = None) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{round(value, 12):g}"
 
 
 def curves(
     name: str,
     title: str,
-    y_label: str,
-    lines: Sequence[tuple[str, Sequence[tuple[float, float]]]],
+    unit: str,
+    lines: Sequence[Line],
+    *,
     x_label: str = "step",
-) -> str:
-    """One or two lines, over training steps unless told otherwise: (legend, points)."""
+    from_zero: bool = False,
+    log_x: bool = False,
+    level: tuple[str, float] | None = None,
+    events: Sequence[tuple[int, float]] = (),
+) -> Plot:
+    """Lines over steps; `level` is a named value to compare with, `events` are (number, x) to mark."""
+    lines = [line for line in lines if line.points]
 
     def paint(axes: Axes) -> None:
-        for (legend, points), colour, style in zip(lines, (_FIRST, _SECOND), ("-", "o-"), strict=False):
-            if points:
-                axes.plot(
-                    *zip(*points, strict=True), style, color=colour, label=legend, linewidth=1.6, markersize=4
-                )
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        axes.legend()
+        _paint_lines(axes, lines)
+        if level is not None:
+            axes.axhline(level[1], color=SOFT, linewidth=1, linestyle=(0, (1, 2)), label=level[0])
+        _mark_events(axes, events)
+        if from_zero:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel(x_label, loc="right")
+        if log_x:
+            axes.set_xscale("log")
+            axes.set_xticks(sorted({x for line in lines for x in line.x}))
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(_tick)
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_formatter(_tick)
+        if len(lines) > 1 or level is not None:
+            legend_above(axes, 2)
 
     ends = ", ".join(
-        f"{legend} from {points[0][1]:.3g} to {points[-1][1]:.3g}" for legend, points in lines if points
+        f"{line.legend} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}" for line in lines
     )
-    return _draw(name, title, f"{title}: {ends}", paint)
+    marked = f"; {len(events)} event{'s' if len(events) > 1 else ''} marked" if events else ""
+    return draw(name, title, unit, f"{ends}{marked}", paint)
+
+
+def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
+    styles = cycle(_STYLES)
+    for line in lines:
+        shape: dict[str, object] = {"linewidth": 1.7}
+        if line.role == "behind":
+            shape = {"linewidth": 0.9, "color": SOFT, "alpha": 0.75}
+        elif line.role == "baseline":
+            shape |= {"color": SOFT}
+        else:
+            style, color = next(styles)
+            shape |= {"linestyle": style, "color": color}
+        if line.marked and line.role != "behind":
+            shape |= {"marker": "o", "markersize": 4}
+        axes.plot(line.x, line.y, label=line.legend, **shape)
+
+
+def _mark_events(axes: Axes, events: Sequence[tuple[int, float]]) -> None:
+    for number, x in events:
+        axes.axvline(x, color=BAD, linewidth=0.9, linestyle=(0, (2, 2)))
+        axes.annotate(
+            str(number), (x, 1), xycoords=("data", "axes fraction"), xytext=(2, -2),
+            textcoords="offset points", color=BAD, fontsize=10.5, va="top",
+        )  # fmt: skip
+
+
+def columns(
+    name: str,
+    title: str,
+    unit: str,
+    values: Sequence[tuple[str, float]],
+    *,
+    x_label: str,
+    expected: Sequence[float] | None = None,
+    as_percent: bool = False,
+) -> Plot:
+    """A column for each (label, value) from zero up, each with a line where `expected` is."""
+
+    def shown(value: float, _: object = None) -> str:
+        return f"{100 * value:.3g}%" if as_percent else _tick(value)
+
+    def paint(axes: Axes) -> None:
+        axes.bar(
+            range(len(values)), [value for _, value in values], color=ACCENT, width=0.72, label="measured"
+        )
+        if expected is not None:
+            axes.hlines(
+                expected, [x - 0.46 for x in range(len(values))], [x + 0.46 for x in range(len(values))],
+                color=INK, linewidth=2, label="the rule's",
+            )  # fmt: skip
+            legend_above(axes)
+        axes.set_xticks(range(len(values)), [label for label, _ in values])
+        axes.set_xlabel(x_label, loc="right")
+        axes.yaxis.set_major_formatter(shown)
+        axes.set_ylim(bottom=0)
+
+    wanted = expected if expected is not None else [None] * len(values)
+    words = [
+        f"{label}: {shown(value)}" + (f" (the rule's {shown(want)})" if want is not None else "")
+        for (label, value), want in list(zip(values, wanted, strict=True))[:_DESCRIBED]
+    ]
+    return draw(name, title, unit, f"by {x_label}: {', '.join(words)}", paint)
+
+
+def ranked(name: str, title: str, unit: str, values: Sequence[tuple[str, float]]) -> Plot:
+    """Horizontal bars, the first at the top, each with its value."""
+
+    def paint(axes: Axes) -> None:
+        rows = range(len(values) - 1, -1, -1)
+        bars = axes.barh(rows, [value for _, value in values], color=ACCENT, height=0.56)
+        axes.bar_label(bars, [f"{value:,.0f}" for _, value in values], padding=4, color=SOFT)
+        axes.set_yticks(rows, [label for label, _ in values], color=INK)
+        axes.set_xticks([])
+        axes.spines.bottom.set_visible(False)
+        axes.grid(visible=False)
+        axes.margins(x=0.14)
+
+    words = ", ".join(f"{label} {value:,.0f}" for label, value in values[:_DESCRIBED])
+    return draw(name, title, unit, words, paint)
 
 
 def intervals(
-    name: str, title: str, y_label: str, groups: Sequence[tuple[str, float, float, Sequence[float]]]
-) -> str:
-    """A point with its deviation for each (label, mean, deviation, single values)."""
+    name: str,
+    title: str,
+    unit: str,
+    rows: Sequence[Interval],
+    *,
+    level: float | None = None,
+    signed: bool = False,
+) -> Plot:
+    """For each row its single values as dots, its mean, and a line from low to high; the row's name stands
+    above it, so that long ones fit.
+    """
 
     def paint(axes: Axes) -> None:
-        for x, (_, mean, deviation, values) in enumerate(groups):
-            axes.plot([x] * len(values), values, "o", color=_FIRST, alpha=0.45, markersize=5)
-            axes.errorbar([x + 0.12], [mean], [deviation], fmt="s", color=_SECOND, capsize=5, markersize=7)
-        axes.set_xticks(range(len(groups)), [label for label, *_ in groups])
-        axes.set_xlim(-0.5, len(groups) - 0.5)
-        axes.grid(axis="x", visible=False)
-        axes.set_ylabel(y_label)
+        if level is not None:
+            axes.axvline(level, color=INK, linewidth=0.9)
+        for y, row in zip(range(len(rows) - 1, -1, -1), rows, strict=True):
+            axes.plot(
+                row.values, [y - 0.16] * len(row.values), "o", color=SOFT, alpha=0.6, markersize=4, mew=0
+            )
+            if row.low is not None and row.high is not None:
+                axes.plot([row.low, row.high], [y, y], color=ACCENT, linewidth=2.2, solid_capstyle="butt")
+            axes.plot([row.mean], [y], "o", color=ACCENT, markersize=7.5, mew=0)
+            axes.annotate(
+                row.label, (0, y), xycoords=("axes fraction", "data"), xytext=(0, 8),
+                textcoords="offset points", fontsize=11.5, color=INK,
+                bbox={"facecolor": PAGE, "linewidth": 0, "pad": 1},
+            )  # fmt: skip
+        axes.set_yticks([])
+        axes.set_ylim(-0.5, len(rows) - 0.35)
+        axes.margins(x=0.08)
+        axes.grid(visible=True, axis="x")
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter(_signed if signed else _tick)
 
-    shown = ", ".join(
-        f"{label} {mean:.3f} plus or minus {deviation:.3f}" for label, mean, deviation, _ in groups
+    words = "; ".join(
+        f"{row.label}: {row.mean:.2f}"
+        + (f", from {row.low:.2f} to {row.high:.2f}" if row.low is not None and row.high is not None else "")
+        + f", single values {', '.join(f'{value:.2f}' for value in row.values)}"
+        for row in rows
     )
-    return _draw(name, title, f"{title}: {shown}", paint)
+    return draw(name, title, unit, words, paint, height=0.6 + 0.6 * max(len(rows), 2))
+
+
+def _signed(value: float, _: object = None) -> str:
+    return f"{round(value, 9):+g}".replace("-", "−") if abs(value) > 1e-9 else "0"
+
+
+def confusion(name: str, title: str, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Plot:
+    """Gold labels down, predicted ones across; the shade is the share of the gold label's examples."""
+    n = len(labels)
+
+    def paint(axes: Axes) -> None:
+        for i, row in enumerate(counts):
+            for j, count in enumerate(row):
+                share = count / max(sum(row), 1)
+                axes.add_patch(
+                    Rectangle((j + 0.03, i + 0.03), 0.94, 0.94, facecolor=ACCENT, alpha=0.6 * share, lw=0)
+                )
+                if count and n <= 12:
+                    weight = "bold" if i == j else "normal"
+                    axes.text(
+                        j + 0.5, i + 0.5, f"{count:,}", ha="center", va="center", fontsize=10.5, weight=weight
+                    )
+        for side in axes.spines.values():
+            side.set_visible(True)
+        axes.grid(visible=False)
+        axes.set(xlim=(0, n), ylim=(n, 0))
+        axes.set_xticks([x + 0.5 for x in range(n)], labels, rotation=0 if n <= 6 else 90, color=INK)
+        axes.set_yticks([y + 0.5 for y in range(n)], labels, color=INK)
+        axes.set_xlabel("predicted", loc="right")
+        axes.set_ylabel("gold", loc="top")
+
+    words = "; ".join(
+        f"gold {gold}: "
+        + ", ".join(f"{count:,} as {label}" for label, count in zip(labels, row, strict=True) if count)
+        for gold, row in list(zip(labels, counts, strict=True))[:_DESCRIBED]
+    )
+    return draw(name, title, "examples, over all seeds", words, paint, height=max(2.6, 1.2 + 0.3 * n))
+
+
+def reliability(name: str, title: str, unit: str, lines: Sequence[Line]) -> Plot:
+    """Accuracy (y) against confidence (x), both in 0..1, and the line of perfect calibration."""
+
+    def paint(axes: Axes) -> None:
+        axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2)
+        _paint_lines(axes, lines)
+        axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
+        axes.set_xlabel("mean confidence", loc="right")
+        legend_above(axes, 2)
+
+    words = "; ".join(
+        f"{line.legend}: " + ", ".join(f"confidence {x:.2f} accuracy {y:.2f}" for x, y in line.points)
+        for line in lines
+    )
+    return draw(name, title, unit, words, paint)

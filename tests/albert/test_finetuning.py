@@ -1,12 +1,14 @@
+import json
+
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from albert.comparing import fine_tune
 from albert.config import ConfigError
-from albert.evaluation import paired_difference, score, summarize
-from albert.finetuning import FineTuneSettings, encode_examples, fine_tune
-from albert.tasks import Example, Task, read_split
+from albert.finetuning import FineTuneSettings, fine_tune_one, plan_batches, prepare, read_task
+from albert.learners.classification import encode_texts
+from albert.seed_runs import load_run, run_key, save_run
+from albert.tasks import Example, Task
 from data.records import InputError
 from tests.conftest import save_small_model
 
@@ -30,61 +32,91 @@ def split_files(tmp_path):
     return {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
 
 
-def test_models_are_compared_on_the_same_seeds(split_files, model_folder):
-    settings = FineTuneSettings(
-        task=Task(name="t"),
-        **split_files,
-        models=(model_folder, model_folder),
-        seeds=(0, 1),
-        epochs=12,
-        batch_size=16,
-        learning_rate=3e-3,
-    )
-    result = fine_tune(settings)
-    assert result.examples == {"train": 160, "dev": 40, "test": 40} and result.labels == ("坏", "好")
-    assert result.summary(result.models[0], "test", "accuracy").mean > 0.8
-    # the same model twice: no difference may be invented
-    first, second = ([r for r in result.seeds if r.model == name] for name in result.models)
-    assert [r.predictions for r in first] == [r.predictions for r in second]
-    assert result.difference(result.models[1], "test").mean == 0
+def quick(split_files, *models, **changes):
+    given = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rates": (3e-3,), "max_restarts": 0}
+    return FineTuneSettings(task=Task(name="t"), **split_files, models=models, **{**given, **changes})
+
+
+def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder):
+    result = fine_tune(quick(split_files, model_folder, model_folder))
+    assert result.kind == "single" and result.labels == ("坏", "好")
+    assert result.examples == {"train": 160, "dev": 40, "test": 40}
+    first, second = result.models
+    assert first.test["accuracy"].mean > 0.8
+    assert first.test == second.test and first.confusion == second.confusion
+    (difference,) = result.differences
+    assert difference.mean == difference.low == difference.high == 0
+    assert difference.p_value == 1 and difference.probability == 0.5 and not difference.is_clear
+    assert difference.fixed == difference.broken == 0
+    assert np.sum(first.confusion) == 2 * 40
+    assert sum(one.examples for one in first.slices) == 40
+    json.dumps(result.to_record(), allow_nan=False)
+
+
+def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, model_folder):
+    lines = split_files["train"].read_text(encoding="utf-8").splitlines()
+    texts, labels = zip(*(line.split("\t") for line in lines[1:]), strict=True)
+    labels = np.random.default_rng(1).permutation(labels)
+    rows = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
+    split_files["train"].write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    result = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=1, learning_rates=(3e-4,)))
+    (model,) = result.models
+    # two seeds of 40 examples: four standard errors of a share of one half
+    assert abs(model.test["accuracy"].mean - 0.5) < 4 * 0.5 / 40**0.5
+    assert result.chance == 0.5
+    assert all(seed.restarts == 1 and not seed.left_chance for seed in model.seeds)
+
+
+def test_the_best_learning_rate_on_dev_is_used_with_every_seed(split_files, model_folder):
+    rates = (1e-6, 3e-3)
+    (model,) = fine_tune(quick(split_files, model_folder, learning_rates=rates)).models
+    assert [point.learning_rate for point in model.sweep] == list(rates)
+    assert model.sweep[1].dev > model.sweep[0].dev and not model.sweep[0].left_chance
+    assert {seed.learning_rate for seed in model.seeds} == {3e-3}
+
+
+def test_models_see_the_same_examples_in_the_same_order(split_files, model_folder, tmp_path, tokenizer):
+    wider = save_small_model(tmp_path / "wider", tokenizer, hidden_size=96)
+    settings = quick(split_files, model_folder, wider)
+    data = read_task(settings)
+    first = prepare(settings, data, 0, None)
+    second = prepare(settings, data, 1, first)
+    plans = [plan_batches(one.sizes, settings, seed=3) for one in (first, second)]
+    for ours, theirs in zip(*plans, strict=True):
+        assert all((a == b).all() for a, b in zip(ours, theirs, strict=True))
+    for epoch in plans[0]:  # every example once, and on average as many to a batch as were asked for
+        assert sorted(np.concatenate(epoch).tolist()) == list(range(160))
+        assert 8 <= 160 / len(epoch) <= 17
+
+
+def test_a_run_is_found_again_by_what_it_was_made_of(split_files, model_folder, tmp_path):
+    settings = quick(split_files, model_folder, epochs=1)
+    candidate = prepare(settings, read_task(settings), 0, None)
+    run = fine_tune_one(candidate, 0, 1e-3)
+    save_run(run, tmp_path / "run.npz")
+    found = load_run(tmp_path / "run.npz")
+    assert found.result == run.result and found.test.answers == run.test.answers
+    for name, values in run.test.statistics.items():
+        assert (found.test.statistics[name] == values).all()
+    key = run_key(candidate, 0, 1e-3)
+    assert key == run_key(candidate, 0, 1e-3)
+    assert key not in (run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3))
+    split_files["dev"].write_text("text\tlabel\n香\t好\n苦\t坏\n", encoding="utf-8")
+    assert key != run_key(candidate, 0, 1e-3)
+    (tmp_path / "run.npz").write_bytes((tmp_path / "run.npz").read_bytes()[:300])
+    assert load_run(tmp_path / "run.npz") is None
 
 
 def test_pairs_are_cut_at_the_longer_side(tokenizer):
     examples = [Example("采茶" * 20, "香", "0"), Example("采", "茶香" * 20, "1")]
-    encoded = encode_examples(examples, ["0", "1"], tokenizer, 16)
-    for ids, types in zip(encoded.sequences, encoded.token_types, strict=True):
-        assert len(ids) == len(types) == 16
+    encoded = encode_texts(examples, np.array([0, 1]), tokenizer, 16)
+    chosen = encoded.choose(np.array([1, 0]))
+    assert chosen.batch.cu_seqlens.tolist() == [0, 16, 32]
+    for number, first in ((0, 3), (1, 14)):
+        ids = chosen.batch.input_ids[16 * number : 16 * number + 16].tolist()
+        types = chosen.batch.token_type_ids[16 * number : 16 * number + 16].tolist()
         assert ids.count(tokenizer.sep_id) == 2 and types == sorted(types)
-        assert types.count(0) == ids.index(tokenizer.sep_id) + 1
-
-
-@pytest.mark.parametrize(
-    "content, message",
-    [
-        ("sentence_a\tgold\n好\t1\n", "no text column .*columns: sentence_a, gold"),
-        ("text\tcategory\n好\t1\n", "no label column"),
-        ("text\tlabel\n", "no example"),
-        ("text\tlabel\n\t\n", "no usable example"),
-    ],
-)
-def test_a_file_that_does_not_fit_is_refused(tmp_path, content, message):
-    path = tmp_path / "t.tsv"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=message):
-        read_split(path, Task(name="t"))
-
-
-def test_a_named_column_must_be_there(split_files):
-    with pytest.raises(InputError, match="no column 'x' in .*; its columns are text, label"):
-        read_split(split_files["dev"], Task(name="t", text_column="x"))
-
-
-def test_bad_rows_are_skipped_by_number(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("text,label\n好,1\n坏\n,0\n香,0,9\n苦,0\n", encoding="utf-8")
-    split = read_split(path, Task(name="t"))
-    assert len(split.examples) == 2
-    assert [line.split("row ")[1].split(":")[0] for line in split.skipped] == ["3", "4", "5"]
+        assert types.count(0) == ids.index(tokenizer.sep_id) + 1 == first
 
 
 def test_labels_that_training_never_saw_and_single_classes_are_refused(split_files, model_folder):
@@ -97,22 +129,3 @@ def test_labels_that_training_never_saw_and_single_classes_are_refused(split_fil
         fine_tune(FineTuneSettings(**settings))
     with pytest.raises(ConfigError, match="seeds"):
         FineTuneSettings(**settings, seeds=(1, 1))
-
-
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
-def test_scores_agree_with_their_definition(pairs):
-    predicted, gold = (np.array(column) for column in zip(*pairs, strict=True))
-    scores = score(predicted, gold, 4)
-    assert scores.accuracy == pytest.approx(np.mean(predicted == gold))
-    f1 = []
-    for label in sorted({*predicted.tolist(), *gold.tolist()}):
-        true = ((predicted == label) & (gold == label)).sum()
-        f1.append(2 * true / ((predicted == label).sum() + (gold == label).sum()))
-    assert scores.macro_f1 == pytest.approx(np.mean(f1))
-
-
-def test_a_difference_is_clear_only_when_seeds_agree():
-    assert paired_difference([0.70, 0.71, 0.72], [0.80, 0.81, 0.815]).is_clear
-    assert not paired_difference([0.70, 0.71, 0.72], [0.80, 0.60, 0.75]).is_clear
-    assert not paired_difference([0.7], [0.9]).is_clear
-    assert summarize([0.5]).deviation == 0

@@ -6,83 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from albert.diagnostics import LayerChange
-from albert.evaluation import Scores
-from albert.finetuning import FineTuneResult, SeedResult
-from albert.pretraining import PretrainResult
-from albert.probe import Probe
-from albert.reports import CorpusFacts, build_report, write_report
-
-
-def pretraining(tmp_path):
-    known = Probe(9.1, 0.02, 9.96, 812, 300).to_record()
-    history = [{"step": 0, "held_out_mlm_loss": 8.0, "held_out_mlm_accuracy": 0.01, **known}]
-    for step in range(10, 50, 10):
-        history.append(
-            {"step": step, "mlm_loss": 8 - step / 10, "mlm_accuracy": step / 100, "tokens_per_second": 9e3}
-        )
-        history.append(
-            {"step": step, "held_out_mlm_loss": 8 - step / 12, "held_out_mlm_accuracy": step / 110}
-        )
-    return PretrainResult(
-        run_folder=tmp_path / "models/r",
-        checkpoint=tmp_path / "models/r/checkpoint-40",
-        status="completed",
-        steps=40,
-        tokens=160_000,
-        tokens_per_second=9123.4,
-        resumed_from=0,
-        history=history,
-        notices=("MLM head newly initialised: <it> is not in the checkpoint",),
-        learning_rate=2e-4,
-        parameters=4_142_594,
-        layers=tuple(LayerChange(n, 10.0 / n, 1 - 0.5 / n) for n in range(1, 5)),
-    )
-
-
-def evaluation(first, second):
-    seeds = [
-        SeedResult(name, seed, 2, Scores(a, a), Scores(a, a - 0.01), 3.0, (0, 1))
-        for name, values in (("base", first), ("继续", second))
-        for seed, a in enumerate(values)
-    ]
-    return FineTuneResult(
-        task="茶事",
-        labels=("是", "否"),
-        examples={"train": 100, "dev": 20, "test": 20},
-        skipped=("t.tsv, row 3: empty",),
-        majority_share=0.5,
-        models=("base", "继续"),
-        seeds=tuple(seeds),
-    )
-
-
-FACTS = CorpusFacts(
-    corpus="茶",
-    version=2,
-    totals={"documents": 35, "tokens": 12345},
-    sop=True,
-    unknown_share=0.0123,
-    funnel=[{"stage": "filter", "unit": "documents", "in": 40, "out": 35, "reason": "too_short", "count": 5}],
-    lengths=[(16, 3), (32, 9), (128, 50)],
-    word_lengths=[(1, 100), (2, 300), (6, 2)],
-    top_words=[("茶叶", 90), ("香气", 60)],
-    samples=[{"text": "[CLS]<茶>[SEP]", "masked": "[MASK]", "sop_label": 1, "doc_id": "ab"}],
+from albert.reports import build_report, main_tables, report_markdown, write_report
+from albert.reports.content import pretraining_facts
+from albert.reports.page import render
+from albert.reports.training import training_section
+from tests.albert.report_samples import (
+    AUDITS,
+    CORPUS,
+    EVENTS,
+    comparison,
+    contamination,
+    history,
+    model,
+    pretraining,
 )
 
+BASE = model("base", [0.70, 0.71, 0.72])
+BETTER = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
 
-@pytest.fixture
-def page(tmp_path):
-    report = build_report(
-        title="Did it help?",
-        command="python -m flows.end_to_end --demo",
-        corpora=[FACTS],
-        base=pretraining(tmp_path),
-        pretraining=pretraining(tmp_path),
-        evaluation=evaluation([0.70, 0.71, 0.72], [0.80, 0.81, 0.815]),
-        settings={"fine-tuning": {"epochs": 3}},
-    )
-    return write_report(report, tmp_path / "reports/r")
+
+@pytest.fixture(scope="session")
+def html(page):
+    return page.read_text(encoding="utf-8")
 
 
 class Balance(HTMLParser):
@@ -103,8 +48,7 @@ class Balance(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_the_page_is_whole_and_needs_nothing_from_outside(page):
-    html = page.read_text(encoding="utf-8")
+def test_the_page_is_whole_and_needs_nothing_from_outside(html):
     parser = Balance()
     parser.feed(html)
     assert not parser.open
@@ -114,59 +58,167 @@ def test_the_page_is_whole_and_needs_nothing_from_outside(page):
     assert len(ids) == len(set(ids))
 
 
-def test_plots_are_named_svg_in_the_pages_colours(page):
-    plots = re.findall(r"<svg.*?</svg>", page.read_text(encoding="utf-8"), re.S)
-    assert len(plots) == 3 + 2 * 5 + 2
+def plots_of(html: str) -> list[ET.Element]:
+    return [ET.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", html, re.S)]
+
+
+def test_every_plot_has_a_name_and_a_description(html):
+    plots = plots_of(html)
+    assert len(plots) > 20
     for plot in plots:
-        root = ET.fromstring(plot)
-        assert root.get("role") == "img" and len(root.get("aria-label")) > 10
-        assert "var(--ink)" in plot and "#0" not in plot.replace("url(#", "").replace('href="#', "")
-    assert any("茶叶" in plot for plot in plots)
+        title, description = plot[0], plot[1]
+        assert plot.get("role") == "img"
+        assert plot.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+        assert title.text and len(description.text) > 10
 
 
-def test_text_from_outside_is_escaped(page):
-    html = page.read_text(encoding="utf-8")
+def test_plots_take_their_colours_from_the_page(html):
+    for plot in re.findall(r"<svg.*?</svg>", html, re.S):
+        assert "var(--" in plot
+        colours = re.findall(r"#[0-9a-fA-F]{6}\b", plot)
+        assert not colours
+    assert any("茶叶" in "".join(plot.itertext()) for plot in plots_of(html))
+
+
+def test_text_from_outside_is_escaped(html):
     assert "<茶>" not in html and "&lt;茶&gt;" in html and "<it>" not in html
 
 
-def test_metrics_hold_the_same_as_the_page(page):
+def test_metrics_hold_the_same_as_the_page(page, html):
     metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
-    html = page.read_text(encoding="utf-8")
     assert metrics["verdict"] in html and metrics["command"] in html
-    assert metrics["evaluation"]["models"][1]["difference"]["is_clear"]
+    assert metrics["evaluations"][0]["differences"][0]["is_clear"]
     assert f"{metrics['pretraining']['after']['held_out_mlm_loss']:.3f}" in html
     assert metrics["versions"]["torch"] in html
+    assert metrics["checksums"] == {
+        "weights of base": "ab" * 32, "weights of 继续": "ab" * 32, "train.tsv": "cd" * 32
+    }  # fmt: skip
+    assert all(checksum in html for checksum in metrics["checksums"].values())
 
 
-def test_the_probe_and_what_layers_change_are_shown(page):
-    html = page.read_text(encoding="utf-8")
+def test_the_probe_and_what_layers_change_are_shown(page, html):
     assert "with a loss of 9.10 (ln V, of a model that knows nothing, is 9.96)" in html
-    assert 'aria-label="Change by a layer: held out from 10 to 2.5"' in html
-    assert 'aria-label="Angle kept by a layer: held out from 0.5 to 0.875"' in html
+    descriptions = {plot[0].text: plot[1].text for plot in plots_of(html)}
+    assert descriptions["Change by a layer"] == "held out from 10 to 2.5"
+    assert descriptions["Angle kept by a layer"] == "held out from 0.5 to 0.875"
     metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))["pretraining"]
     assert metrics["layers"][0] == {"layer": 1, "distance": 10.0, "cosine": 0.5}
-    assert (
-        metrics["probe"]["masked_tokens"] == 812
-        and "hardly better than chance" in metrics["probe"]["warning"]
-    )
+    assert "hardly better than chance" in metrics["probe"]["warning"]
 
 
 @pytest.mark.parametrize(
     "first, second, verdict",
     [
-        ([0.70, 0.71, 0.72], [0.80, 0.81, 0.815], "It helped: +9.8 points"),
-        ([0.80, 0.81, 0.82], [0.70, 0.71, 0.715], "It hurt: -10.2 points"),
-        ([0.70, 0.71, 0.72], [0.70, 0.73, 0.70], "No clear difference"),
+        ([0.70, 0.71, 0.72], [0.80, 0.81, 0.815], "It helped: +9.8 ± 0.3 points of accuracy on 茶事 test"),
+        ([0.80, 0.81, 0.82], [0.70, 0.71, 0.715], "It hurt: −10.2 ± 0.3 points"),
+        ([0.70, 0.71, 0.72], [0.70, 0.73, 0.70], "No clear difference: +0.0 ± 2.3 points"),
         ([0.70], [0.90], "a single seed says nothing"),
     ],
 )
-def test_the_verdict_says_what_the_interval_says(first, second, verdict, tmp_path):
-    report = build_report(title="t", command="c", evaluation=evaluation(first, second))
+def test_the_verdict_says_what_the_interval_says(first, second, verdict):
+    report = build_report(
+        title="t", command="c", evaluations=[comparison(model("a", first), model("b", second))]
+    )
     assert verdict in report.verdict
-    assert Path(write_report(report, tmp_path / "r")).is_file()
 
 
-def test_a_report_of_training_alone_is_written_too(tmp_path):
-    report = build_report(title="t", command="c", corpora=[FACTS], pretraining=pretraining(tmp_path))
-    assert "Held-out MLM loss 8.00" in report.verdict
-    assert "Evaluation" not in write_report(report, tmp_path / "r").read_text(encoding="utf-8")
+def test_of_a_single_seed_no_interval_is_drawn():
+    report = build_report(
+        title="t", command="c", evaluations=[comparison(model("a", [0.7]), model("b", [0.9]))]
+    )
+    descriptions = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
+    assert descriptions["Change against a"] == "b: 20.00, single values 20.00"
+
+
+def test_the_verdict_tells_what_was_forgotten(tmp_path):
+    told = {"title": "t", "command": "c", "pretraining": pretraining(tmp_path, "general")}
+    measured = build_report(**told, evaluations=[comparison(BASE, BETTER)])
+    assert measured.verdict.endswith("over 3 seeds; general drift −0.2.")
+    unmeasured = build_report(**told, evaluations=[comparison(BASE, model("b", [0.8, 0.81, 0.82]))])
+    assert unmeasured.verdict.endswith("over 3 seeds; general drift −2.0.")
+
+
+def test_of_several_models_dev_names_the_one_the_verdict_is_about():
+    on_dev = model("on dev", [0.72, 0.73, 0.75])
+    on_test = model("on test", [0.90, 0.91, 0.92], dev=BASE.dev)
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, on_test, on_dev)])
+    assert "on dev against base" in report.verdict
+    told = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
+    assert told["What each change does"].startswith("base → on test: 20.00")
+
+
+def test_a_contaminated_corpus_is_told_at_the_top():
+    dirty = model("dirty", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty)])
+    assert report.verdict.startswith("Not to be trusted")
+    html = render(report)
+    assert html.index("holds 7 of 100 test texts") < html.index("<h2>")
+    clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean)])
+    assert report.verdict.startswith("It helped") and not report.warnings
+
+
+def test_sections_appear_only_with_their_data(tmp_path):
+    trained = render(build_report(title="t", command="c", pretraining=pretraining(tmp_path)))
+    assert "Held-out MLM loss 8.00 → 4.67" in trained
+    assert re.findall(r"<h2>(.*)</h2>", trained) == ["Pretraining", "To repeat it"]
+    bare = dict.fromkeys(("calibration", "confusion", "cost", "intrinsic")) | dict.fromkeys(
+        ("classes", "slices", "sweep", "pretraining"), ()
+    )
+    judged = render(
+        build_report(
+            title="t", command="c",
+            evaluations=[comparison(model("a", [0.7, 0.8], **bare), model("b", [0.8, 0.9], **bare))],
+        )
+    )  # fmt: skip
+    assert re.findall(r"<h2>(.*)</h2>", judged) == ["Evaluation: 茶事", "To repeat it"]
+    titles = [plot[0].text for plot in plots_of(judged)]
+    assert titles == ["Test accuracy", "Change against a", "Dev accuracy while fine-tuning"]
+    assert all(part not in judged for part in ("Calibration", "ECE", "parameters", "Every class"))
+
+
+def test_audits_are_drawn_against_the_rule(tmp_path):
+    facts = pretraining_facts(pretraining(tmp_path)) | {"audits": AUDITS, "events": EVENTS}
+    section = training_section(facts, "t", "Pretraining")
+    said = {plot.title: ET.fromstring(plot.svg)[1].text for plot in section.plots}
+    assert said["Mask rate by word length"].endswith("1: 14.9% (the rule's 15%), 2: 15.2% (the rule's 15%)")
+    assert "1: 54.5% (the rule's 54.5%), 2: 27.3%" in said["Words masked together"]
+    assert said["Sentence pairs swapped, by length"].startswith("1 to 64 tokens, 92 pairs: 56.52")
+    assert said["MLM loss"].endswith("1 event marked")
+    figures = dict(section.tables[1].rows)
+    assert figures["peak memory"] == "1.32 GB" and figures["time the trainer waited for data"] == "0.4%"
+    assert section.tables[2].rows == (("1", "20", "skipped batch", "the gradient was not finite"),)
+
+
+def test_held_out_scores_are_told_by_corpus(tmp_path):
+    facts = pretraining_facts(pretraining(tmp_path, "法律"))
+    section = training_section(facts, "t", "Pretraining")
+    assert ("MLM accuracy, 法律", "30.0%", "28.0%", "−2.0") in section.tables[0].rows
+    loss = next(plot for plot in section.plots if plot.title == "MLM loss")
+    assert "held out, 法律 from 6 to 6.5" in ET.fromstring(loss.svg)[1].text
+
+
+def test_a_history_without_training_records_is_drawn_too(tmp_path):
+    facts = pretraining_facts(pretraining(tmp_path)) | {"history": history()[:1], "layers": []}
+    assert [plot.title for plot in training_section(facts, "t", "t").plots] == ["MLM loss", "MLM accuracy"]
+
+
+def test_markdown_and_rows_hold_the_main_tables(tmp_path):
+    report = build_report(
+        title="t", command="python -m flows.x", pretraining=pretraining(tmp_path),
+        evaluations=[comparison(BASE, BETTER), comparison(BASE, BETTER, task="另|一")],
+    )  # fmt: skip
+    text = report_markdown(report)
+    assert text.startswith(f"**{report.verdict}**") and "python -m flows.x" in text
+    assert "| 继续 | 80.8 ± 0.8 | 80.8 ± 0.8 |" in text and "**+9.8**" in text
+    tables = main_tables(report)
+    assert [one.name for one in tables] == ["evaluation", "evaluation-2", "training"]
+    records = tables[0].table.to_records()
+    assert records[1]["Model"] == "继续" and records[1]["change of accuracy"] == "+9.8"
+    assert all(type(value) is str for record in records for value in record.values())
+
+
+def test_a_report_is_written_for_a_run_whose_name_is_chinese(tmp_path):
+    report = build_report(title="继续", command="c", corpora=[CORPUS])
+    page = write_report(report, tmp_path / "报告")
+    assert Path(page).is_file() and "Corpus only: nothing was trained." in page.read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 import pytest
 
-from data.contamination import GuardRules, count_hits, make_guard
+from data.contamination import GuardRules, count_hits, find_leak, make_guard
 from data.measures import measure
 from data.recipe import RefreshSettings
 from data.records import InputError
@@ -71,3 +71,21 @@ def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, 
         assert rows[0][1] == ("in_evaluation_set" if action == "drop" else None)
         told = [row[-2:] for row in statistics.funnel("c").fetchall() if row[1] == "guard" and row[-2]]
         assert ("in_evaluation_set", 1) in told
+
+
+def test_texts_of_an_evaluation_set_are_found_in_a_corpus():
+    long, short, near = "请问龙井茶的最佳冲泡水温是多少度", "茶叶怎么保存", "请问普洱茶的最佳冲泡水温是多少度"
+    documents = [
+        f"昨天有人问我：{long}？我说八十五度。\n第二句话在这里。",
+        f"{short}？\n放在干燥的地方。",
+        "完全无关的一篇文章，\n没有任何一句相同。",
+    ]
+    leak = find_leak([long, short, near, "茶", short], documents)
+    # one too short proves nothing; 的最佳冲泡水温是多少度 alone, 11 letters, is not enough
+    assert leak.texts == 3 and leak.found == (long, short) and leak.documents == 2
+    assert find_leak([long], documents[1:]).found == ()
+
+
+def test_a_short_text_inside_a_longer_sentence_proves_nothing():
+    assert find_leak(["茶叶怎么保存"], ["我想知道茶叶怎么保存才好"]).found == ()
+    assert find_leak([], ["一句话"]).texts == 0

@@ -16,7 +16,14 @@ from tests.conftest import save_small_model
 
 ROOT = Path(__file__).parent.parent.parent
 TENSORFLOW = ROOT / "tests" / "albert" / "tensorflow"
-COMMANDS = ["refresh_corpus", "continued_pretraining", "fine_tune", "train_tokenizer", "end_to_end"]
+COMMANDS = [
+    "refresh_corpus",
+    "continued_pretraining",
+    "fine_tune",
+    "train_tokenizer",
+    "end_to_end",
+    "lcqmc_experiment",
+]
 
 
 def run(command, *arguments, **environment):
@@ -141,7 +148,7 @@ def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
 
 def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
     task = tmp_path / "task.yaml"
-    task.write_text("name: t\ntext_column: sentence\n", encoding="utf-8")
+    task.write_text("name: t\ncolumns: {text: sentence}\n", encoding="utf-8")
     good = {
         "--task": "t",
         "--train": samples / "tea_topics_train.tsv",
@@ -228,7 +235,9 @@ def test_the_jobs_one_after_the_other(workspace, samples, tmp_path):
         assert db.sql("select status, steps from pretraining_runs").fetchall() == [("completed", 6)]
         paths = [path for (path,) in db.sql("select path from checkpoints").fetchall()]
         assert paths and all((workspace / path).is_dir() for path in paths)
-        assert db.sql("select count(*), count(test_accuracy) from evaluations").fetchall() == [(4, 4)]
+        query = "select split, metric, count(score) from evaluations group by all order by all"
+        scored = [(split, name, 4) for split in ("dev", "test") for name in ("accuracy", "macro_f1")]
+        assert db.sql(query).fetchall() == scored
     for page in workspace.glob("reports/*/index.html"):
         metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
         assert metrics["command"].startswith("python -m flows.")

@@ -1,0 +1,102 @@
+"""What a report tells of a corpus: its size, what was kept and dropped, and what it looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from albert.reports.drawing import Plot
+from albert.reports.plots import columns, ranked
+from albert.reports.sections import Passage, Section, Table, number
+
+_ORDER = {0: "in order", 1: "swapped"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusFacts:
+    """What is to be told of a corpus version. Gathered by the caller: this package knows no catalog."""
+
+    corpus: str
+    version: int
+    totals: Mapping[str, int]  # documents, characters, words, sentences, instances, tokens
+    sop: bool
+    unknown_share: float  # of [UNK] among the tokens
+    funnel: Sequence[Mapping[str, object]]  # rows of the catalog's funnel
+    lengths: Sequence[tuple[int, int]]  # (longest of the bar in tokens, instances)
+    word_lengths: Sequence[tuple[int, int]]  # (characters, words)
+    top_words: Sequence[tuple[str, int]]
+    samples: Sequence[Mapping[str, object]]  # instances as text
+
+
+def corpus_section(facts: CorpusFacts, name: str) -> Section:
+    """The section; `name` makes the ids of its plots unique."""
+    order = "on" if facts.sop else "off: the documents have no sentence order, or it was switched off"
+    note = f"[UNK] is {100 * facts.unknown_share:.2f}% of the tokens. Sentence-order prediction is {order}."
+    return Section(
+        title=f"Corpus: {facts.corpus}, version {facts.version}",
+        notes=(note,),
+        tables=tuple(table for table in (_totals(facts), funnel_table(facts)) if table.rows),
+        plots=tuple(_plots(facts, name)),
+        details=(_samples(facts),) if facts.samples else (),
+    )
+
+
+def _totals(facts: CorpusFacts) -> Table:
+    return Table("", tuple(facts.totals), (tuple(map(number, facts.totals.values())),), words=())
+
+
+def funnel_table(facts: CorpusFacts) -> Table:
+    """What went in and out of each stage, and what was lost to which reason: a row a stage."""
+    rows = []
+    for stage in dict.fromkeys(str(row["stage"]) for row in facts.funnel):
+        parts = [row for row in facts.funnel if row["stage"] == stage]
+        amounts = []
+        for unit in ("documents", "characters"):
+            ends = next(((row["in"], row["out"]) for row in parts if row["unit"] == unit), (None, None))
+            amounts += map(number, ends)
+        why = ", ".join(_reason(row) for row in parts if row["reason"])
+        rows.append((stage.replace("_", " "), *amounts, why))
+    head = ("Stage", "documents in", "out", "characters in", "out", "lost, and why")
+    return Table("What went in and out of each stage.", head, tuple(rows), words=(0, 5))
+
+
+def _reason(row: Mapping[str, object]) -> str:
+    """
+    >>> _reason({"count": 5, "unit": "documents", "reason": "too_short"})
+    '5 documents too short'
+    """
+    return f"{number(row['count'])} {row['unit']} {str(row['reason']).replace('_', ' ')}"
+
+
+def _plots(facts: CorpusFacts, name: str) -> list[Plot]:
+    plots = []
+    if kept := _kept(facts):
+        plots.append(ranked(f"{name}-funnel", "Documents left after each stage", "documents", kept))
+    if facts.lengths:
+        bars = [(f"{to:,}", count) for to, count in facts.lengths]
+        plots.append(
+            columns(f"{name}-lengths", "Instances by length", "instances", bars, x_label="tokens, up to")
+        )
+    if facts.word_lengths:
+        bars = [(f"{n} or more" if n >= 6 else str(n), count) for n, count in facts.word_lengths]
+        plots.append(columns(f"{name}-words", "Words by length", "words", bars, x_label="characters"))
+    if facts.top_words:
+        plots.append(
+            ranked(f"{name}-frequent", "Most frequent words", "occurrences", list(facts.top_words)[:10])
+        )
+    return plots
+
+
+def _kept(facts: CorpusFacts) -> list[tuple[str, int]]:
+    rows = [row for row in facts.funnel if row["unit"] == "documents"]
+    first = [("found", rows[0]["in"])] if rows else []
+    return first + list({str(row["stage"]): row["out"] for row in rows}.items())
+
+
+def _samples(facts: CorpusFacts) -> Section:
+    passages = []
+    for sample in facts.samples:
+        order = _ORDER.get(sample["sop_label"], "single segment")
+        about = f"{sample['masked']}\n{order}, document {sample['doc_id']}"
+        passages.append(Passage(str(sample["text"]), about))
+    return Section(title="Sample instances", passages=tuple(passages))

@@ -1,0 +1,218 @@
+"""What a report tells of a comparison of models on a task. The facts are albert.comparison.Comparison as JSON
+has it; scores are shares there and points here.
+"""
+
+from __future__ import annotations
+
+from albert.reports.evaluation_details import (
+    changed_details,
+    class_details,
+    confusion_details,
+    seed_details,
+    slice_details,
+    sweep_details,
+)
+from albert.reports.evaluation_facts import Facts, difference_of, label_of, metric_name, reported
+from albert.reports.evaluation_plots import evaluation_plots
+from albert.reports.sections import (
+    MISSING,
+    Section,
+    Strong,
+    Table,
+    change,
+    counted,
+    decimal,
+    number,
+    points,
+    size,
+    spread,
+)
+
+_SURE = ("95% interval", "P(better)", "p value")
+
+
+def evaluation_section(facts: Facts, name: str) -> Section:
+    """The section; `name` makes the ids of its plots unique."""
+    tables = (
+        scores_table(facts),
+        steps_table(facts),
+        intrinsic_table(facts),
+        cost_table(facts),
+        contamination_table(facts),
+    )
+    details = (
+        *class_details(facts),
+        *confusion_details(facts),
+        *slice_details(facts),
+        *changed_details(facts),
+        *sweep_details(facts, name),
+        *seed_details(facts),
+    )
+    return Section(
+        title=f"Evaluation: {facts['task']}",
+        notes=(protocol(facts),),
+        tables=tuple(table for table in tables if table.rows),
+        plots=tuple(evaluation_plots(facts, name)),
+        details=details,
+    )
+
+
+def protocol(facts: Facts) -> str:
+    """How it was measured."""
+    examples = ", ".join(f"{name} {number(n)}" for name, n in facts["examples"].items())
+    seeds = counted(len(facts["seeds"]), "seed")
+    sentences = [
+        f"{seeds}, the same for every model, as are the order of the examples and the number of steps",
+        "the best epoch is chosen on dev" + (", test is scored once" if facts["split"] == "test" else ""),
+        f"an answer that knows nothing scores {points(facts['chance'])}",
+        f"examples: {examples}",
+    ]
+    if skipped := facts["skipped"]:
+        sentences.append(f"{counted(len(skipped), 'row')} could not be used, first: {skipped[0]}")
+    return ". ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) + "."
+
+
+def scores_table(facts: Facts) -> Table:
+    """A row a model: its scores, and how much it gains over the first."""
+    main, split = metric_name(facts["metric"]), facts["split"]
+    on_test = split == "test"
+    head = ["Model", *([f"dev {main}"] if on_test else [])]
+    head += [f"{split} {metric_name(metric)}" for metric in facts["metrics"]]
+    compared, calibrated = len(facts["models"]) > 1, any(model["calibration"] for model in facts["models"])
+    head += ["ECE"] if calibrated else []
+    head += [f"change of {main}", *_SURE] if compared else []
+    rows = []
+    for model in facts["models"]:
+        scores = [*([model["dev"][facts["metric"]]] if on_test else [])]
+        scores += [reported(model)[metric] for metric in facts["metrics"]]
+        row = [label_of(model), *(spread(score["mean"], score["deviation"]) for score in scores)]
+        if calibrated:
+            row.append(points(model["calibration"]["ece"]) if model["calibration"] else MISSING)
+        rows.append((*row, *(_difference_cells(difference_of(facts, model["name"])) if compared else ())))
+    caption = "In points, mean ± standard deviation over the seeds."
+    if calibrated:
+        caption += " ECE is the expected calibration error."
+    if compared:
+        caption += (
+            f" The change is against {facts['models'][0]['name']}, seed by seed; its interval is "
+            "bootstrapped over seeds and examples, p is of the paired t test. Bold: the interval leaves out "
+            "zero and p < 0.05."
+        )
+    return Table(caption, tuple(head), tuple(rows))
+
+
+def _difference_cells(difference: Facts | None) -> tuple[str, ...]:
+    if difference is None:
+        return (MISSING,) * 4
+    mean = change(difference["mean"])
+    return (
+        Strong(mean) if difference["is_clear"] else mean,
+        interval_text(difference),
+        decimal(difference["probability"], 2),
+        decimal(difference["p_value"]),
+    )
+
+
+def interval_text(difference: Facts) -> str:
+    """The 95% interval in points; a dash for a single seed, of whose spread nothing is known."""
+    if difference["low"] is None:
+        return MISSING
+    return f"{change(difference['low'])} to {change(difference['high'])}"
+
+
+def steps_table(facts: Facts) -> Table:
+    """What each change does by itself: every model against the one before it."""
+    rows = tuple((one["model"], one["baseline"], *_difference_cells(one)) for one in facts["steps"])
+    head = ("One change at a time", "against", f"change of {metric_name(facts['metric'])}", *_SURE)
+    return Table(
+        "In points, as above; each model has one thing other than the one before it.", head, rows, (0, 1)
+    )
+
+
+def intrinsic_table(facts: Facts) -> Table:
+    """What the checkpoints know of language before they are fine-tuned."""
+    rows = []
+    for model in facts["models"]:
+        found = model["intrinsic"] or {}
+        cells = [points(found.get(key)) for key in ("domain_mlm_accuracy", "general_mlm_accuracy")]
+        cells.append(change(model["drift"]))
+        cells += [points(found.get(key)) for key in ("sop_accuracy", "cloze_accuracy")]
+        rows.append((label_of(model), *cells))
+    return _without_empty(
+        Table(
+            "Before fine-tuning, on texts never trained on and with fixed masks: accuracies in points. Drift "
+            "is the general one's change against the first model; of domain words every token is masked.",
+            ("Language model", "domain MLM", "general MLM", "drift", "sentence order", "domain words"),
+            tuple(rows),
+        )
+    )
+
+
+def cost_table(facts: Facts) -> Table:
+    """What the models cost beside what they score."""
+    costs = [(label_of(model), model["cost"]) for model in facts["models"] if model["cost"]]
+    if not costs:
+        return Table("", ("Cost",), ())
+    batches = sorted({latency["batch_size"] for _, cost in costs for latency in cost["latency"]})
+    rows = []
+    for name, cost in costs:
+        timed = {one["batch_size"]: f"{one['p50_ms']:.3g} / {one['p95_ms']:.3g}" for one in cost["latency"]}
+        rows.append(
+            (
+                name,
+                number(cost["parameters"]),
+                f"{cost['flops'] / 1e9:.3g}",
+                size(cost["checkpoint_bytes"]),
+                *(timed.get(batch, MISSING) for batch in batches),
+            )
+        )
+    first = costs[0][1]
+    caption = (
+        f"GFLOPs of a forward pass over {first['sequence_length']} tokens; milliseconds of one, median / "
+        f"95th percentile, on {first['device']}. Sharing parameters saves memory, not time."
+    )
+    head = ("Cost", "parameters", "GFLOPs", "weights' file", *(f"ms, batch {batch}" for batch in batches))
+    return Table(caption, head, tuple(rows))
+
+
+def contamination_table(facts: Facts) -> Table:
+    """Which corpora were searched for the task's texts, and what was found."""
+    rows = [
+        (
+            label_of(model),
+            f"{one['corpus']}, version {one['version']}",
+            one["split"],
+            number(one["texts"]),
+            Strong(number(one["found"])) if one["found"] else "0",
+            number(one["documents"]),
+        )
+        for model in facts["models"]
+        for one in model["contamination"]
+    ]
+    return Table(
+        "Texts of the task in the corpora the models were pretrained on.",
+        ("Contamination", "corpus", "split", "texts searched for", "found", "in documents"),
+        tuple(rows),
+        words=(0, 1, 2),
+    )
+
+
+def contamination_warnings(facts: Facts) -> list[str]:
+    """One line for each corpus that holds the task's texts: it belongs to the top of the page."""
+    return [
+        f"Contaminated: {one['corpus']} version {one['version']}, on which {model['name']} was pretrained, "
+        f"holds {number(one['found'])} of {number(one['texts'])} {one['split']} texts of {facts['task']}. "
+        "Its scores there do not measure what it learnt."
+        for model in facts["models"]
+        for one in model["contamination"]
+        if one["found"]
+    ]
+
+
+def _without_empty(table: Table) -> Table:
+    """Without columns that are missing for every model; without rows when nothing is left."""
+    kept = [n for n in range(len(table.columns)) if n == 0 or any(row[n] != MISSING for row in table.rows)]
+    if len(kept) == 1:
+        return Table(table.caption, table.columns, ())
+    rows = tuple(tuple(row[n] for n in kept) for row in table.rows)
+    return Table(table.caption, tuple(table.columns[n] for n in kept), rows)

@@ -1,0 +1,134 @@
+"""What a page is made of: sections of notes, tables and plots, which know nothing of HTML; and how figures
+are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from albert.reports.drawing import Plot
+
+MISSING = "–"
+
+
+class Strong(str):
+    """A cell that is to stand out, as a difference that is more than noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as they are to be read. The columns at `words` hold words, the others figures."""
+
+    caption: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: tuple[int, ...] = (0,)
+
+    def to_markdown(self) -> str:
+        """As GitHub and Prefect read it."""
+        rules = ["---" if n in self.words else "---:" for n in range(len(self.columns))]
+        lines = [self.columns, rules, *([_marked(cell) for cell in row] for row in self.rows)]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        return f"{table}\n\n{self.caption}\n" if self.caption else f"{table}\n"
+
+    def to_records(self) -> list[dict[str, str]]:
+        """A dict a row, as Prefect's table artifacts want them."""
+        return [dict(zip(self.columns, map(str, row), strict=True)) for row in self.rows]
+
+
+def _marked(cell: str) -> str:
+    escaped = cell.replace("|", "\\|").replace("\n", " ")
+    return f"**{escaped}**" if isinstance(cell, Strong) else escaped
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A text to read, with what is to be said of it."""
+
+    text: str
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A part of the page under its own title; `details` are parts of it that open when they are asked for."""
+
+    title: str
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    tables: tuple[Table, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    passages: tuple[Passage, ...] = ()
+    details: tuple[Section, ...] = ()
+
+
+def number(value: float | None) -> str:
+    """
+    >>> number(1234567)
+    '1,234,567'
+    """
+    return MISSING if value is None else minus(f"{value:,.0f}")
+
+
+def decimal(value: float | None, places: int = 3) -> str:
+    return MISSING if value is None else minus(f"{value:.{places}f}")
+
+
+def percent(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:.1f}%"
+
+
+def points(value: float | None) -> str:
+    """A share or a correlation in points.
+
+    >>> points(0.8634)
+    '86.3'
+    """
+    return MISSING if value is None else minus(f"{100 * value:.1f}")
+
+
+def change(value: float | None) -> str:
+    """A difference of shares in points, with its sign.
+
+    >>> change(-0.0016)
+    '−0.2'
+    """
+    return MISSING if value is None else minus(f"{100 * value:+.1f}")
+
+
+def spread(mean: float, deviation: float) -> str:
+    return f"{points(mean)} ± {points(deviation)}"
+
+
+def size(count: float | None) -> str:
+    """
+    >>> size(16_600_000)
+    '16.6 MB'
+    """
+    if count is None:
+        return MISSING
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+def minus(text: str) -> str:
+    """The same with the sign that is as wide as a plus."""
+    return text.replace("-", "−")
+
+
+def counted(n: int, one: str, many: str | None = None) -> str:
+    """
+    >>> counted(1, "seed"), counted(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def pairs_table(caption: str, names: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> Table:
+    """A table of two columns, which drops what is missing."""
+    return Table(caption, names, tuple(pair for pair in pairs if pair[1] != MISSING))

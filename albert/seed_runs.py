@@ -1,0 +1,104 @@
+"""Fine-tuning runs on disk, found again by what they were made of: a comparison goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from albert.comparison import EpochRecord, SeedResult
+from albert.finetuning import Candidate, SeedRun
+from albert.learners import Predictions
+from data.files import sha256, write_bytes
+
+_FORMAT = 1  # of the files; another one is not read
+_ARRAYS = ("right", "labels", "probabilities")
+_SETTINGS = ("epochs", "batch_size", "warmup_share", "max_restarts", "max_seq_length", "precision")
+
+
+def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
+    """A digest of all that a run depends on: weights, files, settings, seed, order of training."""
+    settings = candidate.settings
+    content = {
+        "format": _FORMAT,
+        "weights": candidate.checksum,
+        "task": asdict(settings.task),
+        "files": {name: sha256_of(path) for name, path in settings.split_paths.items()},
+        "order": hashlib.sha256(
+            b"" if candidate.sizes is None else candidate.sizes.astype(np.int64).tobytes()
+        ).hexdigest(),
+        "settings": {
+            name: getattr(settings, name)
+            for name in (
+                "epochs",
+                "batch_size",
+                "warmup_share",
+                "max_restarts",
+                "max_seq_length",
+                "precision",
+            )
+        },
+        "seed": seed,
+        "learning_rate": learning_rate,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content, or of all files of a folder."""
+    if path.is_file():
+        return sha256(path)
+    of_files = [(str(one.relative_to(path)), sha256(one)) for one in sorted(path.rglob("*")) if one.is_file()]
+    return hashlib.sha256(json.dumps(of_files).encode()).hexdigest()
+
+
+def save_run(run: SeedRun, path: Path) -> None:
+    """Write a run as one .npz."""
+    arrays: dict[str, np.ndarray] = {}
+    texts: dict[str, object] = {"result": asdict(run.result)}
+    for split, one in (("dev", run.dev), ("test", run.test)):
+        if one is None:
+            continue
+        texts[split] = {"answers": one.answers, "tags": one.tags}
+        arrays |= {f"{split}/metric/{name}": values for name, values in one.statistics.items()}
+        arrays |= {
+            f"{split}/{name}": getattr(one, name) for name in _ARRAYS if getattr(one, name) is not None
+        }
+    arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), dtype=np.uint8)
+    sink = io.BytesIO()
+    np.savez_compressed(sink, **arrays)
+    write_bytes(path, sink.getvalue())
+
+
+def load_run(path: Path) -> SeedRun | None:
+    """A run that was saved; None where there is none, or what is there is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            content = {name: arrays[name] for name in arrays.files}
+        texts = json.loads(content.pop("texts").tobytes())
+        result = texts["result"]
+        result["curve"] = tuple(EpochRecord(**point) for point in result["curve"])
+        return SeedRun(
+            result=SeedResult(**result),
+            dev=_predictions("dev", texts["dev"], content),
+            test=_predictions("test", texts["test"], content) if "test" in texts else None,
+        )
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def _predictions(split: str, texts: dict[str, list], content: dict[str, np.ndarray]) -> Predictions:
+    prefix = f"{split}/metric/"
+    tags = texts["tags"]
+    return Predictions(
+        answers=tuple(texts["answers"]),
+        statistics={n.removeprefix(prefix): v for n, v in content.items() if n.startswith(prefix)},
+        tags=None if tags is None else tuple(tuple(one) for one in tags),
+        **{name: content.get(f"{split}/{name}") for name in _ARRAYS},
+    )

@@ -1,0 +1,71 @@
+"""How the official scripts compare a predicted answer with the gold ones: exact match and F1.
+
+SQuAD (Rajpurkar et al. 2016, 2018): lower case, no punctuation, no articles; F1 of the words in common.
+CMRC 2018 (Cui et al. 2019): lower case, no punctuation; Chinese by characters, runs of other letters by
+words; F1 of the longest common run. The best gold answer counts. A question without an answer is right if
+nothing is predicted.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+
+# as CMRC's script has it
+_CMRC_MARKS = frozenset("-:_*^/\\~`+=，。：？！“”；’《》……·、「」（）－～『』")
+# what its script leaves to a tokenizer of English: numbers, words, single marks
+_LATIN = re.compile(r"\d+(?:[.,]\d+)*|\w+|[^\w\s]")
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def answer_scores(predicted: str, gold: Sequence[str], style: str) -> tuple[float, float]:
+    """(exact match, F1) in [0, 1] of an answer; an empty one says that there is none.
+
+    >>> answer_scores("the Great Wall", ["Great Wall"], "squad")
+    (1.0, 1.0)
+    >>> answer_scores("北京市", ["北京"], "cmrc")
+    (0.0, 0.8)
+    """
+    if not gold:
+        right = float(not predicted)
+        return right, right
+    normalize, f1 = (_squad_text, _squad_f1) if style == "squad" else (_cmrc_text, _cmrc_f1)
+    exact = max(float(normalize(predicted) == normalize(one)) for one in gold)
+    return exact, max(f1(predicted, one) for one in gold)
+
+
+def _squad_text(text: str) -> str:
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+
+
+def _squad_f1(predicted: str, gold: str) -> float:
+    ours, theirs = _squad_text(predicted).split(), _squad_text(gold).split()
+    if not ours or not theirs:
+        return float(ours == theirs)
+    return _f1((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
+
+
+def _cmrc_text(text: str) -> str:
+    return "".join(c for c in text.lower().strip() if c not in _CMRC_MARKS)
+
+
+def _cmrc_units(text: str) -> list[str]:
+    """Chinese characters by themselves, and words of what stands between them."""
+    parts = re.split("([\u4e00-\u9fa5])", _cmrc_text(text))
+    return [
+        unit for number, part in enumerate(parts) for unit in ([part] if number % 2 else _LATIN.findall(part))
+    ]
+
+
+def _cmrc_f1(predicted: str, gold: str) -> float:
+    ours, theirs = _cmrc_units(predicted), _cmrc_units(gold)
+    common = SequenceMatcher(None, ours, theirs, autojunk=False).find_longest_match()
+    return _f1(common.size, len(ours), len(theirs))
+
+
+def _f1(common: int, predicted: int, gold: int) -> float:
+    return 2 * common / (predicted + gold) if common else 0.0

@@ -1,0 +1,118 @@
+"""Questions about a passage: SQuAD's JSON (CMRC2018 and DRCD have it too), C3's, and RACE's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from albert.tasks.examples import ChoiceExample, SpanExample
+from albert.tasks.files import read_json, read_lines, suffix_of
+from data.records import InputError
+
+
+def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:
+    """Examples of a SQuAD 1 or 2 file, and what could not be used. Raises InputError for another format."""
+    content = read_json(path)
+    articles = content.get("data") if isinstance(content, dict) else None
+    if not isinstance(articles, list):
+        raise InputError(f"{path} is not in SQuAD's format: it has no list under 'data'")
+    examples: list[SpanExample] = []
+    skipped: list[str] = []
+    for a, article in enumerate(articles):
+        paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
+        for p, paragraph in enumerate(paragraphs if isinstance(paragraphs, list) else []):
+            asked = paragraph.get("qas") if isinstance(paragraph, dict) else None
+            for q, one in enumerate(asked if isinstance(asked, list) else []):
+                example = _span(paragraph.get("context"), one)
+                if isinstance(example, str):
+                    skipped.append(f"{path}, article {a + 1}, paragraph {p + 1}, question {q + 1}: {example}")
+                else:
+                    examples.append(example)
+    return examples, skipped
+
+
+def _span(passage: object, asked: object) -> SpanExample | str:
+    """An example, or what is wrong with it. An answer whose place is wrong is looked for in the passage."""
+    question = asked.get("question") if isinstance(asked, dict) else None
+    if not isinstance(passage, str) or not isinstance(question, str) or not question.strip():
+        return "no passage or no question"
+    given = asked.get("answers")
+    if asked.get("is_impossible") is True:
+        given = []
+    elif not isinstance(given, list) or not given:
+        return "no answer"
+    texts, starts = [], []
+    for answer in given:
+        text = answer.get("text") if isinstance(answer, dict) else None
+        start = answer.get("answer_start") if isinstance(answer, dict) else None
+        if not isinstance(text, str) or not text:
+            return "an answer is empty"
+        if not isinstance(start, int) or passage[start : start + len(text)] != text:
+            start = passage.find(text)
+        texts.append(text)
+        starts.append(start)
+    return SpanExample(str(asked.get("id", "")), passage, question, tuple(texts), tuple(starts))
+
+
+def read_choices(path: Path) -> tuple[list[ChoiceExample], list[str]]:
+    """Examples of a C3 file, or of RACE: a folder of its files, one of them, or a JSONL file of their
+    contents. Raises InputError for another format.
+    """
+    examples: list[ChoiceExample] = []
+    skipped: list[str] = []
+    for where, one in _choice_documents(path):
+        for number, example in enumerate(_choices(one), 1):
+            if isinstance(example, str):
+                skipped.append(f"{where}, question {number}: {example}")
+            else:
+                examples.append(example)
+    return examples, skipped
+
+
+def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
+    if path.is_dir():
+        files = sorted(path.rglob("*.txt"))
+        if not files:
+            raise InputError(f"no .txt file in {path}: RACE has one for each passage")
+        for file in files:
+            yield str(file), read_json(file)
+    elif suffix_of(path) == ".jsonl":
+        for number, line in enumerate(read_lines(path), 1):
+            if line.strip():
+                try:
+                    yield f"{path}, row {number}", json.loads(line)
+                except (ValueError, RecursionError):
+                    yield f"{path}, row {number}", None
+    else:
+        content = read_json(path)
+        for number, one in enumerate(content if isinstance(content, list) else [content], 1):
+            yield f"{path}, passage {number}", one
+
+
+def _choices(one: object) -> Iterator[ChoiceExample | str]:
+    """The questions of one passage, or what is wrong with each."""
+    if isinstance(one, list) and len(one) >= 2 and isinstance(one[0], list) and isinstance(one[1], list):
+        passage = "\n".join(map(str, one[0]))  # C3: [lines, questions, id]
+        for asked in one[1]:
+            asked = asked if isinstance(asked, dict) else {}
+            yield _choice(passage, asked.get("question"), asked.get("choice"), asked.get("answer"))
+        return
+    if not isinstance(one, dict) or not isinstance(one.get("questions"), list):
+        yield "neither C3's nor RACE's format"
+        return
+    options, answers = one.get("options"), one.get("answers")
+    for number, question in enumerate(one["questions"]):
+        choices = options[number] if isinstance(options, list) and number < len(options) else None
+        letter = answers[number] if isinstance(answers, list) and number < len(answers) else None
+        place = "ABCDEFGH".find(letter) if isinstance(letter, str) and len(letter) == 1 else -1
+        answer = choices[place] if isinstance(choices, list) and 0 <= place < len(choices) else None
+        yield _choice(str(one.get("article", "")), question, choices, answer)
+
+
+def _choice(passage: str, question: object, choices: object, answer: object) -> ChoiceExample | str:
+    if not isinstance(question, str) or not isinstance(choices, list) or len(choices) < 2:
+        return "no question, or fewer than two answers to choose from"
+    if answer not in choices:
+        return "the right answer is not among the choices"
+    return ChoiceExample(passage, question, tuple(map(str, choices)), choices.index(answer))

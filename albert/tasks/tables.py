@@ -1,0 +1,146 @@
+"""Sentences and sentence pairs with a label or a number, from TSV, CSV or JSONL files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from albert.tasks.definition import Kind, Task
+from albert.tasks.examples import Example
+from albert.tasks.files import read_lines, suffix_of
+from data.records import InputError
+
+# names people give the columns, the usual ones first
+USUAL = {
+    "text": (
+        "sentence1",
+        "text_a",
+        "text",
+        "sentence",
+        "query1",
+        "question1",
+        "question",
+        "content",
+        "review",
+    ),
+    "pair": ("sentence2", "text_b", "query2", "question2"),
+    "label": ("label", "labels", "gold", "target", "score", "is_duplicate"),
+}
+Row = tuple[int, dict[str, object] | str]  # its number in the file, and its values or what is wrong with it
+
+
+def read_table(path: Path, task: Task) -> tuple[Task, list[Example], list[str]]:
+    """The task with its kind decided, the examples, and the rows that could not be used.
+
+    Raises InputError when the file is missing or empty, or has not the task's columns.
+    """
+    is_lines = suffix_of(path) in (".jsonl", ".json")
+    rows = list(_jsonl_rows(path) if is_lines else _table_rows(path, task.header))
+    first = next((row for _, row in rows if isinstance(row, dict)), None)
+    if first is None:
+        raise InputError(f"{path} holds no example")
+    columns = {
+        role: _column(path, list(first), task, role)
+        for role in ("text", "label", *(() if task.kind is Kind.SINGLE else ("pair",)))
+    }
+    if task.kind is None:
+        task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
+    examples, skipped = [], []
+    for number, row in rows:
+        example = row if isinstance(row, str) else _example(row, columns, task)
+        if isinstance(example, str):
+            skipped.append(f"{path}, row {number}: {example}")
+        else:
+            examples.append(example)
+    return task, examples, skipped
+
+
+def _column(path: Path, names: list[str], task: Task, role: str) -> str | None:
+    known = ", ".join(map(str, names))
+    asked = task.columns.get(role)
+    if asked is not None:
+        if asked not in names:
+            raise InputError(f"no column {asked!r} in {path}; its columns are {known}")
+        return asked
+    found = next((name for name in USUAL[role] if name in names), None)
+    if found is None and (role != "pair" or task.kind is not None):
+        raise InputError(
+            f"no {role} column in {path} (columns: {known}): expected one of {', '.join(USUAL[role])}, or "
+            "name it in a task file"
+        )
+    return found
+
+
+def _example(row: dict[str, object], columns: dict[str, str | None], task: Task) -> Example | str:
+    """An example, or what is wrong with the row."""
+    values: dict[str, str | None] = {"pair": None}
+    for role, name in columns.items():
+        if name is None:
+            continue
+        value = row.get(name)
+        if role != "label" and isinstance(value, list) and all(isinstance(part, str) for part in value):
+            value = " ".join(value)  # keywords, as CLUE's own reader joins them
+        if not isinstance(value, (str, int, float)) or isinstance(value, bool) or not str(value).strip():
+            return f"column {name!r} is {'missing' if value is None else 'empty or no text'}"
+        values[role] = str(value)
+    label = values["label"].strip()
+    if task.kind in (Kind.REGRESSION, Kind.SIMILARITY) and not _is_number(label):
+        return f"{label!r} is not a number"
+    if task.labels is not None and label not in task.labels:
+        return f"label {label!r} is not one of {', '.join(task.labels)}"
+    return Example(values["text"], values["pair"], label)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _table_rows(path: Path, header: Sequence[str] | None) -> Iterator[Row]:
+    """Rows of a TSV (no quoting) or CSV; a row of another width is yielded as its problem.
+
+    With `header`, the first row is data unless it names a column: some publishers' copies have names.
+    """
+    lines = read_lines(path)
+    if suffix_of(path) == ".csv":
+        rows = csv.reader((line + "\n" for line in lines), strict=True)
+    else:
+        rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    try:
+        first = next(rows, [])
+        names = list(first) if header is None or _names_columns(first) else list(header)
+        if names != first:
+            yield _row(1, first, names)
+        for row in rows:
+            if row:
+                yield _row(rows.line_num, row, names)
+    except csv.Error as error:
+        raise InputError(f"{path} cannot be read: line {rows.line_num}: {error}") from None
+
+
+def _names_columns(row: Sequence[str]) -> bool:
+    return any(cell.strip() in usual for usual in USUAL.values() for cell in row)
+
+
+def _row(number: int, row: list[str], names: list[str]) -> Row:
+    if len(row) != len(names):
+        return number, f"{len(row)} columns where the header has {len(names)}"
+    return number, dict(zip(names, row, strict=True))
+
+
+def _jsonl_rows(path: Path) -> Iterator[Row]:
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            yield number, "not JSON"
+            continue
+        yield number, row if isinstance(row, dict) else "not a JSON object"

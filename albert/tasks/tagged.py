@@ -1,0 +1,76 @@
+"""Tokens with a tag each: a TSV row of spaced tokens and tags, or CoNLL lines of one token and its tag."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from albert.tasks.examples import TaggedExample
+from albert.tasks.files import read_lines, suffix_of
+from data.records import InputError
+
+_TAG = re.compile(r"O|[BI]-\S+")
+
+
+def read_tagged(path: Path, labels: Sequence[str] | None) -> tuple[list[TaggedExample], list[str]]:
+    """Examples, and what could not be used. Raises InputError when the file is missing."""
+    examples: list[TaggedExample] = []
+    skipped: list[str] = []
+    rows = _sentences_of_lines if suffix_of(path) in (".txt", ".conll", ".bio") else _sentences_of_rows
+    for number, tokens, tags in rows(path):
+        problem = _problem(tokens, tags, labels)
+        if problem:
+            skipped.append(f"{path}, row {number}: {problem}")
+        else:
+            examples.append(TaggedExample(tuple(tokens), tuple(tags)))
+    return examples, skipped
+
+
+def _sentences_of_rows(path: Path) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Rows of tokens and tags, both parted by spaces, with a header."""
+    lines = read_lines(path)
+    header = next(lines, "").split("\t")
+    if len(header) != 2:
+        raise InputError(
+            f"{path}: its header has {len(header)} columns; expected two, tokens and tags parted by spaces "
+            "(or a .txt file with a token and its tag on each line)"
+        )
+    for number, line in enumerate(lines, 2):
+        if line.strip():
+            cells = line.split("\t")
+            tokens, tags = (cells[0], cells[1]) if len(cells) == 2 else (line, "")
+            # single spaces part characters; one that is itself a space leaves an empty part
+            yield number, [token or " " for token in tokens.strip(" ").split(" ")], tags.split()
+
+
+def _sentences_of_lines(path: Path) -> Iterator[tuple[int, list[str], list[str]]]:
+    """Sentences parted by empty lines; number is that of the first line."""
+    tokens: list[str] = []
+    tags: list[str] = []
+    first = 1
+    for number, line in enumerate(read_lines(path), 1):
+        parts = line.split()
+        if parts:
+            if not tokens:
+                first = number
+            tokens.append(parts[0])
+            tags.append(parts[-1] if len(parts) > 1 else "")
+        elif tokens:
+            yield first, tokens, tags
+            tokens, tags = [], []
+    if tokens:
+        yield first, tokens, tags
+
+
+def _problem(tokens: Sequence[str], tags: Sequence[str], labels: Sequence[str] | None) -> str | None:
+    if len(tokens) != len(tags):
+        return f"{len(tokens)} tokens, {len(tags)} tags"
+    before = "O"
+    for tag in tags:
+        if not _TAG.fullmatch(tag) or (labels is not None and tag not in labels):
+            return f"unknown tag {tag!r}"
+        if tag.startswith("I-") and before[2:] != tag[2:]:
+            return f"tag {tag!r} follows {before!r}: an entity begins with B-"
+        before = tag
+    return None

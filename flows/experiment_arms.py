@@ -1,0 +1,179 @@
+"""The recipes that the experiment compares, and the texts they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from albert.tasks import Kind, Task, load_task, read_split
+from albert.tasks.files import read_lines
+from data.files import write_text
+from flows.flawed_control import RATE_OF_LARGE_BATCHES, group_by_labels
+
+# of similar cost: the same layers, width and heads, with and without shared parameters
+ARCHITECTURES = {"albert": "tiny", "bert": "bert-tiny"}
+# a rate for batches of 4,096 tokens and a base model that has seen little
+CORRECTED_RATE = 2e-4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A recipe of continued pretraining."""
+
+    name: str
+    note: str | None = None
+    corpus: str  # its name after the experiment's; the same for arms whose corpora are
+    # sentences of the task grouped by gold labels, or each by itself; or text of the field as it came
+    documents: Literal["grouped", "sentences", "given"] = "given"
+    splits: tuple[str, ...] = ("train",)  # of the task, for grouped and sentences
+    is_guarded: bool = False  # whether documents that hold text of dev or test are dropped
+    sop: Literal["auto", "on", "off"] = "auto"
+    max_ngram: int = 3
+    masking: Literal["dynamic", "static"] = "dynamic"
+    doubles_labels: bool = False
+    learning_rate: float = CORRECTED_RATE
+    mix: tuple[str, ...] = ()
+
+
+_ALL = ("train", "dev", "test")
+_FLAWED = Arm(
+    name="flawed control",
+    corpus="grouped-sop",
+    note="flawed on purpose: the original recipe",
+    documents="grouped",
+    splits=_ALL,
+    sop="on",
+    max_ngram=1,
+    masking="static",
+    doubles_labels=True,
+    learning_rate=RATE_OF_LARGE_BATCHES,
+)
+
+
+def _ladder() -> Iterator[Arm]:
+    """Each arm mends one thing of the one before."""
+    yield _FLAWED
+    arm = replace(_FLAWED, name="+ plain labels", note="still flawed", doubles_labels=False)
+    yield arm
+    arm = replace(arm, name="+ no sentence order", corpus="grouped", sop="off")
+    yield arm
+    arm = replace(arm, name="+ rate of the batch", learning_rate=CORRECTED_RATE)
+    yield arm
+    arm = replace(
+        arm, name="+ n-gram masks, drawn anew", corpus="grouped-ngram", max_ngram=3, masking="dynamic"
+    )
+    yield arm
+    arm = replace(arm, name="+ replay of general text", mix=("general:0.2",))
+    yield arm
+    arm = replace(arm, name="+ not grouped by labels", corpus="sentences", documents="sentences", sop="auto")
+    yield arm
+    yield replace(arm, name="+ decontaminated", corpus="clean", note=None, splits=("train",), is_guarded=True)
+
+
+def _field() -> Iterator[Arm]:
+    """For a field with a corpus of its own."""
+    arm = Arm(
+        name="rate of large batches",
+        corpus="text",
+        note="flawed on purpose",
+        learning_rate=RATE_OF_LARGE_BATCHES,
+    )
+    yield arm
+    arm = replace(arm, name="+ rate of the batch", note=None, learning_rate=CORRECTED_RATE)
+    yield arm
+    arm = replace(arm, name="+ replay of general text", mix=("general:0.2",))
+    yield arm
+    yield replace(arm, name="+ decontaminated", corpus="clean", is_guarded=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    task: str
+    arms: tuple[Arm, ...]
+
+
+EXPERIMENTS = {
+    "lcqmc": Experiment("lcqmc", tuple(_ladder())),
+    "law": Experiment("law-categories", tuple(_field())),
+    "reviews": Experiment("online_shopping", tuple(_field())),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes that make the whole take about an hour on two cores at scale 1."""
+
+    scale: float
+
+    @property
+    def base_steps(self) -> int:
+        return max(round(900 * self.scale), 2)
+
+    @property
+    def steps(self) -> int:
+        return max(round(100 * self.scale), 2)
+
+    @property
+    def examples(self) -> int:
+        """Of training; of dev and test half as many each."""
+        return max(round(4000 * self.scale), 40)
+
+    @property
+    def epochs(self) -> int:
+        return 2 if self.scale < 4 else 3
+
+    @property
+    def fine_tuning_rate(self) -> float:
+        """Small models that were trained little take a larger rate than published ones."""
+        return 3e-4 if self.scale < 4 else 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentFiles:
+    """The task's files, and the text of its field."""
+
+    experiment: str
+    train: Path
+    dev: Path
+    test: Path
+    domain: tuple[str, ...] = ()
+
+
+def first_lines(files: ExperimentFiles, sizes: Sizes, folder: Path) -> ExperimentFiles:
+    """The files cut to the experiment's size."""
+    cut = {}
+    for split, most in (
+        ("train", sizes.examples),
+        ("dev", sizes.examples // 2),
+        ("test", sizes.examples // 2),
+    ):
+        path: Path = getattr(files, split)
+        lines = list(read_lines(path))
+        cut[split] = folder / f"{split}-{most}{path.name.removesuffix('.gz')[-4:]}"
+        write_text(cut[split], "\n".join(lines[: most + 1]) + "\n")
+    return replace(files, **cut)
+
+
+def write_sentences(arm: Arm, files: ExperimentFiles, folder: Path) -> list[str]:
+    """The text that an arm is trained on, as files."""
+    if arm.documents == "given":
+        return list(files.domain)
+    pairs = []
+    for split in arm.splits:
+        _, found = read_split(getattr(files, split), _pair_task())
+        pairs += [(one.text, one.pair, one.label == "1") for one in found.examples]
+    if arm.documents == "grouped":
+        documents = group_by_labels(pairs)
+    else:
+        documents = [[text] for text in dict.fromkeys(text for a, b, _ in pairs for text in (a, b))]
+    path = folder / f"{arm.documents}-{'-'.join(arm.splits)}-{files.train.stem}.bert.txt"
+    write_text(path, "\n\n".join("\n".join(one) for one in documents) + "\n")
+    return [str(path)]
+
+
+def _pair_task() -> Task:
+    task = load_task("lcqmc")
+    assert task.kind is Kind.PAIR
+    return task

@@ -1,0 +1,216 @@
+"""lcqmc-experiment: which part of a recipe of continued pretraining helps, and which one hurts?
+
+A base model is pretrained on general text. From its checkpoint pretraining goes on under a ladder of recipes,
+each of which mends one thing of the one before, and all are fine-tuned on the task under the same seeds: an
+ALBERT, and a BERT whose answers cost the same. Whatever was made before, and has not changed, is not made
+again.
+"""
+
+from flows.cli import run_if_main
+
+run_if_main(__name__)
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+from prefect import flow
+from pydantic import Field
+
+from albert.comparison import Comparison
+from albert.pretraining import PretrainResult
+from albert.reports import build_report, write_report
+from data.statistics import open_workspace
+from data.tokenization import find_tokenizer, load_tokenizer
+from data.workspace import Workspace
+from flows.artifacts import gather_facts, plain, publish_report, repeat_command
+from flows.continued_pretraining import continued_pretraining, run_pretraining
+from flows.end_to_end import vocabulary
+from flows.experiment_arms import (
+    ARCHITECTURES,
+    EXPERIMENTS,
+    Arm,
+    ExperimentFiles,
+    Sizes,
+    first_lines,
+    write_sentences,
+)
+from flows.fine_tune import Told, compare, record, table
+from flows.flawed_control import double_labels
+from flows.measurements import Known
+from flows.refresh_corpus import refresh_corpus
+from flows.settings import fine_tune_settings, pretraining_plan
+from flows.steps import step
+
+train_flawed = step("train-flawed-control")
+write_texts = step("write-texts")
+report = step("report")
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentOutcome:
+    comparisons: tuple[Comparison, ...]  # one an architecture
+    verdict: str
+    page: Path
+
+
+@flow(name="lcqmc-experiment", flow_run_name="{experiment} experiment")
+def lcqmc_experiment(
+    general: Annotated[list[str], Field(description="General raw text, for the base models (通用语料)")],
+    train: Annotated[str, Field(description="Training examples of the task (训练集)")],
+    dev: Annotated[str, Field(description="Its dev examples (开发集)")],
+    test: Annotated[str, Field(description="Its test examples (测试集)")],
+    experiment: Annotated[
+        Literal["lcqmc", "law", "reviews"], Field(description="Ladder of recipes; lcqmc's text is the task's")
+    ] = "lcqmc",
+    domain: Annotated[
+        list[str], Field(description="Raw text of the field, for law and reviews (领域语料)")
+    ] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
+    task: Annotated[str | None, Field(description="Name or YAML file of the task; the experiment's")] = None,
+    tokenizer: Annotated[
+        str | None, Field(description="vocab.txt; the flawed control needs BERT's. Trained if empty (词表)")
+    ] = None,
+    architectures: list[Literal["albert", "bert"]] = ["albert", "bert"],  # noqa: B006
+    scale: Annotated[
+        float, Field(gt=0, description="Of all sizes; at 1 about an hour on two cores (规模)")
+    ] = 1.0,
+    seeds: list[int] = [0, 1, 2, 3, 4],  # noqa: B006
+    workers: Annotated[int | None, Field(ge=1, description="Processes; all cores if empty")] = None,
+    workspace: Annotated[str, Field(description="Folder for everything made")] = "workspace",
+) -> ExperimentOutcome:
+    """General text, text of the field and a task -> what each part of the recipe is worth."""
+    place, sizes = Workspace(Path(workspace)), Sizes(scale)
+    folder = place.root / "experiments" / experiment
+    given = ExperimentFiles(experiment, Path(train), Path(dev), Path(test), tuple(domain))
+    vocab = tokenizer or vocabulary("tiny", [*general, *domain, train], 21128, workspace)
+    files = write_texts(experiment, lambda: first_lines(given, sizes, folder))
+    shared = {"workspace": workspace, "tokenizer": vocab, "max_seq_length": 128, "workers": workers}
+    refresh_corpus(corpus="general", source=general, **shared)
+    arms = EXPERIMENTS[experiment].arms
+    for arm in arms:
+        make_corpus(arm, files, folder, shared)
+    comparisons, bases = [], []
+    for name in architectures:
+        base = continued_pretraining(
+            corpus="general", init=ARCHITECTURES[name], steps=sizes.base_steps, workspace=workspace
+        )
+        bases.append(base)
+        models = [base, *(go_on(arm, base, sizes, files, place) for arm in arms)]
+        comparisons.append(
+            judge(name, arms, models, files, task or EXPERIMENTS[experiment].task, sizes, seeds, place)
+        )
+    verdict, page = report(experiment, lambda: _report(place, files, arms, bases, comparisons, sizes))
+    return ExperimentOutcome(tuple(comparisons), verdict, page)
+
+
+def corpus_of(arm: Arm, files: ExperimentFiles) -> str:
+    """The name of an arm's corpus in the workspace."""
+    return f"{files.experiment}-{arm.corpus}"
+
+
+def make_corpus(arm: Arm, files: ExperimentFiles, folder: Path, shared: dict[str, object]) -> None:
+    """The corpus of an arm; arms that differ in training alone share one."""
+    texts = write_sentences(arm, files, folder)
+    refresh_corpus(
+        corpus=corpus_of(arm, files),
+        source=texts,
+        sop=arm.sop,
+        max_ngram=arm.max_ngram,
+        # questions that are alike are what LCQMC is made of
+        near_duplicates="off",
+        text_format="bert" if files.experiment == "lcqmc" else "auto",
+        guard=[str(files.dev), str(files.test)] if arm.is_guarded else None,
+        **shared,
+    )
+
+
+def go_on(
+    arm: Arm, base: PretrainResult, sizes: Sizes, files: ExperimentFiles, place: Workspace
+) -> PretrainResult:
+    """Pretraining from the base model under an arm's recipe."""
+    parameters = {
+        "corpus": corpus_of(arm, files),
+        "init": str(base.checkpoint),
+        "steps": sizes.steps,
+        "learning_rate": arm.learning_rate,
+        "masking": arm.masking,
+        "mix": list(arm.mix),
+        "workspace": str(place.root),
+    }
+    if not arm.doubles_labels:
+        return continued_pretraining(**parameters)
+    return train_flawed(arm.name, lambda: _train_flawed(parameters, place))
+
+
+def _train_flawed(parameters: dict[str, object], place: Workspace) -> PretrainResult:
+    """The same on copies of the shards with the flawed labels."""
+    plan = pretraining_plan(batch_tokens=4096, seed=0, precision="bf16", **parameters)
+    folder = place.root / "experiments" / "flawed-shards"
+    shards = double_labels(
+        plan.settings.shards, folder, load_tokenizer(find_tokenizer(plan.version.tokenizer, place.tokenizers))
+    )
+    run = f"flawed-{plan.run}"
+    settings = replace(plan.settings, shards=shards, run_folder=place.model(run))
+    return run_pretraining(replace(plan, run=run, settings=settings))
+
+
+def judge(
+    architecture: str,
+    arms: tuple[Arm, ...],
+    models: list[PretrainResult],
+    files: ExperimentFiles,
+    task: str,
+    sizes: Sizes,
+    seeds: list[int],
+    place: Workspace,
+) -> Comparison:
+    """The base model and each arm's, fine-tuned under the same seeds; each arm with the one before it too."""
+    settings = fine_tune_settings(
+        task=task,
+        train=str(files.train),
+        dev=str(files.dev),
+        test=str(files.test),
+        model=[str(model.checkpoint) for model in models],
+        names=[f"{architecture}: none", *(f"{architecture}: {arm.name}" for arm in arms)],
+        seeds=seeds,
+        epochs=sizes.epochs,
+        learning_rate=sizes.fine_tuning_rate,
+    )
+    told = [Told(note="no continued pretraining", pretraining=tuple(models[0].history))]
+    for arm, model in zip(arms, models[1:], strict=True):
+        corpora = (corpus_of(arm, files),)
+        told.append(Told(note=arm.note, corpora=corpora, pretraining=tuple(model.history)))
+    known = Known(corpus=corpus_of(arms[-1], files), general="general")
+    result = compare(settings, place, known, told, stepwise=True)
+    record(place, f"{files.experiment}-experiment-{architecture}", result)
+    return result
+
+
+def _report(
+    place: Workspace,
+    files: ExperimentFiles,
+    arms: tuple[Arm, ...],
+    bases: list[PretrainResult],
+    comparisons: list[Comparison],
+    sizes: Sizes,
+) -> tuple[str, Path]:
+    corpora = dict.fromkeys(["general", *(corpus_of(arm, files) for arm in arms)])
+    with open_workspace(place.root) as statistics:
+        facts = [gather_facts(statistics, corpus) for corpus in corpora]
+    content = build_report(
+        title=f"What continued pretraining does to {comparisons[0].task}, one change at a time",
+        command=repeat_command(),
+        corpora=facts,
+        base=bases[0],
+        evaluations=comparisons,
+        settings={"sizes": plain(sizes), **{f"arm: {arm.name}": plain(arm) for arm in arms}},
+    )
+    page = write_report(content, place.report(f"{files.experiment}-experiment"))
+    publish_report(content, page)
+    return content.verdict, page
+
+
+def describe(outcome: ExperimentOutcome) -> str:
+    """What a person wants to know of the result."""
+    tables = [table(one) for one in outcome.comparisons]
+    return "\n".join([*tables, outcome.verdict, f"report {outcome.page.resolve()}"])

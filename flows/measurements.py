@@ -1,0 +1,107 @@
+"""What is measured of a model beside its scores: cost, knowledge of the corpora, evaluation texts in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from albert.batching import is_held_out
+from albert.comparison import Contamination
+from albert.costs import measure_cost
+from albert.finetuning import Candidate
+from albert.intrinsic import Cloze, HeldOut, measure_intrinsic
+from data.catalog import read_catalog, require_version, version_shards
+from data.contamination import find_leak
+from data.instances import document_keys
+from data.lexicon import corpus_words
+from data.statistics import open_workspace
+from data.workspace import Workspace
+from flows.settings import held_out_share
+
+DOMAIN_WORDS = 200
+CLOZE_WORDS = 300  # occurrences, in held-out documents
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Corpora of the workspace that models are asked about."""
+
+    corpus: str | None = None  # of the field
+    general: str | None = None
+
+
+def measurements(
+    candidate: Candidate, workspace: Workspace, known: Known, corpora: Sequence[str]
+) -> dict[str, object]:
+    """Of a model: fields of `albert.comparing.ModelRuns`. `corpora`: those it was pretrained on."""
+    found: dict[str, object] = {
+        "cost": measure_cost(candidate),
+        "contamination": tuple(
+            _contamination(candidate, workspace.root, corpus, split)
+            for corpus in corpora
+            for split in ("dev", "test")
+            if split in candidate.data.splits
+        ),
+    }
+    if known.corpus or known.general:
+        found["intrinsic"] = measure_intrinsic(
+            candidate.path,
+            domain=_held_out(workspace, known.corpus) if known.corpus else None,
+            general=_held_out(workspace, known.general) if known.general else None,
+            cloze=_cloze(workspace.root, known.corpus) if known.corpus else (),
+        )
+    return found
+
+
+def _contamination(candidate: Candidate, workspace: Path, corpus: str, split: str) -> Contamination:
+    texts = (text for one in candidate.data.splits[split].examples for text in one.texts())
+    with read_catalog(Workspace(workspace)) as db:
+        version = require_version(db, corpus)
+    with open_workspace(workspace) as statistics:
+        leak = find_leak(texts, statistics.texts(corpus))
+    return Contamination(
+        corpus=corpus,
+        version=version.version,
+        split=split,
+        texts=leak.texts,
+        found=len(leak.found),
+        documents=leak.documents,
+        examples=leak.found[:_EXAMPLES],
+    )
+
+
+def _held_out(workspace: Workspace, corpus: str) -> HeldOut:
+    with read_catalog(workspace) as db:
+        version = require_version(db, corpus)
+        shards = version_shards(db, version)
+    return HeldOut(tuple(workspace.root / shard.path for shard in shards), held_out_share(version.documents))
+
+
+@lru_cache(maxsize=8)
+def domain_words(workspace: Path, corpus: str) -> tuple[str, ...]:
+    """New words of a corpus, the best first; found once in a run."""
+    return tuple(word.word for word in corpus_words(workspace, corpus, limit=DOMAIN_WORDS))
+
+
+@lru_cache(maxsize=8)
+def _cloze(workspace: Path, corpus: str) -> tuple[Cloze, ...]:
+    """Domain words in held-out sentences, in the corpus's order."""
+    words = domain_words(workspace, corpus)
+    found: list[Cloze] = []
+    for sentence in _held_out_sentences(workspace, corpus):
+        found += [Cloze(sentence, word) for word in words if word in sentence]
+        if len(found) >= CLOZE_WORDS:
+            break
+    return tuple(found[:CLOZE_WORDS])
+
+
+def _held_out_sentences(workspace: Path, corpus: str) -> Iterator[str]:
+    with read_catalog(Workspace(workspace)) as db:
+        share = held_out_share(require_version(db, corpus).documents)
+    with open_workspace(workspace) as statistics:
+        for doc_id, text in statistics.documents(corpus):
+            if is_held_out(document_keys([doc_id]), share)[0]:
+                yield from text.split("\n")

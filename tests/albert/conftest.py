@@ -1,0 +1,25 @@
+from pathlib import Path
+
+import pytest
+
+from albert.reports import build_report, write_report
+from tests.albert.report_samples import CORPUS, comparison, model, pretraining
+
+
+@pytest.fixture(scope="session")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of everything, as a file."""
+    folder = tmp_path_factory.mktemp("report")
+    base = model("base", [0.70, 0.71, 0.72])
+    better = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
+    report = build_report(
+        title="Did it help?",
+        command="python -m flows.end_to_end --demo",
+        corpora=[CORPUS],
+        base=pretraining(folder),
+        pretraining=pretraining(folder, "general"),
+        evaluations=[comparison(base, better)],
+        settings={"fine-tuning": {"epochs": 3}},
+        checksums={"train.tsv": "cd" * 32},
+    )
+    return write_report(report, folder / "reports/r")

@@ -1,0 +1,204 @@
+"""Facts for reports, small and whole, for the tests of the page, of metrics.json and of comparing."""
+
+from itertools import pairwise
+from pathlib import Path
+
+from albert.comparison import (
+    Calibration,
+    CalibrationBin,
+    ChangedExample,
+    ClassScore,
+    Comparison,
+    Contamination,
+    Cost,
+    Difference,
+    EpochRecord,
+    Intrinsic,
+    Latency,
+    ModelResult,
+    SeedResult,
+    SliceScore,
+    SweepPoint,
+)
+from albert.diagnostics import LayerChange
+from albert.evaluation import summarize
+from albert.pretraining import PretrainResult
+from albert.probe import Probe
+from albert.reports import CorpusFacts
+
+CORPUS = CorpusFacts(
+    corpus="茶",
+    version=2,
+    totals={"documents": 35, "tokens": 12345},
+    sop=True,
+    unknown_share=0.0123,
+    funnel=[
+        {"stage": "filter", "unit": "documents", "in": 40, "out": 35, "reason": "too_short", "count": 5},
+        {
+            "stage": "filter",
+            "unit": "characters",
+            "in": 4000,
+            "out": 3990,
+            "reason": "too_short",
+            "count": 10,
+        },
+    ],
+    lengths=[(16, 3), (32, 9), (128, 50)],
+    word_lengths=[(1, 100), (2, 300), (6, 2)],
+    top_words=[("茶叶", 90), ("香气", 60)],
+    samples=[{"text": "[CLS]<茶>[SEP]", "masked": "[MASK]", "sop_label": 1, "doc_id": "ab"}],
+)
+AUDITS = {
+    "mask_rate_by_word_length": {"1": 0.149, "2": 0.152},
+    "rule_mask_rate": 0.15,
+    "whole_word_coverage": 0.998,
+    "ngram_histogram": {"1": 600, "2": 300, "3": 200},
+    "ngram_expected_shares": {"1": 6 / 11, "2": 3 / 11, "3": 2 / 11},
+    "sop_balance_by_length": [{"length_from": 1, "length_to": 64, "in_order": 40, "swapped": 52}],
+    "loader_wait_share": 0.004,
+    "peak_memory_bytes": 1_320_000_000,
+    "tokens_per_second": 9123.4,
+}
+EVENTS = [{"step": 20, "kind": "skipped_batch", "text": "the gradient was not finite"}]
+
+
+def history(mixed: str | None = None) -> list[dict[str, float]]:
+    """Records of 40 steps; with the held-out scores of a second corpus, whose accuracy falls by 2 points."""
+
+    def held_out(step: int) -> dict[str, float]:
+        scores = {"held_out_mlm_loss": 8 - step / 12, "held_out_mlm_accuracy": 0.01 + step / 110}
+        if mixed:
+            scores |= {f"held_out_mlm_loss@{mixed}": 6 + step / 80}
+            scores |= {f"held_out_mlm_accuracy@{mixed}": 0.3 - step / 2000}
+        return {"step": step, **scores}
+
+    records = [{**held_out(0), **Probe(9.1, 0.02, 9.96, 812, 300).to_record()}]
+    for step in range(10, 50, 10):
+        training = {"mlm_loss": 8 - step / 10, "mlm_accuracy": step / 100, "tokens_per_second": 9e3}
+        records.append({"step": step, **training, "gradient_norm": 1.5, "learning_rate": 1e-4})
+        records.append(held_out(step))
+    return records
+
+
+def pretraining(folder: Path, mixed: str | None = None) -> PretrainResult:
+    """The result of a run that ended."""
+    return PretrainResult(
+        run_folder=folder / "models/r",
+        checkpoint=folder / "models/r/checkpoint-40",
+        status="completed",
+        steps=40,
+        tokens=160_000,
+        tokens_per_second=9123.4,
+        resumed_from=0,
+        history=history(mixed),
+        notices=("MLM head newly initialised: <it> is not in the checkpoint",),
+        learning_rate=2e-4,
+        parameters=4_142_594,
+        layers=tuple(LayerChange(n, 10.0 / n, 1 - 0.5 / n) for n in range(1, 5)),
+    )
+
+
+def contamination(found: int) -> Contamination:
+    """Of a corpus that holds `found` of a hundred test texts."""
+    return Contamination(
+        corpus="茶",
+        version=2,
+        split="test",
+        texts=100,
+        found=found,
+        documents=found,
+        examples=("一杯",) * found,
+    )
+
+
+def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
+    """A model with a test accuracy for each seed and every other figure there is."""
+    seeds = tuple(
+        SeedResult(
+            seed=seed,
+            learning_rate=1e-4,
+            best_epoch=2,
+            restarts=seed % 2,
+            left_chance=True,
+            dev={"accuracy": accuracy, "macro_f1": accuracy - 0.01},
+            test={"accuracy": accuracy, "macro_f1": accuracy - 0.01},
+            curve=(EpochRecord(1, 0.6, accuracy - 0.05), EpochRecord(2, 0.4, accuracy)),
+            seconds=3.0,
+            examples_per_second=400.0,
+        )
+        for seed, accuracy in enumerate(accuracies)
+    )
+    scores = {metric: summarize([seed.dev[metric] for seed in seeds]) for metric in ("accuracy", "macro_f1")}
+    first = accuracies[0]
+    bins = (CalibrationBin(0.5, 0.6, 9, 0.6, 0.5), CalibrationBin(0.9, 1, 51, 0.97, 0.9))
+    figures: dict[str, object] = {
+        "name": name,
+        "checkpoint": f"models/{name}/checkpoint-40",
+        "checksum": "ab" * 32,
+        "seeds": seeds,
+        "sweep": (SweepPoint(2e-5, 0.6, False), SweepPoint(1e-4, first, True)),
+        "dev": scores,
+        "test": scores,
+        "classes": (ClassScore("否", first, first, first, 9), ClassScore("是", 0.5, 0.5, 0.5, 11)),
+        "confusion": ((20, 7), (5, 28)),
+        "calibration": Calibration(0.03, bins),
+        "slices": (
+            SliceScore("length", 1, 16, 12, scores["accuracy"]),
+            SliceScore("length", 17, None, 8, scores["accuracy"]),
+        ),
+        "cost": Cost(
+            parameters=4_142_594,
+            flops=1.2e9,
+            sequence_length=128,
+            checkpoint_bytes=16_600_000,
+            latency=(Latency(1, 3.2, 4.1, 50), Latency(32, 88.0, 95.5, 20)),
+            device="CPU, 2 threads",
+        ),
+        "intrinsic": Intrinsic(domain_mlm_accuracy=0.5, general_mlm_accuracy=0.4, cloze_accuracy=0.3),
+        "pretraining": tuple(history("general")),
+    }  # fmt: skip
+    return ModelResult(**{**figures, **changes})
+
+
+def comparison(first: ModelResult, *others: ModelResult, task: str = "茶事") -> Comparison:
+    """Models on a task; the interval of a difference is two of its standard errors wide each way."""
+    return Comparison(
+        task=task,
+        kind="pair",
+        metric="accuracy",
+        metrics=("accuracy", "macro_f1"),
+        split="test",
+        labels=("否", "是"),
+        examples={"train": 100, "dev": 20, "test": 20},
+        skipped=("t.tsv, row 3: empty",),
+        chance=0.5,
+        seeds=tuple(range(len(first.seeds))),
+        models=(first, *others),
+        differences=tuple(_difference(first, other) for other in others),
+        steps=tuple(_difference(a, b) for a, b in pairwise([first, *others])) if len(others) > 1 else (),
+    )
+
+
+def _difference(first: ModelResult, second: ModelResult) -> Difference:
+    pairs = zip(first.test["accuracy"].values, second.test["accuracy"].values, strict=True)
+    gains = summarize([b - a for a, b in pairs])
+    single = len(gains.values) == 1
+    half = 2 * gains.deviation / len(gains.values) ** 0.5
+    changed = ChangedExample(3, "<茶>好喝吗 ‖ 茶香不香", "是", "否", "是", 0, 3)
+    return Difference(
+        model=second.name,
+        baseline=first.name,
+        metric="accuracy",
+        mean=gains.mean,
+        deviation=gains.deviation,
+        values=gains.values,
+        low=None if single else gains.mean - half,
+        high=None if single else gains.mean + half,
+        p_value=None if single else 0.01,
+        probability=None if single else 0.99,
+        is_clear=not single and abs(gains.mean) > half,
+        fixed=2,
+        broken=1,
+        fixed_examples=(changed,),
+        broken_examples=(),
+    )

@@ -1,0 +1,138 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import pearsonr, spearmanr
+from seqeval.metrics import f1_score as seqeval_f1
+from seqeval.metrics import precision_score, recall_score
+from sklearn.metrics import f1_score, matthews_corrcoef
+
+from albert.evaluation import calibration, paired_difference, paired_p_value, summarize
+from albert.metrics import (
+    chance_margin,
+    class_statistics,
+    constant_score,
+    entity_statistics,
+    mean_statistics,
+    number_statistics,
+    score,
+)
+from albert.tasks import Kind
+
+TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=40))
+def test_accuracy_and_macro_f1_are_scikit_learns(pairs):
+    predicted, gold = (np.array(column) for column in zip(*pairs, strict=True))
+
+    def ours(metric):
+        return score(metric, class_statistics(metric, predicted, gold, 4).sum(0))
+
+    assert ours("accuracy") == pytest.approx(np.mean(predicted == gold))
+    labels = sorted({*predicted.tolist(), *gold.tolist()})
+    assert ours("macro_f1") == pytest.approx(f1_score(gold, predicted, labels=labels, average="macro"))
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=40))
+def test_scores_of_two_labels_are_scikit_learns(pairs):
+    predicted, gold = (np.array(column) for column in zip(*pairs, strict=True))
+    f1, matthews = (
+        score(name, class_statistics(name, predicted, gold, 2).sum(0)) for name in ("f1", "matthews")
+    )
+    assert f1 == pytest.approx(f1_score(gold, predicted, zero_division=0))
+    assert matthews == pytest.approx(matthews_corrcoef(gold, predicted), abs=1e-9)
+
+
+def test_correlations_are_scipys():
+    rng = np.random.default_rng(0)
+    gold = rng.integers(0, 6, 50) + 100.0
+    predicted = gold + rng.normal(size=50)
+    for name, theirs in (("pearson", pearsonr), ("spearman", spearmanr)):
+        ours = score(name, number_statistics(name, predicted, gold).sum(0))
+        assert ours == pytest.approx(theirs(predicted, gold).statistic)
+    assert score("pearson", number_statistics("pearson", np.ones(5), np.arange(5.0)).sum(0)) == 0
+
+
+@given(
+    st.lists(
+        st.integers(1, 8).flatmap(
+            lambda n: st.tuples(*[st.lists(st.sampled_from(TAGS), min_size=n, max_size=n)] * 2)
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+@pytest.mark.filterwarnings("ignore")
+def test_entity_scores_are_seqevals(sentences):
+    predicted, gold = ([list(tags) for tags in column] for column in zip(*sentences, strict=True))
+    sums = entity_statistics(predicted, gold).sum(0)
+    for name, theirs in (
+        ("entity_f1", seqeval_f1),
+        ("entity_precision", precision_score),
+        ("entity_recall", recall_score),
+    ):
+        assert score(name, sums) == pytest.approx(theirs(gold, predicted, zero_division=0))
+
+
+def test_an_entity_counts_only_with_its_type_and_both_ends():
+    gold = ["B-PER", "I-PER", "O", "B-LOC", "B-LOC"]
+    right = entity_statistics([gold], [gold])
+    assert right.tolist() == [[3, 3, 3]]
+    # one too short, one of another type, one right
+    found = entity_statistics([["B-PER", "O", "O", "B-ORG", "B-LOC"]], [gold])
+    assert found.tolist() == [[1, 3, 3]]
+
+
+def right(rng, accuracy, seeds=5, n=400):
+    """Statistics [S, n, 2] of models that are right with some probability, which varies with the seed."""
+    chances = np.clip(accuracy + 0.01 * rng.normal(size=(seeds, 1)), 0, 1)
+    return np.stack([mean_statistics(row) for row in rng.random((seeds, n)) < chances])
+
+
+def test_the_protocol_does_not_invent_gains():
+    rng = np.random.default_rng(0)
+    clear = sum(paired_difference("accuracy", right(rng, 0.7), right(rng, 0.7)).is_clear for _ in range(60))
+    # at most 5% are expected; 8 or more of 60 would come up once in a hundred times
+    assert clear < 8
+
+
+def test_a_real_gain_is_seen_and_its_interval_holds_it():
+    rng = np.random.default_rng(0)
+    found = [paired_difference("accuracy", right(rng, 0.6), right(rng, 0.75)) for _ in range(20)]
+    assert all(one.is_clear and one.probability > 0.99 and one.p_value < 0.01 for one in found)
+    assert sum(one.low <= 0.15 <= one.high for one in found) >= 16
+
+
+def test_a_single_seed_says_nothing_of_the_spread():
+    rng = np.random.default_rng(0)
+    first, second = right(rng, 0.5, seeds=1), right(rng, 0.9, seeds=1)
+    alone = paired_difference("accuracy", first, second)
+    assert (alone.low, alone.p_value, alone.probability, alone.is_clear) == (None, None, None, False)
+    # without training there is no seed to vary: the examples are all there is
+    untrained = paired_difference("accuracy", first, second, seedless=True)
+    assert untrained.is_clear and untrained.p_value is None
+    assert summarize([0.5]).deviation == 0
+
+
+def test_differences_that_are_all_the_same():
+    assert paired_p_value(np.zeros(3)) == 1 and paired_p_value(np.full(3, 0.1)) == 0
+
+
+def test_calibration_error_of_a_model_that_is_too_sure():
+    probabilities = np.repeat([[0.95, 0.05]], 10, axis=0)
+    found = calibration(probabilities, np.array([0] * 7 + [1] * 3))
+    assert found.ece == pytest.approx(0.25)
+    (only,) = found.bins
+    assert (only.count, only.accuracy) == (10, 0.7) and only.low < 0.95 <= only.high
+
+
+def test_chance_is_what_a_constant_answer_scores():
+    gold = ["a"] * 6 + ["b"] * 4
+    assert constant_score(Kind.SINGLE, "accuracy", gold, "a") == 0.6
+    ours = np.zeros(10, dtype=int)
+    theirs = np.array([0] * 6 + [1] * 4)
+    constant = score("macro_f1", class_statistics("macro_f1", ours, theirs, 2).sum(0))
+    assert constant_score(Kind.SINGLE, "macro_f1", gold, "a") == pytest.approx(float(constant))
+    assert constant_score(Kind.CHOICE, "accuracy", [4, 2], None) == 0.375
+    assert chance_margin("accuracy", 0.5, 100) == pytest.approx(0.1)

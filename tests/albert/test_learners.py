@@ -1,0 +1,179 @@
+"""Every kind of task is learnt from a few examples that a small model can tell apart."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from albert.batch import IGNORED
+from albert.comparing import fine_tune
+from albert.finetuning import FineTuneSettings, prepare, read_task
+from albert.learners.choice import Choice
+from albert.learners.encoding import fit_pair
+from albert.learners.span import Span
+from albert.learners.tagging import Tagging
+from albert.tasks import ChoiceExample, SpanExample, TaggedExample, load_task
+from tests.conftest import save_small_model
+
+FILLER = "采茶要早炒锅热水泡"
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory, tokenizer):
+    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer)
+
+
+def filler(rng, n=6):
+    return "".join(rng.choice(list(FILLER), n))
+
+
+def write_splits(folder, write):
+    rng = np.random.default_rng(0)
+    for name, n in (("train", 120), ("dev", 24), ("test", 24)):
+        write(folder / name, rng, n)
+
+
+def learnt(task, folder, suffix, model, **changes):
+    given = {"seeds": (0,), "epochs": 10, "batch_size": 12, "learning_rates": (3e-3,), "max_restarts": 0}
+    paths = {name: folder / f"{name}{suffix}" for name in ("train", "dev", "test")}
+    settings = FineTuneSettings(task=load_task(task), **paths, models=(model,), **{**given, **changes})
+    return fine_tune(settings)
+
+
+def test_tags_are_learnt(tmp_path, model_folder):
+    def write(path, rng, n):
+        rows = ["text_a\tlabel"]
+        for _ in range(n):
+            text, at = list(filler(rng)), rng.integers(5)
+            text[at : at + 2] = "香山"
+            tags = ["O"] * 6
+            tags[at : at + 2] = ["B-LOC", "I-LOC"]
+            rows.append(" ".join(text) + "\t" + " ".join(tags))
+        path.with_suffix(".tsv").write_text("\n".join(rows), encoding="utf-8")
+
+    write_splits(tmp_path, write)
+    result = learnt("msra_ner", tmp_path, ".tsv", model_folder)
+    assert result.models[0].test["entity_f1"].mean > 0.9
+    (location,) = result.models[0].classes
+    assert location.label == "LOC" and location.support == 24
+    assert location.f1 == pytest.approx(result.models[0].test["entity_f1"].mean)
+
+
+def test_spans_are_learnt(tmp_path, model_folder):
+    def write(path, rng, n):
+        paragraphs = []
+        for number in range(n):
+            at = int(rng.integers(6))
+            text = filler(rng, at) + "香山" + filler(rng, 6 - at)
+            answers = [{"text": "香山", "answer_start": at}]
+            asked = {"id": str(number), "question": "何处？", "answers": answers}
+            paragraphs.append({"context": text, "qas": [asked]})
+        path.with_suffix(".json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+
+    write_splits(tmp_path, write)
+    result = learnt("cmrc2018", tmp_path, ".json", model_folder)
+    assert result.models[0].test["exact_match"].mean > 0.9
+    assert result.models[0].test["answer_f1"].mean >= result.models[0].test["exact_match"].mean
+
+
+def test_choices_are_learnt(tmp_path, model_folder):
+    def write(path, rng, n):
+        content = []
+        for _ in range(n):
+            choices = [filler(rng, 3) + "香", filler(rng, 4), filler(rng, 4)]
+            order = rng.permutation(3)
+            asked = {"question": "哪个？", "choice": [choices[i] for i in order], "answer": choices[0]}
+            content.append([[filler(rng)], [asked], "1"])
+        path.with_suffix(".json").write_text(json.dumps(content), encoding="utf-8")
+
+    write_splits(tmp_path, write)
+    result = learnt("c3", tmp_path, ".json", model_folder)
+    assert result.chance == pytest.approx(1 / 3)
+    assert result.models[0].test["accuracy"].mean > 0.9
+
+
+def test_numbers_are_learnt_and_similarity_needs_no_training(tmp_path, model_folder):
+    def write(path, rng, n):
+        rows = ["sentence1\tsentence2\tscore"]
+        for _ in range(n):
+            many = int(rng.integers(5))
+            rows.append(f"{filler(rng)}\t{'香' * many + filler(rng, 6 - many)}\t{many}")
+        path.with_suffix(".tsv").write_text("\n".join(rows), encoding="utf-8")
+
+    write_splits(tmp_path, write)
+    assert learnt("stsb", tmp_path, ".tsv", model_folder).models[0].test["pearson"].mean > 0.8
+    paths = {name: tmp_path / f"{name}.tsv" for name in ("dev", "test")}
+    settings = FineTuneSettings(task=load_task("stsb-probe"), **paths, models=(model_folder,))
+    (model,) = fine_tune(settings).models
+    assert len(model.seeds) == 1 and model.seeds[0].best_epoch == 0
+    assert -1 <= model.test["spearman"].mean <= 1
+
+
+def test_long_sentences_keep_every_tag(tokenizer):
+    example = TaggedExample(tuple("采茶香" * 20), ("B-LOC", "I-LOC", "O") * 20)
+    learner = Tagging(("O", "B-LOC", "I-LOC"))
+    encoded = learner.encode([example], tokenizer, 16)
+    assert len(encoded.offsets) - 1 == 5 and encoded.first.tolist() == [0, 5]
+    assert np.diff(encoded.offsets).max() == 16
+    # from scores that are the gold tags, the gold tags come back
+    scores = np.eye(3)[np.where(encoded.targets == IGNORED, 0, encoded.targets)]
+    predictions = learner.predict(scores, [example], encoded)
+    assert predictions.tags == (example.tags,) and predictions.right.all()
+
+
+def test_answers_of_long_passages_are_found_in_their_windows(tokenizer):
+    passage = "采茶要早。" * 40 + "香山产茶。" + "炒锅热水。" * 40
+    example = SpanExample("1", passage, "何处产茶？", ("香山",), (passage.find("香山"),))
+    learner = Span("cmrc", has_unanswerable=False)
+    encoded = learner.encode([example], tokenizer, 64)
+    holding = np.flatnonzero(encoded.targets[:, 0])
+    assert len(holding) and len(encoded.offsets) - 1 > len(holding)
+    scores = np.zeros((encoded.offsets[-1], 2))
+    for sequence in holding:
+        begin = encoded.offsets[sequence]
+        scores[begin + encoded.targets[sequence, 0], 0] = 9
+        scores[begin + encoded.targets[sequence, 1], 1] = 9
+    assert learner.predict(scores, [example], encoded).answers == ("香山",)
+
+
+def test_no_answer_wins_where_it_is_likelier(tokenizer):
+    example = SpanExample("1", "香山产茶。", "何时采？", (), ())
+    for has_unanswerable, answer in ((True, ""), (False, "香")):
+        learner = Span("squad", has_unanswerable=has_unanswerable)
+        encoded = learner.encode([example], tokenizer, 32)
+        scores = np.zeros((encoded.offsets[-1], 2))
+        scores[0] = 1
+        found = learner.predict(scores, [example], encoded)
+        assert found.answers == (answer,) and found.right[0] == has_unanswerable
+
+
+def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
+    examples = [
+        ChoiceExample("采茶", "何人？", ("香", "水", "锅"), 2),
+        ChoiceExample("炒茶", "何物？", ("茶", "山"), 0),
+    ]
+    encoded = Choice().encode(examples, tokenizer, 32)
+    chosen = encoded.choose(np.array([1, 0]))
+    scores = torch.tensor([[1.0], [2.0], [0.5], [0.1], [0.3]])
+    by_hand = [-(1.0 - np.log(np.exp([1.0, 2.0]).sum())), -(0.3 - np.log(np.exp([0.5, 0.1, 0.3]).sum()))]
+    assert Choice().loss(scores, chosen, encoded).item() == pytest.approx(np.mean(by_hand), rel=1e-5)
+
+
+@pytest.mark.parametrize("a, b, room", [(0, 9, 4), (9, 0, 4), (5, 5, 9), (7, 2, 5), (3, 3, 6)])
+def test_a_pair_fits_and_wastes_no_room(a, b, room):
+    kept_a, kept_b = fit_pair(a, b, room)
+    assert kept_a + kept_b == min(a + b, room) and kept_a <= a and kept_b <= b
+    if a + b > room:  # cut one by one off the longer
+        while a + b > room:
+            a, b = (a - 1, b) if a >= b else (a, b - 1)
+        assert (kept_a, kept_b) == (a, b)
+
+
+def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
+    short = save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=16)
+    (tmp_path / "t.tsv").write_text("text\tlabel\n" + FILLER * 5 + "\t1\n茶\t0\n", encoding="utf-8")
+    path = tmp_path / "t.tsv"
+    settings = FineTuneSettings(task=load_task("mine"), train=path, dev=path, models=(short,))
+    candidate = prepare(settings, read_task(settings), 0, None)
+    assert np.diff(candidate.encoded["train"].offsets).max() == 16
