@@ -1,6 +1,7 @@
 """The GPU benchmark, as far as a machine without a GPU can try it."""
 
 import inspect
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from albert.config import AlbertConfig
-from benchmarks import gpu
+from benchmarks import fine_tune_step, gpu, results_file
 from benchmarks.gpu_cases import Scale, kernel_cases, lengths_of
 from benchmarks.gpu_model import model_cases, training_flops
 from benchmarks.measure import Ceilings, Result, Timing, table
@@ -108,3 +109,20 @@ def test_the_correctness_grid_calls_every_claim_as_it_is_defined(monkeypatch):
     wrong = gpu.check_correctness()
     assert set(called) == set(names)
     assert len(wrong) == called.count("embed") and "a wrong number" in wrong[0]
+
+
+@pytest.mark.slow
+def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(results_file, "RESULTS", tmp_path)
+    for split in ("train", "dev"):
+        lines = (fine_tune_step.SAMPLES / f"tea_topics_{split}.tsv").read_text("utf-8").splitlines()
+        (tmp_path / f"{split}.tsv").write_text("\n".join(lines[:41]) + "\n", "utf-8")
+    fine_tune_step.main(
+        ["--train", str(tmp_path / "train.tsv"), "--dev", str(tmp_path / "dev.tsv"), "--seeds", "0"]
+    )
+    verdict = capsys.readouterr().out
+    assert "trained:" in verdict and "predicted:" in verdict
+    result = json.loads((tmp_path / "fine_tune_step.json").read_text("utf-8"))
+    assert result["examples"] == {"train": 40, "dev": 40}
+    assert set(result["accuracies"]) == {"jixu", "fp32", "bf16"}
+    assert result["trained"]["examples_per_second"] > 0
