@@ -51,6 +51,7 @@ def _to_instances(table: pa.Table) -> Instances:
     input_ids, offsets = _list_values(table["input_ids"])
     flags = table["word_starts"].combine_chunks().buffers()[2]
     word_starts = np.frombuffer(flags, np.uint8, len(input_ids)) == ord("1")
+    digits = table["doc_id"].combine_chunks().buffers()[2]
     sop = table["sop_label"].cast(pa.int64()).fill_null(IGNORED).to_numpy()
     static = None
     if _STATIC_COLUMNS[0] in table.column_names:
@@ -58,7 +59,7 @@ def _to_instances(table: pa.Table) -> Instances:
         static = (at, positions, ids, labels)
     return Instances(
         table["instance_id"].to_numpy(),
-        document_keys(table["doc_id"].to_pylist()),
+        document_keys(memoryview(digits)[: 16 * len(table)]),
         input_ids,
         offsets,
         table["segment_b_start"].to_numpy(),

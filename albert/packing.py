@@ -81,9 +81,13 @@ def pack_batches(
     epoch: int,
 ) -> Iterator[Batch]:
     """Packed, masked batches of some rows each; with stored masks where the instances carry them."""
+    if not batches:
+        return
+    firsts = np.cumsum([0, *map(len, batches[:-1])])
+    sizes = np.add.reduceat(instances.lengths[np.concatenate(batches)], firsts)
     first = tokens = 0
-    for end, batch in enumerate(batches, 1):
-        tokens += int(instances.lengths[batch].sum())
+    for end, size in enumerate(sizes.tolist(), 1):
+        tokens += size
         # as many at once as the cache holds: fewer calls, and their results do not leave it
         if tokens >= _PACKED_TOKENS or end == len(batches):
             yield from _pack(instances, batches[first:end], vocabulary, rule, seed, epoch)

@@ -12,9 +12,12 @@ Work = Callable[[], float]  # does some work and returns how much of it, in toke
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Work a second in each round."""
+    """Work a second in each round, and for each second of processor time, of all threads: on a machine that
+    is busy with other things too, the steadier measure.
+    """
 
     of_round: tuple[float, ...]
+    of_processor: tuple[float, ...]
 
     @property
     def median(self) -> float:
@@ -25,21 +28,28 @@ class Rates:
         ratios = [ours / theirs for ours, theirs in zip(self.of_round, rival.of_round, strict=True)]
         return statistics.median(ratios), min(ratios), max(ratios)
 
+    def times_by_processor(self, rival: Rates) -> float:
+        """The same for each second of processor time, the median."""
+        pairs = zip(self.of_processor, rival.of_processor, strict=True)
+        return statistics.median(ours / theirs for ours, theirs in pairs)
+
     def to_record(self) -> dict[str, object]:
-        return {"median": self.median, "of_round": list(self.of_round)}
+        rounds = {"of_round": list(self.of_round), "of_processor": list(self.of_processor)}
+        return {"median": self.median, **rounds}
 
 
 def alternate(works: Mapping[str, Work], rounds: int) -> dict[str, Rates]:
     """Rates of some works, each done once in every round, after one that does not count."""
-    rates: dict[str, list[float]] = {name: [] for name in works}
+    rates: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for work in works.values():
         work()
     for _ in range(rounds):
         for name, work in works.items():
-            began = time.perf_counter()
+            began, processor = time.perf_counter(), time.process_time()
             done = work()
-            rates[name].append(done / (time.perf_counter() - began))
-    return {name: Rates(tuple(values)) for name, values in rates.items()}
+            seconds, processor = time.perf_counter() - began, time.process_time() - processor
+            rates[name].append((done / seconds, done / processor))
+    return {name: Rates(*zip(*values, strict=True)) for name, values in rates.items()}
 
 
 def keep_best(works: Mapping[str, Work], own: str, kept: int = 2) -> dict[str, Work]:

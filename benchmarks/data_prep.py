@@ -18,7 +18,6 @@ from pathlib import Path
 import jieba
 import numpy as np
 
-from albert.batching import InstanceStream
 from benchmarks.corpora import load_sentences, write_corpus
 from benchmarks.results_file import write_result
 from data import planning
@@ -40,7 +39,7 @@ from data.tokenization import Tokenizer, load_tokenizer
 from data.wordpiece import WordPieceTokenizer
 
 REFERENCE = 96_000  # characters/s of albert_zh's create_pretraining_data on one core of such a machine
-GOAL, SCALING_GOAL, READING_GOAL = 1_000_000, 1.9, 200_000
+GOAL, SCALING_GOAL = 1_000_000, 1.9
 _BATCH = 1 << 18
 
 
@@ -158,24 +157,6 @@ def _warm(number: int) -> None:
     time.sleep(1.0)  # so that every process gets one
 
 
-def reading_speed(workspace: Path) -> dict[str, float]:
-    """Instances and tokens a second through dynamic masking into packed batches, on one core."""
-    stream = InstanceStream(sorted((workspace / "shards/c").glob("*.parquet")), batch_tokens=4096)
-    best = {"instances_per_second": 0.0, "tokens_per_second": 0.0}
-    for _ in range(3):
-        instances = tokens = 0
-        began = time.perf_counter()
-        for batch, cursor in stream.training_batches():
-            instances += batch.sequences
-            tokens += len(batch.input_ids)
-            if cursor.epoch:
-                break
-        taken = time.perf_counter() - began
-        if instances / taken > best["instances_per_second"]:
-            best = {"instances_per_second": instances / taken, "tokens_per_second": tokens / taken}
-    return {**best, "mean_length": tokens / instances}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.data_prep", description=__doc__)
     parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
@@ -209,20 +190,17 @@ def main() -> None:
             if isinstance(d, RawDocument)
         )
         runs = {w: refresh_speed(source, vocabulary, folder / f"workspace-{w}", w) for w in (1, 2)}
-        reading = reading_speed(folder / "workspace-1")
     stages = {name: part / taken for name, taken in seconds.items()}
     speeds = {w: characters / run[0] for w, run in runs.items()}
     scaling = speeds[2] / speeds[1]
     ratio = (rival["words"] + rival["ids"]) / (seconds["words"] + seconds["ids"])
     whole = speeds[1] * (rival["words"] + rival["ids"]) / part
     slowest = min(stages, key=lambda name: stages[name])
-    read = reading["instances_per_second"]
     verdict = (
         f"data_prep: {speeds[1]:,.0f} characters/s/core from raw text to shards (goal {GOAL:,}: "
         f"{_met(speeds[1] >= GOAL)}), {speeds[1] / REFERENCE:.1f}x the reference {REFERENCE:,}, {whole:.1f}x "
         f"jieba and the tokenizers library alone in this run; two workers {scaling:.2f}x (goal "
-        f"{SCALING_GOAL}: {_met(scaling >= SCALING_GOAL)}); reading {read:,.0f} instances/s/core of "
-        f"{reading['mean_length']:.0f} tokens (goal {READING_GOAL:,}: {_met(read >= READING_GOAL)}); "
+        f"{SCALING_GOAL}: {_met(scaling >= SCALING_GOAL)}); "
         f"slowest stage {slowest}"
     )
     write_result(
@@ -236,7 +214,6 @@ def main() -> None:
             "refresh_characters_per_second": {str(w): speed for w, speed in speeds.items()},
             "refresh_with_start_of_processes": {str(w): characters / run[1] for w, run in runs.items()},
             "two_workers_ratio": scaling,
-            "reading": reading,
         },
     )
 

@@ -27,7 +27,8 @@ def main(shard: Path) -> None:
     batch, _ = next(stream.training_batches())
     loaded = time.perf_counter()
     step(batch)
-    print(json.dumps({"first_batch": loaded - began, "first_step": time.perf_counter() - loaded}))
+    seconds = {"first_batch": loaded - began, "first_step": time.perf_counter() - loaded}
+    print(json.dumps({**seconds, "processor": time.process_time()}))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ T = tokens, P = pieces (sentences, or parts of long ones), D = documents, R = in
 
 from __future__ import annotations
 
+from binascii import unhexlify
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ class TokenizedDocuments:
     @property
     def keys(self) -> np.ndarray:
         """The documents' ids as numbers, [D] uint64."""
-        return document_keys(self.doc_ids)
+        return document_keys("".join(self.doc_ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +64,13 @@ class Instances:
         return np.diff(self.cu_seqlens)
 
 
-def document_keys(doc_ids: Sequence[str]) -> np.ndarray:
-    """Documents' ids as numbers, [D] uint64.
+def document_keys(doc_ids: str | memoryview) -> np.ndarray:
+    """Documents' ids, 16 hex digits each, one after the other, as numbers, [D] uint64.
 
-    >>> document_keys(["00000000000000ff"]).tolist()
+    >>> document_keys("00000000000000ff").tolist()
     [255]
     """
-    return np.frombuffer(bytes.fromhex("".join(doc_ids)), dtype=">u8").astype(np.uint64)
+    return np.frombuffer(unhexlify(doc_ids), dtype=">u8").astype(np.uint64)
 
 
 def take_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

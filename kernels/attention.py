@@ -311,18 +311,6 @@ def _checked_seed(x: Tensor, dropout_p: float, seed: int | Tensor) -> Tensor | N
     return seed if isinstance(seed, Tensor) else torch.full((1,), seed, device=x.device)
 
 
-def _on_cpu(
-    qkv: Tensor,
-    cu_seqlens: Tensor,
-    scale: float | None,
-    dropout_p: float,
-    seed: int | Tensor,
-    groups: Schedule,
-) -> Tensor:
-    scale = qkv.shape[3] ** -0.5 if scale is None else scale
-    return attention_on_cpu(qkv, cu_seqlens, scale=scale, dropout_p=dropout_p, seed=seed, groups=groups)
-
-
 def attention(
     q: Tensor,
     k: Tensor,
@@ -345,7 +333,7 @@ def attention(
     if not use_triton(q):
         if q.device.type == "cpu":
             q, k, v = autocast(q), autocast(k), autocast(v)
-            return _on_cpu(torch.stack((q, k, v), 1), cu_seqlens, scale, dropout_p, seed, schedule)
+            return attention_on_cpu(torch.stack((q, k, v), 1), cu_seqlens, scale, dropout_p, seed, schedule)
         return attention_reference(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
         )
@@ -373,7 +361,7 @@ def attention_packed(
     """`attention` of a packed projection qkv [T, 3, N, D], read and differentiated in place: no copies."""
     if not use_triton(qkv):
         if qkv.device.type == "cpu":
-            return _on_cpu(autocast(qkv), cu_seqlens, scale, dropout_p, seed, schedule)
+            return attention_on_cpu(autocast(qkv), cu_seqlens, scale, dropout_p, seed, schedule)
         q, k, v = qkv.unbind(1)
         return attention_reference(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed

@@ -176,13 +176,13 @@ class _Attention(torch.autograd.Function):
 def attention_on_cpu(
     qkv: Tensor,
     cu_seqlens: Tensor,
-    *,
-    scale: float,
+    scale: float | None,
     dropout_p: float,
     seed: int | Tensor,
     groups: Groups | None,
 ) -> Tensor:
     """As `kernels.attention_packed`; `groups` as of `group_sequences`, or made here."""
+    scale = qkv.shape[3] ** -0.5 if scale is None else scale
     generator = torch.Generator(qkv.device).manual_seed(int(seed)) if dropout_p else None
     if groups is None:
         groups = group_sequences(cu_seqlens)

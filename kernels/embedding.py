@@ -276,7 +276,11 @@ def embed(
     projection: Projection | None,
     layout: Literal["google", "bright"] = "google",
 ) -> Tensor:
-    """Encoder input of every packed token. Ids [T] int64. Returns [T, H] ([T, E] without a projection)."""
+    """Encoder input of every packed token. Ids [T] int64. Returns [T, H] ([T, E] without a projection).
+
+    The backward pass is kept the ids and two fp32 numbers of each token, the statistics of its norm; rows
+    [T, E] it makes again from the tables, and frees.
+    """
     if not use_triton(tables.word):
         return embed_reference(input_ids, token_type_ids, position_ids, tables, norm, projection, layout)
     ids = [x.contiguous() for x in (input_ids, token_type_ids, position_ids)]

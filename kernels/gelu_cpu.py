@@ -1,9 +1,9 @@
 """GELU's tanh approximation on a CPU, with its slope made in the same pass.
 
 x/2 (1 + tanh(u)) is x sigmoid(2u), with 2u = x (a + b x^2) (Hendrycks & Gimpel 2016), and torch's sigmoid
-takes a sixth of the time of its tanh. With s that sigmoid and y the result, the slope is
-s + y (1 - s) (a + 3b x^2): it is kept in place of x, and the backward pass is one product. Rows are worked
-through a few at a time, so that what is made of them in fp32 stays in the caches.
+takes a sixth of the time of its tanh. With s that sigmoid, y the result and r = y (a + 3b x^2), the slope is
+s + r (1 - s), which lies between r and 1 as s says: it is kept in place of x, and the backward pass is one
+product. Rows are worked through a few at a time, so that what is made of them in fp32 stays in the caches.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ def _activate(x: Tensor, with_slope: bool) -> tuple[Tensor, Tensor | None]:
     y, slope = torch.empty_like(x), torch.empty_like(x) if with_slope else None
     exact = torch.promote_types(x.dtype, torch.float32)
     rows = max(1, PIECE_NUMBERS // x.shape[1])
+    linear, one = x.new_tensor(LINEAR, dtype=exact), x.new_ones((), dtype=exact)
     for first in range(0, x.shape[0], rows):
         at = slice(first, first + rows)
         z = x[at].to(exact)
         square = z * z
-        share = (square * CUBIC).add_(LINEAR).mul_(z).sigmoid_()
+        share = torch.add(linear, square, alpha=CUBIC).mul_(z).sigmoid_()
         z = z * share
         y[at] = z
         if slope is not None:
-            rest = square.mul_(3 * CUBIC).add_(LINEAR).mul_(z)
-            slope[at] = rest.addcmul_(rest.clone(), share, value=-1).add_(share)
+            rest = torch.add(linear, square, alpha=3 * CUBIC, out=square).mul_(z)
+            slope[at] = torch.lerp(rest, one, share, out=z)
     return y, slope
 
 

@@ -198,6 +198,10 @@ def mlm_loss(
     states [n, E]; weight [V, E] the word table; bias [V]; labels [n] int64 in 0..V-1, or IGNORED.
     Returns the loss [n] fp32 (0 where ignored) and the likeliest token [n] int64 (the first of equals), which
     carries no gradient. The table is used in the dtype of the states and its gradient has its own.
+
+    No [n, V] is stored: up to E = MAX_FUSED_WIDTH logits live in tiles, above it in fp32 for CHUNK rows at a
+    time, so that memory beside inputs and gradients is a few [CHUNK, V]. The backward pass is kept the inputs
+    and an fp32 number of each row.
     """
     if not use_triton(states):
         if states.device.type == "cpu":

@@ -4,13 +4,16 @@ import inspect
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
 from albert.config import AlbertConfig
-from benchmarks import fine_tune_step, gpu, results_file
+from benchmarks import fine_tune_step, gpu, results_file, train_step
+from benchmarks.alternating import Rates, alternate, keep_best
+from benchmarks.cpu_steps import needed_flops
 from benchmarks.gpu_cases import Scale, kernel_cases, lengths_of
 from benchmarks.gpu_model import model_cases, training_flops
 from benchmarks.measure import Ceilings, Result, Timing, table
@@ -112,6 +115,58 @@ def test_the_correctness_grid_calls_every_claim_as_it_is_defined(monkeypatch):
 
 
 @pytest.mark.slow
+def test_steps_and_their_rivals_run_on_a_cpu(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(results_file, "RESULTS", tmp_path)
+    monkeypatch.setattr(train_step, "BATCH_TOKENS", 256)
+    rows = [f"茶树{n}月怎么修剪\t茶树在{n}月要修剪吗\t1" for n in range(99)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(["text_a\ttext_b\tlabel", *rows]) + "\n", "utf-8")
+    pairs = ["--pairs", str(tmp_path / "pairs.tsv")]
+    train_step.main(["--only", "tiny", "pairs", "start", "--rounds", "1", "--sequences", "1", *pairs])
+    verdict = capsys.readouterr().out
+    for goal in ("tiny: ", "arithmetic limit", "pairs: ", "waiting for a batch", "start: "):
+        assert goal in verdict
+    results = json.loads((tmp_path / "train_step.json").read_text("utf-8"))["results"]
+    assert results["tiny"]["rival"] in ("sdpa fp32", "sdpa bf16", "eager fp32", "eager bf16")
+    assert results["tiny"]["times"] > 0 and 0 <= results["pairs"]["wait_share"] < 1
+    assert results["start"]["processor_seconds"] > 0
+
+
+def test_needed_flops_of_a_step_are_those_counted_by_hand():
+    config = AlbertConfig.preset("tiny")
+    whole = training_flops(config, [128] * 32, 614)
+    # a step that looks at every token after the last layer computes it all, and the MLM head's transform
+    assert needed_flops(config, 4096, 128, 4096, 614) == whole
+    spared = 3 * (4096 - 646) * 18 * 312**2  # output projection 2 H^2 and feed-forward 16 H^2, three times
+    assert needed_flops(config, 4096, 128, 646, 614) == whole - spared
+
+
+def test_rivals_take_turns_and_the_slow_ones_leave():
+    turns = []
+
+    def work(name, seconds):
+        def run():
+            turns.append(name)
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                pass
+            return 1.0
+
+        return run
+
+    works = {"own": work("own", 0.02), "slow": work("slow", 0.05), "fast": work("fast", 0.001)}
+    kept = keep_best(works, "own", kept=1)
+    assert list(kept) == ["own", "fast"]
+    turns.clear()
+    rates = alternate(kept, 2)
+    assert turns == ["own", "fast"] * 3
+    assert rates["own"].times(rates["fast"])[0] < 1 and rates["own"].times_by_processor(rates["fast"]) < 1
+
+
+def test_times_are_of_the_same_round():
+    ours, theirs = Rates((10.0, 1.0, 6.0), (4.0, 4.0, 4.0)), Rates((5.0, 1.0, 2.0), (2.0, 1.0, 4.0))
+    assert ours.times(theirs) == (2.0, 1.0, 3.0) and ours.times_by_processor(theirs) == 2.0
+
+
 def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(results_file, "RESULTS", tmp_path)
     for split in ("train", "dev"):

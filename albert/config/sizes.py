@@ -68,14 +68,14 @@ def forward_operations(config: AlbertConfig, T: int) -> float:
 
 def activation_bytes(config: AlbertConfig, T: int, *, checkpointing: bool = False) -> float:
     """Bytes the layers keep for the backward pass for each token of sequences of length T, all of them full,
-    under bf16 autocast without dropout, with the reference attention; with checkpointing, each layer's input.
+    under bf16 autocast without dropout on a CPU; with checkpointing, each layer's input.
 
     Of each layer: q, k, v, the mixed heads, both blocks' bf16 inputs, and the fp32 sums that LayerNorm
-    normalises; what goes into the activation and, unless it is relu, what comes out (bf16 each); the
-    attention probabilities in fp32 and bf16; four fp32 statistics of LayerNorm.
+    normalises; what goes into the activation, or its slope there, and, unless it is relu, what comes out
+    (bf16 each); the attention probabilities in bf16; four fp32 statistics of LayerNorm.
     """
     H, F, N = config.hidden_size, config.intermediate_size, config.num_attention_heads
     if checkpointing:
         return config.depth * 2 * H
     inner = 2 * F if config.hidden_act == "relu" else 4 * F
-    return config.depth * (16 * H + inner + 6 * N * T + 16)
+    return config.depth * (16 * H + inner + 2 * N * T + 16)

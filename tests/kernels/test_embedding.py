@@ -28,6 +28,22 @@ def test_tables_wider_than_one_pass_holds(triton):
 
 
 @pytest.mark.parametrize("layout", ["google", "bright"])
+def test_the_backward_pass_is_kept_ids_and_two_numbers_of_each_token(triton, layout):
+    T, V, E, H = 90, 50, 16, 24
+    W = H if layout == "bright" else E
+    shapes = [(V, E), (2, W), (37, W), (W,), (W,), (H, E), (H,)]
+    parameters = [torch.randn(shape, device=DEVICE, requires_grad=True) for shape in shapes]
+    ids = torch.arange(T, device=DEVICE) % 2
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
+        tables, norm = Tables(*parameters[:3]), Norm(*parameters[3:5], 1e-12)
+        triton.embed(ids, ids, ids, tables, norm, Projection(*parameters[5:]), layout)
+    addresses = {parameter.data_ptr() for parameter in parameters}
+    of_tokens = [x for x in kept if x.data_ptr() not in addresses]
+    assert len(of_tokens) == 5 and all(x.shape == (T,) for x in of_tokens)
+
+
+@pytest.mark.parametrize("layout", ["google", "bright"])
 def test_projection_without_a_bias(triton, layout):
     checks.embed(triton, 9, 16, 24, layout, bias=False)
 

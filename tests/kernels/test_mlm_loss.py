@@ -4,9 +4,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernels
-from kernels.mlm_loss import IGNORED, mlm_loss_reference
+from kernels.mlm_loss import CHUNK, IGNORED, _backward_in_chunks, _forward_in_chunks, mlm_loss_reference
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE
 
@@ -39,6 +40,42 @@ def test_equal_logits(triton, V, value):
 @pytest.mark.parametrize("n", [3, 1500])
 def test_wide_states_go_through_chunks(triton, n):
     checks.mlm_loss(triton, n, 312, 300)
+
+
+class LargestTensor(TorchDispatchMode):
+    """The most elements that any operation's output had."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        made = operation(*args, **(kwargs or {}))
+        for x in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(x, torch.Tensor):
+                self.elements = max(self.elements, x.numel())
+        return made
+
+
+def test_chunks_bound_the_logits_of_wide_states():
+    n, E, V = 5 * CHUNK, 8, 300
+    states, weight, bias = torch.randn(n, E), torch.randn(V, E), torch.randn(V)
+    labels = torch.randint(V, (n,))
+    loss, lse, predicted = torch.empty(n), torch.empty(n), torch.empty(n, dtype=torch.int64)
+    dweight, dbias = torch.empty(V, E), torch.empty(V)
+    with LargestTensor() as largest:
+        _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, 0.0)
+        _backward_in_chunks(dweight, dbias, torch.ones(n), states, weight, bias, labels, lse, 0.0)
+    assert largest.elements == CHUNK * V
+
+
+@pytest.mark.parametrize("E", [16, 312])
+def test_the_backward_pass_is_kept_no_logits(triton, E):
+    n, V = 40, 300
+    states, weight = (torch.randn(m, E, device=DEVICE, requires_grad=True) for m in (n, V))
+    bias, labels = torch.zeros(V, device=DEVICE), torch.zeros(n, dtype=torch.int64, device=DEVICE)
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
+        triton.mlm_loss(states, weight, bias, labels)
+    assert sorted(kept) == sorted([(n, E), (V, E), (V,), (n,), (n,)])
 
 
 def test_no_masked_position_gives_no_loss_and_gradients_of_zero(triton):
