@@ -1,0 +1,161 @@
+"""Examples a second of fine-tuning and of prediction on a CPU, against transformers' Trainer.
+
+    python -m benchmarks.fine_tune_step [--train FILE --dev FILE] [--model FOLDER] [--seeds 0 1 2]
+
+The same checkpoint, examples, epochs and rate; seed by seed in turn in one process. Here the training of
+`albert.finetuning`: batches of like length, without padding, in bf16. There Trainer's defaults: batches drawn
+at random and padded to their longest, in fp32 and in bf16, of which the faster counts. Accuracies are of the
+dev split after the last epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+
+from albert.checkpoints import load_pretrained, save_model
+from albert.config import AlbertConfig
+from albert.finetuning import Candidate, FineTuneSettings, fine_tune_one, predict, prepare, read_task
+from albert.heads import PretrainingModel
+from albert.tasks import load_task
+from benchmarks.data_prep import make_vocabulary
+from benchmarks.results_file import write_result
+
+SAMPLES = Path(__file__).parent.parent / "data" / "samples"
+GOAL = 6.0
+RATE = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Examples a second, and the share of dev answered right."""
+
+    trained: float
+    predicted: float
+    accuracy: float
+
+
+def random_checkpoint(texts: Sequence[str], folder: Path) -> Path:
+    """A tiny model of random weights with a vocabulary that has every character."""
+    entries = make_vocabulary(list(texts), folder).read_text("utf-8").splitlines()
+    torch.manual_seed(0)
+    save_model(PretrainingModel(AlbertConfig.preset("tiny", vocab_size=len(entries))), folder)
+    return folder
+
+
+def ours(candidate: Candidate, seed: int) -> Outcome:
+    result = fine_tune_one(candidate, seed, RATE).result
+    pretrained, _ = load_pretrained(candidate.path)
+    model = candidate.learner.model(pretrained.encoder)
+    began = time.perf_counter()
+    predict(candidate, model, "dev")
+    seconds = time.perf_counter() - began
+    last = result.curve[-1].dev
+    return Outcome(result.examples_per_second, len(candidate.encoded["dev"]) / seconds, last)
+
+
+def _rows(tokenizer, candidate: Candidate, split: str) -> list[dict[str, object]]:
+    """A split as people hand it to Trainer: tokenised beforehand, neither padded nor masked."""
+    examples = candidate.data.splits[split].examples
+    number = {label: i for i, label in enumerate(candidate.data.labels)}
+    pairs = None if examples[0].pair is None else [one.pair for one in examples]
+    encoded = tokenizer([one.text for one in examples], pairs, truncation=True, max_length=128)
+    return [
+        {**{name: values[i] for name, values in encoded.items()}, "labels": number[one.label]}
+        for i, one in enumerate(examples)
+    ]
+
+
+def theirs(candidate: Candidate, seed: int, dtype: str, folder: Path) -> Outcome:
+    settings = candidate.settings
+    tokenizer = transformers.BertTokenizerFast(vocab=str(candidate.path / "vocab.txt"))
+    transformers.set_seed(seed)
+    model = transformers.AlbertForSequenceClassification.from_pretrained(
+        candidate.path, num_labels=len(candidate.data.labels)
+    )
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder), num_train_epochs=settings.epochs, learning_rate=RATE, seed=seed,
+        per_device_train_batch_size=settings.batch_size, per_device_eval_batch_size=128,
+        warmup_steps=settings.warmup_share, weight_decay=0.01, bf16=dtype == "bf16", use_cpu=True,
+        save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True,
+    )  # fmt: skip
+    trainer = transformers.Trainer(
+        model,
+        arguments,
+        train_dataset=_rows(tokenizer, candidate, "train"),
+        data_collator=transformers.DataCollatorWithPadding(tokenizer),
+    )
+    trained = trainer.train().metrics["train_samples_per_second"]
+    dev = _rows(tokenizer, candidate, "dev")
+    began = time.perf_counter()
+    found = trainer.predict(dev)
+    seconds = time.perf_counter() - began
+    right = float(np.mean(found.predictions.argmax(-1) == found.label_ids))
+    return Outcome(trained, len(dev) / seconds, right)
+
+
+def compare(outcomes: dict[str, list[Outcome]]) -> tuple[list[str], dict[str, object]]:
+    """The lines of the verdict and their record; the rival is its faster way."""
+    rivals = [name for name in outcomes if name != "jixu"]
+    best = max(rivals, key=lambda name: statistics.median(o.trained for o in outcomes[name]))
+    lines, record = [], {"goal": GOAL, "rival": best}
+    for what in ("trained", "predicted"):
+        pairs = [
+            (getattr(a, what), getattr(b, what))
+            for a, b in zip(outcomes["jixu"], outcomes[best], strict=True)
+        ]
+        times = statistics.median(a / b for a, b in pairs)
+        rate, other = (statistics.median(values) for values in zip(*pairs, strict=True))
+        met = "met" if times >= GOAL else "missed"
+        lines.append(
+            f"{what}: {rate:,.0f} examples/s, {times:.1f}x Trainer's {other:,.0f} ({best}): goal {GOAL:g}x "
+            f"{met}"
+        )
+        record[what] = {"examples_per_second": rate, "rival": other, "times": times}
+    means = {name: statistics.mean(o.accuracy for o in outcomes[name]) for name in outcomes}
+    lines.append("accuracy: " + ", ".join(f"{name} {value:.4f}" for name, value in means.items()))
+    accuracies = {name: [o.accuracy for o in values] for name, values in outcomes.items()}
+    return lines, {**record, "accuracies": accuracies}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fine_tune_step", description=__doc__)
+    parser.add_argument("--train", type=Path, default=SAMPLES / "tea_topics_train.tsv", help="[%(default)s]")
+    parser.add_argument("--dev", type=Path, default=SAMPLES / "tea_topics_dev.tsv", help="[%(default)s]")
+    parser.add_argument("--task", default="benchmark", help="name or file of a task [usual columns]")
+    parser.add_argument("--model", type=Path, help="checkpoint with a vocab.txt [tiny, random weights]")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="[%(default)s]")
+    parser.add_argument("--epochs", type=int, default=1, help="[%(default)s]")
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        model = given.model
+        if model is None:
+            texts = [path.read_text("utf-8") for path in (given.train, given.dev)]
+            model = random_checkpoint(texts, Path(temporary) / "model")
+        settings = FineTuneSettings(
+            task=load_task(given.task), train=given.train, dev=given.dev, models=(model,),
+            seeds=tuple(given.seeds), epochs=given.epochs, learning_rates=(RATE,), max_restarts=0,
+        )  # fmt: skip
+        candidate = prepare(settings, read_task(settings), 0, None)
+        outcomes: dict[str, list[Outcome]] = {"jixu": [], "fp32": [], "bf16": []}
+        for seed in given.seeds:
+            outcomes["jixu"].append(ours(candidate, seed))
+            for dtype in ("fp32", "bf16"):
+                outcomes[dtype].append(theirs(candidate, seed, dtype, Path(temporary)))
+    lines, record = compare(outcomes)
+    sizes = {name: len(split.examples) for name, split in candidate.data.splits.items()}
+    about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "examples": sizes}
+    write_result("fine_tune_step", "\n".join(lines), {**about, "epochs": given.epochs, **record})
+
+
+if __name__ == "__main__":
+    main()
