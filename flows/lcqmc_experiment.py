@@ -24,7 +24,7 @@ from albert.reports import build_report, write_report
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, default_workspace
-from flows.artifacts import gather_facts, plain, publish_report, repeat_command
+from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
 from flows.continued_pretraining import continued_pretraining, run_pretraining
 from flows.devices import device_slot
 from flows.end_to_end import finished, vocabulary
@@ -225,6 +225,7 @@ def _report(
         corpora=facts,
         base=bases[0],
         evaluations=comparisons,
+        checksums=file_checksums(files.train, files.dev, files.test),
         settings={"sizes": plain(sizes), **{f"arm: {arm.name}": plain(arm) for arm in arms}},
     )
     page = write_report(content, place.report(f"{files.experiment}-experiment"))
