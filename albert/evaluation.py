@@ -16,6 +16,7 @@ from albert.metrics import score
 
 RESAMPLES = 2000
 SIGNIFICANCE = 0.05
+_ROUNDING = 1e-12  # differences of equal counts differ by less
 _EXAMPLES_AT_ONCE = 250  # resamples: the counts of so many fit memory for any test set
 
 
@@ -75,8 +76,8 @@ def paired_difference(
 
 def paired_p_value(differences: np.ndarray) -> float:
     """Two-sided p of Student's paired t test; of equal differences, 1 if they are 0, else 0."""
-    if np.ptp(differences) == 0:
-        return float(differences[0] == 0)
+    if np.ptp(differences) < _ROUNDING:
+        return float(abs(differences[0]) < _ROUNDING)
     return float(ttest_rel(differences, np.zeros(len(differences))).pvalue)
 
 

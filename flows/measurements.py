@@ -103,5 +103,5 @@ def _held_out_sentences(workspace: Path, corpus: str) -> Iterator[str]:
         share = held_out_share(require_version(db, corpus).documents)
     with open_workspace(workspace) as statistics:
         for doc_id, text in statistics.documents(corpus):
-            if is_held_out(document_keys([doc_id]), share)[0]:
+            if is_held_out(document_keys(doc_id), share)[0]:
                 yield from text.split("\n")
