@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from collections.abc import Iterator
 
 import torch
 
 import kernels
+from albert.config import AlbertConfig
 from benchmarks.gpu_cases import Scale, lengths_of, offsets
 from benchmarks.measure import Case, Run
 
@@ -38,29 +38,12 @@ def training_flops(config, lengths: list[int], masked: int) -> float:
     return 3 * (config.num_hidden_layers * layer + head + projection)
 
 
-def missing_package() -> str:
-    """Why whole models cannot be measured here; empty if they can. The kernels need torch and triton alone,
-    the model's package more.
-    """
-    try:
-        importlib.import_module("albert")
-    except ModuleNotFoundError as error:
-        return f"{error.name} is not installed, which the package albert imports"
-    return ""
-
-
 def model_cases(scale: Scale) -> Iterator[Case]:
-    reason = missing_package()
     small = scale.device == "cpu"
     for name in ("tiny",) if small else ("tiny", "base", "large", "bert-large"):
         for longest, mix in ((128, "full"), (128, "mixed"), (512, "full"), (512, "mixed")):
             if name == "bert-large" and (longest, mix) != (128, "full"):
                 continue
-            if reason:
-                yield Case(f"step {name} T={longest} {mix}", dict, skipped=reason)
-                continue
-            from albert.config import AlbertConfig
-
             tokens = min(TOKENS[name], scale.tokens)
             # every model without dropout: transformers' ALBERT and jixu's then do the same work
             config = AlbertConfig.preset(

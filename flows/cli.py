@@ -66,6 +66,11 @@ def _add_refresh(add: Callable) -> None:
         type=float,
         help="share of the current version's that the new one may lack; more is refused [0.5]",
     )
+    add(
+        "--max-unknown-share",
+        type=float,
+        help="share of [UNK] among the tokens; a version with more is refused [0.2]",
+    )
     add("--blocklist", help="file of words; documents with more than two are dropped")
     add("--near-duplicates", help="likeness from which on a later document is dropped, or off [0.8]")
     add("--guard", action="append", help="evaluation set to keep out of the corpus (repeatable)")
@@ -231,6 +236,7 @@ def _add_end_to_end(add: Callable) -> None:
         help="peak rate of both pretrainings [from the batch size and the start]",
     )
     add("--copies", type=int, default=1, help="times each document is cut into instances anew [%(default)s]")
+    add("--max-unknown-share", type=float, help="of [UNK] in a corpus; with more it is refused [0.2]")
     add("--seeds", type=_integers, default=[0, 1, 2], help="of fine-tuning [0,1,2]")
     add("--epochs", type=int, default=3, help="of fine-tuning [%(default)s]")
     add("--batch-size", type=int, default=32, help="of fine-tuning [%(default)s]")

@@ -96,6 +96,9 @@ def end_to_end(
     ] = None,
     max_seq_length: Annotated[int, Field(ge=16, le=512, description="Tokens to an instance at most")] = 128,
     copies: Annotated[int, Field(ge=1, le=100, description="Times a document is cut into instances")] = 1,
+    max_unknown_share: Annotated[
+        float | None, Field(ge=0, le=1, description="A corpus with more [UNK] is refused; 0.2 if empty")
+    ] = None,
     seeds: Annotated[list[int], Field(min_length=1, description="Of fine-tuning (随机种子)")] = [0, 1, 2],  # noqa: B006
     epochs: Annotated[int, Field(ge=1, description="Of fine-tuning (轮数)")] = 3,
     batch_size: Annotated[int, Field(ge=1, description="Of fine-tuning")] = 32,
@@ -108,7 +111,13 @@ def end_to_end(
     """Raw text to evaluation report: tokenizer, corpora, base model, continued pretraining, comparison."""
     if demo:
         return end_to_end.fn(seeds=seeds, workers=workers, workspace=workspace, **demo_parameters())
-    shared = {"workspace": workspace, "max_seq_length": max_seq_length, "copies": copies, "workers": workers}
+    shared = {
+        "workspace": workspace,
+        "max_seq_length": max_seq_length,
+        "copies": copies,
+        "max_unknown_share": max_unknown_share,
+        "workers": workers,
+    }
     tokenizer = tokenizer or vocabulary(init, [*general, *domain], vocab_size, workspace)
     training = {"workspace": workspace, "batch_tokens": batch_tokens, "learning_rate": pretraining_rate}
     base = None

@@ -96,6 +96,10 @@ def refresh_corpus(
         float | None,
         Field(ge=0, le=1, description="A version that lost more of its documents is refused; 0.5 if empty"),
     ] = None,
+    max_unknown_share: Annotated[
+        float | None,
+        Field(ge=0, le=1, description="A version with more [UNK] among its tokens is refused; 0.2 if empty"),
+    ] = None,
     min_han_share: Annotated[
         float | None,
         Field(ge=0, le=1, description="Documents with less Chinese are dropped (汉字占比); 0.3 if empty"),

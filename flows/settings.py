@@ -46,6 +46,7 @@ _GROUPED = {
     "guard": "guard.files",
     "guard_action": "guard.action",
     "max_lost_documents": "gates.max_lost_documents",
+    "max_unknown_share": "gates.max_unknown_share",
 }
 _GROUPS = {
     "cleaning": CleaningRules,

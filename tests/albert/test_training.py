@@ -20,6 +20,7 @@ from albert.checkpoints import load_pretrained
 from albert.config import ConfigError
 from albert.pretraining import PretrainSettings, check_start, pretrain
 from albert.trainer_state import list_checkpoints, read_trainer_state
+from data.quality import GateRules
 from data.records import InputError
 from data.refresh import RefreshSettings, refresh
 from tests.conftest import copy_tensorflow_checkpoint, put_into_hub_cache, save_small_model
@@ -247,6 +248,7 @@ def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samp
             sources=(str(samples / "tea.jsonl"),),
             workspace=tmp_path,
             tokenizer=str(folder / "vocab_chinese.txt"),
+            gates=GateRules(max_unknown_share=1.0),  # it has 31 tokens
             max_seq_length=16,
             workers=1,
         )

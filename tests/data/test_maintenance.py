@@ -5,6 +5,7 @@ import pytest
 
 from data.catalog import main, read_catalog
 from data.maintenance import collect_garbage, compact
+from data.quality import GateRules
 from data.records import InputError
 from data.refresh import RefreshSettings, locked, refresh
 from data.shards import verify
@@ -23,6 +24,7 @@ def settings(tmp_path, samples, vocabulary_file, monkeypatch):
         sources=(str(source),),
         workspace=tmp_path / "w",
         tokenizer=str(vocabulary_file),
+        gates=GateRules(max_unknown_share=1.0),
         workers=1,
     )
     refresh(settings)

@@ -148,4 +148,5 @@ def test_a_ladder_is_run_from_raw_text_to_report(samples, tokenizer, tmp_path):
     assert len(comparison["differences"]) == len(comparison["steps"]) == len(arms) - 1
     assert all(len(model["seeds"]) == 2 and model["cost"] for model in comparison["models"])
     assert comparison["models"][0]["drift"] == 0
-    assert len(list((tmp_path / "w/evaluations").glob("*.npz"))) == 2 * len(arms)
+    # two arms that came to the same weights, as nothing was to be dropped, are fine-tuned once
+    assert 2 * (len(arms) - 1) <= len(list((tmp_path / "w/evaluations").glob("*.npz"))) <= 2 * len(arms)

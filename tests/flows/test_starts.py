@@ -63,7 +63,16 @@ def test_the_whole_way_begins_from_a_given_checkpoint(start, splits, domain, hub
         init, length = copy_tensorflow_checkpoint(start, tmp_path / start), 16
         vocabulary = read_vocabulary(init / "vocab_chinese.txt")
     arguments = ["--init", init, "--domain", domain, "--max-seq-length", length, "--steps", 4]
-    arguments += ["--batch-tokens", 512, "--workers", 1, "--workspace", tmp_path / "w"]
+    arguments += [
+        "--max-unknown-share",
+        1,
+        "--batch-tokens",
+        512,
+        "--workers",
+        1,
+        "--workspace",
+        tmp_path / "w",
+    ]
     done = run("end_to_end", *splits, *arguments, **hub_cache)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
