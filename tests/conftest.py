@@ -27,6 +27,7 @@ import pytest
 from albert.checkpoints import save_model
 from albert.config import AlbertConfig
 from albert.heads import PretrainingModel
+from data.refresh import RefreshSettings, refresh
 from data.sentences import split_sentences
 from data.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 
@@ -93,6 +94,13 @@ def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: obj
     """Save a `small_model` with its tokenizer; returns the folder."""
     save_model(small_model(tokenizer, **changes), folder, tokenizer)
     return folder
+
+
+def make_corpus(root: Path, name: str, source: Path, vocabulary: Path, **options: object) -> tuple[Path, ...]:
+    """Make a corpus of a workspace from one source; returns its shards."""
+    shared = {"corpus": name, "sources": (str(source),), "tokenizer": str(vocabulary), "workers": 1}
+    refresh(RefreshSettings(workspace=root, **shared, **options))
+    return tuple(sorted((root / "shards" / name).glob("*.parquet")))
 
 
 def copy_tensorflow_checkpoint(name: str, folder: Path) -> Path:

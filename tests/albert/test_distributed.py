@@ -15,28 +15,18 @@ import pytest
 from albert.config import ConfigError
 from albert.pretraining import Corpus, PretrainSettings, pretrain
 from albert.trainer_state import list_checkpoints
-from data.refresh import RefreshSettings, refresh
-from tests.conftest import save_small_model
+from tests.conftest import make_corpus, save_small_model
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory, samples, vocabulary_file):
-    root = tmp_path_factory.mktemp("workspace")
-    for name, source in (("tea", "tea.jsonl"), ("general", "general.txt")):
-        refresh(
-            RefreshSettings(
-                corpus=name,
-                sources=(str(samples / source),),
-                workspace=root,
-                tokenizer=str(vocabulary_file),
-                max_seq_length=64,
-                workers=1,
-                sop="on" if name == "tea" else "off",
-            )
-        )
-    return {name: tuple(sorted((root / "shards" / name).glob("*.parquet"))) for name in ("tea", "general")}
+    root, shape = tmp_path_factory.mktemp("workspace"), {"max_seq_length": 64}
+    return {
+        "tea": make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file, sop="on", **shape),
+        "general": make_corpus(root, "general", samples / "general.txt", vocabulary_file, sop="off", **shape),
+    }
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from albert.batching import InstanceStream, is_held_out
 from albert.mixing import DataState, Loader, Phase, TrainingData, _furthest_behind
 from data.records import InputError
-from data.refresh import RefreshSettings, refresh
+from tests.conftest import make_corpus
 
 STEPS = 60
 
@@ -23,17 +23,8 @@ STEPS = 60
 def corpora(tmp_path_factory, samples, vocabulary_file):
     """Shards of two corpora."""
     root = tmp_path_factory.mktemp("workspace")
-    for name, source in (("tea", "tea.jsonl"), ("general", "general.txt")):
-        refresh(
-            RefreshSettings(
-                corpus=name,
-                sources=(str(samples / source),),
-                workspace=root,
-                tokenizer=str(vocabulary_file),
-                workers=1,
-            )
-        )
-    return [tuple(sorted((root / "shards" / name).glob("*.parquet"))) for name in ("tea", "general")]
+    sources = {"tea": "tea.jsonl", "general": "general.txt"}
+    return [make_corpus(root, name, samples / source, vocabulary_file) for name, source in sources.items()]
 
 
 def data(corpora, phases, **options):

@@ -21,24 +21,9 @@ from albert.objective import PretrainingObjective, SpanBoundaryHead, span_bounds
 from albert.pretraining import Corpus, PretrainResult, PretrainSettings, check_start, pretrain
 from albert.pretraining.sentinel import Sentinel
 from albert.trainer_state import list_checkpoints
-from data.refresh import RefreshSettings, refresh
-from tests.conftest import save_small_model, small_model
+from tests.conftest import make_corpus, save_small_model, small_model
 
 ROOT = Path(__file__).parents[2]
-
-
-def make_corpus(root, name, source, vocabulary_file, **options):
-    refresh(
-        RefreshSettings(
-            corpus=name,
-            sources=(str(source),),
-            workspace=root,
-            tokenizer=str(vocabulary_file),
-            workers=1,
-            **options,
-        )
-    )
-    return tuple(sorted((root / "shards" / name).glob("*.parquet")))
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,9 @@ import pytest
 from albert.pretraining import read_settings
 from albert.trainer_state import list_checkpoints
 from data.records import InputError
-from data.refresh import RefreshSettings, refresh
 from flows.settings import pretraining_plan
 from flows.training_processes import train_in_processes
-from tests.conftest import save_small_model
+from tests.conftest import make_corpus, save_small_model
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,16 +25,7 @@ ROOT = Path(__file__).parents[2]
 def workspace(tmp_path_factory, samples, vocabulary_file, tokenizer):
     root = tmp_path_factory.mktemp("workspace")
     for name, source in (("tea", "tea.jsonl"), ("general", "general.txt")):
-        refresh(
-            RefreshSettings(
-                corpus=name,
-                sources=(str(samples / source),),
-                workspace=root,
-                tokenizer=str(vocabulary_file),
-                max_seq_length=64,
-                workers=1,
-            )
-        )
+        make_corpus(root, name, samples / source, vocabulary_file, max_seq_length=64)
     save_small_model(root / "small", tokenizer, max_position_embeddings=64)
     return root
 
