@@ -68,7 +68,7 @@ def fine_tune(settings: FineTuneSettings) -> Comparison:
     data = read_task(settings)
     models: list[ModelRuns] = []
     for number in range(len(settings.models)):
-        candidate = prepare(settings, data, number, models[0].candidate if models else None)
+        candidate = prepare(settings, data, number)
         runs, points = fine_tune_model(candidate)
         models.append(ModelRuns(candidate=candidate, runs=runs, sweep=points))
     return compare(data, models)

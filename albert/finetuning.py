@@ -21,7 +21,6 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from albert.batching import token_batches
 from albert.checkpoints import find_source, load_pretrained, names_checkpoint
 from albert.checkpoints.source import Source
 from albert.comparison import EpochRecord, SeedResult, SweepPoint
@@ -49,7 +48,7 @@ class FineTuneSettings:
     names: tuple[str, ...] | None = None  # of the models in tables; None: their folders'
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     epochs: int = 3
-    batch_size: int = 32  # examples on average: the token budget is so many times the mean length
+    batch_size: int = 32  # examples
     learning_rates: tuple[float, ...] = (1e-4,)  # albert_zh's for LCQMC; of several the best on dev
     warmup_share: float = 0.1
     max_restarts: int = 2
@@ -128,7 +127,6 @@ class Candidate:
     name: str
     learner: Learner
     encoded: dict[str, Encoded]
-    sizes: np.ndarray | None  # of the training examples: the first model's, so that all see one order
 
     def scores(self, split: str, predictions: Predictions) -> dict[str, float]:
         """By metric, the task's main one first."""
@@ -138,14 +136,13 @@ class Candidate:
         }
 
 
-def prepare(settings: FineTuneSettings, data: TaskData, model: int, first: Candidate | None) -> Candidate:
-    """Tokenize the task for a model; `first` is the comparison's first, None for itself."""
+def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate:
+    """Tokenize the task for the model of that number."""
     path = settings.models[model]
     pretrained, tokenizer = load_pretrained(path)
     length = min(settings.max_seq_length, pretrained.config.max_position_embeddings)
     learner = find_learner(data)
     encoded = {name: learner.encode(split.examples, tokenizer, length) for name, split in data.splits.items()}
-    own = encoded["train"].sizes if "train" in encoded else None
     return Candidate(
         settings=settings,
         data=data,
@@ -154,7 +151,6 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int, first: Candi
         name=settings.model_names()[model],
         learner=learner,
         encoded=encoded,
-        sizes=own if first is None else first.sizes,
     )
 
 
@@ -289,12 +285,17 @@ def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int)
     )
 
 
-def plan_batches(sizes: np.ndarray, settings: FineTuneSettings, seed: int) -> list[list[np.ndarray]]:
-    """The training examples of each batch of each epoch: of like length, in an order that is the seed's."""
-    budget = max(int(settings.batch_size * sizes.mean()), int(sizes.max()))
-    return [
-        token_batches(sizes, budget, np.random.default_rng([seed, epoch])) for epoch in range(settings.epochs)
-    ]
+def plan_batches(examples: int, settings: FineTuneSettings, seed: int) -> list[list[np.ndarray]]:
+    """The training examples of each batch of each epoch, in an order that is the seed's.
+
+    Nothing is padded, so there is nothing to gain from examples of like length in a batch; and there is much
+    to lose: where labels go with length, as in LCQMC, such batches are of one label and little is learnt.
+    """
+    plan = []
+    for epoch in range(settings.epochs):
+        order = np.random.default_rng([seed, epoch]).permutation(examples)
+        plan.append(np.array_split(order, range(settings.batch_size, examples, settings.batch_size)))
+    return plan
 
 
 def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_rate: float) -> Iterator[float]:
@@ -302,7 +303,7 @@ def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_ra
     settings, learner, encoded = candidate.settings, candidate.learner, candidate.encoded["train"]
     device = next(model.parameters()).device
     optimizer = adamw(model, learning_rate)
-    plan = plan_batches(candidate.sizes, settings, seed)
+    plan = plan_batches(len(encoded), settings, seed)
     steps = sum(len(batches) for batches in plan)
     warmup, step = round(steps * settings.warmup_share), 0
     title = f"{candidate.name} seed {seed}"

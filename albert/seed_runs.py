@@ -17,7 +17,7 @@ from albert.finetuning import Candidate, SeedRun
 from albert.learners import Predictions
 from data.files import sha256, write_bytes
 
-_FORMAT = 1  # of the files; another one is not read
+_FORMAT = 2  # of the files; another one is not read
 _ARRAYS = ("right", "labels", "probabilities")
 _SETTINGS = ("epochs", "batch_size", "warmup_share", "max_restarts", "max_seq_length", "precision")
 
@@ -30,9 +30,6 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
         "weights": candidate.checksum,
         "task": asdict(settings.task),
         "files": {name: sha256_of(path) for name, path in settings.split_paths.items()},
-        "order": hashlib.sha256(
-            b"" if candidate.sizes is None else candidate.sizes.astype(np.int64).tobytes()
-        ).hexdigest(),
         "settings": {
             name: getattr(settings, name)
             for name in (

@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             task=load_task(given.task), train=given.train, dev=given.dev, models=(model,),
             seeds=tuple(given.seeds), epochs=given.epochs, learning_rates=(RATE,), max_restarts=0,
         )  # fmt: skip
-        candidate = prepare(settings, read_task(settings), 0, None)
+        candidate = prepare(settings, read_task(settings), 0)
         outcomes: dict[str, list[Outcome]] = {"jixu": [], "fp32": [], "bf16": []}
         for seed in given.seeds:
             outcomes["jixu"].append(ours(candidate, seed))

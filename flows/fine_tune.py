@@ -127,8 +127,7 @@ def compare(
     told = told or usual(known, len(settings.models))
     models: list[ModelRuns] = []
     for number, one in enumerate(told):
-        first = models[0].candidate if models else None
-        models.append(_model_runs(settings, data, number, first, workspace, known, one))
+        models.append(_model_runs(settings, data, number, workspace, known, one))
     words = domain_words(workspace.root, known.corpus) if known.corpus else ()
     return comparing.compare(data, models, domain_words=words, stepwise=stepwise)
 
@@ -143,12 +142,11 @@ def _model_runs(
     settings: FineTuneSettings,
     data: TaskData,
     number: int,
-    first: Candidate | None,
     workspace: Workspace,
     known: Known,
     told: Told,
 ) -> ModelRuns:
-    candidate = finetuning.prepare(settings, data, number, first)
+    candidate = finetuning.prepare(settings, data, number)
     runs, points = finetuning.fine_tune_model(candidate, _kept_in(workspace.root / "evaluations"))
     model = ModelRuns(
         candidate=candidate, runs=runs, sweep=points, note=told.note, pretraining=told.pretraining

@@ -82,7 +82,7 @@ def test_cost_is_that_of_the_model_with_its_head(tokenizer, tmp_path):
     (tmp_path / "t.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     path = tmp_path / "t.tsv"
     settings = FineTuneSettings(task=Task(name="t"), train=path, dev=path, models=(folder,))
-    cost = measure_cost(prepare(settings, read_task(settings), 0, None))
+    cost = measure_cost(prepare(settings, read_task(settings), 0))
     config = small_model(tokenizer).config
     assert cost.parameters == measure_sizes(config).body + 2 * config.hidden_size + 2
     assert cost.checkpoint_bytes == (folder / "model.safetensors").stat().st_size

@@ -175,5 +175,5 @@ def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + FILLER * 5 + "\t1\n茶\t0\n", encoding="utf-8")
     path = tmp_path / "t.tsv"
     settings = FineTuneSettings(task=load_task("mine"), train=path, dev=path, models=(short,))
-    candidate = prepare(settings, read_task(settings), 0, None)
+    candidate = prepare(settings, read_task(settings), 0)
     assert np.diff(candidate.encoded["train"].offsets).max() == 16
