@@ -9,7 +9,7 @@ import torch
 
 from albert.batching import InstanceStream
 from albert.distributed import Process
-from albert.heads import PretrainingModel
+from albert.heads import PretrainingModel, PretrainingOutput
 from data.records import InputError
 
 _NAMES = ("mlm_loss", "mlm_correct", "mlm_count", "sop_loss", "sop_correct", "sop_count")
@@ -37,16 +37,24 @@ def evaluate(
                 continue
             with precision():
                 output = model(batch.to(process.device))
-            totals[0] += output.mlm_loss.double() * output.mlm_count
-            totals[1] += output.mlm_correct
-            totals[2] += output.mlm_count
-            if output.sop_loss is not None:
-                totals[3] += output.sop_loss.double() * output.sop_count
-                totals[4] += output.sop_correct
-                totals[5] += output.sop_count
+            add_output(totals, output)
         result |= _means(dict(zip(_NAMES, process.sum(totals).tolist(), strict=True)), name)
     model.train()
     return result
+
+
+@torch.no_grad()
+def add_output(sums: torch.Tensor, output: PretrainingOutput) -> None:
+    """Add what a batch gave to sums [6 or more] fp64: MLM loss, correct and count, then those of sentence
+    order.
+    """
+    sums[0] += output.mlm_loss.double() * output.mlm_count
+    sums[1] += output.mlm_correct
+    sums[2] += output.mlm_count
+    if output.sop_loss is not None:
+        sums[3] += output.sop_loss.double() * output.sop_count
+        sums[4] += output.sop_correct
+        sums[5] += output.sop_count
 
 
 def _means(totals: dict[str, float], corpus: str) -> dict[str, float]:

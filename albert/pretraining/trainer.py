@@ -19,6 +19,7 @@ from albert.heads import PretrainingModel
 from albert.mixing import DataState, StepData
 from albert.objective import Losses, PretrainingObjective
 from albert.optim import learning_rate_at, make_optimizer
+from albert.pretraining.held_out import add_output
 from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
@@ -229,13 +230,6 @@ def _counts(batch: Batch) -> tuple[int, int]:
 @torch.no_grad()
 def _add(sums: Tensor, losses: Losses) -> None:
     """Add what a batch gave to its corpus's row, in the order of `Figures`."""
-    output = losses.output
-    sums[0] += output.mlm_loss.double() * output.mlm_count
-    sums[1] += output.mlm_correct
-    sums[2] += output.mlm_count
-    if output.sop_loss is not None:
-        sums[3] += output.sop_loss.double() * output.sop_count
-        sums[4] += output.sop_correct
-        sums[5] += output.sop_count
+    add_output(sums, losses.output)
     if losses.boundary_loss is not None:
-        sums[6] += losses.boundary_loss.double() * output.mlm_count
+        sums[6] += losses.boundary_loss.double() * losses.output.mlm_count
