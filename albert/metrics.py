@@ -49,6 +49,7 @@ def _correlation(sums: np.ndarray) -> np.ndarray:  # of 1, x, y, xx, yy, xy
 # matthews: of two classes the correlation of predicted and gold is Matthews's coefficient
 _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "accuracy": _mean,
+    "mrr": _mean,
     "exact_match": _mean,
     "answer_f1": _mean,
     "macro_f1": _macro_f1,
@@ -60,6 +61,8 @@ _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "entity_precision": _precision,
     "entity_recall": _recall,
 }
+_QUERIES = 512  # ranked at once
+_TIE = 1e-6  # cosines so near are of equal states, to rounding
 CORRELATIONS = ("matthews", "pearson", "spearman")
 
 
@@ -102,6 +105,29 @@ def number_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray) -> n
     if metric == "spearman":
         predicted, gold = rankdata(predicted), rankdata(gold)
     return correlation_statistics(predicted, gold)
+
+
+def retrieval_statistics(states: np.ndarray, found: Sequence[str], wanted: np.ndarray) -> np.ndarray:
+    """[n, 2] whose score is the mean reciprocal rank (Voorhees 1999): each first sentence ranks the second
+    sentences of all examples, and 1 / rank of its own counts.
+
+    `states` [n, 2, H], of unit length; `found` the n second sentences, the same text being one candidate;
+    `wanted` [n] says which examples are asked. What ties with its own has the mean rank of the tie, so that
+    states which are all alike find nothing.
+    """
+    distinct, own = np.unique(np.asarray(found), return_inverse=True)
+    first = np.zeros(len(distinct), dtype=np.int64)
+    first[own] = np.arange(len(found))
+    candidates = states[first, 1]
+    reciprocal = np.zeros(len(found))
+    asked = np.flatnonzero(wanted)
+    for block in np.array_split(asked, range(_QUERIES, len(asked), _QUERIES)):
+        likeness = states[block, 0] @ candidates.T
+        mine = likeness[np.arange(len(block)), own[block], None]
+        above = (likeness > mine + _TIE).sum(1)
+        tied = (np.abs(likeness - mine) <= _TIE).sum(1)  # its own too
+        reciprocal[block] = 1 / (above + (tied + 1) / 2)
+    return np.stack([reciprocal, np.asarray(wanted, dtype=np.float64)], axis=-1)
 
 
 def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from albert.optim import OptimizerName, reference_rate
 from albert.tasks import Kind, Task, load_task, read_split
 from albert.tasks.files import read_lines
 from data.files import write_text
-from flows.flawed_control import RATE_OF_LARGE_BATCHES, group_by_labels
+from flows.flawed_control import BATCH_TOKENS, RATE_OF_LARGE_BATCHES, group_by_labels
 
 # of similar cost: the same layers, width and heads, with and without shared parameters
 ARCHITECTURES = {"albert": "tiny", "bert": "bert-tiny"}
-# a rate for batches of 4,096 tokens and a base model that has seen little
-CORRECTED_RATE = 2e-4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,9 @@ class Arm:
     max_ngram: int = 3
     masking: Literal["dynamic", "static"] = "dynamic"
     doubles_labels: bool = False
-    learning_rate: float = CORRECTED_RATE
+    optimizer: OptimizerName = "adamw"
+    learning_rate: float | None = None  # None: by the square-root rule
+    batch_tokens: int = 4096
     mix: tuple[str, ...] = ()
 
 
@@ -48,7 +49,9 @@ _FLAWED = Arm(
     max_ngram=1,
     masking="static",
     doubles_labels=True,
+    optimizer="lamb",
     learning_rate=RATE_OF_LARGE_BATCHES,
+    batch_tokens=BATCH_TOKENS,
 )
 
 
@@ -59,7 +62,9 @@ def _ladder() -> Iterator[Arm]:
     yield arm
     arm = replace(arm, name="+ no sentence order", corpus="grouped", sop="off")
     yield arm
-    arm = replace(arm, name="+ rate of the batch", learning_rate=CORRECTED_RATE)
+    arm = replace(arm, name="+ rate of the batch", learning_rate=None)
+    yield arm
+    arm = _larger_batches(arm)
     yield arm
     arm = replace(
         arm, name="+ n-gram masks, drawn anew", corpus="grouped-ngram", max_ngram=3, masking="dynamic"
@@ -78,14 +83,30 @@ def _field() -> Iterator[Arm]:
         name="rate of large batches",
         corpus="text",
         note="flawed on purpose",
+        optimizer="lamb",
         learning_rate=RATE_OF_LARGE_BATCHES,
+        batch_tokens=BATCH_TOKENS,
     )
     yield arm
-    arm = replace(arm, name="+ rate of the batch", note=None, learning_rate=CORRECTED_RATE)
+    arm = replace(arm, name="+ rate of the batch", note=None, learning_rate=None)
+    yield arm
+    arm = _larger_batches(arm)
     yield arm
     arm = replace(arm, name="+ replay of general text", mix=("general:0.2",))
     yield arm
     yield replace(arm, name="+ decontaminated", corpus="clean", is_guarded=True)
+
+
+def _larger_batches(arm: Arm) -> Arm:
+    """Under AdamW, at a rate for a model that has seen little: the one it began with."""
+    rate = reference_rate("adamw", from_checkpoint=False).scaled(Arm.batch_tokens)
+    return replace(
+        arm,
+        name="+ larger batches, AdamW",
+        optimizer="adamw",
+        learning_rate=rate,
+        batch_tokens=Arm.batch_tokens,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,24 +124,26 @@ EXPERIMENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Sizes under which an architecture takes about 60 CPU minutes at scale 1, reckoned from 1.0 CPU seconds
-    a step and 7.2 milliseconds an example as measured of ALBERT-tiny.
-    """
+    """Sizes under which an architecture takes about 60 CPU minutes at scale 1."""
 
     scale: float
 
     @property
     def base_steps(self) -> int:
-        return max(round(700 * self.scale), 2)
+        return max(round(1000 * self.scale), 2)
 
     @property
-    def steps(self) -> int:
-        return max(round(80 * self.scale), 2)
+    def tokens(self) -> int:
+        """Of continued pretraining, the same for every arm."""
+        return max(round(500_000 * self.scale), 2 * Arm.batch_tokens)
 
     @property
-    def examples(self) -> int:
-        """Of training; of dev and test half as many each."""
-        return max(round(2800 * self.scale), 40)
+    def examples(self) -> dict[str, int]:
+        """Of each split; more of test than of dev, as its number bounds what can be told apart."""
+        return {
+            split: max(round(count * self.scale), 20)
+            for split, count in (("train", 2000), ("dev", 600), ("test", 3000))
+        }
 
     @property
     def epochs(self) -> int:
@@ -144,13 +167,9 @@ class ExperimentFiles:
 
 
 def first_lines(files: ExperimentFiles, sizes: Sizes, folder: Path) -> ExperimentFiles:
-    """The files cut to the experiment's size."""
+    """The files cut to so many examples as the models are fine-tuned on; pretraining sees all."""
     cut = {}
-    for split, most in (
-        ("train", sizes.examples),
-        ("dev", sizes.examples // 2),
-        ("test", sizes.examples // 2),
-    ):
+    for split, most in sizes.examples.items():
         path: Path = getattr(files, split)
         lines = list(read_lines(path))
         cut[split] = folder / f"{split}-{most}{path.name.removesuffix('.gz')[-4:]}"

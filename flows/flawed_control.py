@@ -21,6 +21,7 @@ from data.wordpiece import WordPieceTokenizer
 
 # of LAMB for 4,096 sequences to a batch (Lan et al. 2020, section 4.1)
 RATE_OF_LARGE_BATCHES = 1.76e-3
+BATCH_TOKENS = 2 * 512  # it was used for two sequences
 
 
 def group_by_labels(pairs: Iterable[tuple[str, str, bool]]) -> list[list[str]]:

@@ -98,7 +98,7 @@ def lcqmc_experiment(
     refresh_corpus(corpus="general", source=general, **shared)
     arms = EXPERIMENTS[experiment].arms
     for arm in arms:
-        make_corpus(arm, files, folder, shared)
+        make_corpus(arm, given, folder, shared)
     comparisons, bases = [], []
     for name in architectures:
         base = finished(
@@ -143,7 +143,9 @@ def go_on(
     parameters = {
         "corpus": corpus_of(arm, files),
         "init": str(base.checkpoint),
-        "steps": sizes.steps,
+        "steps": sizes.tokens // arm.batch_tokens,
+        "batch_tokens": arm.batch_tokens,
+        "optimizer": arm.optimizer,
         "learning_rate": arm.learning_rate,
         "masking": arm.masking,
         "mix": list(arm.mix),
@@ -156,7 +158,7 @@ def go_on(
 
 def _train_flawed(parameters: dict[str, object], place: Workspace) -> PretrainResult:
     """The same on copies of the shards with the flawed labels."""
-    plan = pretraining_plan(batch_tokens=4096, seed=0, precision="bf16", **parameters)
+    plan = pretraining_plan(seed=0, precision="bf16", **parameters)
     folder = place.root / "experiments" / "flawed-shards"
     shards = double_labels(
         plan.settings.shards, folder, load_tokenizer(find_tokenizer(plan.version.tokenizer, place.tokenizers))

@@ -5,6 +5,7 @@ without any training (Reimers and Gurevych 2019, section 4).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from albert.heads import MeanPooler, SequenceClassifier
 from albert.learners.classification import encode_texts
 from albert.learners.encoding import Chosen, Encoded, encode_parts
 from albert.learners.learner import Predictions
-from albert.metrics import number_statistics
+from albert.metrics import number_statistics, retrieval_statistics
 from albert.model import Encoder
 from albert.tasks import Example
 from data.tokenization import Tokenizer
@@ -59,7 +60,9 @@ class Regression:
 
 
 class Similarity:
-    """targets [U]: the gold number. Two sequences an example; nothing is trained."""
+    """targets [U]: the gold number. Two sequences an example; nothing is trained. mrr: how well the first
+    sentence of the pairs most alike finds the second among those of all examples.
+    """
 
     per_token = False
 
@@ -79,7 +82,14 @@ class Similarity:
 
     def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
         unit = scores / np.maximum(np.linalg.norm(scores, axis=-1, keepdims=True), 1e-12)
-        return _predictions((unit[::2] * unit[1::2]).sum(-1), encoded.targets, self.metrics)
+        pairs, gold = unit.reshape(len(examples), 2, -1), encoded.targets
+        numbers = [metric for metric in self.metrics if metric != "mrr"]
+        predicted = _predictions((pairs[:, 0] * pairs[:, 1]).sum(-1), gold, numbers)
+        if "mrr" not in self.metrics:
+            return predicted
+        # the pairs said to be most alike are those that should find each other
+        found = retrieval_statistics(pairs, [one.pair for one in examples], gold == gold.max())
+        return replace(predicted, statistics={**predicted.statistics, "mrr": found})
 
     def gold(self, examples: Sequence[Example]) -> tuple[str, ...]:
         return tuple(one.label for one in examples)

@@ -23,7 +23,7 @@ class Kind(StrEnum):
     SPAN = "span"  # where in a passage the answer stands
     TOKENS = "tokens"  # a tag for every token: B-, I- and O of entities
     REGRESSION = "regression"  # a number for two sentences
-    SIMILARITY = "similarity"  # the same without training: cosine of mean-pooled states
+    SIMILARITY = "similarity"  # the same without training, by cosine of mean-pooled states; and retrieval
 
 
 # the first is a task's main metric unless its file names another
@@ -34,7 +34,7 @@ METRICS: dict[Kind, tuple[str, ...]] = {
     Kind.SPAN: ("answer_f1", "exact_match"),
     Kind.TOKENS: ("entity_f1", "entity_precision", "entity_recall"),
     Kind.REGRESSION: ("pearson", "spearman"),
-    Kind.SIMILARITY: ("spearman", "pearson"),
+    Kind.SIMILARITY: ("spearman", "pearson", "mrr"),
 }
 _BINARY = ("matthews", "f1")  # of two labels alone, so reported where a task asks for them
 ROLES = ("text", "pair", "label")

@@ -13,6 +13,7 @@ from albert.learners.choice import Choice
 from albert.learners.encoding import fit_pair
 from albert.learners.span import Span
 from albert.learners.tagging import Tagging
+from albert.metrics import retrieval_statistics, score
 from albert.tasks import ChoiceExample, SpanExample, TaggedExample, load_task
 from tests.conftest import save_small_model
 
@@ -107,7 +108,30 @@ def test_numbers_are_learnt_and_similarity_needs_no_training(tmp_path, model_fol
     settings = FineTuneSettings(task=load_task("stsb-probe"), **paths, models=(model_folder,))
     (model,) = fine_tune(settings).models
     assert len(model.seeds) == 1 and model.seeds[0].best_epoch == 0
-    assert -1 <= model.test["spearman"].mean <= 1
+    assert -1 <= model.test["spearman"].mean <= 1 and 0 < model.test["mrr"].mean <= 1
+
+
+def test_retrieval_ranks_each_pairs_own_sentence():
+    rng = np.random.default_rng(0)
+    unit = np.eye(4)
+    # the first finds its own, the second has one before it, the third is not asked, the fourth's ties
+    states = np.stack([unit, unit], axis=1)
+    states[1, 0] = unit[0] * 0.8 + unit[1] * 0.6
+    states[3, 0] = (unit[2] + unit[3]) * 0.5**0.5
+    found = retrieval_statistics(states, ["a", "b", "c", "d"], np.array([True, True, False, True]))
+    assert found.tolist() == [[1, 1], [0.5, 1], [0, 0], [1 / 1.5, 1]]
+    assert score("mrr", found.sum(0)) == pytest.approx((1 + 0.5 + 1 / 1.5) / 3)
+    # a text that occurs twice is one candidate; states all alike find nothing but by accident
+    same = np.ones((600, 2, 1))
+    texts = [str(number % 300) for number in range(600)]
+    assert retrieval_statistics(same, texts, np.ones(600, bool))[:, 0] == pytest.approx(2 / 301)
+    states = rng.normal(size=(600, 2, 8))
+    states /= np.linalg.norm(states, axis=-1, keepdims=True)
+    likeness = states[:, 0] @ states[:300, 1].T
+    states[300:, 1] = states[:300, 1]
+    own = np.take_along_axis(likeness, (np.arange(600) % 300)[:, None], 1)
+    ranks = (likeness >= own).sum(1)
+    assert retrieval_statistics(states, texts, np.ones(600, bool))[:, 0] == pytest.approx(1 / ranks)
 
 
 def test_long_sentences_keep_every_tag(tokenizer):

@@ -45,12 +45,13 @@ def test_each_arm_changes_what_its_name_says():
     arms = EXPERIMENTS["lcqmc"].arms
     for before, after in zip(arms, arms[1:], strict=False):
         names = ("documents", "splits", "is_guarded", "sop", "max_ngram", "masking", "doubles_labels")
-        names += ("learning_rate", "mix")
+        names += ("optimizer", "learning_rate", "batch_tokens", "mix")
         changed.append({name for name in names if getattr(before, name) != getattr(after, name)})
     assert changed == [
         {"doubles_labels"},
         {"sop"},
         {"learning_rate"},
+        {"optimizer", "learning_rate", "batch_tokens"},
         {"max_ngram", "masking"},
         {"mix"},
         {"documents", "sop"},
@@ -81,7 +82,7 @@ def test_files_are_cut_to_the_scale(files, tmp_path):
     lines = files.train.read_text(encoding="utf-8").splitlines()
     files.train.write_text("\n".join([lines[0], *lines[1:] * 50]) + "\n", encoding="utf-8")
     cut = first_lines(files, Sizes(1e-6), tmp_path / "cut")
-    assert len(cut.train.read_text(encoding="utf-8").splitlines()) == 1 + Sizes(1e-6).examples
+    assert len(cut.train.read_text(encoding="utf-8").splitlines()) == 1 + Sizes(1e-6).examples["train"]
 
 
 @pytest.fixture
