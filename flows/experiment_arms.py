@@ -34,7 +34,7 @@ class Arm:
     doubles_labels: bool = False
     optimizer: OptimizerName = "adamw"
     learning_rate: float | None = None  # None: by the square-root rule
-    batch_tokens: int = 4096
+    batch_tokens: int = 2048
     mix: tuple[str, ...] = ()
 
 
@@ -130,19 +130,19 @@ class Sizes:
 
     @property
     def base_steps(self) -> int:
-        return max(round(1000 * self.scale), 2)
+        return max(round(2000 * self.scale), 2)
 
     @property
     def tokens(self) -> int:
         """Of continued pretraining, the same for every arm."""
-        return max(round(500_000 * self.scale), 2 * Arm.batch_tokens)
+        return max(round(400_000 * self.scale), 2 * Arm.batch_tokens)
 
     @property
     def examples(self) -> dict[str, int]:
         """Of each split; more of test than of dev, as its number bounds what can be told apart."""
         return {
             split: max(round(count * self.scale), 20)
-            for split, count in (("train", 2000), ("dev", 600), ("test", 3000))
+            for split, count in (("train", 1600), ("dev", 400), ("test", 3000))
         }
 
     @property

@@ -103,7 +103,11 @@ def lcqmc_experiment(
     for name in architectures:
         base = finished(
             continued_pretraining(
-                corpus="general", init=ARCHITECTURES[name], steps=sizes.base_steps, workspace=workspace
+                corpus="general",
+                init=ARCHITECTURES[name],
+                steps=sizes.base_steps,
+                batch_tokens=Arm.batch_tokens,
+                workspace=workspace,
             )
         )
         bases.append(base)
