@@ -15,9 +15,13 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 
 # as CMRC's script has it
-_CMRC_MARKS = frozenset("-:_*^/\\~`+=，。：？！“”；’《》……·、「」（）－～『』")
-# what its script leaves to a tokenizer of English: numbers, words, single marks
-_LATIN = re.compile(r"\d+(?:[.,]\d+)*|\w+|[^\w\s]")
+_CMRC_MARKS = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
+# what its script leaves to NLTK's tokenizer of English: runs of what is no space, without brackets, quotes
+# and marks; a comma or colon before a digit, and a full stop that does not end the text, belong to the run
+_LATIN = re.compile(
+    r"""\.{2,}|[][(){}<>;@#$%&?!"—]|[,:](?!\d)|\.(?=[])}>"'\s]*$)|"""
+    r"""(?:[^][(){}<>;@#$%&?!"—\s.,:]|[,:](?=\d)|\.(?!\.|[])}>"'\s]*$))+"""
+)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -275,6 +275,13 @@ def test_answers_are_scored_as_squads_script_does(predicted, gold, exact, f1):
         ("1999年", ["1998年"], 0, 2 * (1 / 2) * (1 / 2) / (1 / 2 + 1 / 2)),  # a number is one unit
         ("Omega Force", ["ω-force", "omega force"], 1, 1),
         ("茶", ["水"], 0, 0),
+        # its outcomes where Latin letters, numbers and marks meet
+        ("23~28℃拉", ["23~28℃"], 0, 2 / 3),
+        (".5至3公尺", ["0.5至3公尺"], 0, 4 / 5),
+        ("00MB", ["300MB"], 0, 0),
+        ("，根据Terry A. Gates与其同事的", ["Terry A. Gates与其同事"], 0, 14 / 17),
+        ("新世沉积层——赞尼特岩层，该", ["赞尼特岩层"], 0, 5 / 9),
+        ("北纬40 °15 ′37 ″—40 °30 ′40 ″宝山镇 ", ["北纬40 °15 ′37 ″—40 °30 ′40 ″"], 0, 22 / 25),
     ],
 )
 def test_answers_are_scored_as_cmrcs_script_does(predicted, gold, exact, f1):
