@@ -12,7 +12,7 @@ import hashlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from data.files import sha256
 from data.records import InputError
 
 _PREDICTED_TOKENS = 8192  # to a batch
+SeedAndRate = tuple[int, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,24 +175,29 @@ def chance_of(data: TaskData, split: Split) -> float:
 
 
 def fine_tune_model(
-    candidate: Candidate, train: Callable[[Candidate, int, float], SeedRun] | None = None
+    candidate: Candidate, train: Callable[[Candidate, Sequence[SeedAndRate]], list[SeedRun]] | None = None
 ) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
     """A model with every seed, at the learning rate that is best on dev with the first seed; and all rates
-    that were tried. `train` takes the place of `fine_tune_one`, to keep what it made.
+    that were tried. `train` makes the runs that it is asked for, several at once if it can.
     """
-    train = train or fine_tune_one
+    train = train or _one_by_one
     settings, metric = candidate.settings, candidate.data.task.metrics[0]
     first, *others = settings.seeds
     if candidate.data.task.kind is Kind.SIMILARITY:
-        return [train(candidate, first, settings.learning_rates[0])], ()
-    tried = [train(candidate, first, rate) for rate in settings.learning_rates]
+        return train(candidate, [(first, settings.learning_rates[0])]), ()
+    if len(settings.learning_rates) == 1:
+        (rate,) = settings.learning_rates
+        return train(candidate, [(seed, rate) for seed in settings.seeds]), ()
+    tried = train(candidate, [(first, rate) for rate in settings.learning_rates])
     best = max(tried, key=lambda run: run.result.dev[metric])
-    runs = [best, *(train(candidate, seed, best.result.learning_rate) for seed in others)]
-    if len(tried) == 1:
-        return runs, ()
+    runs = [best, *train(candidate, [(seed, best.result.learning_rate) for seed in others])]
     return runs, tuple(
         SweepPoint(run.result.learning_rate, run.result.dev[metric], run.result.left_chance) for run in tried
     )
+
+
+def _one_by_one(candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
+    return [fine_tune_one(candidate, seed, rate) for seed, rate in wanted]
 
 
 def fine_tune_one(candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:

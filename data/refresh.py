@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -349,9 +349,11 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
 
 
 @contextmanager
-def worker_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """Processes that start clean, whatever threads this one has; what is not begun is dropped on an error."""
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+def worker_pool(workers: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
+    """Processes that start clean, whatever threads this one has; what is not begun is dropped on an error.
+    Each calls `begin` first.
+    """
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin) as pool:
         try:
             yield pool
         except BaseException:

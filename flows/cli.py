@@ -185,7 +185,7 @@ def _add_fine_tune(add: Callable) -> None:
     )
     add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="separated by commas [0,1,2,3,4]")
     add("--epochs", type=int, default=3, help="[%(default)s]")
-    add("--batch-size", type=int, default=32, help="examples, on average [%(default)s]")
+    add("--batch-size", type=int, default=32, help="examples to a step [%(default)s]")
     add("--learning-rate", type=float, default=1e-4, help="peak rate [%(default)s]")
     add(
         "--sweep",
@@ -200,6 +200,7 @@ def _add_fine_tune(add: Callable) -> None:
         help="what models but the first were pretrained on: do they know it, does it hold dev or test",
     )
     add("--general", help="general corpus: what models forget of it")
+    add("--workers", type=int, help="seeds at a time, in processes [as many as cores; one on a GPU]")
     add("--run", help="name of the report [from task, models and settings]")
 
 
@@ -241,7 +242,7 @@ def _add_end_to_end(add: Callable) -> None:
     add("--epochs", type=int, default=3, help="of fine-tuning [%(default)s]")
     add("--batch-size", type=int, default=32, help="of fine-tuning [%(default)s]")
     add("--learning-rate", type=float, default=1e-4, help="of fine-tuning [%(default)s]")
-    add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
+    add("--workers", type=int, help="processes [all cores]")
 
 
 def _add_experiment(add: Callable) -> None:
@@ -273,7 +274,7 @@ def _add_experiment(add: Callable) -> None:
         help="of all sizes; 1 is about 60 CPU minutes an architecture [1]",
     )
     add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="of fine-tuning [0,1,2,3,4]")
-    add("--workers", type=int, default=os.cpu_count() or 1, help="processes [%(default)s]")
+    add("--workers", type=int, help="processes [all cores]")
 
 
 COMMANDS: dict[str, tuple[str, Callable[[Callable], None]]] = {

@@ -141,7 +141,7 @@ def end_to_end(
         "max_seq_length": max_seq_length,
     }
     known = {"corpus": "domain", "general": "general" if general else None}
-    compared = fine_tune(workspace=workspace, **known, **judged)
+    compared = fine_tune(workspace=workspace, workers=workers, **known, **judged)
     corpora = ["general", "domain"] if general else ["domain"]
     verdict, page = report(
         str(task),

@@ -8,22 +8,30 @@ run_if_main(__name__)
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+import torch
 from prefect import flow
 from pydantic import Field
+from tqdm import tqdm
 
 from albert import comparing, finetuning
 from albert.comparing import ModelRuns
 from albert.comparison import Comparison
-from albert.finetuning import Candidate, FineTuneSettings, SeedRun
+from albert.finetuning import Candidate, FineTuneSettings, SeedAndRate, SeedRun
 from albert.reports import build_report, write_report
 from albert.seed_runs import load_run, run_key, save_run, sha256_of
 from albert.tasks import TaskData
 from data.catalog import record_evaluations
+from data.refresh import worker_pool
 from data.workspace import Workspace, default_workspace
 from flows.artifacts import plain, publish_report, repeat_command
 from flows.devices import device_slot
@@ -78,6 +86,9 @@ def fine_tune(
     names: Annotated[
         list[str] | None, Field(description="Of the models in tables; their folders' if empty")
     ] = None,
+    workers: Annotated[
+        int | None, Field(ge=1, description="Seeds at a time; as many as cores if empty, one on a GPU")
+    ] = None,
     run: Annotated[
         str | None, Field(description="Name of the report; made from the settings if empty")
     ] = None,
@@ -99,7 +110,7 @@ def fine_tune(
     )
     place = Workspace(Path(workspace))
     with device_slot(place):
-        result = compare(settings, place, Known(corpus=corpus, general=general))
+        result = compare(settings, place, Known(corpus=corpus, general=general), workers=workers)
     run = run or run_name(settings)
     page = report(run, lambda: _report(place, run, settings, result))
     return FineTuneOutcome(run, result, page)
@@ -120,14 +131,16 @@ def compare(
     known: Known,
     told: Sequence[Told] | None = None,
     *,
+    workers: int | None = None,
     stepwise: bool = False,
 ) -> Comparison:
     """One task for each model and seed; what an earlier run of the same made is taken from the workspace."""
     data = read_task(settings.task.name, lambda: finetuning.read_task(settings))
     told = told or usual(known, len(settings.models))
     models: list[ModelRuns] = []
-    for number, one in enumerate(told):
-        models.append(_model_runs(settings, data, number, workspace, known, one))
+    with _open_pool(workers, len(settings.seeds)) as pool:
+        for number, one in enumerate(told):
+            models.append(_model_runs(settings, data, number, workspace, known, one, pool))
     words = domain_words(workspace.root, known.corpus) if known.corpus else ()
     return comparing.compare(data, models, domain_words=words, stepwise=stepwise)
 
@@ -145,9 +158,11 @@ def _model_runs(
     workspace: Workspace,
     known: Known,
     told: Told,
+    pool: Executor | None,
 ) -> ModelRuns:
     candidate = finetuning.prepare(settings, data, number)
-    runs, points = finetuning.fine_tune_model(candidate, _kept_in(workspace.root / "evaluations"))
+    kept = _Kept(workspace.root / "evaluations", pool)
+    runs, points = finetuning.fine_tune_model(candidate, kept.train)
     model = ModelRuns(
         candidate=candidate, runs=runs, sweep=points, note=told.note, pretraining=told.pretraining
     )
@@ -155,21 +170,51 @@ def _model_runs(
     return replace(model, **measured)
 
 
-def _kept_in(folder: Path) -> Callable[[Candidate, int, float], SeedRun]:
-    """Training that keeps what it made, and makes nothing twice."""
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """Training that keeps what it made in a folder, and makes nothing twice."""
 
-    def run_once(candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
-        path = folder / f"{run_key(candidate, seed, learning_rate)}.npz"
+    folder: Path
+    pool: Executor | None  # None: one by one in this process
+
+    def train(self, candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
+        calls = [
+            (f"{candidate.name} seed {seed}", partial(self._run, candidate, seed, rate))
+            for seed, rate in wanted
+        ]
+        if self.pool is None:
+            return [train(*call) for call in calls]
+        begun = [train.submit(*call) for call in calls]
+        title, silent = candidate.name, not sys.stderr.isatty()
+        return [one.result() for one in tqdm(begun, title, unit="run", disable=silent, leave=False)]
+
+    def _run(self, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
+        path = self.folder / f"{run_key(candidate, seed, learning_rate)}.npz"
         found = load_run(path)
-        if found is not None:
-            return found
-        made = train(
-            f"{candidate.name} seed {seed}", lambda: finetuning.fine_tune_one(candidate, seed, learning_rate)
-        )
-        save_run(made, path)
-        return made
+        if found is None:
+            given = (candidate, seed, learning_rate)
+            one = finetuning.fine_tune_one
+            found = self.pool.submit(one, *given).result() if self.pool else one(*given)
+            save_run(found, path)
+        return found
 
-    return run_once
+
+@contextmanager
+def _open_pool(workers: int | None, seeds: int) -> Iterator[Executor | None]:
+    """Processes for so many seeds, which share this one's threads; None for a single one."""
+    if workers is None:  # on a GPU one after the other: it is full with one
+        workers = 1 if torch.cuda.is_available() else torch.get_num_threads()
+    workers = min(workers, seeds)
+    if workers == 1:
+        yield None
+        return
+    with worker_pool(workers, partial(_become_worker, max(1, torch.get_num_threads() // workers))) as pool:
+        yield pool
+
+
+def _become_worker(threads: int) -> None:
+    torch.set_num_threads(threads)
+    os.environ["TQDM_DISABLE"] = "1"  # the bars of several would be one above the other
 
 
 def run_name(settings: FineTuneSettings) -> str:

@@ -113,7 +113,9 @@ def lcqmc_experiment(
         bases.append(base)
         models = [base, *(go_on(arm, base, sizes, files, place) for arm in arms)]
         comparisons.append(
-            judge(name, arms, models, files, task or EXPERIMENTS[experiment].task, sizes, seeds, place)
+            judge(
+                name, arms, models, files, task or EXPERIMENTS[experiment].task, sizes, seeds, place, workers
+            )
         )
     verdict, page = report(experiment, lambda: _report(place, files, arms, bases, comparisons, sizes))
     return ExperimentOutcome(tuple(comparisons), verdict, page)
@@ -182,6 +184,7 @@ def judge(
     sizes: Sizes,
     seeds: list[int],
     place: Workspace,
+    workers: int | None,
 ) -> Comparison:
     """The base model and each arm's, fine-tuned under the same seeds; each arm with the one before it too."""
     settings = fine_tune_settings(
@@ -201,7 +204,7 @@ def judge(
         told.append(Told(note=arm.note, corpora=corpora, pretraining=_history(model)))
     known = Known(corpus=corpus_of(arms[-1], files), general="general")
     with device_slot(place):
-        result = compare(settings, place, known, told, stepwise=True)
+        result = compare(settings, place, known, told, workers=workers, stepwise=True)
     record(place, f"{files.experiment}-experiment-{architecture}", result)
     return result
 

@@ -214,22 +214,11 @@ def test_the_jobs_one_after_the_other(workspace, samples, tmp_path):
         lines = (samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()
         path.write_text("\n".join(lines[:61]) + "\n", encoding="utf-8")
     splits = [part for name, path in small.items() for part in (f"--{name}", path)]
-    tuned = run(
-        "fine_tune",
-        "--task",
-        "topics",
-        *splits,
-        "--model",
-        checkpoint,
-        "--model",
-        checkpoint,
-        "--seeds",
-        "0,1",
-        "--epochs",
-        1,
-        "--workspace",
-        workspace,
-    )
+    asked = ["--task", "topics", *splits, "--model", checkpoint, "--model", checkpoint, "--seeds", "0,1"]
+    asked += ["--epochs", 1, "--workspace"]
+    tuned = run("fine_tune", *asked, workspace, "--workers", 1)
+    at_once = run("fine_tune", *asked, tmp_path / "at-once", "--workers", 2)
+    assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
     assert tuned.returncode == 0, tuned.stderr
     with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
         assert db.sql("select status, steps from pretraining_runs").fetchall() == [("completed", 6)]
