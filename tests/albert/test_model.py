@@ -257,3 +257,12 @@ def test_pre_normalised_layers_are_those_of_the_definition():
         inner = feed_forward.inner(feed_forward.norm(x))
         x = x + feed_forward.output(torch.nn.functional.gelu(inner, approximate="tanh"))
         assert torch.allclose(model.encoder(batch), x, rtol=1e-10, atol=1e-12)
+
+
+def test_a_compiled_model_learns_the_same_on_a_cpu():
+    model = random_model(replace(SMALL, hidden_act="gelu_new")).train()
+    batch = masked_batch()
+    plain = gradients(model, batch)
+    compiled = gradients(torch.compile(model, backend="aot_eager"), batch)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(compiled[f"_orig_mod.{name}"], gradient)
