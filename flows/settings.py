@@ -135,7 +135,7 @@ def pretraining_plan(
     version, shards = _corpus_shards(place, corpus)
     start = Path(init).resolve() if Path(init).exists() else init
     lasting = {name: value for name, value in same.items() if name not in FREE_TO_CHANGE}
-    given = [str(start), list(mix), then, mask_rates, lasting]
+    given = [_called(start, place), list(mix), then, mask_rates, lasting]
     digest = hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:8]
     name = Path(init).resolve().parent.name if Path(init).name.startswith("checkpoint-") else Path(init).name
     # of a Hub repository: without the revision, and without what no folder can be called
@@ -154,6 +154,13 @@ def pretraining_plan(
         **same,
     )
     return PretrainingPlan(place, run, version, vocabulary, settings)
+
+
+def _called(start: Path | str, place: Workspace) -> str:
+    """A start from the workspace by its path there: it has that wherever the workspace is."""
+    root = place.root.resolve()
+    inside = isinstance(start, Path) and start.is_relative_to(root)
+    return str(start.relative_to(root) if inside else start)
 
 
 def _corpus_shards(place: Workspace, corpus: str) -> tuple[Version, tuple[Path, ...]]:

@@ -122,14 +122,14 @@ def settle(settings: PretrainSettings) -> None:
         for checkpoint in list_checkpoints(folder):
             shutil.rmtree(checkpoint)
     if path.is_file() and list_checkpoints(folder):
-        known = read_settings(folder)
+        known, wanted = _from_workspace(read_settings(folder)), _from_workspace(asked)
         corpora = ("shards", "mix", "then")
         changed = [
-            f"{name} {known.get(name)!r} -> {asked[name]!r}"
-            for name in asked
-            if name not in (*FREE_TO_CHANGE, *corpora) and known.get(name) != asked[name]
+            f"{name} {known.get(name)!r} -> {wanted[name]!r}"
+            for name in wanted
+            if name not in (*FREE_TO_CHANGE, *corpora) and known.get(name) != wanted[name]
         ]
-        if any(known.get(name) != asked[name] for name in corpora):
+        if any(known.get(name) != wanted[name] for name in corpora):
             changed.append("the corpora or their versions")
         if changed:
             raise ConfigError(
@@ -137,3 +137,27 @@ def settle(settings: PretrainSettings) -> None:
                 "give this run another --run name, or --resume never to begin anew"
             )
     write_text(path, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
+
+
+def _from_workspace(record: dict[str, object]) -> dict[str, object]:
+    """Settings with the paths of their workspace as they are called from there: one that was moved, or is
+    named in another way, has the same. A run's folder is models/RUN of its workspace.
+    """
+    place = Path(record["run_folder"]).absolute().parents[1]
+
+    def called(path: str) -> str:
+        whole = Path(path).absolute()
+        return str(whole.relative_to(place) if whole.is_relative_to(place) else whole)
+
+    def corpus(one: dict[str, object]) -> dict[str, object]:
+        return {**one, "shards": [called(path) for path in one["shards"]]}
+
+    tokenizer, init = record["tokenizer_folder"], record["init"]
+    return {
+        **corpus(record),
+        "run_folder": called(record["run_folder"]),
+        "mix": [corpus(one) for one in record["mix"]],
+        "then": corpus(record["then"]) if record["then"] else None,
+        "tokenizer_folder": called(tokenizer) if tokenizer else None,
+        "init": called(init) if Path(init).is_absolute() else init,
+    }

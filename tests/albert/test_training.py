@@ -193,6 +193,23 @@ def test_other_settings_under_the_same_name_are_refused(settings):
     assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0
 
 
+def test_a_run_goes_on_in_a_workspace_that_was_moved(settings, tmp_path):
+    place = tmp_path / "workspace"
+    shards = [place / "shards" / path.name for path in settings.shards]
+    (place / "shards").mkdir(parents=True)
+    for path, copy in zip(settings.shards, shards, strict=True):
+        shutil.copy(path, copy)
+    here = replace(settings, shards=tuple(shards), run_folder=place / "models" / "run")
+    straight = weights(pretrain(here))
+    shutil.rmtree(list_checkpoints(here.run_folder)[0])
+    place.rename(tmp_path / "moved")
+    moved = tuple(tmp_path / "moved" / path.relative_to(place) for path in shards)
+    again = pretrain(replace(here, shards=moved, run_folder=tmp_path / "moved/models/run"))
+    assert again.resumed_from == 8
+    for before, after in zip(straight, weights(again), strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
 def test_a_corpus_longer_than_the_models_positions_is_refused(settings, tmp_path, tokenizer):
     save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
     with pytest.raises(
