@@ -5,7 +5,6 @@ from flows.cli import run_if_main
 run_if_main(__name__)
 
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -21,12 +20,13 @@ from data.planning import Changes
 from data.recipe import RefreshSettings
 from data.refresh import RefreshResult
 from data.statistics import open_workspace
-from data.workspace import Workspace, default_workspace
+from data.workspace import Workspace, default_place
 from flows.artifacts import begin_progress, publish_drift, publish_gates, publish_refresh, publish_words
 from flows.forms import documented
-from flows.runners import check_runner, open_pool
+from flows.runners import Submit, check_runner, open_runner
 from flows.settings import next_start, refresh_settings
 from flows.steps import step
+from flows.working_copies import in_working_copy
 
 if TYPE_CHECKING:
     from albert.pretraining import PretrainResult
@@ -55,6 +55,7 @@ class RefreshOutcome:
     name="refresh-corpus", flow_run_name="refresh {corpus}", task_runner=ThreadPoolTaskRunner(max_workers=128)
 )
 @documented
+@in_working_copy
 def refresh_corpus(
     corpus: Annotated[str | None, Field(description="Name of the corpus (语料名)")] = None,
     source: Annotated[
@@ -63,9 +64,7 @@ def refresh_corpus(
     recipe: Annotated[
         str | None, Field(description="YAML file with settings (配方); what is set here goes before it")
     ] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
-        default_workspace()
-    ),
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
     tokenizer: Annotated[
         str | None, Field(description="vocab.txt, spiece.model, or a name in the workspace")
     ] = None,
@@ -155,8 +154,8 @@ def refresh_corpus(
     following = next_start(then_pretrain_if, settings)
     if dry_run:
         return planning.preview(planned)
-    with open_pool(runner, settings.workers, dask_address) as pool:
-        result = run_refresh(settings, pool)
+    with open_runner(runner, settings.workers, dask_address) as submit:
+        result = run_refresh(settings, submit)
     drift = find_drift(result.corpus, lambda: _drift(settings.workspace, result)) if result.is_new else None
     pretraining = None
     if following and drift and following[0].holds(drift):
@@ -168,23 +167,24 @@ def refresh_corpus(
     return RefreshOutcome(result, drift, pretraining)
 
 
-def run_refresh(settings: RefreshSettings, pool: Executor) -> RefreshResult:
-    """The refresh as tasks, one for a source, a shard and a stage; `pool` does the work of the first two."""
+def run_refresh(settings: RefreshSettings, submit: Submit) -> RefreshResult:
+    """The refresh as tasks, one for a source, a shard and a stage; `submit` begins those of the first two."""
     place, name = Workspace(settings.workspace), settings.corpus
     with refresh.locked(place, name):
         plan = planning.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
-            read_source.submit(task[0].name, lambda task=task: pool.submit(refresh.read, *task).result())
-            for task in planning.reading_tasks(plan)
+            submit(read_source, task[0].name, refresh.read, *task) for task in planning.reading_tasks(plan)
         ]
         sources = in_order(reading, name, "sources read")
         division = divide(name, lambda: refresh.divide(plan, sources))
         similar = find_similar(name, lambda: refresh.find_similar(plan, division))
         pieces, small = division.assignment.pieces, planning.building_plan(plan)
         building = [
-            build_shard.submit(
+            submit(
+                build_shard,
                 f"{name} {piece.number + 1}/{len(pieces)}",
-                lambda piece=piece: pool.submit(refresh.build, piece, small, division.sop, similar).result(),
+                refresh.build,
+                *(piece, small, division.sop, similar),
             )
             for piece in pieces
         ]

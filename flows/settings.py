@@ -282,10 +282,13 @@ def _check_fine_tune(
     run: str | None = None,
     corpus: str | None = None,
     general: str | None = None,
+    workers: int | None = None,
     **parameters: object,
 ) -> None:
     from albert.finetuning import check_models, read_task
 
+    if workers is not None and workers < 1:
+        raise InputError(f"workers={workers}: it must be 1 or more")
     settings = fine_tune_settings(**parameters)
     read_task(settings)
     check_models(settings)
