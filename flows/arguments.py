@@ -70,10 +70,16 @@ def _add_refresh(add: Callable) -> None:
     add(
         "--then-pretrain-if",
         metavar="MEASURE>X",
-        help="go on with pretraining from the corpus's newest checkpoint if drift, new_words, unknown or "
-        "lengths exceeds X",
+        help="go on with pretraining from the corpus's newest checkpoint if drift, new_words, unknown, "
+        "lengths or mlm_loss exceeds X",
     )
     add("--then-steps", type=int, default=1000, help="of that pretraining [%(default)s]")
+    add(
+        "--event-if",
+        metavar="MEASURE>X",
+        default="drift>0.3",
+        help="tell Prefect's automations by an event jixu.corpus.drifted [%(default)s]",
+    )
     add("--runner", choices=["processes", "dask"], default="processes", help="[%(default)s]")
     add("--dask-address", help="of the cluster's scheduler, such as tcp://10.0.0.1:8786")
     add("--dry-run", action="store_true", help="say what would change, and change nothing")
