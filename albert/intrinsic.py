@@ -16,6 +16,7 @@ from albert.batching import InstanceStream
 from albert.checkpoints import load_pretrained
 from albert.comparison import Intrinsic
 from albert.heads import PretrainingModel
+from data.shards import read_info
 from data.tokenization import Tokenizer
 
 HELD_OUT_TOKENS = 16_384
@@ -58,6 +59,21 @@ def measure_intrinsic(
         cloze_accuracy=right / asked if asked else None,
         cloze_words=asked,
     )
+
+
+def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float | None]:
+    """Mean MLM loss of a checkpoint in nats on every document of each shard, with the same masks always; None
+    where it has another vocabulary, or too few positions.
+    """
+    model, _ = load_pretrained(checkpoint)
+    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    losses = []
+    for shard in shards:
+        info, config = read_info(shard), model.config
+        fits = info.vocab_size == config.vocab_size and info.max_seq_length <= config.max_position_embeddings
+        measured = _held_out(model, HeldOut((shard,), 1.0)) if fits else None
+        losses.append(measured.mlm_loss if measured else None)
+    return losses
 
 
 @dataclass(frozen=True, slots=True)

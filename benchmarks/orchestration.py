@@ -99,7 +99,7 @@ def main() -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        os.environ.update(environment(folder, port))
+        os.environ.update(environment(str(folder), port))
         (folder / ".prefect").mkdir()
         began = time.perf_counter()
         server = start_server(port, folder / "server.log")

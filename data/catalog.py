@@ -12,11 +12,12 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import duckdb
 from filelock import FileLock
 
-from data.files import TEMPORARY_SUFFIX, replacing
+from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
 from data.records import InputError
 from data.shards import Shard
 from data.versions import Source, Version
@@ -134,8 +135,15 @@ def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
 
 
 def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
-    """Point the views at the files of each corpus's newest version, by absolute path."""
+    """Point the views at the files of each corpus's newest version, by absolute path, and corpora at the
+    vocabularies of a workspace that was moved.
+    """
     root = workspace.root.resolve()
+    db.execute(
+        "update corpora set tokenizer = ? || substr(tokenizer, len(root) + 1) from meta "
+        "where root != '' and starts_with(tokenizer, root || '/')",
+        [str(root)],
+    )
     db.execute("update meta set root = ?", [str(root)])
     newest = db.execute(
         "select corpus, max(version), max_by(index_path, version) from versions group by corpus order by "
@@ -283,6 +291,23 @@ def is_moved(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> bool:
     return db.execute("select root from meta").fetchall()[0][0] != str(workspace.root.resolve())
 
 
+def bring_in_tokenizers(workspace: Workspace) -> None:
+    """Copy vocabularies of corpora that lie outside the workspace into it, so that it can be carried away."""
+    with read_catalog(workspace) as db:
+        named = db.execute("select distinct tokenizer from corpora").fetchall()
+    folder = workspace.tokenizers.resolve()
+    outside = [path for (name,) in named if not (path := Path(name)).is_relative_to(folder)]
+    copies = []
+    for path in filter(Path.is_file, outside):
+        copy = folder / f"{path.stem}-{sha256(path)[:8]}" / path.name
+        if not copy.is_file():
+            write_bytes(copy, path.read_bytes())
+        copies.append([str(copy), str(path)])
+    if copies:
+        with write_catalog(workspace) as db:
+            db.executemany("update corpora set tokenizer = ? where tokenizer = ?", copies)
+
+
 def heal_views(workspace: Workspace) -> None:
     """Point the views at the workspace's present place, if it was moved."""
     with read_catalog(workspace) as db:
@@ -296,7 +321,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command: `gc` and `compact`."""
     import argparse
     import sys
-    from pathlib import Path
 
     from data.maintenance import collect_garbage, compact
     from data.workspace import default_workspace

@@ -7,36 +7,46 @@ larger corpus no more work than reading its index.
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from data.catalog import require_version
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from data.catalog import require_version, version_shards
 from data.records import InputError
 from data.statistics import Statistics
 
 SAMPLED = 20_000  # documents of each side
-MEASURES = ("new_words", "unknown", "lengths", "drift")
+READ_BY_MODEL = 500  # of them: a model reads no more than some tens of thousands of tokens
+MEASURES = ("new_words", "unknown", "lengths", "drift", "mlm_loss")
 _condition = re.compile(rf"({'|'.join(MEASURES)})\s*>\s*(\d+(?:\.\d+)?|\.\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Three shares in [0, 1], 0 where the added documents are like the older ones."""
+    """Three shares in [0, 1], 0 where the added documents are like the older ones, and a model's loss."""
 
     new_words: float  # of the words in added documents, those that no older document has
     unknown: float  # by how much [UNK] is more frequent; 0 where it is less
     lengths: float  # half the sum of differences between the two histograms of lengths, by powers of two
     added: int  # documents looked at
     older: int
+    # by how many nats a masked token of the added ones is harder for a checkpoint; None: not asked
+    mlm_loss: float | None = None
 
     @property
     def drift(self) -> float:
-        """The largest of the three."""
+        """The largest of the three shares."""
         return max(self.new_words, self.unknown, self.lengths)
 
     def rows(self) -> list[dict[str, object]]:
         """As a table."""
         return [
-            {"measure": name, "value": value} for name, value in {**asdict(self), "drift": self.drift}.items()
+            {"measure": name, "value": value}
+            for name, value in {**asdict(self), "drift": self.drift}.items()
+            if value is not None
         ]
 
 
@@ -48,14 +58,15 @@ class Condition:
     bound: float
 
     def holds(self, drift: Drift) -> bool:
-        return getattr(drift, self.measure) > self.bound
+        value = getattr(drift, self.measure)
+        return value is not None and value > self.bound
 
 
 def parse_condition(text: str) -> Condition:
     """The condition that a text such as "drift>0.2" names. Raises InputError."""
     found = _condition.fullmatch(text.strip())
     if not found:
-        raise InputError(f"then_pretrain_if={text!r}: write MEASURE>NUMBER, of {', '.join(MEASURES)}")
+        raise InputError(f"{text!r} is no condition: write MEASURE>NUMBER, of {', '.join(MEASURES)}")
     return Condition(found[1], float(found[2]))
 
 
@@ -83,6 +94,29 @@ def measure_drift(statistics: Statistics, corpus: str) -> Drift | None:
         counts[True],
         counts[False],
     )
+
+
+def sample_shards(statistics: Statistics, corpus: str, folder: Path) -> tuple[Path, Path]:
+    """Write instances of some added and of some older documents as a shard each, for a model to read."""
+    db, root = statistics.db, statistics.workspace.root
+    version = require_version(db, corpus)
+    shards = [root / shard.path for shard in version_shards(db, version)]
+    if version.similar_words:
+        shutil.copy(root / version.similar_words, folder)  # a shard looks for it beside itself
+    table = ds.dataset(shards)
+    written = []
+    for name, comparison in (("added", "="), ("older", "<")):
+        found = db.execute(
+            f"select doc_id from documents where corpus = ? and dropped_reason is null and first_version "
+            f"{comparison} ? order by doc_id limit {READ_BY_MODEL}",
+            [corpus, version.version],
+        ).fetchall()
+        instances = table.to_table(filter=ds.field("doc_id").isin([doc_id for (doc_id,) in found]))
+        path = folder / f"{name}.parquet"
+        # every shard of a version says the same of itself
+        pq.write_table(instances.replace_schema_metadata(pq.read_schema(shards[0]).metadata), path)
+        written.append(path)
+    return written[0], written[1]
 
 
 def _new_words(db, corpus: str) -> float:

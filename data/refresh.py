@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -62,6 +63,8 @@ from data.shards import Shard, write_similar_words
 from data.storage import size_and_digest
 from data.tokenization import load_tokenizer
 from data.workspace import Workspace
+
+END_SECONDS = 20  # for workers, when there is nothing left to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,12 +353,17 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
 
 @contextmanager
 def worker_pool(workers: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
-    """Processes that start clean, whatever threads this one has; what is not begun is dropped on an error.
-    Each calls `begin` first.
+    """Processes that start clean, whatever threads this one has, and call `begin` first. After the block they
+    have some seconds to end: one that hangs, be it in a library's farewell, keeps nobody.
     """
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin) as pool:
-        try:
-            yield pool
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin)
+    try:
+        yield pool
+    finally:
+        processes = list((pool._processes or {}).values())  # Python 3.14 has terminate_workers()
+        pool.shutdown(wait=False, cancel_futures=True)
+        until = time.monotonic() + END_SECONDS
+        for process in processes:
+            process.join(max(until - time.monotonic(), 0))
+            if process.is_alive():
+                process.kill()

@@ -19,7 +19,7 @@ def is_remote(uri: str) -> bool:
     return "://" in uri
 
 
-def _file_system(uri: str):
+def file_system(uri: str):
     """fsspec's file system for a URL, and the URL's path in it."""
     import fsspec
 
@@ -29,7 +29,8 @@ def _file_system(uri: str):
         raise InputError(f"{uri}: {' '.join(str(error).split())}; {_EXTRA}") from None
 
 
-def _reached(uri: str, error: Exception) -> InputError:
+def unreached(uri: str, error: Exception) -> InputError:
+    """What a user is told of an error of a URL's file system."""
     what = " ".join(str(error).split())[:200] or type(error).__name__
     return InputError(f"{uri} cannot be reached: {what}")
 
@@ -60,7 +61,7 @@ def _is_hidden(path: Path) -> bool:
 
 
 def _expand_remote(source: str) -> list[str]:
-    system, path = _file_system(source)
+    system, path = file_system(source)
     try:
         if glob.has_magic(path):
             found = [p for p in system.glob(path) if system.isfile(p)]
@@ -72,7 +73,7 @@ def _expand_remote(source: str) -> list[str]:
     except FileNotFoundError:
         raise InputError(f"source {source} does not exist") from None
     except Exception as error:  # whatever the file system's own library raises
-        raise _reached(source, error) from None
+        raise unreached(source, error) from None
     if not found:
         raise InputError(f"source {source} holds no file that can be read")
     return sorted(system.unstrip_protocol(p) for p in found)
@@ -86,7 +87,7 @@ def size_and_digest(uri: str) -> tuple[int, str]:
     if not is_remote(uri):
         path = Path(uri)
         return path.stat().st_size, sha256(path)
-    system, path = _file_system(uri)
+    system, path = file_system(uri)
     try:
         info = system.info(path)
         tag = info.get("ETag") or info.get("etag") or info.get("blob_id") or info.get("LastModified")
@@ -103,18 +104,18 @@ def size_and_digest(uri: str) -> tuple[int, str]:
                 size += len(block)
             return size, digest.hexdigest()
     except Exception as error:
-        raise _reached(uri, error) from None
+        raise unreached(uri, error) from None
 
 
 def open_binary(uri: str) -> BinaryIO:
     """A file to read, buffered and, where its system allows, seekable."""
     if not is_remote(uri):
         return Path(uri).open("rb", buffering=1 << 18)
-    system, path = _file_system(uri)
+    system, path = file_system(uri)
     try:
         return io.BufferedReader(system.open(path, "rb"), 1 << 20)
     except Exception as error:
-        raise OSError(str(_reached(uri, error))) from None
+        raise OSError(str(unreached(uri, error))) from None
 
 
 def base_name(uri: str) -> str:

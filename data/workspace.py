@@ -1,7 +1,8 @@
-"""Where a workspace keeps what: one folder, found by `--workspace` or JIXU_WORKSPACE."""
+"""Where a workspace keeps what: one folder, found by `--workspace` or JIXU_WORKSPACE; of a URL, a copy."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from dataclasses import dataclass
@@ -13,9 +14,24 @@ DEFAULT = "workspace"
 _name = re.compile(r"[\w][\w.-]{0,63}")
 
 
+def default_place() -> str:
+    """JIXU_WORKSPACE, a folder or a URL, or ./workspace."""
+    return os.environ.get("JIXU_WORKSPACE", DEFAULT)
+
+
 def default_workspace() -> Path:
-    """JIXU_WORKSPACE, or ./workspace."""
-    return Path(os.environ.get("JIXU_WORKSPACE", DEFAULT))
+    """The folder of `default_place`."""
+    return local_folder(default_place())
+
+
+def local_folder(place: str) -> Path:
+    """The folder itself, or the copy on this machine of a URL such as s3://bucket/workspace."""
+    if "://" not in place:
+        return Path(place)
+    url = place.rstrip("/")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = hashlib.sha256(url.encode()).hexdigest()[:8]
+    return cache / "jixu" / f"{url.rsplit('/', 1)[-1]}-{digest}"
 
 
 def check_name(name: str, what: str) -> str:

@@ -21,13 +21,14 @@ from albert.reports import build_report, write_report
 from albert.trainer_state import TrainerState
 from data.catalog import record_run
 from data.statistics import open_workspace
-from data.workspace import default_workspace
+from data.workspace import default_place
 from flows.artifacts import begin_progress, gather_facts, plain, publish_report, repeat_command
 from flows.devices import device_slot
 from flows.forms import documented
 from flows.settings import PretrainingPlan, complete_tokenizer, pretraining_plan
 from flows.steps import step
 from flows.training_processes import train_in_processes
+from flows.working_copies import in_working_copy
 
 # no retry: re-running goes on from the last checkpoint, and an error of the data would come again
 train = step("train")
@@ -36,11 +37,10 @@ report = step("report")
 
 @flow(name="continued-pretraining", flow_run_name="pretrain {init} on {corpus}")
 @documented
+@in_working_copy
 def continued_pretraining(
     corpus: Annotated[str, Field(description="Name of a corpus of the workspace (语料名)")],
-    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
-        default_workspace()
-    ),
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
     init: Annotated[
         str, Field(description="Checkpoint, hf:REPO, or a preset for random weights (起点)")
     ] = "tiny",

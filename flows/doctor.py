@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from data.records import InputError
-from data.workspace import Workspace, default_workspace
+from data.workspace import Workspace, default_place, local_folder
 from flows.cli import EXIT_USER_ERROR, set_up_prefect
 
 PACKAGES = ("torch", "triton", "prefect", "duckdb", "pyarrow", "numpy", "jieba", "rjieba", "tokenizers")
@@ -38,7 +38,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--fix", action="store_true", help="mend what can be mended: nothing in use is removed"
     )
-    parser.add_argument("--workspace", default=str(default_workspace()), help="[%(default)s]")
+    parser.add_argument("--workspace", default=default_place(), help="[%(default)s]")
     return parser
 
 
@@ -169,7 +169,7 @@ def main() -> int:
     given = make_parser().parse_args()
     left = 0
     try:
-        for finding in examine_all(Workspace(Path(given.workspace))):
+        for finding in examine_all(Workspace(local_folder(given.workspace))):
             print(f"{finding.level:4}  {finding.what}", flush=True)
             if finding.fix and given.fix:
                 print(f"      {finding.fix()}", flush=True)

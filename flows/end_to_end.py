@@ -25,7 +25,7 @@ from albert.reports import build_report, write_report
 from data.sources import find_files
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer
-from data.workspace import Workspace, default_workspace
+from data.workspace import Workspace, default_place
 from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import fine_tune
@@ -35,6 +35,7 @@ from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings
 from flows.steps import step
 from flows.train_tokenizer import train_tokenizer
+from flows.working_copies import in_working_copy
 
 report = step("report")
 
@@ -73,6 +74,7 @@ def demo_parameters() -> dict[str, object]:
 
 @flow(name="end-to-end", flow_run_name="end to end on {task}")
 @documented
+@in_working_copy
 def end_to_end(
     demo: Annotated[bool, Field(description="On the samples that come with jixu")] = False,
     general: Annotated[list[str], Field(description="General raw text, for the base model (通用语料)")] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
@@ -104,9 +106,7 @@ def end_to_end(
     batch_size: Annotated[int, Field(ge=1, description="Of fine-tuning")] = 32,
     learning_rate: Annotated[float, Field(gt=0, lt=1, description="Of fine-tuning (学习率)")] = 1e-4,
     workers: Annotated[int | None, Field(ge=1, description="Processes; all cores if empty")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
-        default_workspace()
-    ),
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
 ) -> EndToEndOutcome:
     """Raw text to evaluation report: tokenizer, corpora, base model, continued pretraining, comparison."""
     if demo:

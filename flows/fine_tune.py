@@ -32,13 +32,14 @@ from albert.seed_runs import load_run, run_key, save_run, sha256_of
 from albert.tasks import TaskData
 from data.catalog import record_evaluations
 from data.refresh import worker_pool
-from data.workspace import Workspace, default_workspace
+from data.workspace import Workspace, default_place
 from flows.artifacts import plain, publish_report, repeat_command
 from flows.devices import device_slot
 from flows.forms import documented
 from flows.measurements import Known, domain_words, measurements
 from flows.settings import fine_tune_settings
 from flows.steps import step
+from flows.working_copies import in_working_copy
 
 read_task = step("read-task")
 train = step("fine-tune-model")
@@ -55,15 +56,14 @@ class FineTuneOutcome:
 
 @flow(name="fine-tune", flow_run_name="fine-tune on {task}")
 @documented
+@in_working_copy
 def fine_tune(
     task: Annotated[str, Field(description="Name of the task, or a YAML task file (任务)")],
     dev: Annotated[str, Field(description="Chooses the best epoch")],
     model: Annotated[list[str], Field(description="Checkpoint folders, compared with the first (模型)")],
     train: Annotated[str | None, Field(description="Examples as the publisher has them (训练集)")] = None,
     test: Annotated[str | None, Field(description="Scored once, at the best epoch")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
-        default_workspace()
-    ),
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
     seeds: Annotated[
         list[int], Field(min_length=1, description="Every model is trained with each (随机种子)")
     ] = [0, 1, 2, 3, 4],  # noqa: B006 (Prefect shows it as the form's default; never changed)

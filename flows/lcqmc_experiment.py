@@ -23,7 +23,7 @@ from albert.pretraining import PretrainResult
 from albert.reports import build_report, write_report
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer, load_tokenizer
-from data.workspace import Workspace, default_workspace
+from data.workspace import Workspace, default_place
 from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
 from flows.continued_pretraining import continued_pretraining, run_pretraining
 from flows.devices import device_slot
@@ -44,6 +44,7 @@ from flows.measurements import Known
 from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings, pretraining_plan
 from flows.steps import step
+from flows.working_copies import in_working_copy
 
 train_flawed = step("train-flawed-control")
 write_texts = step("write-texts")
@@ -59,6 +60,7 @@ class ExperimentOutcome:
 
 @flow(name="lcqmc-experiment", flow_run_name="{experiment} experiment")
 @documented
+@in_working_copy
 def lcqmc_experiment(
     general: Annotated[list[str], Field(description="General raw text, for the base models (通用语料)")],
     train: Annotated[str, Field(description="Training examples of the task (训练集)")],
@@ -84,9 +86,7 @@ def lcqmc_experiment(
         list[int], Field(min_length=1, description="Every model is fine-tuned with each (随机种子)")
     ] = [0, 1, 2, 3, 4],  # noqa: B006
     workers: Annotated[int | None, Field(ge=1, description="Processes; all cores if empty")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
-        default_workspace()
-    ),
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
 ) -> ExperimentOutcome:
     """General text, text of the field and a task -> what each part of the recipe is worth."""
     place, sizes = Workspace(Path(workspace)), Sizes(scale)

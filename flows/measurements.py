@@ -6,14 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from albert.batching import is_held_out
 from albert.comparison import Contamination
 from albert.costs import measure_cost
 from albert.finetuning import Candidate
-from albert.intrinsic import Cloze, HeldOut, measure_intrinsic
+from albert.intrinsic import Cloze, HeldOut, measure_intrinsic, measure_mlm_losses
 from data.catalog import read_catalog, require_version, version_shards
 from data.contamination import find_leak
+from data.drift import sample_shards
 from data.instances import document_keys
 from data.lexicon import corpus_words
 from data.statistics import open_workspace
@@ -54,6 +56,15 @@ def measurements(
             cloze=_cloze(workspace.root, known.corpus) if known.corpus else (),
         )
     return found
+
+
+def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float | None:
+    """By how many nats the documents that the newest version added are harder for a checkpoint than the older
+    ones; None where it cannot read them.
+    """
+    with TemporaryDirectory() as folder, open_workspace(workspace.root) as statistics:
+        added, older = measure_mlm_losses(checkpoint, sample_shards(statistics, corpus, Path(folder)))
+    return None if added is None or older is None else added - older
 
 
 def _contamination(candidate: Candidate, workspace: Path, corpus: str, split: str) -> Contamination:

@@ -4,29 +4,29 @@ from flows.cli import run_if_main
 
 run_if_main(__name__)
 
-from collections.abc import Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from prefect import flow
+from prefect import flow, runtime
+from prefect.events import emit_event
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 
 from data import planning, quality, refresh
-from data.drift import Drift, measure_drift
+from data.drift import Drift, measure_drift, parse_condition
 from data.planning import Changes
 from data.recipe import RefreshSettings
 from data.refresh import RefreshResult
 from data.statistics import open_workspace
-from data.workspace import Workspace, default_workspace
+from data.workspace import Workspace, default_place
 from flows.artifacts import begin_progress, publish_drift, publish_gates, publish_refresh, publish_words
 from flows.forms import documented
-from flows.runners import check_runner, open_pool
-from flows.settings import next_start, refresh_settings
+from flows.runners import Submit, check_runner, open_runner
+from flows.settings import find_checkpoint, next_start, refresh_settings
 from flows.steps import step
+from flows.working_copies import in_working_copy
 
 if TYPE_CHECKING:
     from albert.pretraining import PretrainResult
@@ -41,7 +41,7 @@ find_words = step("discover-words")
 find_drift = step("drift")
 
 # parameters that are no settings of the refresh
-_BESIDE = ("then_pretrain_if", "then_steps", "runner", "dask_address", "dry_run")
+_BESIDE = ("then_pretrain_if", "then_steps", "event_if", "runner", "dask_address", "dry_run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,7 @@ class RefreshOutcome:
     name="refresh-corpus", flow_run_name="refresh {corpus}", task_runner=ThreadPoolTaskRunner(max_workers=128)
 )
 @documented
+@in_working_copy
 def refresh_corpus(
     corpus: Annotated[str | None, Field(description="Name of the corpus (语料名)")] = None,
     source: Annotated[
@@ -63,9 +64,7 @@ def refresh_corpus(
     recipe: Annotated[
         str | None, Field(description="YAML file with settings (配方); what is set here goes before it")
     ] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
-        default_workspace()
-    ),
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
     tokenizer: Annotated[
         str | None, Field(description="vocab.txt, spiece.model, or a name in the workspace")
     ] = None,
@@ -136,10 +135,13 @@ def refresh_corpus(
         str | None,
         Field(
             description="Such as drift>0.2: go on with pretraining if new documents are that far from older "
-            "ones (漂移后继续预训练); of drift, new_words, unknown, lengths"
+            "ones (漂移后继续预训练); of drift, new_words, unknown, lengths, mlm_loss"
         ),
     ] = None,
     then_steps: Annotated[int, Field(ge=1, description="Of that pretraining (步数)")] = 1000,
+    event_if: Annotated[
+        str, Field(description="When automations are told that new documents differ (漂移事件)")
+    ] = "drift>0.3",
     runner: Annotated[
         Literal["processes", "dask"], Field(description="On this machine, or a Dask cluster (集群)")
     ] = "processes",
@@ -152,12 +154,15 @@ def refresh_corpus(
     settings = refresh_settings(**{name: value for name, value in locals().items() if name not in _BESIDE})
     planned = planning.plan(settings)  # refuses what cannot work before anything is written
     check_runner(runner, dask_address, planned)
-    following = next_start(then_pretrain_if, settings)
+    following, telling = next_start(then_pretrain_if, settings), parse_condition(event_if)
     if dry_run:
         return planning.preview(planned)
-    with open_pool(runner, settings.workers, dask_address) as pool:
-        result = run_refresh(settings, pool)
-    drift = find_drift(result.corpus, lambda: _drift(settings.workspace, result)) if result.is_new else None
+    with open_runner(runner, settings.workers, dask_address) as submit:
+        result = run_refresh(settings, submit)
+    asked = {telling.measure, *([following[0].measure] if following else [])}
+    drift = find_drift(result.corpus, lambda: _drift(settings, result, asked)) if result.is_new else None
+    if drift and telling.holds(drift):
+        tell_drift(Workspace(settings.workspace), result, drift)
     pretraining = None
     if following and drift and following[0].holds(drift):
         from flows.continued_pretraining import continued_pretraining
@@ -168,23 +173,24 @@ def refresh_corpus(
     return RefreshOutcome(result, drift, pretraining)
 
 
-def run_refresh(settings: RefreshSettings, pool: Executor) -> RefreshResult:
-    """The refresh as tasks, one for a source, a shard and a stage; `pool` does the work of the first two."""
+def run_refresh(settings: RefreshSettings, submit: Submit) -> RefreshResult:
+    """The refresh as tasks, one for a source, a shard and a stage; `submit` begins those of the first two."""
     place, name = Workspace(settings.workspace), settings.corpus
     with refresh.locked(place, name):
         plan = planning.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
-            read_source.submit(task[0].name, lambda task=task: pool.submit(refresh.read, *task).result())
-            for task in planning.reading_tasks(plan)
+            submit(read_source, task[0].name, refresh.read, *task) for task in planning.reading_tasks(plan)
         ]
         sources = in_order(reading, name, "sources read")
         division = divide(name, lambda: refresh.divide(plan, sources))
         similar = find_similar(name, lambda: refresh.find_similar(plan, division))
         pieces, small = division.assignment.pieces, planning.building_plan(plan)
         building = [
-            build_shard.submit(
+            submit(
+                build_shard,
                 f"{name} {piece.number + 1}/{len(pieces)}",
-                lambda piece=piece: pool.submit(refresh.build, piece, small, division.sop, similar).result(),
+                refresh.build,
+                *(piece, small, division.sop, similar),
             )
             for piece in pieces
         ]
@@ -212,12 +218,41 @@ def in_order(futures: Sequence[PrefectFuture], name: str, what: str) -> list:
     return results
 
 
-def _drift(workspace: Path, result: RefreshResult) -> Drift | None:
-    with open_workspace(workspace) as statistics:
+def _drift(settings: RefreshSettings, result: RefreshResult, asked: Collection[str]) -> Drift | None:
+    workspace = Workspace(settings.workspace)
+    with open_workspace(workspace.root) as statistics:
         drift = measure_drift(statistics, result.corpus)
+    checkpoint = find_checkpoint(workspace, result.corpus)
+    if drift and checkpoint and "mlm_loss" in asked:
+        # torch takes seconds to import
+        from flows.measurements import added_mlm_loss
+
+        drift = replace(drift, mlm_loss=added_mlm_loss(workspace, result.corpus, checkpoint))
     if drift:
         publish_drift(result, drift)
     return drift
+
+
+def tell_drift(workspace: Workspace, result: RefreshResult, drift: Drift) -> None:
+    """Emit jixu.corpus.drifted, with what an automation needs to go on with pretraining."""
+    checkpoint = find_checkpoint(workspace, result.corpus)
+    emit_event(
+        "jixu.corpus.drifted",
+        resource={
+            "prefect.resource.id": f"jixu.corpus.{result.corpus}",
+            "prefect.resource.name": result.corpus,
+            "jixu.has-checkpoint": "yes" if checkpoint else "no",
+        },
+        payload={
+            "corpus": result.corpus,
+            "version": result.version,
+            # as it was given: a URL, where this is the copy of one
+            "workspace": (runtime.flow_run.parameters or {}).get("workspace", str(workspace.root)),
+            "checkpoint": str(checkpoint) if checkpoint else None,
+            **asdict(drift),
+            "drift": drift.drift,
+        },
+    )
 
 
 def describe(outcome: RefreshOutcome | Changes) -> str:
@@ -239,6 +274,7 @@ def describe(outcome: RefreshOutcome | Changes) -> str:
         lines.append(
             f"drift of the new documents {drift.drift:.3f} (new words {drift.new_words:.3f}, more [UNK] "
             f"{drift.unknown:.3f}, lengths {drift.lengths:.3f})"
+            + (f"; MLM loss {drift.mlm_loss:+.3f}" if drift.mlm_loss is not None else "")
         )
     if outcome.pretraining:
         lines.append(f"pretraining went on: {outcome.pretraining.checkpoint}")

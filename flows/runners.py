@@ -1,48 +1,96 @@
-"""Where sources are read and shards built: processes of this machine, or a Dask cluster."""
+"""Where sources are read and shards built: processes of this machine, or the workers of a Dask cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
 
 from data.planning import Plan
 from data.records import InputError
 from data.refresh import worker_pool
 from data.storage import is_remote
 
+if TYPE_CHECKING:
+    from prefect import Task
+    from prefect.futures import PrefectFuture
+
+# of a task made by `flows.steps.step`, its label, a function and the function's arguments
+Submit = Callable[..., "PrefectFuture"]
 Runner = Literal["processes", "dask"]
 CONNECT_SECONDS = 20
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @contextmanager
-def open_pool(runner: Runner, workers: int, dask_address: str | None) -> Iterator[Executor]:
-    """What calls of functions are submitted to. Raises InputError where there is no cluster."""
-    if runner == "processes":
-        with worker_pool(workers) as pool:
-            yield pool
+def open_runner(runner: Runner, workers: int, dask_address: str | None) -> Iterator[Submit]:
+    """Gives `submit(step, label, function, *arguments)`. Raises InputError where there is no cluster."""
+    if runner == "dask":
+        with _dask(dask_address) as submit:
+            yield submit
         return
-    # the cluster runs the functions alone: its workers need neither Prefect nor the way to its server
-    from distributed import Client
+    with worker_pool(workers) as pool:
 
-    try:
-        client = Client(dask_address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (TimeoutError, OSError, ValueError) as error:
-        raise InputError(
-            f"no Dask scheduler at {dask_address}: {' '.join(str(error).split())[:200]}"
-        ) from None
-    with client:
-        # not pure: a retry is to run again, not to be given what was remembered
-        yield client.get_executor(pure=False)
+        def submit(step: Task, label: str, function: Callable, *arguments: object) -> PrefectFuture:
+            return step.submit(label, lambda: _wait(pool.submit(function, *arguments)))
+
+        yield submit
+
+
+def _wait(future: Future) -> object:
+    # a task that is out of time is told so between two waits, never in one
+    while True:
+        try:
+            return future.result(timeout=1)
+        except TimeoutError:
+            if future.done():
+                return future.result()
+
+
+@contextmanager
+def _dask(address: str) -> Iterator[Submit]:
+    """Tasks run on the cluster by Prefect's own runner, their states told by the workers."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect_dask import DaskTaskRunner
+
+    options = {"timeout": CONNECT_SECONDS, "set_as_default": False}
+    with DaskTaskRunner(address=address, client_kwargs=options) as runner:
+        try:
+            runner.client.wait_for_workers(1, timeout=CONNECT_SECONDS)
+        except (TimeoutError, OSError, ValueError) as error:
+            raise InputError(
+                f"no Dask scheduler with workers at {address}: {' '.join(str(error).split())[:200]}"
+            ) from None
+        with get_client(sync_client=True) as api:
+            # workers would start a server of their own where this process has a short-lived one
+            server = {PREFECT_API_URL: str(api.api_url)}
+
+        def submit(step: Task, label: str, function: Callable, *arguments: object) -> PrefectFuture:
+            with temporary_settings(server):
+                return runner.submit(step, {"label": label, "work": partial(function, *arguments)})
+
+        yield submit
 
 
 def check_runner(runner: Runner, dask_address: str | None, plan: Plan | None = None) -> None:
-    """Raise InputError for an address without Dask, none with it, and paths that others cannot follow."""
+    """Raise InputError for an address without Dask, none with it, and what its workers cannot reach."""
     if (runner == "dask") != bool(dask_address):
         raise InputError("runner dask and a dask_address, such as tcp://10.0.0.1:8786, belong together")
-    if runner == "dask" and plan is not None and (relative := _relative_paths(plan)):
+    if runner == "processes":
+        return
+    server = urlsplit(os.environ.get("PREFECT_API_URL", "http://127.0.0.1"))
+    if server.hostname in LOOPBACK and urlsplit(dask_address).hostname not in LOOPBACK:
+        raise InputError(
+            f"workers of {dask_address} tell Prefect's server of their tasks: set PREFECT_API_URL to one "
+            "that every machine reaches"
+        )
+    if plan is not None and (relative := _relative_paths(plan)):
         raise InputError(
             f"{relative[0]}: on a Dask cluster paths must be absolute, and on storage that every worker has"
         )

@@ -23,7 +23,8 @@ from types import FrameType
 from filelock import FileLock, Timeout
 
 from data.records import InputError
-from data.workspace import Workspace, default_workspace
+from data.storage import is_remote
+from data.workspace import Workspace, default_place, local_folder
 from flows.cli import EXIT_USER_ERROR
 
 ROOT = Path(__file__).parent.parent
@@ -43,16 +44,14 @@ def make_parser() -> argparse.ArgumentParser:
         help="runs are begun by this process (flow.serve) in place of a work pool's worker",
     )
     parser.add_argument("--limit", type=int, default=4, help="runs at the same time at most [%(default)s]")
-    parser.add_argument(
-        "--workspace", default=str(default_workspace()), help="of runs that name none [%(default)s]"
-    )
+    parser.add_argument("--workspace", default=default_place(), help="of runs that name none [%(default)s]")
     return parser
 
 
-def environment(workspace: Path, port: int) -> dict[str, str]:
+def environment(place: str, port: int) -> dict[str, str]:
     """Variables of the server, the worker and the runs; what the user has set goes before the most of it."""
     chosen = {
-        "PREFECT_HOME": str(workspace.resolve() / ".prefect"),
+        "PREFECT_HOME": str(local_folder(place).resolve() / ".prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
@@ -66,7 +65,7 @@ def environment(workspace: Path, port: int) -> dict[str, str]:
     result = {**chosen, **os.environ}
     result["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
     result["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
-    result["JIXU_WORKSPACE"] = str(workspace.resolve())
+    result["JIXU_WORKSPACE"] = place if is_remote(place) else str(Path(place).resolve())
     if auth := os.environ.get("PREFECT_API_AUTH_STRING"):
         result["PREFECT_SERVER_API_AUTH_STRING"] = auth
     return result
@@ -172,9 +171,9 @@ def serve(arguments: Sequence[str]) -> int:
     if given.limit < 1:
         raise InputError(f"limit={given.limit}: it must be 1 or more")
     check_port(given.port)
-    workspace = Workspace(Path(given.workspace))
+    workspace = Workspace(local_folder(given.workspace))
     with only_server(workspace):
-        os.environ.update(environment(workspace.root, given.port))
+        os.environ.update(environment(given.workspace, given.port))
         home = Path(os.environ["PREFECT_HOME"])
         home.mkdir(parents=True, exist_ok=True)
         parts = {"server": start_server(given.port, home / "server.log")}

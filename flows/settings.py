@@ -82,17 +82,22 @@ def next_start(text: str | None, settings: RefreshSettings) -> tuple[Condition, 
     """When pretraining is to follow a refresh, and from which checkpoint. Raises InputError without one."""
     if text is None:
         return None
-    condition, place = parse_condition(text), Workspace(settings.workspace)
-    found = None
-    if place.catalog.is_file():
-        with read_catalog(place) as db:
-            found = newest_checkpoint(db, settings.corpus)
-    if found is None or not (place.root / found).is_dir():
+    condition, found = parse_condition(text), find_checkpoint(Workspace(settings.workspace), settings.corpus)
+    if found is None:
         raise InputError(
             f"then_pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to go on from: "
             "run continued-pretraining once"
         )
-    return condition, str(place.root / found)
+    return condition, str(found)
+
+
+def find_checkpoint(place: Workspace, corpus: str) -> Path | None:
+    """The newest checkpoint of a completed pretraining on a corpus, if there is one."""
+    if not place.catalog.is_file():
+        return None
+    with read_catalog(place) as db:
+        found = newest_checkpoint(db, corpus)
+    return place.root / found if found and (place.root / found).is_dir() else None
 
 
 def _likeness(text: str | float) -> float | None:
@@ -258,11 +263,13 @@ def _check_refresh(
     dry_run: bool,
     then_pretrain_if: str | None,
     then_steps: int,
+    event_if: str,
     runner: Runner,
     dask_address: str | None,
     **parameters: object,
 ) -> None:
     settings = refresh_settings(**parameters)
+    parse_condition(event_if)
     check_runner(runner, dask_address, plan(settings))
     next_start(then_pretrain_if, settings)
     if then_steps < 1:
@@ -271,7 +278,7 @@ def _check_refresh(
 
 def preview_refresh(**parameters: object) -> str:
     """What a refresh would do, for people."""
-    for name in ("dry_run", "then_pretrain_if", "then_steps", "runner", "dask_address"):
+    for name in ("dry_run", "then_pretrain_if", "then_steps", "event_if", "runner", "dask_address"):
         parameters.pop(name)
     return describe_changes(preview(plan(refresh_settings(**parameters))))
 

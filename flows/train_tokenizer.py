@@ -16,10 +16,11 @@ from data.catalog import Version
 from data.reading import read_sentences
 from data.statistics import open_workspace
 from data.tokenization import train_tokenizer as learn
-from data.workspace import Workspace, check_name, default_workspace
+from data.workspace import Workspace, check_name, default_place
 from flows.forms import documented
 from flows.settings import tokenizer_sources
 from flows.steps import step
+from flows.working_copies import in_working_copy
 
 learn_vocabulary = step("learn-vocabulary")
 
@@ -33,6 +34,7 @@ class TokenizerOutcome:
 
 @flow(name="train-tokenizer", flow_run_name="train {kind} tokenizer")
 @documented
+@in_working_copy
 def train_tokenizer(
     corpus: Annotated[str | None, Field(description="Corpus of the workspace to learn from (语料名)")] = None,
     source: Annotated[list[str], Field(description="Or raw text: files, folders or globs (原始文本)")] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
@@ -41,9 +43,7 @@ def train_tokenizer(
     ] = "wordpiece",
     vocab_size: Annotated[int, Field(ge=100, le=250_000, description="Entries at most (词表大小)")] = 21128,
     name: Annotated[str | None, Field(description="Name in the workspace; kind and size if empty")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = str(
-        default_workspace()
-    ),
+    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
 ) -> TokenizerOutcome:
     """Learn a vocabulary from cleaned sentences."""
     folder = Workspace(Path(workspace)).tokenizers / check_name(name or f"{kind}-{vocab_size}", "tokenizer")

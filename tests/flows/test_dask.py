@@ -1,26 +1,29 @@
-"""A refresh on a real Dask cluster of two worker processes: the same bytes as on this machine."""
+"""A refresh by prefect-dask on a real Dask cluster of two worker processes: the same bytes as here."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data.catalog import read_catalog, require_version, version_shards
-from data.planning import building_plan, plan, reading_tasks
+from data.planning import plan
 from data.records import InputError
-from data.refresh import RefreshSettings, build, commit, divide, locked, read, refresh
+from data.refresh import RefreshSettings, refresh
 from data.workspace import Workspace
-from flows.runners import check_runner, open_pool
+from flows.runners import check_runner, open_runner
 from tests.flows.test_commands import run
 
 distributed = pytest.importorskip("distributed")
+pytest.importorskip("prefect_dask")
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    # processes of their own, no page of their own
+    # processes of their own; the page of the cluster on any port
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
     ) as cluster:
         yield cluster
 
@@ -40,55 +43,40 @@ def settings(tmp_path, samples, vocabulary_file):
     )
 
 
-def refresh_on(pool, settings):
-    planned = plan(settings)
-    with locked(Workspace(settings.workspace), settings.corpus):
-        sources = [
-            future.result() for future in [pool.submit(read, *task) for task in reading_tasks(planned)]
-        ]
-        division = divide(planned, sources)
-        small = building_plan(planned)
-        building = [pool.submit(build, piece, small, division.sop) for piece in division.assignment.pieces]
-        return commit(planned, sources, division, [future.result() for future in building])
-
-
 def shards(workspace):
     with read_catalog(Workspace(workspace)) as db:
         return version_shards(db, require_version(db, "tea"))
 
 
 @pytest.mark.slow
-def test_two_workers_make_the_same_shards_byte_for_byte(cluster, settings, monkeypatch):
-    monkeypatch.setattr("data.refresh.SHARD_CHARACTERS", 8000)
+def test_two_workers_make_the_same_shards_byte_for_byte(cluster, settings):
+    """By the command: tasks run on the cluster, their states are told by its workers."""
+    here, there = settings.workspace, settings.workspace.parent / "there"
     refresh(settings)
-    there = settings.workspace.parent / "there"
-    with open_pool("dask", 2, cluster.scheduler_address) as pool:
-        result = refresh_on(pool, RefreshSettings(**{**vars(settings), "workspace": there}))
-        hosts = {future.result() for future in [pool.submit(process_id, n) for n in range(8)]}
-    assert result.new_shards > 4 and len(hosts) == 2  # both workers were there for it
-    assert shards(there) == shards(settings.workspace)
-    for shard in shards(there):
-        assert (there / shard.path).read_bytes() == (settings.workspace / shard.path).read_bytes()
-        assert (there / shard.documents_path).read_bytes() == (
-            settings.workspace / shard.documents_path
-        ).read_bytes()
-
-
-def process_id(number):
-    import os
-    import time
-
-    time.sleep(0.05)  # so that one worker does not do them all
-    return os.getpid()
-
-
-@pytest.mark.slow
-def test_the_command_works_on_the_cluster(cluster, settings, tmp_path):
     arguments = ["--corpus", "tea", "--tokenizer", settings.tokenizer, "--runner", "dask"]
     arguments += [part for source in settings.sources for part in ("--source", source)]
-    address = ["--dask-address", cluster.scheduler_address]
-    done = run("refresh_corpus", *arguments, *address, "--workspace", tmp_path / "w")
-    assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
+    arguments += ["--dask-address", cluster.scheduler_address, "--workspace", there]
+    with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
+        with distributed.get_task_stream(client) as stream:
+            done = run("refresh_corpus", *arguments)
+        assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
+        assert len({task["worker"] for task in stream.data}) == 2, stream.data  # both were there for it
+    assert shards(there) == shards(here)
+    for shard in shards(there):
+        for path in (shard.path, shard.documents_path):
+            assert (there / path).read_bytes() == (here / path).read_bytes()
+    states = task_states(there)
+    assert states.pop("read-source") == ["Completed"] * 4 and states.pop("build-shard") == ["Completed"]
+    assert set(states) == {"divide", "similar-words", "quality-gates", "commit", "drift"}, states
+
+
+def task_states(workspace):
+    """States of the tasks of the workspace's runs, as its own server kept them."""
+    states = {}
+    with closing(sqlite3.connect(workspace / ".prefect" / "prefect.db")) as db:
+        for name, state in db.execute("select name, state_name from task_run"):
+            states.setdefault(name.split()[0], []).append(state)
+    return states
 
 
 def test_what_a_cluster_cannot_follow_is_refused(settings):
@@ -101,12 +89,16 @@ def test_what_a_cluster_cannot_follow_is_refused(settings):
     elsewhere = replace(planned, settings=replace(settings, workspace=Path("w")))
     with pytest.raises(InputError, match="w: on a Dask cluster paths must be absolute"):
         check_runner("dask", "tcp://127.0.0.1:8786", elsewhere)
+    with pytest.raises(InputError, match="set PREFECT_API_URL to one that every machine reaches"):
+        check_runner("dask", "tcp://10.0.0.1:8786", planned)
 
 
-def test_an_address_where_nothing_listens_is_refused(monkeypatch):
-    monkeypatch.setattr("flows.runners.CONNECT_SECONDS", 1)
-    with (
-        pytest.raises(InputError, match="no Dask scheduler at tcp://127.0.0.1:9"),
-        open_pool("dask", 1, "tcp://127.0.0.1:9"),
-    ):
-        pass
+def test_a_cluster_that_is_not_there_or_has_no_workers_is_refused(monkeypatch):
+    monkeypatch.setattr("flows.runners.CONNECT_SECONDS", 2)
+    with distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty:
+        for address in ("tcp://127.0.0.1:9", empty.scheduler_address):
+            with (
+                pytest.raises(InputError, match=f"no Dask scheduler with workers at {address}"),
+                open_runner("dask", 1, address),
+            ):
+                pass

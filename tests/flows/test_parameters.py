@@ -6,8 +6,9 @@ import inspect
 
 import pytest
 
+from flows.arguments import COMMANDS, make_parser
 from flows.artifacts import artifact_key
-from flows.cli import COMMANDS, disk_trouble, make_parser
+from flows.cli import disk_trouble
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -3,13 +3,17 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import duckdb
@@ -179,8 +183,9 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
     run = re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
     assert server.state(run)[0] == "Completed"
     assert {"verdict-whole", "report-whole", "training-whole", "progress-whole"} <= server.artifacts(run)
-    assert catalog(server, "select run, status, steps from pretraining_runs") == [("whole", "completed", 8)]
-    assert catalog(server, "select count(*) > 0 from checkpoints") == [(True,)]
+    runs = "select status, steps from pretraining_runs where run = 'whole'"
+    assert catalog(server, runs) == [("completed", 8)]
+    assert catalog(server, "select count(*) > 0 from checkpoints where run = 'whole'") == [(True,)]
     assert (server.workspace / "reports" / "whole" / "index.html").is_file()
 
 
@@ -194,6 +199,123 @@ def test_wrong_parameters_are_refused_before_a_run_is_made(server):
         assert done.returncode, wrong
         assert message in done.stdout + done.stderr, done.stdout + done.stderr
         assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, tea, samples, vocabulary_file):
+    """`collision_strategy: CANCEL_NEW` of law-weekly, beside the ENQUEUE of default."""
+    given = {"corpus": "weekly", "source": [str(samples / "general.txt")], "workers": 1}
+    given["tokenizer"] = str(vocabulary_file)
+    with FileLock(server.workspace / "locks" / "catalog.lock"):  # the first cannot commit and end
+        first = server.begin("refresh-corpus/law-weekly", **given)
+        server.wait_for_state(first, "Running")
+        second = server.begin("refresh-corpus/law-weekly", **given)
+        name, message = server.wait_for_state(second, "Cancelled", "Completed", "Failed")
+        assert name == "Cancelled" and "concurrency" in message.lower(), message
+        assert server.state(first)[0] == "Running"
+    server.wait_for_state(first, "Completed", "Failed")
+    assert server.state(first)[0] == "Completed", server.said()[-3000:]
+    assert catalog(server, "select count(*) from versions where corpus = 'weekly'") == [(1,)]
+
+
+@contextmanager
+def receiver():
+    """A web server on this machine, and what was posted to it."""
+    posted = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            posted.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}/hook", posted
+        http.shutdown()
+
+
+def automations(server, *arguments):
+    home = {"PREFECT_API_URL": server.api, "PREFECT_HOME": str(server.workspace / "client")}
+    command = [sys.executable, "-m", "flows.automations", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, env=server.environment | home, timeout=DEADLINE
+    )
+
+
+def test_failures_are_told_to_a_webhook_and_drift_starts_pretraining(
+    server, tea, samples, vocabulary_file, checkpoint, tmp_path
+):
+    given = {"corpus": "drifting", "tokenizer": str(vocabulary_file), "max_seq_length": 64, "workers": 1}
+    source = tmp_path / "raw"
+    source.mkdir()
+    (source / "1.txt").write_text((samples / "general.txt").read_text(encoding="utf-8"), encoding="utf-8")
+    given["source"] = [str(source)]
+    server.wait_for_state(server.begin("refresh-corpus/default", **given), "Completed")
+    start = {"corpus": "drifting", "init": checkpoint, "steps": 2, "batch_tokens": 512, "run": "start"}
+    server.wait_for_state(server.begin("continued-pretraining/default", **start), "Completed")
+    with receiver() as (hook, posted):
+        done = automations(server, "--webhook", hook, "--pretrain-after-drift", "2")
+        assert done.returncode == 0, done.stderr
+        assert automations(server, "--webhook", hook).returncode == 0  # in place of the first, not beside it
+        failed = server.begin("continued-pretraining/default", corpus="law", init=checkpoint)
+        name, message = server.wait_for_state(failed, "Failed", "Crashed", "Completed")
+        assert name == "Failed" and "no corpus 'law' in this workspace (there is:" in message
+        wait_until(lambda: posted, lambda: server.said()[-3000:])
+        assert len(posted) == 1 and "pretrain tiny" not in posted[0]["text"]
+        for told in ("continued-pretraining: pretrain", "on law is Failed", "no corpus 'law'", failed):
+            assert told in posted[0]["text"], posted
+    (source / "2.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
+    again = server.begin("refresh-corpus/default", **given, event_if="mlm_loss>-100")
+    server.wait_for_state(again, "Completed")
+    (found,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["drift-drifting"]}}})
+    measured = {row["measure"]: row["value"] for row in json.loads(found["data"])}
+    assert measured["new_words"] > 0 and abs(measured["mlm_loss"]) < 5
+    begun = {
+        "deployments": {"name": {"any_": ["default"]}},
+        "flows": {"name": {"any_": ["continued-pretraining"]}},
+    }
+
+    def triggered():
+        runs = server.ask("/flow_runs/filter", begun)
+        return [
+            run for run in runs if run["parameters"].get("init", "").endswith("models/start/checkpoint-2")
+        ]
+
+    wait_until(triggered, lambda: server.said()[-3000:])
+    (run,) = triggered()
+    server.wait_for_state(run["id"], "Completed", "Failed", "Crashed")
+    assert server.state(run["id"])[0] == "Completed", server.state(run["id"])
+    assert run["parameters"]["steps"] == 2 and run["parameters"]["corpus"] == "drifting"
+
+
+def test_what_is_wrong_with_a_workspace_is_the_message_of_the_failed_run(server, tea, checkpoint, tmp_path):
+    """A shard that is gone, a catalog of a newer jixu: failed, with a line that says so; all is as it was."""
+    for run in tea:
+        server.wait_for_state(run, "Completed")
+    damaged = Path(
+        shutil.copytree(server.workspace, tmp_path / "w", ignore=shutil.ignore_patterns(".prefect"))
+    )
+    (shard,) = damaged.glob("shards/tea/*.parquet")
+    shard.unlink()
+    newer = tmp_path / "newer"
+    newer.mkdir()
+    shutil.copy(server.workspace / "catalog.duckdb", newer)
+    with duckdb.connect(str(newer / "catalog.duckdb")) as db:
+        db.execute("update meta set catalog_version = 99")
+    before = (newer / "catalog.duckdb").read_bytes()
+    for workspace, told in (
+        (damaged, "shard(s) of tea version 1 are gone"),
+        (newer, "written by a newer jixu"),
+    ):
+        given = {"corpus": "tea", "init": checkpoint, "workspace": str(workspace)}
+        run = server.begin("continued-pretraining/default", **given)
+        name, message = server.wait_for_state(run, "Failed", "Crashed", "Completed")
+        assert name == "Failed" and told in message, message
+    assert (newer / "catalog.duckdb").read_bytes() == before
+    assert catalog(server, "select count(*) from versions where corpus = 'tea'") == [(1,)]
 
 
 def test_a_killed_run_is_marked_resumed_and_cancelled_with_a_checkpoint(server, tea, checkpoint):
