@@ -25,7 +25,7 @@ from tests.conftest import save_small_model
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
-DEADLINE = 300  # seconds for anything that is waited for: the machine may be busy
+DEADLINE = 900  # seconds for anything that is waited for: the machine may be busy
 
 
 class Server:
@@ -273,16 +273,11 @@ def test_failures_are_told_to_a_webhook_and_drift_starts_pretraining(
     (found,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["drift-drifting"]}}})
     measured = {row["measure"]: row["value"] for row in json.loads(found["data"])}
     assert measured["new_words"] > 0 and abs(measured["mlm_loss"]) < 5
-    begun = {
-        "deployments": {"name": {"any_": ["default"]}},
-        "flows": {"name": {"any_": ["continued-pretraining"]}},
-    }
+    newest = str(server.workspace / "models" / "start" / "checkpoint-2")
 
     def triggered():
-        runs = server.ask("/flow_runs/filter", begun)
-        return [
-            run for run in runs if run["parameters"].get("init", "").endswith("models/start/checkpoint-2")
-        ]
+        runs = server.ask("/flow_runs/filter", {"flows": {"name": {"any_": ["continued-pretraining"]}}})
+        return [run for run in runs if run["parameters"].get("init") == newest]
 
     wait_until(triggered, lambda: server.said()[-3000:])
     (run,) = triggered()
@@ -292,12 +287,11 @@ def test_failures_are_told_to_a_webhook_and_drift_starts_pretraining(
 
 
 def test_what_is_wrong_with_a_workspace_is_the_message_of_the_failed_run(server, tea, checkpoint, tmp_path):
-    """A shard that is gone, a catalog of a newer jixu: failed with a line that says so; what was there stays."""
+    """A shard that is gone, a catalog of a newer jixu: failed with a line on it; what was there stays."""
     for run in tea:
         server.wait_for_state(run, "Completed")
-    damaged = Path(
-        shutil.copytree(server.workspace, tmp_path / "w", ignore=shutil.ignore_patterns(".prefect"))
-    )
+    kept_out = shutil.ignore_patterns(".prefect", "client")
+    damaged = Path(shutil.copytree(server.workspace, tmp_path / "w", ignore=kept_out))
     (shard,) = damaged.glob("shards/tea/*.parquet")
     shard.unlink()
     newer = tmp_path / "newer"
@@ -306,10 +300,8 @@ def test_what_is_wrong_with_a_workspace_is_the_message_of_the_failed_run(server,
     with duckdb.connect(str(newer / "catalog.duckdb")) as db:
         db.execute("update meta set catalog_version = 99")
     before = (newer / "catalog.duckdb").read_bytes()
-    for workspace, told in (
-        (damaged, "shard(s) of tea version 1 are gone"),
-        (newer, "written by a newer jixu"),
-    ):
+    gone = "shard(s) of tea version 1 are gone"
+    for workspace, told in ((damaged, gone), (newer, "written by a newer jixu")):
         given = {"corpus": "tea", "init": checkpoint, "workspace": str(workspace)}
         run = server.begin("continued-pretraining/default", **given)
         name, message = server.wait_for_state(run, "Failed", "Crashed", "Completed")
