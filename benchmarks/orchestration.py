@@ -163,8 +163,8 @@ def report(rows: Rows, characters: int, server_seconds: float) -> None:
         f"{median('plain', 'seconds'):.0f} s of the wall and {cores:+.1f}% ({cores_low:+.1f} to "
         f"{cores_high:+.1f}) to their {median('plain', 'core_seconds'):.0f} core seconds, over "
         f"{len(rows['flow'])} pairs on {characters:,} characters; beside it "
-        f"{median('flow', 'import_seconds'):.1f} s of imports, and {server_seconds:.0f} s where a server has to "
-        "begin"
+        f"{median('flow', 'import_seconds'):.1f} s of imports, and {server_seconds:.0f} s where a server "
+        "has to begin"
     )
     write_result("orchestration", verdict, {"characters": characters, "added": shares, "runs": rows})
 
