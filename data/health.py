@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +29,8 @@ class Health:
 
     files: int  # that versions use
     damaged: tuple[DamagedFile, ...]
-    orphans: tuple[str, ...]  # shard files that no version uses, and half-written ones
+    # shard files that no version uses, and half-written ones; not looked for where nothing can be written
+    orphans: tuple[str, ...]
     orphan_bytes: int
 
 
@@ -51,6 +53,9 @@ def examine(workspace: Workspace) -> Health:
         whole = verify(file, sums[path]) if path in sums else file.is_file()
         if not whole:
             damaged.append(DamagedFile(path.split("/")[1], path, not file.is_file()))
+    # orphans are looked for while no refresh runs: on a read-only disk there is no lock to say so
+    if not os.access(workspace.root, os.W_OK):
+        return Health(len(used), tuple(damaged), (), 0)
     garbage = collect_garbage(workspace, keep=KEEP_ALL, dry_run=True)
     return Health(len(used), tuple(damaged), garbage.files, garbage.bytes)
 

@@ -80,17 +80,19 @@ class Store:
         except Exception as error:  # whatever the file system's own library raises
             raise unreached(self.url, error) from None
 
-    def names(self, folder: str) -> list[str]:
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Bytes of the files in a folder, by name and in its order."""
         with self.reached():
             self.system.invalidate_cache()
             try:
-                return sorted(PurePosixPath(path).name for path in self.system.find(f"{self.root}/{folder}"))
+                found = self.system.find(f"{self.root}/{folder}", detail=True)
             except FileNotFoundError:
-                return []
+                return {}
+        return {PurePosixPath(path).name: found[path]["size"] for path in sorted(found)}
 
     def numbers(self) -> list[int]:
         """Of the manifests, in order."""
-        return [int(PurePosixPath(name).stem) for name in self.names("manifests")]
+        return [int(PurePosixPath(name).stem) for name in self.sizes("manifests")]
 
     def read(self) -> Manifest:
         """The highest manifest. Raises InputError for one of a newer jixu."""
@@ -160,7 +162,7 @@ class Store:
                 listed = json.loads(self.system.cat_file(self._manifest(number)))["files"]
             kept |= {PurePosixPath(self.place(path, Entry(**entry))).name for path, entry in listed.items()}
         gone = [self._manifest(number) for number in numbers[:-KEPT]]
-        gone += [f"{self.root}/files/{name}" for name in self.names("files") if name not in kept]
+        gone += [f"{self.root}/files/{name}" for name in self.sizes("files") if name not in kept]
         _in_threads(self.system.rm_file, [(path,) for path in gone], self)
 
 
@@ -280,24 +282,24 @@ def publish(store: Store, workspace: Workspace) -> Manifest:
     if workspace.catalog.is_file():
         bring_in_tokenizers(workspace)
     base = read_base(workspace, store.url)
-    files = list_files(workspace, base)
+    files, there = list_files(workspace, base), store.sizes("files")
+    # a pulled catalog that nobody wrote to differs from the published one in its views
+    pulled = (workspace.catalog.name, base.manifest.files.get(workspace.catalog.name))
+    # of those listed before, too: one that is gone from the storage is mended
+    sent = {
+        place: workspace.root / name
+        for name, entry in files.items()
+        if there.get(PurePosixPath(place := store.place(name, entry)).name) != entry.size
+        and (name, entry) != pulled
+    }
+    _in_threads(store.system.put_file, [(str(path), place) for place, path in sent.items()], store)
     if files == base.manifest.files:
         return base.manifest
-    there = set(store.names("files"))
-    missing = {store.place(name, entry): name for name, entry in files.items()}
-    sent = [
-        (str(workspace.root / name), place) for place, name in missing.items() if _name(place) not in there
-    ]
-    _in_threads(store.system.put_file, sent, store)
     manifest = Manifest(base.manifest.number + 1, files)
     store.create(manifest)
     _write_base(workspace, store.url, manifest)
     store.prune()
     return manifest
-
-
-def _name(place: str) -> str:
-    return PurePosixPath(place).name
 
 
 @contextmanager

@@ -81,6 +81,13 @@ def _add_refresh(add: Callable) -> None:
     )
     add("--runner", choices=["processes", "dask"], default="processes", help="[%(default)s]")
     add("--dask-address", help="of the cluster's scheduler, such as tcp://10.0.0.1:8786")
+    add(
+        "--task-hours",
+        type=float,
+        default=12.0,
+        metavar="N",
+        help="a source or shard that takes longer is taken for hung, and fails [%(default)s]",
+    )
     add("--dry-run", action="store_true", help="say what would change, and change nothing")
 
 

@@ -38,7 +38,7 @@ def set_up_prefect(workspace: Path) -> None:
         defaults |= {
             "PREFECT_HOME": str(workspace.resolve() / ".prefect"),
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
             "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
         }
     for name, value in defaults.items():
@@ -70,6 +70,9 @@ def disk_trouble(error: Exception) -> str | None:
 
 
 def _server_trouble(error: Exception) -> str | None:
+    # known by its name: Prefect takes seconds to import
+    if type(error).__name__ == "TaskRunTimeoutError":
+        return "a task took longer than --task-hours and was taken for hung: is its source out of reach?"
     # Prefect has no class for it
     if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
         return "Prefect's short-lived server did not start in time: try again when the machine is less busy"

@@ -41,7 +41,7 @@ find_words = step("discover-words")
 find_drift = step("drift")
 
 # parameters that are no settings of the refresh
-_BESIDE = ("then_pretrain_if", "then_steps", "event_if", "runner", "dask_address", "dry_run")
+_BESIDE = ("then_pretrain_if", "then_steps", "event_if", "runner", "dask_address", "task_hours", "dry_run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +148,10 @@ def refresh_corpus(
     dask_address: Annotated[
         str | None, Field(description="Of its scheduler, such as tcp://10.0.0.1:8786")
     ] = None,
+    task_hours: Annotated[
+        float,
+        Field(gt=0, le=10_000, description="A source or shard that takes longer is taken for hung (超时)"),
+    ] = 12.0,
     dry_run: Annotated[bool, Field(description="Only say what would change")] = False,
 ) -> RefreshOutcome | Changes:
     """Turn raw text into a new version of a corpus, or none if nothing changed."""
@@ -158,7 +162,7 @@ def refresh_corpus(
     if dry_run:
         return planning.preview(planned)
     with open_runner(runner, settings.workers, dask_address) as submit:
-        result = run_refresh(settings, submit)
+        result = run_refresh(settings, submit, task_hours)
     asked = {telling.measure, *([following[0].measure] if following else [])}
     drift = find_drift(result.corpus, lambda: _drift(settings, result, asked)) if result.is_new else None
     if drift and telling.holds(drift):
@@ -173,13 +177,15 @@ def refresh_corpus(
     return RefreshOutcome(result, drift, pretraining)
 
 
-def run_refresh(settings: RefreshSettings, submit: Submit) -> RefreshResult:
+def run_refresh(settings: RefreshSettings, submit: Submit, task_hours: float) -> RefreshResult:
     """The refresh as tasks, one for a source, a shard and a stage; `submit` begins those of the first two."""
     place, name = Workspace(settings.workspace), settings.corpus
+    limit = {"timeout_seconds": 3600 * task_hours}
     with refresh.locked(place, name):
         plan = planning.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
-            submit(read_source, task[0].name, refresh.read, *task) for task in planning.reading_tasks(plan)
+            submit(read_source.with_options(**limit), task[0].name, refresh.read, *task)
+            for task in planning.reading_tasks(plan)
         ]
         sources = in_order(reading, name, "sources read")
         division = divide(name, lambda: refresh.divide(plan, sources))
@@ -187,7 +193,7 @@ def run_refresh(settings: RefreshSettings, submit: Submit) -> RefreshResult:
         pieces, small = division.assignment.pieces, planning.building_plan(plan)
         building = [
             submit(
-                build_shard,
+                build_shard.with_options(**limit),
                 f"{name} {piece.number + 1}/{len(pieces)}",
                 refresh.build,
                 *(piece, small, division.sop, similar),

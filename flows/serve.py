@@ -29,7 +29,7 @@ from flows.cli import EXIT_USER_ERROR
 
 ROOT = Path(__file__).parent.parent
 POOL, PORT = "local", 4200
-START_SECONDS, STOP_SECONDS = 120, 60
+START_SECONDS, STOP_SECONDS = 300, 60
 
 
 def make_parser() -> argparse.ArgumentParser:

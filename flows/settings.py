@@ -266,19 +266,23 @@ def _check_refresh(
     event_if: str,
     runner: Runner,
     dask_address: str | None,
+    task_hours: float,
     **parameters: object,
 ) -> None:
     settings = refresh_settings(**parameters)
     parse_condition(event_if)
     check_runner(runner, dask_address, plan(settings))
     next_start(then_pretrain_if, settings)
+    if not 0 < task_hours <= 10_000:
+        raise InputError(f"task_hours={task_hours}: it must be more than 0, and 10,000 at most")
     if then_steps < 1:
         raise InputError(f"then_steps={then_steps}: it must be 1 or more")
 
 
 def preview_refresh(**parameters: object) -> str:
     """What a refresh would do, for people."""
-    for name in ("dry_run", "then_pretrain_if", "then_steps", "event_if", "runner", "dask_address"):
+    beside = ("then_pretrain_if", "then_steps", "event_if", "runner", "dask_address", "task_hours", "dry_run")
+    for name in beside:
         parameters.pop(name)
     return describe_changes(preview(plan(refresh_settings(**parameters))))
 

@@ -4,6 +4,7 @@ server.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -208,6 +209,12 @@ def test_the_jobs_one_after_the_other(workspace, samples, tmp_path):
         workspace,
     )
     assert "resumed at 6" in again.stdout, again.stdout + again.stderr
+    more = ["--corpus", "tea", "--source", samples / "tea.jsonl", "--source", samples / "general.txt"]
+    more += ["--then-pretrain-if", "mlm_loss>-100", "--then-steps", 2, "--workers", 1]
+    grown = run("refresh_corpus", *more, "--workspace", workspace)
+    assert grown.returncode == 0, grown.stderr
+    told = re.search(r"MLM loss ([+-][\d.]+)\npretraining went on: .*/checkpoint-2\n", grown.stdout)
+    assert told and abs(float(told[1])) < 5, grown.stdout
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
     small = {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
     for name, path in small.items():
@@ -221,7 +228,8 @@ def test_the_jobs_one_after_the_other(workspace, samples, tmp_path):
     assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
     assert tuned.returncode == 0, tuned.stderr
     with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
-        assert db.sql("select status, steps from pretraining_runs").fetchall() == [("completed", 6)]
+        runs = "select corpus, version, status, steps from pretraining_runs order by version"
+        assert db.sql(runs).fetchall() == [("tea", 1, "completed", 6), ("tea", 2, "completed", 2)]
         paths = [path for (path,) in db.sql("select path from checkpoints").fetchall()]
         assert paths and all((workspace / path).is_dir() for path in paths)
         query = "select split, metric, count(score) from evaluations group by all order by all"
@@ -231,7 +239,7 @@ def test_the_jobs_one_after_the_other(workspace, samples, tmp_path):
         metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
         assert metrics["command"].startswith("python -m flows.")
         assert metrics["verdict"] in page.read_text(encoding="utf-8")
-    assert len(list(workspace.glob("reports/*/index.html"))) == 2
+    assert len(list(workspace.glob("reports/*/index.html"))) == 3
 
 
 @pytest.mark.slow

@@ -5,11 +5,11 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,84 +21,9 @@ import pytest
 from filelock import FileLock
 
 from tests.conftest import save_small_model
+from tests.flows.serving import DEADLINE, ROOT, Server, free_port, wait_until
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parent.parent.parent
-DEADLINE = 300  # seconds for anything that is waited for: the machine may be busy
-
-
-class Server:
-    """A server with its worker in a workspace, and what a user does with it."""
-
-    def __init__(self, workspace, port, **environment):
-        self.workspace, self.api = workspace, f"http://127.0.0.1:{port}/api"
-        self.environment = {
-            k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "PREFECT_API_URL")
-        }
-        self.environment |= {"OMP_NUM_THREADS": "1", **environment}
-        command = [sys.executable, "-m", "flows.serve", "--port", str(port), "--workspace", str(workspace)]
-        self.output = (workspace.parent / f"serve-{port}.log").open("w+b")
-        self.process = subprocess.Popen(
-            command, cwd=ROOT, env=self.environment, stdout=self.output, stderr=self.output
-        )
-
-    def said(self):
-        return Path(self.output.name).read_text(encoding="utf-8")
-
-    def prefect(self, *arguments):
-        home = {"PREFECT_API_URL": self.api, "PREFECT_HOME": str(self.workspace / "client")}
-        return subprocess.run(
-            [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
-            capture_output=True,
-            text=True,
-            env=self.environment | home,
-            timeout=DEADLINE,
-        )
-
-    def run(self, deployment, *options, **parameters):
-        given = [part for name, value in parameters.items() for part in ("-p", f"{name}={json.dumps(value)}")]
-        return self.prefect("deployment", "run", deployment, *given, *options)
-
-    def begin(self, deployment, **parameters):
-        done = self.run(deployment, **parameters)
-        assert done.returncode == 0, done.stderr
-        return re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
-
-    def ask(self, path, body=None):
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.api + path, data, {"content-type": "application/json"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
-
-    def state(self, run):
-        state = self.ask(f"/flow_runs/{run}")["state"]
-        return state["name"], state["message"] or ""
-
-    def artifacts(self, run):
-        query = {"artifacts": {"flow_run_id": {"any_": [run]}}}
-        return {artifact["key"] for artifact in self.ask("/artifacts/filter", query)}
-
-    def wait_for_state(self, run, *names):
-        wait_until(lambda: self.state(run)[0] in names, lambda: (self.state(run), self.said()[-3000:]))
-        return self.state(run)
-
-    def stop(self):
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(DEADLINE)
-
-
-def wait_until(is_so, told=lambda: ""):
-    until = time.monotonic() + DEADLINE
-    while not is_so():
-        assert time.monotonic() < until, told()
-        time.sleep(0.2)
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(scope="module")
@@ -106,13 +31,11 @@ def server(tmp_path_factory):
     workspace = tmp_path_factory.mktemp("server") / "w"
     # as soon as may be: a run waits for the worker's next look, and for a slot
     quick = {"PREFECT_WORKER_QUERY_SECONDS": "0.5"}
+    quick["PREFECT_API_AUTH_STRING"] = "tea:pot"
     quick["PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS"] = "1"
     server = Server(workspace, free_port(), **quick)
     try:
-        wait_until(
-            lambda: "jixu is served at" in server.said() or server.process.poll() is not None, server.said
-        )
-        assert server.process.poll() is None, server.said()
+        server.wait_until_it_serves()
         yield server
     finally:
         server.stop()
@@ -273,16 +196,11 @@ def test_failures_are_told_to_a_webhook_and_drift_starts_pretraining(
     (found,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["drift-drifting"]}}})
     measured = {row["measure"]: row["value"] for row in json.loads(found["data"])}
     assert measured["new_words"] > 0 and abs(measured["mlm_loss"]) < 5
-    begun = {
-        "deployments": {"name": {"any_": ["default"]}},
-        "flows": {"name": {"any_": ["continued-pretraining"]}},
-    }
+    newest = str(server.workspace / "models" / "start" / "checkpoint-2")
 
     def triggered():
-        runs = server.ask("/flow_runs/filter", begun)
-        return [
-            run for run in runs if run["parameters"].get("init", "").endswith("models/start/checkpoint-2")
-        ]
+        runs = server.ask("/flow_runs/filter", {"flows": {"name": {"any_": ["continued-pretraining"]}}})
+        return [run for run in runs if run["parameters"].get("init") == newest]
 
     wait_until(triggered, lambda: server.said()[-3000:])
     (run,) = triggered()
@@ -292,12 +210,11 @@ def test_failures_are_told_to_a_webhook_and_drift_starts_pretraining(
 
 
 def test_what_is_wrong_with_a_workspace_is_the_message_of_the_failed_run(server, tea, checkpoint, tmp_path):
-    """A shard that is gone, a catalog of a newer jixu: failed, with a line that says so; all is as it was."""
+    """A shard that is gone, a catalog of a newer jixu: failed with a line on it; what was there stays."""
     for run in tea:
         server.wait_for_state(run, "Completed")
-    damaged = Path(
-        shutil.copytree(server.workspace, tmp_path / "w", ignore=shutil.ignore_patterns(".prefect"))
-    )
+    kept_out = shutil.ignore_patterns(".prefect", "client")
+    damaged = Path(shutil.copytree(server.workspace, tmp_path / "w", ignore=kept_out))
     (shard,) = damaged.glob("shards/tea/*.parquet")
     shard.unlink()
     newer = tmp_path / "newer"
@@ -306,10 +223,8 @@ def test_what_is_wrong_with_a_workspace_is_the_message_of_the_failed_run(server,
     with duckdb.connect(str(newer / "catalog.duckdb")) as db:
         db.execute("update meta set catalog_version = 99")
     before = (newer / "catalog.duckdb").read_bytes()
-    for workspace, told in (
-        (damaged, "shard(s) of tea version 1 are gone"),
-        (newer, "written by a newer jixu"),
-    ):
+    gone = "shard(s) of tea version 1 are gone"
+    for workspace, told in ((damaged, gone), (newer, "written by a newer jixu")):
         given = {"corpus": "tea", "init": checkpoint, "workspace": str(workspace)}
         run = server.begin("continued-pretraining/default", **given)
         name, message = server.wait_for_state(run, "Failed", "Crashed", "Completed")
@@ -340,6 +255,39 @@ def test_a_killed_run_is_marked_resumed_and_cancelled_with_a_checkpoint(server, 
     assert steps == sorted(steps) and 1000 <= steps[-1] < 8000
     ((status, at),) = catalog(server, "select status, steps from pretraining_runs where run = 'long'")
     assert status == "interrupted" and at > 1000 and (folder / f"checkpoint-{at}").is_dir()
+
+
+def test_who_has_no_password_is_kept_out(server, tmp_path):
+    for path in ("/admin/version", "/flow_runs/count"):
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(server.api + path, timeout=30)
+    with_none = {k: v for k, v in server.environment.items() if k != "PREFECT_API_AUTH_STRING"}
+    with_none |= {"PREFECT_API_URL": server.api, "PREFECT_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "flows.doctor", "--workspace", str(server.workspace)]
+    done = subprocess.run(command, cwd=ROOT, env=with_none, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 1 and "it wants a password: set PREFECT_API_AUTH_STRING" in done.stdout
+
+
+def test_one_process_serves_the_deployments_too(tmp_path, samples):
+    """`--one-process`: Prefect's `serve`, in place of a work pool and its worker."""
+    server = Server(tmp_path / "w", free_port(), "--one-process", PREFECT_RUNNER_POLL_FREQUENCY="1")
+    try:
+        server.wait_until_it_serves()
+        known = {one["name"]: one for one in server.ask("/deployments/filter", {})}
+        while len(known) < 2:  # it makes them after it has begun
+            time.sleep(0.5)
+            known = {one["name"]: one for one in server.ask("/deployments/filter", {})}
+        (schedule,) = known["law-weekly"]["schedules"]
+        assert schedule["schedule"]["timezone"] == "Asia/Shanghai" and not schedule["active"]
+        limit = known["law-weekly"]["concurrency_options"]["collision_strategy"]
+        assert limit == "CANCEL_NEW" and not known["law-weekly"]["work_pool_name"]
+        source = [str(samples / "tea.jsonl")]
+        run = server.begin("train-tokenizer/default", source=source, vocab_size=2000, name="tea")
+        assert server.wait_for_state(run, "Completed", "Failed", "Crashed")[0] == "Completed"
+        assert (server.workspace / "tokenizers" / "tea" / "vocab.txt").is_file()
+    finally:
+        server.stop()
+        server.output.close()
 
 
 def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):
