@@ -110,6 +110,10 @@ def attention_bwd_queries_kernel(
         cols = first + tl.arange(0, BLOCK)
         k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
         v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+        if PRECISION == "ieee":
+            # products in fp32 read whole rows from shared memory: the barrier Triton needs for k it would put
+            # behind the read of q, a row of which would then be held in registers, and spill
+            tl.debug_barrier()
         s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
         # a key past the end scores 0, far above an lse that is very negative: 2**big * 0 is NaN
         p = tl.where(cols[None, :] < length, tl.exp2(s - lse[:, None]), 0.0)
