@@ -1,4 +1,4 @@
-"""Whether the kernels are right on this machine: the tests' claims, in the dtypes and at the sizes of training.
+"""Whether the kernels are right on this machine: the tests' claims, in the dtypes and sizes of training.
 
 The claims are those of `tests.kernels.checks`, which the tests make in Triton's interpreter: here they meet
 the compiler, the GPU's arithmetic and bf16, which the interpreter cannot multiply.
@@ -16,6 +16,8 @@ import kernels
 from benchmarks.measure import reason
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+# masked positions, embedding size, vocabulary
+LOSSES = ((1000, 128, 21128), (1, 128, 21128), (130, 128, 30000), (65, 26, 1009), (70, 312, 21128))
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ def claims() -> Iterator[Claim]:
             for lengths in ([513, 1, 129, 64], [17, 0, 3, 128], [1], [384, 512, 100]):
                 yield Claim("attention", "attention", (lengths, head_dim, dtype))
             yield Claim("attention", "attention", ([70, 5, 128, 300], head_dim, dtype, 2, 0.1))
-        for n, E, V in ((1000, 128, 21128), (1, 128, 21128), (130, 128, 30000), (65, 26, 1009), (70, 312, 21128)):
+        for n, E, V in LOSSES:
             yield Claim("mlm_loss", "mlm_loss", (n, E, V, dtype))
         for layout in ("google", "bright", "bert"):
             yield Claim("embed", "embed", (4096, 128, 312, layout, dtype, 21128, 0.12))
