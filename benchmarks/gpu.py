@@ -2,148 +2,166 @@
 
     python -m benchmarks.gpu [--minutes 7] [--only WORD] [--dry-run] [--smoke]
 
-Needs torch, triton and this repository; whole training steps need what `albert` imports, and are named as
-skipped without. Rivals that are installed (transformers, flash-attn, Liger-Kernel) take part, the others are
-named as absent. Correctness first: nothing is timed where a result is wrong. Writes
-benchmarks/results/gpu.json and gpu.md. `--dry-run` lists the work; `--smoke` runs all of it once on a CPU at
-a small size, without the kernels, to try the benchmark itself, and writes nothing. Exit status: 0 all is
-right, 1 a result is wrong, 2 there is no GPU.
+Needs torch, triton and this repository. Rivals that are installed (transformers, flash-attn, Liger-Kernel)
+take part, the others are named as absent. Correctness first: nothing is timed where a result is wrong. Then
+the cases of the goals, then the others until the minutes are over; what is left out is named. Writes
+benchmarks/results/gpu.json and gpu.md after every case. `--dry-run` lists the work; `--smoke` runs all of it
+once on a CPU at a small size, on torch's path or with TRITON_INTERPRET=1 on the kernels, to try the benchmark
+itself. Exit status: 0 all is right, 1 a result is wrong or a case failed, 2 there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
+import tempfile
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 
 import kernels
-from benchmarks.gpu_cases import Scale, kernel_cases
+from benchmarks.gpu_cases import kernel_cases
+from benchmarks.gpu_correctness import Correctness, check, claims, small_claims
+from benchmarks.gpu_goals import by_importance, goals_table, judge
 from benchmarks.gpu_model import model_cases
-from benchmarks.measure import Case, Result, measure, measure_ceilings, table
+from benchmarks.gpu_scale import Scale
+from benchmarks.measure import Case, Ceilings, Result, attempt, measure, measure_ceilings, table
 from kernels.dispatch import has_triton
 
 RESULTS = Path(__file__).parent / "results"
-SMALL = Scale(device="cpu", tokens=512, vocabulary=500)
-
-
-def check_correctness() -> list[str]:
-    """What is wrong, over the tests' grid in the dtypes a GPU has, and real sizes; empty if nothing is."""
-    from tests.kernels import checks
-
-    wrong: list[str] = []
-
-    def claim(name: str, function, *arguments: object) -> None:
-        try:
-            function(kernels, *arguments)
-        except Exception as error:
-            first = (str(error).splitlines() or [""])[0]
-            wrong.append(f"{name}{arguments}: {type(error).__name__}: {first}")
-
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        # every head dim in the dtype of training; compiling each in all three would take minutes
-        for head_dim in (26, 28, 32, 64, 128, 256) if dtype == torch.bfloat16 else (26, 64):
-            for lengths in ([1], [17, 0, 3, 128], [513, 1, 129, 64], [384, 512, 100]):
-                claim("attention", checks.attention, lengths, head_dim, dtype)
-            claim("attention", checks.attention, [70, 5, 128, 300], head_dim, dtype, 2, 0.1)
-        for n, E, V in (
-            (1, 128, 21128),
-            (130, 128, 30000),
-            (1000, 128, 21128),
-            (65, 26, 1009),
-            (70, 312, 21128),
-        ):
-            claim("mlm_loss", checks.mlm_loss, n, E, V, dtype)
-        for layout in ("google", "bright", "bert"):
-            claim("embed", checks.embed, 4096, 128, 312, layout, dtype, 21128, 0.12)
-        for H in (312, 768, 1024, 4096):
-            claim("add_layer_norm", checks.add_layer_norm, 1000, H, dtype)
-            claim("add_layer_norm", checks.add_layer_norm, 1000, H, dtype, 0.1)
-        for activation in ("gelu", "gelu_new", "relu"):
-            claim("bias_gelu", checks.bias_gelu, 1000, 1248, activation, dtype)
-    for long in (False, True):
-        claim("attention_without_neighbours", checks.attention_without_neighbours, long)
-    for sign in (1, -1):
-        claim("extreme scores", checks.attention_of_extreme_scores, sign, [100, 3])
-    return wrong
+CHECKING = 1 / 3  # of the time may go into correctness
 
 
 def machine() -> dict[str, object]:
     """What was measured on."""
-    properties = torch.cuda.get_device_properties(0)
-    import triton
+    found: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
+    if has_triton:
+        import triton
 
-    return {
-        "gpu": properties.name,
-        "multiprocessors": properties.multi_processor_count,
-        "memory_gib": round(properties.total_memory / 2**30),
-        "torch": torch.__version__,
-        "triton": triton.__version__,
-        "cuda": torch.version.cuda,
-        "python": platform.python_version(),
-    }
+        found["triton"] = triton.__version__
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        found |= {
+            "gpu": properties.name,
+            "multiprocessors": properties.multi_processor_count,
+            "memory_gib": round(properties.total_memory / 2**30),
+            "cuda": torch.version.cuda,
+        }
+    return found
+
+
+@dataclass
+class Report:
+    """All that was found so far."""
+
+    start: float = field(default_factory=time.monotonic)
+    ceilings: Ceilings | str = "not measured"
+    correctness: Correctness = field(default_factory=Correctness)
+    results: list[Result] = field(default_factory=list)
+
+    def write(self, folder: Path) -> None:
+        """gpu.json and gpu.md."""
+        ceilings = self.ceilings if isinstance(self.ceilings, Ceilings) else None
+        verdicts, seconds = judge(self.results, ceilings), round(time.monotonic() - self.start)
+        content = {
+            "machine": machine(),
+            "seconds": seconds,
+            "ceilings": asdict(ceilings) if ceilings else self.ceilings,
+            "correctness": asdict(self.correctness),
+            "goals": [asdict(verdict) for verdict in verdicts],
+            "results": [asdict(result) for result in self.results],
+        }
+        found = self.correctness
+        late = [r.case for r in self.results if r.absent.get("jixu") == "no time left"]
+        words = [
+            f"# {machine().get('gpu', 'a CPU: numbers of no meaning')}",
+            ", ".join(f"{name} {value}" for name, value in machine().items()) + f"; {seconds} seconds",
+            f"{ceilings.flops / 1e12:.0f} TFLOP/s and {ceilings.bytes / 1e12:.2f} TB/s at best"
+            if ceilings
+            else f"ceilings: {self.ceilings}",
+            f"{found.held} claims about the kernels hold, {len(found.wrong)} do not",
+            *(f"WRONG: {line}" for _kernel, line in found.wrong),
+            *([f"unchecked for lack of time: {'; '.join(found.unchecked)}"] if found.unchecked else []),
+            *([f"left out for lack of time: {'; '.join(late)}"] if late else []),
+            goals_table(verdicts),
+            table(self.results, ceilings),
+        ]
+        folder.mkdir(exist_ok=True)
+        (folder / "gpu.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        (folder / "gpu.md").write_text("\n\n".join(words), encoding="utf-8")
+
+
+def all_cases(scale: Scale) -> list[Case]:
+    """Whole models and kernels, those of the goals first."""
+    return by_importance([*model_cases(scale), *kernel_cases(scale)])
+
+
+def run(scale: Scale, minutes: float, only: str, folder: Path) -> Report:
+    """The whole benchmark; the report is written to the folder as it grows."""
+    report = Report()
+    end = report.start + 60 * minutes
+    on_gpu = scale.device == "cuda"
+    kernels.use(scale.kernels)
+    try:
+        if scale.kernels == "triton":
+            grid = claims() if on_gpu else small_claims()
+            report.correctness = check(grid, report.start + 60 * minutes * CHECKING)
+            print(f"correctness: {report.correctness}", flush=True)
+        report.ceilings = attempt(measure_ceilings, scale.device, *(() if on_gpu else (64, 2**16)))
+        print(f"ceilings: {report.ceilings}", flush=True)
+        wrong = {kernel for kernel, _error in report.correctness.wrong}
+        for case in all_cases(scale):
+            if only not in case.name:
+                continue
+            if wrong & {case.name.split()[0]} or wrong and case.name.startswith("step"):
+                result = Result(case.name, absent={"jixu": "not timed: its kernels gave wrong results"})
+            else:
+                result = measure(case, end)
+            report.results.append(result)
+            report.write(folder)
+            timings = {name: round(t.milliseconds, 3) for name, t in result.timings.items()}
+            print(f"{case.name}: {timings}; absent {result.absent}", flush=True)
+            attempt(_forget, on_gpu)
+    finally:
+        kernels.use("auto")
+    return report
+
+
+def _forget(on_gpu: bool) -> None:
+    """Give back what a case held: its memory, and what was compiled for it."""
+    torch._dynamo.reset()
+    if on_gpu:
+        torch.cuda.empty_cache()
+
+
+def status(report: Report, everyone: bool) -> int:
+    """1 if a claim is wrong or jixu (or, to try the benchmark, anyone) failed in a case, else 0."""
+    failed = [
+        f"{result.case}, {name}: {why}"
+        for result in report.results
+        for name, why in result.absent.items()
+        if "Error" in why and (everyone or name == "jixu")
+    ]
+    for line in failed:
+        print(f"FAILED {line}")
+    return 1 if failed or report.correctness.wrong else 0
 
 
 def describe(case: Case) -> str:
-    if case.skipped:
-        return f"{case.name:52} skipped: {case.skipped}"
     return f"{case.name:52} {case.flops / 1e9:10.1f} GFLOP {case.bytes / 1e6:9.1f} MB"
 
 
-def run_on_gpu(minutes: float, only: str) -> int:
-    """The whole benchmark; returns the exit status."""
-    start = time.monotonic()
-    scale = Scale()
-    print("correctness", flush=True)
-    kernels.use("triton")
-    wrong = check_correctness()
-    for line in wrong:
-        print(f"WRONG {line}", flush=True)
-    ceilings = measure_ceilings()
-    print(f"ceilings: {ceilings.flops / 1e12:.0f} TFLOP/s, {ceilings.bytes / 1e12:.2f} TB/s", flush=True)
-    results: list[Result] = []
-    # whole models first: they are the goal, and time may run out
-    for case in [*model_cases(scale), *kernel_cases(scale)]:
-        if only in case.name:
-            # the kernels that are wrong are not worth a time
-            if any(line.split("(")[0] == case.name.split()[0] for line in wrong):
-                continue
-            results.append(measure(case, deadline=start + 60 * minutes))
-            timings = {name: round(t.milliseconds, 3) for name, t in results[-1].timings.items()}
-            print(case.name, timings or f"skipped: {results[-1].absent}", flush=True)
-            torch.cuda.empty_cache()
-            torch._dynamo.reset()
-    kernels.use("auto")
-    content = {
-        "machine": machine(),
-        "ceilings": asdict(ceilings),
-        "seconds": round(time.monotonic() - start),
-        "wrong": wrong,
-        "results": [asdict(result) for result in results],
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "gpu.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    heading = f"# {content['machine']['gpu']}\n\n" + "".join(f"WRONG: {line}\n" for line in wrong)
-    (RESULTS / "gpu.md").write_text(heading + table(results, ceilings), encoding="utf-8")
-    print(f"{len(results)} cases, {len(wrong)} wrong results; {RESULTS / 'gpu.md'}")
-    return 1 if wrong else 0
-
-
 def smoke(only: str) -> int:
-    """Every case once, small, on a CPU and on torch's path: tries the benchmark, says nothing about speed."""
-    broken = 0
-    for case in [*model_cases(SMALL), *kernel_cases(SMALL)]:
-        if only in case.name:
-            result = measure(case, deadline=time.monotonic() + 600)
-            failed = {n: r for n, r in result.absent.items() if "Error" in r}
-            broken += len(failed)
-            print(f"{case.name}: ran {', '.join(result.timings)}; absent {result.absent}")
-    return 1 if broken else 0
+    """Everything once, small, on a CPU: tries the benchmark, says nothing about speed."""
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    scale = Scale(device="cpu", tokens=512, vocabulary=500, kernels="triton" if interpreted else "auto")
+    with tempfile.TemporaryDirectory() as folder:
+        return status(run(scale, 60, only, Path(folder)), everyone=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -156,7 +174,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--smoke", action="store_true", help="try the benchmark on a CPU")
     options = parser.parse_args(arguments)
     if options.dry_run:
-        for case in [*model_cases(Scale()), *kernel_cases(Scale())]:
+        for case in all_cases(Scale()):
             if options.only in case.name:
                 print(describe(case))
         return 0
@@ -166,7 +184,12 @@ def main(arguments: list[str] | None = None) -> int:
         what = "no CUDA device" if has_triton else "no triton"
         print(f"{what} here, nothing measured: run this on a machine with an NVIDIA GPU", file=sys.stderr)
         return 2
-    return run_on_gpu(options.minutes, options.only)
+    report = run(Scale(), options.minutes, options.only, RESULTS)
+    print(
+        goals_table(judge(report.results, report.ceilings if isinstance(report.ceilings, Ceilings) else None))
+    )
+    print(f"{len(report.results)} cases; {RESULTS / 'gpu.md'}")
+    return status(report, everyone=False)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,12 @@ import torch
 
 import kernels
 from albert.config import AlbertConfig
-from benchmarks.gpu_cases import Scale, lengths_of, offsets
-from benchmarks.measure import Case, Run
+from benchmarks.gpu_scale import Scale, lengths_of, offsets
+from benchmarks.measure import Case, Run, attempt
 
 # so that a step takes tens of milliseconds, and the activations of "large" fit
 TOKENS = {"tiny": 65536, "base": 32768, "large": 16384, "bert-large": 16384}
+THEIRS = ("transformers", "transformers compiled")
 # settings that transformers' config has under the same name
 SHARED = (
     "vocab_size",
@@ -29,13 +30,17 @@ SHARED = (
 )
 
 
-def training_flops(config, lengths: list[int], masked: int) -> float:
-    """FLOPs of a step: three forward passes' worth; real tokens, and the decoder on masked positions only."""
+def training_flops(config, lengths: list[int], masked: int, rows: int | None = None) -> float:
+    """FLOPs of a step: three forward passes' worth; real tokens, and the decoder on masked positions only.
+
+    With `rows`, the last layer's part behind its attention counts for so many tokens only: no more is needed.
+    """
     T, H, E = sum(lengths), config.hidden_size, config.embedding_size
     layer = T * (8 * H * H + 4 * H * config.intermediate_size) + sum(4 * n * n * H for n in lengths)
+    spared = 0 if rows is None else (T - rows) * (2 * H * H + 4 * H * config.intermediate_size)
     head = masked * (2 * H * E + 2 * E * config.vocab_size)
     projection = 0 if E == H else 2 * T * E * H
-    return 3 * (config.num_hidden_layers * layer + head + projection)
+    return 3 * (config.num_hidden_layers * layer - spared + head + projection)
 
 
 def model_cases(scale: Scale) -> Iterator[Case]:
@@ -49,11 +54,11 @@ def model_cases(scale: Scale) -> Iterator[Case]:
             config = AlbertConfig.preset(
                 name, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, vocab_size=scale.vocabulary
             )
-            lengths = lengths_of(mix, longest, tokens)
+            lengths, masked = lengths_of(mix, longest, tokens), int(0.15 * tokens)
             yield Case(
                 f"step {name} T={longest} {mix}",
                 lambda a=(name, config, lengths, longest): _steps(scale, *a),
-                flops=training_flops(config, lengths, int(0.15 * tokens)),
+                flops=training_flops(config, lengths, masked, masked + len(lengths)),
                 tokens=tokens,
             )
 
@@ -80,11 +85,18 @@ def _steps(scale: Scale, name: str, config, lengths: list[int], longest: int) ->
         try:
             step()
         finally:
-            kernels.use("triton" if device == "cuda" else "auto")
+            kernels.use(scale.kernels)
 
     runners: dict[str, Run | str] = {"jixu": step, "jixu on torch": on_torch}
-    compile_it = name in ("tiny", "base") and set(lengths) == {128}
-    return runners | _transformers(scale, config, batch, lengths, longest, compile_it)
+    if config.layout == "bert":
+        return runners | dict.fromkeys(THEIRS, "measured for ALBERT only")
+    if importlib.util.find_spec("transformers") is None:
+        return runners | dict.fromkeys(THEIRS, "not installed")
+    eager = attempt(_transformers, scale, config, batch, lengths, longest, False)
+    compiled: Run | str = "compiled on a GPU, for tiny and base at T=128 full only"
+    if device == "cuda" and name in ("tiny", "base") and set(lengths) == {128}:
+        compiled = attempt(_transformers, scale, config, batch, lengths, longest, True)
+    return runners | dict(zip(THEIRS, (eager, compiled), strict=True))
 
 
 def _step(model: torch.nn.Module, loss, device: str) -> Run:
@@ -101,14 +113,8 @@ def _step(model: torch.nn.Module, loss, device: str) -> Run:
     return run
 
 
-def _transformers(
-    scale: Scale, config, batch, lengths: list[int], longest: int, compile_it: bool
-) -> dict[str, Run | str]:
-    names = ("transformers", "transformers compiled")
-    if config.layout == "bert":
-        return dict.fromkeys(names, "measured for ALBERT only")
-    if importlib.util.find_spec("transformers") is None:
-        return dict.fromkeys(names, "not installed")
+def _transformers(scale: Scale, config, batch, lengths: list[int], longest: int, compile_it: bool) -> Run:
+    """A step of transformers' ALBERT on the same sequences, padded."""
     import transformers
 
     theirs = transformers.AlbertConfig(
@@ -135,8 +141,5 @@ def _transformers(
         "sentence_order_label": batch.sop_labels,
         "attention_mask": None if bool(inside.all()) else inside.long(),
     }
-    eager = _step(model, lambda: model(**inputs).loss, scale.device)
-    if scale.device != "cuda" or not compile_it:
-        return {names[0]: eager, names[1]: "compiled on a GPU, for tiny and base at T=128 full only"}
-    compiled = torch.compile(model)
-    return {names[0]: eager, names[1]: _step(model, lambda: compiled(**inputs).loss, scale.device)}
+    forward = torch.compile(model) if compile_it else model
+    return _step(model, lambda: forward(**inputs).loss, scale.device)

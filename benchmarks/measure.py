@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 import torch
 
 Run = Callable[[], object]
+# rivals that compile before they run, and the seconds that may take: not begun when fewer are left
+COMPILE = ("torch.compile", "FlexAttention", "transformers compiled")
+COMPILE_SECONDS = 45.0
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,7 @@ class Case:
     """One piece of work: who does it, and the least it takes.
 
     `runners` are made when the case is run, so that only one case's tensors live at a time; a runner that is
-    a text says why it is not there, and `skipped` why none is. `flops` and `bytes` are of the work itself,
-    not of any implementation.
+    a text says why it is not there. `flops` and `bytes` are of the work itself, not of any implementation.
     """
 
     name: str
@@ -26,7 +28,6 @@ class Case:
     flops: float = 0.0
     bytes: float = 0.0
     tokens: int = 0
-    skipped: str = ""
 
 
 @dataclass
@@ -77,36 +78,49 @@ def time_run(run: Run, seconds: float = 0.15) -> Timing:
     return Timing(median, low, high, peak)
 
 
+def reason(error: BaseException) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def attempt(make: Callable[..., Run | str], *arguments: object) -> Run | str:
+    """The runner `make` makes, or why it cannot: a rival that fails is a finding, not the end of a case."""
+    try:
+        return make(*arguments)
+    except Exception as error:
+        return reason(error)
+
+
 def measure(case: Case, deadline: float) -> Result:
-    """Every runner of a case, one after the other; what fails or comes too late says so."""
+    """Every runner of a case, one after the other; what fails or comes too late says so. Raises nothing."""
     result = Result(case.name, flops=case.flops, bytes=case.bytes, tokens=case.tokens)
-    if case.skipped:
-        result.absent["jixu"] = case.skipped
+    if time.monotonic() > deadline:
+        result.absent["jixu"] = "no time left"
         return result
-    for name, run in case.runners().items():
+    runners = attempt(case.runners)
+    if isinstance(runners, str):
+        result.absent["jixu"] = runners
+        return result
+    for name, run in runners.items():
+        left = deadline - time.monotonic() - (COMPILE_SECONDS if name in COMPILE else 0)
         if isinstance(run, str):
             result.absent[name] = run
-        elif time.monotonic() > deadline:
+        elif left < 0:
             result.absent[name] = "no time left"
         else:
-            try:
-                result.timings[name] = time_run(run)
-            except Exception as error:  # a rival that cannot run is a finding, not the end of the benchmark
-                result.absent[name] = (
-                    f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                )
-                if torch.cuda.is_available():
-                    torch.cuda.empty_cache()
+            timing = attempt(time_run, run)
+            (result.absent if isinstance(timing, str) else result.timings)[name] = timing
     return result
 
 
-def measure_ceilings() -> Ceilings:
-    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+def measure_ceilings(device: str = "cuda", side: int = 8192, size: int = 2**32) -> Ceilings:
+    """Of `side` x `side` matrices and a copy of `size` bytes."""
+    a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
     product = statistics.median(time_run(lambda: a @ b).milliseconds for _ in range(3))
-    source = torch.empty(2**32, device="cuda", dtype=torch.uint8)
+    source = torch.empty(size, device=device, dtype=torch.uint8)
     target = torch.empty_like(source)
     copy = statistics.median(time_run(lambda: target.copy_(source)).milliseconds for _ in range(3))
-    return Ceilings(2 * 8192**3 / product * 1e3, 2 * 2**32 / copy * 1e3)
+    return Ceilings(2 * side**3 / product * 1e3, 2 * size / copy * 1e3)
 
 
 def forward_backward(forward: Callable[[], torch.Tensor], inputs: list[torch.Tensor]) -> Run:
@@ -123,7 +137,10 @@ def forward_backward(forward: Callable[[], torch.Tensor], inputs: list[torch.Ten
 
 
 def table(results: list[Result], ceilings: Ceilings | None) -> str:
-    """Markdown: a row for every runner, with its rate, its share of the ceilings and its ratio to jixu's."""
+    """Markdown: a row for every runner, with its rate, its share of the ceilings and its ratio to jixu's.
+
+    The share of a training step, of which only FLOPs are counted, is its MFU.
+    """
     lines = [
         "| case | who | ms | TFLOP/s | GB/s | of the roofline | peak MiB | jixu is |",
         "|---|---|--:|--:|--:|--:|--:|--:|",
@@ -140,7 +157,5 @@ def table(results: list[Result], ceilings: Ceilings | None) -> str:
                 f"| {result.case} | {name}{tokens} | {timing.milliseconds:.3f} | {rates[0] / 1e12:.1f} "
                 f"| {rates[1] / 1e9:.0f} | {share} | {timing.peak_bytes / 2**20:.0f} | {ratio} |"
             )
-        lines += [
-            f"| {result.case} | {name} | {reason} | | | | | |" for name, reason in result.absent.items()
-        ]
+        lines += [f"| {result.case} | {name} | {why} | | | | | |" for name, why in result.absent.items()]
     return "\n".join(lines) + "\n"

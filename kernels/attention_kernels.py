@@ -42,6 +42,15 @@ def _kept(seed_ptr, head, row, col, DROPOUT: tl.constexpr):
 
 
 @triton.jit
+def _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE: tl.constexpr):
+    """The program's head, its sequence's first token and length, and its rows of it."""
+    program, head = tl.program_id(0) // N, tl.program_id(0) % N
+    start = tl.load(cu_seqlens_ptr + sequence)
+    length = tl.load(cu_seqlens_ptr + sequence + 1) - start
+    return head, start, length, tl.load(schedule_ptr + 2 * program + 1) * TILE + tl.arange(0, TILE)
+
+
+@triton.jit
 def attention_fwd_kernel(
     out_ptr, lse_ptr,                           # out: [T, N, D], [N, T] in units of log2
     q_ptr, k_ptr, v_ptr,                        # in: [T, N, D], strides TOKEN and HEAD
@@ -51,13 +60,10 @@ def attention_fwd_kernel(
     DROPOUT: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    program, head = tl.program_id(0) // N, tl.program_id(0) % N
-    sequence = tl.load(schedule_ptr + 2 * program)
+    sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
     if sequence < 0:
         return
-    start = tl.load(cu_seqlens_ptr + sequence)
-    length = tl.load(cu_seqlens_ptr + sequence + 1) - start
-    rows = tl.load(schedule_ptr + 2 * program + 1) * TILE + tl.arange(0, TILE)
+    head, start, length, rows = _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N, TILE)
     at = start.to(tl.int64) * TOKEN + head * HEAD
     q = _load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
     highest = tl.full([TILE], float("-inf"), tl.float32)
@@ -83,6 +89,12 @@ def attention_fwd_kernel(
 
 
 @triton.jit
+def _row_deltas(out_ptr, dout, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    out = _load_rows(out_ptr, rows, length, STRIDE, D, BLOCK_D)
+    return tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
+
+
+@triton.jit
 def attention_bwd_queries_kernel(
     dq_ptr, delta_ptr,                          # out: [T, N, D], strides GRAD_TOKEN and GRAD_HEAD; [N, T]
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
@@ -90,26 +102,26 @@ def attention_bwd_queries_kernel(
     DROPOUT: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
     GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    program, head = tl.program_id(0) // N, tl.program_id(0) % N
-    sequence = tl.load(schedule_ptr + 2 * program)
+    sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
     if sequence < 0:
         return
-    start = tl.load(cu_seqlens_ptr + sequence)
-    length = tl.load(cu_seqlens_ptr + sequence + 1) - start
-    rows = tl.load(schedule_ptr + 2 * program + 1) * TILE + tl.arange(0, TILE)
+    head, start, length, rows = _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N, TILE)
     at = start.to(tl.int64) * TOKEN + head * HEAD
     out_at = (start.to(tl.int64) * N + head) * D
     row_at = head.to(tl.int64) * T + start
     q = _load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
     dout = _load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
-    out = _load_rows(out_ptr + out_at, rows, length, N * D, D, BLOCK_D)
-    delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
+    delta = _row_deltas(out_ptr + out_at, dout, rows, length, N * D, D, BLOCK_D)
     lse = tl.load(lse_ptr + row_at + rows, mask=rows < length, other=0.0)
     dq = tl.zeros([TILE, BLOCK_D], tl.float32)
     for first in range(0, length, BLOCK):
         cols = first + tl.arange(0, BLOCK)
         k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
         v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
+        if PRECISION == "ieee":
+            # products in fp32 read whole rows from shared memory: the barrier Triton needs for k it would put
+            # behind the read of q, a row of which would then be held in registers, and spill
+            tl.debug_barrier()
         s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
         # a key past the end scores 0, far above an lse that is very negative: 2**big * 0 is NaN
         p = tl.where(cols[None, :] < length, tl.exp2(s - lse[:, None]), 0.0)
@@ -134,13 +146,10 @@ def attention_bwd_keys_kernel(
     GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
     WHOLE: tl.constexpr,                        # the tile holds whole sequences: dq and delta are made here
 ):  # fmt: skip
-    program, head = tl.program_id(0) // N, tl.program_id(0) % N
-    sequence = tl.load(schedule_ptr + 2 * program)
+    sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
     if sequence < 0:
         return
-    start = tl.load(cu_seqlens_ptr + sequence)
-    length = tl.load(cu_seqlens_ptr + sequence + 1) - start
-    cols = tl.load(schedule_ptr + 2 * program + 1) * TILE + tl.arange(0, TILE)
+    head, start, length, cols = _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N, TILE)
     at = start.to(tl.int64) * TOKEN + head * HEAD
     out_at = (start.to(tl.int64) * N + head) * D
     row_at = head.to(tl.int64) * T + start
@@ -155,8 +164,7 @@ def attention_bwd_keys_kernel(
         dout = _load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
         lse = tl.load(lse_ptr + row_at + rows, mask=rows < length, other=0.0)
         if WHOLE:
-            out = _load_rows(out_ptr + out_at, rows, length, N * D, D, BLOCK_D)
-            delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
+            delta = _row_deltas(out_ptr + out_at, dout, rows, length, N * D, D, BLOCK_D)
         else:
             delta = tl.load(delta_ptr + row_at + rows, mask=rows < length, other=0.0)
         # transposed: keys by queries
@@ -165,12 +173,12 @@ def attention_bwd_keys_kernel(
         if WHOLE:  # elsewhere keys past the end reach nothing that is stored
             p = tl.where(cols[:, None] < length, p, 0.0)
         dp = tl.dot(v, tl.trans(dout), input_precision=PRECISION)
+        dropped = p
         if DROPOUT:
             kept = _kept(seed_ptr, head, start + rows[None, :], cols[:, None], DROPOUT)
-            dv = tl.dot(tl.where(kept, p * KEPT, 0.0).to(dout.dtype), dout, dv, input_precision=PRECISION)
+            dropped = tl.where(kept, p * KEPT, 0.0)
             dp = tl.where(kept, dp * KEPT, 0.0)
-        else:
-            dv = tl.dot(p.to(dout.dtype), dout, dv, input_precision=PRECISION)
+        dv = tl.dot(dropped.to(dout.dtype), dout, dv, input_precision=PRECISION)
         ds = (p * (dp - delta[None, :])).to(q.dtype)
         dk = tl.dot(ds, q, dk, input_precision=PRECISION)
         if WHOLE:

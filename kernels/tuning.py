@@ -121,13 +121,12 @@ def attention_tiles(
 ) -> AttentionTiles:
     """Tiles for heads `width` wide (a power of two up to 256). The tile does not depend on dropout.
 
-    `exact` is for fp32, whose products do not run on tensor cores: small tiles that fit, and may spill.
+    `exact` is for fp32, whose products do not run on tensor cores: small tiles that fit.
     """
     name, width = architecture(device), max(width, 32)
     if exact and name != "interpreter":
         block = 32 if width <= 64 else 16
-        warps = 4 if width == 32 else 8
-        return AttentionTiles(block, *(Launch(block, w, 1) for w in (4, warps, 4)), None)
+        return AttentionTiles(block, *(Launch(block, 4, 1),) * 3, None)
     tile = _TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
     return _ATTENTION[name][width, tile, dropout]
 

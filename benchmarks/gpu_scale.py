@@ -1,0 +1,61 @@
+"""How much work `benchmarks.gpu` measures, and of which shapes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EVALUATED = {"tiny": (12, 26, 312), "base": (12, 64, 768), "large": (16, 64, 1024)}  # heads, head dim, width
+COMPILED = "base"  # where torch.compile and FlexAttention take part: compiling takes the time measuring needs
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much work: the real sizes on a GPU, small ones where the code is only tried."""
+
+    device: str = "cuda"
+    tokens: int = 65536
+    vocabulary: int = 21128
+    kernels: str = "triton"  # as of `kernels.use`
+
+    @property
+    def masked(self) -> int:
+        return int(0.15 * self.tokens)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return torch.bfloat16 if self.device == "cuda" else torch.float32
+
+
+def lengths_of(mix: str, longest: int, tokens: int) -> list[int]:
+    """Lengths that fill a batch: all the longest ("full"), or as BERT's recipe makes them, nine in ten within
+    a tenth of the longest and the tenth anywhere ("mixed"; Devlin et al. 2019's create_pretraining_data, 10%
+    short).
+    """
+    if mix == "full":
+        return [longest] * (tokens // longest)
+    rng, lengths = random.Random(0), []
+    while sum(lengths) < tokens:
+        short = rng.random() < 0.1
+        lengths.append(rng.randint(5, longest) if short else rng.randint(longest * 9 // 10, longest))
+    lengths[-1] -= sum(lengths) - tokens
+    return lengths
+
+
+def offsets(lengths: list[int], device: str) -> Tensor:
+    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
+
+
+def compiled_or_why(
+    function: Callable, device: str, model: str = COMPILED, backward: bool = True
+) -> Callable | str:
+    """`function` compiled, or why it is not."""
+    if device != "cuda":
+        return "torch.compile is for the GPU"
+    if model != COMPILED or not backward:
+        return f"compiled for {COMPILED} and both passes only"
+    return torch.compile(function)
