@@ -17,7 +17,7 @@ from albert.batch import IGNORED, Batch
 from data.instances import take_ranges
 from data.masking import MaskRule, Masks, MaskVocabulary, draw_masks
 
-_PACKED_TOKENS = 1 << 16  # at once: as many as the cache holds
+_PACKED_TOKENS = 1 << 17  # at once: more would leave the cache, fewer cost more in calls
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,22 @@ class Instances:
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
+    @cached_property
+    def _marked(self) -> np.ndarray:
+        """Twice the id of each token, and 1 more where a word starts, [T] uint16 or uint32."""
+        fits = self.input_ids.max(initial=0) < 1 << 15
+        marked = self.input_ids.astype(np.uint16 if fits else np.uint32)
+        marked <<= 1
+        marked |= self.word_starts
+        return marked
+
+    @cached_property
+    def _rows(self) -> pa.BinaryArray:
+        """The marked tokens of each row, [R]: rows lie far apart in memory, and so one is fetched once."""
+        starts = pa.py_buffer((self.offsets * self._marked.itemsize).astype(np.int32))
+        tokens = pa.py_buffer(self._marked)
+        return pa.BinaryArray.from_buffers(pa.binary(), len(self), [None, starts, tokens])
+
     def take(self, rows: np.ndarray) -> Instances:
         """Some of the rows, in the order given."""
         offsets = np.concatenate([[0], np.cumsum(self.lengths[rows])])
@@ -50,25 +66,18 @@ class Instances:
             counts = np.diff(static[0])[rows]
             at = take_ranges(static[0][rows], counts)
             static = (np.concatenate([[0], np.cumsum(counts)]), *(values[at] for values in static[1:]))
+        # copies whole rows, where an index would copy token by token
+        marked = np.frombuffer(self._rows.take(pa.array(rows)).buffers()[2], self._marked.dtype, offsets[-1])
         return Instances(
             self.instance_ids[rows],
             self.doc_keys[rows],
-            _take_lists(self.input_ids, self.offsets, rows),
+            (marked >> 1).astype(self.input_ids.dtype, copy=False),
             offsets,
             self.segment_b_start[rows],
-            _take_lists(self.word_starts, self.offsets, rows),
+            (marked & 1).astype(bool),
             self.sop_labels[rows],
             static,
         )
-
-
-def _take_lists(values: np.ndarray, offsets: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """The values of some rows, one row after the other; copies whole rows, where an index copies values."""
-    width = values.itemsize
-    starts = pa.py_buffer((offsets * width).astype(np.int32))
-    lists = pa.BinaryArray.from_buffers(pa.binary(), len(offsets) - 1, [None, starts, pa.py_buffer(values)])
-    _, ends, taken = lists.take(pa.array(rows)).buffers()
-    return np.frombuffer(taken, values.dtype, np.frombuffer(ends, np.int32)[len(rows)] // width)
 
 
 def pack_batches(
@@ -88,7 +97,6 @@ def pack_batches(
     first = tokens = 0
     for end, size in enumerate(sizes.tolist(), 1):
         tokens += size
-        # as many at once as the cache holds: fewer calls, and their results do not leave it
         if tokens >= _PACKED_TOKENS or end == len(batches):
             yield from _pack(instances, batches[first:end], vocabulary, rule, seed, epoch)
             first, tokens = end, 0

@@ -17,7 +17,7 @@ from data.hashing import mix, random_bits, rebase, salt
 from data.instances import take_ranges
 from data.objectives import find_objective, length_probabilities
 
-_BLOCK_TOKENS = 1 << 17  # drawn at once: as many as the cache holds
+_BLOCK_TOKENS = 1 << 18  # drawn at once: more would leave the cache, fewer cost more in calls
 # groups with a key below this many times the rate nearly always hold the budget, and only they are sorted
 _ENOUGH = 2.0
 _PLACE, _FILL = 0, 1  # streams of random bits
@@ -206,7 +206,7 @@ def _find_words(
     is_first = np.zeros(T, dtype=bool)
     is_first[firsts] = True
     edges = np.flatnonzero(np.append(word_starts, True))
-    stretches = np.flatnonzero((is_special | is_first)[edges[:-1]])
+    stretches = np.flatnonzero((is_special | is_first).take(edges[:-1]))
     begins = edges[stretches]
     sequences = np.cumsum(is_first[begins]) - 1
     return _Words(edges, np.append(stretches, len(edges) - 1), is_special[begins], sequences)
@@ -251,15 +251,17 @@ def _find_groups(words: _Words, draws: _Draws, budget: np.ndarray, rate: float) 
 
 def _groups(words: _Words, draws: _Draws, drawn: np.ndarray) -> _Groups:
     """The groups of some draws, as far as they have one."""
-    stretches = draws.stretches[drawn]
-    ends = draws.reach[drawn] + draws.shift[stretches]
-    starts = ends - draws.lengths[drawn]
-    last = words.firsts[stretches + 1]
+    stretches = draws.stretches.take(drawn)
+    ends = draws.reach.take(drawn)
+    ends += draws.shift.take(stretches)
+    starts = ends - draws.lengths.take(drawn)
+    last = words.firsts[1:].take(stretches)
     inside = np.flatnonzero(starts < last)
-    starts, ends = starts[inside], np.minimum(ends[inside], last[inside])
-    sequences = words.sequences[stretches[inside]]
-    keys = draws.bits[drawn[inside]] >> np.uint64(32)
-    return _Groups(starts, words.edges[starts], words.edges[ends], sequences, keys)
+    starts, stretches = starts.take(inside), stretches.take(inside)
+    ends = np.minimum(ends, last).take(inside)
+    keys = draws.bits.take(drawn.take(inside)) >> np.uint64(32)
+    edges = words.edges
+    return _Groups(starts, edges.take(starts), edges.take(ends), words.sequences.take(stretches), keys)
 
 
 def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) -> _Spans:
@@ -267,7 +269,7 @@ def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) ->
     goes; the last one of a sequence is cut after a word.
     """
     order = np.argsort(groups.sequences.astype(np.uint64) << np.uint64(32) | groups.keys, kind="stable")
-    taken = np.concatenate([[0], np.cumsum((groups.ends - groups.starts)[order])])
+    taken = np.concatenate([[0], np.cumsum((groups.ends - groups.starts).take(order))])
     counts = np.bincount(groups.sequences, minlength=len(budget))
     last = np.cumsum(counts)
     first = last - counts
@@ -286,7 +288,7 @@ def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) ->
     is_chosen[cut] = ends[cut] > groups.starts[cut]
     chosen = np.flatnonzero(is_chosen)
     chosen = chosen[np.argsort(groups.starts[chosen], kind="stable")]
-    return _Spans(groups.starts[chosen], ends[chosen], groups.sequences[chosen])
+    return _Spans(groups.starts.take(chosen), ends.take(chosen), groups.sequences.take(chosen))
 
 
 def _cut(
@@ -314,8 +316,8 @@ def _replace(
     objective = find_objective(rule.objective)
     lengths = spans.ends - spans.starts
     positions = take_ranges(spans.starts, lengths)
-    labels = input_ids[positions]
-    bits = random_bits(np.repeat(keys[spans.sequences], lengths), positions, _FILL)
+    labels = input_ids.take(positions)
+    bits = random_bits(np.repeat(keys.take(spans.sequences), lengths), positions, _FILL)
     kind = bits.astype(np.uint32)  # the lower half
     replacements = np.full(len(labels), vocabulary.mask_id, dtype=input_ids.dtype)
     # where one draw decides for several tokens it is that of the first one
@@ -328,17 +330,19 @@ def _replace(
         random = _random_ids(bits, vocabulary).astype(input_ids.dtype)
         replacements = _similar(input_ids, positions[first], of_word, random, vocabulary.similar)
     other = np.flatnonzero(kind >= np.uint32(0.8 * 2**32))
-    is_random = kind[other] < np.uint32(0.9 * 2**32)
+    is_random = kind.take(other) < np.uint32(0.9 * 2**32)
     random, kept = other[is_random], other[~is_random]
-    replacements[random] = _random_ids(bits[random], vocabulary)
-    replacements[kept] = labels[kept]
+    replacements[random] = _random_ids(bits.take(random), vocabulary)
+    replacements[kept] = labels.take(kept)
     return Masks(positions, labels, replacements)
 
 
 def _random_ids(bits: np.ndarray, vocabulary: MaskVocabulary) -> np.ndarray:
     """Ids drawn by the upper halves of the bits."""
     number = np.uint64(len(vocabulary.replacement_ids))
-    return vocabulary.replacement_ids[((bits >> np.uint64(32)) * number >> np.uint64(32)).astype(np.int64)]
+    return vocabulary.replacement_ids.take(
+        ((bits >> np.uint64(32)) * number >> np.uint64(32)).astype(np.int64)
+    )
 
 
 def _similar(
