@@ -25,7 +25,7 @@ from data.storage import base_name, is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace
 
-BUILDING_VERSION = 3  # of words, tokens, instances and masks: a change of what they give raises it
+BUILDING_VERSION = 4  # of words, tokens, instances and masks: a change of what they give raises it
 SHARD_CHARACTERS = 2_000_000  # of text to a shard
 
 

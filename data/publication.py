@@ -106,15 +106,10 @@ class Store:
         return Manifest(numbers[-1], {path: Entry(**entry) for path, entry in record["files"].items()})
 
     def create(self, manifest: Manifest) -> None:
-        """Make a manifest the highest one. Raises InputError if another writer did that before."""
+        """Make a manifest the highest one. Raises FileExistsError if another writer did that before."""
         record = {"format": FORMAT, "files": {path: asdict(entry) for path, entry in manifest.files.items()}}
-        try:
-            with self.reached():
-                self.system.pipe_file(
-                    self._manifest(manifest.number), json.dumps(record).encode(), mode="create"
-                )
-        except FileExistsError:
-            raise _conflict(self.url) from None
+        with self.reached():
+            self.system.pipe_file(self._manifest(manifest.number), json.dumps(record).encode(), mode="create")
 
     def _manifest(self, number: int) -> str:
         return f"{self.root}/manifests/{number:08}.json"
@@ -122,31 +117,39 @@ class Store:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Be the only writer. Raises InputError naming another, unless it was of this machine and died."""
-        self._take()
+        me = {"host": socket.gethostname(), "process": os.getpid(), "since": datetime.now(UTC).isoformat()}
+        self._take(me)
         try:
             yield
         finally:
-            self.release()
+            if self._writer() == me:  # it may have been let go, and taken by another
+                self.release()
 
-    def _take(self) -> None:
-        path = f"{self.root}/writer.json"
-        me = {"host": socket.gethostname(), "process": os.getpid(), "since": datetime.now(UTC).isoformat()}
+    def _take(self, me: dict[str, object]) -> None:
         try:
             with self.reached():
-                self.system.pipe_file(path, json.dumps(me).encode(), mode="create")
+                self.system.pipe_file(f"{self.root}/writer.json", json.dumps(me).encode(), mode="create")
             return
         except FileNotFoundError:
             raise InputError(f"{self.url}: no such bucket") from None
         except FileExistsError:
-            other = json.loads(self.system.cat_file(path))
-        if other["host"] != me["host"] or _is_alive(other["process"]):
+            other = self._writer()
+        if other and (other["host"] != me["host"] or _is_alive(other["process"])):
             raise InputError(
                 f"{self.url} is being written to by process {other['process']} of {other['host']} since "
                 f"{other['since']}: wait for it to end; if it is gone: python -m data.publication unlock "
                 f"{self.url}"
             )
-        self.release()
-        self._take()
+        if other:
+            self.release()
+        self._take(me)
+
+    def _writer(self) -> dict[str, object] | None:
+        with self.reached():
+            try:
+                return json.loads(self.system.cat_file(f"{self.root}/writer.json"))
+            except FileNotFoundError:
+                return None
 
     def release(self) -> None:
         """Let others write."""
@@ -176,10 +179,10 @@ def _is_alive(process: int) -> bool:
     return True
 
 
-def _conflict(url: str) -> InputError:
+def _conflict(url: str, workspace: Workspace) -> InputError:
     return InputError(
-        f"{url} was published by another writer meanwhile, and this machine's copy was changed too: pull "
-        "into another --workspace, and run there what is missing"
+        f"{url} was published by another writer meanwhile, and {workspace.root} was changed too: save what "
+        "only it has, then remove it; the next command pulls what is published"
     )
 
 
@@ -237,7 +240,7 @@ def pull(store: Store, workspace: Workspace) -> Manifest:
     known = base.manifest.files
     # a pull that was cut off left files of the newest manifest
     if any(entry not in (known.get(name), newest.files.get(name)) for name, entry in here.items()):
-        raise _conflict(store.url)
+        raise _conflict(store.url, workspace)
     catalog = workspace.catalog.name
     wanted = [name for name, entry in newest.files.items() if here.get(name) != entry]
     fetched = [(store, workspace, name, newest.files[name]) for name in wanted if name != catalog]
@@ -296,7 +299,10 @@ def publish(store: Store, workspace: Workspace) -> Manifest:
     if files == base.manifest.files:
         return base.manifest
     manifest = Manifest(base.manifest.number + 1, files)
-    store.create(manifest)
+    try:
+        store.create(manifest)
+    except FileExistsError:
+        raise _conflict(store.url, workspace) from None
     _write_base(workspace, store.url, manifest)
     store.prune()
     return manifest

@@ -178,7 +178,9 @@ def _begins_word(codes: np.ndarray) -> np.ndarray:
     rows = np.arange(N)
     for place in range(L - 1, 0, -1):
         states[:, place - 1] = came_from[place, states[:, place], rows]
-    return (states == _STATES.index("B")) | (states == single)
+    begins = (states == _STATES.index("B")) | (states == single)
+    begins[:, 0] = True  # also where the model has it end a word: one it has seen nowhere else
+    return begins
 
 
 def _user_words(paths: Sequence[Path]) -> list[tuple[str, int | None]]:

@@ -84,6 +84,13 @@ def test_nearly_equal_ways_are_told_apart_as_jieba_does():
     assert SEGMENTER.split("常在较陡峭的") == jieba.lcut("常在较陡峭的") == ["常", "在", "较", "陡峭", "的"]
 
 
+# 繻 and the like stand only at the end of words in what jieba's Markov model has seen
+@given(st.text(alphabet="繻躞鵅阌茶\n", max_size=8))
+def test_words_of_rare_characters_are_jiebas(text):
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+    assert SEGMENTER.split(f"茶。\n繻躞{text}")[:3] == ["茶", "。", "\n"]
+
+
 def test_a_users_words_are_found_as_jieba_finds_them(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("语言模型 100 n\n炒青法\n茶A级\nv2.x 50\n冻顶乌龙 3\n", encoding="utf-8")

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from data.publication import working_copy
+from data.records import InputError
 from data.statistics import open_workspace
+from flows.working_copies import in_working_copy
 from tests.conftest import save_small_model
 from tests.flows.test_commands import ROOT, refused, run
-from tests.s3 import serve_s3
+from tests.s3 import environment, serve_s3
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
@@ -32,6 +35,29 @@ def machine(folder: Path, s3) -> dict[str, str]:
 def copy_of(folder: Path) -> Path:
     (found,) = (folder / "jixu").glob("tea-*")
     return found
+
+
+def test_what_a_flow_makes_in_a_copy_is_published_when_it_ends_well(s3, tmp_path):
+    @in_working_copy
+    def make(name: str, workspace: str = "workspace", fails: bool = False) -> str:
+        (Path(workspace) / "reports").mkdir(exist_ok=True)
+        (Path(workspace) / "reports" / name).write_text(name, encoding="utf-8")
+        if fails:
+            raise InputError("it failed")
+        return workspace
+
+    url = "s3://jixu/made"
+    with environment(machine(tmp_path / "one", s3)):
+        assert make(str(tmp_path / "plain.txt"), str(tmp_path)) == str(tmp_path)  # a folder stays one
+        with pytest.raises(InputError, match="it failed"):
+            make("lost.txt", url, fails=True)
+        with pytest.raises(InputError, match="nothing is published"), working_copy(url, read_only=True):
+            pass
+        here = Path(make("kept.txt", workspace=url))
+    with environment(machine(tmp_path / "two", s3)), working_copy(url, read_only=True) as there:
+        # what the failed run left on the first machine came along with the next
+        assert sorted(p.name for p in Path(there, "reports").iterdir()) == ["kept.txt", "lost.txt"]
+        assert Path(there) != here
 
 
 @pytest.mark.slow
