@@ -26,6 +26,7 @@ from albert.checkpoints.source import Source
 from albert.comparison import EpochRecord, SeedResult, SweepPoint
 from albert.config import PRESETS, ConfigError
 from albert.learners import Encoded, Learner, Predictions, find_learner
+from albert.memory import give_back
 from albert.metrics import chance_margin, constant_score, score
 from albert.optim import adamw, linear_schedule
 from albert.tasks import ChoiceExample, Kind, Split, Task, TaskData
@@ -331,6 +332,7 @@ def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_ra
                 losses += loss.detach()
                 step += 1
                 bar.update()
+                give_back(step)
             yield float(losses) / len(batches)
 
 
