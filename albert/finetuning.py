@@ -26,7 +26,7 @@ from albert.checkpoints.source import Source
 from albert.comparison import EpochRecord, SeedResult, SweepPoint
 from albert.config import PRESETS, ConfigError
 from albert.learners import Encoded, Learner, Predictions, find_learner
-from albert.memory import give_back
+from albert.memory import bound_caches, give_back
 from albert.metrics import chance_margin, constant_score, score
 from albert.optim import adamw, linear_schedule
 from albert.tasks import ChoiceExample, Kind, Split, Task, TaskData
@@ -204,6 +204,7 @@ def _one_by_one(candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[See
 def fine_tune_one(candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
     """Train a model with one seed and score it; a pure function of the arguments on a CPU."""
     started = time.perf_counter()
+    bound_caches()
     if candidate.data.task.kind is Kind.SIMILARITY:
         model, training = _new_model(candidate, seed), None
         splits = [name for name in ("dev", "test") if name in candidate.encoded]

@@ -16,7 +16,7 @@ import torch
 from albert.config import ConfigError
 from albert.diagnostics import layer_changes
 from albert.distributed import Process, join
-from albert.memory import give_back
+from albert.memory import bound_caches, give_back
 from albert.mixing import Loader, TrainingData
 from albert.optim import LearningRate, choose_learning_rate
 from albert.pretraining.audits import audit_data, peak_memory
@@ -42,6 +42,7 @@ def pretrain(
     end the run after the step in hand, with a checkpoint; the result's status says so. Raises ConfigError or
     InputError with what is wrong and what to do.
     """
+    bound_caches()
     with join() as process, _deterministic(settings.deterministic), _stop_requested() as stopping:
         settings = _shared_out(settings, process)
         start = check_start(settings)
