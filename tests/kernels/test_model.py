@@ -147,6 +147,23 @@ def test_forward_asks_the_device_for_no_number(triton):
     assert output.loss.shape == () and output.sop_count.shape == ()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a GPU")
+def test_a_cuda_graph_holds_both_passes(triton):
+    model, batch = make()
+    expected = gradients(model, batch)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):  # compiles outside of the capture
+        model(batch).loss.backward()
+    torch.cuda.current_stream().wait_stream(side)
+    model.zero_grad()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = model(batch).loss
+        loss.backward()
+    graph.replay()
+    assert_same((loss, {name: p.grad for name, p in model.named_parameters()}), expected, 2e-5)
+
+
 def test_a_batch_whose_orders_are_all_ignored_trains_on_its_masks_alone():
     model, batch = make()
     unknown = replace(batch, sop_labels=torch.full_like(batch.sop_labels, -100))
