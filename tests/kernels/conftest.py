@@ -1,9 +1,10 @@
-"""What a kernel does not write is NaN, or a number no kernel writes."""
+"""What a kernel does not write is NaN, or a number no kernel writes; what is not its own it may not touch."""
 
 import pytest
 import torch
 
 import kernels
+from tests.kernels.addresses import watched
 
 
 @pytest.fixture(autouse=True)
@@ -17,6 +18,16 @@ def poisoned(monkeypatch):
 
     for name in ("empty_like", "empty"):
         monkeypatch.setattr(torch, name, poison(getattr(torch, name)))
+
+
+@pytest.fixture(autouse=True)
+def addresses():
+    """In the interpreter every launch is watched; a GPU has compute-sanitizer."""
+    if torch.cuda.is_available() or not kernels.dispatch.has_triton:
+        yield
+        return
+    with watched():
+        yield
 
 
 @pytest.fixture

@@ -79,6 +79,17 @@ def test_loss_and_gradients_are_those_of_the_torch_path(changes):
     assert_same(ours, theirs, 2e-5)
 
 
+@pytest.mark.parametrize("layout", ["google", "bright"])
+def test_the_last_layer_gives_the_wanted_rows_alone_as_among_all(triton, layout):
+    model, batch = make(layout=layout)
+    rows = torch.cat([batch.masked_index, batch.cu_seqlens[:-1]])
+    every = model.encoder(batch)[rows]
+    wanted = model.encoder(batch, rows)
+    assert wanted.shape == (8, 52) and (wanted - every).abs().max() < 2e-6 * every.abs().max()
+    masked, first = wanted.tensor_split([5])
+    assert torch.equal(model.losses(masked, first, batch).loss, model(batch).loss)
+
+
 def test_heads_of_26_are_computed_32_wide_and_the_pads_have_no_parameters(triton):
     model, batch = make()
     attention = model.encoder.attentions[0]
@@ -134,6 +145,23 @@ def test_forward_asks_the_device_for_no_number(triton):
     with FakeTensorMode(allow_non_fake_inputs=True):
         output = model(batch)
     assert output.loss.shape == () and output.sop_count.shape == ()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a GPU")
+def test_a_cuda_graph_holds_both_passes(triton):
+    model, batch = make()
+    expected = gradients(model, batch)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):  # compiles outside of the capture
+        model(batch).loss.backward()
+    torch.cuda.current_stream().wait_stream(side)
+    model.zero_grad()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        loss = model(batch).loss
+        loss.backward()
+    graph.replay()
+    assert_same((loss, {name: p.grad for name, p in model.named_parameters()}), expected, 2e-5)
 
 
 def test_a_batch_whose_orders_are_all_ignored_trains_on_its_masks_alone():

@@ -4,6 +4,7 @@ A mutant is the package's source with one term changed, imported under another n
 """
 
 import contextlib
+import difflib
 import faulthandler
 import importlib
 import os
@@ -19,6 +20,7 @@ import torch
 
 import kernels
 from tests.kernels import checks
+from tests.kernels.addresses import masked_sites, watched
 
 pytestmark = [
     pytest.mark.slow,
@@ -60,7 +62,8 @@ def bias_gelu(package: ModuleType) -> None:
 def embed(package: ModuleType) -> None:
     for layout in ("google", "bright", "bert"):
         checks.embed(package, 150, 26, 40, layout)
-    checks.embed(package, 150, 26, 40, "google", V=3, hot=1.0)
+    for E in (26, 3):
+        checks.embed(package, 150, E, 40, "google", V=3, hot=1.0)
     checks.embed_without_neighbours(package)
 
 
@@ -78,6 +81,15 @@ def read_mutations() -> list[tuple[str, str, str, str]]:
 
 
 MUTATIONS = read_mutations()
+FEW_PROGRAMS = ("layer_norm", "bias_gelu", "embedding")  # so that each has several tiles of rows
+
+
+def changed_lines(file: str, old: str, new: str) -> list[int]:
+    """The lines of a kernel that differ in a mutant."""
+    lines = (SOURCE / f"{file}.py").read_text(encoding="utf-8").split("\n")
+    mutant = "\n".join(lines).replace(old, new).split("\n")
+    blocks = difflib.SequenceMatcher(None, lines, mutant, autojunk=False).get_opcodes()
+    return [n + 1 for tag, start, end, *_ in blocks if tag != "equal" for n in range(start, end)]
 
 
 def load(folder: Path, name: str, file: str, old: str, new: str) -> ModuleType:
@@ -92,11 +104,7 @@ def load(folder: Path, name: str, file: str, old: str, new: str) -> ModuleType:
         path.write_text(text, encoding="utf-8")
     package = importlib.import_module(name)
     package.use("triton")
-    for stem in (
-        "layer_norm",
-        "bias_gelu",
-        "embedding",
-    ):  # few programs, so that each has several tiles of rows
+    for stem in FEW_PROGRAMS:
         sys.modules[f"{name}.{stem}"]._PROGRAMS = 2
     return package
 
@@ -122,6 +130,8 @@ def outcome(claims: Callable[[ModuleType], None], *source: object) -> str:
                 status = 0
             except AssertionError:
                 status = 1
+            except Exception as error:  # what the interpreter raises of its own, it wraps
+                status = 1 if "outside of its tensors" in str(error) else 2
         os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return "crashes" if status < 0 else ("holds", "fails", "breaks")[status]
@@ -130,6 +140,32 @@ def outcome(claims: Callable[[ModuleType], None], *source: object) -> str:
 @pytest.mark.parametrize("claims", CLAIMS)
 def test_the_unchanged_source_holds(tmp_path, claims):
     assert outcome(claims, tmp_path, "mutant", "", "", "") == "holds"
+
+
+def test_every_mask_of_a_kernel_is_needed():
+    """Each keeps an address out that is not the kernel's, so that its loss is an error; or is among those
+    taken out below, where it chooses between numbers that are.
+    """
+    changed = {
+        (file, line) for _claims, file, old, new in MUTATIONS for line in changed_lines(file, old, new)
+    }
+    kernels.use("triton")
+    try:
+        with watched(SOURCE) as watch, pytest.MonkeyPatch.context() as patch:
+            for stem in FEW_PROGRAMS:
+                patch.setattr(sys.modules[f"kernels.{stem}"], "_PROGRAMS", 2)
+            for claims in CLAIMS:
+                claims(kernels)
+    finally:
+        kernels.use("auto")
+    needed = watch.needed | changed
+    sites = list(masked_sites(SOURCE))
+    spare = [
+        f"{file}.py:{first}"
+        for (file, first), last in sites
+        if not any((file, line) in needed for line in range(first, last + 1))
+    ]
+    assert len(sites) > 50 and not spare, " ".join(spare)
 
 
 @pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda n: f"{MUTATIONS[n][1]}-{n}")

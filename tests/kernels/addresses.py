@@ -1,0 +1,100 @@
+"""Addresses in Triton's interpreter, which by itself reads and writes whatever is there.
+
+`watched` lets a kernel touch nothing but the tensors of its launch. It can also note which masks kept an
+address out of them: without such a mask the kernel would touch it, and fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+Site = tuple[str, int]  # file's stem, line
+
+
+class AddressError(AssertionError):
+    """A kernel touched what is outside of its tensors."""
+
+
+class Watch:
+    """The tensors of the launch at hand as spans of addresses, and the sites whose masks were needed."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder
+        self.spans: list[tuple[int, int]] = []
+        self.needed: set[Site] = set()
+
+    def enter(self, arguments: list[object]) -> None:
+        tensors = [x for x in arguments if isinstance(x, torch.Tensor) and x.numel()]
+        reach = [sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True)) + 1 for x in tensors]
+        self.spans = [
+            (x.data_ptr(), x.data_ptr() + n * x.element_size()) for x, n in zip(tensors, reach, strict=True)
+        ]
+
+    def check(self, pointers, mask) -> None:
+        """Raises AddressError unless all that is not masked lies in one tensor."""
+        size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
+        addresses, used = (np.ravel(x) for x in np.broadcast_arrays(pointers.data, mask.data))
+        addresses, used = addresses.astype(np.int64), used.astype(bool)
+        if used.any():
+            low, high = addresses[used].min(), addresses[used].max() + size
+            if not any(start <= low and high <= end for start, end in self.spans):
+                raise AddressError(f"{self.site()}: touches what is outside of its tensors")
+        if self.folder and not used.all():
+            kept = addresses[~used]
+            known = [(start <= kept) & (kept + size <= end) for start, end in self.spans]
+            if not np.any(known, axis=0).all():
+                self.needed.add(self.site())
+
+    def site(self) -> Site:
+        """Where in the kernels' source the interpreter is."""
+        frame = sys._getframe()
+        while frame and (frame.f_code.co_filename == __file__ or "triton" in frame.f_code.co_filename):
+            frame = frame.f_back
+        return Path(frame.f_code.co_filename).stem, frame.f_lineno
+
+
+@contextmanager
+def watched(folder: Path | None = None) -> Iterator[Watch]:
+    """Every launch inside is watched; with a folder of kernels the sites of needed masks are noted."""
+    from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
+
+    watch = Watch(folder)
+    to_host = GridExecutor._init_args_hst
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+    def enter(self, arguments, kwargs):
+        arguments, kwargs = to_host(self, arguments, kwargs)
+        watch.enter([*arguments, *kwargs.values()])
+        return arguments, kwargs
+
+    def checked_load(self, pointers, mask, *rest):
+        watch.check(pointers, mask)
+        return load(self, pointers, mask, *rest)
+
+    def checked_store(self, pointers, value, mask, *rest):
+        watch.check(pointers, mask)
+        return store(self, pointers, value, mask, *rest)
+
+    with (
+        patch.object(GridExecutor, "_init_args_hst", enter),
+        patch.object(InterpreterBuilder, "create_masked_load", checked_load),
+        patch.object(InterpreterBuilder, "create_masked_store", checked_store),
+    ):
+        yield watch
+
+
+def masked_sites(folder: Path) -> Iterator[tuple[Site, int]]:
+    """Every load and store with a mask in the kernels of a folder, and the last line of each."""
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            access = isinstance(node, ast.Call) and ast.unparse(node.func) in ("tl.load", "tl.store")
+            if access and any(keyword.arg == "mask" for keyword in node.keywords):
+                yield (path.stem, node.lineno), node.end_lineno
