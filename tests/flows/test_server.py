@@ -106,6 +106,9 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
     run = re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
     assert server.state(run)[0] == "Completed"
     assert {"verdict-whole", "report-whole", "training-whole", "progress-whole"} <= server.artifacts(run)
+    logged = server.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
+    for line in ("checkpoint at step 8 of 8, ", "whole: completed after 8 steps, "):
+        assert any(log["message"].startswith(line) for log in logged), logged
     runs = "select status, steps from pretraining_runs where run = 'whole'"
     assert catalog(server, runs) == [("completed", 8)]
     assert catalog(server, "select count(*) > 0 from checkpoints where run = 'whole'") == [(True,)]
