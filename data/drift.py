@@ -21,7 +21,7 @@ from data.statistics import Statistics
 SAMPLED = 20_000  # documents of each side
 READ_BY_MODEL = 500  # of them: a model reads no more than some tens of thousands of tokens
 MEASURES = ("new_words", "unknown", "lengths", "drift", "mlm_loss")
-_condition = re.compile(rf"({'|'.join(MEASURES)})\s*>\s*(\d+(?:\.\d+)?|\.\d+)")
+_condition = re.compile(rf"({'|'.join(MEASURES)})\s*>\s*(-?(?:\d+(?:\.\d+)?|\.\d+))")
 
 
 @dataclass(frozen=True, slots=True)

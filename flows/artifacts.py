@@ -120,8 +120,15 @@ def publish_report(report: Report, page: Path) -> None:
     from albert.reports import main_tables, report_markdown
 
     name = page.parent.name
-    create_markdown_artifact(report_markdown(report), key=artifact_key("verdict", name))
-    create_link_artifact(page.resolve().as_uri(), "report", key=artifact_key("report", name))
+    create_markdown_artifact(
+        report_markdown(report), key=artifact_key("verdict", name), description=report.title
+    )
+    create_link_artifact(
+        page.resolve().as_uri(),
+        "report",
+        key=artifact_key("report", name),
+        description="The whole report: a file of the machine that the run was on",
+    )
     for one in main_tables(report):
         create_table_artifact(
             one.table.to_records(),

@@ -25,6 +25,7 @@ from data.workspace import default_place
 from flows.artifacts import begin_progress, gather_facts, plain, publish_report, repeat_command
 from flows.devices import device_slot
 from flows.forms import documented
+from flows.logs import log
 from flows.settings import PretrainingPlan, complete_tokenizer, pretraining_plan
 from flows.steps import step
 from flows.training_processes import train_in_processes
@@ -107,6 +108,7 @@ def continued_pretraining(
     with device_slot(plan.workspace, processes):
         result = train(plan.run, lambda: run_pretraining(plan, processes))
     report(plan.run, lambda: _report(plan, result))
+    log(describe(result))
     if result.status == "interrupted" and runtime.deployment.id:
         # a run that was stopped is not to be taken for a completed one
         return Cancelled(message=f"Stopped at step {result.steps}, with a checkpoint: run it again to go on.")
@@ -143,6 +145,11 @@ def run_pretraining(plan: PretrainingPlan, processes: int = 1) -> PretrainResult
             checkpoints=[c for c in checkpoints.values() if (plan.workspace.root / c["path"]).is_dir()],
         )
         move(state.step / plan.settings.steps)
+        loss = measured.get("held_out_mlm_loss")
+        log(
+            f"checkpoint at step {state.step:,} of {plan.settings.steps:,}, {state.tokens:,} tokens"
+            + (f", held-out MLM loss {loss:.3f}" if loss is not None else "")
+        )
 
     if processes > 1:
         return train_in_processes(plan.settings, processes, record)

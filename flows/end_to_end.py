@@ -31,6 +31,7 @@ from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import fine_tune
 from flows.fine_tune import table as comparison_table
 from flows.forms import documented
+from flows.logs import log
 from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings
 from flows.steps import step
@@ -147,7 +148,9 @@ def end_to_end(
         str(task),
         lambda: _report(Workspace(Path(workspace)), corpora, base, continued, compared.result, judged),
     )
-    return EndToEndOutcome(base, continued, compared.result, verdict, page)
+    outcome = EndToEndOutcome(base, continued, compared.result, verdict, page)
+    log(describe(outcome))
+    return outcome
 
 
 def finished(result: PretrainResult) -> PretrainResult:

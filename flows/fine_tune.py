@@ -36,6 +36,7 @@ from data.workspace import Workspace, default_place
 from flows.artifacts import plain, publish_report, repeat_command
 from flows.devices import device_slot
 from flows.forms import documented
+from flows.logs import log
 from flows.measurements import Known, domain_words, measurements
 from flows.settings import fine_tune_settings
 from flows.steps import step
@@ -113,7 +114,9 @@ def fine_tune(
         result = compare(settings, place, Known(corpus=corpus, general=general), workers=workers)
     run = run or run_name(settings)
     page = report(run, lambda: _report(place, run, settings, result))
-    return FineTuneOutcome(run, result, page)
+    outcome = FineTuneOutcome(run, result, page)
+    log(describe(outcome))
+    return outcome
 
 
 @dataclass(frozen=True, slots=True)

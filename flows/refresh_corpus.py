@@ -23,6 +23,7 @@ from data.statistics import open_workspace
 from data.workspace import Workspace, default_place
 from flows.artifacts import begin_progress, publish_drift, publish_gates, publish_refresh, publish_words
 from flows.forms import documented
+from flows.logs import log
 from flows.runners import Submit, check_runner, open_runner
 from flows.settings import find_checkpoint, next_start, refresh_settings
 from flows.steps import step
@@ -174,7 +175,9 @@ def refresh_corpus(
         pretraining = continued_pretraining(
             corpus=result.corpus, workspace=str(settings.workspace), init=following[1], steps=then_steps
         )
-    return RefreshOutcome(result, drift, pretraining)
+    outcome = RefreshOutcome(result, drift, pretraining)
+    log(describe(outcome))
+    return outcome
 
 
 def run_refresh(settings: RefreshSettings, submit: Submit, task_hours: float) -> RefreshResult:

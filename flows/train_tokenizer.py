@@ -18,6 +18,7 @@ from data.statistics import open_workspace
 from data.tokenization import train_tokenizer as learn
 from data.workspace import Workspace, check_name, default_place
 from flows.forms import documented
+from flows.logs import log
 from flows.settings import tokenizer_sources
 from flows.steps import step
 from flows.working_copies import in_working_copy
@@ -50,7 +51,9 @@ def train_tokenizer(
     sentences = iterate_sentences(tokenizer_sources(corpus, source, workspace), workspace)
     tokenizer = learn_vocabulary(folder.name, lambda: learn(sentences, kind=kind, vocab_size=vocab_size))
     tokenizer.save(folder)
-    return TokenizerOutcome(folder, kind, tokenizer.vocab_size)
+    outcome = TokenizerOutcome(folder, kind, tokenizer.vocab_size)
+    log(describe(outcome))
+    return outcome
 
 
 def iterate_sentences(sources: list[str] | Version, workspace: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,15 +67,28 @@ def url(s3, request):
     return f"s3://jixu/{request.node.name}"
 
 
-@pytest.fixture
-def settings(tmp_path, samples, vocabulary_file, monkeypatch):
-    """The sample in several shards; the vocabulary lies outside the workspace."""
-    monkeypatch.setattr("data.refresh.SHARD_CHARACTERS", 8000)
-    source = tmp_path / "raw"
-    source.mkdir()
-    (source / "tea.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
+def settings_in(folder, vocabulary_file):
     shared = {"corpus": "tea", "tokenizer": str(vocabulary_file), "workers": 1}
-    return RefreshSettings(sources=(str(source),), workspace=tmp_path / "one", **shared)
+    return RefreshSettings(sources=(str(folder / "raw"),), workspace=folder / "one", **shared)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, samples, vocabulary_file):
+    """The sample in several shards, made once; the vocabulary lies outside the workspace."""
+    folder = tmp_path_factory.mktemp("made")
+    (folder / "raw").mkdir()
+    shutil.copy(samples / "tea.jsonl", folder / "raw")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data.refresh.SHARD_CHARACTERS", 8000)
+        refresh(settings_in(folder, vocabulary_file))
+        yield folder
+
+
+@pytest.fixture
+def settings(made, tmp_path, vocabulary_file):
+    """A copy of it in `one`, and of its text."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return settings_in(tmp_path, vocabulary_file)
 
 
 def add(settings, text):
@@ -104,7 +118,6 @@ def instances(folder):
 
 def test_another_machine_has_the_same_bytes_and_goes_on_from_them(url, settings, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
-    refresh(settings)
     send(url, one)
     get(url, two)
     for folder in ("shards", "documents", "tokenizers"):
@@ -122,7 +135,6 @@ def test_another_machine_has_the_same_bytes_and_goes_on_from_them(url, settings,
 
 
 def test_nothing_new_is_published_where_nothing_changed(url, settings, tmp_path):
-    refresh(settings)
     assert send(url, tmp_path / "one").number == 1
     assert send(url, tmp_path / "one").number == 1
     get(url, tmp_path / "two")
@@ -132,7 +144,6 @@ def test_nothing_new_is_published_where_nothing_changed(url, settings, tmp_path)
 
 @pytest.mark.parametrize("sent", [2, 10**9], ids=["among the files", "before the manifest"])
 def test_a_publication_that_is_cut_off_leaves_the_one_before(url, sent, settings, tmp_path, s3):
-    refresh(settings)
     send(url, tmp_path / "one")
     before = instances(tmp_path / "one")
     add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
@@ -147,7 +158,6 @@ def test_a_publication_that_is_cut_off_leaves_the_one_before(url, sent, settings
 
 
 def test_what_no_publication_lists_is_removed(url, settings, tmp_path):
-    refresh(settings)
     store = Store(url)
     send(url, tmp_path / "one")
     store.system.pipe_file(f"{store.root}/files/left-by-a-crash.parquet", b"half")
@@ -163,7 +173,6 @@ def test_what_no_publication_lists_is_removed(url, settings, tmp_path):
 
 
 def test_of_two_writers_one_is_refused(url, settings, tmp_path, s3, capsys):
-    refresh(settings)
     other = subprocess.Popen([sys.executable, "-c", HOLDS, url], cwd=ROOT, stdout=subprocess.PIPE)
     try:
         assert other.stdout.readline()
@@ -185,7 +194,6 @@ def test_of_two_writers_one_is_refused(url, settings, tmp_path, s3, capsys):
 
 
 def test_a_damaged_file_is_not_taken_for_a_whole_one(url, settings, tmp_path):
-    refresh(settings)
     manifest = send(url, tmp_path / "one")
     store = Store(url)
     name, entry = next((n, e) for n, e in manifest.files.items() if n.startswith("shards/"))

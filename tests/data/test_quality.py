@@ -156,6 +156,8 @@ def test_drift_is_small_for_more_of_the_same_and_large_for_another_field(growing
 def test_a_condition_is_a_measure_and_a_bound():
     assert parse_condition("drift>0.2") == Condition("drift", 0.2)
     assert parse_condition(" new_words > .5 ") == Condition("new_words", 0.5)
-    for wrong in ("drift", "drift<1", "loss>2", "drift>0.2; drop"):
+    # a model may find new documents easier
+    assert parse_condition("mlm_loss>-0.1") == Condition("mlm_loss", -0.1)
+    for wrong in ("drift", "drift<1", "loss>2", "drift>0.2; drop", "drift>--1"):
         with pytest.raises(InputError, match="write MEASURE>NUMBER"):
             parse_condition(wrong)

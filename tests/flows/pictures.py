@@ -26,9 +26,7 @@ def prepare(server: Server) -> str:
         ("continued-pretraining/default", RUN),
     ]
     for deployment, parameters in jobs:
-        run = server.begin(deployment, **parameters)
-        state = server.wait_for_state(run, "Completed", "Failed", "Crashed")
-        assert state[0] == "Completed", (deployment, state)
+        run = server.complete(deployment, **parameters)
     return run
 
 

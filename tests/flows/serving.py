@@ -54,6 +54,12 @@ class Server:
         assert done.returncode == 0, done.stderr
         return re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
 
+    def complete(self, deployment, **parameters):
+        run = self.begin(deployment, **parameters)
+        state = self.wait_for_state(run, "Completed", "Failed", "Crashed", "Cancelled")
+        assert state[0] == "Completed", (deployment, state)
+        return run
+
     def ask(self, path, body=None):
         data = None if body is None else json.dumps(body).encode()
         password = self.environment.get("PREFECT_API_AUTH_STRING", "")

@@ -106,6 +106,9 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
     run = re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
     assert server.state(run)[0] == "Completed"
     assert {"verdict-whole", "report-whole", "training-whole", "progress-whole"} <= server.artifacts(run)
+    logged = server.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
+    for line in ("checkpoint at step 8 of 8, ", "whole: completed after 8 steps, "):
+        assert any(log["message"].startswith(line) for log in logged), logged
     runs = "select status, steps from pretraining_runs where run = 'whole'"
     assert catalog(server, runs) == [("completed", 8)]
     assert catalog(server, "select count(*) > 0 from checkpoints where run = 'whole'") == [(True,)]
@@ -176,9 +179,9 @@ def test_failures_are_told_to_a_webhook_and_drift_starts_pretraining(
     source.mkdir()
     (source / "1.txt").write_text((samples / "general.txt").read_text(encoding="utf-8"), encoding="utf-8")
     given["source"] = [str(source)]
-    server.wait_for_state(server.begin("refresh-corpus/default", **given), "Completed")
+    server.complete("refresh-corpus/default", **given)
     start = {"corpus": "drifting", "init": checkpoint, "steps": 2, "batch_tokens": 512, "run": "start"}
-    server.wait_for_state(server.begin("continued-pretraining/default", **start), "Completed")
+    server.complete("continued-pretraining/default", **start)
     with receiver() as (hook, posted):
         done = automations(server, "--webhook", hook, "--pretrain-after-drift", "2")
         assert done.returncode == 0, done.stderr
@@ -191,8 +194,7 @@ def test_failures_are_told_to_a_webhook_and_drift_starts_pretraining(
         for told in ("continued-pretraining: pretrain", "on law is Failed", "no corpus 'law'", failed):
             assert told in posted[0]["text"], posted
     (source / "2.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
-    again = server.begin("refresh-corpus/default", **given, event_if="mlm_loss>-100")
-    server.wait_for_state(again, "Completed")
+    server.complete("refresh-corpus/default", **given, event_if="mlm_loss>-100")
     (found,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["drift-drifting"]}}})
     measured = {row["measure"]: row["value"] for row in json.loads(found["data"])}
     assert measured["new_words"] > 0 and abs(measured["mlm_loss"]) < 5
@@ -282,8 +284,7 @@ def test_one_process_serves_the_deployments_too(tmp_path, samples):
         limit = known["law-weekly"]["concurrency_options"]["collision_strategy"]
         assert limit == "CANCEL_NEW" and not known["law-weekly"]["work_pool_name"]
         source = [str(samples / "tea.jsonl")]
-        run = server.begin("train-tokenizer/default", source=source, vocab_size=2000, name="tea")
-        assert server.wait_for_state(run, "Completed", "Failed", "Crashed")[0] == "Completed"
+        server.complete("train-tokenizer/default", source=source, vocab_size=2000, name="tea")
         assert (server.workspace / "tokenizers" / "tea" / "vocab.txt").is_file()
     finally:
         server.stop()
