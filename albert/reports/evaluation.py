@@ -206,13 +206,19 @@ def contamination_table(facts: Facts) -> Table:
 
 def contamination_warnings(facts: Facts) -> list[str]:
     """One line for each corpus that holds the task's texts: it belongs to the top of the page."""
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    trained: dict[tuple[str, int], dict[str, None]] = {}
+    for model in facts["models"]:
+        for one in model["contamination"]:
+            if one["found"]:
+                corpus = one["corpus"], one["version"]
+                held = f"{number(one['found'])} of {number(one['texts'])} {one['split']} texts"
+                found.setdefault(corpus, {})[one["split"]] = held
+                trained.setdefault(corpus, {})[model["name"]] = None
     return [
-        f"Contaminated: {one['corpus']} version {one['version']}, on which {model['name']} was pretrained, "
-        f"holds {number(one['found'])} of {number(one['texts'])} {one['split']} texts of {facts['task']}. "
-        "Its scores there do not measure what it learnt."
-        for model in facts["models"]
-        for one in model["contamination"]
-        if one["found"]
+        f"Contaminated: {name} version {version} holds {' and '.join(held.values())} of {facts['task']}. "
+        f"The scores there do not measure what was learnt by {' and '.join(trained[name, version])}."
+        for (name, version), held in found.items()
     ]
 
 

@@ -175,7 +175,7 @@ def test_the_verdict_is_about_a_clean_model_where_there_is_one():
     clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, clean)])
     assert report.verdict.startswith("It helped: +9.8") and "clean against base" in report.verdict
-    assert "dirty was pretrained" in report.warnings[0]
+    assert report.warnings[0].endswith("learnt by dirty.")
 
 
 def test_a_contaminated_corpus_is_told_at_the_top():
@@ -184,6 +184,10 @@ def test_a_contaminated_corpus_is_told_at_the_top():
     assert report.verdict.startswith("Not to be trusted")
     html = render(report)
     assert html.index("holds 7 of 100 test texts") < html.index("<h2>")
+    # one line a corpus, whichever models were trained on it
+    dirtier = model("dirtier", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
+    (warning,) = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, dirtier)]).warnings
+    assert warning.endswith("learnt by dirty and dirtier.")
     clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean)])
     assert report.verdict.startswith("It helped") and not report.warnings
