@@ -4,7 +4,10 @@ import sys
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import kernels
 from kernels.bias_gelu import ACTIVATIONS, bias_gelu_reference
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE
@@ -29,6 +32,16 @@ def test_numbers_far_out_neither_overflow_nor_vanish(triton, activation):
 def test_many_rows_are_shared_by_a_fixed_number_of_programs(triton, monkeypatch):
     monkeypatch.setattr(sys.modules["kernels.bias_gelu"], "_PROGRAMS", 3)
     checks.bias_gelu(triton, 70, 300, "gelu_new")
+
+
+@settings(max_examples=20)
+@given(R=st.integers(1, 150), F=st.integers(1, 400), activation=st.sampled_from(ACTIVATIONS))
+def test_any_shape(R, F, activation):
+    try:
+        kernels.use("triton")
+        checks.bias_gelu(kernels, R, F, activation)
+    finally:
+        kernels.use("auto")
 
 
 def test_no_rows(triton):

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import kernels
 from kernels.embedding import SLICE, Norm, Projection, Tables, embed_reference, scatter_rows
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE
@@ -46,6 +47,16 @@ def test_the_backward_pass_is_kept_ids_and_two_numbers_of_each_token(triton, lay
 @pytest.mark.parametrize("layout", ["google", "bright"])
 def test_projection_without_a_bias(triton, layout):
     checks.embed(triton, 9, 16, 24, layout, bias=False)
+
+
+@settings(max_examples=12)
+@given(T=st.integers(1, 150), E=st.integers(8, 140), H=st.integers(8, 200), layout=st.sampled_from(LAYOUTS))
+def test_any_shape(T, E, H, layout):
+    try:
+        kernels.use("triton")
+        checks.embed(kernels, T, E, H, layout)
+    finally:
+        kernels.use("auto")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import kernels
 from kernels.dispatch import has_triton
@@ -99,3 +101,13 @@ def test_reference_gradients():
     torch.manual_seed(0)
     inputs = [torch.randn(s).double().requires_grad_() for s in [(3, 5), (3, 5), (5,), (5,)]]
     assert torch.autograd.gradcheck(lambda *a: add_layer_norm_reference(*a, 1e-5), inputs)
+
+
+@settings(max_examples=20)
+@given(rows=st.integers(1, 40), hidden=st.integers(8, 900), dropout_p=st.sampled_from([0.0, 0.3]))
+def test_any_shape(rows, hidden, dropout_p):
+    try:
+        kernels.use("triton")
+        checks.add_layer_norm(kernels, rows, hidden, dropout_p=dropout_p)
+    finally:
+        kernels.use("auto")
