@@ -10,10 +10,12 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -199,6 +201,21 @@ def fine_tune_model(
 
 def _one_by_one(candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
     return [fine_tune_one(candidate, seed, rate) for seed, rate in wanted]
+
+
+def usual_workers() -> int:
+    """How many seeds to train at a time: one on a GPU, which is full with it, else as many as cores."""
+    return 1 if torch.cuda.is_available() else torch.get_num_threads()
+
+
+def worker_start(workers: int) -> Callable[[], None]:
+    """What each of so many processes calls first: they share the threads of this one."""
+    return partial(_become_worker, max(1, torch.get_num_threads() // workers))
+
+
+def _become_worker(threads: int) -> None:
+    torch.set_num_threads(threads)
+    os.environ["TQDM_DISABLE"] = "1"  # the bars of several would be one above the other
 
 
 def fine_tune_one(candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:

@@ -8,7 +8,6 @@ run_if_main(__name__)
 
 import hashlib
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -18,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import torch
 from prefect import flow
 from pydantic import Field
 from tqdm import tqdm
@@ -205,19 +203,12 @@ class _Kept:
 @contextmanager
 def _open_pool(workers: int | None, seeds: int) -> Iterator[Executor | None]:
     """Processes for so many seeds, which share this one's threads; None for a single one."""
-    if workers is None:  # on a GPU one after the other: it is full with one
-        workers = 1 if torch.cuda.is_available() else torch.get_num_threads()
-    workers = min(workers, seeds)
+    workers = min(workers or finetuning.usual_workers(), seeds)
     if workers == 1:
         yield None
         return
-    with worker_pool(workers, partial(_become_worker, max(1, torch.get_num_threads() // workers))) as pool:
+    with worker_pool(workers, finetuning.worker_start(workers)) as pool:
         yield pool
-
-
-def _become_worker(threads: int) -> None:
-    torch.set_num_threads(threads)
-    os.environ["TQDM_DISABLE"] = "1"  # the bars of several would be one above the other
 
 
 def run_name(settings: FineTuneSettings) -> str:

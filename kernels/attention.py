@@ -18,7 +18,7 @@ from kernels.attention_kernels import (
     attention_bwd_queries_kernel,
     attention_fwd_kernel,
 )
-from kernels.dispatch import KernelError, autocast, compute_dtype, on_device, triton, use_triton
+from kernels.dispatch import KernelError, autocast, by_hand, compute_dtype, on_device, triton, use_triton
 from kernels.tuning import AttentionTiles, attention_tiles
 
 MAX_HEAD_DIM = 256
@@ -331,7 +331,7 @@ def attention(
     here. Returns [T, N, D] in q's dtype.
     """
     if not use_triton(q):
-        if q.device.type == "cpu":
+        if by_hand(q):
             q, k, v = autocast(q), autocast(k), autocast(v)
             return attention_on_cpu(torch.stack((q, k, v), 1), cu_seqlens, scale, dropout_p, seed, schedule)
         return attention_reference(
@@ -360,7 +360,7 @@ def attention_packed(
 ) -> Tensor:
     """`attention` of a packed projection qkv [T, 3, N, D], read and differentiated in place: no copies."""
     if not use_triton(qkv):
-        if qkv.device.type == "cpu":
+        if by_hand(qkv):
             return attention_on_cpu(autocast(qkv), cu_seqlens, scale, dropout_p, seed, schedule)
         q, k, v = qkv.unbind(1)
         return attention_reference(

@@ -173,7 +173,6 @@ class _Attention(torch.autograd.Function):
         return dqkv, None, None, None, None
 
 
-@torch.compiler.disable  # in Python over pieces: no graph holds it
 def attention_on_cpu(
     qkv: Tensor,
     cu_seqlens: Tensor,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.dispatch import on_device, tl, triton, use_triton
+from kernels.dispatch import by_hand, on_device, tl, triton, use_triton
 from kernels.gelu_cpu import gelu_on_cpu
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu")  # as configs name them: erf's, tanh's, relu
@@ -20,7 +20,7 @@ _PROGRAMS = 128  # how many programs share the rows in the backward pass, each s
 
 def activate(x: Tensor, activation: str) -> Tensor:
     """The activation by its config's name."""
-    if activation == "gelu_new" and x.device.type == "cpu":
+    if activation == "gelu_new" and by_hand(x):
         return gelu_on_cpu(x)
     return F.relu(x) if activation == "relu" else F.gelu(x, approximate=_APPROXIMATION[activation])
 

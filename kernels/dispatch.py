@@ -82,6 +82,11 @@ def use_triton(x: Tensor) -> bool:
     return True
 
 
+def by_hand(x: Tensor) -> bool:
+    """Whether an operator on `x` takes its hand-written passes for a CPU; torch.compile gets plain torch."""
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 _ANYWHERE = nullcontext()
 
 

@@ -51,7 +51,6 @@ class _Gelu(torch.autograd.Function):
         return dy * slope
 
 
-@torch.compiler.disable  # in Python over pieces: no graph holds it
 def gelu_on_cpu(x: Tensor) -> Tensor:
     """GELU's tanh approximation of x [R, F], in its dtype."""
     return _Gelu.apply(x)

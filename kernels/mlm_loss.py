@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from kernels.dispatch import autocast, on_device, triton, use_triton
+from kernels.dispatch import autocast, by_hand, on_device, triton, use_triton
 from kernels.mlm_loss_cpu import mlm_loss_on_cpu
 from kernels.mlm_loss_kernels import (
     mlm_loss_bwd_states_kernel,
@@ -204,7 +204,7 @@ def mlm_loss(
     and an fp32 number of each row.
     """
     if not use_triton(states):
-        if states.device.type == "cpu":
+        if by_hand(states):
             return mlm_loss_on_cpu(autocast(states), weight, bias, labels, z_loss, IGNORED)
         return mlm_loss_reference(states, weight, bias, labels, z_loss)
     states = autocast(states).contiguous()

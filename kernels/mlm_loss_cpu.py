@@ -98,7 +98,6 @@ class _MlmLoss(torch.autograd.Function):
         return dstates, dweight.to(ctx.dtypes[0]), dbias[0].to(ctx.dtypes[1]), None, None, None
 
 
-@torch.compiler.disable  # in Python over pieces: no graph holds it
 def mlm_loss_on_cpu(
     states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float, ignored: int
 ) -> tuple[Tensor, Tensor]:

@@ -89,7 +89,7 @@ def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
     while not list_checkpoints(settings.run_folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
-    output, _ = process.communicate(timeout=100)
+    output, _ = process.communicate(timeout=300)
     assert output.strip() == b"interrupted"
 
 
