@@ -95,5 +95,5 @@ def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
 
 def test_processes_that_end_without_a_result_are_said(workspace, tmp_path):
     settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", init=str(tmp_path / "gone"))
-    with pytest.raises(InputError, match="2 training processes ended early, with codes 2, 2"):
+    with pytest.raises(InputError, match="2 training processes ended early, with codes (2, 2|2, -15|-15, 2)"):
         train_in_processes(settings, 2, lambda *_: None)

@@ -49,7 +49,7 @@ def test_projection_without_a_bias(triton, layout):
     checks.embed(triton, 9, 16, 24, layout, bias=False)
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(T=st.integers(1, 150), E=st.integers(8, 140), H=st.integers(8, 200), layout=st.sampled_from(LAYOUTS))
 def test_any_shape(T, E, H, layout):
     try:

@@ -103,7 +103,7 @@ def test_reference_gradients():
     assert torch.autograd.gradcheck(lambda *a: add_layer_norm_reference(*a, 1e-5), inputs)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(rows=st.integers(1, 40), hidden=st.integers(8, 900), dropout_p=st.sampled_from([0.0, 0.3]))
 def test_any_shape(rows, hidden, dropout_p):
     try:
