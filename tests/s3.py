@@ -40,14 +40,23 @@ def environment(values: dict[str, str]) -> Iterator[None]:
     """Some variables, for this process, until the block ends."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
+    _forget_servers()
     try:
         yield
     finally:
+        _forget_servers()
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+def _forget_servers() -> None:
+    """fsspec keeps a bucket's file system for the process, with the server that the environment then named."""
+    from s3fs import S3FileSystem
+
+    S3FileSystem.clear_instance_cache()
 
 
 def _answers(address: str) -> bool:
