@@ -268,7 +268,7 @@ def _add_experiment(add: Callable) -> None:
         "--scale",
         type=float,
         default=1.0,
-        help="of all sizes; 1 is about 60 CPU minutes an architecture [1]",
+        help="of all sizes; 1 is 60 to 80 CPU minutes an architecture [1]",
     )
     add("--seeds", type=_integers, default=[0, 1, 2, 3, 4], help="of fine-tuning [0,1,2,3,4]")
     add("--workers", type=int, help="processes [all cores]")

@@ -80,7 +80,7 @@ def lcqmc_experiment(
         list[Literal["albert", "bert"]], Field(min_length=1, description="Of similar cost (模型)")
     ] = ["albert", "bert"],  # noqa: B006
     scale: Annotated[
-        float, Field(gt=0, description="Of all sizes; 1 is reckoned at 60 CPU minutes an architecture")
+        float, Field(gt=0, description="Of all sizes; 1 is 60 to 80 CPU minutes an architecture")
     ] = 1.0,
     seeds: Annotated[
         list[int], Field(min_length=1, description="Every model is fine-tuned with each (随机种子)")
@@ -89,7 +89,7 @@ def lcqmc_experiment(
     workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
 ) -> ExperimentOutcome:
     """General text, text of the field and a task -> what each part of the recipe is worth."""
-    place, sizes = Workspace(Path(workspace)), Sizes(scale)
+    place, sizes = Workspace(Path(workspace)), EXPERIMENTS[experiment].sizes(scale)
     folder = place.root / "experiments" / experiment
     given = ExperimentFiles(experiment, Path(train), Path(dev), Path(test), tuple(domain))
     vocab = tokenizer or vocabulary("tiny", [*general, *domain, train], 21128, workspace)

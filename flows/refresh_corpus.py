@@ -165,7 +165,8 @@ def refresh_corpus(
     with open_runner(runner, settings.workers, dask_address) as submit:
         result = run_refresh(settings, submit, task_hours)
     asked = {telling.measure, *([following[0].measure] if following else [])}
-    drift = find_drift(result.corpus, lambda: _drift(settings, result, asked)) if result.is_new else None
+    has_older = result.is_new and result.version > 1
+    drift = find_drift(result.corpus, lambda: _drift(settings, result, asked)) if has_older else None
     if drift and telling.holds(drift):
         tell_drift(Workspace(settings.workspace), result, drift)
     pretraining = None

@@ -53,7 +53,7 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 
 
 def _forget_servers() -> None:
-    """fsspec keeps a bucket's file system for the process, with the server that the environment then named."""
+    """fsspec keeps its file systems for the whole process, with the server that they began with."""
     from s3fs import S3FileSystem
 
     S3FileSystem.clear_instance_cache()

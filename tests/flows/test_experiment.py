@@ -13,7 +13,6 @@ from data.wordpiece import WordPieceTokenizer
 from flows.experiment_arms import (
     EXPERIMENTS,
     ExperimentFiles,
-    Sizes,
     first_lines,
     write_sentences,
 )
@@ -81,8 +80,9 @@ def test_groups_are_joined_whatever_the_order():
 def test_files_are_cut_to_the_scale(files, tmp_path):
     lines = files.train.read_text(encoding="utf-8").splitlines()
     files.train.write_text("\n".join([lines[0], *lines[1:] * 50]) + "\n", encoding="utf-8")
-    cut = first_lines(files, Sizes(1e-6), tmp_path / "cut")
-    assert len(cut.train.read_text(encoding="utf-8").splitlines()) == 1 + Sizes(1e-6).examples["train"]
+    sizes = EXPERIMENTS["lcqmc"].sizes(1e-6)
+    cut = first_lines(files, sizes, tmp_path / "cut")
+    assert len(cut.train.read_text(encoding="utf-8").splitlines()) == 1 + sizes.examples["train"]
 
 
 @pytest.fixture
