@@ -123,7 +123,9 @@ def draw_masks(
     input_ids [T], word_starts [T] bool (every special token and every sequence starts a word), cu_seqlens
     [S+1], instance_ids [S] uint64. In each sequence the words between special tokens are cut into groups of
     drawn lengths; groups are taken in random order, word by word, until the next word would pass rate *
-    tokens (rounded, at least 1) or `max_predictions`. At least one word is masked wherever there is one.
+    tokens (rounded) or `max_predictions`. The first word is masked even if it passes the rate, so that short
+    sentences do not lose their long words; a group that begins with a word longer than `max_predictions` is
+    passed over.
     """
     keys = mix(instance_ids + salt(seed, epoch))
     parts: list[Masks] = []
@@ -174,7 +176,7 @@ def _draw_spans(
     probabilities = length_probabilities(rule.objective, rule.max_ngram)
     draws = _draw(words, keys, probabilities)
     budget = _budgets(words, rule)
-    groups = _find_groups(words, draws, budget, rule.rate)
+    groups = _find_groups(words, draws, budget, rule)
     return _choose(words, groups, budget, len(probabilities))
 
 
@@ -235,32 +237,36 @@ def _budgets(words: _Words, rule: MaskRule) -> np.ndarray:
     return np.clip(budget, 1, rule.max_predictions)
 
 
-def _find_groups(words: _Words, draws: _Draws, budget: np.ndarray, rate: float) -> _Groups:
+def _find_groups(words: _Words, draws: _Draws, budget: np.ndarray, rule: MaskRule) -> _Groups:
     """Of each sequence the groups with the lowest keys: as many tokens as its budget or more, or all."""
-    bound = np.uint64(min(_ENOUGH * rate, 1.0) * (2**32 - 1)) << np.uint64(32)
-    found = _groups(words, draws, np.flatnonzero(draws.bits < bound))
+    bound = np.uint64(min(_ENOUGH * rule.rate, 1.0) * (2**32 - 1)) << np.uint64(32)
+    longest = rule.max_predictions
+    found = _groups(words, draws, np.flatnonzero(draws.bits < bound), longest)
     is_short = np.bincount(found.sequences, found.ends - found.starts, len(budget)) < budget
     if not is_short.any():
         return found
     again = np.flatnonzero(is_short[words.sequences])
     begins = words.firsts[again] + words.is_special[again]
     rest = take_ranges(begins, words.firsts[again + 1] - begins)
-    more = _groups(words, draws, rest[draws.bits[rest] >= bound])
+    more = _groups(words, draws, rest[draws.bits[rest] >= bound], longest)
     return _Groups(*map(np.concatenate, zip(found, more, strict=True)))
 
 
-def _groups(words: _Words, draws: _Draws, drawn: np.ndarray) -> _Groups:
-    """The groups of some draws, as far as they have one."""
+def _groups(words: _Words, draws: _Draws, drawn: np.ndarray, longest: int | None) -> _Groups:
+    """The groups of some draws, as far as they have one: none begins with a word of over `longest` tokens."""
     stretches = draws.stretches.take(drawn)
     ends = draws.reach.take(drawn)
     ends += draws.shift.take(stretches)
     starts = ends - draws.lengths.take(drawn)
     last = words.firsts[1:].take(stretches)
-    inside = np.flatnonzero(starts < last)
+    edges, has_group = words.edges, starts < last
+    if longest is not None:
+        word = np.minimum(starts, len(edges) - 2)
+        has_group &= edges.take(word + 1) - edges.take(word) <= longest
+    inside = np.flatnonzero(has_group)
     starts, stretches = starts.take(inside), stretches.take(inside)
     ends = np.minimum(ends, last).take(inside)
     keys = draws.bits.take(drawn.take(inside)) >> np.uint64(32)
-    edges = words.edges
     return _Groups(starts, edges.take(starts), edges.take(ends), words.sequences.take(stretches), keys)
 
 

@@ -83,6 +83,21 @@ def test_half_of_the_pairs_are_swapped(tokenizer):
     assert abs(np.mean(labels) - 0.5) < 3 * 0.5 / len(labels) ** 0.5
 
 
+def test_pairs_are_split_after_any_of_their_sentences(tokenizer):
+    _, instances = make(["茶。" * 6000], tokenizer)  # sentences of two tokens
+    after, of = [], []
+    for _, ids, _, b, label in rows(instances):
+        if b:
+            halves = b - 2, len(ids) - b - 1
+            after.append(halves[label == SWAPPED] // 2)
+            of.append(sum(halves) // 2)
+    share = (np.array(after) - 0.5) / (np.array(of) - 1)  # even over 0..1
+    assert min(after) == 1 and max(np.array(after) - of) == -1
+    assert (
+        abs(np.quantile(share, [0.25, 0.5, 0.75]) - [0.25, 0.5, 0.75]) < 3 * 0.5 / len(share) ** 0.5
+    ).all()
+
+
 def test_one_chunk_in_ten_is_short(tokenizer):
     text = "。".join(["茶"] * 4000)
     lengths = make([text], tokenizer, sop=False)[1].lengths[:-1]

@@ -73,7 +73,7 @@ def test_masks_keep_their_invariants(instances, tokenizer, seed, epoch, objectiv
         assert budget - longest < here.sum() <= max(budget, longest)
 
 
-def slow_masks(input_ids, word_starts, key, probabilities, tokenizer):
+def slow_masks(input_ids, word_starts, key, probabilities, tokenizer, most=10**9):
     """Positions masked in one sequence, by the rule as it is written, a word at a time."""
     words = words_of(input_ids, word_starts, tokenizer)
     groups, stretch = [], []
@@ -90,9 +90,11 @@ def slow_masks(input_ids, word_starts, key, probabilities, tokenizer):
                 groups.append((high, stretch[at][0], stretch[at : at + length]))
                 at += length
             stretch = []
-    left = max(1, round(0.15 * sum(b - a for a, b in words)))
+    left = min(max(1, round(0.15 * sum(b - a for a, b in words))), most)
     masked, is_first = [], True
     for _, _, group in sorted(groups):
+        if group[0][1] - group[0][0] > most:
+            continue
         for a, b in group:
             if b - a > left and not is_first:
                 return sorted(masked)
@@ -107,13 +109,24 @@ def bits_of(key, counter):
 
 
 @pytest.mark.parametrize("objective", [*OBJECTIVES])
-def test_the_vectorised_draw_is_the_rule_as_written(instances, tokenizer, objective):
+@pytest.mark.parametrize("most", [None, 2])
+def test_the_vectorised_draw_is_the_rule_as_written(instances, tokenizer, objective, most):
     probabilities = length_probabilities(objective, 3)
     for number in range(0, len(instances), 9):
         chosen = choose(instances, np.array([number]))
-        masks = draw(chosen, tokenizer, MaskRule(objective=objective))
+        masks = draw(chosen, tokenizer, MaskRule(objective=objective, max_predictions=most))
         (key,) = mix(chosen[3] + salt(0, 0))
-        assert masks.positions.tolist() == slow_masks(chosen[0], chosen[1], key, probabilities, tokenizer)
+        expected = slow_masks(chosen[0], chosen[1], key, probabilities, tokenizer, most or 10**9)
+        assert masks.positions.tolist() == expected
+
+
+def test_lengths_are_those_of_the_papers():
+    assert length_probabilities("albert", 3) == pytest.approx([6 / 11, 3 / 11, 2 / 11])
+    assert length_probabilities("roberta", 3) == pytest.approx([1])
+    assert length_probabilities("macbert", 3) == pytest.approx([0.4, 0.3, 0.2, 0.1])
+    spans = length_probabilities("spanbert", 3)
+    assert len(spans) == 10 and spans[1:] / spans[:-1] == pytest.approx([0.8] * 9)
+    assert spans @ np.arange(1, 11) == pytest.approx(3.8, abs=0.05)  # words, as SpanBERT's section 3.1 says
 
 
 @pytest.mark.parametrize("objective", ["albert", "roberta", "spanbert"])
@@ -218,8 +231,8 @@ def test_ngrams_are_six_to_three_to_two(tokenizer):
         assert abs(runs[n] / total - expected) < 0.04
 
 
-def test_at_most_max_predictions(arrays, tokenizer):
-    masks = draw(arrays, tokenizer, MaskRule(max_predictions=4, max_ngram=1))
+@given(seed=st.integers(0, 2**31), most=st.integers(1, 6), objective=st.sampled_from([*OBJECTIVES]))
+def test_at_most_max_predictions(arrays, tokenizer, seed, most, objective):
+    masks = draw(arrays, tokenizer, MaskRule(max_predictions=most, objective=objective), seed)
     counts = np.bincount(np.searchsorted(arrays[2], masks.positions, side="right") - 1)
-    longest = np.diff(np.flatnonzero(arrays[1]), append=len(arrays[0])).max()
-    assert counts.max() <= max(4, longest)
+    assert counts.max() == most
