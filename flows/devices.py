@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import getpass
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from prefect import get_run_logger, runtime
 
 from albert.devices import device_names
 from data.workspace import Workspace
+from flows.logs import say
 
 
 def slot_file(workspace: Workspace, device: str) -> Path:
@@ -35,14 +34,6 @@ def device_slot(workspace: Workspace, processes: int = 1) -> Iterator[None]:
             try:
                 held.enter_context(lock.acquire(timeout=0))
             except Timeout:
-                _say(f"another training uses {device}: waiting for it to end (slot {path})")
+                say(f"another training uses {device}: waiting for it to end (slot {path})")
                 held.enter_context(lock.acquire(poll_interval=0.5))
         yield
-
-
-def _say(message: str) -> None:
-    # a command shows no log of Prefect's; a worker's run has one in the UI
-    if runtime.deployment.id:
-        get_run_logger().info(message)
-    else:
-        print(message, file=sys.stderr, flush=True)
