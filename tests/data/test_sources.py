@@ -140,6 +140,25 @@ def test_markdown_gives_its_words(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        'import A from "b"',
+        "import 'style.css'",
+        "import {\n  A,\n  B,\n} from 'c'",
+        "export default Layout",
+        "export const meta = {\n  title: '标题', // 名字\n  tags: ['茶'],\n}",
+        "export const broken = {",
+        "{/* 看不见\n也看不见 */}",
+    ],
+)
+def test_mdx_loses_its_statements_and_no_prose(tmp_path, code):
+    path = tmp_path / "page.mdx"
+    prose = ["采茶", "import 是一个关键字。", "export default 后面是表达式。", "import duties on tea", "锅要烧热。"]
+    path.write_text(f"{code}\n\n# " + "\n\n".join(prose) + "\n", encoding="utf-8")
+    assert texts(path) == ["\n".join(prose)]
+
+
 def test_a_web_page_gives_its_main_content(tmp_path):
     path = tmp_path / "page.html"
     body = "".join(f"<p>{n}{FIRST * 6}{SECOND}</p>" for n in range(6))
