@@ -1,6 +1,7 @@
 """What is inside a file: its decompressed content, or the members of an archive, one after the other.
 
-Nothing is unpacked to disk. A compressed stream ends where a bomb would go on.
+Nothing is unpacked to disk but Parquet, to a temporary file. A compressed stream ends where a bomb would
+go on.
 """
 
 from __future__ import annotations

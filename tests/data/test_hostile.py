@@ -69,7 +69,7 @@ BAD = {
         2,
         {"wrong_number_of_columns": 2},
     ),
-    "quotes.csv": (f'text\n"{A}"\n"never closed\n'.encode(), 1, {"unreadable_file": 1}),
+    "quotes.csv": (f'text\n"{A}"\n"never closed\n'.encode(), 1, {"bad_csv": 1}),
     "header.tsv": (b"id\ttext\n", 0, {}),
     "cut.jsonl.gz": (gzip.compress(rows(A, B) * 9)[:-20], None, {"unreadable_file": 1}),
     "not-gzip.jsonl.gz": (rows(A, B), 2, {}),
