@@ -22,7 +22,7 @@ from data.decoding import SAMPLE_BYTES, Unfinished, decoded_lines, detect_encodi
 from data.markup import html_text, markdown_text, mdx_text
 from data.records import Dropped, InputError, RawDocument
 from data.rows import BadRow, json_rows, table_rows
-from data.storage import base_name, expand, open_binary, size_and_digest
+from data.storage import base_name, expand, is_remote, open_binary, refusal, size_and_digest
 
 TextFormat = Literal["auto", "bert", "document"]
 TEXT_FORMATS = ("auto", "bert", "document")
@@ -63,8 +63,8 @@ def file_kind(name: str) -> str | None:
 def find_files(source: str) -> list[str]:
     """Files a source names, in the order of their names: a file, a folder (searched through), a glob, a URL.
 
-    A folder's files of other kinds are among them: reading one says that it is not supported. Raises
-    InputError when there is nothing to read.
+    A folder's files of other kinds, broken links, devices and the like are among them: reading one gives the
+    reason why it is not read. Raises InputError when there is nothing to read.
     """
     files = expand(source)
     if not any(file_kind(base_name(uri)) for uri in files):
@@ -85,15 +85,16 @@ def read_documents(
     """Documents of one source in order, and what could not be read as `Dropped` with stage "read"."""
     uri = str(uri)
     kind = file_kind(base_name(uri))
-    if kind is None:
-        yield Dropped(uri, STAGE, "not_supported", 0)
+    refused = None if is_remote(uri) else refusal(uri)
+    if refused or kind is None:
+        yield Dropped(uri, STAGE, refused or "not_supported", 0)
         return
     try:
         if kind == "parquet" and base_name(uri).lower().endswith(".parquet"):
             with open_binary(uri) as file:
                 yield from _read_parquet(uri, file, text_field)
             return
-        size, _ = size_and_digest(uri) if "://" in uri else (_local_size(uri), "")
+        size, _ = size_and_digest(uri) if is_remote(uri) else (_local_size(uri), "")
         for part in open_parts(uri, size):
             yield from _read_part(part, text_format, text_field)
     except (*DAMAGED, pa.ArrowException) as error:
