@@ -313,5 +313,5 @@ def test_what_could_not_be_decoded_is_counted_in_the_funnel(tmp_path, vocabulary
     source = write_source(tmp_path, "broken.txt", content)
     refresh_here(settings_for(tmp_path, source, vocabulary_file))
     with open_workspace(tmp_path / "w") as statistics:
-        lost = {row[6]: row[7] for row in statistics.funnel("c").fetchall() if row[1] == "clean"}
+        lost = {row[5]: row[6] for row in statistics.funnel("c").fetchall() if row[1] == "clean"}
     assert lost["undecodable"] == 4
