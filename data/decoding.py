@@ -66,6 +66,7 @@ def _everyday_share(text: str) -> float:
     return everyday / max(len(foreign) + text.count("\0"), 1)
 
 
+_han = re.compile("[\u4e00-\u9fff]")
 _control = re.compile("[\x01-\x08\x0e-\x1f]")
 
 
@@ -191,7 +192,8 @@ def _decode_line(line: bytes, encoding: str) -> str:
     if strict:  # hardly anything but UTF-8 is valid UTF-8, but two short words may be
         return strict[0] if len(strict) == 1 else max(strict, key=_everyday_share)
     text = line.decode(encoding, "replace")
-    if not _is_damaged(text):
+    # in a wrong encoding hardly a Han character comes out beside what is replaced
+    if 2 * len(_han.findall(text)) > text.count(REPLACEMENT):
         return text
     replaced = {e: line.decode(e, "replace") for e in dict.fromkeys((encoding, *_BY_LINE))}
     return replaced[_best_reading(replaced) or encoding]

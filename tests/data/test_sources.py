@@ -351,6 +351,16 @@ def test_another_encoding_after_the_sample_is_found_too(tmp_path):
     assert texts(path) == [json.loads(row)["text"] for row in rows]
 
 
+@given(edits=st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=1)), min_size=1, max_size=2))
+def test_a_damaged_line_of_utf8_stays_utf8(edits):
+    damaged = bytearray(FIRST.encode())
+    for at, noise in edits:
+        damaged[at % len(damaged) : at % len(damaged) + 1] = noise
+    line = bytes(damaged).replace(b"\n", b"").replace(b"\r", b"")
+    file = io.BufferedReader(io.BytesIO(line))
+    assert list(decoded_lines(file, "utf-8")) == [line.decode("utf-8", "replace")]
+
+
 def test_short_words_of_gb18030_are_not_taken_for_utf8(tmp_path):
     words = ["位", "尾", "妹", "喂", "卫", "味", "联通", "啊"]
     assert any(is_utf8(word.encode("gb18030")) for word in words)
