@@ -18,7 +18,6 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.decoding import Unfinished, decoded_lines
 from data.records import Dropped, InputError, RawDocument
 from data.sources import find_files, read_documents
 from data.storage import base_name, size_and_digest
@@ -105,94 +104,6 @@ def test_a_damaged_archive_keeps_what_stood_before_the_damage(tmp_path):
     path = tmp_path / "cut.zip"
     path.write_bytes(members("zip")[:-30])
     assert reasons(path) == {"unreadable_file": 1}
-
-
-def test_pretty_printed_values_are_read_one_after_the_other(tmp_path):
-    path = tmp_path / "corpus.json"
-    rows = [{"text": f"{FIRST}{n}" * 50, "other": {"deep": [1, {"a": "]"}]}} for n in range(400)]
-    for text in (
-        json.dumps(rows, ensure_ascii=False, indent=1),
-        "\n".join(json.dumps(row, ensure_ascii=False, indent=2) for row in rows),
-    ):
-        path.write_text(text, encoding="utf-8")
-        assert texts(path) == [row["text"] for row in rows]
-        path.write_text(text[: len(text) // 2], encoding="utf-8")
-        assert len(texts(path)) in range(190, 210) and reasons(path) == {"bad_json": 1}
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        lambda rows: "[" + ",\n".join(map(dumps, rows)) + "]",
-        lambda rows: "[\n" + ",\n".join(map(dumps, rows)) + "\n]\n",
-        lambda rows: "\n  \n" + json.dumps(rows, ensure_ascii=False, indent=1),
-        lambda rows: "\n" + "\n\n".join(map(dumps, rows)),
-        lambda rows: "\n".join('{ "text": "' + row["text"] + '",\n"n": 1}' for row in rows),
-        lambda rows: "[ " + ", ".join(map(dumps, rows)) + " ]",
-    ],
-    ids=["array of lines", "brackets apart", "blank line first", "blank lines", "objects", "one line"],
-)
-def test_json_is_read_in_whatever_layout(tmp_path, layout):
-    rows = [{"text": f"{FIRST}{n}"} for n in range(60)]
-    for name in ("corpus.json", "corpus.jsonl"):
-        path = tmp_path / name
-        path.write_text(layout(rows), encoding="utf-8")
-        assert texts(path) == [row["text"] for row in rows] and not reasons(path)
-
-
-def dumps(row):
-    return json.dumps(row, ensure_ascii=False)
-
-
-def test_a_bad_value_costs_only_itself(tmp_path):
-    path = tmp_path / "corpus.json"
-    rows = [dumps({"text": f"{FIRST}{n}"}) for n in range(60)]
-    rows[9] = rows[9].replace('"text"', "text")
-    rows[20] = rows[20][:-1]
-    rows[40] = rows[40].replace("第", "\t")
-    good = [f"{FIRST}{n}" for n in range(60) if n not in (9, 20, 40)]
-    for text in ("[" + ",\n".join(rows) + "]", "[" + ",".join(rows) + "\n]"):
-        path.write_text(text, encoding="utf-8")
-        assert texts(path) == good and reasons(path) == {"bad_json": 3}
-    dropped = [item.source_uri for item in read_documents(path) if isinstance(item, Dropped)]
-    assert dropped == [f"{path}#item={n}" for n in (10, 21, 41)]
-
-
-def test_what_only_begins_values_ends(tmp_path):
-    path = tmp_path / "corpus.json"
-    for text in ("{\n" * 20_000, '[{"a":[\n' * 20_000, "[" * 100_000):
-        path.write_text(text, encoding="utf-8")
-        assert not texts(path) and set(reasons(path)) == {"bad_json"}
-
-
-@pytest.mark.parametrize("bad", ['9,"没有结束', '9,"他说"好"。"', '9,"两行\n"没有"结束"'])
-def test_a_bad_quote_costs_only_its_row(tmp_path, bad):
-    rows = [f'{n},"{FIRST}第{n}行，""引用""。\n第二行。"' for n in range(60)]
-    rows[9] = bad
-    path = tmp_path / "corpus.csv"
-    path.write_text("id,text\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    assert texts(path) == [f'{FIRST}第{n}行，"引用"。\n第二行。' for n in range(60) if n != 9]
-    dropped = [item for item in read_documents(path) if isinstance(item, Dropped)]
-    assert dropped[0].source_uri == f"{path}#row=11" and dropped[0].reason == "bad_csv"
-    assert dropped[0].characters == len(bad.split("\n")[0])
-
-
-def test_what_is_too_long_is_named_and_the_rest_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("data.rows.MAX_ROW_CHARACTERS", 5_000_000)
-    monkeypatch.setattr("data.sources.MAX_PAGE_CHARACTERS", 1000)
-    long = "茶" * 6_000_000
-    for name, content in [
-        ("rows.jsonl", f"{dumps({'text': FIRST})}\n{dumps({'text': long})}\n{dumps({'text': SECOND})}\n"),
-        ("rows.tsv", f"text\n{FIRST}\n{long}\n{SECOND}\n"),
-        ("rows.csv", f"text\n{FIRST}\n{long}\n{SECOND}\n"),
-    ]:
-        (tmp_path / name).write_text(content, encoding="utf-8")
-        assert texts(tmp_path / name) == [FIRST, SECOND], name
-        (dropped,) = (item for item in read_documents(tmp_path / name) if isinstance(item, Dropped))
-        assert dropped.reason == "row_too_long" and dropped.characters >= len(long)
-        assert dropped.source_uri.endswith("#line=2" if name.endswith("jsonl") else "#row=3")
-    (tmp_path / "page.md").write_text("茶" * 2000, encoding="utf-8")
-    assert reasons(tmp_path / "page.md") == {"page_too_long": 1}
 
 
 def test_markdown_gives_its_words(tmp_path):
@@ -305,90 +216,6 @@ def test_parquet_gives_its_documents(tmp_path, name):
     assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 1}
 
 
-@pytest.mark.parametrize(
-    "encoding", ["utf-8", "utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "big5"]
-)
-def test_encodings_are_found_out(tmp_path, encoding):
-    text = "這是一份文件，內容只有兩句話。今天天氣很好。" if encoding == "big5" else FIRST + "\n" + SECOND
-    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
-    path = tmp_path / "corpus.txt"
-    path.write_bytes(mark + text.encode(encoding))
-    assert texts(path) == [text]
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_utf16_and_utf32_are_known_without_their_mark(tmp_path, encoding):
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(
-        "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in (FIRST, SECOND)).encode(encoding)
-    )
-    assert texts(path) == [FIRST, SECOND]
-
-
-def jsonl_rows(count):
-    return [json.dumps({"text": f"{FIRST}第{n}行。"}, ensure_ascii=False) + "\n" for n in range(count)]
-
-
-@pytest.mark.parametrize("share", [0, 1, 2, 10], ids=["damaged", "alternating", "thirds", "one in ten"])
-def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(tmp_path, share):
-    rows = jsonl_rows(60)
-    lines = [row.encode("utf-8" if share and n % (share + 1) else "gb18030") for n, row in enumerate(rows)]
-    if not share:
-        lines[30] = lines[30].replace("采".encode("gb18030"), b"\xff\xff", 1)
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(b"".join(lines))
-    found = texts(path)
-    expected = [json.loads(row)["text"] for row in rows]
-    assert sum(text == other for text, other in zip(found, expected, strict=True)) == 60 - (not share)
-    # what no encoding decodes is there to be counted
-    assert sum(text.count("\ufffd") for text in found) == (0 if share else 2)
-
-
-def test_another_encoding_after_the_sample_is_found_too(tmp_path):
-    rows = jsonl_rows(9000)
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes("".join(rows[:8000]).encode() + "".join(rows[8000:]).encode("gb18030"))
-    assert texts(path) == [json.loads(row)["text"] for row in rows]
-
-
-@given(edits=st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=1)), min_size=1, max_size=2))
-def test_a_damaged_line_of_utf8_stays_utf8(edits):
-    damaged = bytearray(FIRST.encode())
-    for at, noise in edits:
-        damaged[at % len(damaged) : at % len(damaged) + 1] = noise
-    line = bytes(damaged).replace(b"\n", b"").replace(b"\r", b"")
-    file = io.BufferedReader(io.BytesIO(line))
-    assert list(decoded_lines(file, "utf-8")) == [line.decode("utf-8", "replace")]
-
-
-def test_short_words_of_gb18030_are_not_taken_for_utf8(tmp_path):
-    words = ["位", "尾", "妹", "喂", "卫", "味", "联通", "啊"]
-    assert any(is_utf8(word.encode("gb18030")) for word in words)
-    path = tmp_path / "words.txt"
-    path.write_bytes("\n".join([FIRST, *words]).encode("gb18030"))
-    assert texts(path) == ["\n".join([FIRST, *words])]
-
-
-def is_utf8(content):
-    try:
-        return bool(content.decode())
-    except UnicodeDecodeError:
-        return False
-
-
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
-@pytest.mark.parametrize("encoding", ["utf-8", "gb18030", "utf-16"])
-def test_lines_are_the_same_however_they_end_and_however_long_one_is(monkeypatch, encoding, end):
-    lines = ["", FIRST, "", SECOND * 40, "茶" * 3, "", ""]
-    for longest, block in [(1 << 22, 1 << 16), (16, 7), (15, 8), (64, 1)]:
-        monkeypatch.setattr("data.decoding.LONGEST_LINE", longest)
-        monkeypatch.setattr("data.decoding._BLOCK", block)
-        file = io.BufferedReader(io.BytesIO(end.join(lines).encode(encoding)))
-        pieces = list(decoded_lines(file, encoding))
-        assert any(type(piece) is Unfinished for piece in pieces) == (longest < 100)
-        assert "".join(p if type(p) is not str else p + "\n" for p in pieces) == "\n".join(lines[:-1]) + "\n"
-
-
 def test_blank_lines_part_documents_only_where_sentences_have_lines(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("第一段说采茶，有两句。第二句在这里。\n\n第二段说炒茶。\n", encoding="utf-8")
@@ -397,31 +224,6 @@ def test_blank_lines_part_documents_only_where_sentences_have_lines(tmp_path):
     path.write_text(BERT, encoding="utf-8")
     assert len(texts(path)) == 2
     assert len(texts(path, text_format="document")) == 1
-
-
-def test_bad_rows_are_named_and_the_good_ones_kept(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    deep = "[" * 100_000
-    rows = [
-        json.dumps({"text": FIRST}),
-        "{broken",
-        '{"title": "x"}',
-        '{"text": 5}',
-        '"a string"',
-        deep,
-        json.dumps({"text": SECOND}),
-    ]
-    path.write_text("\n".join(rows), encoding="utf-8")
-    assert texts(path) == [FIRST, SECOND]
-    assert reasons(path) == {"bad_json": 2, "no_text_field": 1, "text_not_string": 1, "not_an_object": 1}
-    dropped = next(item for item in read_documents(path) if isinstance(item, Dropped))
-    assert dropped.source_uri == f"{path}#line=2"
-
-
-def test_line_separators_inside_strings_end_no_row(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    path.write_text(json.dumps({"text": "一\u2028二\x85三"}, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert texts(path) == ["一\u2028二\x85三"]
 
 
 def test_damaged_files_give_a_reason(tmp_path):
@@ -442,13 +244,6 @@ def test_plain_text_with_a_gz_name_is_read(tmp_path):
     path = tmp_path / "corpus.jsonl.gz"
     path.write_bytes(content("jsonl"))
     assert texts(path) == [FIRST, SECOND]
-
-
-def test_broken_bytes_cost_only_themselves(tmp_path):
-    path = tmp_path / "corpus.txt"
-    path.write_bytes((FIRST + "\n").encode() * 5 + b"\xff\xfe\xfd" + (SECOND + "\n").encode() * 5)
-    (text,) = texts(path)
-    assert text.count(FIRST) == 5 and SECOND in text
 
 
 def test_a_huge_document_is_cut_into_several(tmp_path):
