@@ -1,6 +1,7 @@
 """What is inside a file: its decompressed content, or the members of an archive, one after the other.
 
-Nothing is unpacked to disk. A compressed stream ends where a bomb would go on.
+Nothing is unpacked to disk but Parquet, to a temporary file. A compressed stream ends where a bomb would
+go on.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class _Limited(io.RawIOBase):
 
     def __init__(self, stream: BinaryIO, compressed_bytes: int):
         self.stream = stream
-        self.left = max(compressed_bytes * MAX_EXPANSION, _ALWAYS_ALLOWED)
+        self.limit = self.left = max(compressed_bytes * MAX_EXPANSION, _ALWAYS_ALLOWED)
 
     def readable(self) -> bool:
         return True
@@ -68,7 +69,8 @@ class _Limited(io.RawIOBase):
         content = self.stream.read(len(buffer))
         self.left -= len(content)
         if self.left < 0:
-            raise OSError(f"expands to more than {MAX_EXPANSION} times its size")
+            times = f"{MAX_EXPANSION} times its size, at least {_ALWAYS_ALLOWED:,}"
+            raise OSError(f"expands to more than the {self.limit:,} bytes allowed ({times})")
         buffer[: len(content)] = content
         return len(content)
 

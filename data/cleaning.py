@@ -104,7 +104,7 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
             text = normalize(text)
         if rules.scrub:  # before links and addresses lose their marks
             text, counts = scrub(text, rules.scrub)
-            found = {kind: found.get(kind, 0) + count for kind, count in counts.items()} if counts else found
+            found |= {kind: found.get(kind, 0) + count for kind, count in counts.items()}
         markup = _may_hold_markup(text)
         if markup:
             text = strip_markup(text)

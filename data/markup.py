@@ -7,11 +7,19 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Iterator
 from functools import cache
 
 _front_matter = re.compile(r"\A---\n.*?\n---\n", re.S)
-# what MDX has beside Markdown: imports, exports, and expressions in braces
-_mdx = re.compile(r"^(?:import|export)\s.*$|\{/\*.*?\*/\}", re.M | re.S)
+# what MDX has beside Markdown: comments in braces, imports and exports
+_mdx_comment = re.compile(r"\{/\*.*?\*/\}", re.S)
+_statement = re.compile(
+    r"import\s*(?:type\s+)?(?:[\w$]+\s*(?:,|\bfrom\b)|[{*\"'])"
+    r"|export\s+(?:(?:default|const|let|var|function|async|class|type|interface)\b|[{*])",
+    re.A,
+)
+_script_strings = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|//.*|/\*.*?\*/")
+_han = re.compile("[\u4e00-\u9fff]")
 _comment = re.compile(r"<!--.*?-->", re.S)
 
 
@@ -46,8 +54,25 @@ def _inline(kind: str, content: str) -> str:
 
 
 def mdx_text(content: str) -> str:
-    """Words of an MDX page: Markdown without its imports and comments."""
-    return markdown_text(_mdx.sub("", content))
+    """Words of an MDX page: Markdown without its imports, exports and comments."""
+    lines = _mdx_comment.sub("", content.replace("\r\n", "\n")).split("\n")
+    return markdown_text("\n".join(_without_statements(lines)))
+
+
+def _without_statements(lines: list[str]) -> Iterator[str]:
+    """Lines that are no import or export; one goes on to its closing bracket, at most to a blank line.
+
+    A line with Chinese outside of strings and comments is prose, whatever word it begins with.
+    """
+    depth = 0
+    for line in lines:
+        code = _script_strings.sub("", line)
+        is_code = (depth > 0 or _statement.match(line)) and line.strip() and not _han.search(code)
+        if not is_code:
+            depth = 0
+            yield line
+            continue
+        depth = max(depth, 0) + sum(map(code.count, "([{")) - sum(map(code.count, ")]}"))
 
 
 def html_text(content: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -109,7 +110,7 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
         spec = source if isinstance(source, SourceSpec) else SourceSpec(path=source)
         for uri in find_files(spec.path):
             # a file named twice is read once
-            key = uri if is_remote(uri) else str(Path(uri).resolve())
+            key = uri if is_remote(uri) else os.path.realpath(uri)
             text_format = spec.text_format or settings.text_format
             files.setdefault(key, SourceFile(uri, text_format, spec.text_field or settings.text_field))
     return list(files.values())

@@ -170,7 +170,11 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
             ).fetchall()
             dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
             names = ", ".join(s if isinstance(s, str) else s.path for s in settings.sources)
-            raise InputError(f"no document of {names} can be used ({dropped}): no version was made")
+            first = db.execute(
+                "select source_uri from listed where stage = 'read' order by position limit 1"
+            ).fetchone()
+            place = f"; first: {first[0]}" if first else ""
+            raise InputError(f"no document of {names} can be used ({dropped}{place}): no version was made")
         present = [number for number, path in enumerate(staged) if path]
         for number in unstaged_sources(db, present):
             staged[number] = Path(read(plan.files[number], plan, again=True).staged_path)

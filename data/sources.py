@@ -7,21 +7,22 @@ reason, never lost.
 
 from __future__ import annotations
 
-import csv
 import io
-import json
+import tempfile
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import chain
+from shutil import copyfileobj
 from typing import BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.archives import COMPRESSIONS, DAMAGED, Part, one_line, open_parts, plain_name
-from data.decoding import SAMPLE_BYTES, decoded_lines, detect_encoding
+from data.decoding import SAMPLE_BYTES, Unfinished, decoded_lines, detect_encoding
 from data.markup import html_text, markdown_text, mdx_text
 from data.records import Dropped, InputError, RawDocument
-from data.storage import base_name, expand, open_binary, size_and_digest
+from data.rows import BadRow, json_rows, table_rows
+from data.storage import base_name, expand, is_remote, open_binary, refusal, size_and_digest
 
 TextFormat = Literal["auto", "bert", "document"]
 TEXT_FORMATS = ("auto", "bert", "document")
@@ -44,7 +45,7 @@ SUFFIXES = {
 ARCHIVES = (".zip", ".tar")
 TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first that is there, unless one is named
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
-MAX_ROW_CHARACTERS = 32 << 20  # of a JSONL line
+MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # of a text file, before it is cut
 MAX_PAGE_CHARACTERS = 8 << 20  # of a Markdown or HTML page, which is parsed whole
 STAGE = "read"
 _PAGES: dict[str, Callable[[str], str]] = {"markdown": markdown_text, "mdx": mdx_text, "html": html_text}
@@ -62,8 +63,8 @@ def file_kind(name: str) -> str | None:
 def find_files(source: str) -> list[str]:
     """Files a source names, in the order of their names: a file, a folder (searched through), a glob, a URL.
 
-    A folder's files of other kinds are among them: reading one says that it is not supported. Raises
-    InputError when there is nothing to read.
+    A folder's files of other kinds, broken links, devices and the like are among them: reading one gives the
+    reason why it is not read. Raises InputError when there is nothing to read.
     """
     files = expand(source)
     if not any(file_kind(base_name(uri)) for uri in files):
@@ -84,15 +85,16 @@ def read_documents(
     """Documents of one source in order, and what could not be read as `Dropped` with stage "read"."""
     uri = str(uri)
     kind = file_kind(base_name(uri))
-    if kind is None:
-        yield Dropped(uri, STAGE, "not_supported", 0)
+    refused = None if is_remote(uri) else refusal(uri)
+    if refused or kind is None:
+        yield Dropped(uri, STAGE, refused or "not_supported", 0)
         return
     try:
-        if kind == "parquet":
+        if kind == "parquet" and base_name(uri).lower().endswith(".parquet"):
             with open_binary(uri) as file:
                 yield from _read_parquet(uri, file, text_field)
             return
-        size, _ = size_and_digest(uri) if "://" in uri else (_local_size(uri), "")
+        size, _ = size_and_digest(uri) if is_remote(uri) else (_local_size(uri), "")
         for part in open_parts(uri, size):
             yield from _read_part(part, text_format, text_field)
     except (*DAMAGED, pa.ArrowException) as error:
@@ -113,8 +115,10 @@ def _read_part(
         yield Dropped(part.uri, STAGE, part.refused or "not_supported", 0)
         return
     try:
-        if kind == "parquet":  # needs to be sought through: held in memory
-            yield from _read_parquet(part.uri, io.BytesIO(part.file.read()), text_field)
+        if kind == "parquet":
+            with tempfile.TemporaryFile() as file:  # it is read from its end
+                copyfileobj(part.file, file, 1 << 20)
+                yield from _read_parquet(part.uri, file, text_field)
             return
         sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
         encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2) if sample else None
@@ -130,12 +134,15 @@ def _read_part(
             yield from _read_table(part.uri, lines, "\t" if kind == "tsv" else ",", text_field)
         else:
             yield from _read_page(part.uri, lines, _PAGES[kind])
-    except (*DAMAGED, pa.ArrowException, csv.Error) as error:
+    except (*DAMAGED, pa.ArrowException) as error:
         yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
 
 
 def read_texts(uri: str) -> Iterator[str]:
-    """Every text of an evaluation file: of a table or JSON objects, each field that is text."""
+    """Every text of an evaluation file: of a table or JSON objects, each field that is text.
+
+    Raises InputError for a row that cannot be read.
+    """
     uri = str(uri)
     kind = file_kind(base_name(uri))
     if kind not in ("csv", "tsv", "jsonl"):
@@ -150,11 +157,13 @@ def read_texts(uri: str) -> Iterator[str]:
             return
         lines = decoded_lines(part.file, encoding)
         if kind == "jsonl":
-            for value in _json_values(lines):
-                yield from _texts_in(value)
+            rows = ((place, value) for place, value, _ in json_rows(lines))
         else:
-            for _, row in _table_rows(lines, "\t" if kind == "tsv" else ","):
-                yield from row
+            rows = ((f"row={n}", row) for n, row in table_rows(lines, "\t" if kind == "tsv" else ","))
+        for place, row in rows:
+            if isinstance(row, BadRow):
+                raise InputError(f"{uri}#{place}: {row.reason}")
+            yield from _texts_in(row)
 
 
 def _texts_in(value: object) -> Iterator[str]:
@@ -165,12 +174,15 @@ def _texts_in(value: object) -> Iterator[str]:
             yield from _texts_in(item)
 
 
-def _cut(text: str, uri: str) -> Iterator[RawDocument]:
-    """A document, in parts if it is longer than a document may be; parts end at a line or sentence end."""
-    if len(text) <= MAX_DOCUMENT_CHARACTERS:
+def _cut(text: str, uri: str, first: int = 1) -> Iterator[RawDocument]:
+    """A document, in parts if it is longer than a document may be; parts end at a line or sentence end.
+
+    `first`: the number of its first part; more than 1 where parts of it were given before.
+    """
+    if len(text) <= MAX_DOCUMENT_CHARACTERS and first == 1:
         yield RawDocument(text, uri)
         return
-    begin, part = 0, 1
+    begin, part = 0, first
     while begin < len(text):
         end = min(begin + MAX_DOCUMENT_CHARACTERS, len(text))
         if end < len(text):
@@ -187,25 +199,50 @@ def _is_bert_format(lines: list[str]) -> bool:
     return len(blocks) > 1 and written >= 2 * len([block for block in blocks if block.strip()])
 
 
+def _head(lines: Iterator[str]) -> list[str]:
+    """The lines by which a file's format is told."""
+    head: list[str] = []
+    size = 0
+    for line in lines:
+        head.append(line)
+        size += len(line)
+        if len(head) == 2000 or size > MAX_HELD_CHARACTERS:
+            break
+    return head
+
+
 def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Iterator[RawDocument]:
-    uri = part.uri
     if text_format == "auto":
-        head = list(islice(lines, 2000))
+        head = _head(lines)
         text_format = "bert" if ".bert." in part.name or _is_bert_format(head) else "document"
         lines = chain(head, lines)
+    is_bert = text_format == "bert"
     block: list[str] = []
-    size, number, begin = 0, 0, 1
-    for number, line in enumerate(lines, 1):
-        ends_document = text_format == "bert" and not line.strip()
-        if ends_document or size > 4 * MAX_DOCUMENT_CHARACTERS:
+    size, number, begin, first = 0, 1, 1, 1  # of the line at hand, of the block's first line and part
+    in_line = False
+    for line in lines:
+        goes_on = type(line) is Unfinished
+        ends_document = is_bert and not in_line and not goes_on and not line.strip()
+        if in_line and size > MAX_HELD_CHARACTERS:
+            # the last part may not be whole yet
+            *parts, rest = _cut("".join(block), _block_uri(part.uri, begin, is_bert), first)
+            yield from parts
+            block, size, first = [rest.text], len(rest.text), first + len(parts)
+        elif ends_document or size > MAX_HELD_CHARACTERS:
             if block:
-                yield from _cut("\n".join(block), f"{uri}#line={begin}")
-            block, size, begin = [], 0, number + 1
+                yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, True), first)
+            block, size, begin, first = [], 0, number + ends_document, 1
         if not ends_document:
-            block.append(line)
+            block += [line] if goes_on else [line, "\n"]
             size += len(line)
-    if block or not number:
-        yield from _cut("\n".join(block), f"{uri}#line={begin}" if text_format == "bert" else uri)
+        number += not goes_on
+        in_line = goes_on
+    if block or number == 1:
+        yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, is_bert), first)
+
+
+def _block_uri(uri: str, begin: int, is_part: bool) -> str:
+    return f"{uri}#line={begin}" if is_part else uri
 
 
 def _read_page(
@@ -213,12 +250,12 @@ def _read_page(
 ) -> Iterator[RawDocument | Dropped]:
     page, size = [], 0
     for line in lines:
-        page.append(line)
+        page += [line] if type(line) is Unfinished else [line, "\n"]
         size += len(line) + 1
         if size > MAX_PAGE_CHARACTERS:
             yield Dropped(uri, STAGE, "page_too_long", size)
             return
-    yield from _cut(text_of("\n".join(page)), uri)
+    yield from _cut(text_of("".join(page)[:-1]), uri)
 
 
 class _Rows:
@@ -228,6 +265,9 @@ class _Rows:
         self.field = text_field
 
     def document(self, row: object, uri: str, size: int) -> Iterator[RawDocument | Dropped]:
+        if isinstance(row, BadRow):
+            yield Dropped(uri, STAGE, row.reason, row.characters)
+            return
         if not isinstance(row, dict):
             yield Dropped(uri, STAGE, "not_an_object", size)
             return
@@ -242,96 +282,23 @@ class _Rows:
 
 
 def _read_jsonl(uri: str, lines: Iterator[str], text_field: str | None) -> Iterator[RawDocument | Dropped]:
-    rows = _Rows(text_field)
-    head = list(islice(lines, 1))
-    if head and _begins_value(head[0]):  # values over several lines, whatever the name says
-        try:
-            for number, value in enumerate(_json_values(chain(head, lines)), 1):
-                yield from rows.document(value, f"{uri}#item={number}", 0)
-        except (ValueError, RecursionError):
-            yield Dropped(f"{uri}#after the last good item", STAGE, "bad_json", 0)
-        return
-    for number, line in enumerate(chain(head, lines), 1):
-        if not line.strip():
-            continue
-        place = f"{uri}#line={number}"
-        if len(line) > MAX_ROW_CHARACTERS:
-            yield Dropped(place, STAGE, "row_too_long", len(line))
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            yield Dropped(place, STAGE, "bad_json", len(line))
-            continue
-        # one line that is an array of objects: JSON written by a program
-        items = row if isinstance(row, list) and any(isinstance(item, dict) for item in row) else [row]
-        for item in items:
-            yield from rows.document(item, place, len(line))
-
-
-def _begins_value(line: str) -> bool:
-    """Whether a JSON value begins on this line and does not end on it."""
-    return line.strip() in ("[", "[{", "{")
-
-
-def _json_values(lines: Iterator[str]) -> Iterator[object]:
-    """Values of a JSON array, or that stand one after the other, read as they come.
-
-    Raises ValueError or RecursionError where something is no JSON.
-    """
-    decoder = json.JSONDecoder()
-    text, wanted, in_array = "", 1 << 16, False
-    is_over = False
-    while not (is_over and not text.strip()):
-        block = []
-        size = len(text)
-        for line in lines:
-            block.append(line)
-            size += len(line) + 1
-            if size >= wanted:
-                break
-        else:
-            is_over = True
-        text = (text + "\n".join([*block, ""])).lstrip()
-        at = 0
-        if not in_array and text[:1] == "[" and text[1:].lstrip()[:1] in ("{", ""):
-            in_array, at = True, 1
-        while True:
-            while at < len(text) and (text[at].isspace() or text[at] in ",]"):
-                at += 1
-            if at == len(text):
-                break
-            try:
-                value, at = decoder.raw_decode(text, at)
-            except ValueError:
-                if is_over or len(text) - at > MAX_ROW_CHARACTERS:
-                    raise
-                break
-            yield value
-        text = text[at:]
-        # a value longer than what is held is looked at again only when twice as much is there
-        wanted = max(1 << 16, 2 * len(text))
-
-
-def _table_rows(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows after the header, numbered as in the file."""
-    if delimiter == "\t":  # no quoting in TSV: a quotation mark is a character of the text
-        rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        rows = csv.reader((f"{line}\n" for line in lines), strict=True)
-    csv.field_size_limit(MAX_DOCUMENT_CHARACTERS * 4)
-    return enumerate(rows, 1)
+    documents = _Rows(text_field)
+    for place, value, size in json_rows(lines):
+        yield from documents.document(value, f"{uri}#{place}", size)
 
 
 def _read_table(
     uri: str, lines: Iterator[str], delimiter: str, text_field: str | None
 ) -> Iterator[RawDocument | Dropped]:
-    rows = _table_rows(lines, delimiter)
-    _, header = next(rows, (1, []))
     documents = _Rows(text_field)
-    for number, row in rows:
+    header: list[str] = []
+    for number, row in table_rows(lines, delimiter):
         place = f"{uri}#row={number}"
-        if len(row) == len(header):
+        if isinstance(row, BadRow):
+            yield Dropped(place, STAGE, row.reason, row.characters)
+        elif number == 1:
+            header = row
+        elif len(row) == len(header):
             yield from documents.document(dict(zip(header, row, strict=True)), place, sum(map(len, row)))
         elif row:
             yield Dropped(place, STAGE, "wrong_number_of_columns", sum(map(len, row)))

@@ -5,6 +5,9 @@ from __future__ import annotations
 import glob
 import hashlib
 import io
+import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,26 +41,52 @@ def unreached(uri: str, error: Exception) -> InputError:
 def expand(source: str) -> list[str]:
     """Every file a source names, in the order of their names: a file, a folder (searched through), or a glob.
 
-    Raises InputError where there is nothing, or a URL that cannot be reached.
+    What stands among a folder's files and is none is named too: see `refusal`. Links to folders are not
+    followed. Raises InputError where there is nothing, or a URL that cannot be reached.
     """
     if is_remote(source):
         return _expand_remote(source)
     path = Path(source).expanduser()
-    if path.is_file():
-        return [str(path)]
     if path.is_dir():
-        found = [p for p in path.rglob("*") if p.is_file() and not _is_hidden(p.relative_to(path))]
-        if not found:
-            raise InputError(f"source {source} holds no file that can be read")
+        found = list(_entries(path))
+    elif os.path.lexists(path):
+        if refused := refusal(str(path)):
+            raise InputError(f"source {source} is no file that can be read ({refused})")
+        return [str(path)]
     else:
-        found = [Path(p) for p in glob.glob(str(path), recursive=True) if Path(p).is_file()]
+        found = [name for name in glob.glob(str(path), recursive=True) if not os.path.isdir(name)]
         if not found:
             raise InputError(f"source {source} does not exist")
-    return sorted(map(str, found))
+    if all(map(refusal, found)):
+        raise InputError(f"source {source} holds no file that can be read")
+    return sorted(str(Path(name)) for name in found)
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _entries(folder: Path) -> Iterator[str]:
+    """What is in a folder and the folders in it, but hidden ones; of links to folders the links."""
+
+    def unreadable(error: OSError) -> None:
+        barred.append(error.filename)
+
+    barred: list[str] = []
+    for place, folders, files in os.walk(folder, onerror=unreadable):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        yield from (os.path.join(place, name) for name in files + links if not name.startswith("."))
+    yield from barred
+
+
+def refusal(path: str) -> str | None:
+    """Why a path of this machine is not read, if it is no file: a broken link, a link to a folder, a folder
+    that may not be listed, a device, a pipe or a socket, which may never end.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return "broken_link" if os.path.islink(path) else "unreadable_file"
+    if stat.S_ISDIR(mode):
+        return "link_to_folder" if os.path.islink(path) else "unreadable_folder"
+    return None if stat.S_ISREG(mode) else "not_a_file"
 
 
 def _expand_remote(source: str) -> list[str]:
@@ -82,11 +111,18 @@ def _expand_remote(source: str) -> list[str]:
 def size_and_digest(uri: str) -> tuple[int, str]:
     """Bytes and a digest that changes with the content: sha256, or for a URL what its server says of it.
 
-    A server that gives neither tag nor time makes the content be read and hashed.
+    A server that gives neither tag nor time makes the content be read and hashed. Of what cannot be read, the
+    reason is the content.
     """
     if not is_remote(uri):
         path = Path(uri)
-        return path.stat().st_size, sha256(path)
+        reason = refusal(uri)
+        try:
+            if reason is None:
+                return path.stat().st_size, sha256(path)
+        except OSError as error:
+            reason = str(error)
+        return 0, hashlib.sha256(f"not read: {reason}".encode()).hexdigest()
     system, path = file_system(uri)
     try:
         info = system.info(path)

@@ -4,18 +4,26 @@ import gzip
 import json
 import os
 import random
+import re
+import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from data.cleaning import CleaningRules
+from data.filtering import QualityRules
+from data.planning import building_plan, plan, reading_tasks
 from data.reading import ReadingRules, read_source
 from data.recipe import RefreshSettings
 from data.records import InputError
-from data.refresh import refresh
+from data.refresh import build, commit, divide, locked, read, refresh
 from data.statistics import open_workspace
+from data.workspace import Workspace
 from tests.conftest import SAMPLES
 
 A, B, C = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。", "第三篇讲泡茶。水不要太烫。"
@@ -69,7 +77,7 @@ BAD = {
         2,
         {"wrong_number_of_columns": 2},
     ),
-    "quotes.csv": (f'text\n"{A}"\n"never closed\n'.encode(), 1, {"unreadable_file": 1}),
+    "quotes.csv": (f'text\n"{A}"\n"never closed\n'.encode(), 1, {"bad_csv": 1}),
     "header.tsv": (b"id\ttext\n", 0, {}),
     "cut.jsonl.gz": (gzip.compress(rows(A, B) * 9)[:-20], None, {"unreadable_file": 1}),
     "not-gzip.jsonl.gz": (rows(A, B), 2, {}),
@@ -96,6 +104,17 @@ def settings_for(root, source, vocabulary_file, corpus="c"):
     )
 
 
+def refresh_here(settings):
+    """A refresh in this process: its steps as `refresh` runs them in others."""
+    with locked(Workspace(settings.workspace), settings.corpus):
+        planned = plan(settings)
+        sources = [read(*task) for task in reading_tasks(planned)]
+        division = divide(planned, sources)
+        small = building_plan(planned)
+        shards = [build(piece, small, division.sop) for piece in division.assignment.pieces]
+        return commit(planned, sources, division, shards)
+
+
 def dropped(workspace, where="true"):
     with open_workspace(workspace) as statistics:
         return dict(
@@ -114,11 +133,11 @@ def test_alone_it_gives_its_documents_and_reasons_or_one_error(tmp_path, vocabul
     (source / name).write_bytes(content)
     if kept == 0:
         with pytest.raises(InputError) as refused:
-            refresh(settings_for(tmp_path, source, vocabulary_file))
+            refresh_here(settings_for(tmp_path, source, vocabulary_file))
         assert "\n" not in str(refused.value) and not (tmp_path / "w/catalog.duckdb").exists()
         return
     try:
-        result = refresh(settings_for(tmp_path, source, vocabulary_file))
+        result = refresh_here(settings_for(tmp_path, source, vocabulary_file))
     except InputError:
         assert kept is None
         return
@@ -163,3 +182,136 @@ def test_mutated_real_files_give_documents_or_reasons(tmp_path, sample, edits, c
     path = Path(tmp_path / f"mutated-{sample}")
     path.write_bytes(content[: cut % len(content) + 1])
     read_source(str(path), tmp_path / "listing.parquet", tmp_path / "staged.parquet", ReadingRules())
+
+
+def write_source(tmp_path, name, content):
+    source = tmp_path / "raw"
+    source.mkdir()
+    (source / name).write_bytes(content)
+    return source
+
+
+def texts_of(workspace):
+    with open_workspace(workspace) as statistics:
+        return list(statistics.texts("c"))
+
+
+def test_what_is_no_file_is_named_and_the_rest_read(tmp_path, vocabulary_file):
+    source = write_source(tmp_path, "a.txt", A.encode())
+    os.symlink(".", source / "loop")
+    os.symlink("c.txt", source / "b.txt")
+    os.symlink("b.txt", source / "c.txt")
+    os.symlink("gone", source / "gone.jsonl")
+    os.symlink("/dev/zero", source / "zero.txt")
+    os.mkfifo(source / "pipe.txt")
+    reasons = {"broken_link": 3, "link_to_folder": 1, "not_a_file": 2}
+    if Path("/proc/self/mem").exists():  # a file that nobody can read from its beginning, not even root
+        os.symlink("/proc/self/mem", source / "unreadable.txt")
+        reasons["unreadable_file"] = 1
+    settings = settings_for(tmp_path, source, vocabulary_file)
+    assert refresh_here(settings).documents == 1
+    assert dropped(tmp_path / "w") == reasons
+    assert not refresh_here(settings).is_new
+    for name in ("pipe.txt", "b.txt"):
+        with pytest.raises(InputError, match=f"{name}.* is no file that can be read"):
+            plan(settings_for(tmp_path, source / name, vocabulary_file))
+
+
+@pytest.mark.parametrize(
+    "name, content, reason",
+    [
+        ("cut.jsonl.gz", gzip.compress(rows(A))[:-9], "ended before the end-of-stream marker"),
+        ("crc.jsonl.gz", gzip.compress(rows(A))[:-8] + b"\0" * 8, "CRC check failed"),
+        ("bomb.txt.gz", gzip.compress(b"\0" * (1 << 25)), "more than the 16,777,216 bytes allowed"),
+    ],
+    ids=["cut", "crc", "bomb"],
+)
+def test_a_source_that_cannot_be_read_says_why(tmp_path, vocabulary_file, name, content, reason):
+    source = write_source(tmp_path, name, content)
+    with pytest.raises(InputError, match=f"1 unreadable_file; first: .*{name}#.*{reason}"):
+        refresh_here(settings_for(tmp_path, source, vocabulary_file))
+
+
+def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
+    characters = random.Random(14).choices("采茶炒泡水锅火山云雾春夏秋冬早晚", k=1 << 20)
+    seconds = {}
+    for count in (10_000, 80_000):
+        path = tmp_path / f"{count}.txt"
+        lines = ["".join(characters[4 * n : 4 * n + 4]) + "。" for n in range(count)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        begin = time.process_time()
+        listing = tmp_path / f"{count}.parquet"
+        read_source(str(path), listing, tmp_path / "staged.parquet", ReadingRules())
+        seconds[count] = time.process_time() - begin
+        assert pq.read_table(listing, columns=["sentences"]).to_pydict() == {"sentences": [count]}
+    assert seconds[80_000] < 24 * seconds[10_000]  # in proportion 8 times, quadratic 64 times
+
+
+def test_near_duplicates_are_counted(tmp_path, vocabulary_file):
+    originals = [
+        "今天早上下了一场小雨，街道上的行人并不多。卖早点的摊位照常开门，热气在屋檐下散开。",
+        "茶叶要趁清晨露水未干时采摘。一芽一叶最为上等。炒制时火候全凭师傅手上的感觉。",
+        "图书馆新开设了儿童阅览室。读者凭证件可以免费借阅五本书。周末还有专人讲故事。",
+    ]
+    copies = [
+        text.replace("。", "。" + " " * (n % 3) + "　" * (n % 4)) for n in range(20) for text in originals
+    ]
+    source = write_source(tmp_path, "near.jsonl", rows(*copies))
+    assert refresh_here(settings_for(tmp_path, source, vocabulary_file)).documents == 3
+    reasons = dropped(tmp_path / "w")
+    assert set(reasons) == {"duplicate", "near_duplicate"} and sum(reasons.values()) == 57
+
+
+@pytest.mark.parametrize("simplify, kept", [(False, 3), (True, 2)])
+def test_traditional_twins_are_duplicates_only_where_they_are_simplified(
+    tmp_path, vocabulary_file, simplify, kept
+):
+    twins = ["圖書館開設了新的閱覽室。讀者可以借閱。", "图书馆开设了新的阅览室。读者可以借阅。"]
+    source = write_source(tmp_path, "twins.jsonl", rows(*twins, "头发与发展。皇后与后来。乾隆与干燥。"))
+    settings = settings_for(tmp_path, source, vocabulary_file)
+    refresh_here(replace(settings, cleaning=CleaningRules(simplify=simplify)))
+    texts = texts_of(tmp_path / "w")
+    assert len(texts) == kept and any("乾隆与干燥" in text for text in texts)
+
+
+def test_full_width_letters_become_plain_and_chinese_marks_stay(tmp_path, vocabulary_file):
+    content = "ＡＢＣ１２３，全角字母和数字！\nABC123,半角字母和数字.\n（括号）、《书名》：都留下；好？\n"
+    source = write_source(tmp_path, "wide.txt", content.encode())
+    refresh_here(settings_for(tmp_path, source, vocabulary_file))
+    (text,) = texts_of(tmp_path / "w")
+    assert text.replace("\n", "") == content.replace("\n", "").replace("ＡＢＣ１２３", "ABC123")
+
+
+def test_personal_data_is_kept_or_replaced_or_dropped_by_a_rule(tmp_path, vocabulary_file):
+    text = "请联系张先生，电话13800000000，邮箱test@example.com。身份证号11010519491231002X仅为示例。"
+    source = write_source(tmp_path, "personal.jsonl", rows(text))
+    settings = settings_for(tmp_path, source, vocabulary_file)
+    with pytest.raises(InputError, match="1 too_little_chinese"):  # three in ten characters are needed
+        refresh_here(settings)
+    refresh_here(replace(settings, quality=QualityRules(min_han_share=0.2)))
+    assert "".join(texts_of(tmp_path / "w")).replace("\n", "") == text
+    refresh_here(replace(settings, cleaning=CleaningRules(scrub=("phone", "email", "id_card"))))
+    (scrubbed,) = texts_of(tmp_path / "w")
+    assert {"〔电话〕", "〔邮箱〕", "〔证件号〕"} <= set(re.findall("〔.*?〕", scrubbed))
+
+
+def test_special_tokens_written_in_a_text_are_no_special_tokens(tmp_path, vocabulary_file):
+    texts = ["文中出现[MASK]和[CLS]字样。还有[SEP]与[PAD]也是。", "[MASK][MASK][UNK]。第二句采茶正常。"]
+    source = write_source(tmp_path, "special.jsonl", rows(*texts))
+    refresh_here(settings_for(tmp_path, source, vocabulary_file))
+    tokens = vocabulary_file.read_text(encoding="utf-8").split("\n")
+    ids = {name: tokens.index(name) for name in ("[MASK]", "[CLS]", "[SEP]", "[PAD]")}
+    with open_workspace(tmp_path / "w") as statistics:
+        sequences = [row for (row,) in statistics.sql("select input_ids from instances").fetchall()]
+    for sequence in sequences:
+        assert ids["[MASK]"] not in sequence and ids["[PAD]"] not in sequence
+        assert sequence.count(ids["[CLS]"]) == 1 and sequence.count(ids["[SEP]"]) <= 2
+
+
+def test_what_could_not_be_decoded_is_counted_in_the_funnel(tmp_path, vocabulary_file):
+    content = A.encode() + b"\n\xff\xfe\xc3(" + B.encode() + b"\xff"
+    source = write_source(tmp_path, "broken.txt", content)
+    refresh_here(settings_for(tmp_path, source, vocabulary_file))
+    with open_workspace(tmp_path / "w") as statistics:
+        lost = {row[5]: row[6] for row in statistics.funnel("c").fetchall() if row[1] == "clean"}
+    assert lost["undecodable"] == 4

@@ -106,19 +106,6 @@ def test_a_damaged_archive_keeps_what_stood_before_the_damage(tmp_path):
     assert reasons(path) == {"unreadable_file": 1}
 
 
-def test_pretty_printed_values_are_read_one_after_the_other(tmp_path):
-    path = tmp_path / "corpus.json"
-    rows = [{"text": f"{FIRST}{n}" * 50, "other": {"deep": [1, {"a": "]"}]}} for n in range(400)]
-    for text in (
-        json.dumps(rows, ensure_ascii=False, indent=1),
-        "\n".join(json.dumps(row, ensure_ascii=False, indent=2) for row in rows),
-    ):
-        path.write_text(text, encoding="utf-8")
-        assert texts(path) == [row["text"] for row in rows]
-        path.write_text(text[: len(text) // 2], encoding="utf-8")
-        assert len(texts(path)) in range(190, 210) and reasons(path) == {"bad_json": 1}
-
-
 def test_markdown_gives_its_words(tmp_path):
     path = tmp_path / "page.md"
     path.write_text(
@@ -138,6 +125,25 @@ def test_markdown_gives_its_words(tmp_path):
         "明前",
         "四月",
     ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'import A from "b"',
+        "import 'style.css'",
+        "import {\n  A,\n  B,\n} from 'c'",
+        "export default Layout",
+        "export const meta = {\n  title: '标题', // 名字\n  tags: ['茶'],\n}",
+        "export const broken = {",
+        "{/* 看不见\n也看不见 */}",
+    ],
+)
+def test_mdx_loses_its_statements_and_no_prose(tmp_path, code):
+    path = tmp_path / "page.mdx"
+    prose = ["采茶", "import 是一个关键字。", "export default 后面是表达式。", "import duties on tea"]
+    path.write_text(f"{code}\n\n# " + "\n\n".join(prose) + "\n", encoding="utf-8")
+    assert texts(path) == ["\n".join(prose)]
 
 
 def test_a_web_page_gives_its_main_content(tmp_path):
@@ -196,30 +202,18 @@ def test_a_kind_of_url_that_is_not_installed_names_the_extra():
         find_files("nonsense://bucket/corpus.jsonl")
 
 
-def test_parquet_gives_its_documents(tmp_path):
-    path = tmp_path / "corpus.parquet"
-    pq.write_table(pa.table({"content": [FIRST, None, SECOND]}), path)
+@pytest.mark.parametrize("name", ["corpus.parquet", "corpus.parquet.gz", "corpus.zip"])
+def test_parquet_gives_its_documents(tmp_path, name):
+    path = tmp_path / name
+    table = pa.BufferOutputStream()
+    pq.write_table(pa.table({"content": [FIRST, None, SECOND]}), table)
+    packed = table.getvalue().to_pybytes()
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("deep/corpus.parquet", packed)
+    else:
+        path.write_bytes(gzip.compress(packed) if name.endswith(".gz") else packed)
     assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 1}
-
-
-@pytest.mark.parametrize(
-    "encoding", ["utf-8", "utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "big5"]
-)
-def test_encodings_are_found_out(tmp_path, encoding):
-    text = "這是一份文件，內容只有兩句話。今天天氣很好。" if encoding == "big5" else FIRST + "\n" + SECOND
-    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
-    path = tmp_path / "corpus.txt"
-    path.write_bytes(mark + text.encode(encoding))
-    assert texts(path) == [text]
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_utf16_and_utf32_are_known_without_their_mark(tmp_path, encoding):
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(
-        "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in (FIRST, SECOND)).encode(encoding)
-    )
-    assert texts(path) == [FIRST, SECOND]
 
 
 def test_blank_lines_part_documents_only_where_sentences_have_lines(tmp_path):
@@ -232,37 +226,12 @@ def test_blank_lines_part_documents_only_where_sentences_have_lines(tmp_path):
     assert len(texts(path, text_format="document")) == 1
 
 
-def test_bad_rows_are_named_and_the_good_ones_kept(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    deep = "[" * 100_000
-    rows = [
-        json.dumps({"text": FIRST}),
-        "{broken",
-        '{"title": "x"}',
-        '{"text": 5}',
-        '"a string"',
-        deep,
-        json.dumps({"text": SECOND}),
-    ]
-    path.write_text("\n".join(rows), encoding="utf-8")
-    assert texts(path) == [FIRST, SECOND]
-    assert reasons(path) == {"bad_json": 2, "no_text_field": 1, "text_not_string": 1, "not_an_object": 1}
-    dropped = next(item for item in read_documents(path) if isinstance(item, Dropped))
-    assert dropped.source_uri == f"{path}#line=2"
-
-
-def test_line_separators_inside_strings_end_no_row(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    path.write_text(json.dumps({"text": "一\u2028二\x85三"}, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert texts(path) == ["一\u2028二\x85三"]
-
-
 def test_damaged_files_give_a_reason(tmp_path):
     whole = gzip.compress(content("jsonl") * 50)
     for name, bad, reason in [
         ("cut.jsonl.gz", whole[: len(whole) // 2], "unreadable_file"),
         ("noise.txt", bytes(range(256)) * 40, "not_text"),
-        ("quotes.csv", b'text\n"never closed\n', "unreadable_file"),
+        ("quotes.csv", b'text\n"never closed\n', "bad_csv"),
         ("bomb.txt.gz", gzip.compress(b"\0" * (1 << 26)), "unreadable_file"),
         ("bad.parquet", b"PAR1 not really", "unreadable_file"),
     ]:
@@ -277,19 +246,23 @@ def test_plain_text_with_a_gz_name_is_read(tmp_path):
     assert texts(path) == [FIRST, SECOND]
 
 
-def test_broken_bytes_cost_only_themselves(tmp_path):
-    path = tmp_path / "corpus.txt"
-    path.write_bytes((FIRST + "\n").encode() * 5 + b"\xff\xfe\xfd" + (SECOND + "\n").encode() * 5)
-    (text,) = texts(path)
-    assert text.count(FIRST) == 5 and SECOND in text
-
-
 def test_a_huge_document_is_cut_into_several(tmp_path):
     path = tmp_path / "corpus.txt"
     path.write_text(FIRST * 200_000, encoding="utf-8")
     parts = texts(path)
     assert len(parts) == 3 and "".join(parts) == FIRST * 200_000
     assert all(part.endswith("。") for part in parts)
+
+
+def test_a_line_too_long_to_be_held_is_cut_at_the_same_places(tmp_path, monkeypatch):
+    path = tmp_path / "corpus.txt"
+    path.write_text(f"{SECOND}\n{FIRST * 100_000}\n{SECOND}\n", encoding="utf-8")
+    at_once = texts(path)
+    monkeypatch.setattr("data.sources.MAX_HELD_CHARACTERS", 1_100_000)
+    monkeypatch.setattr("data.decoding.LONGEST_LINE", 100_000)
+    assert texts(path) == at_once
+    uris = [item.source_uri for item in read_documents(path)]
+    assert uris == [f"{path}#part={n}" for n in (1, 2)]
 
 
 def test_nothing_to_read_is_an_error(tmp_path):
