@@ -22,7 +22,6 @@ from albert.checkpoints import find_source, names_checkpoint
 from albert.comparison import Comparison
 from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report, write_report
-from data.sources import find_files
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer
 from data.workspace import Workspace, default_place
@@ -166,8 +165,7 @@ def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: st
         return str(find_tokenizer(str(find_source(init).folder)))
     name = f"end-to-end-{vocab_size}"
     if not (Workspace(Path(workspace)).tokenizers / name).is_dir():
-        files = [str(path) for source in sources for path in find_files(source)]
-        train_tokenizer(source=files, vocab_size=vocab_size, name=name, workspace=workspace)
+        train_tokenizer(source=list(sources), vocab_size=vocab_size, name=name, workspace=workspace)
     return name
 
 

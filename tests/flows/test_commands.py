@@ -245,8 +245,11 @@ def test_the_jobs_one_after_the_other(workspace, samples, tmp_path):
 @pytest.mark.slow
 def test_the_whole_way_in_one_flow(samples, tmp_path):
     """Raw text to report, on a few documents; the artifacts are in the flow's own server."""
-    general, domain = tmp_path / "general.txt", tmp_path / "domain.jsonl"
-    general.write_text((samples / "general.txt").read_text(encoding="utf-8")[:6000], encoding="utf-8")
+    general, domain = tmp_path / "general", tmp_path / "domain.jsonl"
+    general.mkdir()
+    text = (samples / "general.txt").read_text(encoding="utf-8")[:6000]
+    (general / "general.txt").write_text(text, encoding="utf-8")
+    (general / "of another kind.docx").write_bytes(b"PK")
     lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     domain.write_text("".join(lines[:12]), encoding="utf-8")
     splits = []
