@@ -54,10 +54,9 @@ def plain_attention(qkv: Tensor, lengths: list[int], dropout_p: float = 0.0, see
         q, k, v = qkv[start : start + length].permute(1, 2, 0, 3)  # each [N, L, D]
         p = torch.softmax(q @ k.transpose(1, 2) * D**-0.5, -1)
         if dropout_p:
-            at = torch.arange(length).numpy()
-            heads = torch.arange(N).numpy()[:, None, None]
-            keep = kept(seed, dropout_p, at[None, None, :], start + at[None, :, None], heads)
-            p = p * keep.to(p.device) / (1 - dropout_p)
+            at, heads = (torch.arange(n, device=qkv.device) for n in (length, N))
+            keep = kept(seed, dropout_p, at[None, None, :], start + at[None, :, None], heads[:, None, None])
+            p = p * keep / (1 - dropout_p)
         out.append((p @ v).transpose(0, 1))
         start += length
     return torch.cat(out)
@@ -229,8 +228,9 @@ def add_layer_norm(
     torch.manual_seed(R + H)
     inputs = [torch.randn(s, device=DEVICE) for s in [(R, H), (R, H), (H,), (H,)]]
     seed = torch.tensor([2**40 + 3], device=DEVICE)
-    keep = kept(2**40 + 3, dropout_p, torch.arange(H)[None, :], torch.arange(R)[:, None], 0)
-    share = (keep.to(DEVICE) / (1 - dropout_p)).float()
+    rows, cols = (torch.arange(n, device=DEVICE) for n in (R, H))
+    keep = kept(2**40 + 3, dropout_p, cols[None, :], rows[:, None], torch.zeros_like(cols))
+    share = (keep / (1 - dropout_p)).float()
     compare(
         lambda *a: package.add_layer_norm(*a, 1e-5, dropout_p=dropout_p, seed=seed),
         lambda x, *a: add_layer_norm_reference(x * share.to(x.dtype), *a, 1e-5),

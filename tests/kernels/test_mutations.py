@@ -8,6 +8,7 @@ import difflib
 import faulthandler
 import importlib
 import os
+import re
 import shutil
 import sys
 import zlib
@@ -131,7 +132,7 @@ def outcome(claims: Callable[[ModuleType], None], *source: object) -> str:
             except AssertionError:
                 status = 1
             except Exception as error:  # what the interpreter raises of its own, it wraps
-                status = 1 if "outside of its tensors" in str(error) else 2
+                status = 1 if re.search("outside of its tensors|an address", str(error)) else 2
         os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return "crashes" if status < 0 else ("holds", "fails", "breaks")[status]
