@@ -35,6 +35,7 @@ from kernels.dispatch import has_triton
 
 RESULTS = Path(__file__).parent / "results"
 CHECKING = 1 / 3  # of the time may go into correctness
+PROCESSES = 10  # that check side by side, on a node of 16 cores
 
 
 def machine() -> dict[str, object]:
@@ -110,7 +111,8 @@ def run(scale: Scale, minutes: float, only: str, folder: Path) -> Report:
     try:
         if scale.kernels == "triton":
             grid = claims() if on_gpu else small_claims()
-            report.correctness = check(grid, report.start + 60 * minutes * CHECKING)
+            deadline = report.start + 60 * minutes * CHECKING
+            report.correctness = check(grid, deadline, PROCESSES if on_gpu else 0)
             print(f"correctness: {report.correctness}", flush=True)
         report.ceilings = attempt(measure_ceilings, scale.device, *(() if on_gpu else (64, 2**16)))
         print(f"ceilings: {report.ceilings}", flush=True)

@@ -5,9 +5,11 @@ As in `checks`, functions of the package; those operands of an operator are `Ope
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -17,6 +19,24 @@ from tests.kernels.checks import DEVICE
 
 OPERATORS = ("attention", "attention_packed", "mlm_loss", "add_layer_norm", "bias_gelu", "embed")
 LENGTH = 128  # of the sequences of a batch
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """What is allocated inside holds NaN, or a number no kernel writes: what a kernel leaves out is seen."""
+
+    def poison(real):
+        def allocate(*args, **kwargs):
+            x = real(*args, **kwargs)
+            return x.fill_(float("nan") if x.is_floating_point() else -7) if type(x) is torch.Tensor else x
+
+        return allocate
+
+    with (
+        patch.object(torch, "empty", poison(torch.empty)),
+        patch.object(torch, "empty_like", poison(torch.empty_like)),
+    ):
+        yield
 
 
 @dataclass(frozen=True)
@@ -145,3 +165,23 @@ def far(
         # sums may be cut into other parts; a wrong address is not near
         allowed = 4 * torch.finfo(dtype).eps * want.abs().max()
         assert (got - want).abs().max() <= allowed, f"{operator} of {tokens} tokens: result {number} differs"
+
+
+def scatter_of_one_id(package: ModuleType, count: int = 1500) -> None:
+    """An id of so many rows, more than a program adds up at once, between two rare ones."""
+    torch.manual_seed(0)
+    x = torch.randn(count, 8, device=DEVICE)
+    ids = torch.full((count,), 1, device=DEVICE)
+    ids[7], ids[9] = 0, 2
+    got = package.embedding.scatter_rows(x, ids, 4)
+    expected = torch.zeros(4, 8, device=DEVICE, dtype=torch.float64).index_add_(0, ids, x.double())
+    assert (got - expected).abs().max() <= 1e-6 * count**0.5 * 10  # rounding of partial sums
+    assert got[3].eq(0).all()
+
+
+def scatter_without_neighbours(package: ModuleType) -> None:
+    """A NaN row reaches the ids of its own slice of the sorted rows, no others."""
+    x, ids = torch.ones(150, 8, device=DEVICE), torch.arange(150, device=DEVICE)
+    x[0] = float("nan")
+    table = package.embedding.scatter_rows(x, ids, 150)
+    assert table[0].isnan().all() and table[64:].eq(1).all()
