@@ -29,6 +29,7 @@ from benchmarks.gpu_cases import kernel_cases
 from benchmarks.gpu_correctness import Correctness, check, claims, small_claims
 from benchmarks.gpu_goals import by_importance, goals_table, judge
 from benchmarks.gpu_model import model_cases
+from benchmarks.gpu_optimizer import optimizer_cases
 from benchmarks.gpu_scale import Scale
 from benchmarks.measure import Case, Ceilings, Result, attempt, measure, measure_ceilings, table
 from kernels.dispatch import has_triton
@@ -98,8 +99,8 @@ class Report:
 
 
 def all_cases(scale: Scale) -> list[Case]:
-    """Whole models and kernels, those of the goals first."""
-    return by_importance([*model_cases(scale), *kernel_cases(scale)])
+    """Whole models, kernels and optimisers, those of the goals first."""
+    return by_importance([*optimizer_cases(scale), *model_cases(scale), *kernel_cases(scale)])
 
 
 def run(scale: Scale, minutes: float, only: str, folder: Path) -> Report:

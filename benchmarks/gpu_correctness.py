@@ -141,7 +141,8 @@ def small_claims() -> Iterator[Claim]:
     yield Claim("mlm_loss", "mlm_loss", (3, 26, 300))
     yield Claim("embed", "embed", (20, 16, 24, "google"))
     yield Claim("add_layer_norm", "add_layer_norm", (3, 24))
-    yield Claim("bias_gelu", "repeated", ("bias_gelu", 20), OPERANDS)
+    yield Claim("bias_gelu", "bias_gelu", (3, 24, "gelu_new"))
+    yield Claim("embed", "repeated", ("embed", 20), OPERANDS)
 
 
 def make(claim: Claim) -> tuple[str, str]:
