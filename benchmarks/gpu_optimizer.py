@@ -43,11 +43,12 @@ WAYS: dict[str, Ways] = {
 def optimizer_cases(scale: Scale) -> Iterator[Case]:
     for name in ("tiny",) if scale.device == "cpu" else ("base", "large", "bert-large"):
         config = AlbertConfig.preset(name, vocab_size=scale.vocabulary)
+        size = BYTES_A_PARAMETER * parameters(config)
         for optimizer, ways in WAYS.items():
             yield Case(
                 f"optimizer {optimizer} {name}",
                 lambda c=config, w=ways: {way: attempt(_prepared, scale, c, make) for way, make in w.items()},
-                bytes=BYTES_A_PARAMETER * parameters(config),
+                bytes=size,
             )
 
 
