@@ -2,7 +2,7 @@
 fail when a term is taken out of a kernel.
 
 An error is measured against double precision. The rule (FlashAttention's): at most `factor` times the error
-of torch in the kernel's own dtype, in fp32 2e-6 of the largest number if that is more.
+of torch in the kernel's own dtype; in fp32 2e-6 of the largest number, on a GPU the larger of both.
 """
 
 from __future__ import annotations
