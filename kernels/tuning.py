@@ -127,7 +127,7 @@ def attention_tiles(
     if exact and name != "interpreter":
         tile = 32 if width <= 64 else 16
         # the draws of dropout take registers too
-        launch = Launch(16, 8 if width > 128 else 4, 1) if dropout else Launch(tile, 4, 1)
+        launch = Launch(16, 8, 1) if dropout else Launch(tile, 4, 1)
         return AttentionTiles(tile, *(launch,) * 3, None)
     tile = _TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
     return _ATTENTION[name][width, tile, dropout]
