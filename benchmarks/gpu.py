@@ -91,6 +91,7 @@ class Report:
             *([f"unchecked for lack of time: {'; '.join(found.unchecked)}"] if found.unchecked else []),
             *([f"left out for lack of time: {'; '.join(late)}"] if late else []),
             goals_table(verdicts),
+            "Kernels: time on the GPU alone. Steps and optimisers: with the host's part in them.",
             table(self.results, ceilings),
         ]
         folder.mkdir(exist_ok=True)

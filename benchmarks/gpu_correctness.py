@@ -202,9 +202,12 @@ def _check_elsewhere(
         if time.monotonic() > deadline:
             result = "unchecked", "no time left"
         else:
-            child = child or _Child()
-            result = child.make(claim, deadline + GRACE_SECONDS)
-            if result[0] != "held":
+            try:
+                child = child or _Child()
+                result = child.make(claim, deadline + GRACE_SECONDS)
+            except OSError as error:
+                result = "unchecked", reason(error)
+            if child and result[0] != "held":
                 child = child.end()
         with lock:
             found.add(claim, *result)

@@ -110,7 +110,8 @@ def operands(operator: str, tokens: int, width: int, dtype: torch.dtype) -> Oper
     def below(end: int) -> Tensor:
         return torch.randint(end, (R,), device=DEVICE)
 
-    heads = (R, W // 16, 16)
+    D = 64 if W % 64 == 0 else 16
+    heads = (R, W // D, D)
     starts = [*range(0, R, LENGTH), R]
     cu_seqlens = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
     made = {
