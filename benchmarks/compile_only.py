@@ -81,13 +81,13 @@ def loss_launches(width: int, dtype: torch.dtype = HALF) -> None:
     kernels.mlm_loss(states, weight, bias, torch.zeros(9830, dtype=torch.int64))[0].sum().backward()
 
 
-def embedding_launches(E: int, H: int, layout: str) -> None:
+def embedding_launches(E: int, H: int, layout: str, dtype: torch.dtype = HALF) -> None:
     T, W = 4096, H if layout == "bright" else E
     word, kind, place = (torch.zeros(n, w, requires_grad=True) for n, w in ((21128, E), (2, W), (512, W)))
     norm = Norm(torch.zeros(W, requires_grad=True), torch.zeros(W), 1e-12)
     last = None if layout == "bert" else Projection(torch.zeros(H, E), torch.zeros(H))
     ids = torch.zeros(T, dtype=torch.int64)
-    with torch.autocast("cpu", HALF):
+    with torch.autocast("cpu", HALF, enabled=dtype == HALF):
         order = "bright" if layout == "bright" else "google"
         y = kernels.embed(ids, ids, ids, Tables(word, kind, place), norm, last, order)
     y.backward(y)
@@ -133,10 +133,21 @@ def cases(fast: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
         yield "D=64 L=128 fp16", (attention_launches, 64, 128, 0.0, torch.float16)
         yield "D=64 L=512 fp16", (attention_launches, 64, 512, 0.0, torch.float16)
         yield "E=128 fp16", (loss_launches, 128, torch.float16)
-        for head_dim in (26, 64, 128, 256):
-            yield f"D={head_dim} fp32", (attention_launches, head_dim, 128, 0.0, torch.float32)
-        yield "E=128 fp32", (loss_launches, 128, torch.float32)
-        yield "E=256 fp32", (loss_launches, 256, torch.float32)
+    yield from exact_cases(fast)
+
+
+def exact_cases(fast: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
+    """Those of `cases` in fp32."""
+    for head_dim in (64,) if fast else (26, 64, 128, 256):
+        for dropout_p in (0.1,) if fast else (0.0, 0.1):
+            yield f"D={head_dim} dropout={dropout_p} fp32", (
+                attention_launches, head_dim, 128, dropout_p, torch.float32,
+            )  # fmt: skip
+    for width in () if fast else (128, 256):
+        yield f"E={width} fp32", (loss_launches, width, torch.float32)
+    for E, H, layout in ((128, 768, "google"), (256, 768, "google"), (128, 312, "bright")):
+        if not fast or layout == "bright":
+            yield f"E={E} H={H} {layout} fp32", (embedding_launches, E, H, layout, torch.float32)
 
 
 def compile_all(architectures: tuple[int, ...], *, fast: bool = False, only: str = "") -> Iterator[Row]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -53,7 +54,7 @@ def _loss(scale: Scale, n: int, E: int, V: int, backward: bool) -> dict[str, Run
         )
 
     reference = lambda: mlm_loss_reference(*inputs, labels)[0]  # noqa: E731
-    compiled = compiled_or_why(reference, scale.device, backward=backward)
+    compiled = compiled_or_why(reference, scale.device, backward)
     return {
         "jixu": both(lambda: kernels.mlm_loss(*inputs, labels)[0]),
         "torch eager": both(reference),
@@ -98,13 +99,13 @@ def embedding_cases(scale: Scale) -> Iterator[Case]:
                 size, E = 2 * scale.tokens, 128
                 yield Case(
                     f"embed {model} {layout} {'both passes' if backward else 'forward'}",
-                    lambda a=(model, H, layout), b=backward: _embedding(scale, *a, b),
+                    lambda a=(H, layout), b=backward: _embedding(scale, *a, b),
                     flops=size * E * H * (3 if backward else 1),
                     bytes=scale.tokens * 24 + size * H * (2 if backward else 1) + 2 * scale.vocabulary * E,
                 )
 
 
-def _embedding(scale: Scale, model: str, H: int, layout: str, backward: bool) -> dict[str, Run | str]:
+def _embedding(scale: Scale, H: int, layout: str, backward: bool) -> dict[str, Run | str]:
     device, T, E, V = scale.device, scale.tokens, 128, scale.vocabulary
     W = H if layout == "bright" else E
     inputs = [
@@ -122,7 +123,7 @@ def _embedding(scale: Scale, model: str, H: int, layout: str, backward: bool) ->
         forward = lambda: function(*arguments)  # noqa: E731
         return forward_backward(forward, inputs) if backward else forward
 
-    compiled = compiled_or_why(embed_reference, device, model, backward)
+    compiled = compiled_or_why(embed_reference, device, backward)
     return {
         "jixu": both(kernels.embed),
         "torch eager": both(embed_reference),
@@ -137,17 +138,17 @@ def row_cases(scale: Scale) -> Iterator[Case]:
             passes = "both passes" if backward else "forward"
             yield Case(
                 f"add_layer_norm {model} {passes}",
-                lambda a=(model, H), b=backward: _rows(scale, *a, b),
+                lambda a=(H,), b=backward: _rows(scale, *a, b),
                 bytes=size * (7 if backward else 3),
             )
             yield Case(
                 f"bias_gelu {model} {passes}",
-                lambda a=(model, 4 * H), b=backward: _activation(scale, *a, b),
+                lambda a=(4 * H,), b=backward: _activation(scale, *a, b),
                 bytes=4 * size * (5 if backward else 2),
             )
 
 
-def _rows(scale: Scale, model: str, H: int, backward: bool) -> dict[str, Run | str]:
+def _rows(scale: Scale, H: int, backward: bool) -> dict[str, Run | str]:
     inputs = [
         torch.randn(s, device=scale.device, dtype=scale.dtype, requires_grad=backward)
         for s in [(scale.tokens, H), (scale.tokens, H), (H,), (H,)]
@@ -157,7 +158,7 @@ def _rows(scale: Scale, model: str, H: int, backward: bool) -> dict[str, Run | s
         forward = lambda: function(*inputs, 1e-12)  # noqa: E731
         return forward_backward(forward, inputs) if backward else forward
 
-    compiled = compiled_or_why(add_layer_norm_reference, scale.device, model, backward)
+    compiled = compiled_or_why(add_layer_norm_reference, scale.device, backward)
     return {
         "jixu": both(kernels.add_layer_norm),
         "torch eager": both(add_layer_norm_reference),
@@ -165,7 +166,7 @@ def _rows(scale: Scale, model: str, H: int, backward: bool) -> dict[str, Run | s
     }
 
 
-def _activation(scale: Scale, model: str, width: int, backward: bool) -> dict[str, Run | str]:
+def _activation(scale: Scale, width: int, backward: bool) -> dict[str, Run | str]:
     x = torch.randn(scale.tokens, width, device=scale.device, dtype=scale.dtype, requires_grad=backward)
     bias = torch.randn(width, device=scale.device, dtype=scale.dtype, requires_grad=backward)
 
@@ -173,7 +174,7 @@ def _activation(scale: Scale, model: str, width: int, backward: bool) -> dict[st
         forward = lambda: function(x, bias, "gelu_new")  # noqa: E731
         return forward_backward(forward, [x, bias]) if backward else forward
 
-    compiled = compiled_or_why(bias_gelu_reference, scale.device, model, backward)
+    compiled = compiled_or_why(bias_gelu_reference, scale.device, backward)
     return {
         "jixu": both(kernels.bias_gelu),
         "torch eager": both(bias_gelu_reference),
@@ -183,4 +184,5 @@ def _activation(scale: Scale, model: str, width: int, backward: bool) -> dict[st
 
 def kernel_cases(scale: Scale) -> list[Case]:
     """Everything but whole models."""
-    return [*attention_cases(scale), *loss_cases(scale), *embedding_cases(scale), *row_cases(scale)]
+    cases = [*attention_cases(scale), *loss_cases(scale), *embedding_cases(scale), *row_cases(scale)]
+    return [replace(case, of_kernels=True) for case in cases]

@@ -77,7 +77,8 @@ def _steps(scale: Scale, name: str, config, lengths: list[int], longest: int) ->
         ids, ids % 2, places, cu_seqlens, longest, masked, ids[masked],
         torch.randint(2, (len(lengths),), device=device),
     )  # fmt: skip
-    model = PretrainingModel(config).to(device)
+    with torch.device(device):
+        model = PretrainingModel(config)
     step = _step(model, lambda: model(batch).loss, device)
 
     def on_torch() -> None:
@@ -125,7 +126,8 @@ def _transformers(scale: Scale, config, batch, lengths: list[int], longest: int,
         classifier_dropout_prob=0.0,
         attn_implementation="sdpa",
     )  # fmt: skip
-    model = transformers.AlbertForPreTraining(theirs).to(scale.device).train()
+    with torch.device(scale.device):
+        model = transformers.AlbertForPreTraining(theirs).train()
     S = len(lengths)
     inside = torch.arange(longest, device=scale.device) < batch.cu_seqlens.diff()[:, None]
     ids, kinds = (torch.zeros(S, longest, dtype=torch.int64, device=scale.device) for _ in range(2))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 EVALUATED = {"tiny": (12, 26, 312), "base": (12, 64, 768), "large": (16, 64, 1024)}  # heads, head dim, width
-COMPILED = "base"  # where torch.compile and FlexAttention take part: compiling takes the time measuring needs
+# of forward passes alone: compiling takes the time measuring needs
+FORWARD_ONLY = "compiled for both passes only"
 
 
 @dataclass(frozen=True)
@@ -50,12 +51,8 @@ def offsets(lengths: list[int], device: str) -> Tensor:
     return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
 
 
-def compiled_or_why(
-    function: Callable, device: str, model: str = COMPILED, backward: bool = True
-) -> Callable | str:
+def compiled_or_why(function: Callable, device: str, backward: bool) -> Callable | str:
     """`function` compiled, or why it is not."""
     if device != "cuda":
         return "torch.compile is for the GPU"
-    if model != COMPILED or not backward:
-        return f"compiled for {COMPILED} and both passes only"
-    return torch.compile(function)
+    return torch.compile(function) if backward else FORWARD_ONLY

@@ -13,6 +13,8 @@ Run = Callable[[], object]
 # rivals that compile before they run, and the seconds that may take: not begun when fewer are left
 COMPILE = ("torch.compile", "FlexAttention", "transformers compiled")
 COMPILE_SECONDS = 45.0
+CLOCK_HERTZ = 2e9  # of no GPU so far much less than its highest
+L2_BYTES = 2**28  # more than any GPU's L2
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Case:
 
     `runners` are made when the case is run, so that only one case's tensors live at a time; a runner that is
     a text says why it is not there. `flops` and `bytes` are of the work itself, not of any implementation.
+    A case `of_kernels` is timed on the GPU alone, without the host's part in launching.
     """
 
     name: str
@@ -28,6 +31,7 @@ class Case:
     flops: float = 0.0
     bytes: float = 0.0
     tokens: int = 0
+    of_kernels: bool = False
 
 
 @dataclass
@@ -58,7 +62,7 @@ class Ceilings:
     bytes: float  # a second, read and written
 
 
-def time_run(run: Run, seconds: float = 0.15) -> Timing:
+def time_run(run: Run, of_kernels: bool = False, seconds: float = 0.15) -> Timing:
     """Median of repeated runs on the GPU with a cold L2 (on a CPU, where only the code is tried, of one)."""
     if not torch.cuda.is_available():
         start = time.perf_counter()
@@ -74,8 +78,37 @@ def time_run(run: Run, seconds: float = 0.15) -> Timing:
     run()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
+    if of_kernels:
+        times = sorted(_queued(run, seconds))
+        return Timing(statistics.median(times), times[len(times) // 5], times[len(times) * 4 // 5], peak)
     median, low, high = do_bench(run, warmup=25, rep=seconds * 1e3, quantiles=[0.5, 0.2, 0.8])
     return Timing(median, low, high, peak)
+
+
+def _queued(run: Run, seconds: float) -> list[float]:
+    """Milliseconds between the first and the last kernel of a run.
+
+    The GPU sleeps until the host, which may take longer to launch a small kernel than the GPU to run it, has
+    launched all of a run. A run that waits for the GPU itself is timed with its waits.
+    """
+    start = time.perf_counter()
+    run()
+    host = time.perf_counter() - start
+    torch.cuda.synchronize()
+    whole = time.perf_counter() - start
+    cold = torch.empty(L2_BYTES, dtype=torch.uint8, device="cuda")
+    events = [
+        tuple(torch.cuda.Event(enable_timing=True) for _ in range(2))
+        for _ in range(max(10, min(200, int(seconds / (whole + 2 * host)))))
+    ]
+    for before, after in events:
+        cold.zero_()
+        torch.cuda._sleep(int(2 * host * CLOCK_HERTZ))
+        before.record()
+        run()
+        after.record()
+    torch.cuda.synchronize()
+    return [before.elapsed_time(after) for before, after in events]
 
 
 def reason(error: BaseException) -> str:
@@ -108,7 +141,7 @@ def measure(case: Case, deadline: float) -> Result:
         elif left < 0:
             result.absent[name] = "no time left"
         else:
-            timing = attempt(time_run, run)
+            timing = attempt(time_run, run, case.of_kernels)
             (result.absent if isinstance(timing, str) else result.timings)[name] = timing
     return result
 

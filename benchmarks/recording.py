@@ -31,7 +31,7 @@ from kernels import tuning
 
 POINTERS = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64",
-    torch.int32: "*i32", torch.bool: "*i1", torch.int16: "*i16", torch.uint8: "*u8",
+    torch.int32: "*i32", torch.bool: "*i1", torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8",
 }  # fmt: skip
 # bytes a block may have: CUDA programming guide, table of compute capabilities, less 1 KB the driver takes;
 # sm_80's is that of sm_86 and sm_89, for which the sm_80 entries of the table are meant too

@@ -345,7 +345,7 @@ def attention(
     if not q.stride() == k.stride() == v.stride() or q.stride(2) != 1:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     scale = D**-0.5 if scale is None else scale
-    return _attention(q, k, v, cu_seqlens, schedule, seed, max_seqlen, scale, dropout_p)[0]
+    return _attention(q, k, v, cu_seqlens.contiguous(), schedule, seed, max_seqlen, scale, dropout_p)[0]
 
 
 def attention_packed(
@@ -373,7 +373,7 @@ def attention_packed(
     qkv = autocast(qkv)
     qkv = qkv if qkv.stride(3) == 1 else qkv.contiguous()
     scale = D**-0.5 if scale is None else scale
-    return _packed(qkv, cu_seqlens, schedule, seed, max_seqlen, scale, dropout_p)[0]
+    return _packed(qkv, cu_seqlens.contiguous(), schedule, seed, max_seqlen, scale, dropout_p)[0]
 
 
 def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Schedule:

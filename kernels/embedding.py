@@ -22,9 +22,9 @@ from kernels.embedding_kernels import (
     scatter_runs_kernel,
     scatter_slices_kernel,
 )
+from kernels.tuning import embedding_projects, scatter_tile
 
 MAX_FUSED_WIDTH = 256  # of the tables, for the projection to be part of the pass
-SLICE = 64  # sorted rows a program of the backward scatter sums
 _PROGRAMS = 512  # how many programs share the rows in the backward pass, each summing its own
 
 
@@ -70,6 +70,11 @@ def embed_reference(
 def _precision(dtype: torch.dtype) -> str:
     # tensor cores would round fp32 operands to tf32
     return "ieee" if dtype == torch.float32 else "tf32"
+
+
+def _in_one_pass(word: Tensor, dtype: torch.dtype) -> bool:
+    """Whether the projection is part of the pass."""
+    return word.shape[1] <= MAX_FUSED_WIDTH and embedding_projects(word.device, dtype == torch.float32)
 
 
 def _row_blocks(width: int) -> dict[str, int]:
@@ -119,29 +124,51 @@ def _projected(
     return y, mean, rstd
 
 
+def _linear(x: Tensor, projection: Tensor, bias: Tensor | None) -> Tensor:
+    return linear(x, projection.to(x.dtype), None if bias is None else bias.to(x.dtype))
+
+
+def _projected_words(
+    word: Tensor, ids: Tensor, projection: Tensor, bias: Tensor | None, dtype: torch.dtype
+) -> Tensor:
+    """Rows of the word table, projected [T, H]."""
+    if _in_one_pass(word, dtype):
+        return _projected(word, ids, projection, bias, dtype)[0]
+    return _linear(embedding(ids, word).to(dtype), projection, bias)
+
+
+def _id_dtype(rows: int) -> torch.dtype:
+    """The narrowest for ids below `rows`: the sort goes over the bytes of its keys one by one."""
+    kinds = (torch.int8, torch.int16, torch.int32)
+    return next(kind for kind in kinds if rows - 1 <= torch.iinfo(kind).max)
+
+
 def scatter_rows(x: Tensor, ids: Tensor, rows: int) -> Tensor:
     """The gradient [rows, W] fp32 of a table whose rows `ids` [T] were read: the rows of x [T, W] summed by
     id.
+
+    A row of x that is not finite may also spoil the sums of the ids sorted next to its own: they share a
+    matrix product, where 0 * NaN is NaN.
     """
     T, W = x.shape
     table = torch.zeros(rows, W, dtype=torch.float32, device=x.device)
     if not T:
         return table
-    # 32 bits halve the passes of the sort
-    ids, order = ids.int().sort(stable=True)
-    slices = triton.cdiv(T, SLICE)
-    last = torch.arange(1, slices + 1, device=x.device).mul_(SLICE).clamp_max_(T) - 1
+    ids, order = ids.to(_id_dtype(rows)).sort(stable=True)
+    size, widest = scatter_tile(x.dtype == torch.float32)
+    slices = triton.cdiv(T, size)
+    last = torch.arange(1, slices + 1, device=x.device).mul_(size).clamp_max_(T) - 1
     ends = torch.searchsorted(ids, ids[last], right=True, out_int32=True)
     partial = torch.empty(slices, 2, W, dtype=torch.float32, device=x.device)
-    width = min(128, max(16, triton.next_power_of_2(W)))
+    width = min(widest, max(16, triton.next_power_of_2(W)))
     grid = (slices, triton.cdiv(W, width))
     with on_device(x):
         scatter_slices_kernel[grid](
-            table, partial, x, ids, order, T, W=W, PRECISION=_precision(x.dtype), SLICE=SLICE, BLOCK_W=width,
+            table, partial, x, ids, order, T, W=W, PRECISION=_precision(x.dtype), SLICE=size, BLOCK_W=width,
             num_warps=4,
         )  # fmt: skip
         scatter_runs_kernel[grid](
-            table, partial, ids, ends, T, W=W, SLICE=SLICE, BLOCK_C=16, BLOCK_W=width, num_warps=4
+            table, partial, ids, ends, T, W=W, SLICE=size, BLOCK_C=16, BLOCK_W=width, num_warps=4
         )
     return table
 
@@ -165,15 +192,12 @@ def _forward(
     sums = (token_type, token_type_ids, position, position_ids)
     norm = (norm_weight, norm_bias, eps)
     if bright:
-        x = _projected(word, input_ids, projection, projection_bias, dtype)[0]
+        x = _projected_words(word, input_ids, projection, projection_bias, dtype)
         return _normed(x, None, sums, norm, dtype)
-    if projection is None:
-        return _normed(word, input_ids, sums, norm, dtype)
-    if word.shape[1] > MAX_FUSED_WIDTH:
-        x, mean, rstd = _normed(word, input_ids, sums, norm, dtype)
-        bias = None if projection_bias is None else projection_bias.to(dtype)
-        return linear(x, projection.to(dtype), bias), mean, rstd
-    return _projected(word, input_ids, projection, projection_bias, dtype, sums, norm)
+    if projection is not None and _in_one_pass(word, dtype):
+        return _projected(word, input_ids, projection, projection_bias, dtype, sums, norm)
+    x, mean, rstd = _normed(word, input_ids, sums, norm, dtype)
+    return x if projection is None else _linear(x, projection, projection_bias), mean, rstd
 
 
 @_forward.register_fake
@@ -207,16 +231,16 @@ def _backward(
     dy, after = dy.contiguous(), []
     rows, ids = word, input_ids
     if bright:
-        rows, ids = _projected(word, input_ids, projection, projection_bias, dtype)[0], None
+        rows, ids = _projected_words(word, input_ids, projection, projection_bias, dtype), None
     elif projection is not None:
         normed = _normed(word, input_ids, sums, (norm_weight, norm_bias, eps), dtype)[0]
-        after = [dy.t() @ normed, dy.float().sum(0)]
+        after = [dy.t() @ normed, dy.sum(0, dtype=torch.float32)]
         dy = dy @ projection.to(dtype)
     dx, dweight, dbias = _norm_backward(dy, mean, rstd, rows, ids, sums, norm_weight)
     by_types = scatter_rows(dx, token_type_ids, token_type.shape[0])
     by_positions = scatter_rows(dx, position_ids, position.shape[0])
     if bright:
-        after = [dx.t() @ embedding(input_ids, word).to(dtype), dx.float().sum(0)]
+        after = [dx.t() @ embedding(input_ids, word).to(dtype), dx.sum(0, dtype=torch.float32)]
         dx = dx @ projection.to(dtype)
     by_words = scatter_rows(dx, input_ids, word.shape[0])
     gradients = [by_words, by_types, by_positions, dweight, dbias, *after]

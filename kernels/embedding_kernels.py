@@ -140,23 +140,24 @@ def scatter_slices_kernel(
     inside = at < T
     ids = tl.load(ids_ptr + at, mask=inside, other=-1)
     order = tl.load(order_ptr + at, mask=inside, other=0)
-    here = inside[:, None] & (cols[None, :] < W)
-    x = tl.load(x_ptr + order[:, None] * W + cols[None, :], mask=here, other=0.0)
+    within = cols[None, :] < W
+    x = tl.load(x_ptr + order[:, None] * W + cols[None, :], mask=inside[:, None] & within, other=0.0)
     # row i of the product is the sum of the slice's rows that have i's id
     same = (ids[:, None] == ids[None, :]).to(x.dtype)
     sums = tl.dot(same, x, input_precision=PRECISION)
-    previous = tl.load(ids_ptr + at - 1, mask=inside & (at > 0), other=-1)
-    is_first = (ids != previous) | (at == begin)
+    # of every id the slice's first row writes
+    previous = tl.load(ids_ptr + at - 1, mask=inside & (at > begin), other=-1)
+    is_first = ids != previous
     before = tl.load(ids_ptr + begin - 1, mask=begin > 0, other=-1)
     after = tl.load(ids_ptr + begin + SLICE, mask=begin + SLICE < T, other=-1)
     carried_in = is_first & (ids == before)
     carried_out = is_first & (ids == after)
-    # what is not done here is overwritten by the second kernel
-    done = is_first & (ids != before) & (ids != after)
-    tl.store(table_ptr + ids.to(tl.int64)[:, None] * W + cols[None, :], sums, mask=here & done[:, None])
+    # of a run carried in this is not all: the second kernel overwrites it
+    ends = is_first & (ids != after)
+    tl.store(table_ptr + ids.to(tl.int64)[:, None] * W + cols[None, :], sums, mask=ends[:, None] & within)
     carry = partial_ptr + tl.program_id(0).to(tl.int64) * 2 * W + cols[None, :] + tl.zeros_like(at)[:, None]
-    tl.store(carry, sums, mask=here & carried_in[:, None])
-    tl.store(carry + W, sums, mask=here & carried_out[:, None])
+    tl.store(carry, sums, mask=carried_in[:, None] & within)
+    tl.store(carry + W, sums, mask=carried_out[:, None] & within)
 
 
 @triton.jit

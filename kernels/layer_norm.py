@@ -209,4 +209,5 @@ def add_layer_norm(
     if dropout_p and seed is None:
         seed = torch.randint(2**62, (1,), device=x.device)
     seed = seed if dropout_p else None
-    return _forward(x.contiguous(), residual.contiguous(), weight, bias, eps, dropout_p, seed)[0]
+    tensors = (y.contiguous() for y in (x, residual, weight, bias))
+    return _forward(*tensors, eps, dropout_p, seed)[0]

@@ -125,8 +125,10 @@ def attention_tiles(
     """
     name, width = architecture(device), max(width, 32)
     if exact and name != "interpreter":
-        block = 32 if width <= 64 else 16
-        return AttentionTiles(block, *(Launch(block, 4, 1),) * 3, None)
+        tile = 32 if width <= 64 else 16
+        # the draws of dropout take registers too
+        launch = Launch(16, 8, 1) if dropout else Launch(tile, 4, 1)
+        return AttentionTiles(tile, *(launch,) * 3, None)
     tile = _TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
     return _ATTENTION[name][width, tile, dropout]
 
@@ -151,3 +153,17 @@ def loss_tiles(device: torch.device, width: int, exact: bool = False) -> LossTil
     if exact and name != "interpreter":
         return LossTiles(*(LossLaunch(16, 4, 1, 16),) * 3)
     return _LOSS[name][128 if width <= 128 else 256]
+
+
+def embedding_projects(device: torch.device, exact: bool) -> bool:
+    """Whether the embedding's pass has the projection in it. Not in fp32: its tile spills, and cuBLAS is the
+    better kernel.
+    """
+    return not exact or architecture(device) == "interpreter"
+
+
+def scatter_tile(exact: bool) -> tuple[int, int]:
+    """Sorted rows and columns that a program of the embedding's backward scatter sums; `exact` as of
+    `attention_tiles`.
+    """
+    return (32, 64) if exact else (64, 128)

@@ -1,7 +1,9 @@
 """The GPU benchmark, as far as a machine without a GPU can try it."""
 
+import importlib
 import inspect
 import json
+import os
 import subprocess
 import sys
 import time
@@ -58,14 +60,23 @@ def test_dry_run_lists_every_kernel_and_model(capsys):
 
 def test_whole_models_need_torch_and_triton_alone():
     code = (
-        "import sys; sys.modules |= dict.fromkeys(['safetensors', 'yaml', 'pyarrow', 'tokenizers'])\n"
+        "import sys\n"
+        "sys.modules |= dict.fromkeys(['numpy', 'safetensors', 'yaml', 'pyarrow', 'tokenizers'])\n"
         "from benchmarks import gpu\n"
-        "gpu.main(['--dry-run', '--only', 'step'])"
+        "from benchmarks.gpu_correctness import Claim, check\n"
+        "import albert.batch, albert.heads\n"
+        "gpu.main(['--dry-run', '--only', 'step'])\n"
+        "claim = Claim('add_layer_norm', 'add_layer_norm', (3, 24))\n"
+        "print(check([claim], float('inf')))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("step ")]
     assert len(lines) == 13 and not any("skipped" in line for line in lines)
+    assert "held=1, wrong=[]" in done.stdout
 
 
 @pytest.mark.slow
@@ -121,8 +132,9 @@ def test_the_correctness_grid_calls_every_claim_as_it_is_defined(monkeypatch):
         return claim
 
     grid = list(gpu_correctness.claims())
-    for name in {claim.function for claim in grid}:
-        monkeypatch.setattr(checks, name, stub(name, getattr(checks, name)))
+    for module, name in {(claim.module, claim.function) for claim in grid}:
+        home = importlib.import_module(module)
+        monkeypatch.setattr(home, name, stub(name, getattr(home, name)))
     found = check(grid, later())
     assert {"attention", "mlm_loss", "embed", "add_layer_norm", "bias_gelu"} <= set(called)
     assert len(found.wrong) == called.count("embed") and found.held == len(grid) - len(found.wrong)
@@ -131,7 +143,37 @@ def test_the_correctness_grid_calls_every_claim_as_it_is_defined(monkeypatch):
 
 def test_claims_there_is_no_time_for_are_named():
     found = check([Claim("attention", "attention", ([1], 32))], later(-1))
-    assert found.held == 0 and found.unchecked == ["attention([1], 32)"]
+    assert found.held == 0 and found.unchecked == ["attention([1], 32): no time left"]
+
+
+def ends_its_process(package) -> None:
+    os._exit(7)
+
+
+def says_where(package, folder: str) -> None:
+    (Path(folder) / str(os.getpid())).touch()
+
+
+def never_ends(package) -> None:
+    time.sleep(600)
+
+
+@pytest.mark.slow
+def test_claims_are_made_side_by_side_and_one_that_ends_its_process_is_wrong(
+    triton_kernels, tmp_path, monkeypatch
+):
+    def claim(function, *arguments):
+        return Claim("embed", function.__name__, arguments, __name__)
+
+    monkeypatch.setattr(gpu_correctness, "GRACE_SECONDS", 0.0)
+    places = [claim(says_where, str(tmp_path)) for _ in range(4)]
+    grid = [*places, claim(ends_its_process), *places]
+    found = check(grid, later(300), processes=2)
+    assert found.held == 8 and not found.unchecked
+    assert 2 <= len(list(tmp_path.iterdir())) <= 3  # one more after the one that ended
+    assert found.wrong == [("embed", "ends_its_process(): its process ended with status 7")]
+    late = check([claim(never_ends)], later(1), processes=1)
+    assert late.unchecked == ["never_ends(): not done in time"]
 
 
 def test_what_fails_and_what_is_missing_is_recorded_and_ends_nothing():
@@ -159,7 +201,7 @@ def test_a_run_in_the_interpreter_checks_times_judges_and_writes(tmp_path, trito
     cases = [Case("step tiny", fails), *(case for case in kernel_cases(scale) if case.name in names)]
     monkeypatch.setattr(gpu, "all_cases", lambda scale: cases)
     report = gpu.run(scale, 60, "tiny", tmp_path)
-    assert not report.correctness.wrong and report.correctness.held == 5
+    assert not report.correctness.wrong and report.correctness.held == 6
     written = json.loads((tmp_path / "gpu.json").read_text("utf-8"))
     by_name = {result["case"]: result for result in written["results"]}
     assert by_name["step tiny"]["absent"] == {"jixu": "RuntimeError: out of memory"}
@@ -167,7 +209,7 @@ def test_a_run_in_the_interpreter_checks_times_judges_and_writes(tmp_path, trito
     assert len(written["goals"]) == len(GOALS) and written["ceilings"]["flops"] > 0
     text = (tmp_path / "gpu.md").read_text("utf-8")
     for words in (
-        "5 claims about the kernels hold, 0 do not",
+        "6 claims about the kernels hold, 0 do not",
         "| goal |",
         "| bias_gelu tiny both passes | jixu |",
     ):
@@ -218,8 +260,9 @@ def test_goals_are_met_or_missed_by_the_figures_or_not_measured_for_a_reason():
         result("step large T=128 full", {"jixu": 10}, tokens=200),
         result("step bert-large T=128 full", {"jixu": 10}, tokens=100),
         result("attention base T=512 full forward", {"jixu": 1, "SDPA flash": 2, "varlen_attn": 0.9}),
-        result(loss, {"jixu": 1, "torch.compile": 2}),
+        result(loss, {"jixu": 1, "torch.compile": 2, "torch eager": 4}),
     ]
+    results[-1].timings["torch eager"].peak_bytes = 5 * 2**20
     said = {v.claim: (v.met, v.said) for v in judge(results, CEILINGS)}
     assert said["base T=128: 3 times transformers eager"] == (True, "3.10, goal 3")
     assert said["base T=128: 1.7 times transformers compiled"] == (
@@ -230,7 +273,18 @@ def test_goals_are_met_or_missed_by_the_figures_or_not_measured_for_a_reason():
     assert said["large T=512: MFU 50%"] == (None, "step large T=512 full was not run")
     assert said["large T=128: 1.7 times BERT-large's speed"] == (True, "2.00, goal 1.7")
     assert said["attention D=64 T=512: as fast as FlashAttention-2, forward"] == (False, "0.90, goal 1")
-    assert said["mlm_loss: [n, V] in 16 bits would take more"][0] is True  # 1 MiB, not 396
+    memory = said["mlm_loss: a quarter of the memory of torch, which stores logits"]
+    assert memory == (True, "5.00, goal 4")
     assert said["mlm_loss: faster than chunks of 1024 rows"][0] is None
     assert "| base T=512: MFU 50% | missed | 0.49, goal 0.5 |" in goals_table(judge(results, CEILINGS))
     assert all(v.met is None for v in judge(results, None))
+
+
+def test_what_compiles_comes_last_where_no_goal_needs_it():
+    cases = {case.name: case for case in gpu.all_cases(Scale())}
+    name = "embed large google both passes"
+    assert list(cases)[-1].endswith(", compiled") and f"{name}, compiled" in cases
+    small = {case.name: case for case in gpu.all_cases(SMALL)}
+    assert set(small[name].runners()) == {"jixu", "torch eager"}
+    assert set(small[f"{name}, compiled"].runners()) == {"jixu", "torch.compile"}
+    assert "torch.compile" in small["attention base T=512 full both passes"].runners()

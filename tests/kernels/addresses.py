@@ -1,7 +1,8 @@
 """Addresses in Triton's interpreter, which by itself reads and writes whatever is there.
 
-`watched` lets a kernel touch nothing but the tensors of its launch. It can also note which masks kept an
-address out of them: without such a mask the kernel would touch it, and fail.
+`watched` lets a kernel touch nothing but the tensors of its launch, and write no address twice: not in one
+store, and not from two programs unless they write the same, since on a GPU either may come last. It can also
+note which masks kept an address out: without such a mask the kernel would touch it, and fail.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Site = tuple[str, int]  # file's stem, line
 
 
 class AddressError(AssertionError):
-    """A kernel touched what is outside of its tensors."""
+    """A kernel touched what is outside of its tensors, or wrote an address twice."""
 
 
 class Watch:
@@ -30,6 +31,7 @@ class Watch:
         self.folder = folder
         self.spans: list[tuple[int, int]] = []
         self.needed: set[Site] = set()
+        self.written: list[tuple[Site, np.ndarray, np.ndarray, int]] = []  # where, addresses, bits, program
 
     def enter(self, arguments: list[object]) -> None:
         tensors = [x for x in arguments if isinstance(x, torch.Tensor) and x.numel()]
@@ -53,6 +55,32 @@ class Watch:
             if not np.any(known, axis=0).all():
                 self.needed.add(self.site())
 
+    def note(self, pointers, value, mask, program: int) -> None:
+        """Keep what a store writes until `leave`. Raises AddressError where it writes an address twice."""
+        addresses, numbers, used = np.broadcast_arrays(pointers.data, value.data, mask.data)
+        used = used.astype(bool)
+        addresses, numbers = addresses[used].astype(np.int64), np.ascontiguousarray(numbers[used])
+        if len(np.unique(addresses)) < len(addresses):
+            raise AddressError(f"{self.site()}: one store writes an address twice")
+        bits = numbers.view(f"u{numbers.itemsize}").astype(np.uint64)
+        self.written.append((self.site(), addresses, bits, program))
+
+    def leave(self) -> None:
+        """Raises AddressError if two programs of the launch wrote different numbers to an address."""
+        written, self.written = self.written, []
+        if not written:
+            return
+        sites, addresses, bits, programs = zip(*written, strict=True)
+        which = np.repeat(np.arange(len(written)), [len(a) for a in addresses])
+        addresses, bits = np.concatenate(addresses), np.concatenate(bits)
+        order = np.argsort(addresses, kind="stable")
+        this, following = order[:-1], order[1:]
+        programs = np.array(programs)[which]
+        race = (addresses[this] == addresses[following]) & (bits[this] != bits[following])
+        race &= programs[this] != programs[following]
+        if race.any():
+            raise AddressError(f"{sites[which[this[race.argmax()]]]}: two programs write an address")
+
     def site(self) -> Site:
         """Where in the kernels' source the interpreter is."""
         frame = sys._getframe()
@@ -68,6 +96,7 @@ def watched(folder: Path | None = None) -> Iterator[Watch]:
 
     watch = Watch(folder)
     to_host = GridExecutor._init_args_hst
+    run = GridExecutor.__call__
     load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
     def enter(self, arguments, kwargs):
@@ -81,10 +110,18 @@ def watched(folder: Path | None = None) -> Iterator[Watch]:
 
     def checked_store(self, pointers, value, mask, *rest):
         watch.check(pointers, mask)
+        x, y, z = self.grid_idx
+        watch.note(pointers, value, mask, x + self.grid_dim[0] * (y + self.grid_dim[1] * z))
         return store(self, pointers, value, mask, *rest)
+
+    def launch(self, *arguments, **kwargs):
+        watch.written = []
+        run(self, *arguments, **kwargs)
+        watch.leave()
 
     with (
         patch.object(GridExecutor, "_init_args_hst", enter),
+        patch.object(GridExecutor, "__call__", launch),
         patch.object(InterpreterBuilder, "create_masked_load", checked_load),
         patch.object(InterpreterBuilder, "create_masked_store", checked_store),
     ):

@@ -30,3 +30,30 @@ def test_a_number_too_many_is_an_error(read, written):
             with pytest.raises(Exception, match="outside of its tensors"):
                 copy_kernel[(1,)](y, x, 10, read, written)
             assert y[0] == 30
+
+
+@triton.jit
+def shift_kernel(y_ptr, x_ptr, STEP: tl.constexpr, SAME: tl.constexpr):
+    at = tl.program_id(0) * STEP + tl.arange(0, 4)
+    tl.store(y_ptr + at, tl.load(x_ptr + at) + tl.program_id(0) * (1 - SAME))
+
+
+@triton.jit
+def fold_kernel(y_ptr, x_ptr):
+    at = tl.arange(0, 4)
+    tl.store(y_ptr + at // 2, tl.load(x_ptr + at))
+
+
+def test_two_programs_may_write_an_address_only_if_they_write_the_same():
+    x, y = torch.arange(8.0), torch.zeros(8)
+    with watched():
+        shift_kernel[(2,)](y, x, 4, False)
+        assert y.tolist() == [0, 1, 2, 3, 5, 6, 7, 8]
+        shift_kernel[(2,)](y, x, 2, True)
+        with pytest.raises(AssertionError, match="two programs write an address"):
+            shift_kernel[(2,)](y, x, 2, False)
+
+
+def test_one_store_may_not_write_an_address_twice():
+    with watched(), pytest.raises(Exception, match="one store writes an address twice"):
+        fold_kernel[(1,)](torch.zeros(2), torch.arange(4.0))

@@ -31,7 +31,8 @@ def test_every_kernel_compiles_for_both_architectures_without_spills_and_with_te
     assert {row["architecture"] for row in rows} == {"sm_80", "sm_90"}
     assert len({row["kernel"] for row in rows}) == 16
     assert not [(row["kernel"], row["architecture"], row["problems"]) for row in rows if row["problems"]]
-    attention = [row["result"] for row in rows if row["kernel"].startswith("attention")]
+    in_16_bits = [row for row in rows if "fp32" not in row["configuration"]]
+    attention = [row["result"] for row in in_16_bits if row["kernel"].startswith("attention")]
     assert all(r["dots"] and r["tensor_cores"] and r["async_copies"] for r in attention)
 
 

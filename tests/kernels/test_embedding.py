@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernels
-from kernels.embedding import SLICE, Norm, Projection, Tables, embed_reference, scatter_rows
-from tests.kernels import checks
+from kernels.embedding import Norm, Projection, Tables, embed_reference, scatter_rows
+from tests.kernels import checks, operand_checks
 from tests.kernels.checks import DEVICE
 
 LAYOUTS = ("google", "bright", "bert")
@@ -71,7 +71,7 @@ def test_rare_and_frequent_tokens(triton, V, hot):
 
 @settings(max_examples=40)
 @given(
-    runs=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 3 * SLICE)), max_size=6),
+    runs=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 100)), max_size=6),
     width=st.sampled_from([1, 16, 130]),
 )
 def test_the_scatter_sums_rows_by_id_whatever_the_runs(runs, width):
@@ -82,6 +82,14 @@ def test_the_scatter_sums_rows_by_id_whatever_the_runs(runs, width):
     got = scatter_rows(x, ids, 10)
     assert (got - expected).abs().max() < 2e-5  # sums of up to 1152 numbers
     assert torch.equal(got, scatter_rows(x, ids, 10))
+
+
+def test_a_token_of_very_many_rows_among_rare_ones():
+    operand_checks.scatter_of_one_id(kernels)
+
+
+def test_a_nan_row_stays_in_its_slice_of_the_scatter():
+    operand_checks.scatter_without_neighbours(kernels)
 
 
 def test_many_rows_are_shared_by_a_fixed_number_of_programs(triton, monkeypatch):

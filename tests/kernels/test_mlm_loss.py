@@ -13,7 +13,16 @@ from tests.kernels.checks import DEVICE
 
 
 @pytest.mark.parametrize(
-    "n, E, V", [(1, 128, 21128), (7, 128, 30000), (65, 16, 1009), (3, 26, 1), (5, 200, 513), (3, 16, 9001)]
+    "n, E, V",
+    [
+        (1, 128, 21128),
+        (7, 128, 30000),
+        (65, 16, 1009),
+        (3, 26, 1),
+        (5, 200, 513),
+        (3, 16, 9001),
+        (520, 16, 37),
+    ],
 )
 def test_loss_prediction_and_gradients_match_double_precision(triton, n, E, V):
     checks.mlm_loss(triton, n, E, V)

@@ -12,10 +12,14 @@ import kernels
 from albert.batch import Batch, pack
 from albert.config import AlbertConfig
 from albert.heads import PretrainingModel
-from kernels.attention import _attention, _packed, _schedule
+from kernels.attention import _attention, _attention_backward, _packed, _packed_backward, _schedule
+from kernels.bias_gelu import _backward as bias_gelu_backward_op
 from kernels.bias_gelu import _forward as bias_gelu_op
+from kernels.embedding import _backward as embed_backward_op
 from kernels.embedding import _forward as embed_op
+from kernels.layer_norm import _backward as add_layer_norm_backward_op
 from kernels.layer_norm import _forward as add_layer_norm_op
+from kernels.mlm_loss import _backward as mlm_loss_backward_op
 from kernels.mlm_loss import _forward as mlm_loss_op
 from tests.kernels.checks import DEVICE, offsets
 
@@ -70,8 +74,9 @@ def assert_same(ours, theirs, tolerance: float) -> None:
 )
 def test_loss_and_gradients_are_those_of_the_torch_path(changes):
     model, batch = make(**changes)
-    theirs = gradients(model, batch)
     try:
+        kernels.use("torch")
+        theirs = gradients(model, batch)
         kernels.use("triton")
         ours = gradients(model, batch)
     finally:
@@ -139,12 +144,14 @@ def test_autocast_computes_in_half_precision_and_keeps_the_parameters_gradients_
         ), name
 
 
-def test_forward_asks_the_device_for_no_number(triton):
-    """So a CUDA graph can hold it: of a fake tensor nothing but the shape is known."""
+def test_neither_pass_asks_the_device_for_a_number(triton):
+    """So a CUDA graph can hold them: of a fake tensor nothing but the shape is known."""
     model, batch = make(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     with FakeTensorMode(allow_non_fake_inputs=True):
         output = model(batch)
+        gradients = torch.autograd.grad(output.loss, list(model.parameters()))
     assert output.loss.shape == () and output.sop_count.shape == ()
+    assert [g.shape for g in gradients] == [p.shape for p in model.parameters()]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a GPU")
@@ -152,6 +159,7 @@ def test_a_cuda_graph_holds_both_passes(triton):
     model, batch = make()
     expected = gradients(model, batch)
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # compiles outside of the capture
         model(batch).loss.backward()
     torch.cuda.current_stream().wait_stream(side)
@@ -224,6 +232,35 @@ def operators():
         tables = [torch.randn(s, device=DEVICE, requires_grad=True) for s in shapes]
         tables[5:] = [None, None] if layout == "bert" else tables[5:]
         yield layout, embed_op, (ids, place * 0, place, *tables, 1e-5, layout == "bright", torch.float32)
+
+
+def backward_operators():
+    """The operators of the backward passes, with what the forward ones leave them."""
+    for name, operator, arguments in operators():
+        if operator is _schedule:
+            continue
+        given = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
+        left = operator(*given)
+        if operator in (_attention, _packed):
+            heads = 3 if operator is _attention else 1
+            arguments = (torch.randn_like(left[0]), *given[:heads], *left, *given[heads:])
+            yield name, _attention_backward if heads == 3 else _packed_backward, arguments
+        elif operator is mlm_loss_op:
+            yield name, mlm_loss_backward_op, (torch.randn_like(left[0]), *given[:4], left[2], given[4])
+        elif operator is add_layer_norm_op:
+            dropout_p, seed = given[5:] or (0.0, None)
+            arguments = (torch.randn_like(left[0]), *given[:3], *left[1:], dropout_p, seed)
+            yield name, add_layer_norm_backward_op, arguments
+        elif operator is bias_gelu_op:
+            yield name, bias_gelu_backward_op, (torch.randn_like(left), *given)
+        else:
+            yield name, embed_backward_op, (torch.randn_like(left[0]), *left[1:], *given)
+
+
+@pytest.mark.parametrize("name", [name for name, operator, _ in operators() if operator is not _schedule])
+def test_shapes_strides_and_dtypes_of_a_backward_operator_are_as_its_fake_says(name):
+    (operator, arguments), *_ = [rest for n, *rest in backward_operators() if n == name]
+    torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import kernels
+from kernels.attention import attention_reference
 from kernels.embedding import Norm, Projection, Tables
 from kernels.mlm_loss import IGNORED
 
@@ -49,6 +50,15 @@ def test_attention_dropout_is_a_function_of_its_seed_and_keeps_the_mean():
 def test_attention_gradients():
     q, k, v, cu_seqlens = packed([3, 0, 2], heads=2, dim=4)
     assert torch.autograd.gradcheck(lambda *x: kernels.attention(*x, cu_seqlens, 3), (q, k, v))
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.4])
+@pytest.mark.parametrize("lengths", [[3, 0, 2], [3, 3]], ids=str)
+def test_gradients_of_the_reference_of_attention(lengths, dropout_p):
+    q, k, v, cu_seqlens = packed(lengths, heads=2, dim=4)
+    assert torch.autograd.gradcheck(
+        lambda *x: attention_reference(*x, cu_seqlens, 3, dropout_p=dropout_p, seed=5), (q, k, v)
+    )
 
 
 @pytest.mark.parametrize("layout", ["google", "bright"])

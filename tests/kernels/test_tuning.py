@@ -1,0 +1,52 @@
+"""The GPUs' entries of the table, in the interpreter: the kernels are right at their tiles too."""
+
+import pytest
+import torch
+
+from kernels import tuning
+from kernels.tuning import LENGTHS
+from tests.kernels import checks
+
+GPUS = ("sm_80", "sm_90")
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes its own entries")
+
+
+def entries() -> list[tuple[str, int, int, bool]]:
+    """GPU, width, tile and dropout; of entries that differ in warps only, the first."""
+    distinct = {}
+    for name in GPUS:
+        for (width, tile, dropout), t in tuning._ATTENTION[name].items():
+            launches = (t.forward, t.queries, t.keys, t.whole)
+            blocks = (tile, *(launch and launch.block for launch in launches))
+            distinct.setdefault(blocks, (name, width, tile, dropout))
+    return list(distinct.values())
+
+
+@pytest.mark.parametrize("name, width, tile, dropout", entries())
+def test_attention_at_the_tiles_of_a_gpu(triton, monkeypatch, name, width, tile, dropout):
+    monkeypatch.setattr(tuning, "architecture", lambda device: name)
+    lengths = {tuning._TILES[name][width][i]: n for i, n in enumerate((40, 100, max(LENGTHS) + 6))}
+    assert tile in lengths
+    for longest in {min(tile, lengths[tile]), lengths[tile]}:  # within a tile, and over several
+        checks.attention(triton, [longest, 3], width, torch.float16, 1, 0.1 if dropout else 0.0)
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.1])
+@pytest.mark.parametrize("head_dim", [26, 256])
+def test_attention_in_fp32_at_the_tiles_of_a_gpu(triton, monkeypatch, head_dim, dropout_p):
+    monkeypatch.setattr(tuning, "architecture", lambda device: "sm_80")
+    checks.attention(triton, [40, 3], head_dim, heads=1, dropout_p=dropout_p)
+
+
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("E", [26, 200])
+def test_the_loss_at_the_tiles_of_a_gpu(triton, monkeypatch, name, E):
+    monkeypatch.setattr(tuning, "architecture", lambda device: name)
+    checks.mlm_loss(triton, 130, E, 140, torch.float16)
+
+
+def test_fp32_on_a_gpu(triton, monkeypatch):
+    monkeypatch.setattr(tuning, "architecture", lambda device: "sm_90")
+    checks.mlm_loss(triton, 20, 26, 37)
+    for layout in ("google", "bright"):
+        checks.embed(triton, 20, 26, 40, layout)
