@@ -337,12 +337,14 @@ def attention(
         return attention_reference(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
         )
-    T, _N, D = q.shape
+    T, N, D = q.shape
     seed = _checked_seed(q, dropout_p, seed)
     if schedule is None:
         schedule = attention_schedule(q, cu_seqlens, max_seqlen, D)
     q, k, v = autocast(q), autocast(k), autocast(v)
-    if not q.stride() == k.stride() == v.stride() or q.stride(2) != 1:
+    # the kernels find a head in 32 bits, and its tokens in 64
+    is_far = N * q.stride(1) >= 2**31
+    if not q.stride() == k.stride() == v.stride() or q.stride(2) != 1 or is_far:
         q, k, v = q.contiguous(), k.contiguous(), v.contiguous()
     scale = D**-0.5 if scale is None else scale
     return _attention(q, k, v, cu_seqlens.contiguous(), schedule, seed, max_seqlen, scale, dropout_p)[0]
