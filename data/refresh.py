@@ -41,9 +41,10 @@ from data.catalog import (
     Source,
     Version,
     add_version,
+    uncommitted_files,
     write_catalog,
 )
-from data.files import TEMPORARY_SUFFIX, sync
+from data.files import sync
 from data.funnel import funnel_rows, write_index
 from data.lexicon import Word, corpus_words, write_dictionary
 from data.objectives import find_objective
@@ -99,29 +100,35 @@ class RefreshResult:
 
 
 @contextmanager
-def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
-    """One refresh of a corpus at a time; a second one is refused. Sweeps what a killed one left."""
+def sole_writer(workspace: Workspace, corpus: str) -> Iterator[None]:
+    """Nobody else writes to the corpus meanwhile. Raises InputError if somebody does."""
     lock = workspace.lock(f"refresh-{corpus}")
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(lock, timeout=0):
-            _sweep(workspace, corpus)
-            try:
-                yield
-            finally:
-                shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
+            yield
     except Timeout:
         raise InputError(
             f"corpus {corpus!r} is being refreshed by another process: wait for it to end"
         ) from None
 
 
+@contextmanager
+def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
+    """One refresh of a corpus at a time; a second one is refused. Sweeps what a killed one left."""
+    with sole_writer(workspace, corpus):
+        _sweep(workspace, corpus)
+        try:
+            yield
+        finally:
+            shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
+
+
 def _sweep(workspace: Workspace, corpus: str) -> None:
-    """Remove what a killed refresh had not finished."""
+    """Remove what a killed refresh had not finished, and what it had and did not commit."""
     shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
-    for folder in (workspace.shards(corpus), workspace.documents(corpus)):
-        for left in folder.glob(f"*{TEMPORARY_SUFFIX}"):
-            left.unlink(missing_ok=True)
+    for path in uncommitted_files(workspace, [corpus]):
+        path.unlink(missing_ok=True)
 
 
 def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:
