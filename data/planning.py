@@ -140,7 +140,8 @@ _OF_SOURCES = ("sources", "text_format", "text_field")
 def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
     """What the shards are a function of, beside the documents: files by their content, not by their place."""
     if settings.guard.files:
-        make_guard(settings.guard.files, settings.guard.ngram)  # refuses what is no evaluation set
+        # refuses what is no evaluation set
+        make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning)
     if settings.quality.blocklist:
         read_blocklist(Path(settings.quality.blocklist))
     if settings.dictionaries:

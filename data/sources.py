@@ -135,13 +135,18 @@ def _read_part(
 
 
 def read_texts(uri: str) -> Iterator[str]:
-    """Every text of an evaluation file: of a table or JSON objects, each field that is text."""
+    """Every text of an evaluation file: of a table or JSON objects, each field that is text.
+
+    Raises OSError and others for a file that cannot be read to its end.
+    """
     uri = str(uri)
     kind = file_kind(base_name(uri))
     if kind not in ("csv", "tsv", "jsonl"):
         for item in read_documents(uri, text_format="bert"):
             if isinstance(item, RawDocument):
                 yield from item.text.split("\n")
+            elif item.reason == "unreadable_file":
+                raise OSError(item.source_uri)
         return
     for part in open_parts(uri, _local_size(uri)):
         sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]

@@ -136,7 +136,7 @@ def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
 
 
 def write_fields(path, number):
-    row = {"text": f"第{number}篇讲茶要慢慢喝。水要慢慢烧。", "body": f"第{number}篇正文说的是炒茶。火要小一点。"}
+    row = {"text": f"第{number}篇讲茶要慢慢喝。水要慢慢烧。", "body": f"第{number}篇正文说的是炒茶。火要小。"}
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
     return str(path)
