@@ -20,13 +20,12 @@ from pathlib import Path
 import jieba
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from benchmarks.corpora import SAMPLES, load_sentences
+from benchmarks.corpora import given_sources, load_sentences, source_names
 from benchmarks.data_prep import make_vocabulary
 from benchmarks.results_file import write_result
 from data.cleaning import clean_text
 from data.segmentation import Segmenter
 from data.sources import find_files, read_texts
-from data.storage import base_name
 from data.tokenization import load_tokenizer
 from data.wordpiece import read_vocabulary
 
@@ -76,17 +75,17 @@ def _forms(text: str) -> Iterator[str]:
 
 def compare_source(source: str, compare: Compare, every: int) -> Compared:
     """Every `every`-th text of a source's files."""
-    found = Compared(base_name(source.rstrip("/")))
+    found = Compared(*source_names([source]))
     texts = (text for uri in find_files(source) for text in read_texts(uri))
     for text in islice(texts, 0, None, every):
         found.texts += 1
         found.characters += len(text)
-        for form in _forms(text):
-            words, ids = compare(form)
-            found.words_differ += words
-            found.ids_differ += ids
-            if (words or ids) and found.words_differ + found.ids_differ <= SHOWN:
-                print(f"{found.source}: {'words' if words else 'ids'} of {form[:200]!r}", file=sys.stderr)
+        differs = [compare(form) for form in _forms(text)]
+        words, ids = (any(some) for some in zip(*differs, strict=True))
+        found.words_differ += words
+        found.ids_differ += ids
+        if (words or ids) and found.words_differ + found.ids_differ <= SHOWN:
+            print(f"{found.source}: {'words' if words else 'ids'} of {text[:200]!r}", file=sys.stderr)
     return found
 
 
@@ -97,7 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--tokenizer", help="vocab.txt [every character of the samples]")
     parser.add_argument("--every", type=int, default=1, help="compare every n-th text [%(default)s]")
     given = parser.parse_args(arguments)
-    sources = given.source or [str(SAMPLES / name) for name in ("general.txt", "tea.jsonl")]
+    sources = given_sources(given.source)
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
         vocabulary = Path(given.tokenizer or make_vocabulary(load_sentences([]), Path(folder)))
