@@ -110,13 +110,21 @@ def plan(settings: RefreshSettings) -> Plan:
 
 def _find_all(settings: RefreshSettings) -> list[SourceFile]:
     files: dict[str, SourceFile] = {}
+    faults: list[str] = []
     for source in settings.sources:
         spec = source if isinstance(source, SourceSpec) else SourceSpec(path=source)
-        for uri in find_files(spec.path):
+        try:
+            found = find_files(spec.path)
+        except InputError as error:
+            faults.append(str(error))
+            continue
+        for uri in found:
             # a file named twice is read once
             key = uri if is_remote(uri) else str(Path(uri).resolve())
             text_format = spec.text_format or settings.text_format
             files.setdefault(key, SourceFile(uri, text_format, spec.text_field or settings.text_field))
+    if faults:
+        raise InputError("; ".join(faults))
     return list(files.values())
 
 

@@ -58,7 +58,21 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path):
             ["unknown quality.min_han", "cleaning=True must be names"],
         ),
         ("seed: 1\nseed: 2\n", ["'seed' is given twice"]),
-        ("corpus: !!python/object/apply:os.getcwd []\n", ["could not determine a constructor"]),
+        (
+            "corpus: !!python/object/apply:os.getcwd []\n",
+            ["line 1: no tags are read, as tag:yaml.org,2002:python/object/apply:os"],
+        ),
+        (
+            "seed: abc\nrate: 1\ncorpus: !!python/none\nrate: 2\npart: 3\nmax_seq_length: 9999\n"
+            "quality: {min_characters: 0}\nseed: x\n",
+            [
+                "line 3: no tags are read",
+                "'rate' is given twice, again in line 4; 'seed' is given twice",
+                "unknown rate, part, known are corpus,",
+                "seed='x' must be a whole number",
+                "max_seq_length=9999: it must be from 16 to 512; quality.min_characters=0: it must be",
+            ],
+        ),
         ("- a\n- b\n", ["it must hold names and values"]),
         ("corpus: [\n", ["is not a recipe"]),
         ("sop: maybe\n", ["sop='maybe' must be one of auto, on, off"]),
@@ -78,6 +92,10 @@ def test_every_bad_value_is_named(tmp_path, content, messages):
         ({"cleaning": CleaningRules(scrub=("names",))}, "cleaning.scrub=names: choose among url"),
         ({"objective": "electra"}, "objective='electra': choose one of albert, roberta, macbert, spanbert"),
         ({"sources": ()}, "no source given"),
+        (
+            {"sources": (), "copies": 0, "sop": "no"},
+            "copies=0: it must be from 1 to 100; sop='no': choose",
+        ),
     ],
 )
 def test_values_out_of_range_are_refused(change, message):

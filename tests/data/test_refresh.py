@@ -181,7 +181,10 @@ def test_nothing_usable_is_an_error_and_leaves_no_catalog(settings, source):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"sources": ("/no/such/place",)}, "does not exist"),
+        (
+            {"sources": ("/no/such/place", "/nor/this")},
+            "place does not exist; source /nor/this does",
+        ),
         ({"tokenizer": "nope"}, "no tokenizer 'nope'"),
         ({"max_seq_length": 1024}, "max_seq_length=1024: it must be from 16 to 512"),
         ({"corpus": "../up"}, "corpus '../up'"),
