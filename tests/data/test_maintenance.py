@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,15 @@ from data.statistics import open_workspace
 from data.workspace import Workspace
 
 
+def build_without_commit(settings):
+    """A refresh in this process, up to its commit."""
+    planned = plan(settings)
+    sources = [read(*task) for task in reading_tasks(planned)]
+    division = divide(planned, sources)
+    shards = [build(piece, building_plan(planned), division.sop) for piece in division.assignment.pieces]
+    return planned, sources, division, shards
+
+
 @pytest.fixture
 def settings(tmp_path, samples, vocabulary_file, monkeypatch):
     monkeypatch.setattr("data.refresh.SHARD_CHARACTERS", 8000)
@@ -29,7 +39,8 @@ def settings(tmp_path, samples, vocabulary_file, monkeypatch):
         gates=GateRules(max_unknown_share=1.0),
         workers=1,
     )
-    refresh(settings)
+    commit(*build_without_commit(settings))
+    shutil.rmtree(settings.workspace / "staging")
     return settings
 
 
@@ -111,14 +122,6 @@ def test_a_corpus_that_is_being_refreshed_is_left_alone(settings):
         for work in (lambda: collect_garbage(place, keep=1), lambda: compact(place, "tea")):
             with pytest.raises(InputError, match="another process"):
                 work()
-
-
-def build_without_commit(settings):
-    planned = plan(settings)
-    sources = [read(*task) for task in reading_tasks(planned)]
-    division = divide(planned, sources)
-    shards = [build(piece, building_plan(planned), division.sop) for piece in division.assignment.pieces]
-    return planned, sources, division, shards
 
 
 def test_a_first_refresh_at_work_is_left_alone(settings):
