@@ -74,7 +74,7 @@ def _forms(text: str) -> Iterator[str]:
 
 
 def compare_source(source: str, compare: Compare, every: int) -> Compared:
-    """One text in `every` of a source's files, drawn at random: rows have fields, so a stride would not do."""
+    """One text in `every` of a source, drawn at random: a stride might meet one field of every row only."""
     found = Compared(*source_names([source]))
     rng = random.Random(0)
     texts = (text for uri in find_files(source) for text in read_texts(uri))
