@@ -13,15 +13,25 @@ from pathlib import Path
 
 from data.reading import read_sentences
 from data.sources import find_files
+from data.storage import base_name
 
 SAMPLES = Path(__file__).parent.parent / "data" / "samples"
 FILE_CHARACTERS = 4_000_000
 
 
+def given_sources(sources: Sequence[str]) -> list[str]:
+    """Some sources, or the samples."""
+    return list(sources) or [str(SAMPLES / name) for name in ("general.txt", "tea.jsonl")]
+
+
+def source_names(sources: Sequence[str]) -> list[str]:
+    """What a result says of its sources: their names, without the place they have on one machine."""
+    return [base_name(source.rstrip("/")) for source in given_sources(sources)]
+
+
 def load_sentences(sources: Sequence[str]) -> list[str]:
     """Sentences of some sources, or of the samples."""
-    names = sources or [str(SAMPLES / name) for name in ("general.txt", "tea.jsonl")]
-    return list(read_sentences([uri for source in names for uri in find_files(source)]))
+    return list(read_sentences([uri for source in given_sources(sources) for uri in find_files(source)]))
 
 
 def write_corpus(

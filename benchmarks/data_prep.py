@@ -18,7 +18,7 @@ from pathlib import Path
 import jieba
 import numpy as np
 
-from benchmarks.corpora import load_sentences, write_corpus
+from benchmarks.corpora import load_sentences, source_names, write_corpus
 from benchmarks.results_file import write_result
 from data import planning
 from data import refresh as refreshing
@@ -207,6 +207,7 @@ def main() -> None:
         "data_prep",
         verdict,
         {
+            "sources": source_names(given.source),
             "characters": characters,
             "characters_per_second_by_stage": stages,
             "rival_characters_per_second": {name: part / taken for name, taken in rival.items()},

@@ -18,7 +18,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.corpora import load_sentences, write_corpus
+from benchmarks.corpora import load_sentences, source_names, write_corpus
 from benchmarks.data_prep import make_vocabulary
 from benchmarks.results_file import write_result
 from data.recipe import RefreshSettings
@@ -111,7 +111,9 @@ def main() -> None:
             f"; {large['characters']:,.0f} characters in {large['seconds'] / 60:.0f} min, "
             f"{large['worker_mib']:,.0f} MiB a worker, {large['planner_mib']:,.0f} MiB to plan"
         )
-    write_result("scale", verdict, {"workers": given.workers, "sizes": rows, "exponent": grows})
+    names = source_names(given.source)
+    result = {"sources": names, "workers": given.workers, "sizes": rows, "exponent": grows}
+    write_result("scale", verdict, result)
 
 
 if __name__ == "__main__":

@@ -243,6 +243,26 @@ def version_sources(db: duckdb.DuckDBPyConnection, version: Version) -> list[Sou
     return [Source(*row) for row in rows]
 
 
+def uncommitted_files(
+    workspace: Workspace, corpora: Sequence[str], without: Sequence[tuple[str, int]] = ()
+) -> list[Path]:
+    """Shards and documents of some corpora that no version uses, those of some versions left out.
+
+    Whoever removes them holds the lock of each of these corpora: a refresh's new files are among them.
+    """
+    folders = [folder(corpus) for corpus in corpora for folder in (workspace.shards, workspace.documents)]
+    files = [path for folder in folders for path in sorted(folder.glob("*")) if _is_data(path)]
+    used: set[str] = set()
+    if files and workspace.catalog.is_file():
+        with read_catalog(workspace) as db:
+            used = used_files(db, without)
+    return [path for path in files if path.relative_to(workspace.root).as_posix() not in used]
+
+
+def _is_data(path: Path) -> bool:
+    return path.suffix in (".parquet", TEMPORARY_SUFFIX) and path.is_file()
+
+
 def record_run(
     workspace: Workspace,
     *,

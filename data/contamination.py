@@ -6,13 +6,18 @@ case, punctuation and spaces left aside. A text shorter than that counts where a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import csv
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
+from data.archives import DAMAGED, one_line
+from data.cleaning import CleaningRules, clean_text
 from data.measures import Measures, letters_of
 from data.records import InputError
 
@@ -40,15 +45,15 @@ class Guard:
 
 
 @lru_cache(maxsize=1)
-def make_guard(files: tuple[str, ...], ngram: int) -> Guard:
-    """The guard of some files: every text of every row. Raises InputError if one gives no text."""
-    from data.sources import read_texts
-
+def make_guard(files: tuple[str, ...], ngram: int, cleaning: CleaningRules) -> Guard:
+    """The guard of some files: every text of every row, cleaned as the corpus is, or it would miss what
+    cleaning changed. Raises InputError if a file cannot be read to its end, or gives no text.
+    """
     grams: list[np.ndarray] = []
     short: list[np.ndarray] = []
     for path in files:
         found = False
-        texts_of = read_texts(path)
+        texts_of = (clean_text(text, cleaning) for text in _texts(path))
         while texts := list(islice(texts_of, 10_000)):
             letters = letters_of(texts)
             hashes, first = letters.ngrams(ngram)
@@ -63,6 +68,26 @@ def make_guard(files: tuple[str, ...], ngram: int) -> Guard:
     table = np.zeros(1 << _FILTER_BITS, dtype=bool)
     table[hashes >> np.uint64(64 - _FILTER_BITS)] = True
     return Guard(ngram, hashes, np.unique(np.concatenate([*short, np.empty(0, np.uint64)])), table)
+
+
+def _texts(path: str) -> Iterator[str]:
+    from data.sources import read_texts
+
+    if not Path(path).is_file():
+        raise InputError(
+            f"guard file {path} is no file: check the path, and name every evaluation file by itself, "
+            "without folders and globs"
+        )
+    try:
+        yield from read_texts(path)
+    except InputError:
+        raise
+    except (*DAMAGED, pa.ArrowException, csv.Error, ValueError, RecursionError) as error:
+        # what comes after the damage would not be kept out of the corpus
+        raise InputError(
+            f"guard file {path} cannot be read to its end ({type(error).__name__}: {one_line(error)}): "
+            "mend it, or leave it out"
+        ) from None
 
 
 def count_hits(guard: Guard, documents: Sequence[Sequence[str]], measures: Measures) -> np.ndarray:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import logging
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,11 +24,12 @@ from data.files import write_text
 from data.records import InputError
 from data.segmentation import Segmenter
 
-MAX_CHARACTERS = 20_000_000  # looked at, at about 80 bytes of memory each; of a larger corpus the first ones
+MAX_CHARACTERS = 20_000_000  # looked at, at about 80 bytes of memory each; a larger corpus is sampled
 LONGEST = 6  # characters of a word
 MIN_COUNT = 10
 MIN_COHESION = 3.0  # bits
 MIN_FREEDOM = 1.2  # bits, on both sides
+_log = logging.getLogger(__name__)
 _CONTEXT = 12  # characters to each side of an example
 # characters that begin or end phrases, hardly words
 _LOOSE = frozenset(
@@ -124,7 +126,10 @@ def discover_words(
     min_freedom: float = MIN_FREEDOM,
     limit: int = 1000,
 ) -> list[Word]:
-    """The best `limit` new words of some texts, best first; the same for the same texts."""
+    """The best `limit` new words of some texts, best first; the same for the same texts.
+
+    Of more than MAX_CHARACTERS an even sample is looked at, and a warning logged that says so.
+    """
     text = _Text(_joined(texts))
     text.count(LONGEST, min_count)
     known = known or Segmenter()
@@ -153,13 +158,26 @@ def discover_words(
 
 
 def _joined(texts: Iterable[str]) -> str:
-    parts, characters = [], 0
-    for text in texts:
-        parts.append(text)
+    """The texts, or of too many every second, fourth, ..: all parts of a corpus alike."""
+    held: list[str] = []
+    size = characters = 0
+    step = 1
+    for number, text in enumerate(texts):
         characters += len(text)
-        if characters >= MAX_CHARACTERS:
-            break
-    return "\n".join(parts)
+        if number % step:
+            continue
+        held.append(text)
+        size += len(text)
+        while size > MAX_CHARACTERS and len(held) > 1:
+            held = held[::2]
+            size = sum(map(len, held))
+            step *= 2
+    if step > 1:
+        _log.warning(
+            "new words are looked for in one text of %d, %s of %s characters: counts are of those",
+            *(step, f"{size:,}", f"{characters:,}"),
+        )
+    return "\n".join(held)
 
 
 def _unknown(words: Sequence[Word], known: Segmenter, limit: int) -> list[Word]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,13 +17,13 @@ from data.catalog import (
     newest_version,
     read_catalog,
     remove_versions,
-    used_files,
+    uncommitted_files,
     version_shards,
     write_catalog,
 )
-from data.files import TEMPORARY_SUFFIX, sha256
+from data.files import sha256
 from data.records import InputError
-from data.refresh import SHARD_CHARACTERS, locked
+from data.refresh import SHARD_CHARACTERS, locked, sole_writer
 from data.shards import Shard, table_digest, write_table
 from data.workspace import Workspace
 
@@ -44,12 +45,13 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
     if keep < 1:
         raise InputError(f"keep={keep}: at least the current version stays")
     with ExitStack() as locks:
-        for corpus in _corpora(workspace):
-            locks.enter_context(locked(workspace, corpus))
+        corpora = _corpora(workspace)
+        for corpus in corpora:
+            locks.enter_context(sole_writer(workspace, corpus))
         with read_catalog(workspace) as db:
             versions = remove_versions(db, keep, dry_run=True)
-            used = used_files(db, versions)
-        orphans = [path for path in _data_files(workspace) if workspace.relative(path) not in used]
+        # of these corpora only: one that began after they were listed is not locked
+        orphans = uncommitted_files(workspace, corpora, versions)
         size = sum(path.stat().st_size for path in orphans)
         names = tuple(workspace.relative(path) for path in orphans)
         if not dry_run:
@@ -59,19 +61,17 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
             # after the catalog no longer names them: a crash here leaves orphans for the next time
             for path in orphans:
                 path.unlink()
+            for corpus in corpora:
+                shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
     return Collected(tuple(versions), names, size)
 
 
 def _corpora(workspace: Workspace) -> list[str]:
+    """Those in the catalog, and those that have files but no version yet."""
     with read_catalog(workspace) as db:
-        return [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
-
-
-def _data_files(workspace: Workspace) -> Iterator[Path]:
-    for folder in ("shards", "documents"):
-        for path in sorted((workspace.root / folder).rglob("*")):
-            if path.is_file() and (path.suffix == ".parquet" or path.name.endswith(TEMPORARY_SUFFIX)):
-                yield path
+        known = {name for (name,) in db.execute("select corpus from corpora").fetchall()}
+    folders = (workspace.shards(""), workspace.documents(""), workspace.staging(""))
+    return sorted(known | {path.name for root in folders if root.is_dir() for path in root.iterdir()})
 
 
 def compact(workspace: Workspace, corpus: str, *, characters: int = SHARD_CHARACTERS) -> Version | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -41,6 +40,11 @@ class SourceFile:
     @property
     def name(self) -> str:
         return base_name(self.uri)
+
+    def listing_name(self, digest: str, recipe_hash: str) -> str:
+        """Of the file that lists its documents: another one for other bytes, and for another way to read."""
+        made_of = "\0".join((self.uri, digest, self.text_format, self.text_field or "", recipe_hash))
+        return f"listing-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +92,7 @@ def plan(settings: RefreshSettings) -> Plan:
                 corpus_tokenizer = current.tokenizer
     tokenizer_path = _find_tokenizer(settings, workspace, corpus_tokenizer)
     tokenizer = load_tokenizer(tokenizer_path)
-    recipe = _recipe(settings, files, tokenizer_path)
+    recipe = _recipe(settings, tokenizer_path)
     recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     same_recipe = current is not None and current.recipe_hash == recipe_hash
     return Plan(
@@ -96,7 +100,8 @@ def plan(settings: RefreshSettings) -> Plan:
         tuple(files),
         tokenizer_path,
         tokenizer.vocab_size,
-        recipe,
+        # how each source is read is hashed with the source: a new one leaves the others as they are
+        {**recipe, **{name: asdict(settings)[name] for name in _OF_SOURCES}},
         recipe_hash,
         current,
         tuple(sources) if same_recipe else (),
@@ -106,13 +111,21 @@ def plan(settings: RefreshSettings) -> Plan:
 
 def _find_all(settings: RefreshSettings) -> list[SourceFile]:
     files: dict[str, SourceFile] = {}
+    faults: list[str] = []
     for source in settings.sources:
         spec = source if isinstance(source, SourceSpec) else SourceSpec(path=source)
-        for uri in find_files(spec.path):
+        try:
+            found = find_files(spec.path)
+        except InputError as error:
+            faults.append(str(error))
+            continue
+        for uri in found:
             # a file named twice is read once
             key = uri if is_remote(uri) else os.path.realpath(uri)
             text_format = spec.text_format or settings.text_format
             files.setdefault(key, SourceFile(uri, text_format, spec.text_field or settings.text_field))
+    if faults:
+        raise InputError("; ".join(faults))
     return list(files.values())
 
 
@@ -130,12 +143,14 @@ def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: 
     )
 
 
-def _recipe(
-    settings: RefreshSettings, files: Sequence[SourceFile], tokenizer_path: Path
-) -> dict[str, object]:
+_OF_SOURCES = ("sources", "text_format", "text_field")
+
+
+def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
     """What the shards are a function of, beside the documents: files by their content, not by their place."""
     if settings.guard.files:
-        make_guard(settings.guard.files, settings.guard.ngram)  # refuses what is no evaluation set
+        # refuses what is no evaluation set
+        make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning)
     if settings.quality.blocklist:
         read_blocklist(Path(settings.quality.blocklist))
     if settings.dictionaries:
@@ -153,13 +168,10 @@ def _recipe(
         dictionaries=(),
     )
     asked = asdict(shown)
-    for name in ("corpus", "sources", "workspace", "tokenizer", "workers", "discover_words", "gates"):
+    for name in ("corpus", "workspace", "tokenizer", "workers", "discover_words", "gates", *_OF_SOURCES):
         del asked[name]
-    own = {f.name: [f.text_format, f.text_field] for f in files}
-    default = [settings.text_format, settings.text_field]
     return {
         **asked,
-        "sources": {name: how for name, how in sorted(own.items()) if how != default},
         "contents": contents,
         "reading_version": READING_VERSION,
         "building_version": BUILDING_VERSION,
@@ -170,15 +182,18 @@ def _recipe(
 
 def preview(planned: Plan) -> Changes:
     """What a refresh would read, going by the sources alone. Writes nothing."""
-    known = {source.uri: source.sha256 for source in planned.current_sources}
-    digests = {file.uri: size_and_digest(file.uri)[1] for file in planned.files}
+    known = {source.uri: Path(source.listing_path).name for source in planned.current_sources}
+    listings = {
+        file.uri: file.listing_name(size_and_digest(file.uri)[1], planned.recipe_hash)
+        for file in planned.files
+    }
     return Changes(
         planned.settings.corpus,
         planned.current.version if planned.current else None,
         planned.current is not None and not planned.current_shards,
-        tuple(uri for uri, digest in digests.items() if known.get(uri) != digest),
-        sum(known.get(uri) == digest for uri, digest in digests.items()),
-        tuple(sorted(set(known) - set(digests))),
+        tuple(uri for uri, listing in listings.items() if known.get(uri) != listing),
+        sum(known.get(uri) == listing for uri, listing in listings.items()),
+        tuple(sorted(set(known) - set(listings))),
     )
 
 

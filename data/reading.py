@@ -152,7 +152,8 @@ def _judge(documents: list[_Clean], dropped: list[Dropped], places: list[int], r
     reasons = [("filter", reason) if reason else None for reason in found]
     hits = np.zeros(len(documents), dtype=np.int64)
     if rules.guard.files and documents:
-        hits = count_hits(make_guard(rules.guard.files, rules.guard.ngram), sentences, measures)
+        guard = make_guard(rules.guard.files, rules.guard.ngram, rules.cleaning)
+        hits = count_hits(guard, sentences, measures)
         if rules.guard.action == "drop":
             for number in np.flatnonzero(hits).tolist():
                 reasons[number] = reasons[number] or ("guard", "in_evaluation_set")

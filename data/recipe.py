@@ -112,19 +112,29 @@ _CHOICES: dict[str, tuple[str, ...]] = {
 
 
 def check_settings(settings: RefreshSettings) -> None:
-    """Raise InputError for a value out of its range, naming it."""
-    check_name(settings.corpus, "corpus")
+    """Raise InputError that names every value out of its range."""
+    if faults := _faults(settings):
+        raise InputError("; ".join(faults))
+
+
+def _faults(settings: RefreshSettings) -> list[str]:
+    faults: list[str] = []
+    try:
+        check_name(settings.corpus, "corpus")
+    except InputError as error:
+        faults.append(str(error))
     if not settings.sources:
-        raise InputError("no source given: pass --source with a file, a folder, a glob or a URL")
+        faults.append("no source given: pass --source with a file, a folder, a glob or a URL")
     for name, (low, high) in _RANGES.items():
         value = _value(settings, name)
         if value is not None and not low <= value <= high:
-            raise InputError(f"{name}={value}: it must be from {low} to {high}")
+            faults.append(f"{name}={value}: it must be from {low} to {high}")
     for name, known in _CHOICES.items():
         if (value := _value(settings, name)) not in known:
-            raise InputError(f"{name}={value!r}: choose one of {', '.join(known)}")
+            faults.append(f"{name}={value!r}: choose one of {', '.join(known)}")
     if unknown := set(settings.cleaning.scrub) - set(KINDS):
-        raise InputError(f"cleaning.scrub={', '.join(sorted(unknown))}: choose among {', '.join(KINDS)}")
+        faults.append(f"cleaning.scrub={', '.join(sorted(unknown))}: choose among {', '.join(KINDS)}")
+    return faults
 
 
 def _value(settings: object, name: str) -> object:
@@ -134,21 +144,46 @@ def _value(settings: object, name: str) -> object:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without tags of Python's, and without a key given twice."""
+    """YAML without tags of Python's, and without a key given twice: `faults` names them all."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self.faults: list[str] = []
+
+
+_REFUSED = ...  # stands for a value that is among the faults already
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
-    keys = [loader.construct_object(key) for key, _ in node.value]
-    for (key, _), name in zip(node.value, keys, strict=True):
-        if keys.count(name) > 1:
-            raise yaml.constructor.ConstructorError(None, None, f"{name!r} is given twice", key.start_mark)
-    return {
-        name: loader.construct_object(value, deep=True)
-        for name, (_, value) in zip(keys, node.value, strict=True)
-    }
+    content = {}
+    for key, value in node.value:
+        name = loader.construct_object(key, deep=True)
+        try:
+            if name in content:
+                loader.faults.append(f"{name!r} is given twice, again in line {key.start_mark.line + 1}")
+        except TypeError:
+            raise yaml.constructor.ConstructorError(
+                None, None, "a name must be text", key.start_mark
+            ) from None
+        content[name] = loader.construct_object(value, deep=True)
+    return content
+
+
+def _refuse(loader: _Loader, node: yaml.Node) -> object:
+    loader.faults.append(f"line {node.start_mark.line + 1}: no tags are read, as {node.tag} is")
+    return _REFUSED
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_Loader.add_constructor(None, _refuse)
+
+
+def _parse(text: str) -> tuple[object, list[str]]:
+    loader = _Loader(text)
+    try:
+        return loader.get_single_data(), loader.faults
+    finally:
+        loader.dispose()
 
 
 def load_recipe(path: Path) -> dict[str, object]:
@@ -156,15 +191,15 @@ def load_recipe(path: Path) -> dict[str, object]:
     if not path.is_file():
         raise InputError(f"no recipe {path}")
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        content, faults = _parse(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path} is not a recipe: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a recipe: it must hold names and values, such as 'corpus: law'")
-    faults: list[str] = []
     allowed = {k: v for k, v in get_type_hints(RefreshSettings).items() if k not in ("workspace",)}
     settings = _convert_fields(content, allowed, "", faults)
-    if faults:
+    if faults:  # and what else would be refused later; what is missing may be given beside the recipe
+        faults += _faults(RefreshSettings(**{"corpus": "c", "sources": ("all",), **settings}))
         raise InputError(f"{path}: {'; '.join(faults)}")
     return _absolute(settings, path.parent)
 
@@ -173,9 +208,10 @@ def _convert_fields(
     content: Mapping, hints: Mapping[str, object], prefix: str, faults: list[str]
 ) -> dict[str, object]:
     settings = {}
+    if unknown := [f"{prefix}{name}" for name in content if name not in hints]:
+        faults.append(f"unknown {', '.join(unknown)}, known are {', '.join(hints)}")
     for name, value in content.items():
-        if name not in hints:
-            faults.append(f"unknown {prefix}{name}, known are {', '.join(hints)}")
+        if name not in hints or value is _REFUSED:
             continue
         try:
             settings[name] = _convert(value, hints[name], f"{prefix}{name}", faults)

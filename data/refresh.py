@@ -8,7 +8,6 @@ all.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import time
@@ -41,9 +40,10 @@ from data.catalog import (
     Source,
     Version,
     add_version,
+    uncommitted_files,
     write_catalog,
 )
-from data.files import TEMPORARY_SUFFIX, sync
+from data.files import sync
 from data.funnel import funnel_rows, write_index
 from data.lexicon import Word, corpus_words, write_dictionary
 from data.objectives import find_objective
@@ -99,41 +99,49 @@ class RefreshResult:
 
 
 @contextmanager
-def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
-    """One refresh of a corpus at a time; a second one is refused. Sweeps what a killed one left."""
+def sole_writer(workspace: Workspace, corpus: str) -> Iterator[None]:
+    """Nobody else writes to the corpus meanwhile. Raises InputError if somebody does."""
     lock = workspace.lock(f"refresh-{corpus}")
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         with FileLock(lock, timeout=0):
-            _sweep(workspace, corpus)
-            try:
-                yield
-            finally:
-                shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
+            yield
     except Timeout:
         raise InputError(
             f"corpus {corpus!r} is being refreshed by another process: wait for it to end"
         ) from None
 
 
+@contextmanager
+def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
+    """One refresh of a corpus at a time; a second one is refused. Sweeps what a killed one left."""
+    with sole_writer(workspace, corpus):
+        _sweep(workspace, corpus)
+        try:
+            yield
+        finally:
+            shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
+
+
 def _sweep(workspace: Workspace, corpus: str) -> None:
-    """Remove what a killed refresh had not finished."""
+    """Remove what a killed refresh had not finished, and what it had and did not commit."""
     shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
-    for folder in (workspace.shards(corpus), workspace.documents(corpus)):
-        for left in folder.glob(f"*{TEMPORARY_SUFFIX}"):
-            left.unlink(missing_ok=True)
+    for path in uncommitted_files(workspace, [corpus]):
+        path.unlink(missing_ok=True)
 
 
 def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:
-    """Read one source, unless the current version read the same bytes with the same recipe.
+    """Read one source, unless the current version read the same bytes in the same way.
 
     `again`: its text is needed all the same.
     """
     size, digest = size_and_digest(file.uri)
     workspace, settings = plan.workspace, plan.settings
-    known = next((s for s in plan.current_sources if s.uri == file.uri and s.sha256 == digest), None)
-    if known and (workspace.root / known.listing_path).is_file() and not again:
-        return ReadSource(known, str(workspace.root / known.listing_path), None)
+    name = file.listing_name(digest, plan.recipe_hash)
+    committed = workspace.documents(settings.corpus) / name
+    source = Source(file.uri, size, digest, workspace.relative(committed))
+    if source in plan.current_sources and committed.is_file() and not again:
+        return ReadSource(source, str(committed), None)
     rules = ReadingRules(
         text_format=file.text_format,
         text_field=file.text_field,
@@ -142,13 +150,11 @@ def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:
         duplicates=settings.duplicates,
         guard=settings.guard,
     )
-    name = hashlib.sha256(f"{file.uri}\0{digest}\0{plan.recipe_hash}".encode()).hexdigest()[:16]
     staging = workspace.staging(settings.corpus)
-    listing, staged = staging / f"listing-{name}.parquet", staging / f"staged-{name}.parquet"
+    listing, staged = staging / name, staging / f"staged-{name}"
     read_source(file.uri, listing, staged, rules)
     pa.default_memory_pool().release_unused()
-    committed = workspace.relative(workspace.documents(settings.corpus) / listing.name)
-    return ReadSource(Source(file.uri, size, digest, committed), str(listing), str(staged))
+    return ReadSource(source, str(listing), str(staged))
 
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:

@@ -141,7 +141,7 @@ def _read_part(
 def read_texts(uri: str) -> Iterator[str]:
     """Every text of an evaluation file: of a table or JSON objects, each field that is text.
 
-    Raises InputError for a row that cannot be read.
+    Raises ValueError for a row that cannot be read, OSError and others for a file that ends too early.
     """
     uri = str(uri)
     kind = file_kind(base_name(uri))
@@ -149,6 +149,8 @@ def read_texts(uri: str) -> Iterator[str]:
         for item in read_documents(uri, text_format="bert"):
             if isinstance(item, RawDocument):
                 yield from item.text.split("\n")
+            elif item.reason == "unreadable_file":
+                raise OSError(item.source_uri)
         return
     for part in open_parts(uri, _local_size(uri)):
         sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
@@ -162,7 +164,7 @@ def read_texts(uri: str) -> Iterator[str]:
             rows = ((f"row={n}", row) for n, row in table_rows(lines, "\t" if kind == "tsv" else ","))
         for place, row in rows:
             if isinstance(row, BadRow):
-                raise InputError(f"{uri}#{place}: {row.reason}")
+                raise ValueError(f"{place}: {row.reason}")
             yield from _texts_in(row)
 
 

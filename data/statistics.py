@@ -1,5 +1,5 @@
-"""Questions about a workspace, answered as DuckDB relations: `.df()`, `.arrow()`, `.pl()` or more SQL from
-there.
+"""Questions about a workspace, answered as DuckDB relations: `.df()`, `.to_arrow_table()`, `.pl()` or more
+SQL from there.
 
 >>> statistics = open_workspace("workspace")          # doctest: +SKIP
 >>> statistics.funnel("law").df()                     # doctest: +SKIP
@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 
 import duckdb
+import pyarrow as pa
 
 from data.catalog import heal_views, require_version
 from data.records import InputError
@@ -163,6 +164,22 @@ class Statistics:
             [tokenizer.unknown_id, corpus, tokenizer.cls_id, tokenizer.sep_id, corpus],
         )
 
+    def coverage_by_source(self, corpus: str) -> duckdb.DuckDBPyRelation:
+        """By source file, how many of the vocabulary's tokens it uses, and how many no other source does."""
+        return self.sql(
+            f"""
+            with used as (
+                select distinct {_SOURCE} as source, id
+                from (select doc_id, unnest(input_ids) as id from instances where corpus = ?)
+                join document_texts using (doc_id) where corpus = ?),
+            shared as (select id, count(*) as sources from used group by id)
+            select source, count(*) as tokens, count(*) / ? as share,
+                count(*) filter (sources = 1) as only_here
+            from used join shared using (id) group by source order by tokens desc, source
+            """,
+            [corpus, corpus, self.tokenizer(corpus).vocab_size],
+        )
+
     def vocabulary_coverage(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """How many of the vocabulary's tokens the corpus uses at all, and at least 10, 100, 1000 times."""
         tokenizer = self.tokenizer(corpus)
@@ -228,6 +245,50 @@ class Statistics:
             [corpus],
         )
 
+    def changed_documents(
+        self, corpus: str, newer: int | None = None, older: int | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """The documents that one version has and another has not, and why a removed one went: the reason it
+        is dropped for now; null where its source no longer holds it.
+
+        By default the current version and the one before it. Raises InputError for a version that is not
+        there.
+        """
+        newest = require_version(self.db, corpus).version
+        newer = newest if newer is None else newer
+        if older is None:
+            before = "select parent from versions where corpus = ? and version = ?"
+            older = next((parent for (parent,) in self.db.execute(before, [corpus, newer]).fetchall()), None)
+        new = self._index(corpus, newer)
+        # of the first version, everything is new
+        old = self._index(corpus, older) if older is not None else f"{new} where false"
+        return self.sql(
+            f"""
+            with new as (select * from {new}), old as (select * from {old}),
+            kept as (select * from new where dropped_reason is null),
+            had as (select * from old where dropped_reason is null),
+            reasons as (select doc_id, min(dropped_reason) as reason from new group by doc_id)
+            select 'added' as change, doc_id, source_uri, chars, null as reason
+            from kept anti join had using (doc_id)
+            union all
+            select 'removed', doc_id, source_uri, chars, reason
+            from had anti join kept using (doc_id) left join reasons using (doc_id)
+            order by change, source_uri, doc_id
+            """
+        )
+
+    def _index(self, corpus: str, version: int) -> str:
+        """The table function that reads every document of a version."""
+        paths = self.db.execute(
+            "select version, index_path from versions where corpus = ? order by version", [corpus]
+        ).fetchall()
+        known = dict(paths)
+        if version not in known:
+            there = ", ".join(map(str, known))
+            raise InputError(f"no version {version} of {corpus} (there is: {there})")
+        path = str(self.workspace.root.resolve() / known[version]).replace("'", "''")
+        return f"read_parquet('{path}')"
+
     def masked_words(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Words by their length in tokens: how many, and what share the stored masks hide."""
         tokenizer = self.tokenizer(corpus)
@@ -278,30 +339,25 @@ class Statistics:
         for text in self.texts(corpus):
             yield from text.split("\n")
 
-    def sample_instances(self, corpus: str, count: int = 5) -> list[dict[str, object]]:
+    def sample_instances(self, corpus: str, count: int = 5) -> duckdb.DuckDBPyRelation:
         """Some instances as text, always the same ones: plain, masked, and with their SOP label."""
         tokenizer = self.tokenizer(corpus)
-        rows = self.db.execute(
+        samples = self.sql(
             "select instance_id, doc_id, input_ids, sop_label, masked_positions, masked_input_ids from "
             "instances "
             "where corpus = ? order by hash(instance_id), instance_id limit ?",
             [corpus, count],
-        ).fetchall()
-        samples = []
-        for instance_id, doc_id, input_ids, sop_label, positions, replacements in rows:
-            masked = list(input_ids)
-            for position, token in zip(positions, replacements, strict=True):
+        ).to_arrow_table()
+        texts, masked_texts = [], []
+        for sample in samples.to_pylist():
+            texts.append(tokenizer.decode(sample["input_ids"]))
+            masked = list(sample["input_ids"])
+            for position, token in zip(sample["masked_positions"], sample["masked_input_ids"], strict=True):
                 masked[position] = token
-            samples.append(
-                {
-                    "instance_id": instance_id,
-                    "doc_id": doc_id,
-                    "text": tokenizer.decode(input_ids),
-                    "masked": tokenizer.decode(masked),
-                    "sop_label": sop_label,
-                }
-            )
-        return samples
+            masked_texts.append(tokenizer.decode(masked))
+        columns = {name: samples[name] for name in ("instance_id", "doc_id")}
+        columns |= {"text": pa.array(texts, pa.string()), "masked": pa.array(masked_texts, pa.string())}
+        return self.db.from_arrow(pa.table({**columns, "sop_label": samples["sop_label"]}))
 
 
 # the file a document came from, without its place in it

@@ -166,7 +166,7 @@ def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         lengths=[(to, count) for _, to, count in statistics.lengths(corpus).fetchall()],
         word_lengths=statistics.word_lengths(corpus).fetchall(),
         top_words=statistics.words(corpus, 12).fetchall(),
-        samples=statistics.sample_instances(corpus, 4),
+        samples=statistics.sample_instances(corpus, 4).to_arrow_table().to_pylist(),
         recipe_hash=recipe_hash,
         shards_sha256=hashlib.sha256("".join(checksum for (checksum,) in shards).encode()).hexdigest(),
     )

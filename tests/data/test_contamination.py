@@ -1,5 +1,10 @@
+import gzip
+import json
+import os
+
 import pytest
 
+from data.cleaning import CleaningRules, clean_text
 from data.contamination import GuardRules, count_hits, find_leak, make_guard
 from data.measures import measure
 from data.recipe import RefreshSettings
@@ -19,7 +24,7 @@ def evaluation(tmp_path):
 
 
 def hits(path, *documents):
-    guard = make_guard((str(path),), 13)
+    guard = make_guard((str(path),), 13, CleaningRules())
     return count_hits(guard, documents, measure(documents)).tolist()
 
 
@@ -48,16 +53,59 @@ def test_a_file_without_text_is_refused(tmp_path):
     path = tmp_path / "none.tsv"
     path.write_text("a\tb\n1\t2\n", encoding="utf-8")
     with pytest.raises(InputError, match="none.tsv: no text"):
-        make_guard((str(path),), 13)
+        make_guard((str(path),), 13, CleaningRules())
+
+
+def test_evaluation_texts_are_cleaned_as_the_corpus_is(tmp_path):
+    texts = ["ＡＢＣＤＥＦＧ１２３４５６７８９０水温", "圖書館開設閱覽室讀者可以憑證件免費借閱"]
+    path = tmp_path / "dev.tsv"
+    path.write_text("text\n" + "\n".join(texts) + "\n", encoding="utf-8")
+    rules = CleaningRules(simplify=True)
+    documents = [[clean_text(text, rules)] for text in texts]
+    guard = make_guard((str(path),), 13, rules)
+    assert count_hits(guard, documents, measure(documents)).tolist() == [7, 7]
+    assert hits(path, *documents) == [7, 0]
+
+
+def good_jsonl(count):
+    return "".join(
+        json.dumps({"q": f"{number}号问题：{QUESTION}"}) + "\n" for number in range(count)
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("gone.tsv", None),
+        ("gone.txt", None),
+        ("*.jsonl", None),
+        ("broken.jsonl", good_jsonl(3) + b'{"q": \n' + good_jsonl(3)),
+        ("cut.jsonl.gz", gzip.compress(good_jsonl(500))[:-20]),
+        ("cut.txt.gz", gzip.compress(os.urandom(50).hex().encode() * 500)[:-20]),
+        ("quotes.csv", f'a,b\n"{QUESTION},1\n{QUESTION},0\n'.encode()),
+        ("no.parquet", b"PAR1 no table PAR1"),
+    ],
+)
+def test_a_guard_that_cannot_be_read_to_its_end_is_refused(tmp_path, name, content):
+    path = tmp_path / name
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        make_guard((str(path),), 13, CleaningRules())
+    told = str(refused.value)
+    assert f"guard file {path}" in told and ("mend it" in told or "check the path" in told)
+    assert "\n" not in told
 
 
 @pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
 def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, action, kept):
     source = tmp_path / "raw.txt"
     source.write_text(f"先读一句话。{QUESTION}？有人这样问。\n\n茶要慢慢喝。水要慢慢烧。\n", encoding="utf-8")
+    evaluation.write_text("text\n清明前採的龍井茶應該用多少度的水來泡才好\n", encoding="utf-8")
     settings = RefreshSettings(
         corpus="c",
         sources=(str(source),),
+        cleaning=CleaningRules(simplify=True),
         workspace=tmp_path / "w",
         tokenizer=str(vocabulary_file),
         text_format="bert",

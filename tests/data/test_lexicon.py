@@ -34,6 +34,19 @@ def test_a_word_jieba_does_not_know_is_found_with_its_count_and_an_example():
     assert TERM in found[TERM].example and found[TERM].cohesion > 3
 
 
+def test_of_a_large_corpus_all_parts_are_looked_at(monkeypatch, caplog):
+    texts = [*sample_texts() * 6, *corpus(800)]
+    characters = sum(map(len, texts))
+    monkeypatch.setattr("data.lexicon.MAX_CHARACTERS", characters // 3)
+    found = {word.word: word.count for word in discover_words(texts, min_count=10)}
+    assert found[TERM] == sum(text.count(TERM) for text in texts[::4])
+    assert f"one text of 4, {sum(map(len, texts[::4])):,} of {characters:,} characters" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr("data.lexicon.MAX_CHARACTERS", characters)
+    discover_words(texts, min_count=10)
+    assert not caplog.text
+
+
 def test_words_jieba_knows_are_left_out():
     known = Segmenter()
     assert all(len(known.split(word.word)) > 1 for word in discover_words(sample_texts(), min_count=5))

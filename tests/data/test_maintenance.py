@@ -1,16 +1,28 @@
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from data.catalog import main, read_catalog
 from data.maintenance import collect_garbage, compact
+from data.planning import building_plan, plan, reading_tasks
 from data.quality import GateRules
 from data.records import InputError
-from data.refresh import RefreshSettings, locked, refresh
+from data.refresh import RefreshSettings, build, commit, divide, locked, read, refresh
 from data.shards import verify
 from data.statistics import open_workspace
 from data.workspace import Workspace
+
+
+def build_without_commit(settings):
+    """A refresh in this process, up to its commit."""
+    planned = plan(settings)
+    sources = [read(*task) for task in reading_tasks(planned)]
+    division = divide(planned, sources)
+    shards = [build(piece, building_plan(planned), division.sop) for piece in division.assignment.pieces]
+    return planned, sources, division, shards
 
 
 @pytest.fixture
@@ -27,7 +39,8 @@ def settings(tmp_path, samples, vocabulary_file, monkeypatch):
         gates=GateRules(max_unknown_share=1.0),
         workers=1,
     )
-    refresh(settings)
+    commit(*build_without_commit(settings))
+    shutil.rmtree(settings.workspace / "staging")
     return settings
 
 
@@ -36,8 +49,6 @@ def files(workspace):
 
 
 def add(settings, text, name="new.jsonl"):
-    from pathlib import Path
-
     folder = Path(settings.sources[0])
     (folder / name).write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
     return refresh(settings)
@@ -113,6 +124,48 @@ def test_a_corpus_that_is_being_refreshed_is_left_alone(settings):
                 work()
 
 
+def test_a_first_refresh_at_work_is_left_alone(settings):
+    place = Workspace(settings.workspace)
+    new = replace(settings, corpus="new")
+    with locked(place, "new"):
+        made = build_without_commit(new)
+        with pytest.raises(InputError, match="'new' is being refreshed by another process"):
+            collect_garbage(place, keep=1)
+        assert commit(*made).documents
+    assert collect_garbage(place, keep=1).files == ()
+
+
+def test_a_corpus_that_began_after_the_look_round_is_left_alone(settings, monkeypatch):
+    place = Workspace(settings.workspace)
+    monkeypatch.setattr("data.maintenance._corpora", lambda workspace: ["tea"])
+    with locked(place, "new"):
+        made = build_without_commit(replace(settings, corpus="new"))
+        assert collect_garbage(place, keep=1).files == ()
+        assert commit(*made).documents
+
+
+def test_what_a_killed_refresh_built_goes_when_the_next_begins(settings):
+    """And nothing of another corpus, nor of a version."""
+    other = settings.workspace / "shards/other/0000000000000000.parquet"
+    other.parent.mkdir()
+    other.write_bytes(b"of another corpus")
+    before = files(settings.workspace)
+    source = Path(settings.sources[0]) / "next.jsonl"
+    source.write_text(json.dumps({"text": "茶要慢慢喝。水要慢慢烧。"}), encoding="utf-8")
+    build_without_commit(settings)  # no lock: as a process that was killed leaves it
+    assert files(settings.workspace) > before
+    with locked(Workspace(settings.workspace), "tea"):
+        assert files(settings.workspace) == before
+
+
+def test_what_a_killed_first_refresh_built_goes_too(tmp_path):
+    left = tmp_path / "shards/tea/0000000000000000.parquet"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"left")
+    with locked(Workspace(tmp_path), "tea"):
+        assert not left.exists()
+
+
 def test_the_commands_say_what_they_did(settings, capsys):
     workspace = ["--workspace", str(settings.workspace)]
     assert main(["gc", *workspace]) == 0 and "0 version(s), 0 file(s)" in capsys.readouterr().out
@@ -123,8 +176,6 @@ def test_the_commands_say_what_they_did(settings, capsys):
 
 def test_what_goes_away_brings_back_what_it_hid(settings):
     """A near copy in an unchanged file is read again when the document it repeated is removed."""
-    from pathlib import Path
-
     folder = Path(settings.sources[0])
     text = "这一篇讲怎样挑选一只合适的茶杯。白瓷的最公道，紫砂的最有味。先看口沿，再看杯底，最后倒水试一试。"
     (folder / "a.jsonl").write_text(json.dumps({"text": text}), encoding="utf-8")

@@ -1,10 +1,11 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from data.cleaning import CleaningRules
-from data.planning import plan
+from data.planning import plan, preview
 from data.recipe import RefreshSettings, SourceSpec, check_settings, load_recipe
 from data.records import InputError
 from data.refresh import refresh
@@ -57,7 +58,21 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path):
             ["unknown quality.min_han", "cleaning=True must be names"],
         ),
         ("seed: 1\nseed: 2\n", ["'seed' is given twice"]),
-        ("corpus: !!python/object/apply:os.getcwd []\n", ["could not determine a constructor"]),
+        (
+            "corpus: !!python/object/apply:os.getcwd []\n",
+            ["line 1: no tags are read, as tag:yaml.org,2002:python/object/apply:os"],
+        ),
+        (
+            "seed: abc\nrate: 1\ncorpus: !!python/none\nrate: 2\npart: 3\nmax_seq_length: 9999\n"
+            "quality: {min_characters: 0}\nseed: x\n",
+            [
+                "line 3: no tags are read",
+                "'rate' is given twice, again in line 4; 'seed' is given twice",
+                "unknown rate, part, known are corpus,",
+                "seed='x' must be a whole number",
+                "max_seq_length=9999: it must be from 16 to 512; quality.min_characters=0: it must be",
+            ],
+        ),
         ("- a\n- b\n", ["it must hold names and values"]),
         ("corpus: [\n", ["is not a recipe"]),
         ("sop: maybe\n", ["sop='maybe' must be one of auto, on, off"]),
@@ -77,6 +92,10 @@ def test_every_bad_value_is_named(tmp_path, content, messages):
         ({"cleaning": CleaningRules(scrub=("names",))}, "cleaning.scrub=names: choose among url"),
         ({"objective": "electra"}, "objective='electra': choose one of albert, roberta, macbert, spanbert"),
         ({"sources": ()}, "no source given"),
+        (
+            {"sources": (), "copies": 0, "sop": "no"},
+            "copies=0: it must be from 1 to 100; sop='no': choose",
+        ),
     ],
 )
 def test_values_out_of_range_are_refused(change, message):
@@ -132,6 +151,46 @@ def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
     refresh(settings)
     with open_workspace(settings.workspace) as statistics:
         assert sorted(statistics.texts("c")) == ["炒茶要快一点。", "茶要慢慢喝。"]
+
+
+def write_fields(path, number):
+    row = {"text": f"第{number}篇讲茶要慢慢喝。水要慢慢烧。", "body": f"第{number}篇正文说的是炒茶。火要小。"}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def fields(tmp_path, vocabulary_file):
+    """A corpus of two files of one name; of the first the text is read, of the second the body."""
+    paths = [write_fields(tmp_path / folder / "x.jsonl", n) for n, folder in enumerate("ab")]
+    specs = tuple(SourceSpec(path=p, text_field=f) for p, f in zip(paths, ["text", "body"], strict=True))
+    settings = RefreshSettings(
+        corpus="c", sources=specs, workspace=tmp_path / "w", tokenizer=str(vocabulary_file), workers=1
+    )
+    refresh(settings)
+    return settings
+
+
+def test_a_new_source_with_its_own_field_leaves_the_others_as_they_are(fields, tmp_path):
+    path = write_fields(tmp_path / "c" / "y.jsonl", 2)
+    more = replace(fields, sources=(*fields.sources, SourceSpec(path=path, text_field="body")))
+    changes = preview(plan(more))
+    assert not changes.recipe_changed and changes.read == (path,) and changes.unchanged == 2
+    assert not preview(plan(fields)).read
+
+
+def test_another_field_of_one_of_two_files_of_a_name_is_read(fields):
+    first, second = fields.sources
+    changed = replace(fields, sources=(replace(first, text_field="body"), second))
+    changes = preview(plan(changed))
+    assert not changes.recipe_changed and changes.read == (first.path,)
+    result = refresh(changed)
+    assert result.is_new and result.removed_documents == 1
+    with open_workspace(fields.workspace) as statistics:
+        assert all("正文" in text for text in statistics.texts("c"))
+        ((recipe,),) = statistics.sql("select recipe->>'sources' from versions where version = 2").fetchall()
+    assert [source["text_field"] for source in json.loads(recipe)] == ["body", "body"]
 
 
 def test_the_example_in_the_file_is_a_recipe(tmp_path):

@@ -102,7 +102,7 @@ def test_a_sentencepiece_vocabulary_works_as_well(settings, tmp_path, samples):
     train_tokenizer(sentences, kind="sentencepiece", vocab_size=6000).save(tmp_path / "sp")
     result = refresh(replace(settings, tokenizer=str(tmp_path / "sp")))
     with open_workspace(settings.workspace) as statistics:
-        samples_of = statistics.sample_instances("茶", 20)
+        samples_of = statistics.sample_instances("茶", 20).to_arrow_table().to_pylist()
         documents = [
             text
             for (text,) in statistics.sql("select replace(text, chr(10), '') from document_texts").fetchall()
@@ -181,7 +181,10 @@ def test_nothing_usable_is_an_error_and_leaves_no_catalog(settings, source):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"sources": ("/no/such/place",)}, "does not exist"),
+        (
+            {"sources": ("/no/such/place", "/nor/this")},
+            "place does not exist; source /nor/this does",
+        ),
         ({"tokenizer": "nope"}, "no tokenizer 'nope'"),
         ({"max_seq_length": 1024}, "max_seq_length=1024: it must be from 16 to 512"),
         ({"corpus": "../up"}, "corpus '../up'"),

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from data.records import InputError
@@ -21,8 +23,10 @@ def statistics(tmp_path_factory, samples, vocabulary_file):
         yield opened
 
 
-def test_every_relation_becomes_a_data_frame(statistics):
-    for relation in (
+@pytest.fixture
+def relations(statistics):
+    """What is answered about a corpus, but for new words and duplicates: the samples have none."""
+    return [
         statistics.versions(),
         statistics.funnel("tea"),
         statistics.lengths("tea"),
@@ -30,9 +34,27 @@ def test_every_relation_becomes_a_data_frame(statistics):
         statistics.word_lengths("tea"),
         statistics.tokens("tea"),
         statistics.masks("tea"),
+        statistics.masked_words("tea"),
         statistics.source_shares("tea"),
-    ):
-        assert len(relation.df()) > 0
+        statistics.unknown_by_source("tea"),
+        statistics.coverage_by_source("tea"),
+        statistics.vocabulary_coverage("tea"),
+        statistics.version_changes("tea"),
+        statistics.changed_documents("tea"),
+        statistics.sample_instances("tea"),
+    ]
+
+
+def test_every_relation_becomes_a_data_frame_and_an_arrow_table(relations):
+    for relation in relations:
+        frame, table = relation.df(), relation.to_arrow_table()
+        assert len(frame) == len(table) > 0 and list(frame.columns) == table.column_names
+
+
+def test_every_relation_becomes_a_polars_frame(relations):
+    polars = pytest.importorskip("polars")
+    for relation in relations:
+        assert isinstance(relation.pl(), polars.DataFrame) and len(relation.pl()) > 0
 
 
 def test_length_bars_add_up_to_the_instances(statistics):
@@ -52,7 +74,10 @@ def test_shares_are_shares(statistics):
 
 
 def test_samples_read_as_text_with_their_masks(statistics):
-    for sample in statistics.sample_instances("tea", 3):
+    relation = statistics.sample_instances("tea", 3)
+    assert relation.filter("sop_label is not null").fetchall()
+    assert relation.fetchall() == statistics.sample_instances("tea", 3).fetchall()
+    for sample in relation.to_arrow_table().to_pylist():
         assert "[MASK]" in sample["masked"] and "[MASK]" not in sample["text"]
         assert sample["text"].startswith("[CLS]")
 
@@ -110,6 +135,21 @@ def test_versions_duplicates_and_new_words_are_told(tmp_path, samples, vocabular
     with open_workspace(settings.workspace) as opened:
         first, second = opened.version_changes("tea").fetchall()
         assert second[7] == second[4] - first[4] and second[9] == 1 and second[10] == 0
+        changed = opened.changed_documents("tea").fetchall()
+        assert [row[0] for row in changed] == ["added"] * second[7] and second[7] > 0
+        assert all(row[2].startswith(str(source / "b.jsonl")) for row in changed)
+        # the other way round, what was added went: the older version's sources never held it
+        back = opened.changed_documents("tea", newer=1, older=2).fetchall()
+        assert sorted(back) == sorted(("removed", *row[1:]) for row in changed)
+        assert len(opened.changed_documents("tea", newer=1)) == first[4]
+        with pytest.raises(InputError, match=r"no version 3 of tea \(there is: 1, 2\)"):
+            opened.changed_documents("tea", newer=3)
+        by_source = {Path(row[0]).name: row[1:] for row in opened.coverage_by_source("tea").fetchall()}
+        ((used,),) = opened.sql(
+            "select count(distinct id) from (select unnest(input_ids) as id from instances)"
+        ).fetchall()
+        (a, _, only_a), (b, share, only_b) = by_source["a.jsonl"], by_source["b.jsonl"]
+        assert a - only_a == b - only_b and a + only_b == used and 0 < share < 1
         found = opened.duplicates("tea").fetchall()
         assert sorted(row[1] for row in found) == ["duplicate", "duplicate", "near_duplicate"]
         assert all(row[3].startswith(str(source / "a.jsonl")) for row in found)
