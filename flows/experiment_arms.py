@@ -82,7 +82,7 @@ def _field() -> Iterator[Arm]:
     arm = Arm(
         name="rate of large batches",
         corpus="text",
-        note="flawed on purpose",
+        note="LAMB, as in the original recipe",
         optimizer="lamb",
         learning_rate=RATE_OF_LARGE_BATCHES,
         batch_tokens=BATCH_TOKENS,
