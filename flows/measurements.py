@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from albert.costs import measure_cost
 from albert.finetuning import Candidate
 from albert.intrinsic import Cloze, HeldOut, measure_intrinsic, measure_mlm_losses
 from data.catalog import read_catalog, require_version, version_shards
+from data.cleaning import CleaningRules, clean_text
 from data.contamination import find_leak
 from data.drift import sample_shards
 from data.instances import document_keys
@@ -42,7 +44,7 @@ def measurements(
     found: dict[str, object] = {
         "cost": measure_cost(candidate),
         "contamination": tuple(
-            _contamination(candidate, workspace.root, corpus, split)
+            contamination(_texts(candidate, split), workspace.root, corpus, split)
             for corpus in corpora
             for split in ("dev", "test")
             if split in candidate.data.splits
@@ -67,12 +69,22 @@ def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float
     return None if added is None or older is None else added - older
 
 
-def _contamination(candidate: Candidate, workspace: Path, corpus: str, split: str) -> Contamination:
-    texts = (text for one in candidate.data.splits[split].examples for text in one.texts())
+def _texts(candidate: Candidate, split: str) -> Iterator[str]:
+    return (text for one in candidate.data.splits[split].examples for text in one.texts())
+
+
+def contamination(texts: Iterable[str], workspace: Path, corpus: str, split: str) -> Contamination:
+    """Which texts of a split a corpus holds; they are cleaned as the corpus was, or it would look free of
+    those that cleaning changed.
+    """
     with read_catalog(Workspace(workspace)) as db:
         version = require_version(db, corpus)
+        recipe = "select recipe from versions where corpus = ? and version = ?"
+        (found,) = db.execute(recipe, [corpus, version.version]).fetchone()
+    told = json.loads(found)["cleaning"]
+    rules = CleaningRules(**{**told, "scrub": tuple(told["scrub"])})
     with open_workspace(workspace) as statistics:
-        leak = find_leak(texts, statistics.texts(corpus))
+        leak = find_leak((clean_text(text, rules) for text in texts), statistics.texts(corpus))
     return Contamination(
         corpus=corpus,
         version=version.version,
