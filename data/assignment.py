@@ -97,7 +97,7 @@ def list_documents(
             select doc_id, min(position) as first from listing_rows where stage is null group by doc_id;
         create or replace table listed as
         select position, source, staged_row, doc_id, source_uri, raw_characters, characters, sentences,
-            undecodable, placeholders, guard_hits,
+            encoding, undecodable, placeholders, guard_hits,
             case when stage is null and position > first then 'deduplicate' else stage end as stage,
             case when stage is null and position > first then 'duplicate' else reason end as reason,
             case when stage is null and position > first then doc_id end as duplicate_of

@@ -58,6 +58,10 @@ def funnel_rows(
         "from listed) group by all order by all"
     ).fetchall():
         rows.append((STAGES.index("clean"), "clean", "placeholders", 0, 0, kind, count))
+    for encoding, count in db.execute(
+        "select encoding, count(*) from listed where encoding is not null group by all order by all"
+    ).fetchall():
+        rows.append((STAGES.index("read"), "read", "decoded_from", 0, 0, encoding, count))
     ((reported,),) = db.execute(
         "select count(*) from listed where stage is null and guard_hits > 0"
     ).fetchall()

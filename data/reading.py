@@ -34,6 +34,7 @@ LISTING = pa.schema(
         ("raw_characters", pa.int64()),
         ("characters", pa.int64()),
         ("sentences", pa.int32()),
+        ("encoding", pa.string()),  # of its file; null: UTF-8
         ("undecodable", pa.int32()),  # characters that could not be decoded, removed
         ("placeholders", pa.map_(pa.string(), pa.int32())),  # personal data replaced, by kind
         ("guard_hits", pa.int32()),  # n-grams of guarded evaluation sets in it
@@ -70,6 +71,7 @@ class _Clean(NamedTuple):
     doc_id: str
     source_uri: str
     raw_characters: int
+    encoding: str | None
     undecodable: int
     placeholders: dict[str, int]
     text: str
@@ -91,6 +93,7 @@ def _clean(raw: RawDocument, rules: ReadingRules) -> _Clean:
         document_id(text),
         raw.source_uri,
         len(raw.text),
+        raw.encoding,
         raw.text.count(REPLACEMENT),
         placeholders,
         text,
@@ -171,6 +174,7 @@ def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Ta
         "raw_characters": [d.raw_characters for d in documents],
         "characters": measures.characters,
         "sentences": np.diff(measures.first_sentence),
+        "encoding": [d.encoding for d in documents],
         "undecodable": [d.undecodable for d in documents],
         "placeholders": [list(d.placeholders.items()) or None for d in documents],
         "guard_hits": batch.hits,

@@ -16,6 +16,7 @@ class RawDocument:
 
     text: str
     source_uri: str  # path, then what tells it from others in the file: "laws.jsonl.gz#line=12"
+    encoding: str | None = None  # that its file was taken to be in; None: UTF-8
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import chain
 from shutil import copyfileobj
 from typing import BinaryIO, Literal
@@ -125,17 +126,26 @@ def _read_part(
         if encoding is None:
             yield Dropped(part.uri, STAGE, "not_text" if sample else "empty_file", 0)
             return
-        lines = decoded_lines(part.file, encoding)
-        if kind == "text":
-            yield from _read_text(part, lines, text_format)
-        elif kind == "jsonl":
-            yield from _read_jsonl(part.uri, lines, text_field)
-        elif kind in ("csv", "tsv"):
-            yield from _read_table(part.uri, lines, "\t" if kind == "tsv" else ",", text_field)
-        else:
-            yield from _read_page(part.uri, lines, _PAGES[kind])
+        items = _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field)
+        if encoding in ("utf-8", "utf-8-sig"):
+            yield from items
+            return
+        for item in items:
+            yield replace(item, encoding=encoding) if isinstance(item, RawDocument) else item
     except (*DAMAGED, pa.ArrowException) as error:
         yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+
+
+def _read_lines(
+    part: Part, kind: str, lines: Iterator[str], text_format: TextFormat, text_field: str | None
+) -> Iterator[RawDocument | Dropped]:
+    if kind == "text":
+        return _read_text(part, lines, text_format)
+    if kind == "jsonl":
+        return _read_jsonl(part.uri, lines, text_field)
+    if kind in ("csv", "tsv"):
+        return _read_table(part.uri, lines, "\t" if kind == "tsv" else ",", text_field)
+    return _read_page(part.uri, lines, _PAGES[kind])
 
 
 def read_texts(uri: str) -> Iterator[str]:

@@ -60,7 +60,7 @@ def funnel_table(facts: CorpusFacts) -> Table:
             amounts += map(number, ends)
         why = ", ".join(_reason(row) for row in parts if row["reason"])
         rows.append((stage.replace("_", " "), *amounts, why))
-    head = ("Stage", "documents in", "out", "characters in", "out", "lost, and why")
+    head = ("Stage", "documents in", "out", "characters in", "out", "lost or changed, and why")
     return Table("What went in and out of each stage.", head, tuple(rows), words=(0, 5))
 
 
@@ -69,7 +69,7 @@ def _reason(row: Mapping[str, object]) -> str:
     >>> _reason({"count": 5, "unit": "documents", "reason": "too_short"})
     '5 documents too short'
     """
-    return f"{number(row['count'])} {row['unit']} {str(row['reason']).replace('_', ' ')}"
+    return f"{number(row['count'])} {row['unit']} {row['reason']}".replace("_", " ")
 
 
 def _plots(facts: CorpusFacts, name: str) -> list[Plot]:

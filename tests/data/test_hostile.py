@@ -315,3 +315,23 @@ def test_what_could_not_be_decoded_is_counted_in_the_funnel(tmp_path, vocabulary
     with open_workspace(tmp_path / "w") as statistics:
         lost = {row[5]: row[6] for row in statistics.funnel("c").fetchall() if row[1] == "clean"}
     assert lost["undecodable"] == 4
+
+
+def test_other_encodings_are_told(vocabulary_file, tmp_path):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes(A.encode("gb18030"))
+    (folder / "b.jsonl").write_bytes(rows(B, C).decode().encode("utf-16"))
+    (folder / "c.txt").write_bytes((A + C).encode("utf-8-sig"))
+    refresh(
+        RefreshSettings(
+            corpus="c",
+            sources=(str(folder),),
+            workspace=tmp_path / "w",
+            tokenizer=str(vocabulary_file),
+            workers=1,
+        )
+    )
+    with open_workspace(tmp_path / "w") as statistics:
+        query = "select stage, reason, count from funnel where unit = 'decoded_from' order by all"
+        assert statistics.sql(query).fetchall() == [("read", "gb18030", 1), ("read", "utf-16", 2)]
