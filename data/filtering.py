@@ -37,8 +37,10 @@ _ended = re.compile(rf"[{ENDERS}：:][{re.escape(CLOSERS)}]*$")
 class QualityRules:
     """Documents beyond these are dropped; each keeps a row with its reason. Hashed into the recipe."""
 
-    min_characters: int = 5
-    min_han_share: float = 0.3  # of the characters that are not spaces
+    min_characters: int = 5  # C4: lines of five words, which short Chinese sentences have not
+    # of the characters that are not spaces; Gopher: 0.8 of the words with a letter, but names, numbers and
+    # code in Chinese text are not Chinese
+    min_han_share: float = 0.3
     max_repeated_sentences: float = 0.5  # Gopher: 0.3 of the lines; headings and cells are sentences too
     # of 10 characters; Gopher: 0.1 for 10 words, but statutes repeat themselves for good reason
     max_repeated_ngrams: float = 0.6
