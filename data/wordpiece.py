@@ -95,7 +95,10 @@ class WordPieceTokenizer:
         for token, number in ids.items():
             if len(token) == 1 and ord(token) < _BEYOND and table[ord(token)] == self.unknown_id:
                 table[ord(token)] = number
+        # the library's Unicode is older than Python's: it does not know every mark for one
+        split = self._library.pre_tokenizer.pre_tokenize_str
         marks = [chr(c) for c in range(0x21, 0x10000) if _is_punctuation(chr(c))]
+        marks = [mark for mark in marks if len(split(f"a{mark}a")) == 3]
         for mark, encoding in zip(
             marks, self._library.encode_batch(marks, add_special_tokens=False), strict=True
         ):
