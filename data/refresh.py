@@ -47,6 +47,7 @@ from data.files import sync
 from data.funnel import funnel_rows, write_index
 from data.lexicon import Word, corpus_words, write_dictionary
 from data.objectives import find_objective
+from data.outcome import RefreshResult, result_of
 from data.planning import (
     SHARD_CHARACTERS,
     Plan,
@@ -81,21 +82,6 @@ class Division:
     assignment: Assignment
     sop: bool
     listed_path: str  # every document with its fate, staged
-
-
-@dataclass(frozen=True, slots=True)
-class RefreshResult:
-    corpus: str
-    version: int
-    is_new: bool  # False: nothing changed, this version was there before
-    sop: bool
-    sop_reason: str  # why it is off; empty where it is on
-    documents: int
-    instances: int
-    tokens: int
-    new_shards: int
-    kept_shards: int
-    removed_documents: int
 
 
 @contextmanager
@@ -272,7 +258,7 @@ def commit(
         and plan.current_shards == tuple(shards)
         and plan.current_sources == tuple(s.source for s in sources)
     ):
-        return _result(plan, current, False, len(assignment.kept), 0, 0)
+        return result_of(plan, current, False, len(assignment.kept), 0, 0)
     number = current.version + 1 if current else 1
     version = Version(
         corpus=settings.corpus,
@@ -315,21 +301,7 @@ def commit(
             funnel=funnel,
         )
     changed = len([shard for shard in built if shard])
-    return _result(plan, version, True, len(assignment.kept), changed, assignment.removed_documents)
-
-
-def _result(plan: Plan, version: Version, is_new: bool, kept: int, new: int, removed: int) -> RefreshResult:
-    settings = plan.settings
-    if version.sop:
-        reason = ""
-    elif not find_objective(settings.objective).sentence_order:
-        reason = f"{settings.objective} has none"
-    else:
-        reason = "as asked" if settings.sop == "off" else "the documents have no sentence order"
-    counts = (version.documents, version.instances, version.tokens)
-    return RefreshResult(
-        version.corpus, version.version, is_new, version.sop, reason, *counts, new, kept, removed
-    )
+    return result_of(plan, version, True, len(assignment.kept), changed, assignment.removed_documents)
 
 
 def discover(plan: Plan, result: RefreshResult) -> list[Word]:

@@ -24,8 +24,8 @@ from prefect.artifacts import (
 from data.drift import Drift
 from data.files import sha256
 from data.lexicon import Word
+from data.outcome import RefreshResult
 from data.quality import Gate
-from data.refresh import RefreshResult
 from data.statistics import Statistics, open_workspace
 
 if TYPE_CHECKING:

@@ -16,16 +16,16 @@ from pydantic import Field
 
 from data import planning, quality, refresh
 from data.drift import Drift, measure_drift, parse_condition
+from data.outcome import RefreshResult, describe_standing
 from data.planning import Changes
 from data.recipe import RefreshSettings
-from data.refresh import RefreshResult
 from data.statistics import open_workspace
 from data.workspace import Workspace, default_place
 from flows.artifacts import begin_progress, publish_drift, publish_gates, publish_refresh, publish_words
 from flows.forms import documented
 from flows.logs import log
 from flows.runners import Submit, check_runner, open_runner
-from flows.settings import find_checkpoint, next_start, refresh_settings
+from flows.settings import BESIDE_REFRESH, find_checkpoint, next_start, refresh_settings
 from flows.steps import step
 from flows.working_copies import in_working_copy
 
@@ -40,9 +40,6 @@ check_quality = step("quality-gates")
 commit = step("commit")
 find_words = step("discover-words")
 find_drift = step("drift")
-
-# parameters that are no settings of the refresh
-_BESIDE = ("then_pretrain_if", "then_steps", "event_if", "runner", "dask_address", "task_hours", "dry_run")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +153,9 @@ def refresh_corpus(
     dry_run: Annotated[bool, Field(description="Only say what would change")] = False,
 ) -> RefreshOutcome | Changes:
     """Turn raw text into a new version of a corpus, or none if nothing changed."""
-    settings = refresh_settings(**{name: value for name, value in locals().items() if name not in _BESIDE})
+    settings = refresh_settings(
+        **{name: value for name, value in locals().items() if name not in BESIDE_REFRESH}
+    )
     planned = planning.plan(settings)  # refuses what cannot work before anything is written
     check_runner(runner, dask_address, planned)
     following, telling = next_start(then_pretrain_if, settings), parse_condition(event_if)
@@ -274,7 +273,7 @@ def describe(outcome: RefreshOutcome | Changes) -> str:
     counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
     order = "on" if result.sop else f"off ({result.sop_reason})"
     if not result.is_new:
-        return f"nothing changed: {what} stands ({counts})"
+        return describe_standing(result)
     lines = [
         f"{what}: {counts}",
         f"{result.new_shards} shard(s) written, {result.kept_shards} kept, "

@@ -19,6 +19,7 @@ from data.deduplication import DuplicateRules
 from data.drift import Condition, parse_condition
 from data.files import sha256
 from data.filtering import QualityRules
+from data.outcome import describe_standing, standing
 from data.planning import describe_changes, plan, preview
 from data.quality import GateRules
 from data.recipe import RefreshSettings, load_recipe
@@ -279,12 +280,25 @@ def _check_refresh(
         raise InputError(f"then_steps={then_steps}: it must be 1 or more")
 
 
+# parameters of refresh-corpus that are no settings of the refresh
+BESIDE_REFRESH = (
+    "then_pretrain_if", "then_steps", "event_if", "runner", "dask_address", "task_hours", "dry_run",
+)  # fmt: skip
+
+
 def preview_refresh(**parameters: object) -> str:
     """What a refresh would do, for people."""
-    beside = ("then_pretrain_if", "then_steps", "event_if", "runner", "dask_address", "task_hours", "dry_run")
-    for name in beside:
+    for name in BESIDE_REFRESH:
         parameters.pop(name)
     return describe_changes(preview(plan(refresh_settings(**parameters))))
+
+
+def standing_refresh(**parameters: object) -> str | None:
+    """What a person is told where a refresh has nothing to do; None where it may have."""
+    for name in BESIDE_REFRESH:
+        parameters.pop(name)
+    result = standing(plan(refresh_settings(**parameters)))
+    return describe_standing(result) if result else None
 
 
 def _check_pretraining(processes: int = 1, **parameters: object) -> None:

@@ -16,6 +16,7 @@ import pytest
 from data.catalog import read_catalog, write_catalog
 from data.files import sha256
 from data.maintenance import collect_garbage
+from data.outcome import describe_standing, standing
 from data.planning import plan
 from data.records import InputError
 from data.refresh import RefreshSettings, locked, refresh
@@ -117,6 +118,25 @@ def test_a_sentencepiece_vocabulary_works_as_well(settings, tmp_path, samples):
 def test_nothing_changed_makes_no_version(settings):
     first, second = refresh(settings), refresh(settings)
     assert not second.is_new and second.version == first.version == 1 and second.new_shards == 0
+
+
+def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings, source):
+    assert standing(plan(settings)) is None
+    made = refresh(settings)
+    found = standing(plan(settings))
+    assert (found.version, found.is_new, found.tokens) == (1, False, made.tokens) and "stands" in (
+        describe_standing(found)
+    )
+    assert standing(plan(replace(settings, max_ngram=1))) is None
+    one, two = sorted(map(str, source.iterdir()))
+    assert standing(plan(replace(settings, sources=(two, one)))) is None
+    kept = Path(one).read_bytes()
+    Path(one).write_bytes(kept + b"\n")
+    assert standing(plan(settings)) is None
+    Path(one).write_bytes(kept)
+    assert standing(plan(settings))
+    next((settings.workspace / "shards").rglob("*.parquet")).unlink()
+    assert standing(plan(settings)) is None
 
 
 def test_new_and_removed_documents_touch_only_their_shards(settings, source, monkeypatch):

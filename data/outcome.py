@@ -1,0 +1,67 @@
+"""What a refresh leaves: the version that was made, or the one that stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.objectives import find_objective
+from data.planning import Plan
+from data.storage import size_and_digest
+from data.versions import Version
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshResult:
+    corpus: str
+    version: int
+    is_new: bool  # False: nothing changed, this version was there before
+    sop: bool
+    sop_reason: str  # why it is off; empty where it is on
+    documents: int
+    instances: int
+    tokens: int
+    new_shards: int
+    kept_shards: int
+    removed_documents: int
+
+
+def result_of(plan: Plan, version: Version, is_new: bool, kept: int, new: int, removed: int) -> RefreshResult:
+    settings = plan.settings
+    if version.sop:
+        reason = ""
+    elif not find_objective(settings.objective).sentence_order:
+        reason = f"{settings.objective} has none"
+    else:
+        reason = "as asked" if settings.sop == "off" else "the documents have no sentence order"
+    counts = (version.documents, version.instances, version.tokens)
+    return RefreshResult(
+        version.corpus, version.version, is_new, version.sop, reason, *counts, new, kept, removed
+    )
+
+
+def standing(plan: Plan) -> RefreshResult | None:
+    """The current version, if sources and recipe are as they were and its files are there: nothing is to be
+    done. None if something may have changed.
+    """
+    current, root = plan.current, plan.workspace.root
+    if not current or not plan.current_shards or len(plan.files) != len(plan.current_sources):
+        return None
+    paths = [
+        current.index_path,
+        *(path for one in plan.current_shards for path in (one.path, one.documents_path)),
+    ]
+    paths += [source.listing_path for source in plan.current_sources]
+    if not all((root / path).is_file() for path in paths):
+        return None
+    for file, source in zip(plan.files, plan.current_sources, strict=True):
+        name = file.listing_name(size_and_digest(file.uri)[1], plan.recipe_hash)
+        if file.uri != source.uri or Path(source.listing_path).name != name:
+            return None
+    return result_of(plan, current, False, len(plan.current_shards), 0, 0)
+
+
+def describe_standing(result: RefreshResult) -> str:
+    """What a person is told where nothing changed."""
+    counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
+    return f"nothing changed: {result.corpus} version {result.version} stands ({counts})"
