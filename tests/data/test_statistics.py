@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import polars
 import pytest
 
 from data.records import InputError
@@ -52,7 +53,6 @@ def test_every_relation_becomes_a_data_frame_and_an_arrow_table(relations):
 
 
 def test_every_relation_becomes_a_polars_frame(relations):
-    polars = pytest.importorskip("polars")
     for relation in relations:
         assert isinstance(relation.pl(), polars.DataFrame) and len(relation.pl()) > 0
 
