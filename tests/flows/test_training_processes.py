@@ -77,8 +77,10 @@ def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
     settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=5000, checkpoint_every=10)
     (tmp_path / "settings.json").write_text(json.dumps(settings.to_record()))
     code = (
-        "import json, sys; from albert.pretraining import PretrainSettings\n"
+        "import json, signal, sys; from albert.pretraining import PretrainSettings\n"
         "from flows.training_processes import train_in_processes\n"
+        # what a shell starts in the background ignores Ctrl-C, and hands that on
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "settings = PretrainSettings.from_record(json.load(open(sys.argv[1])))\n"
         "print(train_in_processes(settings, 2, lambda *_: None).status)"
     )
