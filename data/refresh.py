@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import duckdb
@@ -85,23 +86,31 @@ class Division:
 
 
 @contextmanager
-def sole_writer(workspace: Workspace, corpus: str) -> Iterator[None]:
-    """Nobody else writes to the corpus meanwhile. Raises InputError if somebody does."""
-    lock = workspace.lock(f"refresh-{corpus}")
-    lock.parent.mkdir(parents=True, exist_ok=True)
+def sole_writer(
+    workspace: Workspace, corpus: str, waits: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Nobody else writes to the corpus meanwhile. If somebody does, raises InputError or,
+    given `waits`, calls it with a line for people and waits for the other to end.
+    """
+    path = workspace.lock(f"refresh-{corpus}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    busy = f"corpus {corpus!r} is being refreshed by another process"
+    lock = FileLock(path)
     try:
-        with FileLock(lock, timeout=0):
-            yield
+        held = lock.acquire(timeout=0)
     except Timeout:
-        raise InputError(
-            f"corpus {corpus!r} is being refreshed by another process: wait for it to end"
-        ) from None
+        if waits is None:
+            raise InputError(f"{busy}: wait for it to end") from None
+        waits(f"{busy}: waiting for it to end")
+        held = lock.acquire(poll_interval=0.5)
+    with held:
+        yield
 
 
 @contextmanager
-def locked(workspace: Workspace, corpus: str) -> Iterator[None]:
-    """One refresh of a corpus at a time; a second one is refused. Sweeps what a killed one left."""
-    with sole_writer(workspace, corpus):
+def locked(workspace: Workspace, corpus: str, waits: Callable[[str], None] | None = None) -> Iterator[None]:
+    """One refresh of a corpus at a time, as `sole_writer` has it. Sweeps what a killed one left."""
+    with sole_writer(workspace, corpus, waits):
         _sweep(workspace, corpus)
         try:
             yield
@@ -333,12 +342,27 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
     return result
 
 
+def _begin_worker(begin: Callable[[], None] | None) -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    if begin:
+        begin()
+
+
+def _end_with_parent() -> None:
+    # it waits for work on a pipe that it holds open itself: nothing else would tell it
+    parent_process().join()
+    os._exit(1)
+
+
 @contextmanager
 def worker_pool(workers: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
     """Processes that start clean, whatever threads this one has, and call `begin` first. After the block they
-    have some seconds to end: one that hangs, be it in a library's farewell, keeps nobody.
+    have some seconds to end: one that hangs, be it in a library's farewell, keeps nobody. They do not outlive
+    this process, however it ends.
     """
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=begin)
+    pool = ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(begin,)
+    )
     try:
         yield pool
     finally:

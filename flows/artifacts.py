@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import re
 import shlex
+import sys
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from prefect import runtime
+from httpx import HTTPError
 from prefect.artifacts import (
     create_link_artifact,
     create_markdown_artifact,
@@ -20,6 +24,7 @@ from prefect.artifacts import (
     create_table_artifact,
     update_progress_artifact,
 )
+from prefect.context import FlowRunContext
 
 from data.drift import Drift
 from data.files import sha256
@@ -27,6 +32,7 @@ from data.lexicon import Word
 from data.outcome import RefreshResult
 from data.quality import Gate
 from data.statistics import Statistics, open_workspace
+from data.wordpiece import is_han
 
 if TYPE_CHECKING:
     from albert.reports import CorpusFacts, Report
@@ -38,12 +44,19 @@ def plain(settings: object) -> dict[str, object]:
 
 
 def repeat_command() -> str:
-    """The command that would do this again; for a deployment's run, the parameters it was given."""
+    """The command that would do this again; for a deployment's run, with what it was given."""
     if command := os.environ.get("JIXU_COMMAND"):
         return command
-    parameters = runtime.flow_run.parameters or {}
-    given = " ".join(f"-p {shlex.quote(f'{name}={json.dumps(value)}')}" for name, value in parameters.items())
-    return f"prefect deployment run '{runtime.flow_run.flow_name}/default' {given}"
+    flow_run = FlowRunContext.get()
+    if flow_run is None:  # a plain function of somebody's program
+        return shlex.join(["python", *sys.argv])
+    defaults = inspect.signature(flow_run.flow.fn).parameters
+    given = " ".join(
+        f"-p {shlex.quote(f'{name}={json.dumps(value, ensure_ascii=False)}')}"
+        for name, value in flow_run.parameters.items()
+        if value != defaults[name].default
+    )
+    return f"prefect deployment run '{flow_run.flow.name}/default' {given}"
 
 
 def file_checksums(*paths: Path | str | None) -> dict[str, str]:
@@ -64,14 +77,17 @@ def artifact_key(kind: str, name: str) -> str:
 def begin_progress(name: str, description: str) -> Callable[[float], None]:
     """A bar on the run's page; returns what moves it, to a share of the work from 0 to 1."""
     artifact = create_progress_artifact(0.0, artifact_key("progress", name), description)
-    shown = 0
+    shown, at = 0, time.monotonic()
 
     def move(done: float) -> None:
-        nonlocal shown
-        # a call of the server for each percent at most, however many parts the work has
-        if int(100 * done) > shown:
-            shown = int(100 * done)
-            update_progress_artifact(artifact, float(shown))
+        nonlocal shown, at
+        percent, now = int(100 * done), time.monotonic()
+        # a call of the server for each percent and second at most, however many parts the work has
+        if percent > shown and (percent == 100 or now - at >= 1):
+            shown, at = percent, now
+            # work goes on while the server is away
+            with suppress(HTTPError):
+                update_progress_artifact(artifact, float(shown))
 
     return move
 
@@ -113,6 +129,28 @@ def publish_words(result: RefreshResult, words: list[Word]) -> None:
         key=artifact_key("words", result.corpus),
         description=f"{len(words)} new words of {result.corpus} version {result.version}",
     )
+
+
+def publish_vocabulary(name: str, description: str, entries: Sequence[str]) -> None:
+    """What the entries of a vocabulary are, as a table artifact with the first of each kind."""
+    kinds: dict[str, list[str]] = {}
+    for entry in entries:
+        kinds.setdefault(_kind(entry), []).append(entry)
+    create_table_artifact(
+        [
+            {"entries": kind, "count": len(found), "first": " ".join(found[:20])}
+            for kind, found in kinds.items()
+        ],
+        key=artifact_key("vocabulary", name),
+        description=description,
+    )
+
+
+def _kind(entry: str) -> str:
+    text = entry.removeprefix("##").removeprefix("▁")
+    if text and all(map(is_han, text)):
+        return "one Chinese character" if len(text) == 1 else "several Chinese characters"
+    return "special tokens, Latin, digits, marks"
 
 
 def publish_report(report: Report, page: Path) -> None:

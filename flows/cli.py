@@ -17,6 +17,7 @@ from pathlib import Path
 
 from data.records import InputError
 from flows.arguments import make_parser
+from flows.servers import server_version
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
 EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try again"
@@ -69,10 +70,15 @@ def disk_trouble(error: Exception) -> str | None:
     return None
 
 
-def _server_trouble(error: Exception) -> str | None:
-    # known by its name: Prefect takes seconds to import
+def trouble(error: Exception) -> str | None:
+    """A line on an error that is neither the input's nor the program's; None for any other."""
+    if told := disk_trouble(error):
+        return told
+    # known by their names: what has them takes seconds to import
     if type(error).__name__ == "TaskRunTimeoutError":
         return "a task took longer than --task-hours and was taken for hung: is its source out of reach?"
+    if type(error).__name__ == "BrokenProcessPool":
+        return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
     # Prefect has no class for it
     if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
         return "Prefect's short-lived server did not start in time: try again when the machine is less busy"
@@ -108,8 +114,8 @@ def run(command: str, arguments: Sequence[str]) -> int:
         # ConfigError is of albert, which takes seconds to import: known by its name
         if type(error).__name__ in ("ConfigError", "KernelError"):
             return _refuse(command, error)
-        if trouble := disk_trouble(error) or _server_trouble(error):
-            return _refuse(command, InputError(trouble))
+        if told := trouble(error):
+            return _refuse(command, InputError(told))
         raise
     except KeyboardInterrupt:
         print(f"{command}: stopped", file=sys.stderr)
@@ -128,6 +134,7 @@ def _run_in(folder: str, command: str, parameters: dict[str, object]) -> tuple[i
         return 0, told
     check_room(Path(folder))
     set_up_prefect(Path(folder))
+    server_version()  # refuses one that is of no use
     module = importlib.import_module(f"flows.{command}")
     outcome = getattr(module, command)(**parameters)
     status = EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0

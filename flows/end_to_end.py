@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated
 
-from prefect import flow
+from prefect import flow, runtime
 from pydantic import Field
 
 from albert.checkpoints import find_source, names_checkpoint
@@ -72,7 +72,12 @@ def demo_parameters() -> dict[str, object]:
     }
 
 
-@flow(name="end-to-end", flow_run_name="end to end on {task}")
+def run_name() -> str:
+    """What a run is called: by its task, the sample's in a demonstration."""
+    return f"end to end on {runtime.flow_run.parameters.get('task') or demo_parameters()['task']}"
+
+
+@flow(name="end-to-end", flow_run_name=run_name)
 @documented
 @in_working_copy
 def end_to_end(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 
+import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
 from prefect.client.schemas.objects import FlowRun, StateType
@@ -14,27 +14,27 @@ _BEGUN = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 
 
 def _begun_runs(client: SyncPrefectClient) -> list[FlowRun]:
-    """Runs that a worker began, by what the server knows; not those of commands."""
+    """Runs of deployments that were begun, by what the server knows; not those of commands."""
     states = FlowRunFilterState(type=FlowRunFilterStateType(any_=_BEGUN))
     found = client.read_flow_runs(flow_run_filter=FlowRunFilter(state=states))
-    return [run for run in found if run.infrastructure_pid]
+    return [run for run in found if run.deployment_id]
 
 
 def mark_crashed() -> list[str]:
     """Mark runs whose process is gone as crashed, as after a loss of power; returns their names."""
     with get_client(sync_client=True) as client:
-        gone = [run for run in _begun_runs(client) if not _is_alive(str(run.infrastructure_pid))]
+        begun, at_work = _begun_runs(client), _at_work()
+        gone = [run for run in begun if str(run.id) not in at_work]
         for run in gone:
-            message = f"The process {run.infrastructure_pid} of this run is gone. Run it again to go on."
+            message = "The process of this run is gone. Run it again to go on."
             client.set_flow_run_state(run.id, Crashed(message=message), force=True)
     return [run.name for run in gone]
 
 
-def _is_alive(pid: str) -> bool:
-    """Whether the process runs a flow; another program may have its number by now."""
-    pid = pid.rpartition(":")[2]  # some workers put the host before it
-    listed = subprocess.run(["ps", "-p", pid, "-o", "args="], capture_output=True, text=True)
-    return "prefect" in listed.stdout
+def _at_work() -> set[str | None]:
+    """Ids of the runs that processes of this machine are at: Prefect tells each its own."""
+    processes = psutil.process_iter(["environ"])
+    return {(process.info["environ"] or {}).get("PREFECT__FLOW_RUN_ID") for process in processes}
 
 
 def cancel_running(wait_seconds: float) -> None:

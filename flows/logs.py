@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
-from prefect import get_run_logger, runtime
+from prefect import get_run_logger
+
+
+def is_deployed() -> bool:
+    """Whether this process was begun for a deployment's run; `prefect.runtime` asks the server each time."""
+    return "PREFECT__FLOW_RUN_ID" in os.environ
 
 
 def log(text: str) -> None:
     """Put each line into the log of a deployment's run; a command prints its result by itself."""
-    if runtime.deployment.id:
+    if is_deployed():
         for line in text.splitlines():
             get_run_logger().info(line)
 
@@ -17,5 +23,5 @@ def log(text: str) -> None:
 def say(text: str) -> None:
     """The same for what a person is to know at once: a command prints it on stderr."""
     log(text)
-    if not runtime.deployment.id:
+    if not is_deployed():
         print(text, file=sys.stderr, flush=True)

@@ -6,6 +6,7 @@ run_if_main(__name__)
 
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from prefect import flow, runtime
@@ -16,6 +17,7 @@ from pydantic import Field
 
 from data import planning, quality, refresh
 from data.drift import Drift, measure_drift, parse_condition
+from data.objectives import find_objective
 from data.outcome import RefreshResult, describe_standing
 from data.planning import Changes
 from data.recipe import RefreshSettings
@@ -23,7 +25,7 @@ from data.statistics import open_workspace
 from data.workspace import Workspace, default_place
 from flows.artifacts import begin_progress, publish_drift, publish_gates, publish_refresh, publish_words
 from flows.forms import documented
-from flows.logs import log
+from flows.logs import is_deployed, log
 from flows.runners import Submit, check_runner, open_runner
 from flows.settings import BESIDE_REFRESH, find_checkpoint, next_start, refresh_settings
 from flows.steps import step
@@ -49,9 +51,13 @@ class RefreshOutcome:
     pretraining: "PretrainResult | None"
 
 
-@flow(
-    name="refresh-corpus", flow_run_name="refresh {corpus}", task_runner=ThreadPoolTaskRunner(max_workers=128)
-)
+def run_name() -> str:
+    """What a run is called: by its corpus, or by the recipe that names it."""
+    given = runtime.flow_run.parameters
+    return f"refresh {given.get('corpus') or Path(given.get('recipe') or 'nothing').stem}"
+
+
+@flow(name="refresh-corpus", flow_run_name=run_name, task_runner=ThreadPoolTaskRunner(max_workers=128))
 @documented
 @in_working_copy
 def refresh_corpus(
@@ -160,7 +166,9 @@ def refresh_corpus(
     check_runner(runner, dask_address, planned)
     following, telling = next_start(then_pretrain_if, settings), parse_condition(event_if)
     if dry_run:
-        return planning.preview(planned)
+        changes = planning.preview(planned)
+        log(describe(changes))
+        return changes
     with open_runner(runner, settings.workers, dask_address) as submit:
         result = run_refresh(settings, submit, task_hours)
     asked = {telling.measure, *([following[0].measure] if following else [])}
@@ -184,7 +192,8 @@ def run_refresh(settings: RefreshSettings, submit: Submit, task_hours: float) ->
     """The refresh as tasks, one for a source, a shard and a stage; `submit` begins those of the first two."""
     place, name = Workspace(settings.workspace), settings.corpus
     limit = {"timeout_seconds": 3600 * task_hours}
-    with refresh.locked(place, name):
+    # a command answers at once that it is refused; a deployment's run has time
+    with refresh.locked(place, name, log if is_deployed() else None):
         plan = planning.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
             submit(read_source.with_options(**limit), task[0].name, refresh.read, *task)
@@ -192,7 +201,7 @@ def run_refresh(settings: RefreshSettings, submit: Submit, task_hours: float) ->
         ]
         sources = in_order(reading, name, "sources read")
         division = divide(name, lambda: refresh.divide(plan, sources))
-        similar = find_similar(name, lambda: refresh.find_similar(plan, division))
+        similar = similar_words(plan, division)
         pieces, small = division.assignment.pieces, planning.building_plan(plan)
         building = [
             submit(
@@ -214,6 +223,13 @@ def run_refresh(settings: RefreshSettings, submit: Submit, task_hours: float) ->
         words = find_words(name, lambda: refresh.discover(plan, result))
         publish_words(result, words)
     return result
+
+
+def similar_words(plan: planning.Plan, division: refresh.Division) -> str | None:
+    """The table of similar words as a task where the objective has one."""
+    if not find_objective(plan.settings.objective).similar_words:
+        return refresh.find_similar(plan, division)
+    return find_similar(plan.settings.corpus, lambda: refresh.find_similar(plan, division))
 
 
 def in_order(futures: Sequence[PrefectFuture], name: str, what: str) -> list:

@@ -16,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -61,6 +61,8 @@ def environment(place: str, port: int) -> dict[str, str]:
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
         # by default they are lost with the server's process: runs that hold one are then ended
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+        # by default any page of the web that is open in a browser here may begin runs
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
     }
     result = {**chosen, **os.environ}
     result["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
@@ -110,11 +112,15 @@ def start_server(port: int, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
         server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-    until = time.monotonic() + START_SECONDS
-    while server.poll() is None and time.monotonic() < until:
-        if answers(f"http://127.0.0.1:{port}/api/health"):
-            return server
-        time.sleep(0.2)
+    try:
+        until = time.monotonic() + START_SECONDS
+        while server.poll() is None and time.monotonic() < until:
+            if answers(f"http://127.0.0.1:{port}/api/health"):
+                return server
+            time.sleep(0.2)
+    except KeyboardInterrupt:
+        stop(server)  # in a session of its own, it does not hear Ctrl-C
+        raise
     stop(server, signal.SIGKILL)
     words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     raise InputError(f"the server did not start: {words[-1] if words else 'it said nothing'} (see {log})")
@@ -154,13 +160,15 @@ def start_runner(limit: int) -> subprocess.Popen[bytes]:
 
 
 def stop(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> None:
-    """Send a signal to a process and wait for its end; it is killed when that takes too long."""
+    """Send a signal to a process and wait for its end; it is killed when that takes too long, or when this
+    one is asked to stop again.
+    """
     if process.poll() is not None:
         return
     process.send_signal(number)
     try:
         process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
         process.kill()
         process.wait()
 
@@ -176,24 +184,25 @@ def serve(arguments: Sequence[str]) -> int:
         os.environ.update(environment(given.workspace, given.port))
         home = Path(os.environ["PREFECT_HOME"])
         home.mkdir(parents=True, exist_ok=True)
+        tell("starting Prefect's server")
         parts = {"server": start_server(given.port, home / "server.log")}
         try:
             from flows.flow_runs import cancel_running, mark_crashed
 
             for name in mark_crashed():
-                print(f"{name}: its process is gone, marked as crashed; run it again to go on", flush=True)
+                tell(f"{name}: its process is gone, marked as crashed; run it again to go on")
             log = home / "deploy.log"
             parts["worker"] = (
                 start_runner(given.limit) if given.one_process else start_worker(given.limit, log)
             )
-            print(
+            tell(
                 f"jixu is served at http://127.0.0.1:{given.port} (Ctrl-C stops it); in other shells:\n"
                 f"  export PREFECT_API_URL={os.environ['PREFECT_API_URL']}",
-                flush=True,
             )
             ended = wait_for_any(parts)
-            print(f"the {ended} ended by itself: stopping" if ended else "stopping", flush=True)
-            cancel_running(STOP_SECONDS)
+            tell(f"the {ended} ended by itself: stopping" if ended else "stopping")
+            if ended != "server":
+                cancel_running(STOP_SECONDS)
         finally:
             for part in reversed(parts.values()):
                 stop(part)
@@ -202,14 +211,20 @@ def serve(arguments: Sequence[str]) -> int:
 
 def wait_for_any(parts: dict[str, subprocess.Popen[bytes]]) -> str | None:
     """The name of the first part that ends; None when this process is asked to stop before."""
-    while True:
-        try:
+    try:
+        while True:
+            for name, part in parts.items():
+                if part.poll() is not None:
+                    return name
             time.sleep(0.5)
-        except KeyboardInterrupt:
-            return None
-        for name, part in parts.items():
-            if part.poll() is not None:
-                return name
+    except KeyboardInterrupt:
+        return None
+
+
+def tell(text: str) -> None:
+    """Print it, if somebody can still read it: a terminal that was closed is no reason to stop halfway."""
+    with suppress(OSError):
+        print(text, flush=True)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -220,6 +235,9 @@ def main() -> int:
     # Ctrl-C too: a shell's background job is started with it ignored
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _interrupt)
+    # the terminal is closed; under nohup that is to be ignored
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _interrupt)
     try:
         return serve(sys.argv[1:])
     except InputError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from typing import TypeVar
 
 from prefect import State, Task, task
@@ -18,10 +19,10 @@ def _call(label: str, work: Callable[[], T]) -> T:
 
 
 def _may_pass(task: Task, run: TaskRun, state: State) -> bool:
-    """Whether another try can help: with an input that was refused it cannot."""
+    """Whether another try can help: with a refused input it cannot, nor where a pool lost a worker."""
     try:
         state.result()
-    except ValueError:  # InputError, ConfigError
+    except (ValueError, BrokenExecutor):  # InputError and ConfigError are ValueErrors
         return False
     except Exception:
         return True

@@ -15,8 +15,10 @@ from pydantic import Field
 from data.catalog import Version
 from data.reading import read_sentences
 from data.statistics import open_workspace
+from data.tokenization import find_tokenizer, vocabulary_of
 from data.tokenization import train_tokenizer as learn
 from data.workspace import Workspace, check_name, default_place
+from flows.artifacts import publish_vocabulary
 from flows.forms import documented
 from flows.logs import log
 from flows.settings import tokenizer_sources
@@ -52,6 +54,7 @@ def train_tokenizer(
     tokenizer = learn_vocabulary(folder.name, lambda: learn(sentences, kind=kind, vocab_size=vocab_size))
     tokenizer.save(folder)
     outcome = TokenizerOutcome(folder, kind, tokenizer.vocab_size)
+    publish_vocabulary(folder.name, describe(outcome), vocabulary_of(find_tokenizer(str(folder))))
     log(describe(outcome))
     return outcome
 

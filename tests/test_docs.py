@@ -2,11 +2,14 @@
 
 import ast
 import re
+import shlex
 
 import pytest
 
 from benchmarks.sizing import table
 from data.statistics import open_workspace
+from flows import automations, doctor, serve
+from flows.arguments import COMMANDS, make_parser
 from tests.pages import DOCS, PAGES, ROOT, blocks, follow
 from tests.test_notebooks import check
 
@@ -51,6 +54,20 @@ def test_a_question_is_answered_by_its_query(followed, number):
         assert statistics.sql(questions[number][1]).fetchall()
 
 
+@pytest.mark.slow
+def test_answers_agree_with_each_other(followed):
+    queries = [query for _, query in blocks("questions.md", "sql")]
+    with open_workspace(followed / "workspace") as statistics:
+        answers = [statistics.sql(query).fetchall() for query in queries]
+        kept = "select corpus, count(*) from documents where dropped_reason is null group by corpus"
+        assert {row[0]: row[2] for row in answers[0]} == dict(statistics.sql(kept).fetchall())
+        ((tea,),) = statistics.sql("select count(*) from documents where corpus = 'tea'").fetchall()
+    fates = {fate: documents for corpus, fate, documents, _ in answers[3] if corpus == "tea"}
+    assert sum(fates.values()) == tea and fates["kept"] > max(fates.values()) / 2
+    shares = dict(answers[13])
+    assert abs(sum(shares.values()) - 1) < 1e-9 and 0.75 < shares["[MASK]"] < 0.85
+
+
 def told_messages():
     """Every text of the sources, as far as it is literal."""
     found = []
@@ -92,3 +109,40 @@ def test_modules_that_are_named_exist():
         for module in set(re.findall(r"python -m ([\w.]+)", page.read_text(encoding="utf-8"))):
             path = ROOT / module.replace(".", "/")
             assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"{page}: {module}"
+
+
+def parsers():
+    """The arguments of every command of flows."""
+    jobs = {name: make_parser(name) for name in COMMANDS}
+    return {
+        **jobs,
+        "serve": serve.make_parser(),
+        "doctor": doctor.make_parser(),
+        "automations": automations.make_parser(),
+    }
+
+
+def test_commands_that_are_quoted_are_understood():
+    """Those too that the pages show and no test runs, such as one for a cluster."""
+    quoted = [
+        found
+        for page in (*PAGES, ROOT / "README.md")
+        for found in re.findall(
+            r"(?:^|`)python -m flows\.(\w+) (.+?)(?:`|    #|$)", page.read_text(encoding="utf-8"), re.M
+        )
+    ]
+    assert len(quoted) > 12
+    known = parsers()
+    for name, arguments in quoted:
+        known[name].parse_args(shlex.split(arguments))
+
+
+def test_options_that_are_named_are_some_commands():
+    sources = [path for package in ("data", "albert", "flows") for path in (ROOT / package).rglob("*.py")]
+    told = "\n".join(path.read_text(encoding="utf-8") for path in sources)
+    of_others = {"--help", "--watch", "--nthreads"}
+    for page in (*PAGES, ROOT / "README.md"):
+        for option in (
+            set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8"))) - of_others
+        ):
+            assert f'"{option}"' in told, f"{page.name}: {option}"

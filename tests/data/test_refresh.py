@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import duckdb
+import psutil
 import pytest
 
 from data.catalog import read_catalog, write_catalog
@@ -320,3 +321,17 @@ def random_documents(count, seed):
     characters = sorted({c for text in sample_texts() for c in text if "\u4e00" <= c <= "\u9fff"})
     texts = ["。".join("".join(rng.choices(characters, k=12)) for _ in range(4)) + "。" for _ in range(count)]
     return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+
+
+def test_workers_end_with_the_process_that_began_them(tmp_path):
+    code = (
+        "import os, time; from data.refresh import worker_pool\n"
+        "with worker_pool(1) as pool:\n"
+        "    print(pool.submit(os.getpid).result(), flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code]
+    root = Path(__file__).parents[2]
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        worker = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+    worker.wait(60)

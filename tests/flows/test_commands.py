@@ -124,6 +124,13 @@ def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
         )
 
 
+def test_a_server_that_is_not_there_is_told_before_any_work(tmp_path, samples, vocabulary_file):
+    given = ["--corpus", "tea", "--source", samples / "tea.jsonl", "--tokenizer", vocabulary_file]
+    dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    done = run("refresh_corpus", *given, "--workspace", tmp_path / "w", **dead)
+    refused(done, "start it with make serve, or unset PREFECT_API_URL", tmp_path / "w" / "shards")
+
+
 def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
     before = sorted(p.name for p in workspace.iterdir())
     for arguments, message in [

@@ -3,12 +3,14 @@
 import errno
 import importlib
 import inspect
+from concurrent.futures.process import BrokenProcessPool
 
 import pytest
+from prefect.task_engine import TaskRunTimeoutError
 
 from flows.arguments import COMMANDS, make_parser
 from flows.artifacts import artifact_key
-from flows.cli import disk_trouble
+from flows.cli import disk_trouble, trouble
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -30,6 +32,27 @@ def test_prefect_takes_the_flows_parameters(command):
     assert set(schema["properties"]) == set(inspect.signature(flow.fn).parameters)
 
 
+def choices(shown, definitions):
+    """What a parameter of a form may be; empty where that is not a list."""
+    found = set(shown.get("enum", ()))
+    parts = [*shown.get("anyOf", ()), *([shown["items"]] if "items" in shown else [])]
+    for part in parts:
+        found |= choices(part, definitions)
+    if "$ref" in shown:
+        found |= choices(definitions[shown["$ref"].rpartition("/")[2]], definitions)
+    return found
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_form_offers_the_choices_of_the_command(command):
+    flow = getattr(importlib.import_module(f"flows.{command}"), command)
+    schema = flow.parameters.model_dump()
+    for action in make_parser(command)._actions:
+        if action.choices:
+            shown = schema["properties"][action.dest]
+            assert choices(shown, schema.get("definitions", {})) == set(action.choices), action.dest
+
+
 def test_artifact_keys_are_what_prefect_allows():
     assert artifact_key("funnel", "Law 2024_v1") == "funnel-law-2024-v1"
     assert artifact_key("funnel", "法律").startswith("funnel-") and artifact_key(
@@ -46,7 +69,7 @@ def test_the_form_of_a_deployment_says_what_each_parameter_is(command):
         assert shown.get("description"), name
         kinds = shown.get("anyOf", [shown])
         for kind in kinds:
-            if kind.get("type") == "integer" and "enum" not in kind:
+            if kind.get("type") in ("integer", "number") and "enum" not in kind:
                 assert "minimum" in kind or "exclusiveMinimum" in kind, name
 
 
@@ -58,3 +81,9 @@ def test_a_full_or_read_only_disk_is_told_in_a_line_and_other_errors_are_not_tak
         RuntimeError("IO Error: could not write: No space left on device")
     )
     assert disk_trouble(OSError(errno.ECONNREFUSED, "Connection refused")) is None
+
+
+def test_a_lost_worker_and_a_task_that_hangs_are_told_in_a_line_and_a_mistake_is_not():
+    assert "longer than --task-hours" in trouble(TaskRunTimeoutError("Scope timed out"))
+    assert "with fewer --workers" in trouble(BrokenProcessPool("a process was terminated abruptly"))
+    assert trouble(ValueError("a mistake of the program")) is None

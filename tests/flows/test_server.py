@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -115,6 +114,27 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
     assert (server.workspace / "reports" / "whole" / "index.html").is_file()
 
 
+def test_every_job_is_deployed_with_a_form(server):
+    flows = {one["id"]: one["name"] for one in server.ask("/flows/filter", {})}
+    found = {f"{flows[one['flow_id']]}/{one['name']}": one for one in server.ask("/deployments/filter", {})}
+    jobs = ["refresh-corpus", "continued-pretraining", "fine-tune", "train-tokenizer", "end-to-end"]
+    assert set(found) == {f"{job}/default" for job in [*jobs, "lcqmc-experiment"]} | {
+        "refresh-corpus/law-weekly"
+    }
+    ((schedule,),) = [one["schedules"] for one in found.values() if one["schedules"]]
+    told = {name: schedule["schedule"][name] for name in ("cron", "timezone")}
+    assert told == {"cron": "30 2 * * 1", "timezone": "Asia/Shanghai"} and not schedule["active"]
+    form = found["continued-pretraining/default"]["parameter_openapi_schema"]["properties"]
+    assert (
+        form["steps"]["minimum"] == 1
+        and form["steps"]["default"] == 1000
+        and "步数" in form["steps"]["description"]
+    )
+    assert {one["work_pool_name"] for one in found.values()} == {"local"} and all(
+        o["tags"] for o in found.values()
+    )
+
+
 def test_wrong_parameters_are_refused_before_a_run_is_made(server):
     for wrong, message in [
         ({"corpus": "tea", "steps": "many"}, "many"),
@@ -129,6 +149,8 @@ def test_wrong_parameters_are_refused_before_a_run_is_made(server):
 
 def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, tea, samples, vocabulary_file):
     """`collision_strategy: CANCEL_NEW` of law-weekly, beside the ENQUEUE of default."""
+    for run in tea:
+        server.wait_for_state(run, "Completed")
     given = {"corpus": "weekly", "source": [str(samples / "general.txt")], "workers": 1}
     given["tokenizer"] = str(vocabulary_file)
     with FileLock(server.workspace / "locks" / "catalog.lock"):  # the first cannot commit and end
@@ -138,8 +160,13 @@ def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, tea, sample
         name, message = server.wait_for_state(second, "Cancelled", "Completed", "Failed")
         assert name == "Cancelled" and "concurrency" in message.lower(), message
         assert server.state(first)[0] == "Running"
-    server.wait_for_state(first, "Completed", "Failed")
-    assert server.state(first)[0] == "Completed", server.said()[-3000:]
+        # one of another deployment is no other week's: it takes its turn
+        other = server.begin("refresh-corpus/default", **given)
+        waits = {"logs": {"flow_run_id": {"any_": [other]}}}
+        told = "corpus 'weekly' is being refreshed by another process: waiting for it to end"
+        wait_until(lambda: told in [log["message"] for log in server.ask("/logs/filter", waits)], server.said)
+    for run in (first, other):
+        assert server.wait_for_state(run, "Completed", "Failed")[0] == "Completed", server.said()[-3000:]
     assert catalog(server, "select count(*) from versions where corpus = 'weekly'") == [(1,)]
 
 
@@ -270,25 +297,20 @@ def test_who_has_no_password_is_kept_out(server, tmp_path):
     assert done.returncode == 1 and "it wants a password: set PREFECT_API_AUTH_STRING" in done.stdout
 
 
-def test_one_process_serves_the_deployments_too(tmp_path, samples):
-    """`--one-process`: Prefect's `serve`, in place of a work pool and its worker."""
-    server = Server(tmp_path / "w", free_port(), "--one-process", PREFECT_RUNNER_POLL_FREQUENCY="1")
-    try:
-        server.wait_until_it_serves()
-        known = {one["name"]: one for one in server.ask("/deployments/filter", {})}
-        while len(known) < 2:  # it makes them after it has begun
-            time.sleep(0.5)
-            known = {one["name"]: one for one in server.ask("/deployments/filter", {})}
-        (schedule,) = known["law-weekly"]["schedules"]
-        assert schedule["schedule"]["timezone"] == "Asia/Shanghai" and not schedule["active"]
-        limit = known["law-weekly"]["concurrency_options"]["collision_strategy"]
-        assert limit == "CANCEL_NEW" and not known["law-weekly"]["work_pool_name"]
-        source = [str(samples / "tea.jsonl")]
-        server.complete("train-tokenizer/default", source=source, vocab_size=2000, name="tea")
-        assert (server.workspace / "tokenizers" / "tea" / "vocab.txt").is_file()
-    finally:
-        server.stop()
-        server.output.close()
+def test_pages_of_other_sites_are_not_let_in(server):
+    port = server.api.split(":")[2].removesuffix("/api")
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    allowed = []
+    for origin in (f"http://127.0.0.1:{port}", f"http://localhost:{port}", "https://example.org"):
+        question = urllib.request.Request(server.api + "/deployments/filter", method="OPTIONS")
+        for name, value in {**asked, "Origin": origin}.items():
+            question.add_header(name, value)
+        try:
+            with urllib.request.urlopen(question, timeout=30) as answer:
+                allowed.append(answer.headers["access-control-allow-origin"] in ("*", origin))
+        except urllib.error.HTTPError:
+            allowed.append(False)
+    assert allowed == [True, True, False]
 
 
 def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):

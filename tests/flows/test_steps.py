@@ -1,13 +1,21 @@
-"""What a task adds to a function: another try where that can help, and an end where it hangs."""
+"""What Prefect adds to a function: a name, a bar, another try where that can help, an end where it hangs."""
 
 import os
 import time
+from concurrent.futures.process import BrokenProcessPool
+from types import SimpleNamespace
 
 import pytest
+from httpx import ConnectError
 from prefect import flow
+from prefect.client.orchestration import get_client
 from prefect.testing.utilities import prefect_test_harness
 
+from data.recipe import RefreshSettings
 from data.records import InputError
+from flows.artifacts import begin_progress, repeat_command, update_progress_artifact
+from flows.end_to_end import end_to_end
+from flows.refresh_corpus import refresh_corpus, run_refresh
 from flows.runners import open_runner
 from flows.steps import step
 
@@ -45,29 +53,100 @@ def test_what_may_pass_is_tried_again_and_what_was_refused_is_not():
     with pytest.raises(InputError, match="no .MASK."):
         try_twice(work)
     assert len(calls) == 1
+    work, calls = failing([BrokenProcessPool("a process was terminated abruptly")] * 2)
+    with pytest.raises(BrokenProcessPool):
+        try_twice(work)
+    assert len(calls) == 1
     work, calls = failing([OSError("connection reset")] * 3)
     with pytest.raises(OSError, match="connection reset"):
         try_twice(work)
     assert len(calls) == 2
 
 
-def hang(path):
-    path.write_text(str(os.getpid()))
-    time.sleep(600)
+def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
+    monkeypatch.setattr("data.refresh.END_SECONDS", 1)
+    processes = []
+
+    @flow
+    def read_what_hangs():
+        with open_runner("processes", 1, None) as submit:
+            processes.append(submit(step("begin"), "it", os.getpid).result())
+            submit(step("read-source").with_options(timeout_seconds=2), "it", time.sleep, 600).result()
+
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="timed out|exceeded|^$"):
+        read_what_hangs()
+    assert time.monotonic() - began < 300
+    with pytest.raises(ProcessLookupError):
+        os.kill(processes[0], 0)
+
+
+def names_of_runs():
+    with get_client(sync_client=True) as client:
+        return {run.name for run in client.read_flow_runs()}
+
+
+def test_runs_are_called_by_what_they_do_and_a_preview_is_told(
+    tmp_path, samples, vocabulary_file, monkeypatch
+):
+    told = []
+    monkeypatch.setattr("flows.refresh_corpus.log", told.append)
+    recipe = tmp_path / "green-tea.yaml"
+    recipe.write_text(
+        f"corpus: tea\nsources: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\n", encoding="utf-8"
+    )
+    refresh_corpus(recipe=str(recipe), workspace=str(tmp_path / "w"), dry_run=True)
+    refresh_corpus(recipe=str(recipe), corpus="茶", workspace=str(tmp_path / "w"), dry_run=True)
+    assert told[0].startswith("tea is new: 1 source(s) would be read"), told
+    with pytest.raises(OSError):  # a file, where a folder is needed
+        end_to_end(demo=True, workspace=str(recipe))
+    assert {"refresh green-tea", "refresh 茶", "end to end on tea-topics"} <= names_of_runs()
 
 
 @flow
-def read_what_hangs(path):
-    with open_runner("processes", 1, None) as submit:
-        return submit(step("read-source").with_options(timeout_seconds=20), "it", hang, path).result()
+def tell(corpus, steps=1000, mix=()):
+    return repeat_command()
 
 
-def test_a_task_that_hangs_fails_and_its_process_is_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr("data.refresh.END_SECONDS", 1)
-    began = time.monotonic()
-    with pytest.raises(TimeoutError, match="timed out|exceeded|^$"):
-        read_what_hangs(tmp_path / "pid")
-    assert time.monotonic() - began < 300
-    process = int((tmp_path / "pid").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.kill(process, 0)
+def test_the_command_to_repeat_a_deployments_run_leaves_defaults_out(monkeypatch):
+    monkeypatch.delenv("JIXU_COMMAND", raising=False)
+    assert tell("茶 1", steps=5) == "prefect deployment run 'tell/default' -p 'corpus=\"茶 1\"' -p steps=5"
+
+
+@flow
+def go(parts):
+    move = begin_progress("bar", "of a test")
+    for part in range(parts):
+        move((part + 1) / parts)
+
+
+def test_a_bar_is_moved_seldom_and_holds_nobody_up(monkeypatch):
+    calls = []
+
+    def update(artifact, percent):
+        calls.append(percent)
+        if len(calls) == 2:
+            raise ConnectError("the server is away")
+        return update_progress_artifact(artifact, percent)
+
+    monkeypatch.setattr("flows.artifacts.update_progress_artifact", update)
+    go(5000)
+    assert calls == [100.0]  # it took less than a second
+    go(3)
+    assert calls == [100.0, 100.0]
+
+
+def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
+    limits = []
+
+    def submit(step, label, function, *arguments):
+        limits.append((step.name, step.timeout_seconds))
+        return SimpleNamespace(result=lambda: function(*arguments))
+
+    @flow
+    def run(settings):
+        return run_refresh(settings, submit, task_hours=0.5)
+
+    given = {"corpus": "tea", "sources": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
+    assert run(RefreshSettings(**given, workspace=tmp_path / "w", workers=1)).is_new
+    assert limits == [("read-source", 1800), ("build-shard", 1800)]
