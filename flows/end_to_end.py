@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 from prefect import flow, runtime
+from prefect.exceptions import CancelledRun
 from pydantic import Field
 
 from albert.checkpoints import find_source, names_checkpoint
@@ -26,11 +27,12 @@ from data.statistics import open_workspace
 from data.tokenization import find_tokenizer
 from data.workspace import Workspace, default_place
 from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
+from flows.cancelling import cancelled_with_its_parts
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import fine_tune
 from flows.fine_tune import table as comparison_table
 from flows.forms import documented
-from flows.logs import log
+from flows.logs import is_deployed, log
 from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings
 from flows.steps import step
@@ -79,6 +81,7 @@ def run_name() -> str:
 
 @flow(name="end-to-end", flow_run_name=run_name)
 @documented
+@cancelled_with_its_parts
 @in_working_copy
 def end_to_end(
     demo: Annotated[bool, Field(description="On the samples that come with jixu")] = False,
@@ -160,7 +163,7 @@ def end_to_end(
 def finished(result: PretrainResult) -> PretrainResult:
     """The result of a whole pretraining; one that was asked to stop stops what comes after it too."""
     if result.status == "interrupted":
-        raise KeyboardInterrupt
+        raise CancelledRun if is_deployed() else KeyboardInterrupt
     return result
 
 

@@ -25,6 +25,7 @@ from data.statistics import open_workspace
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, default_place
 from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
+from flows.cancelling import cancelled_with_its_parts
 from flows.continued_pretraining import continued_pretraining, run_pretraining
 from flows.devices import device_slot
 from flows.end_to_end import finished, vocabulary
@@ -60,6 +61,7 @@ class ExperimentOutcome:
 
 @flow(name="lcqmc-experiment", flow_run_name="{experiment} experiment")
 @documented
+@cancelled_with_its_parts
 @in_working_copy
 def lcqmc_experiment(
     general: Annotated[list[str], Field(description="General raw text, for the base models (通用语料)")],

@@ -24,6 +24,7 @@ from data.recipe import RefreshSettings
 from data.statistics import open_workspace
 from data.workspace import Workspace, default_place
 from flows.artifacts import begin_progress, publish_drift, publish_gates, publish_refresh, publish_words
+from flows.cancelling import cancelled_with_its_parts
 from flows.forms import documented
 from flows.logs import is_deployed, log
 from flows.runners import Submit, check_runner, open_runner
@@ -59,6 +60,7 @@ def run_name() -> str:
 
 @flow(name="refresh-corpus", flow_run_name=run_name, task_runner=ThreadPoolTaskRunner(max_workers=128))
 @documented
+@cancelled_with_its_parts
 @in_working_copy
 def refresh_corpus(
     corpus: Annotated[str | None, Field(description="Name of the corpus (语料名)")] = None,

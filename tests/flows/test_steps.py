@@ -9,11 +9,13 @@ import pytest
 from httpx import ConnectError
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.states import Cancelled
 from prefect.testing.utilities import prefect_test_harness
 
 from data.recipe import RefreshSettings
 from data.records import InputError
 from flows.artifacts import begin_progress, repeat_command, update_progress_artifact
+from flows.cancelling import cancelled_with_its_parts
 from flows.end_to_end import end_to_end
 from flows.refresh_corpus import refresh_corpus, run_refresh
 from flows.runners import open_runner
@@ -150,3 +152,16 @@ def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, 
     given = {"corpus": "tea", "sources": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
     assert run(RefreshSettings(**given, workspace=tmp_path / "w", workers=1)).is_new
     assert limits == [("read-source", 1800), ("build-shard", 1800)]
+
+
+@flow
+def stopped():
+    return Cancelled(message="Stopped at step 3.")
+
+
+def test_a_flow_in_which_a_training_is_stopped_is_cancelled_and_not_failed():
+    def calls_it():
+        stopped()
+
+    assert flow(calls_it)(return_state=True).is_failed()  # as Prefect has it
+    assert flow(cancelled_with_its_parts(calls_it))(return_state=True).is_cancelled()
