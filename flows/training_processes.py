@@ -66,6 +66,8 @@ def _launch(settings: Path, processes: int) -> list[subprocess.Popen]:
         "WORLD_SIZE": str(processes),
         "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // processes, 1)),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
+        # killed, this process takes its device's slot with it: they are not to train on
+        "JIXU_LAUNCHER": str(os.getpid()),
     }
     command = [sys.executable, "-m", "albert.pretraining", str(settings)]
     return [

@@ -8,7 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from albert.config import ConfigError
@@ -23,6 +26,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m albert.pretraining", description=main.__doc__)
     parser.add_argument("settings", type=Path, help="a run's settings.json")
     path = parser.parse_args().settings
+    if launcher := os.environ.get("JIXU_LAUNCHER"):
+        threading.Thread(target=_stop_without, args=(int(launcher),), daemon=True).start()
     try:
         result = pretrain(_read(path))
     except (ConfigError, InputError) as error:
@@ -31,6 +36,13 @@ def main() -> int:
     if int(os.environ.get("RANK", 0)) == 0:
         print(f"{result.run_folder.name}: {result.status} after {result.steps:,} steps, {result.checkpoint}")
     return EXIT_INTERRUPTED if result.status == "interrupted" else 0
+
+
+def _stop_without(launcher: int) -> None:
+    """Ask this process to stop, which leaves a checkpoint, once the one that started it is gone."""
+    while os.getppid() == launcher:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _read(path: Path) -> PretrainSettings:
