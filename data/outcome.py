@@ -95,7 +95,8 @@ def describe_left_out(result: RefreshResult) -> list[str]:
         if rest:
             reasons.append(f"{sum(count for _, count in rest):,} for {len(rest)} other reason(s)")
         total = sum(count for _, count in result.left_out)
-        lines.append(f"left out {total:,} document(s), each a row of the view documents: {', '.join(reasons)}")
+        what = f"left out {total:,} document(s), each a row of the view documents"
+        lines.append(f"{what}: {', '.join(reasons)}")
     if result.decoded_from:
         encodings = [f"{count:,} from {encoding}" for encoding, count in result.decoded_from]
         lines.append(f"decoded: {', '.join(encodings)}")
