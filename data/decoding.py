@@ -23,9 +23,9 @@ _MARKS = [
     (codecs.BOM_UTF16_BE, "utf-16"),
 ]
 # told apart by what they make of the text
-_WITHOUT_MARK = ("gb18030", "big5", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+_WITHOUT_MARK = ("gb18030", "big5hkscs", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
 # in which the bytes of a line end are nothing else, so that lines can be told before they are decoded
-_BY_LINE = ("utf-8", "gb18030", "big5")
+_BY_LINE = ("utf-8", "gb18030", "big5hkscs")
 REPLACEMENT = "\ufffd"
 _MOST_BROKEN = 0.2  # share of replaced characters up to which a text is damaged UTF-8 rather than no text
 _MOST_CONTROL = 0.05  # share of control characters up to which something is text

@@ -38,8 +38,9 @@ class QualityRules:
     """Documents beyond these are dropped; each keeps a row with its reason. Hashed into the recipe."""
 
     min_characters: int = 5  # C4: lines of five words, which short Chinese sentences have not
-    # of the characters that are not spaces; Gopher: 0.8 of the words with a letter, but names, numbers and
-    # code in Chinese text are not Chinese
+    # of the characters that are not spaces, a number of any length being one: a telephone number is no more
+    # foreign than a year; Gopher: 0.8 of the words with a letter, but names and code in Chinese text have
+    # many letters
     min_han_share: float = 0.3
     max_repeated_sentences: float = 0.5  # Gopher: 0.3 of the lines; headings and cells are sentences too
     # of 10 characters; Gopher: 0.1 for 10 words, but statutes repeat themselves for good reason

@@ -19,7 +19,7 @@ _SAMPLE_BITS = 3  # repeated n-grams are counted among one in 2**3, chosen by th
 _UNSEEN = 0  # folded code of a character that is neither letter nor digit
 _HAN_RANGES = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2EBEF), (0x2F800, 0x2FA1F)]
 _TABLE = 0x30000  # code points from here on are folded to one
-_OTHER, _HAN, _SPACE = 0, 1, 2
+_OTHER, _HAN, _SPACE, _DIGIT = 0, 1, 2, 3
 _GROUP_BITS = 20  # of a packed hash, for the document it is of
 
 
@@ -28,7 +28,7 @@ class Measures:
     """Of each document; arrays are [D] unless they say otherwise."""
 
     characters: np.ndarray  # without line ends
-    han_share: np.ndarray  # of those that are not spaces
+    han_share: np.ndarray  # of those that are not spaces; a run of digits counts as one
     repeated_sentences: np.ndarray  # share of sentences that stood in the document before
     repeated_ngrams: np.ndarray  # share of its n-grams of REPEATED_NGRAM characters, estimated
     ngrams: np.ndarray  # how many of them it has
@@ -91,7 +91,7 @@ def _substrings(prefixes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> n
 
 @cache
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """For every code point: its lower-case letter or digit, or _UNSEEN; and whether it is Han or a space."""
+    """For every code point: its lower-case letter or digit, or _UNSEEN; and whether Han, space or digit."""
     letters = np.zeros(_TABLE, dtype=np.uint32)
     kinds = np.full(_TABLE, _OTHER, dtype=np.uint8)
     for first, last in _HAN_RANGES:
@@ -104,6 +104,8 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
         if character.isalnum():
             lower = character.lower()
             letters[code] = ord(lower) if len(lower) == 1 else code
+            if character.isdecimal():
+                kinds[code] = _DIGIT
         elif character.isspace():
             kinds[code] = _SPACE
     return letters, kinds
@@ -140,8 +142,11 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     first_sentence = np.concatenate([[0], np.cumsum(counts)])
     bounds = line_starts[first_sentence]  # of documents among the characters
     kind = kinds[codes]
-    spaces = _running(kind == _SPACE)[bounds]  # with line ends
     sizes = np.diff(bounds)
+    digit = kind == _DIGIT
+    passed = kind == _SPACE  # line ends too
+    passed[1:] |= digit[1:] & digit[:-1]
+    counted = sizes - np.diff(_running(passed)[bounds])
     prefixes = _prefixes(codes)
     hashes = mix(_substrings(prefixes, line_starts[:-1], line_ends))
     folded = letters[codes]
@@ -149,7 +154,7 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     own = Letters(_running(seen)[bounds], _prefixes(folded[seen]))
     return Measures(
         sizes - counts,
-        np.diff(_running(kind == _HAN)[bounds]) / np.maximum(sizes - np.diff(spaces), 1),
+        np.diff(_running(kind == _HAN)[bounds]) / np.maximum(counted, 1),
         _repeated(hashes, first_sentence),
         *_repeated_ngrams(*own.ngrams(REPEATED_NGRAM)),
         hashes,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from data.funnel import FunnelRow
 from data.objectives import find_objective
-from data.planning import Plan
-from data.storage import size_and_digest
+from data.planning import Plan, preview
 from data.versions import Version
+
+MOST_REASONS = 5  # told by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +26,22 @@ class RefreshResult:
     new_shards: int
     kept_shards: int
     removed_documents: int
+    # of a version that was made: documents that are not in it, by reason, and those in it or not that were
+    # in another encoding than UTF-8; the most first
+    left_out: tuple[tuple[str, int], ...] = ()
+    decoded_from: tuple[tuple[str, int], ...] = ()
 
 
-def result_of(plan: Plan, version: Version, is_new: bool, kept: int, new: int, removed: int) -> RefreshResult:
+def result_of(
+    plan: Plan,
+    version: Version,
+    is_new: bool,
+    kept: int,
+    new: int,
+    removed: int,
+    funnel: Sequence[FunnelRow] = (),
+) -> RefreshResult:
+    """`funnel`: the rows of a version that was made."""
     settings = plan.settings
     if version.sop:
         reason = ""
@@ -35,9 +50,15 @@ def result_of(plan: Plan, version: Version, is_new: bool, kept: int, new: int, r
     else:
         reason = "as asked" if settings.sop == "off" else "the documents have no sentence order"
     counts = (version.documents, version.instances, version.tokens)
+    told = (_by_reason(funnel, unit) for unit in ("documents", "decoded_from"))
     return RefreshResult(
-        version.corpus, version.version, is_new, version.sop, reason, *counts, new, kept, removed
+        version.corpus, version.version, is_new, version.sop, reason, *counts, new, kept, removed, *told
     )
+
+
+def _by_reason(funnel: Sequence[FunnelRow], wanted: str) -> tuple[tuple[str, int], ...]:
+    found = [(reason, count) for _, _, unit, _, _, reason, count in funnel if unit == wanted and reason]
+    return tuple(sorted(found, key=lambda one: -one[1]))
 
 
 def standing(plan: Plan) -> RefreshResult | None:
@@ -45,19 +66,17 @@ def standing(plan: Plan) -> RefreshResult | None:
     done. None if something may have changed.
     """
     current, root = plan.current, plan.workspace.root
-    if not current or not plan.current_shards or len(plan.files) != len(plan.current_sources):
+    # in another order another of two duplicates may be the first
+    in_order = [file.uri for file in plan.files] == [source.uri for source in plan.current_sources]
+    if not current or not plan.current_shards or not in_order:
         return None
     paths = [
         current.index_path,
         *(path for one in plan.current_shards for path in (one.path, one.documents_path)),
+        *(source.listing_path for source in plan.current_sources),
     ]
-    paths += [source.listing_path for source in plan.current_sources]
-    if not all((root / path).is_file() for path in paths):
+    if not all((root / path).is_file() for path in paths) or preview(plan).read:
         return None
-    for file, source in zip(plan.files, plan.current_sources, strict=True):
-        name = file.listing_name(size_and_digest(file.uri)[1], plan.recipe_hash)
-        if file.uri != source.uri or Path(source.listing_path).name != name:
-            return None
     return result_of(plan, current, False, len(plan.current_shards), 0, 0)
 
 
@@ -65,3 +84,20 @@ def describe_standing(result: RefreshResult) -> str:
     """What a person is told where nothing changed."""
     counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
     return f"nothing changed: {result.corpus} version {result.version} stands ({counts})"
+
+
+def describe_left_out(result: RefreshResult) -> list[str]:
+    """A line each of the documents that are not in a new version, and of encodings, where there are any."""
+    lines = []
+    if result.left_out:
+        shown, rest = result.left_out[:MOST_REASONS], result.left_out[MOST_REASONS:]
+        reasons = [f"{count:,} {reason}" for reason, count in shown]
+        if rest:
+            reasons.append(f"{sum(count for _, count in rest):,} for {len(rest)} other reason(s)")
+        total = sum(count for _, count in result.left_out)
+        what = f"left out {total:,} document(s), each a row of the view documents"
+        lines.append(f"{what}: {', '.join(reasons)}")
+    if result.decoded_from:
+        encodings = [f"{count:,} from {encoding}" for encoding, count in result.decoded_from]
+        lines.append(f"decoded: {', '.join(encodings)}")
+    return lines

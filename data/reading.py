@@ -23,7 +23,7 @@ from data.sentences import split_sentences
 from data.shards import list_column
 from data.sources import TextFormat, read_documents
 
-READING_VERSION = 3  # of cleaning, splitting and filtering: a change of what they give raises it
+READING_VERSION = 4  # of cleaning, splitting and filtering: a change of what they give raises it
 
 # everything a source held, kept or not, in order: kept as long as a version uses it
 LISTING = pa.schema(

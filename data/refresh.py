@@ -310,7 +310,7 @@ def commit(
             funnel=funnel,
         )
     changed = len([shard for shard in built if shard])
-    return result_of(plan, version, True, len(assignment.kept), changed, assignment.removed_documents)
+    return result_of(plan, version, True, len(assignment.kept), changed, assignment.removed_documents, funnel)
 
 
 def discover(plan: Plan, result: RefreshResult) -> list[Word]:

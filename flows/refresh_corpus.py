@@ -18,7 +18,7 @@ from pydantic import Field
 from data import planning, quality, refresh
 from data.drift import Drift, measure_drift, parse_condition
 from data.objectives import find_objective
-from data.outcome import RefreshResult, describe_standing
+from data.outcome import RefreshResult, describe_left_out, describe_standing
 from data.planning import Changes
 from data.recipe import RefreshSettings
 from data.statistics import open_workspace
@@ -296,6 +296,7 @@ def describe(outcome: RefreshOutcome | Changes) -> str:
         f"{what}: {counts}",
         f"{result.new_shards} shard(s) written, {result.kept_shards} kept, "
         f"{result.removed_documents:,} document(s) gone; sentence-order prediction {order}",
+        *describe_left_out(result),
     ]
     if drift := outcome.drift:
         lines.append(

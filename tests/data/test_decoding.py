@@ -10,10 +10,14 @@ from tests.data.test_sources import FIRST, SECOND, texts
 
 
 @pytest.mark.parametrize(
-    "encoding", ["utf-8", "utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "big5"]
+    "encoding",
+    ["utf-8", "utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "big5", "big5hkscs"],
 )
 def test_encodings_are_found_out(tmp_path, encoding):
     text = "這是一份文件，內容只有兩句話。今天天氣很好。" if encoding == "big5" else FIRST + "\n" + SECOND
+    if encoding == "big5hkscs":  # characters of Hong Kong, which Big5 itself has not
+        text = "佢哋喺茶餐廳度飲奶茶，啲多士好好食。今天天氣很好，我們一起去山上看看。"
+        assert text.encode("big5", "ignore").decode("big5") != text
     mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
     path = tmp_path / "corpus.txt"
     path.write_bytes(mark + text.encode(encoding))

@@ -1,6 +1,7 @@
 """Each filter with the smallest text that trips it, and the measures against their definitions."""
 
 import random
+import re
 
 import pytest
 from hypothesis import given
@@ -45,6 +46,11 @@ def test_what_teaches_nothing_is_dropped_with_its_reason(text, expected):
     assert reason(text) == expected
 
 
+def test_a_number_is_one_character_of_those_that_are_not_chinese():
+    assert reason("电话13800000000，证件11010519491231002X。") is None
+    assert reason("电话a3b0c0d0e0f，证件1a0b0c1d4e1f3g0h2X。") == "too_little_chinese"
+
+
 def test_different_text_of_the_same_length_stays():
     assert reason(random_text(1000)) is None
 
@@ -67,7 +73,7 @@ def test_blocked_words_are_a_reason(tmp_path):
 
 
 documents = st.lists(
-    st.lists(st.text(alphabet="茶水好 。aB1，\U00020bb7", min_size=1, max_size=12), max_size=6), max_size=5
+    st.lists(st.text(alphabet="茶水好 。aB12，\U00020bb7", min_size=1, max_size=12), max_size=6), max_size=5
 )
 
 
@@ -76,7 +82,9 @@ def test_measures_are_what_they_say(documents):
     measures = measure(documents)
     for number, sentences in enumerate(documents):
         text = "".join(sentences)
-        seen = [c for c in text if not c.isspace()]
+        # a number counts as one character; it ends with its sentence
+        shown = "".join(re.sub(r"\d+", "0", sentence) for sentence in sentences)
+        seen = [c for c in shown if not c.isspace()]
         han = [c for c in seen if "\u4e00" <= c <= "\u9fff" or c == "\U00020bb7"]
         assert measures.characters[number] == len(text)
         assert measures.han_share[number] == pytest.approx(len(han) / max(len(seen), 1))

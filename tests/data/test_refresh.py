@@ -17,7 +17,7 @@ import pytest
 from data.catalog import read_catalog, write_catalog
 from data.files import sha256
 from data.maintenance import collect_garbage
-from data.outcome import describe_standing, standing
+from data.outcome import describe_left_out, describe_standing, standing
 from data.planning import plan
 from data.records import InputError
 from data.refresh import RefreshSettings, locked, refresh
@@ -165,7 +165,8 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
     (source / "more.txt").write_text("茶。\n", encoding="utf-8")
     (source / "english.txt").write_text("Nothing here is written in Chinese at all.\n", encoding="utf-8")
     (source / "z-again.jsonl").write_bytes((source / "tea.jsonl").read_bytes())
-    refresh(settings)
+    (source / "mainland.txt").write_bytes("这一份文件是用国标码写的。".encode("gb18030"))
+    result = refresh(settings)
     with open_workspace(settings.workspace) as statistics:
         funnel = statistics.funnel("茶").fetchall()
         lost = {(stage, unit, reason): n for _, stage, unit, _, _, reason, n in funnel if reason}
@@ -174,6 +175,15 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
         assert lost["filter", "documents", "too_little_chinese"] == 1
         assert lost["deduplicate", "documents", "duplicate"] == repeated
         assert len(statistics.dropped("茶").fetchall()) == repeated + 2
+        assert result.left_out == (("duplicate", repeated), ("too_little_chinese", 1), ("too_short", 1))
+        assert describe_left_out(result) == [
+            f"left out {repeated + 2} document(s), each a row of the view documents: {repeated} duplicate, "
+            "1 too_little_chinese, 1 too_short",
+            "decoded: 1 from gb18030",
+        ]
+        many = replace(result, left_out=tuple((f"reason {i}", 9 - i) for i in range(7)), decoded_from=())
+        (line,) = describe_left_out(many)
+        assert "left out 42" in line and line.endswith("5 reason 4, 7 for 2 other reason(s)")
         for unit in ("documents", "characters"):
             rows = [(step, a, b) for step, _, u, a, b, _, _ in funnel if u == unit]
             steps = sorted(set(rows))
