@@ -49,3 +49,26 @@ def test_a_gpu_is_one_device_for_every_workspace(tmp_path):
     one, other = Workspace(tmp_path / "a"), Workspace(tmp_path / "b")
     assert slot_file(one, "cuda-0") == slot_file(other, "cuda-0") != slot_file(one, "cuda-1")
     assert slot_file(one, "cpu") != slot_file(other, "cpu")
+
+
+ORPHAN = """
+import os, signal, subprocess, sys, time
+if sys.argv[1:]:
+    from albert.pretraining.__main__ import _stop_without
+    signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop", flush=True), os._exit(0)))
+    print("begun", flush=True)
+    _stop_without(int(sys.argv[1]))
+    time.sleep(60)
+subprocess.run([sys.executable, "-c", os.environ["ORPHAN"], str(os.getpid())])
+"""
+
+
+def test_a_process_whose_launcher_is_killed_is_asked_to_stop():
+    code = {"ORPHAN": ORPHAN}
+    command = [sys.executable, "-c", ORPHAN]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | code, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout.readline() == "begun\n"
+        launcher.kill()
+        assert launcher.stdout.readline() == "asked to stop\n"

@@ -95,29 +95,6 @@ def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
     assert output.strip() == b"interrupted"
 
 
-ORPHAN = """
-import os, signal, subprocess, sys, time
-if sys.argv[1:]:
-    from albert.pretraining.__main__ import _stop_without
-    signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop", flush=True), os._exit(0)))
-    print("begun", flush=True)
-    _stop_without(int(sys.argv[1]))
-    time.sleep(60)
-subprocess.run([sys.executable, "-c", os.environ["ORPHAN"], str(os.getpid())])
-"""
-
-
-def test_a_process_whose_launcher_is_killed_is_asked_to_stop():
-    code = {"ORPHAN": ORPHAN}
-    command = [sys.executable, "-c", ORPHAN]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | code, stdout=subprocess.PIPE, text=True
-    ) as launcher:
-        assert launcher.stdout.readline() == "begun\n"
-        launcher.kill()
-        assert launcher.stdout.readline() == "asked to stop\n"
-
-
 def test_processes_that_end_without_a_result_are_said(workspace, tmp_path):
     settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", init=str(tmp_path / "gone"))
     with pytest.raises(InputError, match="2 training processes ended early, with codes (2, 2|2, -15|-15, 2)"):
