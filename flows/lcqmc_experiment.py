@@ -198,15 +198,27 @@ def judge(
         epochs=sizes.epochs,
         learning_rate=sizes.fine_tuning_rate,
     )
-    told = [Told(note="no continued pretraining", pretraining=_history(models[0]))]
-    for arm, model in zip(arms, models[1:], strict=True):
-        corpora = (corpus_of(arm, files),)
-        told.append(Told(note=arm.note, corpora=corpora, pretraining=_history(model)))
+    told = tell(arms, models, files)
     known = Known(corpus=corpus_of(arms[-1], files), general="general")
     with device_slot(place):
         result = compare(settings, place, known, told, workers=workers, stepwise=True)
     record(place, f"{files.experiment}-experiment-{architecture}", result)
     return result
+
+
+def tell(arms: tuple[Arm, ...], models: list[PretrainResult], files: ExperimentFiles) -> list[Told]:
+    """What is known of the base model and of each arm's: all have read the general corpus."""
+    first = Told(note="no continued pretraining", corpora=("general",), pretraining=_history(models[0]))
+    return [first] + [
+        Told(
+            note=arm.note,
+            corpora=("general", corpus_of(arm, files)),
+            # its documents are made of sentences that are documents by themselves in the last arm's corpus
+            has_read_held_out=arm.documents == "grouped",
+            pretraining=_history(model),
+        )
+        for arm, model in zip(arms, models[1:], strict=True)
+    ]
 
 
 def _history(result: PretrainResult) -> tuple[dict[str, float], ...]:

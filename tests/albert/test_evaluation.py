@@ -17,7 +17,6 @@ from albert.metrics import (
     number_statistics,
     score,
 )
-from albert.tasks import Kind
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -128,11 +127,9 @@ def test_calibration_error_of_a_model_that_is_too_sure():
 
 
 def test_chance_is_what_a_constant_answer_scores():
-    gold = ["a"] * 6 + ["b"] * 4
-    assert constant_score(Kind.SINGLE, "accuracy", gold, "a") == 0.6
-    ours = np.zeros(10, dtype=int)
-    theirs = np.array([0] * 6 + [1] * 4)
-    constant = score("macro_f1", class_statistics("macro_f1", ours, theirs, 2).sum(0))
-    assert constant_score(Kind.SINGLE, "macro_f1", gold, "a") == pytest.approx(float(constant))
-    assert constant_score(Kind.CHOICE, "accuracy", [4, 2], None) == 0.375
+    gold = np.array([0] * 6 + [1] * 4)
+    assert constant_score("accuracy", gold, 0, 2) == 0.6
+    assert constant_score("macro_f1", gold, 0, 2) == pytest.approx(2 * 0.6 / 1.6 / 2)
+    assert constant_score("f1", gold, 1, 2) == pytest.approx(2 * 0.4 / 1.4)
+    assert constant_score("matthews", gold, 0, 2) == 0
     assert chance_margin("accuracy", 0.5, 100) == pytest.approx(0.1)
