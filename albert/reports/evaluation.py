@@ -4,6 +4,8 @@ has it; scores are shares there and points here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from albert.reports.evaluation_details import (
     changed_details,
     class_details,
@@ -29,6 +31,7 @@ from albert.reports.sections import (
 )
 
 _SURE = ("95% interval", "P(better)", "p value")
+_NAMED = 3  # models at most of a warning; of more their number
 
 
 def evaluation_section(facts: Facts, name: str, title: str) -> Section:
@@ -137,14 +140,13 @@ def interval_text(difference: Facts) -> str:
 
 def steps_table(facts: Facts) -> Table:
     """What each change does by itself: every model against the one before it."""
-    rows = tuple((one["model"], one["baseline"], *_difference_cells(one)) for one in facts["steps"])
-    head = ("One change at a time", "against", f"change of {metric_name(facts['metric'])}", *_SURE)
-    return Table(
-        "In points, as above. Each model differs from the one before it by what its name says.",
-        head,
-        rows,
-        (0, 1),
+    rows = tuple((one["model"], *_difference_cells(one)) for one in facts["steps"])
+    head = ("One change at a time", f"change of {metric_name(facts['metric'])}", *_SURE)
+    caption = (
+        "In points, as above: each model against the one before it, from which it differs by what its name "
+        f"says; the first against {facts['models'][0]['name']}."
     )
+    return Table(caption, head, rows)
 
 
 def intrinsic_table(facts: Facts) -> Table:
@@ -206,7 +208,7 @@ def contamination_table(facts: Facts) -> Table:
             number(one["texts"]),
             Strong(number(one["found"])) if one["found"] else "0",
             number(one["documents"]),
-            _readers(facts, corpus, version),
+            _listed(_readers(facts["models"], corpus, version), facts["models"]),
         )
         for (corpus, version, split), one in found.items()
     ]
@@ -218,29 +220,37 @@ def contamination_table(facts: Facts) -> Table:
     )
 
 
-def contamination_warnings(facts: Facts) -> list[str]:
-    """One line for each corpus that holds the task's texts: it belongs to the top of the page."""
-    found: dict[tuple[str, int], dict[str, str]] = {}
-    for model in facts["models"]:
-        for one in model["contamination"]:
-            if one["found"]:
-                held = f"{number(one['found'])} of {number(one['texts'])} {one['split']} texts"
-                found.setdefault((one["corpus"], one["version"]), {})[one["split"]] = held
+def contamination_warnings(evaluations: Sequence[Facts]) -> list[str]:
+    """One line for each task and corpus that holds its texts: it belongs to the top of the page."""
+    found: dict[tuple[str, str, int], dict[str, str]] = {}
+    for facts in evaluations:
+        for one in (one for model in facts["models"] for one in model["contamination"] if one["found"]):
+            held = f"{number(one['found'])} of {number(one['texts'])} {one['split']} texts"
+            found.setdefault((facts["task"], one["corpus"], one["version"]), {})[one["split"]] = held
+    lines = []
+    for (task, corpus, version), held in found.items():
+        models = [model for facts in evaluations if facts["task"] == task for model in facts["models"]]
+        names = _readers(models, corpus, version)
+        some = _NAMED < len(names) < len(models)
+        by = f"{len(names)} of {len(models)} models" if some else _listed(names, models)
+        lines.append(
+            f"Contaminated: {corpus} version {version} holds {' and '.join(held.values())} of {task}. "
+            f"The scores there do not measure what was learnt by {by}."
+        )
+    return lines
+
+
+def _readers(models: Sequence[Facts], corpus: str, version: int) -> list[str]:
+    """Names of the models that were pretrained on a version of a corpus."""
     return [
-        f"Contaminated: {name} version {version} holds {' and '.join(held.values())} of {facts['task']}. "
-        f"The scores there do not measure what was learnt by {_readers(facts, name, version)}."
-        for (name, version), held in found.items()
-    ]
-
-
-def _readers(facts: Facts, corpus: str, version: int) -> str:
-    """The models that were pretrained on a version of a corpus."""
-    names = [
         model["name"]
-        for model in facts["models"]
+        for model in models
         if any((one["corpus"], one["version"]) == (corpus, version) for one in model["contamination"])
     ]
-    if len(names) == len(facts["models"]) > 2:
+
+
+def _listed(names: Sequence[str], models: Sequence[Facts]) -> str:
+    if len(names) == len(models) > 2:
         return "every model"
     *others, last = names
     return f"{', '.join(others)} and {last}" if others else last

@@ -17,10 +17,10 @@ from albert.reports.training import first_and_last, held_out_corpora, key_of
 
 
 def verdict(pretraining: Facts | None, evaluations: Sequence[Facts]) -> str:
-    """Of the evaluations, a sentence each; else of the pretraining; else that nothing was trained."""
+    """A line for each evaluation; else one of the pretraining; else that nothing was trained."""
     if evaluations:
         drift = _drift(pretraining)
-        return " ".join(_of_evaluation(one, drift) for one in evaluations)
+        return "\n".join(_of_evaluation(one, drift) for one in evaluations)
     return _of_pretraining(pretraining) if pretraining else "Corpus only: nothing was trained."
 
 

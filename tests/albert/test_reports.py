@@ -10,7 +10,13 @@ import pytest
 from albert.comparison import Intrinsic
 from albert.reports import build_report, main_tables, report_markdown, write_report
 from albert.reports.content import pretraining_facts
-from albert.reports.evaluation import contamination_table, intrinsic_table, protocol, scores_table
+from albert.reports.evaluation import (
+    contamination_table,
+    intrinsic_table,
+    protocol,
+    scores_table,
+    steps_table,
+)
 from albert.reports.page import render
 from albert.reports.plots import thinned
 from albert.reports.schema import read_metrics
@@ -177,7 +183,10 @@ def test_of_several_models_dev_names_the_one_the_verdict_is_about():
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, on_test, on_dev)])
     assert "on dev against base" in report.verdict
     told = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
-    assert told["What each change does"].startswith("base → on test: 20.00")
+    assert told["What each change does"].startswith("on test: 20.00")
+    steps = steps_table(report.evaluations[0])
+    assert [row[:2] for row in steps.rows] == [("on test", "+20.0"), ("on dev", "−17.7")]
+    assert steps.caption.endswith("the first against base.")
 
 
 def test_the_verdict_is_about_a_clean_model_where_there_is_one():
@@ -212,6 +221,13 @@ def test_texts_that_every_model_has_read_are_told_but_do_not_set_them_apart():
     report = build_report(title="t", command="c", evaluations=[comparison(base, better, best)])
     assert report.verdict.startswith("It helped: +9.8") and "b against base" in report.verdict
     assert [line.rpartition("learnt by ")[2] for line in report.warnings] == ["every model.", "c."]
+    # each evaluation has a line, each corpus a warning
+    others = [model(name, [0.8, 0.8, 0.8], contamination=shared) for name in ("d", "e")]
+    twice = build_report(
+        title="t", command="c", evaluations=[comparison(base, better, best), comparison(BASE, *others)]
+    )
+    assert len(twice.verdict.split("\n")) == 2 and len(twice.warnings) == 2
+    assert twice.warnings[0].endswith("learnt by 5 of 6 models.")
     assert contamination_table(report.evaluations[0]).rows == (
         ("茶, version 2", "test", "100", "7", "7", "every model"),
         ("水, version 2", "test", "100", "7", "7", "c"),
