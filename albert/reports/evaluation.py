@@ -158,10 +158,11 @@ def intrinsic_table(facts: Facts) -> Table:
         cells.append(MISSING if model is facts["models"][0] else change(model["drift"]))
         cells += [points(found.get(key)) for key in ("sop_accuracy", "cloze_accuracy")]
         rows.append((label_of(model), *cells))
-    caption = (
-        "Before fine-tuning, on texts never trained on and with fixed masks: accuracies in points. Drift is "
-        "the general one's change against the first model; of domain words every token is masked."
-    )
+    caption = "Before fine-tuning, on texts never trained on and with fixed masks: accuracies in points."
+    if any(row[3] != MISSING for row in rows):
+        caption += " Drift is the general one's change against the first model."
+    if any(row[5] != MISSING for row in rows):
+        caption += " Domain words are masked whole, and right where every token is."
     if len({row[1] == MISSING for row in rows}) > 1:
         caption += " A dash: the model was trained on these texts in other documents."
     head = ("Language model", "domain MLM", "general MLM", "drift", "sentence order", "domain words")

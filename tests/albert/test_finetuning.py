@@ -108,11 +108,15 @@ def test_nothing_is_dropped_when_a_model_is_asked(split_files, tokenizer, tmp_pa
 
 
 def test_the_best_learning_rate_on_dev_is_used_with_every_seed(split_files, model_folder):
+    # what is best on dev is worst on this test, which has no say
+    wrong = split_files["test"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
+    split_files["test"].write_text(wrong, encoding="utf-8")
     rates = (1e-6, 3e-3)
     (model,) = fine_tune(quick(split_files, model_folder, learning_rates=rates)).models
     assert [point.learning_rate for point in model.sweep] == list(rates)
     assert model.sweep[1].dev > model.sweep[0].dev and not model.sweep[0].left_chance
     assert {seed.learning_rate for seed in model.seeds} == {3e-3}
+    assert model.test["accuracy"].mean < 0.2
 
 
 def test_a_model_that_always_says_yes_is_at_chance_level(split_files, model_folder):

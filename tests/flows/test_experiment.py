@@ -171,5 +171,12 @@ def test_a_ladder_is_run_from_raw_text_to_report(samples, tokenizer, tmp_path):
     assert len(comparison["differences"]) == len(comparison["steps"]) == len(arms) - 1
     assert all(len(model["seeds"]) == 2 and model["cost"] for model in comparison["models"])
     assert comparison["models"][0]["drift"] == 0
+    # all have read the general text; nobody else's documents hold what the field's corpus holds out
+    assert [{one["corpus"] for one in model["contamination"]} for model in comparison["models"]] == [
+        {"general"}, *[{"general", "law-text"}] * (len(arms) - 2), {"general", "law-clean"},
+    ]  # fmt: skip
+    assert all(model["intrinsic"]["domain_mlm_accuracy"] is not None for model in comparison["models"])
+    assert metrics["settings"]["fine-tuning: albert"]["seeds"] == [0, 1]
+    assert metrics["settings"]["base model: albert"]["batch_tokens"] == 2048
     # two arms that came to the same weights, as nothing was to be dropped, are fine-tuned once
     assert 2 * (len(arms) - 1) <= len(list((tmp_path / "w/evaluations").glob("*.npz"))) <= 2 * len(arms)
