@@ -117,15 +117,7 @@ def lcqmc_experiment(
             name, arms, models, files, task or EXPERIMENTS[experiment].task, sizes, seeds
         )
         comparisons.append(judge(name, arms, models, files, tuned[name], place, workers))
-    settings = {
-        "sizes": plain(sizes),
-        **{f"arm: {arm.name}": plain(arm) for arm in arms},
-        **{
-            f"base model: {name}": read_settings(base.run_folder)
-            for name, base in zip(tuned, bases, strict=True)
-        },
-        **{f"fine-tuning: {name}": plain(one) for name, one in tuned.items()},
-    }
+    settings = _settings(sizes, arms, bases, tuned)
     verdict, page = report(experiment, lambda: _report(place, files, arms, bases, comparisons, settings))
     return ExperimentOutcome(tuple(comparisons), verdict, page)
 
@@ -245,6 +237,21 @@ def _history(result: PretrainResult) -> tuple[dict[str, float], ...]:
         {name: value for name, value in record.items() if isinstance(value, (int, float)) and isfinite(value)}
         for record in result.history
     )
+
+
+def _settings(
+    sizes: Sizes, arms: tuple[Arm, ...], bases: list[PretrainResult], tuned: dict[str, FineTuneSettings]
+) -> dict[str, dict[str, object]]:
+    """What the report tells; `tuned` by architecture, in the order of `bases`."""
+    return {
+        "sizes": plain(sizes),
+        **{f"arm: {arm.name}": plain(arm) for arm in arms},
+        **{
+            f"base model: {name}": read_settings(base.run_folder)
+            for name, base in zip(tuned, bases, strict=True)
+        },
+        **{f"fine-tuning: {name}": plain(one) for name, one in tuned.items()},
+    }
 
 
 def _report(
