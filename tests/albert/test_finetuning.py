@@ -86,16 +86,16 @@ def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, m
 
 
 def test_test_is_scored_at_the_epoch_that_is_best_on_dev(split_files, model_folder):
-    # of labels that cannot be learnt any epoch may be the best
-    shuffle_labels(split_files["train"])
-    settings = quick(split_files, model_folder, seeds=(0, 1, 2, 3), epochs=4)
+    # with the labels of dev the wrong way round, what is learnt is the worse on dev
+    wrong = split_files["dev"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
+    split_files["dev"].write_text(wrong, encoding="utf-8")
+    settings = quick(split_files, model_folder)
     # dev once more as test: they are scored the same only with the same weights
     (model,) = fine_tune(replace(settings, test=settings.dev)).models
     for seed in model.seeds:
         curve = [point.dev for point in seed.curve]
-        assert seed.best_epoch == 1 + curve.index(max(curve)) and seed.dev["accuracy"] == max(curve)
-        assert seed.test == seed.dev
-    assert any(seed.best_epoch < 4 for seed in model.seeds)
+        assert seed.best_epoch == 1 + curve.index(max(curve)) and curve[-1] < max(curve)
+        assert seed.test == seed.dev and seed.dev["accuracy"] == max(curve)
 
 
 def test_nothing_is_dropped_when_a_model_is_asked(split_files, tokenizer, tmp_path):
