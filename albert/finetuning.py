@@ -26,7 +26,7 @@ from tqdm import tqdm
 from albert.checkpoints import find_source, load_pretrained, names_checkpoint
 from albert.checkpoints.source import Source
 from albert.comparison import EpochRecord, SeedResult, SweepPoint
-from albert.config import PRESETS, ConfigError
+from albert.config import PRESETS, AlbertConfig, ConfigError
 from albert.learners import Encoded, Learner, Predictions, find_learner
 from albert.memory import bound_caches, give_back
 from albert.metrics import chance_margin, constant_score, score
@@ -128,6 +128,7 @@ class Candidate:
     data: TaskData
     path: Path
     checksum: str  # sha256 of its weights' file
+    config: AlbertConfig
     name: str
     learner: Learner
     encoded: dict[str, Encoded]
@@ -152,6 +153,7 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
         data=data,
         path=path,
         checksum=_checksum(find_source(str(path))),
+        config=pretrained.config,
         name=settings.model_names()[model],
         learner=learner,
         encoded=encoded,
@@ -165,16 +167,21 @@ def _checksum(source: Source) -> str:
 
 
 def chance_of(data: TaskData, split: Split) -> float:
-    """The main metric of an answer that looks at nothing (see `albert.metrics.constant_score`)."""
+    """The main metric of an answer that looks at nothing: the most frequent training label, or for f1 the one
+    that is scored; a guess among the choices; 0 for other kinds, where there is no such answer.
+    """
     kind, metric = data.task.kind, data.task.metrics[0]
     if kind is Kind.CHOICE:
-        gold: list[object] = [len(one.choices) for one in split.examples if isinstance(one, ChoiceExample)]
-        return constant_score(kind, metric, gold, None)
+        counts = [len(one.choices) for one in split.examples if isinstance(one, ChoiceExample)]
+        return float(np.mean([1 / count for count in counts]))
     if kind not in (Kind.SINGLE, Kind.PAIR):
         return 0.0
-    train = [one.label for one in data.splits["train"].examples]
-    most_frequent = max(sorted(set(train)), key=train.count)
-    return constant_score(kind, metric, [one.label for one in split.examples], most_frequent)
+    number = {label: at for at, label in enumerate(data.labels)}
+    train, gold = (
+        np.array([number[one.label] for one in part.examples]) for part in (data.splits["train"], split)
+    )
+    label = len(data.labels) - 1 if metric == "f1" else int(np.bincount(train).argmax())
+    return constant_score(metric, gold, label, len(data.labels))
 
 
 def fine_tune_model(

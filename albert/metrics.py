@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from scipy.stats import rankdata
 
-from albert.tasks import Kind
-
 
 def _mean(sums: np.ndarray) -> np.ndarray:  # of a value, of 1
     return sums[..., 0] / sums[..., 1]
@@ -148,18 +146,10 @@ def entity_statistics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequenc
     return np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=np.float64)
 
 
-def constant_score(kind: Kind, metric: str, gold: Sequence[object], most_frequent: object) -> float:
-    """The score of an answer that looks at nothing: the most frequent training label; for a choice, guessing
-    among so many as `gold` says for each example; 0 where there is no such answer.
-    """
-    if kind is Kind.CHOICE:
-        return float(np.mean([1 / count for count in gold]))
-    if metric == "accuracy":
-        return float(np.mean([label == most_frequent for label in gold]))
-    if metric == "macro_f1":
-        share = np.mean([label == most_frequent for label in gold])
-        return float(2 * share / (1 + share) / len(set(gold)))
-    return 0.0
+def constant_score(metric: str, gold: np.ndarray, label: int, C: int) -> float:
+    """The score of giving every example one label, whatever it says; gold [n] in 0..C-1."""
+    always = np.full(len(gold), label)
+    return float(score(metric, class_statistics(metric, always, gold, C).sum(0)))
 
 
 def chance_margin(metric: str, chance: float, n: int) -> float:

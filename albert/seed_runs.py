@@ -23,28 +23,29 @@ _SETTINGS = ("epochs", "batch_size", "warmup_share", "max_restarts", "max_seq_le
 
 
 def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
-    """A digest of all that a run depends on: weights, files, settings, seed, order of training."""
+    """A digest of what a run was asked for: weights, files, settings, seed, order of training."""
     settings = candidate.settings
     content = {
         "format": _FORMAT,
         "weights": candidate.checksum,
         "task": asdict(settings.task),
         "files": {name: sha256_of(path) for name, path in settings.split_paths.items()},
-        "settings": {
-            name: getattr(settings, name)
-            for name in (
-                "epochs",
-                "batch_size",
-                "warmup_share",
-                "max_restarts",
-                "max_seq_length",
-                "precision",
-            )
-        },
+        "settings": {name: getattr(settings, name) for name in _SETTINGS},
         "seed": seed,
         "learning_rate": learning_rate,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _inputs(candidate: Candidate) -> str:
+    """A digest of what weights and files do not tell: the model's configuration, and the task as its
+    tokenizer gave it.
+    """
+    digest = hashlib.sha256(json.dumps(asdict(candidate.config), sort_keys=True).encode())
+    for name, encoded in sorted(candidate.encoded.items()):
+        digest.update(name.encode())
+        digest.update(encoded.input_ids.tobytes())
+    return digest.hexdigest()
 
 
 def sha256_of(path: Path) -> str:
@@ -55,10 +56,10 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(json.dumps(of_files).encode()).hexdigest()
 
 
-def save_run(run: SeedRun, path: Path) -> None:
-    """Write a run as one .npz."""
+def save_run(run: SeedRun, candidate: Candidate, path: Path) -> None:
+    """Write a run of a candidate as one .npz."""
     arrays: dict[str, np.ndarray] = {}
-    texts: dict[str, object] = {"result": asdict(run.result)}
+    texts: dict[str, object] = {"result": asdict(run.result), "inputs": _inputs(candidate)}
     for split, one in (("dev", run.dev), ("test", run.test)):
         if one is None:
             continue
@@ -73,12 +74,17 @@ def save_run(run: SeedRun, path: Path) -> None:
     write_bytes(path, sink.getvalue())
 
 
-def load_run(path: Path) -> SeedRun | None:
-    """A run that was saved; None where there is none, or what is there is damaged."""
+def load_run(candidate: Candidate, path: Path) -> SeedRun | None:
+    """A run of a candidate that was saved; None where there is none, or what is there is damaged or was made
+    with another configuration or tokenizer.
+    """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             content = {name: arrays[name] for name in arrays.files}
         texts = json.loads(content.pop("texts").tobytes())
+        inputs = _inputs(candidate)
+        if texts.get("inputs", inputs) != inputs:  # older files do not tell
+            return None
         result = texts["result"]
         result["curve"] = tuple(EpochRecord(**point) for point in result["curve"])
         return SeedRun(

@@ -3,9 +3,9 @@
     python -m benchmarks.fine_tune_step [--train FILE --dev FILE] [--model FOLDER] [--seeds 0 1 2]
 
 The same checkpoint, examples, epochs and rate; seed by seed in turn in one process. Here the training of
-`albert.finetuning`: batches of like length, without padding, in bf16. There Trainer's defaults: batches drawn
-at random and padded to their longest, in fp32 and in bf16, of which the faster counts. Accuracies are of the
-dev split after the last epoch.
+`albert.finetuning`: batches drawn at random, without padding, in bf16. There Trainer's defaults: batches
+drawn at random and padded to their longest, in fp32 and in bf16, of which the faster counts. Accuracies are
+of the dev split after the last epoch.
 """
 
 from __future__ import annotations

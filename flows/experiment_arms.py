@@ -9,7 +9,7 @@ from typing import Literal
 
 from albert.optim import OptimizerName
 from albert.tasks import Kind, Task, load_task, read_split
-from albert.tasks.files import read_lines
+from albert.tasks.files import read_lines, suffix_of
 from data.files import write_text
 from flows.flawed_control import BATCH_TOKENS, RATE_OF_LARGE_BATCHES, group_by_labels
 
@@ -172,7 +172,7 @@ def first_lines(files: ExperimentFiles, sizes: Sizes, folder: Path) -> Experimen
     for split, most in sizes.examples.items():
         path: Path = getattr(files, split)
         lines = list(read_lines(path))
-        cut[split] = folder / f"{split}-{most}{path.name.removesuffix('.gz')[-4:]}"
+        cut[split] = folder / f"{split}-{most}{suffix_of(path)}"
         write_text(cut[split], "\n".join(lines[: most + 1]) + "\n")
     return replace(files, **cut)
 

@@ -123,7 +123,13 @@ class Told:
 
     note: str | None = None
     corpora: tuple[str, ...] = ()  # it was pretrained on, to be searched for texts of dev and test
+    # whether they hold, in other documents, the texts that the corpus of the field holds out
+    has_read_held_out: bool = False
     pretraining: tuple[dict[str, float], ...] = ()
+
+    def asked(self, known: Known) -> Known:
+        """The corpora to ask the model about: not one whose held-out texts it was trained on."""
+        return replace(known, corpus=None) if self.has_read_held_out else known
 
 
 def compare(
@@ -147,9 +153,10 @@ def compare(
 
 
 def usual(known: Known, models: int) -> list[Told]:
-    """The first of several models comes before pretraining on the corpus of the field, the others after."""
-    general, corpus = (Told(corpora=(name,) if name else ()) for name in (known.general, known.corpus))
-    return [corpus] if models == 1 else [general, *[corpus] * (models - 1)]
+    """All models have read the general corpus; all but the first of several that of the field too."""
+    general = Told(corpora=(known.general,) if known.general else ())
+    both = Told(corpora=tuple(name for name in (known.general, known.corpus) if name))
+    return [both] if models == 1 else [general, *[both] * (models - 1)]
 
 
 def _model_runs(
@@ -167,7 +174,8 @@ def _model_runs(
     model = ModelRuns(
         candidate=candidate, runs=runs, sweep=points, note=told.note, pretraining=told.pretraining
     )
-    measured = measure(candidate.name, lambda: measurements(candidate, workspace, known, told.corpora))
+    asked, corpora = told.asked(known), told.corpora
+    measured = measure(candidate.name, lambda: measurements(candidate, workspace, asked, corpora))
     return replace(model, **measured)
 
 
@@ -191,12 +199,12 @@ class _Kept:
 
     def _run(self, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
         path = self.folder / f"{run_key(candidate, seed, learning_rate)}.npz"
-        found = load_run(path)
+        found = load_run(candidate, path)
         if found is None:
             given = (candidate, seed, learning_rate)
             one = finetuning.fine_tune_one
             found = self.pool.submit(one, *given).result() if self.pool else one(*given)
-            save_run(found, path)
+            save_run(found, candidate, path)
         return found
 
 

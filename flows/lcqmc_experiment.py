@@ -19,7 +19,8 @@ from prefect import flow
 from pydantic import Field
 
 from albert.comparison import Comparison
-from albert.pretraining import PretrainResult
+from albert.finetuning import FineTuneSettings
+from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report, write_report
 from data.statistics import open_workspace
 from data.tokenization import find_tokenizer, load_tokenizer
@@ -101,7 +102,7 @@ def lcqmc_experiment(
     arms = EXPERIMENTS[experiment].arms
     for arm in arms:
         make_corpus(arm, given, folder, shared)
-    comparisons, bases = [], []
+    comparisons, bases, tuned = [], [], {}
     for name in architectures:
         base = finished(
             continued_pretraining(
@@ -114,12 +115,12 @@ def lcqmc_experiment(
         )
         bases.append(base)
         models = [base, *(go_on(arm, base, sizes, files, place) for arm in arms)]
-        comparisons.append(
-            judge(
-                name, arms, models, files, task or EXPERIMENTS[experiment].task, sizes, seeds, place, workers
-            )
+        tuned[name] = _fine_tuning(
+            name, arms, models, files, task or EXPERIMENTS[experiment].task, sizes, seeds
         )
-    verdict, page = report(experiment, lambda: _report(place, files, arms, bases, comparisons, sizes))
+        comparisons.append(judge(name, arms, models, files, tuned[name], place, workers))
+    settings = _settings(sizes, arms, bases, tuned)
+    verdict, page = report(experiment, lambda: _report(place, files, arms, bases, comparisons, settings))
     return ExperimentOutcome(tuple(comparisons), verdict, page)
 
 
@@ -177,7 +178,7 @@ def _train_flawed(parameters: dict[str, object], place: Workspace) -> PretrainRe
         return run_pretraining(replace(plan, run=run, settings=settings))
 
 
-def judge(
+def _fine_tuning(
     architecture: str,
     arms: tuple[Arm, ...],
     models: list[PretrainResult],
@@ -185,11 +186,8 @@ def judge(
     task: str,
     sizes: Sizes,
     seeds: list[int],
-    place: Workspace,
-    workers: int | None,
-) -> Comparison:
-    """The base model and each arm's, fine-tuned under the same seeds; each arm with the one before it too."""
-    settings = fine_tune_settings(
+) -> FineTuneSettings:
+    return fine_tune_settings(
         task=task,
         train=str(files.train),
         dev=str(files.dev),
@@ -200,15 +198,39 @@ def judge(
         epochs=sizes.epochs,
         learning_rate=sizes.fine_tuning_rate,
     )
-    told = [Told(note="no continued pretraining", pretraining=_history(models[0]))]
-    for arm, model in zip(arms, models[1:], strict=True):
-        corpora = (corpus_of(arm, files),)
-        told.append(Told(note=arm.note, corpora=corpora, pretraining=_history(model)))
+
+
+def judge(
+    architecture: str,
+    arms: tuple[Arm, ...],
+    models: list[PretrainResult],
+    files: ExperimentFiles,
+    settings: FineTuneSettings,
+    place: Workspace,
+    workers: int | None,
+) -> Comparison:
+    """The base model and each arm's, fine-tuned under the same seeds; each arm with the one before it too."""
+    told = tell(arms, models, files)
     known = Known(corpus=corpus_of(arms[-1], files), general="general")
     with device_slot(place):
         result = compare(settings, place, known, told, workers=workers, stepwise=True)
     record(place, f"{files.experiment}-experiment-{architecture}", result)
     return result
+
+
+def tell(arms: tuple[Arm, ...], models: list[PretrainResult], files: ExperimentFiles) -> list[Told]:
+    """What is known of the base model and of each arm's: all have read the general corpus."""
+    first = Told(note="no continued pretraining", corpora=("general",), pretraining=_history(models[0]))
+    return [first] + [
+        Told(
+            note=arm.note,
+            corpora=("general", corpus_of(arm, files)),
+            # its documents are made of sentences that are documents by themselves in the last arm's corpus
+            has_read_held_out=arm.documents == "grouped",
+            pretraining=_history(model),
+        )
+        for arm, model in zip(arms, models[1:], strict=True)
+    ]
 
 
 def _history(result: PretrainResult) -> tuple[dict[str, float], ...]:
@@ -219,13 +241,28 @@ def _history(result: PretrainResult) -> tuple[dict[str, float], ...]:
     )
 
 
+def _settings(
+    sizes: Sizes, arms: tuple[Arm, ...], bases: list[PretrainResult], tuned: dict[str, FineTuneSettings]
+) -> dict[str, dict[str, object]]:
+    """What the report tells; `tuned` by architecture, in the order of `bases`."""
+    return {
+        "sizes": plain(sizes),
+        **{f"arm: {arm.name}": plain(arm) for arm in arms},
+        **{
+            f"base model: {name}": read_settings(base.run_folder)
+            for name, base in zip(tuned, bases, strict=True)
+        },
+        **{f"fine-tuning: {name}": plain(one) for name, one in tuned.items()},
+    }
+
+
 def _report(
     place: Workspace,
     files: ExperimentFiles,
     arms: tuple[Arm, ...],
     bases: list[PretrainResult],
     comparisons: list[Comparison],
-    sizes: Sizes,
+    settings: dict[str, dict[str, object]],
 ) -> tuple[str, Path]:
     corpora = dict.fromkeys(["general", *(corpus_of(arm, files) for arm in arms)])
     with open_workspace(place.root) as statistics:
@@ -237,7 +274,7 @@ def _report(
         base=bases[0],
         evaluations=comparisons,
         checksums=file_checksums(files.train, files.dev, files.test),
-        settings={"sizes": plain(sizes), **{f"arm: {arm.name}": plain(arm) for arm in arms}},
+        settings=settings,
     )
     page = write_report(content, place.report(f"{files.experiment}-experiment"))
     publish_report(content, page)

@@ -16,7 +16,7 @@ from albert.finetuning import Candidate
 from albert.intrinsic import Cloze, HeldOut, measure_intrinsic, measure_mlm_losses
 from data.catalog import read_catalog, require_version, version_shards
 from data.cleaning import CleaningRules, clean_text
-from data.contamination import find_leak
+from data.contamination import Leak, find_leak
 from data.drift import sample_shards
 from data.instances import document_keys
 from data.lexicon import corpus_words
@@ -74,26 +74,33 @@ def _texts(candidate: Candidate, split: str) -> Iterator[str]:
 
 
 def contamination(texts: Iterable[str], workspace: Path, corpus: str, split: str) -> Contamination:
-    """Which texts of a split a corpus holds; they are cleaned as the corpus was, or it would look free of
-    those that cleaning changed.
-    """
+    """Which texts of a split the current version of a corpus holds."""
     with read_catalog(Workspace(workspace)) as db:
-        version = require_version(db, corpus)
-        recipe = "select recipe from versions where corpus = ? and version = ?"
-        (found,) = db.execute(recipe, [corpus, version.version]).fetchone()
-    told = json.loads(found)["cleaning"]
-    rules = CleaningRules(**{**told, "scrub": tuple(told["scrub"])})
-    with open_workspace(workspace) as statistics:
-        leak = find_leak((clean_text(text, rules) for text in texts), statistics.texts(corpus))
+        version = require_version(db, corpus).version
+    leak = _leak(tuple(texts), workspace, corpus, version)
     return Contamination(
         corpus=corpus,
-        version=version.version,
+        version=version,
         split=split,
         texts=leak.texts,
         found=len(leak.found),
         documents=leak.documents,
         examples=leak.found[:_EXAMPLES],
     )
+
+
+@lru_cache(maxsize=32)
+def _leak(texts: tuple[str, ...], workspace: Path, corpus: str, version: int) -> Leak:
+    """Looked for once in a run, as models share corpora. The texts are cleaned as the corpus was, or it would
+    look free of those that cleaning changed.
+    """
+    with read_catalog(Workspace(workspace)) as db:
+        recipe = "select recipe from versions where corpus = ? and version = ?"
+        (found,) = db.execute(recipe, [corpus, version]).fetchone()
+    told = json.loads(found)["cleaning"]
+    rules = CleaningRules(**{**told, "scrub": tuple(told["scrub"])})
+    with open_workspace(workspace) as statistics:
+        return find_leak((clean_text(text, rules) for text in texts), statistics.texts(corpus))
 
 
 def _held_out(workspace: Workspace, corpus: str) -> HeldOut:

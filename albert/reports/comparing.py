@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -106,13 +107,16 @@ def _training_figures(metrics: Facts) -> dict[str, str]:
 
 def differing_table(runs: Sequence[Run]) -> Table:
     """Settings and versions that are not the same in every run."""
+    by_part = [_settings(run.metrics) for run in runs]
+    shared = {part for part, n in Counter(part for one in by_part for part in one).items() if n > 1}
     flat = [
         {
             f"{part}: {name}": str(value)
-            for part, values in _settings(run.metrics).items()
+            for part, values in one.items()
+            if part in shared
             for name, value in values.items()
         }
-        for run in runs
+        for one in by_part
     ]
     names = dict.fromkeys(name for values in flat for name in values)
     rows = tuple(
@@ -122,7 +126,7 @@ def differing_table(runs: Sequence[Run]) -> Table:
     )
     words = tuple(range(len(runs) + 1))
     return Table(
-        "Settings and versions that are the same everywhere are left out.",
+        "Left out: settings and versions that are the same everywhere, and those of what one run alone did.",
         ("Differs", *(run.name for run in runs)),
         rows,
         words,
@@ -130,9 +134,15 @@ def differing_table(runs: Sequence[Run]) -> Table:
 
 
 def _settings(metrics: Facts) -> dict[str, Facts]:
-    # a run's name is in its settings' title; what is compared is the kind
-    by_kind = {title.partition(":")[0]: values for title, values in metrics["settings"].items()}
-    return {**by_kind, "version": metrics["versions"]}
+    """By kind: a run's name is in its settings' title. What there is several of, such as arms, by number."""
+    kinds = Counter(title.partition(":")[0] for title in metrics["settings"])
+    seen: Counter[str] = Counter()
+    found = {}
+    for title, values in metrics["settings"].items():
+        kind = title.partition(":")[0]
+        seen[kind] += 1
+        found[f"{kind} {seen[kind]}" if kinds[kind] > 1 else kind] = values
+    return {**found, "version": metrics["versions"]}
 
 
 def comparison_page(runs: Sequence[Run]) -> str:

@@ -77,7 +77,7 @@ def build_report(
         title=title,
         verdict=verdict(trained, compared),
         warnings=(
-            *(line for facts in compared for line in contamination_warnings(facts)),
+            *contamination_warnings(compared),
             *(
                 _unfinished(result)
                 for result in (base, pretraining)

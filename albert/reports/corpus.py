@@ -94,7 +94,7 @@ def _plots(facts: CorpusFacts, name: str) -> list[Plot]:
 def _kept(facts: CorpusFacts) -> list[tuple[str, int]]:
     rows = [row for row in facts.funnel if row["unit"] == "documents"]
     first = [("found", rows[0]["in"])] if rows else []
-    return first + list({str(row["stage"]): row["out"] for row in rows}.items())
+    return first + list({str(row["stage"]).replace("_", " "): row["out"] for row in rows}.items())
 
 
 def _samples(facts: CorpusFacts) -> Section:

@@ -60,7 +60,7 @@ _STYLE = {
     "legend.handlelength": 1.6,
     "legend.columnspacing": 1.2,
 }
-_LONGEST = 39  # letters of a name in a plot
+_LONGEST = 39  # letters of a name in a legend
 _WIDTH = 5.0  # inches: 360 units of the SVG, about the pixels it is shown with on a phone and in a column
 
 
@@ -128,18 +128,18 @@ def legend_above(axes: Axes) -> None:
     )
 
 
-def shortened(name: str) -> str:
+def shortened(name: str, longest: int = _LONGEST) -> str:
     """A name that fits into a plot: of a long one the middle is left out.
 
     >>> shortened("general-v1-tiny-df359d8f-steps-2000/checkpoint-2000")
     'general-v1-tiny-df3…000/checkpoint-2000'
     """
-    if _width(name) <= _LONGEST:
+    if _width(name) <= longest:
         return name
     begin, end = name, name
-    while _width(begin) > _LONGEST // 2:
+    while _width(begin) > longest // 2:
         begin = begin[:-1]
-    while _width(end) > _LONGEST // 2:
+    while _width(end) > longest // 2:
         end = end[1:]
     return f"{begin}…{end}"
 

@@ -4,6 +4,8 @@ has it; scores are shares there and points here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from albert.reports.evaluation_details import (
     changed_details,
     class_details,
@@ -29,6 +31,7 @@ from albert.reports.sections import (
 )
 
 _SURE = ("95% interval", "P(better)", "p value")
+_NAMED = 3  # models at most of a warning; of more their number
 
 
 def evaluation_section(facts: Facts, name: str, title: str) -> Section:
@@ -63,13 +66,21 @@ def protocol(facts: Facts) -> str:
         "the best epoch is chosen on dev" + (", test is scored once" if facts["split"] == "test" else ""),
     ]
     sentences = [
-        *(how if trained else ["scored as the checkpoints are, without training"]),
+        *([*how, *starts(facts)] if trained else ["scored as the checkpoints are, without training"]),
         f"an answer that knows nothing scores {points(facts['chance'])}",
         f"examples: {examples}",
     ]
     if skipped := facts["skipped"]:
         sentences.append(f"{counted(len(skipped), 'row')} could not be used, first: {skipped[0]}")
     return ". ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) + "."
+
+
+def starts(facts: Facts) -> list[str]:
+    """How many starts stayed at chance level, where some did."""
+    seeds = [seed for model in facts["models"] for seed in model["seeds"]]
+    given_up, stuck = sum(seed["restarts"] for seed in seeds), sum(not seed["left_chance"] for seed in seeds)
+    said = [f"{counted(given_up, 'start')} at chance level were given up and begun anew"] if given_up else []
+    return [*said, f"{number(stuck)} of {counted(len(seeds), 'run')} never left it"] if stuck else said
 
 
 def scores_table(facts: Facts) -> Table:
@@ -129,11 +140,13 @@ def interval_text(difference: Facts) -> str:
 
 def steps_table(facts: Facts) -> Table:
     """What each change does by itself: every model against the one before it."""
-    rows = tuple((one["model"], one["baseline"], *_difference_cells(one)) for one in facts["steps"])
-    head = ("One change at a time", "against", f"change of {metric_name(facts['metric'])}", *_SURE)
-    return Table(
-        "In points, as above. Each model differs from the one before it in one thing.", head, rows, (0, 1)
+    rows = tuple((one["model"], *_difference_cells(one)) for one in facts["steps"])
+    head = ("One change at a time", f"change of {metric_name(facts['metric'])}", *_SURE)
+    caption = (
+        "In points, as above: each model against the one before it, from which it differs by what its name "
+        f"says; the first against {facts['models'][0]['name']}."
     )
+    return Table(caption, head, rows)
 
 
 def intrinsic_table(facts: Facts) -> Table:
@@ -145,14 +158,15 @@ def intrinsic_table(facts: Facts) -> Table:
         cells.append(MISSING if model is facts["models"][0] else change(model["drift"]))
         cells += [points(found.get(key)) for key in ("sop_accuracy", "cloze_accuracy")]
         rows.append((label_of(model), *cells))
-    return _without_empty(
-        Table(
-            "Before fine-tuning, on texts never trained on and with fixed masks: accuracies in points. Drift "
-            "is the general one's change against the first model; of domain words every token is masked.",
-            ("Language model", "domain MLM", "general MLM", "drift", "sentence order", "domain words"),
-            tuple(rows),
-        )
-    )
+    caption = "Before fine-tuning, on texts never trained on and with fixed masks: accuracies in points."
+    if any(row[3] != MISSING for row in rows):
+        caption += " Drift is the general one's change against the first model."
+    if any(row[5] != MISSING for row in rows):
+        caption += " Domain words are masked whole, and right where every token is."
+    if len({row[1] == MISSING for row in rows}) > 1:
+        caption += " A dash: the model was trained on these texts in other documents."
+    head = ("Language model", "domain MLM", "general MLM", "drift", "sentence order", "domain words")
+    return _without_empty(Table(caption, head, tuple(rows)))
 
 
 def cost_table(facts: Facts) -> Table:
@@ -184,42 +198,63 @@ def cost_table(facts: Facts) -> Table:
 
 def contamination_table(facts: Facts) -> Table:
     """Which corpora were searched for the task's texts, and what was found."""
+    found: dict[tuple[str, int, str], Facts] = {}
+    for model in facts["models"]:
+        for one in model["contamination"]:
+            found[one["corpus"], one["version"], one["split"]] = one
     rows = [
         (
-            label_of(model),
-            f"{one['corpus']}, version {one['version']}",
-            one["split"],
+            f"{corpus}, version {version}",
+            split,
             number(one["texts"]),
             Strong(number(one["found"])) if one["found"] else "0",
             number(one["documents"]),
+            _listed(_readers(facts["models"], corpus, version), facts["models"]),
         )
-        for model in facts["models"]
-        for one in model["contamination"]
+        for (corpus, version, split), one in found.items()
     ]
     return Table(
-        "Texts of the task in the corpora the models were pretrained on.",
-        ("Contamination", "corpus", "split", "texts searched for", "found", "in documents"),
+        "Texts of the task in the corpora that models were pretrained on.",
+        ("Contamination", "split", "texts searched for", "found", "in documents", "read by"),
         tuple(rows),
-        words=(0, 1, 2),
+        words=(0, 1, 5),
     )
 
 
-def contamination_warnings(facts: Facts) -> list[str]:
-    """One line for each corpus that holds the task's texts: it belongs to the top of the page."""
-    found: dict[tuple[str, int], dict[str, str]] = {}
-    trained: dict[tuple[str, int], dict[str, None]] = {}
-    for model in facts["models"]:
-        for one in model["contamination"]:
-            if one["found"]:
-                corpus = one["corpus"], one["version"]
-                held = f"{number(one['found'])} of {number(one['texts'])} {one['split']} texts"
-                found.setdefault(corpus, {})[one["split"]] = held
-                trained.setdefault(corpus, {})[model["name"]] = None
+def contamination_warnings(evaluations: Sequence[Facts]) -> list[str]:
+    """One line for each task and corpus that holds its texts: it belongs to the top of the page."""
+    found: dict[tuple[str, str, int], dict[str, str]] = {}
+    for facts in evaluations:
+        for one in (one for model in facts["models"] for one in model["contamination"] if one["found"]):
+            held = f"{number(one['found'])} of {number(one['texts'])} {one['split']} texts"
+            found.setdefault((facts["task"], one["corpus"], one["version"]), {})[one["split"]] = held
+    lines = []
+    for (task, corpus, version), held in found.items():
+        models = [model for facts in evaluations if facts["task"] == task for model in facts["models"]]
+        names = _readers(models, corpus, version)
+        some = _NAMED < len(names) < len(models)
+        by = f"{len(names)} of {len(models)} models" if some else _listed(names, models)
+        lines.append(
+            f"Contaminated: {corpus} version {version} holds {' and '.join(held.values())} of {task}. "
+            f"The scores there do not measure what was learnt by {by}."
+        )
+    return lines
+
+
+def _readers(models: Sequence[Facts], corpus: str, version: int) -> list[str]:
+    """Names of the models that were pretrained on a version of a corpus."""
     return [
-        f"Contaminated: {name} version {version} holds {' and '.join(held.values())} of {facts['task']}. "
-        f"The scores there do not measure what was learnt by {' and '.join(trained[name, version])}."
-        for (name, version), held in found.items()
+        model["name"]
+        for model in models
+        if any((one["corpus"], one["version"]) == (corpus, version) for one in model["contamination"])
     ]
+
+
+def _listed(names: Sequence[str], models: Sequence[Facts]) -> str:
+    if len(names) == len(models) > 2:
+        return "every model"
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _without_empty(table: Table) -> Table:

@@ -21,14 +21,20 @@ def subject(evaluation: Facts) -> Facts:
     """The model that the verdict is about: of those compared with the first, the one that is best on dev, so
     that test has no say in which. One whose corpus holds texts of the task only if there is no other.
     """
-    others, metric = evaluation["models"][1:], evaluation["metric"]
-    clean = [model for model in others if not is_contaminated(model)]
-    return max(clean or others, key=lambda model: model["dev"][metric]["mean"])
+    first, *others = evaluation["models"]
+    clean = [model for model in others if not has_read_more(model, first)]
+    return max(clean or others, key=lambda model: model["dev"][evaluation["metric"]]["mean"])
 
 
-def is_contaminated(model: Facts) -> bool:
-    """Whether a corpus the model was pretrained on holds texts of the task's dev or test."""
-    return any(one["found"] for one in model["contamination"])
+def has_read_more(model: Facts, other: Facts) -> bool:
+    """Whether one of two models was pretrained on texts of the task's dev or test that the other was not, so
+    that their difference says nothing.
+    """
+    return _leaks(model) != _leaks(other)
+
+
+def _leaks(model: Facts) -> set[tuple[str, int, str]]:
+    return {(one["corpus"], one["version"], one["split"]) for one in model["contamination"] if one["found"]}
 
 
 def evaluation_titles(evaluations: Sequence[Facts]) -> list[str]:

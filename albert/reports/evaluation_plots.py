@@ -19,10 +19,10 @@ def evaluation_plots(facts: Facts, name: str) -> list[Plot]:
     if facts["differences"]:
         baseline = facts["models"][0]["name"]
         rows = [(one["model"], one) for one in facts["differences"]]
-        plots.append(_difference_plot(f"{name}-differences", f"Change against {baseline}", rows))
+        plots.append(_difference_plot(f"{name}-differences", f"Change against {baseline}", "points", rows))
     if facts["steps"]:
-        rows = [(f"{one['baseline']} → {one['model']}", one) for one in facts["steps"]]
-        plots.append(_difference_plot(f"{name}-steps", "What each change does", rows))
+        rows, unit = [(one["model"], one) for one in facts["steps"]], "points against the one before"
+        plots.append(_difference_plot(f"{name}-steps", "What each change does", unit, rows))
     if lines := model_lines(facts, _dev_by_epoch):
         title = f"Dev {metric_name(facts['metric'])} while fine-tuning"
         plots.append(curves(f"{name}-epochs", title, "points, mean of the seeds", lines, x_label="epoch"))
@@ -78,13 +78,12 @@ def _score_plot(facts: Facts, name: str) -> Plot:
     return intervals(f"{name}-scores", title[0].upper() + title[1:], unit, rows)
 
 
-def _difference_plot(name: str, title: str, differences: Sequence[tuple[str, Facts]]) -> Plot:
+def _difference_plot(name: str, title: str, unit: str, differences: Sequence[tuple[str, Facts]]) -> Plot:
     rows = []
     for label, one in differences:
         ends = [None if end is None else 100 * end for end in (one["low"], one["high"])]
         rows.append(Interval(label, [100 * value for value in one["values"]], 100 * one["mean"], *ends))
-    unit = "points: each seed, mean and 95% interval"
-    return intervals(name, title, unit, rows, level=0.0, signed=True)
+    return intervals(name, title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0, signed=True)
 
 
 def _dev_by_epoch(model: Facts) -> list[tuple[float, float]]:

@@ -19,6 +19,9 @@ _STYLES = list(product(("-", (0, (4, 2)), (0, (1, 1.5))), (ACCENT, INK)))
 _DESCRIBED = 24  # values that a description names at most
 _MOST_POINTS = 600  # of a line: more than pixels across
 _TICKS = 9  # labels under columns at most
+_LONGEST_ROW = 50  # letters of a name above a row of intervals
+_NUMBERED = 12  # labels of a confusion matrix that has room for numbers
+_ROUND = [1, 2, 5, 10]  # steps of an axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,9 @@ def curves(
             axes.set_xticks(sorted({x for line in lines for x, _ in line.points}))
             axes.xaxis.set_minor_formatter(NullFormatter())
         else:
-            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_ROUND))
         axes.xaxis.set_major_formatter(_tick)
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=_ROUND))
         axes.yaxis.set_major_formatter(_tick)
         if len(lines) > 1 or level is not None:
             legend_above(axes)
@@ -206,7 +209,7 @@ def intervals(
                 axes.plot([row.low, row.high], [y, y], color=ACCENT, linewidth=2.2, solid_capstyle="butt")
             axes.plot([row.mean], [y], "o", color=ACCENT, markersize=7.5, mew=0)
             axes.annotate(
-                shortened(row.label), (0, y), xycoords=("axes fraction", "data"), xytext=(0, 8),
+                shortened(row.label, _LONGEST_ROW), (0, y), xycoords=("axes fraction", "data"), xytext=(0, 8),
                 textcoords="offset points", fontsize=11.5, color=INK,
                 bbox={"facecolor": PAGE, "linewidth": 0, "pad": 1},
             )  # fmt: skip
@@ -214,7 +217,7 @@ def intervals(
         axes.set_ylim(-0.5, len(rows) - 0.35)
         axes.margins(x=0.08)
         axes.grid(visible=True, axis="x")
-        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=_ROUND))
         axes.xaxis.set_major_formatter(_signed if signed else _tick)
 
     words = "; ".join(
@@ -233,15 +236,16 @@ def _signed(value: float, _: object = None) -> str:
 def confusion(name: str, title: str, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Plot:
     """Gold labels down, predicted ones across; the shade is the share of the gold label's examples."""
     n = len(labels)
+    most = 0.6 if n <= _NUMBERED else 0.95  # a number has to be read on its shade
 
     def paint(axes: Axes) -> None:
         for i, row in enumerate(counts):
             for j, count in enumerate(row):
                 share = count / max(sum(row), 1)
                 axes.add_patch(
-                    Rectangle((j + 0.03, i + 0.03), 0.94, 0.94, facecolor=ACCENT, alpha=0.6 * share, lw=0)
+                    Rectangle((j + 0.03, i + 0.03), 0.94, 0.94, facecolor=ACCENT, alpha=most * share, lw=0)
                 )
-                if count and n <= 12:
+                if count and n <= _NUMBERED:
                     weight = "bold" if i == j else "normal"
                     axes.text(
                         j + 0.5, i + 0.5, f"{count:,}", ha="center", va="center", fontsize=10.5, weight=weight
@@ -270,6 +274,8 @@ def reliability(name: str, title: str, unit: str, lines: Sequence[Line]) -> Plot
         axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2)
         _paint_lines(axes, lines)
         axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
+        axes.xaxis.set_major_formatter(_tick)
+        axes.yaxis.set_major_formatter(_tick)
         axes.set_xlabel("mean confidence", loc="right")
         legend_above(axes)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from albert.reports.evaluation_facts import (
     Facts,
     difference_of,
-    is_contaminated,
+    has_read_more,
     metric_name,
     reported,
     subject,
@@ -17,10 +17,10 @@ from albert.reports.training import first_and_last, held_out_corpora, key_of
 
 
 def verdict(pretraining: Facts | None, evaluations: Sequence[Facts]) -> str:
-    """Of the evaluations, a sentence each; else of the pretraining; else that nothing was trained."""
+    """A line for each evaluation; else one of the pretraining; else that nothing was trained."""
     if evaluations:
         drift = _drift(pretraining)
-        return " ".join(_of_evaluation(one, drift) for one in evaluations)
+        return "\n".join(_of_evaluation(one, drift) for one in evaluations)
     return _of_pretraining(pretraining) if pretraining else "Corpus only: nothing was trained."
 
 
@@ -31,17 +31,18 @@ def _of_evaluation(facts: Facts, drift: str) -> str:
         return f"{points(score['mean'])} points of {where}; nothing to compare with."
     model = subject(facts)
     difference = difference_of(facts, model["name"])
-    over = f"over {counted(len(facts['seeds']), 'seed')}"
+    is_trained = any(seed["best_epoch"] for seed in model["seeds"])
+    over = f"over {counted(len(facts['seeds']), 'seed')}" if is_trained else "without training"
     named = f", {model['name']} against {difference['baseline']}" if len(facts["models"]) > 2 else ""
     if model["drift"] is not None:
         drift = f"; general drift {change(model['drift'])}"
-    if difference["low"] is None:
-        said = f"{change(difference['mean'])} points of {where} {over}{named}{drift}"
-        return f"{said}: a single seed says nothing of the spread; give --seeds three or more."
-    half = (difference["high"] - difference["low"]) / 2
-    said = f"{change(difference['mean'])} ± {points(half)} points of {where} {over}{named}{drift}"
-    if is_contaminated(facts["models"][0]) or is_contaminated(model):
+    alone = difference["low"] is None
+    half = "" if alone else f" ± {points((difference['high'] - difference['low']) / 2)}"
+    said = f"{change(difference['mean'])}{half} points of {where} {over}{named}{drift}"
+    if has_read_more(model, facts["models"][0]):
         return f"Not to be trusted, a pretraining corpus holds texts of the task: {said}."
+    if alone:
+        return f"{said}: a single seed says nothing of the spread; give --seeds three or more."
     helped = difference["mean"] > 0
     if difference["is_clear"]:
         return f"It {'helped' if helped else 'hurt'}: {said}."

@@ -1,4 +1,4 @@
-"""Questions about a passage: SQuAD's JSON (CMRC2018 and DRCD have it too), C3's, and RACE's."""
+"""Questions about a passage: the JSON of SQuAD (which DRCD has too), of CMRC 2018, of C3 and of RACE."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from data.records import InputError
 
 
 def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:
-    """Examples of a SQuAD 1 or 2 file, and what could not be used. Raises InputError for another format."""
+    """Examples of a file of SQuAD 1 or 2, or of CMRC 2018, and what could not be used. Raises InputError for
+    another format.
+    """
     content = read_json(path)
-    articles = content.get("data") if isinstance(content, dict) else None
+    articles = content.get("data") if isinstance(content, dict) else _as_squad(content)
     if not isinstance(articles, list):
         raise InputError(f"{path} is not in SQuAD's format: it has no list under 'data'")
     examples: list[SpanExample] = []
@@ -32,9 +34,21 @@ def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:
     return examples, skipped
 
 
+def _as_squad(content: object) -> list[object] | None:
+    """The articles of CMRC 2018's first layout, a list of passages; None for another."""
+    if not isinstance(content, list):
+        return None
+    passages = [one for one in content if isinstance(one, dict) and "context_text" in one]
+    if len(passages) < len(content):
+        return None
+    return [{"paragraphs": [{"context": one["context_text"], "qas": one.get("qas")}]} for one in passages]
+
+
 def _span(passage: object, asked: object) -> SpanExample | str:
-    """An example, or what is wrong with it. An answer whose place is wrong is looked for in the passage."""
-    question = asked.get("question") if isinstance(asked, dict) else None
+    """An example, or what is wrong with it. An answer whose place is wrong, or not told as in CMRC's first
+    layout, is looked for in the passage.
+    """
+    question = asked.get("question", asked.get("query_text")) if isinstance(asked, dict) else None
     if not isinstance(passage, str) or not isinstance(question, str) or not question.strip():
         return "no passage or no question"
     given = asked.get("answers")
@@ -44,20 +58,22 @@ def _span(passage: object, asked: object) -> SpanExample | str:
         return "no answer"
     texts, starts = [], []
     for answer in given:
-        text = answer.get("text") if isinstance(answer, dict) else None
+        text = answer.get("text") if isinstance(answer, dict) else answer
         start = answer.get("answer_start") if isinstance(answer, dict) else None
         if not isinstance(text, str) or not text:
             return "an answer is empty"
-        if not isinstance(start, int) or passage[start : start + len(text)] != text:
+        if not isinstance(start, int) or start < 0 or passage[start : start + len(text)] != text:
             start = passage.find(text)
         texts.append(text)
         starts.append(start)
-    return SpanExample(str(asked.get("id", "")), passage, question, tuple(texts), tuple(starts))
+    return SpanExample(
+        str(asked.get("id", asked.get("query_id", ""))), passage, question, tuple(texts), tuple(starts)
+    )
 
 
 def read_choices(path: Path) -> tuple[list[ChoiceExample], list[str]]:
-    """Examples of a C3 file, or of RACE: a folder of its files, one of them, or a JSONL file of their
-    contents. Raises InputError for another format.
+    """Examples of a C3 file, of RACE's, or of a folder of such files; or of a JSONL file of their contents.
+    Raises InputError for another format.
     """
     examples: list[ChoiceExample] = []
     skipped: list[str] = []
@@ -72,11 +88,13 @@ def read_choices(path: Path) -> tuple[list[ChoiceExample], list[str]]:
 
 def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
     if path.is_dir():
-        files = sorted(path.rglob("*.txt"))
+        files = sorted(file for file in path.rglob("*") if file.suffix in (".txt", ".json"))
         if not files:
-            raise InputError(f"no .txt file in {path}: RACE has one for each passage")
+            raise InputError(
+                f"no .txt and no .json file in {path}: RACE has one for each passage, C3 two a split"
+            )
         for file in files:
-            yield str(file), read_json(file)
+            yield from _choice_documents(file)
     elif suffix_of(path) == ".jsonl":
         for number, line in enumerate(read_lines(path), 1):
             if line.strip():

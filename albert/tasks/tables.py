@@ -107,19 +107,27 @@ def _table_rows(path: Path, header: Sequence[str] | None) -> Iterator[Row]:
 
     With `header`, the first row is data unless it names a column: some publishers' copies have names.
     """
-    lines = read_lines(path)
-    if suffix_of(path) == ".csv":
-        rows = csv.reader((line + "\n" for line in lines), strict=True)
-    else:
-        rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    rows = _csv_rows(path) if suffix_of(path) == ".csv" else _tsv_rows(path)
+    number, first = next(rows, (1, []))
+    names = list(first) if header is None or _names_columns(first) else list(header)
+    if names != first:
+        yield _row(number, first, names)
+    for number, row in rows:
+        yield _row(number, row, names)
+
+
+def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(read_lines(path), 1):
+        if line:
+            yield number, line.split("\t")
+
+
+def _csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
+    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True)
     try:
-        first = next(rows, [])
-        names = list(first) if header is None or _names_columns(first) else list(header)
-        if names != first:
-            yield _row(1, first, names)
         for row in rows:
             if row:
-                yield _row(rows.line_num, row, names)
+                yield rows.line_num, row
     except csv.Error as error:
         raise InputError(f"{path} cannot be read: line {rows.line_num}: {error}") from None
 

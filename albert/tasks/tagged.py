@@ -54,6 +54,8 @@ def _sentences_of_lines(path: Path) -> Iterator[tuple[int, list[str], list[str]]
         if parts:
             if not tokens:
                 first = number
+            if len(parts) == 1 and line[0].isspace():  # the token is a space
+                parts = [line[0], *parts]
             tokens.append(parts[0])
             tags.append(parts[-1] if len(parts) > 1 else "")
         elif tokens:

@@ -17,7 +17,6 @@ from albert.metrics import (
     number_statistics,
     score,
 )
-from albert.tasks import Kind
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -104,6 +103,19 @@ def test_a_real_gain_is_seen_and_its_interval_holds_it():
     assert sum(one.low <= 0.15 <= one.high for one in found) >= 16
 
 
+def test_the_interval_is_of_seeds_and_of_examples_which_all_seeds_share():
+    def same(values):
+        return np.stack([mean_statistics(np.array(values, dtype=float))] * 5)
+
+    one_seed = np.stack([mean_statistics(np.full(5, float(seed == 0))) for seed in range(5)])
+    for gained in (one_seed, same([1, 0, 0, 0, 0])):
+        found = paired_difference("accuracy", same([0] * 5), gained)
+        assert found.summary.mean == pytest.approx(0.2)
+        # of five draws with a chance of 1/5 each: none with probability 0.33, at most three with 0.99
+        assert (found.low, found.high) == (0, pytest.approx(3 / 5))
+        assert found.probability == pytest.approx(1 - 0.8**5 / 2, abs=0.02) and not found.is_clear
+
+
 def test_a_single_seed_says_nothing_of_the_spread():
     rng = np.random.default_rng(0)
     first, second = right(rng, 0.5, seeds=1), right(rng, 0.9, seeds=1)
@@ -123,16 +135,16 @@ def test_calibration_error_of_a_model_that_is_too_sure():
     probabilities = np.repeat([[0.95, 0.05]], 10, axis=0)
     found = calibration(probabilities, np.array([0] * 7 + [1] * 3))
     assert found.ece == pytest.approx(0.25)
+    on_the_edge = calibration(np.array([[0.5, 0.5]]), np.array([0])).bins
+    assert (on_the_edge[0].low, on_the_edge[0].high) == (0.4, 0.5)
     (only,) = found.bins
     assert (only.count, only.accuracy) == (10, 0.7) and only.low < 0.95 <= only.high
 
 
 def test_chance_is_what_a_constant_answer_scores():
-    gold = ["a"] * 6 + ["b"] * 4
-    assert constant_score(Kind.SINGLE, "accuracy", gold, "a") == 0.6
-    ours = np.zeros(10, dtype=int)
-    theirs = np.array([0] * 6 + [1] * 4)
-    constant = score("macro_f1", class_statistics("macro_f1", ours, theirs, 2).sum(0))
-    assert constant_score(Kind.SINGLE, "macro_f1", gold, "a") == pytest.approx(float(constant))
-    assert constant_score(Kind.CHOICE, "accuracy", [4, 2], None) == 0.375
+    gold = np.array([0] * 6 + [1] * 4)
+    assert constant_score("accuracy", gold, 0, 2) == 0.6
+    assert constant_score("macro_f1", gold, 0, 2) == pytest.approx(2 * 0.6 / 1.6 / 2)
+    assert constant_score("f1", gold, 1, 2) == pytest.approx(2 * 0.4 / 1.4)
+    assert constant_score("matthews", gold, 0, 2) == 0
     assert chance_margin("accuracy", 0.5, 100) == pytest.approx(0.1)

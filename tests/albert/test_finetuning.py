@@ -1,11 +1,21 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from albert.checkpoints import load_pretrained
 from albert.comparing import fine_tune
 from albert.config import ConfigError
-from albert.finetuning import FineTuneSettings, fine_tune_one, plan_batches, prepare, read_task
+from albert.finetuning import (
+    FineTuneSettings,
+    chance_of,
+    fine_tune_one,
+    plan_batches,
+    predict,
+    prepare,
+    read_task,
+)
 from albert.learners.classification import encode_texts
 from albert.seed_runs import load_run, run_key, save_run
 from albert.tasks import Example, Task
@@ -37,6 +47,15 @@ def quick(split_files, *models, **changes):
     return FineTuneSettings(task=Task(name="t"), **split_files, models=models, **{**given, **changes})
 
 
+def shuffle_labels(file):
+    """Leave a training file nothing to learn."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    texts, labels = zip(*(line.split("\t") for line in lines[1:]), strict=True)
+    labels = np.random.default_rng(1).permutation(labels)
+    rows = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
+    file.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+
+
 def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder):
     result = fine_tune(quick(split_files, model_folder, model_folder))
     assert result.kind == "single" and result.labels == ("坏", "好")
@@ -54,25 +73,58 @@ def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder)
 
 
 def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, model_folder):
-    lines = split_files["train"].read_text(encoding="utf-8").splitlines()
-    texts, labels = zip(*(line.split("\t") for line in lines[1:]), strict=True)
-    labels = np.random.default_rng(1).permutation(labels)
-    rows = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
-    split_files["train"].write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    shuffle_labels(split_files["train"])
     result = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=1, learning_rates=(3e-4,)))
     (model,) = result.models
     # two seeds of 40 examples: four standard errors of a share of one half
     assert abs(model.test["accuracy"].mean - 0.5) < 4 * 0.5 / 40**0.5
     assert result.chance == 0.5
     assert all(seed.restarts == 1 and not seed.left_chance for seed in model.seeds)
+    # another start is another one: the same order of examples, but other random weights of the head
+    again = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=0, learning_rates=(3e-4,)))
+    assert all(a.curve != b.curve for a, b in zip(model.seeds, again.models[0].seeds, strict=True))
+
+
+def test_test_is_scored_at_the_epoch_that_is_best_on_dev(split_files, model_folder):
+    # with the labels of dev the wrong way round, what is learnt is the worse on dev
+    wrong = split_files["dev"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
+    split_files["dev"].write_text(wrong, encoding="utf-8")
+    settings = quick(split_files, model_folder)
+    # dev once more as test: they are scored the same only with the same weights
+    (model,) = fine_tune(replace(settings, test=settings.dev)).models
+    for seed in model.seeds:
+        curve = [point.dev for point in seed.curve]
+        assert seed.best_epoch == 1 + curve.index(max(curve)) and curve[-1] < max(curve)
+        assert seed.test == seed.dev and seed.dev["accuracy"] == max(curve)
+
+
+def test_nothing_is_dropped_when_a_model_is_asked(split_files, tokenizer, tmp_path):
+    folder = save_small_model(tmp_path / "drops", tokenizer, classifier_dropout_prob=0.5)
+    settings = quick(split_files, folder)
+    candidate = prepare(settings, read_task(settings), 0)
+    model = candidate.learner.model(load_pretrained(folder)[0].encoder).train()
+    first, second = (predict(candidate, model, "dev").probabilities for _ in range(2))
+    assert (first == second).all()
 
 
 def test_the_best_learning_rate_on_dev_is_used_with_every_seed(split_files, model_folder):
+    # what is best on dev is worst on this test, which has no say
+    wrong = split_files["test"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
+    split_files["test"].write_text(wrong, encoding="utf-8")
     rates = (1e-6, 3e-3)
     (model,) = fine_tune(quick(split_files, model_folder, learning_rates=rates)).models
     assert [point.learning_rate for point in model.sweep] == list(rates)
     assert model.sweep[1].dev > model.sweep[0].dev and not model.sweep[0].left_chance
     assert {seed.learning_rate for seed in model.seeds} == {3e-3}
+    assert model.test["accuracy"].mean < 0.2
+
+
+def test_a_model_that_always_says_yes_is_at_chance_level(split_files, model_folder):
+    settings = quick(split_files, model_folder)
+    settings = replace(settings, task=Task(name="t", metric="f1", labels=("坏", "好")))
+    data = read_task(settings)
+    # half of the examples are positive: precision 1/2, recall 1
+    assert chance_of(data, data.splits["test"]) == pytest.approx(2 / 3)
 
 
 def test_models_see_the_same_examples_in_the_same_order(split_files, model_folder, tmp_path, tokenizer):
@@ -94,8 +146,8 @@ def test_a_run_is_found_again_by_what_it_was_made_of(split_files, model_folder, 
     settings = quick(split_files, model_folder, epochs=1)
     candidate = prepare(settings, read_task(settings), 0)
     run = fine_tune_one(candidate, 0, 1e-3)
-    save_run(run, tmp_path / "run.npz")
-    found = load_run(tmp_path / "run.npz")
+    save_run(run, candidate, tmp_path / "run.npz")
+    found = load_run(candidate, tmp_path / "run.npz")
     assert found.result == run.result and found.test.answers == run.test.answers
     for name, values in run.test.statistics.items():
         assert (found.test.statistics[name] == values).all()
@@ -104,8 +156,14 @@ def test_a_run_is_found_again_by_what_it_was_made_of(split_files, model_folder, 
     assert key not in (run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3))
     split_files["dev"].write_text("text\tlabel\n香\t好\n苦\t坏\n", encoding="utf-8")
     assert key != run_key(candidate, 0, 1e-3)
+    # the same weights and files are another model under another configuration or vocabulary
+    other_config = replace(candidate, config=replace(candidate.config, hidden_dropout_prob=0.1))
+    ids = replace(candidate.encoded["dev"], input_ids=candidate.encoded["dev"].input_ids[::-1])
+    other_words = replace(candidate, encoded={**candidate.encoded, "dev": ids})
+    assert load_run(other_config, tmp_path / "run.npz") is None
+    assert load_run(other_words, tmp_path / "run.npz") is None
     (tmp_path / "run.npz").write_bytes((tmp_path / "run.npz").read_bytes()[:300])
-    assert load_run(tmp_path / "run.npz") is None
+    assert load_run(candidate, tmp_path / "run.npz") is None
 
 
 def test_pairs_are_cut_at_the_longer_side(tokenizer):

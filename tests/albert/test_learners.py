@@ -10,11 +10,12 @@ from albert.batch import IGNORED
 from albert.comparing import fine_tune
 from albert.finetuning import FineTuneSettings, prepare, read_task
 from albert.learners.choice import Choice
-from albert.learners.encoding import fit_pair
+from albert.learners.encoding import Encoded, fit_pair
+from albert.learners.regression import Similarity
 from albert.learners.span import Span
 from albert.learners.tagging import Tagging
 from albert.metrics import retrieval_statistics, score
-from albert.tasks import ChoiceExample, SpanExample, TaggedExample, load_task
+from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, load_task
 from tests.conftest import save_small_model
 
 FILLER = "采茶要早炒锅热水泡"
@@ -161,6 +162,61 @@ def test_answers_of_long_passages_are_found_in_their_windows(tokenizer):
     assert learner.predict(scores, [example], encoded).answers == ("香山",)
 
 
+def span_scores(encoded, *given):
+    """Scores of (sequence, token of it, 0 for start or 1 for end, value); 0 elsewhere."""
+    scores = np.zeros((encoded.offsets[-1], 2))
+    for sequence, token, end, value in given:
+        scores[encoded.offsets[sequence] + token, end] = value
+    return scores
+
+
+def test_an_answer_ends_after_it_begins_and_is_not_too_long(tokenizer):
+    passage = "采茶要早炒锅热水泡香" * 8
+    example = SpanExample("1", passage, "何？", ("茶要早",), (1,))
+    learner = Span("cmrc", has_unanswerable=False)
+    encoded = learner.encode([example], tokenizer, 128)
+    first = int(encoded.segment_b_start[0])
+    assert encoded.targets.tolist() == [[first + 1, first + 3]]
+    # its first token is the likeliest start; of the ends one is too far and one comes before
+    far, before, right = (0, first + 66, 1, 9), (0, first, 1, 8), (0, first + 3, 1, 5)
+    found = learner.predict(
+        span_scores(encoded, (0, first + 1, 0, 9), far, before, right), [example], encoded
+    )
+    assert found.answers == ("茶要早",) and found.right.all()
+
+
+def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
+    example = SpanExample("1", "采茶要早。" * 40 + "香山", "何处？", ("没有", "香山"), (-1, 200))
+    learner = Span("squad", has_unanswerable=True)
+    encoded = learner.encode([example], tokenizer, 128)
+    last = len(encoded.offsets) - 2
+    assert last > 0 and encoded.targets[last].any() and not encoded.targets[0].any()
+    start, end = encoded.targets[last].tolist()
+    said = [(last, start, 0, 3), (last, end, 1, 3)]
+    # no answer is sure in the first window, and unlikely in the one that holds the answer
+    nothing = [(0, 0, 0, 9), (last, 0, 0, 1)]
+    assert learner.predict(span_scores(encoded, *said, *nothing), [example], encoded).answers == ("香山",)
+    nothing = [(0, 0, 0, 9), (last, 0, 0, 7)]
+    assert learner.predict(span_scores(encoded, *said, *nothing), [example], encoded).answers == ("",)
+
+
+def test_likeness_is_the_cosine_of_a_pair_and_only_the_most_alike_are_searched_for():
+    pairs = [("a", "1"), ("b", "0"), ("c", "1")]
+    examples = [Example(f"{name}1", f"{name}2", label) for name, label in pairs]
+    unit = np.eye(3)
+    # the second pair is unlike, and its second sentence is as near to the first's as can be
+    states = np.array([2 * unit[0], unit[0], unit[1], unit[2], unit[1] + unit[2], 3 * unit[1]])
+    learner = Similarity(("spearman", "mrr"))
+    encoded = Encoded(
+        input_ids=np.zeros(6, dtype=np.int64), offsets=np.arange(7), segment_b_start=np.zeros(6),
+        first=2 * np.arange(4), targets=np.array([1.0, 0.0, 1.0]),
+    )  # fmt: skip
+    found = learner.predict(states, examples, encoded)
+    assert found.answers == ("1.000", "0.000", "0.707")
+    # the last pair's own sentence ties with the second's
+    assert found.statistics["mrr"].tolist() == [[1, 1], [0, 0], [pytest.approx(1 / 1.5), 1]]
+
+
 def test_no_answer_wins_where_it_is_likelier(tokenizer):
     example = SpanExample("1", "香山产茶。", "何时采？", (), ())
     for has_unanswerable, answer in ((True, ""), (False, "香")):
@@ -178,6 +234,11 @@ def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
         ChoiceExample("炒茶", "何物？", ("茶", "山"), 0),
     ]
     encoded = Choice().encode(examples, tokenizer, 32)
+    second = encoded.input_ids[encoded.offsets[1] : encoded.offsets[2]]
+    asked = [tokenizer.encode(text)[0].tolist() for text in ("采茶", "何人？水")]
+    assert second.tolist() == [
+        tokenizer.cls_id, *asked[0], tokenizer.sep_id, *asked[1], tokenizer.sep_id,
+    ]  # fmt: skip
     chosen = encoded.choose(np.array([1, 0]))
     scores = torch.tensor([[1.0], [2.0], [0.5], [0.1], [0.3]])
     by_hand = [-(1.0 - np.log(np.exp([1.0, 2.0]).sum())), -(0.3 - np.log(np.exp([0.5, 0.1, 0.3]).sum()))]

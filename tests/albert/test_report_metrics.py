@@ -116,6 +116,16 @@ def test_figures_of_runs_stand_side_by_side(runs):
     assert differing_table(read_runs(runs)).rows == (("pretraining: learning_rate", "0.0001", "5e-05"),)
 
 
+def test_settings_of_several_arms_are_compared_one_by_one(tmp_path):
+    made = []
+    for run, rates in (("a", (1, 2)), ("b", (1, 3))):
+        settings = {f"arm: {name}": {"rate": rate} for name, rate in zip("xy", rates, strict=True)}
+        alone = {"sizes": {"tokens": 5}} if run == "a" else {}
+        report = build_report(title=run, command="c", settings={**settings, **alone})
+        made.append(write_report(report, tmp_path / run).parent)
+    assert differing_table(read_runs(made)).rows == (("arm 2: rate", "2", "3"),)
+
+
 def test_the_page_of_a_comparison_tells_verdicts_and_warnings(runs):
     html = comparison_page(read_runs(runs))
     assert "It helped: +9.7" in html and "第二: Contaminated: " in html

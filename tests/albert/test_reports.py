@@ -7,9 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from albert.comparison import Intrinsic
 from albert.reports import build_report, main_tables, report_markdown, write_report
 from albert.reports.content import pretraining_facts
-from albert.reports.evaluation import scores_table
+from albert.reports.evaluation import (
+    contamination_table,
+    intrinsic_table,
+    protocol,
+    scores_table,
+    steps_table,
+)
 from albert.reports.page import render
 from albert.reports.plots import thinned
 from albert.reports.schema import read_metrics
@@ -143,6 +150,15 @@ def test_what_seems_certain_is_told_as_a_bound():
     assert scores_table(report.evaluations[0]).rows[1][-2:] == ("> 0.99", "< 0.001")
 
 
+def test_the_verdict_of_models_that_are_not_trained_names_no_seeds():
+    first, second = model("a", [0.7]), model("b", [0.9])
+    seeds = (replace(second.seeds[0], best_epoch=0),)
+    compared = comparison(first, replace(second, seeds=seeds))
+    sure = replace(compared.differences[0], low=0.1, high=0.3, is_clear=True)
+    report = build_report(title="t", command="c", evaluations=[replace(compared, differences=(sure,))])
+    assert report.verdict == "It helped: +20.0 ± 10.0 points of accuracy on 茶事 test without training."
+
+
 def test_of_a_single_seed_no_interval_is_drawn():
     report = build_report(
         title="t", command="c", evaluations=[comparison(model("a", [0.7]), model("b", [0.9]))]
@@ -167,12 +183,16 @@ def test_of_several_models_dev_names_the_one_the_verdict_is_about():
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, on_test, on_dev)])
     assert "on dev against base" in report.verdict
     told = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
-    assert told["What each change does"].startswith("base → on test: 20.00")
+    assert told["What each change does"].startswith("on test: 20.00")
+    steps = steps_table(report.evaluations[0])
+    assert [row[:2] for row in steps.rows] == [("on test", "+20.0"), ("on dev", "−17.7")]
+    assert steps.caption.endswith("the first against base.")
 
 
 def test_the_verdict_is_about_a_clean_model_where_there_is_one():
     dirty = model("dirty", [0.90, 0.91, 0.92], contamination=(contamination(found=7),))
-    clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
+    of_another = replace(contamination(found=0), corpus="净茶")
+    clean = model("clean", [0.80, 0.81, 0.815], contamination=(of_another,))
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, clean)])
     assert report.verdict.startswith("It helped: +9.8") and "clean against base" in report.verdict
     assert report.warnings[0].endswith("learnt by dirty.")
@@ -191,6 +211,49 @@ def test_a_contaminated_corpus_is_told_at_the_top():
     clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean)])
     assert report.verdict.startswith("It helped") and not report.warnings
+
+
+def test_texts_that_every_model_has_read_are_told_but_do_not_set_them_apart():
+    shared = (contamination(found=7),)
+    base = model("base", [0.70, 0.71, 0.72], contamination=shared)
+    better = model("b", [0.80, 0.81, 0.815], contamination=shared)
+    best = model("c", [0.90, 0.91, 0.915], contamination=(*shared, replace(shared[0], corpus="水")))
+    report = build_report(title="t", command="c", evaluations=[comparison(base, better, best)])
+    assert report.verdict.startswith("It helped: +9.8") and "b against base" in report.verdict
+    assert [line.rpartition("learnt by ")[2] for line in report.warnings] == ["every model.", "c."]
+    # each evaluation has a line, each corpus a warning
+    others = [model(name, [0.8, 0.8, 0.8], contamination=shared) for name in ("d", "e")]
+    twice = build_report(
+        title="t", command="c", evaluations=[comparison(base, better, best), comparison(BASE, *others)]
+    )
+    assert len(twice.verdict.split("\n")) == 2 and len(twice.warnings) == 2
+    assert twice.warnings[0].endswith("learnt by 5 of 6 models.")
+    assert contamination_table(report.evaluations[0]).rows == (
+        ("茶, version 2", "test", "100", "7", "7", "every model"),
+        ("水, version 2", "test", "100", "7", "7", "c"),
+    )
+    alone = comparison(
+        model("base", [0.7], contamination=shared), model("c", [0.9], contamination=best.contamination)
+    )
+    report = build_report(title="t", command="c", evaluations=[alone])
+    assert report.verdict.startswith("Not to be trusted")
+
+
+def test_starts_at_chance_level_are_told():
+    stuck = [replace(seed, left_chance=seed.seed > 0) for seed in BETTER.seeds]
+    facts = comparison(BASE, replace(BETTER, seeds=tuple(stuck))).to_record()
+    assert "2 starts at chance level were given up and begun anew. 1 of 6 runs never left it." in protocol(
+        facts
+    )
+    fine = [replace(seed, restarts=0) for seed in BASE.seeds]
+    assert "chance level" not in protocol(comparison(replace(BASE, seeds=tuple(fine))).to_record())
+
+
+def test_what_a_model_was_trained_on_is_not_asked_of_it():
+    trained = model("trained", [0.8, 0.8, 0.8], intrinsic=Intrinsic(general_mlm_accuracy=0.4))
+    table = intrinsic_table(comparison(BASE, trained).to_record())
+    assert [row[1] for row in table.rows] == ["50.0", "–"] and "A dash: " in table.caption
+    assert "A dash: " not in intrinsic_table(comparison(BASE, BETTER).to_record()).caption
 
 
 def test_sections_appear_only_with_their_data(tmp_path):

@@ -107,6 +107,17 @@ SQUAD = {
         }
     ],
 }
+CMRC = [
+    {
+        "context_id": "DEV_0",
+        "context_text": "龙井产于杭州。",
+        "title": "茶",
+        "qas": [
+            {"query_id": "DEV_0_QUERY_0", "query_text": "产于何处？", "answers": ["杭州", "于杭州"]},
+            {"query_id": "DEV_0_QUERY_1", "query_text": "何名？", "answers": []},
+        ],
+    }
+]
 C3 = [
     [
         ["男：喝茶吗？", "女：不，喝水。"],
@@ -148,11 +159,27 @@ def test_spans_are_read_and_a_wrong_place_is_mended(name, tmp_path):
     assert [one.starts for one in split.examples] == [(4,), (), (0,)]
 
 
+def test_spans_are_read_from_cmrcs_own_layout(tmp_path):
+    (tmp_path / "dev.json").write_text(json.dumps(CMRC), encoding="utf-8")
+    _, split = read_split(tmp_path / "dev.json", load_task("cmrc2018"))
+    (one,) = split.examples
+    assert (one.id, one.passage, one.question) == ("DEV_0_QUERY_0", "龙井产于杭州。", "产于何处？")
+    assert (one.answers, one.starts) == (("杭州", "于杭州"), (4, 3))
+    (skipped,) = split.skipped
+    assert skipped.endswith("question 2: no answer")
+
+
 def test_choices_are_read_from_c3_and_from_races_folder(tmp_path):
     (tmp_path / "c3.json").write_text(json.dumps(C3), encoding="utf-8")
     _, split = read_split(tmp_path / "c3.json", load_task("c3"))
     (one,) = split.examples
     assert (one.passage, one.choices, one.answer) == ("男：喝茶吗？\n女：不，喝水。", ("茶", "水"), 1)
+    # the publisher parts dialogues and other texts
+    (tmp_path / "both").mkdir()
+    for name in ("c3-d-train.json", "c3-m-train.json"):
+        (tmp_path / "both" / name).write_text(json.dumps(C3), encoding="utf-8")
+    _, split = read_split(tmp_path / "both", load_task("c3"))
+    assert split.examples == (one, one)
     (tmp_path / "race" / "high").mkdir(parents=True)
     (tmp_path / "race" / "high" / "1.txt").write_text(json.dumps(RACE), encoding="utf-8")
     _, split = read_split(tmp_path / "race", load_task("race"))
@@ -174,6 +201,20 @@ def test_tagged_sentences_are_read_and_bad_ones_named(file, content, tmp_path):
     assert data.labels == ("O", "B-LOC", "I-LOC")
     first, second = data.splits["train"].skipped
     assert "row" in first and "'I-LOC' follows 'O'" in second
+
+
+def test_a_token_that_is_a_space_keeps_its_tag(tmp_path):
+    (tmp_path / "t.txt").write_text("茶 B-LOC\n\u3000 I-LOC\n  O\n\n", encoding="utf-8")
+    _, split = read_split(tmp_path / "t.txt", load_task("msra_ner"))
+    (one,) = split.examples
+    assert one.tokens == ("茶", "\u3000", " ") and one.tags == ("B-LOC", "I-LOC", "O")
+
+
+def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path):
+    long = "茶" * 200_000
+    (tmp_path / "t.tsv").write_text(f'text\tlabel\n好\r的\t1\n\n"{long}\t0\n', encoding="utf-8", newline="")
+    _, split = read_split(tmp_path / "t.tsv", Task(name="t"))
+    assert [one.text for one in split.examples] == ["好\r的", f'"{long}'] and not split.skipped
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,7 +17,11 @@ from flows.experiment_arms import (
     first_lines,
     write_sentences,
 )
+from flows.fine_tune import usual
 from flows.flawed_control import double_labels, group_by_labels
+from flows.lcqmc_experiment import tell
+from flows.measurements import Known
+from tests.albert.report_samples import pretraining
 from tests.conftest import sample_sentences
 from tests.flows.test_commands import run
 
@@ -63,6 +68,20 @@ def test_each_arm_changes_what_its_name_says():
             assert made.setdefault(arm.corpus, recipe) == recipe
 
 
+def test_every_corpus_that_a_model_has_read_is_told(files, tmp_path):
+    arms = EXPERIMENTS["lcqmc"].arms
+    told = tell(arms, [pretraining(tmp_path)] * (1 + len(arms)), files)
+    assert [one.corpora for one in told[:2]] == [("general",), ("general", "lcqmc-grouped-sop")]
+    known = Known(corpus="lcqmc-clean", general="general")
+    asked = [one.asked(known).corpus for one in told]
+    # the arms before the last two have read its sentences, the held-out ones too, in documents of their own
+    assert asked == ["lcqmc-clean", *[None] * (len(arms) - 2), *["lcqmc-clean"] * 2]
+    assert {one.asked(known).general for one in told} == {"general"}
+    before, after, other = usual(Known(corpus="tea", general="general"), 3)
+    assert before.corpora == ("general",) and after.corpora == other.corpora == ("general", "tea")
+    assert [one.corpora for one in usual(Known(corpus="tea"), 1)] == [("tea",)]
+
+
 def test_the_flawed_documents_are_grouped_by_gold_labels_of_all_splits(files, tmp_path):
     flawed, clean = EXPERIMENTS["lcqmc"].arms[0], EXPERIMENTS["lcqmc"].arms[-1]
     grouped = documents(tmp_path / write_sentences(flawed, files, tmp_path)[0])
@@ -83,6 +102,9 @@ def test_files_are_cut_to_the_scale(files, tmp_path):
     sizes = EXPERIMENTS["lcqmc"].sizes(1e-6)
     cut = first_lines(files, sizes, tmp_path / "cut")
     assert len(cut.train.read_text(encoding="utf-8").splitlines()) == 1 + sizes.examples["train"]
+    # the kind of file is still told by its name
+    lines = files.train.rename(tmp_path / "train.json")
+    assert first_lines(replace(files, train=lines), sizes, tmp_path / "cut").train.suffix == ".json"
 
 
 @pytest.fixture
@@ -149,5 +171,12 @@ def test_a_ladder_is_run_from_raw_text_to_report(samples, tokenizer, tmp_path):
     assert len(comparison["differences"]) == len(comparison["steps"]) == len(arms) - 1
     assert all(len(model["seeds"]) == 2 and model["cost"] for model in comparison["models"])
     assert comparison["models"][0]["drift"] == 0
+    # all have read the general text; nobody else's documents hold what the field's corpus holds out
+    assert [{one["corpus"] for one in model["contamination"]} for model in comparison["models"]] == [
+        {"general"}, *[{"general", "law-text"}] * (len(arms) - 2), {"general", "law-clean"},
+    ]  # fmt: skip
+    assert all(model["intrinsic"]["domain_mlm_accuracy"] is not None for model in comparison["models"])
+    assert metrics["settings"]["fine-tuning: albert"]["seeds"] == [0, 1]
+    assert metrics["settings"]["base model: albert"]["batch_tokens"] == 2048
     # two arms that came to the same weights, as nothing was to be dropped, are fine-tuned once
     assert 2 * (len(arms) - 1) <= len(list((tmp_path / "w/evaluations").glob("*.npz"))) <= 2 * len(arms)
