@@ -30,6 +30,7 @@ from flows.cli import EXIT_USER_ERROR
 ROOT = Path(__file__).parent.parent
 POOL, PORT = "local", 4200
 START_SECONDS, STOP_SECONDS = 300, 60
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -106,12 +107,32 @@ def only_server(workspace: Workspace) -> Iterator[None]:
         ) from None
 
 
+def begin(command: Sequence[str], **given: object) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own. A signal that comes meanwhile ends it too: it would raise
+    KeyboardInterrupt where nobody knows of the process yet.
+    """
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in STOPS}
+    for number, handler in handlers.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        process = subprocess.Popen(command, start_new_session=True, **given)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if came:
+        stop(process)
+        raise KeyboardInterrupt
+    return process
+
+
 def start_server(port: int, log: Path) -> subprocess.Popen[bytes]:
     """Start the server and wait until it answers. Raises InputError with its last words if it does not."""
     # `python -m prefect`, not the script: found wherever this Python is
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with log.open("wb") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        server = begin(command, stdout=output, stderr=output)
     try:
         until = time.monotonic() + START_SECONDS
         while server.poll() is None and time.monotonic() < until:
@@ -150,13 +171,13 @@ def start_worker(limit: int, log: Path) -> subprocess.Popen[bytes]:
                 words = " ".join(log.read_text(encoding="utf-8", errors="replace").split())
                 raise InputError(f"prefect {' '.join(command)} failed: {words[-300:]}")
     worker = ["worker", "start", "--pool", POOL, "--type", "process", "--limit", str(limit)]
-    return subprocess.Popen([*prefect, *worker], cwd=ROOT, start_new_session=True)
+    return begin([*prefect, *worker], cwd=ROOT)
 
 
 def start_runner(limit: int) -> subprocess.Popen[bytes]:
     """Start the process that serves every deployment of prefect.yaml by itself."""
     command = [sys.executable, "-m", "flows.deployments", "--limit", str(limit)]
-    return subprocess.Popen(command, cwd=ROOT, start_new_session=True)
+    return begin(command, cwd=ROOT)
 
 
 def stop(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> None:
