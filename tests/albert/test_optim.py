@@ -45,11 +45,11 @@ def test_a_tensor_without_a_gradient_at_first_is_corrected_by_its_own_steps():
     torch.manual_seed(0)
     layer = torch.nn.Linear(7, 5)
     start, gradient = layer.bias.detach().clone(), torch.randn(5)
-    optimizer = lamb(torch.nn.Sequential(layer, torch.nn.LayerNorm(5)), 0.02)
+    optimizer = lamb(torch.nn.Sequential(torch.nn.LayerNorm(7), layer), 0.02)
     for step in range(6):
         for parameter in optimizer.param_groups[1]["params"]:
             is_late = parameter is layer.bias and step < 4
-            parameter.grad = None if is_late else torch.ones(5)
+            parameter.grad = None if is_late else torch.ones_like(parameter)
         if layer.bias.grad is not None:
             layer.bias.grad = gradient
         optimizer.step()
