@@ -81,7 +81,7 @@ class PretrainingModel(nn.Module):
         losses, predicted = kernels.mlm_loss(
             states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels
         )
-        mlm_loss = losses.mean()
+        mlm_loss = losses.sum() / max(len(losses), 1)  # the mean of nothing would not be a number
         correct = (predicted == batch.masked_labels).sum()
         if batch.sop_labels is None:
             return PretrainingOutput(mlm_loss, mlm_loss, None, correct, len(losses), None, None)

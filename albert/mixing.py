@@ -38,6 +38,7 @@ class DataState:
     batches: int = 0  # drawn in the run
     cursors: tuple[Cursor, ...] = ()
     tokens: tuple[int, ...] = ()  # drawn in this phase
+    skipped: int = 0  # of the batches, those whose steps were taken back
 
     @classmethod
     def start(cls, corpora: int) -> DataState:
@@ -47,7 +48,11 @@ class DataState:
     def from_record(cls, record: dict[str, list]) -> DataState:
         """From what JSON keeps of it."""
         cursors = tuple(Cursor(*cursor) for cursor in record["cursors"])
-        return cls(int(record["batches"]), cursors, tuple(record["tokens"]))
+        return cls(int(record["batches"]), cursors, tuple(record["tokens"]), int(record.get("skipped", 0)))
+
+    def without_steps(self, batches: int) -> DataState:
+        """The same place, for a run that has gone back to where it had taken `batches` in."""
+        return replace(self, skipped=self.batches - batches, tokens=(0,) * len(self.tokens))
 
 
 class StepData(NamedTuple):
@@ -102,7 +107,7 @@ class TrainingData:
     def _plan_step(
         self, plans: Sequence[Iterator[Planned]], state: DataState
     ) -> tuple[list[_Next], DataState]:
-        step = state.batches // self.accumulate
+        step = (state.batches - state.skipped) // self.accumulate
         phase = next((p for p in self.phases if step < p.until), self.phases[-1])
         if any(step == p.until for p in self.phases):
             state = replace(state, tokens=(0,) * len(plans))
@@ -115,16 +120,15 @@ class TrainingData:
             tokens[corpus] += planned.tokens
             if number % self.world_size == self.rank:
                 mine.append(_Next(corpus, planned, self.rule_at(corpus, step)))
-        return mine, DataState(state.batches + self.accumulate, tuple(cursors), tuple(tokens))
+        batches = state.batches + self.accumulate
+        return mine, replace(state, batches=batches, cursors=tuple(cursors), tokens=tuple(tokens))
 
     def rule_at(self, corpus: int, step: int) -> MaskRule:
         """What a corpus is masked by at a step."""
         rule = self.streams[corpus].info.rule
         if self.mask_rates is None:
             return rule
-        first, last = self.mask_rates
-        progress = min(step / max(self.phases[-1].until - 1, 1), 1.0)
-        return replace(rule, rate=round(first + (last - first) * progress, _RATE_DIGITS))
+        return replace(rule, rate=mask_rate_at(self.mask_rates, step, self.phases[-1].until))
 
     def _packed(self, steps: Sequence[tuple[list[_Next], DataState]]) -> Iterator[StepData]:
         """Pack what is of one window and one rule together, and give it out step by step."""
@@ -136,6 +140,13 @@ class TrainingData:
         for mine, after in steps:
             batches = [next(packed[c, id(planned.instances), rule]) for c, planned, rule in mine]
             yield StepData(batches, [item.corpus for item in mine], after)
+
+
+def mask_rate_at(rates: tuple[float, float], step: int, steps: int) -> float:
+    """The rate on the line from the first to the last of `steps` steps, counted from 0."""
+    first, last = rates
+    progress = min(step / max(steps - 1, 1), 1.0)
+    return round(first + (last - first) * progress, _RATE_DIGITS)
 
 
 def _furthest_behind(shares: Sequence[float], tokens: Sequence[int]) -> int:
@@ -153,14 +164,23 @@ class Loader:
 
     def __init__(self, data: TrainingData, state: DataState):
         self.waited = 0.0
+        self._data = data
+        self._begin(state)
+
+    def _begin(self, state: DataState) -> None:
         self._ready: queue.Queue[StepData | BaseException] = queue.Queue(_AHEAD)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._fill, args=(data, state), daemon=True)
+        self._thread = threading.Thread(target=self._fill, args=(state,), daemon=True)
         self._thread.start()
 
-    def _fill(self, data: TrainingData, state: DataState) -> None:
+    def go_to(self, state: DataState) -> None:
+        """Throw away what is ready, and go on from another place."""
+        self.close()
+        self._begin(state)
+
+    def _fill(self, state: DataState) -> None:
         try:
-            for step in data.steps(state):
+            for step in self._data.steps(state):
                 if not self._put(step):
                     return
         except BaseException as error:  # raised where the data are asked for

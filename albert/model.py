@@ -74,7 +74,7 @@ class SelfAttention(nn.Module):
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
         qkv = kernels.split_heads(source, weight, bias, self.heads)
         dropout_p = self.attention_dropout if self.training else 0.0
-        # drawn from the device's generator, whose state a checkpoint keeps
+        # drawn from the device's generator, which the trainer seeds for every batch
         seed = torch.randint(2**31, (1,), device=x.device) if dropout_p else 0
         mixed = kernels.attention_packed(  # [T, N, D]
             qkv,

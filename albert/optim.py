@@ -152,14 +152,16 @@ class Lamb(torch.optim.Optimizer):
         means, squares = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
         steps, gradients = [s["step"] for s in states], [p.grad for p in parameters]
         torch._foreach_add_(steps, 1)
-        (beta1, beta2), number = group["betas"], steps[0].item()
+        beta1, beta2 = group["betas"]
+        # each its own: a head that some batches have no use for has taken fewer steps
+        numbers = [step.item() for step in steps]
         torch._foreach_lerp_(means, gradients, 1 - beta1)
         torch._foreach_mul_(squares, beta2)
         torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
-        scale = torch._foreach_div(squares, 1 - beta2**number)
+        scale = torch._foreach_div(squares, [1 - beta2**number for number in numbers])
         torch._foreach_sqrt_(scale)
         torch._foreach_add_(scale, group["eps"])
-        updates = torch._foreach_div(means, 1 - beta1**number)
+        updates = torch._foreach_div(means, [1 - beta1**number for number in numbers])
         torch._foreach_div_(updates, scale)
         if group["weight_decay"]:
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])

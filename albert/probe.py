@@ -77,7 +77,7 @@ class Probe:
 
 @torch.no_grad()
 def probe(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
-    """Loss and accuracy on masked batches, in fp32. Raises ValueError when nothing is masked in them."""
+    """Loss and accuracy on masked batches, in fp32. Raises InputError when nothing is masked in them."""
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
     loss, correct, masked, sentences = 0.0, 0, 0, 0
@@ -89,7 +89,10 @@ def probe(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
         sentences += batch.sequences
     model.train(was_training)
     if not masked:
-        raise ValueError("no masked token to probe the model with")
+        raise InputError(
+            "no held-out document to probe the checkpoint with: raise held_out_share, or give the corpus "
+            "more documents"
+        )
     return Probe(loss / masked, correct / masked, math.log(model.config.vocab_size), masked, sentences)
 
 

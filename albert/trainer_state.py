@@ -25,6 +25,7 @@ from data.files import sha256, sync, write_text
 from data.records import InputError
 
 STATE_FILE, TENSORS_FILE, MANIFEST_FILE = "trainer_state.json", "trainer_state.safetensors", "manifest.json"
+_WRITING = "writing-"
 _BOUNDARY = "boundary."  # parameters of the span-boundary head, which is no part of the model
 
 
@@ -43,6 +44,7 @@ class TrainerState:
     best: dict[str, float] | None = None  # step and loss of the best evaluation
     stale_evaluations: int = 0  # since the best one
     trends: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the sentinel
+    processes: int = 1  # that wrote it
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:
@@ -52,7 +54,11 @@ def checkpoint_folder(run_folder: Path, step: int) -> Path:
 def list_checkpoints(run_folder: Path) -> list[Path]:
     """Checkpoint folders of a run, the newest first."""
     found = [p for p in run_folder.glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
-    return sorted(found, key=lambda path: -int(path.name.removeprefix("checkpoint-")))
+    return sorted(found, key=lambda path: -step_of(path))
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
 
 
 def is_whole(folder: Path) -> bool:
@@ -76,7 +82,7 @@ def save_checkpoint(
     Raises InputError when it cannot be written, as on a full disk; those before it are left as they were.
     """
     folder = checkpoint_folder(run_folder, state.step)
-    temporary = run_folder / f"writing-{state.step}"
+    temporary = run_folder / f"{_WRITING}{state.step}"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         _write(temporary, objective, optimizer, state, tokenizer_folder)
@@ -142,10 +148,23 @@ def read_trainer_state(folder: Path) -> TrainerState:
     return TrainerState(**{**content, "data": DataState.from_record(content["data"])})
 
 
-def remove_old_checkpoints(run_folder: Path, keep: int, best_step: int | None = None) -> None:
-    """Remove all but the newest `keep` checkpoints and the best one, and what a killed writer left."""
-    for folder in list_checkpoints(run_folder)[keep:]:
-        if folder != checkpoint_folder(run_folder, best_step or -1):
+def finish_writing(run_folder: Path) -> None:
+    """Give its name to what a killed writer had finished but for that."""
+    for temporary in run_folder.glob(f"{_WRITING}*"):
+        folder = run_folder / temporary.name.replace(_WRITING, "checkpoint-", 1)
+        if not folder.exists() and is_whole(temporary):
+            os.replace(temporary, folder)
+
+
+def remove_old_checkpoints(run_folder: Path, step: int, keep: int, best_step: int | None = None) -> None:
+    """Remove all but the newest `keep` checkpoints up to `step` and the best one.
+
+    Those of later steps go too, as the run has gone back behind them, and what a killed writer left.
+    """
+    found = list_checkpoints(run_folder)
+    kept = [folder for folder in found if step_of(folder) <= step][:keep]
+    for folder in found:
+        if folder not in (*kept, checkpoint_folder(run_folder, best_step or -1)):
             shutil.rmtree(folder)
-    for folder in run_folder.glob("writing-*"):
+    for folder in run_folder.glob(f"{_WRITING}*"):
         shutil.rmtree(folder)

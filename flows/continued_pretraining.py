@@ -18,7 +18,7 @@ from albert import pretraining
 from albert.optim import OptimizerName, ScheduleName
 from albert.pretraining import PretrainResult
 from albert.reports import build_report, write_report
-from albert.trainer_state import TrainerState
+from albert.trainer_state import TrainerState, is_whole, list_checkpoints, read_trainer_state, step_of
 from data.catalog import record_run
 from data.statistics import open_workspace
 from data.workspace import default_place
@@ -119,18 +119,12 @@ def run_pretraining(plan: PretrainingPlan, processes: int = 1) -> PretrainResult
     """Train, keeping the catalog's record of the run up to date at every checkpoint."""
     complete_tokenizer(plan)
     move = begin_progress(plan.run, f"steps of {plan.settings.steps:,}, at every checkpoint")
-    checkpoints: dict[int, dict[str, object]] = {}
+    kept = [folder for folder in list_checkpoints(plan.settings.run_folder) if is_whole(folder)]
+    checkpoints = {step_of(folder): _row(plan, read_trainer_state(folder), folder) for folder in kept}
 
     def record(state: TrainerState, folder: Path, status: str) -> None:
-        measured = next((r for r in reversed(state.history) if "held_out_mlm_loss" in r), {})
-        checkpoints[state.step] = {
-            "step": state.step,
-            "path": plan.workspace.relative(folder),
-            "sha256": pretraining.checkpoint_digest(folder),
-            "mlm_loss": measured.get("held_out_mlm_loss"),
-            "mlm_accuracy": measured.get("held_out_mlm_accuracy"),
-            "sop_accuracy": measured.get("held_out_sop_accuracy"),
-        }
+        measured = _measured(state)
+        checkpoints[state.step] = _row(plan, state, folder)
         record_run(
             plan.workspace,
             run=plan.run,
@@ -153,7 +147,28 @@ def run_pretraining(plan: PretrainingPlan, processes: int = 1) -> PretrainResult
 
     if processes > 1:
         return train_in_processes(plan.settings, processes, record)
-    return pretraining.pretrain(plan.settings, on_checkpoint=record)
+    result = pretraining.pretrain(plan.settings, on_checkpoint=record)
+    if result.resumed_from == result.steps:  # a process may have ended before it told the catalog
+        record(read_trainer_state(result.checkpoint), result.checkpoint, result.status)
+    return result
+
+
+def _measured(state: TrainerState) -> dict[str, float]:
+    """The newest evaluation."""
+    return next((record for record in reversed(state.history) if "held_out_mlm_loss" in record), {})
+
+
+def _row(plan: PretrainingPlan, state: TrainerState, folder: Path) -> dict[str, object]:
+    """What the catalog keeps of a checkpoint."""
+    measured = _measured(state)
+    return {
+        "step": state.step,
+        "path": plan.workspace.relative(folder),
+        "sha256": pretraining.checkpoint_digest(folder),
+        "mlm_loss": measured.get("held_out_mlm_loss"),
+        "mlm_accuracy": measured.get("held_out_mlm_accuracy"),
+        "sop_accuracy": measured.get("held_out_sop_accuracy"),
+    }
 
 
 def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:

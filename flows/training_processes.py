@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from albert.pretraining import PretrainResult, PretrainSettings
@@ -90,7 +91,8 @@ def _watch(launched: Sequence[subprocess.Popen], run_folder: Path, on_checkpoint
             return
         newest = next(iter(list_checkpoints(run_folder)), None)
         if newest is not None and newest != known and is_whole(newest):
-            on_checkpoint(read_trainer_state(newest), newest, "running")
+            with suppress(FileNotFoundError):  # the run has gone on, and no longer keeps it
+                on_checkpoint(read_trainer_state(newest), newest, "running")
             known = newest
         time.sleep(_LOOK_EVERY)
 

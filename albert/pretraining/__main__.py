@@ -33,6 +33,9 @@ def main() -> int:
     except (ConfigError, InputError) as error:
         print(f"pretraining: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
+    except KeyboardInterrupt:  # a second one: the first is answered with a checkpoint
+        print("pretraining: stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
     if int(os.environ.get("RANK", 0)) == 0:
         print(f"{result.run_folder.name}: {result.status} after {result.steps:,} steps, {result.checkpoint}")
     return EXIT_INTERRUPTED if result.status == "interrupted" else 0

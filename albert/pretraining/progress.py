@@ -54,8 +54,17 @@ class ProgressLog:
             write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
         self.on_terminal = speaks and sys.stderr.isatty()
         self.bar = tqdm(total=settings.steps, initial=state.step, unit="step", disable=not self.on_terminal)
-        self.board = _open_board(settings) if speaks and settings.tensorboard else None
+        self.board = self._open_board(state)
         self._reset(state)
+
+    def _open_board(self, state: TrainerState):
+        if not self.speaks or not self.settings.tensorboard:
+            return None
+        from torch.utils.tensorboard import SummaryWriter
+
+        # what was written of steps that were lost or taken back does not count
+        valid_until = state.step + 1 if state.history else 0
+        return SummaryWriter(str(self.settings.run_folder / "tensorboard"), purge_step=valid_until)
 
     def _reset(self, state: TrainerState) -> None:
         self.sums, self.tokens, self.seconds = Figures(), 0, state.seconds
@@ -71,8 +80,8 @@ class ProgressLog:
         sums = self.sums
         record = {
             "step": step.step,
-            "mlm_loss": sums.mlm_loss / sums.mlm_count,
-            "mlm_accuracy": sums.mlm_correct / sums.mlm_count,
+            "mlm_loss": sums.mlm_loss / max(sums.mlm_count, 1),
+            "mlm_accuracy": sums.mlm_correct / max(sums.mlm_count, 1),
             "gradient_norm": step.gradient_norm,
             "learning_rate": step.learning_rate,
             "tokens_per_second": self.tokens / max(state.seconds - self.seconds, 1e-9),
@@ -113,6 +122,9 @@ class ProgressLog:
         self.bar.refresh()
         if self.speaks:
             write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
+        if self.board is not None:
+            self.board.close()
+            self.board = self._open_board(state)
         self._reset(state)
 
     def say(self, line: str) -> None:
@@ -124,12 +136,6 @@ class ProgressLog:
         self.bar.close()
         if self.board is not None:
             self.board.close()
-
-
-def _open_board(settings: PretrainSettings):
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(settings.run_folder / "tensorboard"))
 
 
 def _short(value: float) -> str:

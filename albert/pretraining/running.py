@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import signal
 import threading
@@ -23,11 +24,12 @@ from albert.pretraining.audits import audit_data, peak_memory
 from albert.pretraining.held_out import evaluate
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.settings import RESULT_FILE, PretrainResult, PretrainSettings, read_settings
-from albert.pretraining.start import Start, check_start, settle
+from albert.pretraining.start import Start, check_same_run, check_start, settle
 from albert.pretraining.trainer import Trainer
 from albert.probe import PROBE_RULE, PROBE_SENTENCES, Probe, probe
 from albert.trainer_state import MANIFEST_FILE, TrainerState, checkpoint_folder, list_checkpoints
 from data.files import sha256, write_text
+from data.records import InputError
 
 OnCheckpoint = Callable[[TrainerState, Path, str], None]
 
@@ -46,22 +48,17 @@ def pretrain(
     with join() as process, _deterministic(settings.deterministic), _stop_requested() as stopping:
         settings = _shared_out(settings, process)
         start = check_start(settings)
-        if process.is_first:
-            settle(settings)
-        process.wait_for_all()
-        run = _Run(settings, start, process, on_checkpoint)
-        try:
-            return run.go(stopping)
-        except RuntimeError as error:
-            if not process.is_lost(error):
-                raise
-            raise ConfigError(
-                f"process {process.rank} of {process.world_size} lost the others at step "
-                f"{run.trainer.state.step} ({str(error).splitlines()[0]}): run the same command again to go "
-                "on from the newest checkpoint"
-            ) from error
-        finally:
-            run.close()
+        check_same_run(settings)
+        with _explained(settings, process):
+            process.wait_for_all()  # before the first one writes where the others read
+            if process.is_first:
+                settle(settings)
+            process.wait_for_all()
+            run = _Run(settings, start, process, on_checkpoint)
+            try:
+                return run.go(stopping)
+            finally:
+                run.close()
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -81,6 +78,27 @@ def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSetting
             f"begin the run with --accumulate {process.world_size} or more, or use fewer processes"
         )
     return settings
+
+
+@contextmanager
+def _explained(settings: PretrainSettings, process: Process) -> Iterator[None]:
+    """Turns a full disk and the loss of other processes into what a person can do about them."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise InputError(
+            f"the disk of {settings.run_folder} is full ({error}): make room and run the same command again "
+            "to go on from the newest checkpoint"
+        ) from error
+    except RuntimeError as error:
+        if not process.is_lost(error):
+            raise
+        raise ConfigError(
+            f"process {process.rank} of {process.world_size} lost the others "
+            f"({str(error).splitlines()[0]}): run the same command again to go on from the newest checkpoint"
+        ) from error
 
 
 @contextmanager
@@ -131,6 +149,7 @@ class _Run:
         self.notices = list(start.report.notices()) if start.report else []
         for notice in damaged:
             self.tell(notice)
+        self._tell_of_resuming()
         self.log.say(self.learning_rate.explanation)
         if self.learning_rate.warning:
             self.tell(self.learning_rate.warning)
@@ -143,8 +162,20 @@ class _Run:
             mask_rates=settings.mask_rates,
         )
         self.loader = Loader(self.data, self.trainer.state.data)
-        self.newest: Path | None = next(iter(list_checkpoints(settings.run_folder)), None)
+        self.newest = checkpoint_folder(settings.run_folder, self.resumed_from)
         self.seconds = 0.0  # trained in this process
+
+    def _tell_of_resuming(self) -> None:
+        state, now = self.trainer.state, self.process.world_size
+        if not state.step:
+            return
+        halved = f", at {state.rate_scale:g} of the learning rate" if state.rate_scale < 1 else ""
+        self.log.say(f"going on from checkpoint-{state.step}{halved}")
+        if state.processes != now:
+            self.tell(
+                f"up to step {state.step} the run had {state.processes} process(es), now it has {now}: a "
+                f"step stays {self.settings.accumulate} parts, so that batches and their order are the same"
+            )
 
     def tell(self, notice: str) -> None:
         """Say something now and again in the report."""
@@ -173,6 +204,7 @@ class _Run:
             evaluation_due = at_end or state.step % settings.evaluation_interval == 0
             checkpoint_due = at_end or stop or state.step % settings.checkpoint_interval == 0
             if (self.trainer.is_review_due or evaluation_due or checkpoint_due) and self._review():
+                clock = time.perf_counter()
                 continue
             if evaluation_due:
                 record = self._evaluate()
@@ -220,6 +252,7 @@ class _Run:
             return False
         self.tell(self.trainer.go_back(wrong))
         self.log.go_back(self.trainer.state)
+        self.loader.go_to(self.trainer.state.data)
         if self.trainer.state.step:
             self._checkpoint("running")
         return True
@@ -265,9 +298,9 @@ class _Run:
         return result
 
     def _audits(self) -> dict[str, object]:
-        state, own = self.trainer.state, self.trainer.streams[""]
+        own = self.trainer.streams[""]
         return {
-            **audit_data(own, self.data.rule_at(0, state.step)),
+            **audit_data(own, self.data.rule_at(0, step=0)),
             "loader_wait_share": self.loader.waited / max(self.seconds, 1e-9),
             "peak_memory_bytes": peak_memory(self.process.device),
         }

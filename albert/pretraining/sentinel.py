@@ -31,8 +31,20 @@ class Sentinel:
         """What it has seen, as JSON keeps it."""
         return {str(corpus): asdict(trend) for corpus, trend in self._trends.items()}
 
-    def check(self, losses: Mapping[int, float], norm: float) -> str | None:
-        """What is wrong with a step, or None. `losses`: mean MLM loss of each corpus the step drew from."""
+    @property
+    def is_calm(self) -> bool:
+        """Whether no loss has come halfway to where it would be too high: noise alone does not."""
+        settled = (trend for trend in self._trends.values() if trend.steps >= _SETTLED)
+        return all(trend.mean <= trend.lowest + _RISE / 2 for trend in settled)
+
+    def check(self, losses: Mapping[int, float], norm: float, *, is_harder: bool = False) -> str | None:
+        """What is wrong with a step, or None. `losses`: mean MLM loss of each corpus the step drew from.
+
+        `is_harder`: more is masked than in the step before, so that losses may rise from where they are.
+        """
+        if is_harder:
+            for trend in self._trends.values():
+                trend.lowest = trend.mean
         if not math.isfinite(norm):
             return "the gradient is not finite"
         for corpus, loss in losses.items():

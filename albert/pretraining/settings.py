@@ -187,7 +187,7 @@ class PretrainResult:
 
     run_folder: Path
     checkpoint: Path  # the newest, in transformers' format
-    best_checkpoint: Path | None = None  # lowest held-out MLM loss within max_forgetting; None: never better
+    best_checkpoint: Path | None = None  # lowest held-out MLM loss; None: never within max_forgetting
     status: Literal["completed", "interrupted"]
     steps: int
     tokens: int

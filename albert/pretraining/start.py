@@ -15,8 +15,14 @@ from albert.checkpoints import LoadReport, find_source, new_model
 from albert.config import ConfigError
 from albert.growth import grow
 from albert.heads import PretrainingModel, initialize
-from albert.pretraining.settings import FREE_TO_CHANGE, SETTINGS_FILE, PretrainSettings, read_settings
-from albert.trainer_state import list_checkpoints
+from albert.pretraining.settings import (
+    FREE_TO_CHANGE,
+    RESULT_FILE,
+    SETTINGS_FILE,
+    PretrainSettings,
+    read_settings,
+)
+from albert.trainer_state import finish_writing, list_checkpoints
 from data.files import sha256, write_text
 from data.records import InputError
 from data.tokenization import find_tokenizer, vocabulary_of
@@ -110,33 +116,38 @@ def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
         )
 
 
-def settle(settings: PretrainSettings) -> None:
-    """Keep the run's settings beside it; a run is not gone on with under others.
+def check_same_run(settings: PretrainSettings) -> None:
+    """Raise ConfigError, naming what differs, where a run would be gone on with under other settings."""
+    folder = settings.run_folder
+    if settings.resume == "never" or not (folder / SETTINGS_FILE).is_file() or not list_checkpoints(folder):
+        return
+    known, wanted = _from_workspace(read_settings(folder)), _from_workspace(settings.to_record())
+    corpora = ("shards", "mix", "then")
+    changed = [
+        f"{name} {known.get(name)!r} -> {wanted[name]!r}"
+        for name in wanted
+        if name not in (*FREE_TO_CHANGE, *corpora) and known.get(name) != wanted[name]
+    ]
+    if any(known.get(name) != wanted[name] for name in corpora):
+        changed.append("the corpora or their versions")
+    if changed:
+        raise ConfigError(
+            f"{folder} was begun with other settings ({'; '.join(changed)}): "
+            "give this run another --run name, or --resume never to begin anew"
+        )
 
-    Raises ConfigError naming what differs. With resume="never" what the run had is removed.
-    """
-    folder, path = settings.run_folder, settings.run_folder / SETTINGS_FILE
+
+def settle(settings: PretrainSettings) -> None:
+    """Keep the run's settings beside it. With resume="never" what the run had is removed."""
+    folder = settings.run_folder
     folder.mkdir(parents=True, exist_ok=True)
-    asked = settings.to_record()
+    finish_writing(folder)
     if settings.resume == "never":
+        (folder / RESULT_FILE).unlink(missing_ok=True)
         for checkpoint in list_checkpoints(folder):
             shutil.rmtree(checkpoint)
-    if path.is_file() and list_checkpoints(folder):
-        known, wanted = _from_workspace(read_settings(folder)), _from_workspace(asked)
-        corpora = ("shards", "mix", "then")
-        changed = [
-            f"{name} {known.get(name)!r} -> {wanted[name]!r}"
-            for name in wanted
-            if name not in (*FREE_TO_CHANGE, *corpora) and known.get(name) != wanted[name]
-        ]
-        if any(known.get(name) != wanted[name] for name in corpora):
-            changed.append("the corpora or their versions")
-        if changed:
-            raise ConfigError(
-                f"{folder} was begun with other settings ({'; '.join(changed)}): "
-                "give this run another --run name, or --resume never to begin anew"
-            )
-    write_text(path, json.dumps(asked, indent=2, ensure_ascii=False) + "\n")
+    record = json.dumps(settings.to_record(), indent=2, ensure_ascii=False)
+    write_text(folder / SETTINGS_FILE, record + "\n")
 
 
 def _from_workspace(record: dict[str, object]) -> dict[str, object]:

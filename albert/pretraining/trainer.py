@@ -16,7 +16,7 @@ from albert.checkpoints import new_model
 from albert.config import ConfigError
 from albert.distributed import Process
 from albert.heads import PretrainingModel
-from albert.mixing import DataState, StepData
+from albert.mixing import DataState, StepData, mask_rate_at
 from albert.objective import Losses, PretrainingObjective
 from albert.optim import learning_rate_at, make_optimizer
 from albert.pretraining.held_out import add_output
@@ -29,12 +29,15 @@ from albert.trainer_state import (
     is_whole,
     list_checkpoints,
     load_trainer_state,
+    read_trainer_state,
     remove_old_checkpoints,
     save_checkpoint,
 )
 
-# on a GPU figures are fetched so often only, as each time waits for all work in hand
-_REVIEW_EVERY = 10
+
+def _review_every(device: torch.device) -> int:
+    """Steps between fetches of their figures, each of which waits on a GPU for all work in hand."""
+    return 1 if device.type == "cpu" else 10
 
 
 class Trainer:
@@ -46,6 +49,7 @@ class Trainer:
         self._span_boundary = any(rule.objective == "spanbert" for rule in rules)
         self._vocab_size = start.model.config.vocab_size
         self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
+        self._review_every = _review_every(process.device)
         self.state = TrainerState(data=DataState.start(len(start.streams)))
         self.sentinel = Sentinel()
         self._take(start.model)
@@ -73,13 +77,22 @@ class Trainer:
         notices = []
         for folder in list_checkpoints(self.settings.run_folder):
             if is_whole(folder):
-                model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)
-                self._take(model)
-                self.state = load_trainer_state(folder, self.objective, self.optimizer)
-                self.sentinel = Sentinel(self.state.trends)
+                self._load(folder)
                 return notices
             notices.append(f"{folder.name} is damaged: going on from the one before it")
-        return notices
+        return [*notices, "no checkpoint is whole: beginning anew"] if notices else []
+
+    def _load(self, folder: Path) -> None:
+        model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)
+        self._take(model)
+        self.state = load_trainer_state(folder, self.objective, self.optimizer)
+        self.sentinel = Sentinel(self.state.trends)
+
+    def _last_good(self) -> Path | None:
+        """The newest whole checkpoint whose losses had not begun to rise, else the oldest whole one."""
+        whole = [folder for folder in list_checkpoints(self.settings.run_folder) if is_whole(folder)]
+        calm = [folder for folder in whole if Sentinel(read_trainer_state(folder).trends).is_calm]
+        return next(iter(calm or reversed(whole)), None)
 
     def precision(self) -> torch.autocast:
         """The context a forward pass runs in."""
@@ -145,7 +158,8 @@ class Trainer:
     @property
     def is_review_due(self) -> bool:
         """Whether the figures of the steps done should be looked at now."""
-        return self.process.device.type == "cpu" or len(self._pending) >= _REVIEW_EVERY
+        is_logged = self.state.step % self.settings.log_every == 0
+        return is_logged or len(self._pending) >= self._review_every
 
     def review(self) -> tuple[list[StepRecord], str | None]:
         """The steps since the last review, and what is wrong with the first bad one, if any is.
@@ -160,7 +174,7 @@ class Trainer:
         for (record, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
             figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
             losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}
-            wrong = self.sentinel.check(losses, norm)
+            wrong = self.sentinel.check(losses, norm, is_harder=self._is_harder(record.step))
             if wrong:
                 break
             done.append(StepRecord(record.step, record.tokens, figures, norm, record.learning_rate))
@@ -168,28 +182,39 @@ class Trainer:
         self.state.trends = self.sentinel.to_record()
         return done, wrong
 
+    def _is_harder(self, step: int) -> bool:
+        """Whether more is masked in a step, counted from 1, than in the one before."""
+        if self.settings.mask_rates is None:
+            return False
+        before, now = (
+            mask_rate_at(self.settings.mask_rates, n, self.settings.steps) for n in (step - 2, step - 1)
+        )
+        return now > before
+
     def go_back(self, wrong: str) -> str:
-        """Go back to the last checkpoint, or to the start, at half the rate, and leave out the data since.
+        """Go back to the last good checkpoint or the start, at half the rate, and leave out the data since.
 
         Returns what to tell. Raises ConfigError when that has been done too often.
         """
-        spoilt = self.state
+        spoilt, good = self.state, self._last_good()
         if spoilt.rollbacks == MOST_ROLLBACKS:
+            kept = f"{good.name} is sound" if good else "There is no checkpoint"
             raise ConfigError(
                 f"training fell apart for the {MOST_ROLLBACKS + 1}th time, at step {spoilt.step} and "
-                f"1/{1 / spoilt.rate_scale:.0f} of the learning rate: {wrong}. The newest checkpoint is "
-                "sound. Start another run with a lower --learning-rate, and look at what the corpus holds"
+                f"1/{1 / spoilt.rate_scale:.0f} of the learning rate: {wrong}. {kept}. Start another run "
+                "with a lower --learning-rate, and look at what the corpus holds"
             )
-        self.state = TrainerState(data=DataState.start(len(self.streams)))
-        self.resume()
-        if not self.state.step:
+        if good is not None:
+            self._load(good)
+        else:
+            self.state = TrainerState(history=[record for record in spoilt.history if record["step"] == 0])
             self._take(build_model(self.settings, self._vocab_size)[0])
-            self.state.history = [record for record in spoilt.history if record["step"] == 0]
+        self.process.wait_for_all()  # before the first one writes where the others read
         text = (
             f"step {spoilt.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "
             "the batches since"
         )
-        self.state.data = spoilt.data
+        self.state.data = spoilt.data.without_steps(self.state.step * (self.settings.accumulate or 1))
         self.state.rollbacks, self.state.rate_scale = spoilt.rollbacks + 1, spoilt.rate_scale / 2
         self.state.events = [*spoilt.events, {"step": spoilt.step, "kind": "rollback", "text": text}]
         self.state.trends, self.sentinel = {}, Sentinel()
@@ -199,11 +224,12 @@ class Trainer:
         """Write a checkpoint (the first process does), and remove the oldest."""
         settings, state = self.settings, self.state
         folder = settings.run_folder / f"checkpoint-{state.step}"
+        state.processes = self.process.world_size
         if self.process.is_first:
             tokenizer = settings.tokenizer_folder
             save_checkpoint(settings.run_folder, self.objective, self.optimizer, state, tokenizer)
             best = int(state.best["step"]) if state.best else None
-            remove_old_checkpoints(settings.run_folder, settings.keep_checkpoints, best)
+            remove_old_checkpoints(settings.run_folder, state.step, settings.keep_checkpoints, best)
         self.process.wait_for_all()
         return folder
 

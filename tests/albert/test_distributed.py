@@ -79,6 +79,7 @@ def test_two_processes_have_the_losses_of_one(settings, tmp_path):
     # what the two have done one can go on from
     result = pretrain(replace(settings, log_every=10))
     assert result.resumed_from == 50
+    assert any("2 process(es), now it has 1: a step stays 4 parts" in notice for notice in result.notices)
 
 
 @pytest.mark.slow

@@ -95,6 +95,20 @@ def test_phases_take_turns_and_a_share_of_nothing_gives_nothing(corpora):
     assert drawn == [[0]] * 20 + [[1]] * 20
 
 
+def test_phases_count_the_steps_that_were_not_taken_back(corpora):
+    phases = [Phase(20, (0.7, 0.3)), Phase(40, (0.0, 1.0))]
+    after = steps_of(data(corpora, phases, accumulate=2), 25)[-1].after
+    back = after.without_steps(2 * 12)
+    again = steps_of(data(corpora, phases, accumulate=2), 20, back)
+    drawn = [step.corpora for step in again]
+    assert {0, 1} == {corpus for pair in drawn[:8] for corpus in pair} and drawn[8:] == [[1, 1]] * 12
+    # none of what was taken back comes again, and shares hold of what comes
+    assert again[0].after.batches == after.batches + 2
+    assert again[7].after.cursors[0] > after.cursors[0]
+    first = again[7].after.tokens
+    assert abs(first[1] - 0.3 * sum(first)) <= 300
+
+
 def test_the_mask_rate_goes_from_the_first_to_the_last(corpora):
     plain = steps_of(data(corpora, [Phase(STEPS, (0.5, 0.5))]))
     falling = steps_of(data(corpora, [Phase(STEPS, (0.5, 0.5))], mask_rates=(0.5, 0.1)))
@@ -126,6 +140,8 @@ def test_the_loader_gives_the_same_steps_ahead_of_time_and_ends_its_thread(corpo
         got = next(loader)
         assert got.after == step.after and all(map(same, got.batches, step.batches))
     assert 0 <= loader.waited < 5
+    loader.go_to(expected[9].after)
+    assert next(loader).after == expected[10].after
     loader.close()
     assert threading.active_count() == before
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albert.batch import pack
-from albert.optim import SCHEDULES, choose_learning_rate, lamb, learning_rate_at
+from albert.optim import SCHEDULES, adamw, choose_learning_rate, lamb, learning_rate_at
 from tests.conftest import small_model
 
 
@@ -39,6 +39,33 @@ def test_lamb_follows_the_papers_algorithm():
     bias = lamb_by_hand(start["bias"], gradients["bias"], 0.02, 0.0, False)
     torch.testing.assert_close(layer.weight.double(), weight, rtol=1e-5, atol=1e-7)
     torch.testing.assert_close(layer.bias.double(), bias, rtol=1e-5, atol=1e-7)
+
+
+def test_a_tensor_without_a_gradient_at_first_is_corrected_by_its_own_steps():
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(7, 5)
+    start, gradient = layer.bias.detach().clone(), torch.randn(5)
+    optimizer = lamb(torch.nn.Sequential(torch.nn.LayerNorm(7), layer), 0.02)
+    for step in range(6):
+        for parameter in optimizer.param_groups[1]["params"]:
+            is_late = parameter is layer.bias and step < 4
+            parameter.grad = None if is_late else torch.ones_like(parameter)
+        if layer.bias.grad is not None:
+            layer.bias.grad = gradient
+        optimizer.step()
+    bias = lamb_by_hand(start, [gradient] * 2, 0.02, 0.0, False)
+    torch.testing.assert_close(layer.bias.double(), bias, rtol=1e-5, atol=1e-7)
+
+
+def test_adamw_decays_weights_and_neither_biases_nor_layer_norm():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LayerNorm(3))
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    adamw(model, 0.1, weight_decay=0.2).step()
+    for name, parameter in model.named_parameters():
+        kept = 1 - 0.1 * 0.2 if name == "0.weight" else 1.0
+        torch.testing.assert_close(parameter.detach(), kept * before[name])
 
 
 @given(st.floats(1e-6, 1e6))
@@ -79,7 +106,8 @@ def test_the_rate_is_scaled_by_the_square_root_of_the_batch_and_says_so():
     assert chosen.rate == pytest.approx(0.00176 / math.sqrt(512))
     assert "7.78e-05 = 0.00176 x sqrt(4,096 / 2,097,152)" in chosen.explanation and chosen.warning is None
     large, small = (choose_learning_rate("adamw", n, from_checkpoint=True).rate for n in (65_536, 4096))
-    assert large == pytest.approx(4 * small)
+    assert large == pytest.approx(4 * small) and small == 5e-5
+    assert choose_learning_rate("adamw", 4096, from_checkpoint=False).rate == 3e-4
     meant = choose_learning_rate("lamb", 4096, from_checkpoint=True, given=0.00176, given_for=4096 * 512)
     assert meant.rate == pytest.approx(chosen.rate)
 
@@ -99,6 +127,12 @@ def test_every_schedule_rises_to_one_and_falls_towards_zero(name, steps, share):
     assert rates[:warmup] == sorted(rates[:warmup])
     assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
     assert learning_rate_at(name, steps, steps, warmup) == 0
+
+
+def test_polynomial_is_the_square_of_what_is_left():
+    left = [learning_rate_at("linear", step, 100, 10) for step in range(10, 100)]
+    squares = [learning_rate_at("polynomial", step, 100, 10) for step in range(10, 100)]
+    assert squares == pytest.approx([rate**2 for rate in left]) and left[45] == 0.5
 
 
 def test_wsd_stays_at_the_peak_until_its_last_fifth():

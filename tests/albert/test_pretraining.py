@@ -3,8 +3,10 @@ disks.
 """
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -21,6 +23,7 @@ from albert.objective import PretrainingObjective, SpanBoundaryHead, span_bounds
 from albert.pretraining import Corpus, PretrainResult, PretrainSettings, check_start, pretrain
 from albert.pretraining.sentinel import Sentinel
 from albert.trainer_state import list_checkpoints
+from data.records import InputError
 from tests.conftest import make_corpus, save_small_model, small_model
 
 ROOT = Path(__file__).parents[2]
@@ -89,6 +92,9 @@ def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
     result = pretrain(replace(settings, then=then, mask_rates=(0.3, 0.15), schedule="wsd"))
     assert result.status == "completed"
     assert "held_out_mlm_loss@tea-128" in result.evaluations()[-1]
+    # the first data are looked at, as they were masked then
+    assert result.audits["rule_mask_rate"] == 0.3
+    assert result.audits["mask_rate"] == pytest.approx(0.3, abs=0.03)
     # the same documents are held out of both
     own, longer = check_start(replace(settings, then=then)).streams.values()
     trained, held_out = documents(longer, 0.1)
@@ -131,6 +137,7 @@ def test_a_span_is_predicted_from_its_boundary_alone(tokenizer):
     states = head(hidden, torch.tensor([3, 4, 8]))[:2]
     (states * torch.randn_like(states)).sum().backward()
     assert hidden.grad.abs().sum(-1).nonzero().flatten().tolist() == [2, 5]
+    assert not torch.equal(*states)  # they stand at different places of it
 
 
 def test_the_span_boundary_head_is_trained_and_comes_back(settings, corpora):
@@ -158,10 +165,16 @@ def test_the_objective_is_the_models_losses_and_the_boundarys(tokenizer):
     assert losses.output.mlm_loss.item() == objective.model(batch).mlm_loss.item()
 
 
-class Spoiled:
-    """Makes the loss of the batches it is told of not a number."""
+def test_a_batch_without_a_masked_token_has_no_loss(tokenizer):
+    nothing = torch.tensor([], dtype=torch.int64)
+    output = small_model(tokenizer)(replace(pack([[2, 5, 3]]), masked_index=nothing, masked_labels=nothing))
+    assert output.mlm_loss == 0 and output.mlm_count == 0
 
-    def __init__(self, monkeypatch, calls):
+
+class Spoiled:
+    """Adds to the loss of the batches it is told of, by default what makes it no number."""
+
+    def __init__(self, monkeypatch, calls, by=float("nan")):
         self.number, self.calls = 0, set(calls)
         forward = PretrainingObjective.forward
 
@@ -170,7 +183,7 @@ class Spoiled:
             if torch.is_grad_enabled():
                 self.number += 1
                 if self.number in self.calls:
-                    bad = replace(losses.output, mlm_loss=losses.output.mlm_loss * float("nan"))
+                    bad = replace(losses.output, mlm_loss=losses.output.mlm_loss + by)
                     return replace(losses, output=bad)
             return losses
 
@@ -198,6 +211,37 @@ def test_before_the_first_checkpoint_training_goes_back_to_its_start(settings, m
     assert [r["step"] for r in result.history if "mlm_loss" in r] == list(range(1, 17))
 
 
+def test_a_checkpoint_of_a_model_that_had_begun_to_fall_apart_is_passed_over(settings, monkeypatch):
+    # ten steps of a running mean: it has risen by 0.8 at the checkpoint after step 12, by 1.1 at step 13
+    Spoiled(monkeypatch, [11, 12, 13], by=4.0)
+    result = pretrain(settings)
+    assert [event["text"].partition(". Back to ")[2][:6] for event in result.events] == ["step 8"]
+    assert result.status == "completed" and result.steps == 16
+
+
+def test_figures_that_are_looked_at_now_and_then_say_the_same(settings, monkeypatch):
+    """As on a GPU, where every look waits."""
+    often = pretrain(settings)
+    monkeypatch.setattr("albert.pretraining.trainer._review_every", lambda device: 10)
+    rarely = replace(settings, log_every=3, evaluate_every=5, run_folder=settings.run_folder.parent / "b")
+    result = pretrain(rarely)
+    assert_same(often.checkpoint, result.checkpoint)
+    losses = {r["step"]: r["mlm_loss"] for r in often.history if "mlm_loss" in r}
+    logged = [r for r in result.history if "mlm_loss" in r]
+    assert [r["step"] for r in logged] == [3, 6, 9, 12, 15, 16]
+    assert all(r["tokens_per_second"] < 1e7 for r in logged)
+    assert logged[-1]["mlm_loss"] == losses[16]
+    Spoiled(monkeypatch, [8])
+    (event,) = pretrain(replace(rarely, run_folder=settings.run_folder.parent / "c")).events
+    assert event["step"] == 9 and "Back to step 5" in event["text"]
+
+
+def test_the_fourth_time_is_the_last(settings, monkeypatch):
+    Spoiled(monkeypatch, range(2, 100))
+    with pytest.raises(ConfigError, match="the 4th time, at step 1 and 1/8 of .*There is no checkpoint"):
+        pretrain(settings)
+
+
 def test_training_that_keeps_falling_apart_ends_with_a_sound_checkpoint(settings):
     """A rate that no model bears, without a bound on the gradient."""
     with pytest.raises(ConfigError, match="fell apart for the 4th time.*lower --learning-rate"):
@@ -216,6 +260,15 @@ def test_the_sentinel_tells_noise_from_a_model_that_fell_apart():
     assert "not finite" in Sentinel().check({0: 2.0}, float("inf"))
     again = Sentinel(json.loads(json.dumps(sound.to_record())))
     assert again.to_record() == sound.to_record()
+
+
+def test_a_task_that_grows_harder_is_not_taken_for_a_model_that_falls_apart():
+    """Two nats more in 100 steps, as the mask rate rises every fourth of them; then one at once."""
+    unaware, aware = Sentinel(), Sentinel()
+    losses = [3.0] * 20 + [3 + step / 50 for step in range(100)]
+    assert any(unaware.check({0: loss}, 1.0) for loss in losses)
+    assert not any(aware.check({0: loss}, 1.0, is_harder=n % 4 == 0) for n, loss in enumerate(losses))
+    assert any(aware.check({0: 9.0}, 1.0) for _ in range(5))
 
 
 def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_early(settings):
@@ -269,14 +322,29 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_whole(settings, tmp_p
     assert_same(first.checkpoint, list_checkpoints(broken.run_folder)[0])
 
 
+def test_a_disk_that_is_full_elsewhere_is_said_in_a_line(settings):
+    def fill(state, folder, status):
+        Path("/dev/full").write_text("no room for this")
+
+    if not Path("/dev/full").exists():
+        pytest.skip("Linux has a device that is always full")
+    with pytest.raises(InputError, match="the disk of .* is full .*make room and run the same command again"):
+        pretrain(settings, on_checkpoint=fill)
+    assert pretrain(settings).resumed_from == 4
+
+
 def test_event_files_hold_what_the_metrics_do(settings):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    pretrain(replace(settings, tensorboard=True))
+    (list_checkpoints(settings.run_folder)[0] / "manifest.json").unlink()
     result = pretrain(replace(settings, tensorboard=True))
+    assert result.resumed_from == 12
     events = accumulator.EventAccumulator(str(settings.run_folder / "tensorboard"))
     events.Reload()
     logged = {event.step: event.value for event in events.Scalars("held_out_mlm_loss")}
     expected = {r["step"]: r["held_out_mlm_loss"] for r in result.evaluations()}
     assert logged == pytest.approx(expected, rel=1e-5)
+    assert [event.step for event in events.Scalars("mlm_loss")] == list(range(1, 17))
 
 
 def test_a_settings_file_that_is_none_is_refused(tmp_path):
@@ -302,3 +370,19 @@ def test_a_run_says_how_its_data_were_masked_and_how_long_it_waited(settings, ma
     assert sum(bucket["swapped"] for bucket in audits["sop_balance_by_length"]) > 0
     assert 0 <= audits["loader_wait_share"] < 1 and audits["peak_memory_bytes"] > 10**7
     assert ("ngram_histogram" in audits) == (masking == "dynamic")
+
+
+def test_asked_to_stop_it_ends_with_a_checkpoint_and_a_code_of_its_own(settings, tmp_path):
+    endless = replace(settings, steps=10**6, evaluate_every=10**6)
+    (tmp_path / "settings.json").write_text(json.dumps(endless.to_record()))
+    command = [sys.executable, "-m", "albert.pretraining", str(tmp_path / "settings.json")]
+    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    metrics, deadline = settings.run_folder / "metrics.jsonl", time.monotonic() + 120
+    while time.monotonic() < deadline and not (metrics.is_file() and metrics.read_text().count("\n") > 3):
+        time.sleep(0.05)
+    started.send_signal(signal.SIGTERM)
+    told, _ = started.communicate(timeout=120)
+    (checkpoint,) = list_checkpoints(settings.run_folder)
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    assert started.returncode == 75 and "run: interrupted after" in told
+    assert checkpoint.name == f"checkpoint-{last['step']}"

@@ -16,6 +16,7 @@ from albert.heads import PretrainingModel
 from albert.optim import adamw
 from albert.pretraining import PretrainSettings, pretrain
 from albert.probe import PROBE_RULE, PROBE_SENTENCES, Probe, probe
+from data.records import InputError
 from data.refresh import RefreshSettings, refresh
 from tests.conftest import save_small_model
 
@@ -165,6 +166,11 @@ def test_masks_are_whole_words_of_15_percent_and_always_the_same(trained):
         sum(values) for values in zip(*((len(b.masked_index), b.tokens) for b in first), strict=True)
     )
     assert 0.08 < masked / tokens < 0.16 and sum(b.sequences for b in first) <= 40
+
+
+def test_nothing_to_probe_with_is_refused(counting):
+    with pytest.raises(InputError, match="no held-out document to probe"):
+        probe(counting, [])
 
 
 def test_the_loss_is_compared_with_ln_v():

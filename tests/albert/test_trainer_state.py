@@ -7,7 +7,15 @@ from albert.batching import Cursor
 from albert.mixing import DataState
 from albert.objective import PretrainingObjective
 from albert.optim import OPTIMIZERS, make_optimizer
-from albert.trainer_state import TrainerState, load_trainer_state, save_checkpoint
+from albert.trainer_state import (
+    TrainerState,
+    finish_writing,
+    is_whole,
+    list_checkpoints,
+    load_trainer_state,
+    remove_old_checkpoints,
+    save_checkpoint,
+)
 from tests.conftest import small_model
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -43,3 +51,23 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
             # a fused step takes parameters and moments on one device
             assert torch.equal(again, value) and again.device == value.device, key
     step(same, restored)
+
+
+def test_what_a_killed_writer_had_all_but_named_is_a_checkpoint(tmp_path, tokenizer):
+    objective = objective_of(tokenizer)
+    optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
+    for number in (7, 8):
+        made = save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=number), None)
+        made.rename(tmp_path / f"writing-{number}")
+    (tmp_path / "writing-8" / "manifest.json").unlink()
+    finish_writing(tmp_path)
+    assert [folder.name for folder in list_checkpoints(tmp_path)] == ["checkpoint-7"]
+    assert is_whole(tmp_path / "checkpoint-7")
+
+
+def test_the_newest_up_to_a_step_and_the_best_are_kept(tmp_path):
+    for step in (4, 8, 12, 16, 100):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / "writing-20").mkdir()
+    remove_old_checkpoints(tmp_path, 16, keep=2, best_step=4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"checkpoint-{n}" for n in (12, 16, 4)]

@@ -19,6 +19,7 @@ from albert.batching import Cursor, InstanceStream, is_held_out, token_batches
 from albert.checkpoints import load_pretrained
 from albert.config import ConfigError
 from albert.pretraining import PretrainSettings, check_start, pretrain
+from albert.pretraining.start import settle
 from albert.trainer_state import list_checkpoints, read_trainer_state
 from data.quality import GateRules
 from data.records import InputError
@@ -170,6 +171,10 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(settings):
     assert again.resumed_from == 8 and any("damaged" in notice for notice in again.notices)
     for before, after in zip(whole, weights(again), strict=True):
         assert all(torch.equal(before[name], after[name]) for name in before)
+    for folder in list_checkpoints(settings.run_folder):
+        (folder / "manifest.json").unlink()
+    anew = pretrain(settings)
+    assert anew.resumed_from == 0 and "no checkpoint is whole: beginning anew" in anew.notices
 
 
 def test_going_on_with_dropout_ends_with_the_weights_of_a_straight_run(settings, tmp_path, tokenizer):
@@ -191,6 +196,8 @@ def test_other_settings_under_the_same_name_are_refused(settings):
     with pytest.raises(ConfigError, match="begun with other settings .batch_tokens 512 -> 256"):
         pretrain(replace(settings, batch_tokens=256))
     assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0
+    settle(replace(settings, resume="never"))
+    assert not (settings.run_folder / "result.json").exists() and not list_checkpoints(settings.run_folder)
 
 
 def test_a_run_goes_on_in_a_workspace_that_was_moved(settings, tmp_path):

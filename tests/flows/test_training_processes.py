@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from albert.pretraining import read_settings
+from albert.pretraining import pretrain, read_settings
 from albert.trainer_state import list_checkpoints
+from data.catalog import read_catalog
 from data.records import InputError
+from flows.continued_pretraining import run_pretraining
 from flows.settings import pretraining_plan
 from flows.training_processes import train_in_processes
 from tests.conftest import make_corpus, save_small_model
@@ -95,7 +97,22 @@ def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
     assert output.strip() == b"interrupted"
 
 
-def test_processes_that_end_without_a_result_are_said(workspace, tmp_path):
-    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", init=str(tmp_path / "gone"))
+def test_processes_that_end_without_a_result_are_said(workspace, tmp_path, capfd):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2, accumulate=2)
+    pretrain(settings)
     with pytest.raises(InputError, match="2 training processes ended early, with codes (2, 2|2, -15|-15, 2)"):
-        train_in_processes(settings, 2, lambda *_: None)
+        train_in_processes(replace(settings, batch_tokens=1024), 2, lambda *_: None)
+    said = capfd.readouterr().err
+    assert "batch_tokens 512 -> 1024" in said and "Traceback" not in said
+
+
+def test_the_catalog_is_told_what_it_did_not_hear_of(workspace, monkeypatch):
+    """A process killed between its last checkpoint and the catalog's row."""
+    monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: lambda done: None)
+    made = plan(workspace, run="untold")
+    pretrain(made.settings)
+    assert run_pretraining(made).resumed_from == 6
+    with read_catalog(made.workspace) as db:
+        told = db.execute("select status, steps from pretraining_runs where run = 'untold'").fetchall()
+        rows = db.execute("select step, mlm_loss > 0 from checkpoints where run = 'untold' order by step")
+        assert told == [("completed", 6)] and rows.fetchall() == [(5, True), (6, True)]

@@ -1,0 +1,138 @@
+"""One step of training: what its gradient is of, its dropout, its clipping, which evaluation is best."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from albert.distributed import Process
+from albert.mixing import StepData, TrainingData
+from albert.objective import PretrainingObjective
+from albert.packing import pack_batches
+from albert.pretraining import PretrainSettings, check_start, pretrain
+from albert.pretraining.trainer import Trainer
+from tests.conftest import make_corpus, save_small_model
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory, samples, vocabulary_file, tokenizer):
+    root = tmp_path_factory.mktemp("workspace")
+    shape = {"max_seq_length": 64, "sop": "on"}
+    return PretrainSettings(
+        run_folder=root / "run",
+        shards=make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file, **shape),
+        init=str(save_small_model(root / "small", tokenizer, max_position_embeddings=64)),
+        steps=3,
+        batch_tokens=512,
+        precision="fp32",
+        held_out_share=0.1,
+        held_out_tokens=1000,
+        log_every=1,
+    )
+
+
+def trainer_of(settings, process=None):
+    return Trainer(settings, check_start(settings), 1e-3, process or Process())
+
+
+def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings):
+    """The mean over all masked tokens, and all pairs, however unlike the parts are."""
+    whole, parts = trainer_of(settings), trainer_of(settings)
+    stream = whole.streams[""]
+    instances = stream._load(stream.row_groups)
+    rows = [np.arange(2), np.arange(2, 20)]
+
+    def batches(chosen):
+        info = stream.info
+        return list(pack_batches(instances, chosen, info.vocabulary, info.rule, seed=0, epoch=0))
+
+    after = whole.state.data
+    whole.step(StepData(batches([np.concatenate(rows)]), [0], after))
+    parts.step(StepData(batches(rows), [0, 0], after))
+    assert parts.state.tokens == whole.state.tokens > 0
+    for p, q in zip(parts.objective.parameters(), whole.objective.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
+
+
+def test_every_batch_has_dropout_of_its_own(settings, tmp_path, monkeypatch):
+    seeds, forward = [], PretrainingObjective.forward
+
+    def noting(objective, batch):
+        if torch.is_grad_enabled():
+            seeds.append(torch.initial_seed())
+        return forward(objective, batch)
+
+    monkeypatch.setattr(PretrainingObjective, "forward", noting)
+    pretrain(replace(settings, accumulate=2, run_folder=tmp_path / "run"))
+    assert len(set(seeds)) == len(seeds) == 6
+
+
+def test_the_gradient_is_clipped_and_its_norm_before_that_is_kept(settings, tmp_path):
+    """Gradients far below its epsilon move nothing in AdamW."""
+    free, clipped = (
+        pretrain(replace(settings, clip_norm=norm, weight_decay=0, run_folder=tmp_path / str(norm) / "run"))
+        for norm in (1.0, 1e-6)
+    )
+    first = [next(r["gradient_norm"] for r in run.history if "mlm_loss" in r) for run in (free, clipped)]
+    assert first[0] == first[1] > 1e-3
+    falls = [
+        run.evaluations()[0]["held_out_mlm_loss"] - run.evaluations()[-1]["held_out_mlm_loss"]
+        for run in (free, clipped)
+    ]
+    assert abs(falls[1]) < 0.1 * falls[0]
+
+
+def test_an_operation_that_varies_is_refused_while_a_run_is_deterministic(settings, tmp_path):
+    seen = []
+    asked = replace(settings, deterministic=True, steps=1, run_folder=tmp_path / "run")
+    pretrain(asked, on_checkpoint=lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
+    assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
+
+
+def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
+    trainer = trainer_of(replace(settings, max_forgetting=0.5))
+    trainer.state.history = [{"step": 0, "held_out_mlm_loss": 4.0, "held_out_mlm_loss@general": 2.0}]
+    judged = []
+    for own, general in ((3.0, 2.5), (2.5, 2.51), (2.9, 2.4), (2.9, 2.4), (3.5, 1.0)):
+        trainer.state.step += 1
+        best = trainer.judge({"held_out_mlm_loss": own, "held_out_mlm_loss@general": general})
+        judged.append((best, trainer.state.stale_evaluations))
+    assert judged == [(True, 0), (False, 1), (True, 0), (False, 1), (False, 2)]
+    assert trainer.state.best == {"step": 3, "loss": 2.9}
+
+
+@pytest.mark.parametrize(("rates", "harder"), [((0.15, 0.3), 15), ((0.3, 0.15), 0), (None, 0)])
+def test_a_step_is_harder_where_more_is_masked_than_before(settings, rates, harder):
+    trainer = trainer_of(replace(settings, mask_rates=rates, steps=40))
+    assert sum(trainer._is_harder(step) for step in range(1, 41)) == harder
+
+
+@pytest.fixture
+def group():
+    """A group of one process, for which gradients are exchanged all the same."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_gradients_are_exchanged_once_a_step_however_many_parts_it_has(settings, group):
+    settings = replace(settings, accumulate=6, batch_tokens=128 * 6)
+    trainer = trainer_of(settings, Process(0, 2))
+    exchanged = []
+
+    def note(state, bucket):
+        exchanged.append(bucket.is_last())
+        summed = torch.futures.Future()
+        summed.set_result(bucket.buffer())
+        return summed
+
+    trainer.module.register_comm_hook(None, note)
+    source = TrainingData(
+        list(trainer.streams.values()), settings.phases(), accumulate=6, rank=0, world_size=2
+    )
+    for step, _ in zip(source.steps(trainer.state.data), range(4), strict=False):
+        assert len(step.batches) == 3
+        trainer.step(step)
+    assert exchanged.count(True) == 4
