@@ -320,15 +320,7 @@ def test_other_encodings_are_told(vocabulary_file, tmp_path):
     (folder / "a.txt").write_bytes(A.encode("gb18030"))
     (folder / "b.jsonl").write_bytes(rows(B, C).decode().encode("utf-16"))
     (folder / "c.txt").write_bytes((A + C).encode("utf-8-sig"))
-    refresh(
-        RefreshSettings(
-            corpus="c",
-            sources=(str(folder),),
-            workspace=tmp_path / "w",
-            tokenizer=str(vocabulary_file),
-            workers=1,
-        )
-    )
+    refresh_here(settings_for(tmp_path, folder, vocabulary_file))
     with open_workspace(tmp_path / "w") as statistics:
         query = "select stage, reason, count from funnel where unit = 'decoded_from' order by all"
         assert statistics.sql(query).fetchall() == [("read", "gb18030", 1), ("read", "utf-16", 2)]
