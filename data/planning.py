@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,6 +28,9 @@ from data.workspace import Workspace
 
 BUILDING_VERSION = 4  # of words, tokens, instances and masks: a change of what they give raises it
 SHARD_CHARACTERS = 2_000_000  # of text to a shard
+BATCH_WEIGHT = 8 << 20  # bytes read as one piece of work: it takes seconds, to orchestrate it hundredths
+LEAST_BATCHES = 16  # so that there is work for every process
+FILE_WEIGHT = 1 << 16  # of a file whatever its size, and of one that is only found to be unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +223,35 @@ def reading_tasks(plan: Plan) -> list[tuple[SourceFile, Plan]]:
         (file, replace(small, current_sources=(known[file.uri],) if file.uri in known else ()))
         for file in plan.files
     ]
+
+
+def reading_batches(plan: Plan) -> list[list[tuple[SourceFile, Plan]]]:
+    """The same tasks in the same order, small neighbours together: a folder may hold a hundred thousand
+    files, and what orchestrates them has a price for each piece of work.
+    """
+    tasks = reading_tasks(plan)
+    weights = [_reading_weight(file, reading.current_sources) for file, reading in tasks]
+    enough = min(BATCH_WEIGHT, sum(weights) / LEAST_BATCHES)
+    batches: list[list[tuple[SourceFile, Plan]]] = []
+    weight = enough
+    for task, its_weight in zip(tasks, weights, strict=True):
+        if weight >= enough:
+            batches.append([])
+            weight = 0
+        batches[-1].append(task)
+        weight += its_weight
+    return batches
+
+
+def _reading_weight(file: SourceFile, known: Sequence[Source]) -> int:
+    if is_remote(file.uri):
+        return BATCH_WEIGHT  # to ask for its size may take as long as to read it
+    try:
+        size = os.stat(file.uri).st_size
+    except OSError:  # reading it will tell
+        size = 0
+    is_known = any(source.size == size for source in known)
+    return FILE_WEIGHT + (0 if is_known else size)
 
 
 def building_plan(plan: Plan) -> Plan:

@@ -152,6 +152,11 @@ def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:
     return ReadSource(source, str(listing), str(staged))
 
 
+def read_batch(batch: Sequence[tuple[SourceFile, Plan]]) -> list[ReadSource]:
+    """Read several sources, one after the other."""
+    return [read(*task) for task in batch]
+
+
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     """Decide which shards stay and which are to be built. Raises InputError if no document can be used."""
     workspace, settings = plan.workspace, plan.settings

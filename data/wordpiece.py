@@ -13,7 +13,7 @@ import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -95,10 +95,7 @@ class WordPieceTokenizer:
         for token, number in ids.items():
             if len(token) == 1 and ord(token) < _BEYOND and table[ord(token)] == self.unknown_id:
                 table[ord(token)] = number
-        # the library's Unicode is older than Python's: it does not know every mark for one
-        split = self._library.pre_tokenizer.pre_tokenize_str
-        marks = [chr(c) for c in range(0x21, 0x10000) if _is_punctuation(chr(c))]
-        marks = [mark for mark in marks if len(split(f"a{mark}a")) == 3]
+        marks = _split_marks()
         for mark, encoding in zip(
             marks, self._library.encode_batch(marks, add_special_tokens=False), strict=True
         ):
@@ -196,6 +193,15 @@ class WordPieceTokenizer:
 def is_han(character: str) -> bool:
     """Whether BERT's tokenizer sets the character apart as Chinese, of those in the two usual blocks."""
     return "\u4e00" <= character <= "\u9fff" or "\u3400" <= character <= "\u4dbf"
+
+
+@cache
+def _split_marks() -> list[str]:
+    """What the library splits off as a token of its own."""
+    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    marks = [chr(c) for c in range(0x21, 0x10000) if _is_punctuation(chr(c))]
+    # its Unicode is older than Python's: it does not know every mark for one
+    return [mark for mark in marks if len(split(f"a{mark}a")) == 3]
 
 
 def _is_punctuation(character: str) -> bool:

@@ -12,7 +12,8 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from data.records import InputError
@@ -136,9 +137,24 @@ def _run_in(folder: str, command: str, parameters: dict[str, object]) -> tuple[i
     set_up_prefect(Path(folder))
     server_version()  # refuses one that is of no use
     module = importlib.import_module(f"flows.{command}")
-    outcome = getattr(module, command)(**parameters)
+    with without_heartbeats():
+        outcome = getattr(module, command)(**parameters)
     status = EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0
     return status, module.describe(outcome)
+
+
+@contextmanager
+def without_heartbeats() -> Iterator[None]:
+    """No events that say a run is alive, unless the user asks for them: whoever began a command sees that,
+    and to end them Prefect sleeps up to a second.
+    """
+    if "PREFECT_FLOWS_HEARTBEAT_FREQUENCY" in os.environ:
+        yield
+        return
+    settings = importlib.import_module("prefect.settings")
+    # None is no heartbeats, which a variable of the environment cannot say
+    with settings.temporary_settings({settings.PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+        yield
 
 
 def _refuse(command: str, error: Exception) -> int:

@@ -198,10 +198,11 @@ def run_refresh(settings: RefreshSettings, submit: Submit, task_hours: float) ->
     with refresh.locked(place, name, log if is_deployed() else None):
         plan = planning.plan(settings)  # as things stand now that no other refresh changes them
         reading = [
-            submit(read_source.with_options(**limit), task[0].name, refresh.read, *task)
-            for task in planning.reading_tasks(plan)
+            submit(read_source.with_options(**limit), name_of(batch), refresh.read_batch, batch)
+            for batch in planning.reading_batches(plan)
         ]
-        sources = in_order(reading, name, "sources read")
+        batches = in_order(reading, name, f"{len(plan.files):,} sources read")
+        sources = [source for batch in batches for source in batch]
         division = divide(name, lambda: refresh.divide(plan, sources))
         similar = similar_words(plan, division)
         pieces, small = division.assignment.pieces, planning.building_plan(plan)
@@ -214,7 +215,7 @@ def run_refresh(settings: RefreshSettings, submit: Submit, task_hours: float) ->
             )
             for piece in pieces
         ]
-        shards = in_order(building, name, "shards built")
+        shards = in_order(building, name, f"{len(pieces):,} shards built")
         gates = check_quality(
             name, lambda: quality.check_quality(plan, division.assignment, shards, division.sop)
         )
@@ -227,6 +228,12 @@ def run_refresh(settings: RefreshSettings, submit: Submit, task_hours: float) ->
     return result
 
 
+def name_of(batch: Sequence[tuple[planning.SourceFile, planning.Plan]]) -> str:
+    """What a task that reads these is called."""
+    first = batch[0][0].name
+    return first if len(batch) == 1 else f"{first} and {len(batch) - 1:,} more"
+
+
 def similar_words(plan: planning.Plan, division: refresh.Division) -> str | None:
     """The table of similar words as a task where the objective has one."""
     if not find_objective(plan.settings.objective).similar_words:
@@ -236,7 +243,7 @@ def similar_words(plan: planning.Plan, division: refresh.Division) -> str | None
 
 def in_order(futures: Sequence[PrefectFuture], name: str, what: str) -> list:
     """The results of tasks as they were submitted, with a bar on the run's page."""
-    move = begin_progress(name, f"{len(futures):,} {what}") if len(futures) > 1 else None
+    move = begin_progress(name, what) if len(futures) > 1 else None
     results = []
     for future in futures:
         results.append(future.result())

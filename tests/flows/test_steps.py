@@ -3,6 +3,7 @@
 import os
 import time
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from prefect.testing.utilities import prefect_test_harness
 
 from data.recipe import RefreshSettings
 from data.records import InputError
+from data.refresh import refresh
 from flows.artifacts import begin_progress, repeat_command, update_progress_artifact
 from flows.cancelling import cancelled_with_its_parts
 from flows.end_to_end import end_to_end
@@ -138,20 +140,39 @@ def test_a_bar_is_moved_seldom_and_holds_nobody_up(monkeypatch):
     assert calls == [100.0, 100.0]
 
 
-def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
-    limits = []
+def run_here(settings, task_hours=1.0):
+    """A refresh, sources read and shards built in this process; of its tasks the name, limit and label."""
+    tasks = []
 
     def submit(step, label, function, *arguments):
-        limits.append((step.name, step.timeout_seconds))
+        tasks.append((step.name, step.timeout_seconds, label))
         return SimpleNamespace(result=lambda: function(*arguments))
 
     @flow
     def run(settings):
-        return run_refresh(settings, submit, task_hours=0.5)
+        return run_refresh(settings, submit, task_hours)
 
+    return run(settings), tasks
+
+
+def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
     given = {"corpus": "tea", "sources": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
-    assert run(RefreshSettings(**given, workspace=tmp_path / "w", workers=1)).is_new
-    assert limits == [("read-source", 1800), ("build-shard", 1800)]
+    result, tasks = run_here(RefreshSettings(**given, workspace=tmp_path / "w", workers=1), task_hours=0.5)
+    assert result.is_new
+    assert tasks == [("read-source", 1800, "tea.jsonl"), ("build-shard", 1800, "tea 1/1")]
+
+
+def test_many_small_sources_are_read_by_few_tasks(tmp_path, samples, vocabulary_file):
+    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "raw").mkdir()
+    for number in range(40):
+        (tmp_path / "raw" / f"{number:02}.jsonl").write_text("".join(lines[number::40]), encoding="utf-8")
+    given = {"corpus": "tea", "sources": (str(tmp_path / "raw"),), "tokenizer": str(vocabulary_file)}
+    settings = RefreshSettings(**given, workspace=tmp_path / "w", workers=1)
+    result, tasks = run_here(settings)
+    labels = [label for name, _, label in tasks if name == "read-source"]
+    assert len(labels) == 14 and labels[:2] == ["00.jsonl and 2 more", "03.jsonl and 2 more"]
+    assert refresh(replace(settings, workspace=tmp_path / "plain")) == result
 
 
 @flow

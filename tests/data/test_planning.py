@@ -1,0 +1,69 @@
+"""What a refresh is divided into before it begins."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.catalog import Source
+from data.planning import BATCH_WEIGHT, LEAST_BATCHES, SourceFile, plan, reading_batches, reading_tasks
+from data.recipe import RefreshSettings
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory, vocabulary_file):
+    folder = tmp_path_factory.mktemp("planned")
+    (folder / "a.txt").write_text("一篇文章。", encoding="utf-8")
+    given = {"corpus": "c", "sources": (str(folder / "a.txt"),), "tokenizer": str(vocabulary_file)}
+    return plan(RefreshSettings(**given, workspace=folder / "w"))
+
+
+def with_files(planned, folder, sizes):
+    """A plan to read files of so many bytes."""
+    files = []
+    for number, size in enumerate(sizes):
+        path = folder / f"{number:05}.txt"
+        with path.open("wb") as file:
+            file.truncate(size)
+        files.append(SourceFile(str(path), "auto", None))
+    return replace(planned, files=tuple(files))
+
+
+def counts(planned):
+    return [len(batch) for batch in reading_batches(planned)]
+
+
+@given(st.lists(st.sampled_from([0, 100, 10**6, 10**9]), max_size=60))
+def test_every_file_is_read_once_and_in_order(planned, tmp_path_factory, sizes):
+    planned = with_files(planned, tmp_path_factory.mktemp("files"), sizes)
+    batches = reading_batches(planned)
+    assert [task for batch in batches for task in batch] == reading_tasks(planned)
+    assert all(batches)
+
+
+def test_small_files_are_read_together_and_large_ones_alone(planned, tmp_path):
+    assert counts(with_files(planned, tmp_path, [1000] * 3000)) == [127] * 23 + [79]
+    assert counts(with_files(planned, tmp_path, [BATCH_WEIGHT] * 20)) == [1] * 20
+    assert counts(with_files(planned, tmp_path, [BATCH_WEIGHT, *[1000] * 3000])) == [1, *[127] * 23, 79]
+
+
+def test_there_is_work_for_every_process(planned, tmp_path):
+    assert counts(with_files(planned, tmp_path, [1000] * 4)) == [1] * 4
+    assert len(counts(with_files(planned, tmp_path, [1000] * 160))) == LEAST_BATCHES
+
+
+def test_a_file_that_seems_unchanged_weighs_little_and_one_elsewhere_much(planned, tmp_path):
+    changed = with_files(planned, tmp_path, [BATCH_WEIGHT] * 300)
+    known = [Source(file.uri, BATCH_WEIGHT, "digest", "listing") for file in changed.files]
+    assert max(counts(replace(changed, current_sources=tuple(known)))) > 10
+    grown = [replace(source, size=1) for source in known]
+    assert counts(replace(changed, current_sources=tuple(grown))) == [1] * 300
+    remote = [SourceFile(f"s3://bucket/{number}", "auto", None) for number in range(300)]
+    assert counts(replace(planned, files=tuple(remote))) == [1] * 300
+
+
+def test_a_file_that_is_gone_by_now_is_left_to_the_reader(planned, tmp_path):
+    changed = with_files(planned, tmp_path, [1000] * 3)
+    (tmp_path / "00001.txt").unlink()
+    assert counts(changed) == [1] * 3
