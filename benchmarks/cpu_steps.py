@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from albert.batch import Batch, pack
 from albert.config import AlbertConfig
@@ -27,19 +28,21 @@ def needed_flops(config: AlbertConfig, tokens: float, length: float, rows: float
     return 3 * (layers + 2 * E * H * tokens + masked * (2 * H * E + 2 * E * config.vocab_size))
 
 
-def pretraining_step(config: AlbertConfig) -> Callable[[Batch], None]:
-    """A function that trains a model on a batch as `albert.pretraining` does."""
+def pretraining_step(config: AlbertConfig, *, compiled: bool = False) -> Callable[[Batch], Tensor]:
+    """A function that trains a model on a batch as `albert.pretraining` does, and returns the loss."""
     torch.manual_seed(0)
     model = PretrainingModel(config).train()
     optimizer = adamw(model, 1e-4)
+    forward = torch.compile(model, dynamic=False) if compiled else model
 
-    def step(batch: Batch) -> None:
+    def step(batch: Batch) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16):
-            loss = model(batch).loss
+            loss = forward(batch).loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        return loss.detach()
 
     return step
 

@@ -136,8 +136,8 @@ def refresh_speed(source: Path, vocabulary: Path, folder: Path, workers: int) ->
         plan = planning.plan(settings)
         began = time.perf_counter()
         with refreshing.locked(plan.workspace, "c"):
-            reading = [pool.submit(refreshing.read, *task) for task in planning.reading_tasks(plan)]
-            sources = [future.result() for future in reading]
+            reading = [pool.submit(refreshing.read_batch, batch) for batch in planning.reading_batches(plan)]
+            sources = [source for future in reading for source in future.result()]
             division = refreshing.divide(plan, sources)
             pieces = division.assignment.pieces
             shards = list(

@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import psutil
 from scipy.stats import binom
 
 from benchmarks.corpora import load_sentences, write_corpus
@@ -71,27 +72,36 @@ def start(kind: str, source: Path, vocabulary: Path, folder: Path, workers: int)
     )
 
 
-def measure(process: subprocess.Popen[str], workspace: Path) -> dict[str, float]:
-    """One refresh, and the bytes it left."""
+def measure(process: subprocess.Popen[str], workspace: Path, server: psutil.Process) -> dict[str, float]:
+    """One refresh, and the bytes it left. Its core seconds are the server's meanwhile too."""
+    before = served_seconds(server)
     process.stdin.write(f"{workspace}\n")
     process.stdin.flush()
     answer = process.stdout.readline()
     if not answer:
         raise SystemExit("a refresh failed; the reason stands above")
     row = json.loads(answer)
+    row["core_seconds"] += served_seconds(server) - before
     for name in ("shards", "documents"):
         row[f"{name}_bytes"] = sum(path.stat().st_size for path in (workspace / name).rglob("*.parquet"))
     shutil.rmtree(workspace)
     return row
 
 
-def take_turns(processes: dict[str, subprocess.Popen[str]], folder: Path, pairs: int) -> Rows:
+def served_seconds(server: psutil.Process) -> float:
+    """Processor time of the server up to now."""
+    return sum(sum(one.cpu_times()[:2]) for one in (server, *server.children(recursive=True)))
+
+
+def take_turns(
+    processes: dict[str, subprocess.Popen[str]], folder: Path, pairs: int, server: psutil.Process
+) -> Rows:
     """Rows of each kind, after one refresh of each that does not count."""
     rows: Rows = {kind: [] for kind in processes}
     for number in range(pairs + 1):
         # who begins changes from pair to pair
         for kind in sorted(processes, reverse=number % 2 == 0):
-            row = measure(processes[kind], folder / "workspace")
+            row = measure(processes[kind], folder / "workspace", server)
             print(kind, json.dumps(row), file=sys.stderr)
             if number:
                 rows[kind].append(row)
@@ -129,7 +139,7 @@ def main() -> None:
         try:
             for kind in ("plain", "flow"):
                 processes[kind] = start(kind, folder / "raw", vocabulary, folder, given.workers)
-            rows = take_turns(processes, folder, given.pairs)
+            rows = take_turns(processes, folder, given.pairs, psutil.Process(server.pid))
         finally:
             for process in processes.values():
                 process.stdin.close()
@@ -165,7 +175,8 @@ def report(rows: Rows, characters: int, server_seconds: float) -> None:
         f"orchestration: the flow adds {wall:+.1f}% ({low:+.1f} to {high:+.1f}; goal {100 * GOAL:.0f}: "
         f"{'met' if wall <= 100 * GOAL else 'missed'}), {extra:.1f} s, to the plain functions' "
         f"{median('plain', 'seconds'):.0f} s of the wall and {cores:+.1f}% ({cores_low:+.1f} to "
-        f"{cores_high:+.1f}) to their {median('plain', 'core_seconds'):.0f} core seconds, over "
+        f"{cores_high:+.1f}), the server's included, to their {median('plain', 'core_seconds'):.0f} core "
+        f"seconds, over "
         f"{len(rows['flow'])} pairs on {characters:,} characters; beside it "
         f"{median('flow', 'import_seconds'):.1f} s of imports, and {server_seconds:.0f} s where a server "
         "has to begin"

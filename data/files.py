@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
+SYNC_THREADS = 16
 
 
 @contextmanager
@@ -37,6 +39,12 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_all(paths: Sequence[Path]) -> None:
+    """The same for many files at a time, which takes a disk hardly longer than for one."""
+    with ThreadPoolExecutor(SYNC_THREADS) as pool:
+        list(pool.map(sync, paths))
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -215,21 +215,13 @@ def describe_changes(changes: Changes) -> str:
     return "\n".join(lines)
 
 
-def reading_tasks(plan: Plan) -> list[tuple[SourceFile, Plan]]:
-    """Each file with as much of the plan as reading it needs: that does not grow with the corpus."""
-    known = {source.uri: source for source in plan.current_sources}
-    small = replace(plan, files=(), current_shards=())
-    return [
-        (file, replace(small, current_sources=(known[file.uri],) if file.uri in known else ()))
-        for file in plan.files
-    ]
-
-
 def reading_batches(plan: Plan) -> list[list[tuple[SourceFile, Plan]]]:
-    """The same tasks in the same order, small neighbours together: a folder may hold a hundred thousand
-    files, and what orchestrates them has a price for each piece of work.
+    """Each file, in order, with as much of the plan as reading it needs: that does not grow with the corpus.
+
+    Small neighbours are together: a folder may hold a hundred thousand files, and what orchestrates their
+    reading has a price for each piece of work.
     """
-    tasks = reading_tasks(plan)
+    tasks = _reading_tasks(plan)
     weights = [_reading_weight(file, reading.current_sources) for file, reading in tasks]
     enough = min(BATCH_WEIGHT, sum(weights) / LEAST_BATCHES)
     batches: list[list[tuple[SourceFile, Plan]]] = []
@@ -241,6 +233,15 @@ def reading_batches(plan: Plan) -> list[list[tuple[SourceFile, Plan]]]:
         batches[-1].append(task)
         weight += its_weight
     return batches
+
+
+def _reading_tasks(plan: Plan) -> list[tuple[SourceFile, Plan]]:
+    known = {source.uri: source for source in plan.current_sources}
+    small = replace(plan, files=(), current_shards=())
+    return [
+        (file, replace(small, current_sources=(known[file.uri],) if file.uri in known else ()))
+        for file in plan.files
+    ]
 
 
 def _reading_weight(file: SourceFile, known: Sequence[Source]) -> int:

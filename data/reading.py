@@ -102,9 +102,12 @@ def _clean(raw: RawDocument, rules: ReadingRules) -> _Clean:
 
 
 def read_source(uri: str, listing: Path, staged: Path, rules: ReadingRules) -> None:
-    """Read, clean, split and filter a source; write what it held to `listing`, the kept text to `staged`."""
+    """Read, clean, split and filter a source; write what it held to `listing`, the kept text to `staged`.
+
+    Neither is synced: the listings of many sources are synced together.
+    """
     with (
-        replacing(listing) as listing_tmp,
+        replacing(listing, durable=False) as listing_tmp,
         replacing(staged, durable=False) as staged_tmp,
         pq.ParquetWriter(listing_tmp, LISTING, compression="zstd", use_dictionary=False) as listings,
         pq.ParquetWriter(staged_tmp, STAGED, compression="zstd", use_dictionary=False) as kept,

@@ -44,7 +44,7 @@ from data.catalog import (
     uncommitted_files,
     write_catalog,
 )
-from data.files import sync
+from data.files import sync, sync_all
 from data.funnel import funnel_rows, write_index
 from data.lexicon import Word, corpus_words, write_dictionary
 from data.objectives import find_objective
@@ -55,7 +55,7 @@ from data.planning import (
     SourceFile,
     building_plan,
     plan,
-    reading_tasks,
+    reading_batches,
 )
 from data.quality import check_quality
 from data.reading import ReadingRules, read_source
@@ -126,7 +126,7 @@ def _sweep(workspace: Workspace, corpus: str) -> None:
 
 
 def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:
-    """Read one source, unless the current version read the same bytes in the same way.
+    """Read one source, unless the current version read the same bytes in the same way. Nothing is synced.
 
     `again`: its text is needed all the same.
     """
@@ -153,8 +153,10 @@ def read(file: SourceFile, plan: Plan, *, again: bool = False) -> ReadSource:
 
 
 def read_batch(batch: Sequence[tuple[SourceFile, Plan]]) -> list[ReadSource]:
-    """Read several sources, one after the other."""
-    return [read(*task) for task in batch]
+    """Read several sources, one after the other; their listings are on disk then."""
+    sources = [read(*task) for task in batch]
+    sync_all([Path(source.listing) for source in sources if source.staged_path])
+    return sources
 
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
@@ -333,8 +335,11 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
     plan(settings)  # refuses what cannot work before anything is written
     with locked(Workspace(settings.workspace), settings.corpus), worker_pool(settings.workers) as pool:
         planned = plan(settings)  # as things stand now that no other refresh changes them
-        reading = [pool.submit(read, *task) for task in reading_tasks(planned)]
-        sources = [future.result() for future in tqdm(reading, "reading", unit="file", disable=None)]
+        sources: list[ReadSource] = []
+        with tqdm(desc="reading", total=len(planned.files), unit="file", disable=None) as bar:
+            for future in [pool.submit(read_batch, batch) for batch in reading_batches(planned)]:
+                sources += future.result()
+                bar.update(len(sources) - bar.n)
         division = divide(planned, sources)
         similar = find_similar(planned, division)
         pieces, small = division.assignment.pieces, building_plan(planned)

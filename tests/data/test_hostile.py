@@ -16,11 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.cleaning import CleaningRules
-from data.planning import building_plan, plan, reading_tasks
+from data.planning import building_plan, plan, reading_batches
 from data.reading import ReadingRules, read_source
 from data.recipe import RefreshSettings
 from data.records import InputError
-from data.refresh import build, commit, divide, locked, read, refresh
+from data.refresh import build, commit, divide, locked, read_batch, refresh
 from data.statistics import open_workspace
 from data.workspace import Workspace
 from tests.conftest import SAMPLES
@@ -107,7 +107,7 @@ def refresh_here(settings):
     """A refresh in this process: its steps as `refresh` runs them in others."""
     with locked(Workspace(settings.workspace), settings.corpus):
         planned = plan(settings)
-        sources = [read(*task) for task in reading_tasks(planned)]
+        sources = [source for batch in reading_batches(planned) for source in read_batch(batch)]
         division = divide(planned, sources)
         small = building_plan(planned)
         shards = [build(piece, small, division.sop) for piece in division.assignment.pieces]

@@ -7,10 +7,10 @@ import pytest
 
 from data.catalog import main, read_catalog
 from data.maintenance import collect_garbage, compact
-from data.planning import building_plan, plan, reading_tasks
+from data.planning import building_plan, plan, reading_batches
 from data.quality import GateRules
 from data.records import InputError
-from data.refresh import RefreshSettings, build, commit, divide, locked, read, refresh
+from data.refresh import RefreshSettings, build, commit, divide, locked, read_batch, refresh
 from data.shards import verify
 from data.statistics import open_workspace
 from data.workspace import Workspace
@@ -19,7 +19,7 @@ from data.workspace import Workspace
 def build_without_commit(settings):
     """A refresh in this process, up to its commit."""
     planned = plan(settings)
-    sources = [read(*task) for task in reading_tasks(planned)]
+    sources = [source for batch in reading_batches(planned) for source in read_batch(batch)]
     division = divide(planned, sources)
     shards = [build(piece, building_plan(planned), division.sop) for piece in division.assignment.pieces]
     return planned, sources, division, shards

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.catalog import Source
-from data.planning import BATCH_WEIGHT, LEAST_BATCHES, SourceFile, plan, reading_batches, reading_tasks
+from data.planning import BATCH_WEIGHT, LEAST_BATCHES, SourceFile, plan, reading_batches
 from data.recipe import RefreshSettings
 
 
@@ -38,7 +38,7 @@ def counts(planned):
 def test_every_file_is_read_once_and_in_order(planned, tmp_path_factory, sizes):
     planned = with_files(planned, tmp_path_factory.mktemp("files"), sizes)
     batches = reading_batches(planned)
-    assert [task for batch in batches for task in batch] == reading_tasks(planned)
+    assert [file for batch in batches for file, _ in batch] == list(planned.files)
     assert all(batches)
 
 
@@ -61,6 +61,14 @@ def test_a_file_that_seems_unchanged_weighs_little_and_one_elsewhere_much(planne
     assert counts(replace(changed, current_sources=tuple(grown))) == [1] * 300
     remote = [SourceFile(f"s3://bucket/{number}", "auto", None) for number in range(300)]
     assert counts(replace(planned, files=tuple(remote))) == [1] * 300
+
+
+def test_reading_a_file_needs_little_of_the_plan(planned, tmp_path):
+    changed = with_files(planned, tmp_path, [10, 20])
+    known = tuple(Source(file.uri, 5, "digest", "listing") for file in changed.files)
+    (((_, first),), ((_, second),)) = reading_batches(replace(changed, current_sources=known))
+    assert first.files == second.files == ()
+    assert (first.current_sources, second.current_sources) == (known[:1], known[1:])
 
 
 def test_a_file_that_is_gone_by_now_is_left_to_the_reader(planned, tmp_path):

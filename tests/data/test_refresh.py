@@ -18,9 +18,9 @@ from data.catalog import read_catalog, write_catalog
 from data.files import sha256
 from data.maintenance import collect_garbage
 from data.outcome import describe_left_out, describe_standing, standing
-from data.planning import plan
+from data.planning import plan, reading_batches
 from data.records import InputError
-from data.refresh import RefreshSettings, locked, refresh
+from data.refresh import RefreshSettings, locked, read_batch, refresh
 from data.shards import verify
 from data.statistics import open_workspace
 from data.workspace import Workspace
@@ -189,6 +189,15 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
             steps = sorted(set(rows))
             assert len(steps) == 7
             assert [b for _, _, b in steps[:-1]] == [a for _, a, _ in steps[1:]]  # what goes out comes in
+
+
+def test_listings_are_on_disk_before_their_batch_is_done(settings, monkeypatch):
+    synced = []
+    monkeypatch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
+    planned = plan(settings)
+    sources = [source for batch in reading_batches(planned) for source in read_batch(batch)]
+    assert sorted(synced) == sorted((Path(source.listing), True) for source in sources)
+    assert len(synced) == 2
 
 
 def test_pairs_without_order_get_no_sop(settings, source):

@@ -1,0 +1,59 @@
+"""What torch.compile would give a pretraining step of ALBERT-tiny on a CPU, and what it takes to compile.
+
+    python -m benchmarks.compile_step [--rounds N] [--sequences N]
+
+As it is and compiled in turn, in one process and on one thread, on sequences of one length; batches of other
+shapes would each be compiled anew. Told are steps a second of processor time, since the machine may be busy,
+and the seconds to the end of the first step. Losses must agree, or there is no result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import torch
+
+from albert.config import AlbertConfig
+from benchmarks.alternating import Work, alternate
+from benchmarks.cpu_steps import full_batch, pretraining_step
+from benchmarks.results_file import write_result
+
+LENGTH = 128
+SAME_LOSS = 1e-3  # what bf16 in another order explains of a loss of 10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_step", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=8, help="[%(default)s]")
+    parser.add_argument("--sequences", type=int, default=32, help="of 128 tokens [%(default)s]")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.compiler.config.force_disable_caches = True  # an earlier process's would hide what it takes
+    config = AlbertConfig.preset("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    batch = full_batch(given.sequences, LENGTH, config.vocab_size)
+    works: dict[str, Work] = {}
+    losses: dict[str, float] = {}
+    first_seconds: dict[str, float] = {}
+    for way in ("as it is", "compiled"):
+        step, began = pretraining_step(config, compiled=way == "compiled"), time.perf_counter()
+        losses[way] = step(batch).item()
+        first_seconds[way] = time.perf_counter() - began
+        works[way] = lambda step=step: float(step(batch).item() > 0)
+    if abs(losses["compiled"] - losses["as it is"]) > SAME_LOSS:
+        raise SystemExit(f"losses differ: {losses}: no result")
+    rates = alternate(works, given.rounds)
+    times = rates["compiled"].times_by_processor(rates["as it is"])
+    took, usual = first_seconds["compiled"], first_seconds["as it is"]
+    verdict = (
+        f"compile_step: compiled, a step of tiny is {times:.2f}x as fast (1 thread, processor time), after "
+        f"{took:.0f} s to the end of the first in place of {usual:.1f} s: worth it for "
+        f"{'long runs' if times > 1 else 'no run, however long'}"
+    )
+    found = {way: rate.to_record() for way, rate in rates.items()}
+    details = {"torch": torch.__version__, "sequences": given.sequences, "losses": losses}
+    write_result("compile_step", verdict, {**details, "first_step_seconds": first_seconds, "rates": found})
+
+
+if __name__ == "__main__":
+    main()
