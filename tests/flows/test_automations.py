@@ -34,5 +34,6 @@ def test_one_made_again_takes_the_place_of_the_first(prefect_server, monkeypatch
             (action,) = made.actions
             block = client.read_block_document(action.block_document_id, include_secrets=True)
             assert block.data["url"] == f"http://127.0.0.1:{port}/hook"
+        client.delete_automation(made.id)  # failures of other tests are nobody's concern
     with pytest.raises(InputError, match="no deployment continued-pretraining/default"):
         make_automations(["--pretrain-after-drift", "5"])

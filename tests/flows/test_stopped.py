@@ -62,5 +62,5 @@ def test_an_end_to_end_run_stops_with_its_training(tmp_path, samples, tokenizer,
     code, output, errors = stop_in_training(
         "end_to_end", "domain-*", tmp_path / "w", *given, "--init", init, **prefect_server
     )
-    assert (code, output, errors) == (75, "", "end_to_end: stopped\n")
+    assert code == 75 and not output and errors.endswith("\nend_to_end: stopped\n")
     assert not (tmp_path / "w" / "reports" / "end-to-end-tea-topics").exists()
