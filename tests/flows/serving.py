@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -65,8 +66,16 @@ class Server:
         headers = {"content-type": "application/json"}
         headers["authorization"] = f"Basic {base64.b64encode(password.encode()).decode()}"
         request = urllib.request.Request(self.api + path, data, headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        until = time.monotonic() + DEADLINE
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                # its database is busy, and Prefect's own clients ask again too
+                if error.code != 503 or time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
 
     def cancel(self, run):
         """As the UI does."""

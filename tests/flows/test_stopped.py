@@ -57,10 +57,12 @@ def test_a_pretraining_leaves_a_checkpoint_and_says_so(
 
 def test_an_end_to_end_run_stops_with_its_training(tmp_path, samples, tokenizer, prefect_server):
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
+    # of another run, on other text
+    make_corpus(tmp_path / "w", "domain", samples / "general.txt", init / "vocab.txt", max_seq_length=64)
     given = ["--domain", samples / "tea.jsonl", "--task", "tea-topics", "--max-seq-length", 64]
     given += [part for name in ("train", "dev") for part in (f"--{name}", samples / f"tea_topics_{name}.tsv")]
     code, output, errors = stop_in_training(
-        "end_to_end", "domain-*", tmp_path / "w", *given, "--init", init, **prefect_server
+        "end_to_end", "domain-v2-*", tmp_path / "w", *given, "--init", init, **prefect_server
     )
     assert code == 75 and not output and errors.endswith("\nend_to_end: stopped\n")
     assert not (tmp_path / "w" / "reports" / "end-to-end-tea-topics").exists()
