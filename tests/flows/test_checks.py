@@ -53,6 +53,91 @@ def test_a_whole_run_that_cannot_work_is_refused_before_hours_of_pretraining(who
         CHECKS["end_to_end"](**whole | change)
 
 
+def parameters(command, **given):
+    """Of a command, with its defaults; None where it has no default."""
+    actions = make_parser(command)._actions
+    return {action.dest: action.default for action in actions if action.dest != "help"} | given
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": ["/no/such/text"]}, "source /no/such/text does not exist"),
+        ({"event_if": "drift=0.3"}, "'drift=0.3' is no condition"),
+        ({"then_pretrain_if": "drift>0.3"}, "no checkpoint of a completed pretraining on 茶"),
+        ({"then_steps": 0}, "then_steps=0"),
+        ({"task_hours": 0.0}, "task_hours=0.0"),
+        ({"task_hours": float("nan")}, "task_hours=nan"),
+        ({"runner": "dask"}, "belong together"),
+        ({"runner": "dask", "dask_address": "tcp://127.0.0.1:9"}, "paths must be absolute"),
+    ],
+)
+def test_a_refresh_that_cannot_work_is_refused(samples, vocabulary_file, change, message):
+    given = {"corpus": "茶", "source": [str(samples / "tea.jsonl")], "tokenizer": str(vocabulary_file)}
+    given = parameters("refresh_corpus", **given, workspace="none-yet")
+    CHECKS["refresh_corpus"](**given)
+    with pytest.raises(InputError, match=message):
+        CHECKS["refresh_corpus"](**given | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"workers": 0}, "workers=0"),
+        ({"corpus": "law"}, "no catalog in"),
+        ({"general": "law"}, "no catalog in"),
+        ({"run": "../run"}, "run '../run': use 1 to 64 letters"),
+        ({"sweep": [1e-4, 1.0]}, "learning_rate=1.0"),
+    ],
+)
+def test_a_fine_tuning_that_cannot_work_is_refused(whole, checkpoint, change, message):
+    given = {name: whole[name] for name in ("task", "train", "dev", "workspace")}
+    given = parameters("fine_tune", **given, model=[str(checkpoint)])
+    CHECKS["fine_tune"](**given)
+    with pytest.raises(ValueError, match=message):
+        CHECKS["fine_tune"](**given | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": []}, "give either --corpus or --source"),
+        ({"corpus": "law"}, "give either --corpus or --source"),
+        ({"corpus": "law", "source": []}, "no catalog in"),
+        ({"vocab_size": 99}, "vocab_size=99"),
+        ({"name": "a/b"}, "tokenizer 'a/b': use 1 to 64 letters"),
+    ],
+)
+def test_a_vocabulary_that_cannot_be_learnt_is_refused(samples, change, message):
+    given = parameters("train_tokenizer", source=[str(samples / "tea.jsonl")], workspace="none-yet")
+    CHECKS["train_tokenizer"](**given)
+    with pytest.raises(InputError, match=message):
+        CHECKS["train_tokenizer"](**given | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"architectures": ["albert", "gpt"]}, "no architecture 'gpt'"),
+        ({"scale": 0.0}, "scale=0.0"),
+        ({"domain": []}, "the law experiment needs text of its field"),
+        ({"domain": ["/no/such/text"]}, "source /no/such/text does not exist"),
+        ({"dev": "/no/such/dev.tsv"}, "no file /no/such/dev.tsv"),
+    ],
+)
+def test_an_experiment_that_cannot_work_is_refused(samples, whole, change, message):
+    given = {name: whole[name] for name in ("task", "train", "dev", "test", "domain")}
+    given = parameters("lcqmc_experiment", **given, general=[str(samples / "general.txt")], experiment="law")
+    CHECKS["lcqmc_experiment"](**given)
+    with pytest.raises(InputError, match=message):
+        CHECKS["lcqmc_experiment"](**given | change)
+
+
+def test_a_pretraining_in_no_process_is_refused():
+    with pytest.raises(InputError, match="processes=0: it must be 1 or more"):
+        CHECKS["continued_pretraining"](**parameters("continued_pretraining", corpus="tea", processes=0))
+
+
 def test_a_deployments_run_is_refused_as_its_command_is(whole, checkpoint, monkeypatch, tmp_path):
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "a deployment's")
     (tmp_path / "w").mkdir()

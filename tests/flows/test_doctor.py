@@ -85,6 +85,13 @@ def test_changed_files_and_those_that_nobody_uses_are_told_and_the_latter_remove
     assert not stray.exists() and shard.exists()
 
 
+def test_a_disk_with_little_room_is_told(tmp_path, monkeypatch):
+    for little, level in ((2**60, "bad"), (0, "ok")):
+        monkeypatch.setattr("flows.doctor.LITTLE_SPACE", little)
+        room, _ = check_workspace(Workspace(tmp_path))
+        assert room.level == level and "GiB free on its disk" in room.what
+
+
 def test_a_workspace_that_is_none_yet_or_a_file_is_told(tmp_path):
     (one,) = check_workspace(Workspace(tmp_path / "w"))
     assert one.level == "note" and "no workspace" in one.what and not (tmp_path / "w").exists()
@@ -92,7 +99,11 @@ def test_a_workspace_that_is_none_yet_or_a_file_is_told(tmp_path):
     (one,) = check_workspace(Workspace(tmp_path / "file"))
     assert one.level == "bad" and "is a file" in one.what
     room, empty = check_workspace(Workspace(tmp_path))
-    assert room.what.startswith("workspace") and (empty.level, empty.what[:10]) == ("note", "no catalog")
+    assert (
+        room.level == "ok"
+        and room.what.startswith("workspace")
+        and (empty.level, empty.what[:10]) == ("note", "no catalog")
+    )
 
 
 def test_a_catalog_of_a_newer_jixu_is_told(workspace):

@@ -80,6 +80,11 @@ def test_a_form_offers_the_choices_of_the_command(command):
             assert choices(shown, schema.get("definitions", {})) == set(action.choices), action.dest
 
 
+def test_an_option_is_written_out():
+    with pytest.raises(SystemExit):
+        make_parser("refresh_corpus").parse_args(["--work", "2"])
+
+
 def test_artifact_keys_are_what_prefect_allows():
     assert artifact_key("funnel", "Law 2024_v1") == "funnel-law-2024-v1"
     assert artifact_key("funnel", "法律").startswith("funnel-") and artifact_key(

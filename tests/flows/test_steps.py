@@ -1,5 +1,6 @@
 """What Prefect adds to a function: a name, a bar, another try where that can help, an end where it hangs."""
 
+import json
 import os
 import time
 from concurrent.futures.process import BrokenProcessPool
@@ -10,12 +11,17 @@ import pytest
 from httpx import ConnectError
 from prefect import flow
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterStartTime
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterKey,
+    FlowRunFilter,
+    FlowRunFilterStartTime,
+)
 from prefect.states import Cancelled
 
 from data.recipe import RefreshSettings
 from data.records import InputError
-from flows.artifacts import begin_progress, repeat_command, update_progress_artifact
+from flows.artifacts import begin_progress, publish_vocabulary, repeat_command, update_progress_artifact
 from flows.cancelling import cancelled_with_its_parts
 from flows.end_to_end import end_to_end
 from flows.refresh_corpus import refresh_corpus, run_refresh
@@ -132,6 +138,23 @@ def test_a_bar_is_moved_seldom_and_holds_nobody_up(monkeypatch):
     assert calls == [100.0]  # it took less than a second
     go(3)
     assert calls == [100.0, 100.0]
+
+
+@flow
+def publish(entries):
+    publish_vocabulary("of a test", "entries", entries)
+
+
+def test_the_entries_of_a_vocabulary_are_told_by_kind():
+    publish(["[PAD]", "##ing", "茶", "##叶", "▁红茶", "绿茶", "a茶", "9"])
+    named = ArtifactFilter(key=ArtifactFilterKey(any_=["vocabulary-of-a-test"]))
+    with get_client(sync_client=True) as client:
+        (made,) = client.read_artifacts(artifact_filter=named)
+    assert {row["entries"]: (row["count"], row["first"]) for row in json.loads(made.data)} == {
+        "special tokens, Latin, digits, marks": (4, "[PAD] ##ing a茶 9"),
+        "one Chinese character": (2, "茶 ##叶"),
+        "several Chinese characters": (2, "▁红茶 绿茶"),
+    }
 
 
 def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):

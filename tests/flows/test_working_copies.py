@@ -46,6 +46,10 @@ def test_what_a_flow_makes_in_a_copy_is_published_when_it_ends_well(s3, tmp_path
             raise InputError("it failed")
         return workspace
 
+    @in_working_copy
+    def preview(workspace: str, dry_run: bool = False) -> str:
+        return workspace
+
     url = "s3://jixu/made"
     with environment(machine(tmp_path / "one", s3)):
         assert make(str(tmp_path / "plain.txt"), str(tmp_path)) == str(tmp_path)  # a folder stays one
@@ -53,6 +57,8 @@ def test_what_a_flow_makes_in_a_copy_is_published_when_it_ends_well(s3, tmp_path
             make("lost.txt", url, fails=True)
         with pytest.raises(InputError, match="nothing is published"), working_copy(url, read_only=True):
             pass
+        with pytest.raises(InputError, match="nothing is published"):
+            preview(url, dry_run=True)
         here = Path(make("kept.txt", workspace=url))
     with environment(machine(tmp_path / "two", s3)), working_copy(url, read_only=True) as there:
         # what the failed run left on the first machine came along with the next
