@@ -36,7 +36,7 @@ def set_up_prefect(workspace: Path) -> None:
         "PREFECT_LOGGING_LEVEL": "CRITICAL",
         "PREFECT_CLI_PROMPT": "false",
     }
-    if "PREFECT_API_URL" not in os.environ:
+    if not os.environ.get("PREFECT_API_URL"):
         defaults |= {
             "PREFECT_HOME": str(workspace.resolve() / ".prefect"),
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
@@ -51,6 +51,8 @@ def set_up_prefect(workspace: Path) -> None:
 
 def check_room(workspace: Path) -> None:
     """Raise InputError if hardly anything can be written to the workspace's disk; OSError if nothing can."""
+    if workspace.is_file():
+        raise InputError(f"workspace {workspace} is a file: choose another --workspace")
     workspace.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(workspace).free
     if free < LEAST_BYTES:
@@ -80,6 +82,8 @@ def trouble(error: Exception) -> str | None:
         return "a task took longer than --task-hours and was taken for hung: is its source out of reach?"
     if type(error).__name__ == "BrokenProcessPool":
         return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
+    if type(error).__name__ == "ParameterTypeError":  # a line of words, then one for each parameter
+        return "; ".join(line.removeprefix(" - ") for line in str(error).splitlines()[1:])
     # Prefect has no class for it
     if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
         return "Prefect's short-lived server did not start in time: try again when the machine is less busy"
@@ -129,7 +133,7 @@ def _run_in(folder: str, command: str, parameters: dict[str, object]) -> tuple[i
     settings = importlib.import_module("flows.settings")
     if parameters.get("dry_run"):
         return 0, settings.preview_refresh(**parameters)
-    settings.CHECKS[command](**parameters)
+    importlib.import_module("flows.checks").CHECKS[command](**parameters)
     # a server takes seconds to start, and a refresh by cron mostly finds nothing new
     if command == "refresh_corpus" and (told := settings.standing_refresh(**parameters)):
         return 0, told
@@ -137,8 +141,10 @@ def _run_in(folder: str, command: str, parameters: dict[str, object]) -> tuple[i
     set_up_prefect(Path(folder))
     server_version()  # refuses one that is of no use
     module = importlib.import_module(f"flows.{command}")
+    flow = getattr(module, command)
+    flow.validate_parameters(parameters)  # against the bounds of the form
     with without_heartbeats():
-        outcome = getattr(module, command)(**parameters)
+        outcome = flow(**parameters)
     status = EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0
     return status, module.describe(outcome)
 

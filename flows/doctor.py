@@ -15,7 +15,7 @@ from typing import Literal
 
 from data.records import InputError
 from data.workspace import Workspace, default_place, local_folder
-from flows.cli import EXIT_USER_ERROR, set_up_prefect
+from flows.cli import EXIT_USER_ERROR, disk_trouble, set_up_prefect
 from flows.servers import server_version
 
 PACKAGES = ("torch", "triton", "prefect", "duckdb", "pyarrow", "numpy", "jieba", "rjieba", "tokenizers")
@@ -87,6 +87,9 @@ def check_devices() -> Iterator[Finding]:
 def check_workspace(workspace: Workspace) -> Iterator[Finding]:
     if not workspace.root.exists():
         yield Finding("note", f"no workspace {workspace.root} yet: the first command makes it")
+        return
+    if not workspace.root.is_dir():
+        yield Finding("bad", f"workspace {workspace.root} is a file: choose another --workspace")
         return
     if not os.access(workspace.root, os.W_OK):
         yield Finding("bad", f"workspace {workspace.root} cannot be written to: choose another --workspace")
@@ -165,8 +168,11 @@ def main() -> int:
             elif finding.fix:
                 print("      --fix mends it", flush=True)
             left += finding.level == "bad" and not (finding.fix and given.fix)
-    except InputError as error:
-        print(f"doctor: {error}", file=sys.stderr)
+    except (InputError, OSError) as error:
+        told = str(error) if isinstance(error, InputError) else disk_trouble(error)
+        if told is None:
+            raise
+        print(f"doctor: {told}", file=sys.stderr)
         return EXIT_USER_ERROR
     return 1 if left else 0
 

@@ -9,6 +9,8 @@ from flows.cli import run_if_main
 
 run_if_main(__name__)
 
+import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -24,10 +26,12 @@ from albert.comparison import Comparison
 from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report, write_report
 from data.statistics import open_workspace
+from data.storage import is_remote
 from data.tokenization import find_tokenizer
 from data.workspace import Workspace, default_place
 from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
 from flows.cancelling import cancelled_with_its_parts
+from flows.checks import checked
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import fine_tune
 from flows.fine_tune import table as comparison_table
@@ -83,6 +87,7 @@ def run_name() -> str:
 @documented
 @cancelled_with_its_parts
 @in_working_copy
+@checked
 def end_to_end(
     demo: Annotated[bool, Field(description="On the samples that come with jixu")] = False,
     general: Annotated[list[str], Field(description="General raw text, for the base model (通用语料)")] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
@@ -124,6 +129,8 @@ def end_to_end(
         "max_seq_length": max_seq_length,
         "copies": copies,
         "max_unknown_share": max_unknown_share,
+        # these corpora are what is given now, whatever they were in another run
+        "max_lost_documents": 1.0,
         "workers": workers,
     }
     tokenizer = tokenizer or vocabulary(init, [*general, *domain], vocab_size, workspace)
@@ -168,10 +175,11 @@ def finished(result: PretrainResult) -> PretrainResult:
 
 
 def vocabulary(init: str, sources: Sequence[str], vocab_size: int, workspace: str) -> str:
-    """The checkpoint's own vocabulary, or one learnt from the sources, made once in a workspace."""
+    """The checkpoint's own vocabulary, or one learnt from the sources, made once for them in a workspace."""
     if names_checkpoint(init):
         return str(find_tokenizer(str(find_source(init).folder)))
-    name = f"end-to-end-{vocab_size}"
+    places = sorted(one if is_remote(one) else str(Path(one).resolve()) for one in sources)
+    name = f"end-to-end-{vocab_size}-{hashlib.sha256(json.dumps(places).encode()).hexdigest()[:8]}"
     if not (Workspace(Path(workspace)).tokenizers / name).is_dir():
         train_tokenizer(source=list(sources), vocab_size=vocab_size, name=name, workspace=workspace)
     return name

@@ -31,7 +31,8 @@ from albert.tasks import TaskData
 from data.catalog import record_evaluations
 from data.refresh import worker_pool
 from data.workspace import Workspace, default_place
-from flows.artifacts import plain, publish_report, repeat_command
+from flows.artifacts import begin_progress, plain, publish_report, repeat_command
+from flows.checks import checked
 from flows.devices import device_slot
 from flows.forms import documented
 from flows.logs import log
@@ -56,6 +57,7 @@ class FineTuneOutcome:
 @flow(name="fine-tune", flow_run_name="fine-tune on {task}")
 @documented
 @in_working_copy
+@checked
 def fine_tune(
     task: Annotated[str, Field(description="Name of the task, or a YAML task file (任务)")],
     dev: Annotated[str, Field(description="Chooses the best epoch")],
@@ -144,10 +146,12 @@ def compare(
     """One task for each model and seed; what an earlier run of the same made is taken from the workspace."""
     data = read_task(settings.task.name, lambda: finetuning.read_task(settings))
     told = told or usual(known, len(settings.models))
+    move = begin_progress(settings.task.name, f"of {len(told)} models")
     models: list[ModelRuns] = []
     with _open_pool(workers, len(settings.seeds)) as pool:
         for number, one in enumerate(told):
             models.append(_model_runs(settings, data, number, workspace, known, one, pool))
+            move(len(models) / len(told))
     words = domain_words(workspace.root, known.corpus) if known.corpus else ()
     return comparing.compare(data, models, domain_words=words, stepwise=stepwise)
 

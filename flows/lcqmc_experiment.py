@@ -27,6 +27,7 @@ from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, default_place
 from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
 from flows.cancelling import cancelled_with_its_parts
+from flows.checks import checked
 from flows.continued_pretraining import continued_pretraining, run_pretraining
 from flows.devices import device_slot
 from flows.end_to_end import finished, vocabulary
@@ -64,6 +65,7 @@ class ExperimentOutcome:
 @documented
 @cancelled_with_its_parts
 @in_working_copy
+@checked
 def lcqmc_experiment(
     general: Annotated[list[str], Field(description="General raw text, for the base models (通用语料)")],
     train: Annotated[str, Field(description="Training examples of the task (训练集)")],
@@ -98,6 +100,7 @@ def lcqmc_experiment(
     vocab = tokenizer or vocabulary("tiny", [*general, *domain, train], 21128, workspace)
     files = write_texts(experiment, lambda: first_lines(given, sizes, folder))
     shared = {"workspace": workspace, "tokenizer": vocab, "max_seq_length": 128, "workers": workers}
+    shared["max_lost_documents"] = 1.0  # the corpora are what is given now, whatever they were before
     refresh_corpus(corpus="general", source=general, **shared)
     arms = EXPERIMENTS[experiment].arms
     for arm in arms:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from prefect import get_run_logger
-
 
 def is_deployed() -> bool:
     """Whether this process was begun for a deployment's run; `prefect.runtime` asks the server each time."""
@@ -16,6 +14,9 @@ def is_deployed() -> bool:
 def log(text: str) -> None:
     """Put each line into the log of a deployment's run; a command prints its result by itself."""
     if is_deployed():
+        # takes seconds to import
+        from prefect import get_run_logger
+
         for line in text.splitlines():
             get_run_logger().info(line)
 

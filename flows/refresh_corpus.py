@@ -14,6 +14,7 @@ from prefect.events import emit_event
 from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
+from tqdm import tqdm
 
 from data import planning, quality, refresh
 from data.drift import Drift, measure_drift, parse_condition
@@ -242,10 +243,10 @@ def similar_words(plan: planning.Plan, division: refresh.Division) -> str | None
 
 
 def in_order(futures: Sequence[PrefectFuture], name: str, what: str) -> list:
-    """The results of tasks as they were submitted, with a bar on the run's page."""
+    """The results of tasks as they were submitted, with a bar on the run's page and on a terminal."""
     move = begin_progress(name, what) if len(futures) > 1 else None
     results = []
-    for future in futures:
+    for future in tqdm(futures, f"{name}: {what}", disable=None, leave=False):
         results.append(future.result())
         if move:
             move(len(results) / len(futures))

@@ -7,6 +7,7 @@ run_if_main(__name__)
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
 
 from prefect import flow
@@ -14,8 +15,9 @@ from pydantic import Field
 
 from data.catalog import Version
 from data.reading import read_sentences
+from data.records import InputError
 from data.statistics import open_workspace
-from data.tokenization import find_tokenizer, vocabulary_of
+from data.tokenization import Tokenizer, find_tokenizer, vocabulary_of
 from data.tokenization import train_tokenizer as learn
 from data.workspace import Workspace, check_name, default_place
 from flows.artifacts import publish_vocabulary
@@ -52,11 +54,25 @@ def train_tokenizer(
     folder = Workspace(Path(workspace)).tokenizers / check_name(name or f"{kind}-{vocab_size}", "tokenizer")
     sentences = iterate_sentences(tokenizer_sources(corpus, source, workspace), workspace)
     tokenizer = learn_vocabulary(folder.name, lambda: learn(sentences, kind=kind, vocab_size=vocab_size))
+    refuse_another(folder, tokenizer)
     tokenizer.save(folder)
     outcome = TokenizerOutcome(folder, kind, tokenizer.vocab_size)
     publish_vocabulary(folder.name, describe(outcome), vocabulary_of(find_tokenizer(str(folder))))
     log(describe(outcome))
     return outcome
+
+
+def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:
+    """Raise InputError where a folder holds a vocabulary that differs: corpora may have been made with it."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    with TemporaryDirectory() as made:
+        tokenizer.save(Path(made))
+        new, old = (vocabulary_of(find_tokenizer(str(one))) for one in (made, folder))
+    if new != old:
+        raise InputError(
+            f"{folder} holds another vocabulary, which corpora may have been made with: pass another --name"
+        )
 
 
 def iterate_sentences(sources: list[str] | Version, workspace: str) -> Iterator[str]:

@@ -2,6 +2,7 @@
 sentences.
 """
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -18,6 +19,7 @@ os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="jixu-prefect-")
 os.environ["JIXU_WORKSPACE"] = os.path.join(os.environ["PREFECT_HOME"], "no-workspace")
 
 import json
+from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -34,6 +36,7 @@ from data.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
 # no time limits: the machine may be busy; in CI the same examples every time
 hypothesis.settings.register_profile("jixu", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("jixu")
+atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
 
 SAMPLES = Path(str(resources.files("data.samples")))
 
@@ -42,6 +45,17 @@ SAMPLES = Path(str(resources.files("data.samples")))
 def samples() -> Path:
     """The folder of the shipped samples."""
     return SAMPLES
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[dict[str, str]]:
+    """One server for the tests that do not ask how a command starts its own, as a command is told of it."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_SERVER_ANALYTICS_ENABLED, temporary_settings
+    from prefect.testing.utilities import prefect_test_harness
+
+    silent = temporary_settings({PREFECT_SERVER_ANALYTICS_ENABLED: False})
+    with silent, prefect_test_harness(server_startup_timeout=300):
+        yield {"PREFECT_API_URL": PREFECT_API_URL.value(), "PREFECT_HOME": os.environ["PREFECT_HOME"]}
 
 
 def sample_texts() -> list[str]:

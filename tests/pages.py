@@ -18,11 +18,14 @@ def blocks(page, language):
     return re.findall(rf"^```{language}(?: (\S+))?\n(.*?)^```", text, re.M | re.S)
 
 
-def follow(folder):
-    """Run every command of the pages as it stands, in a folder that has the samples."""
+def follow(folder, server):
+    """Run every command of the pages as it stands, in a folder that has the samples; `server` is what the
+    environment says of one.
+    """
     (folder / "data").symlink_to(ROOT / "data")
     environment = {k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "JIXU_WORKSPACE")}
     environment |= {
+        **server,
         "PYTHONPATH": str(ROOT),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }

@@ -15,10 +15,10 @@ from tests.test_notebooks import check
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory):
+def followed(tmp_path_factory, prefect_server):
     """A folder in which every command of the pages was run, with its workspace."""
     folder = tmp_path_factory.mktemp("docs")
-    follow(folder)
+    follow(folder, prefect_server)
     return folder
 
 

@@ -3,12 +3,12 @@
 import base64
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -50,9 +50,9 @@ class Server:
         return self.prefect("deployment", "run", deployment, *given, *options)
 
     def begin(self, deployment, **parameters):
-        done = self.run(deployment, **parameters)
-        assert done.returncode == 0, done.stderr
-        return re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
+        """As the UI does, which takes less time than the command of `run`."""
+        made = self.ask(f"/deployments/name/{deployment}")["id"]
+        return self.ask(f"/deployments/{made}/create_flow_run", {"parameters": parameters})["id"]
 
     def complete(self, deployment, **parameters):
         run = self.begin(deployment, **parameters)
@@ -66,8 +66,20 @@ class Server:
         headers = {"content-type": "application/json"}
         headers["authorization"] = f"Basic {base64.b64encode(password.encode()).decode()}"
         request = urllib.request.Request(self.api + path, data, headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            return json.load(answer)
+        until = time.monotonic() + DEADLINE
+        while True:
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                # its database is busy, and Prefect's own clients ask again too
+                if error.code != 503 or time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
+
+    def cancel(self, run):
+        """As the UI does."""
+        self.ask(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
 
     def state(self, run):
         state = self.ask(f"/flow_runs/{run}")["state"]

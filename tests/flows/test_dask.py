@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from data.catalog import read_catalog, require_version, version_shards
+from data.contamination import GuardRules
+from data.filtering import QualityRules
 from data.planning import plan
 from data.records import InputError
 from data.refresh import RefreshSettings, refresh
@@ -86,9 +88,18 @@ def test_what_a_cluster_cannot_follow_is_refused(settings):
     for runner, address in (("dask", None), ("processes", "tcp://127.0.0.1:8786")):
         with pytest.raises(InputError, match="belong together"):
             check_runner(runner, address, planned)
-    elsewhere = replace(planned, settings=replace(settings, workspace=Path("w")))
-    with pytest.raises(InputError, match="w: on a Dask cluster paths must be absolute"):
-        check_runner("dask", "tcp://127.0.0.1:8786", elsewhere)
+    for name, relative in (
+        ("w", replace(planned, settings=replace(settings, workspace=Path("w")))),
+        ("t.txt", replace(planned, settings=replace(settings, dictionaries=("t.txt",)))),
+        ("dev.tsv", replace(planned, settings=replace(settings, guard=GuardRules(files=("dev.tsv",))))),
+        ("ads.txt", replace(planned, settings=replace(settings, quality=QualityRules(blocklist="ads.txt")))),
+        ("vocab.txt", replace(planned, tokenizer_path=Path("vocab.txt"))),
+        ("a.txt", replace(planned, files=(replace(planned.files[0], uri="a.txt"),))),
+    ):
+        with pytest.raises(InputError, match=f"^{name}: on a Dask cluster paths must be absolute"):
+            check_runner("dask", "tcp://127.0.0.1:8786", relative)
+    far = replace(planned, files=(replace(planned.files[0], uri="s3://tea/a.txt"),))
+    check_runner("dask", "tcp://127.0.0.1:8786", far)
     with pytest.raises(InputError, match="set PREFECT_API_URL to one that every machine reaches"):
         check_runner("dask", "tcp://10.0.0.1:8786", planned)
 

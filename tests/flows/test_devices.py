@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from filelock import FileLock, Timeout
 
 from data.workspace import Workspace
-from flows.devices import slot_file
+from flows.devices import device_slot, slot_file
 
 ROOT = Path(__file__).parent.parent.parent
 HOLD = (
@@ -49,6 +50,25 @@ def test_a_gpu_is_one_device_for_every_workspace(tmp_path):
     one, other = Workspace(tmp_path / "a"), Workspace(tmp_path / "b")
     assert slot_file(one, "cuda-0") == slot_file(other, "cuda-0") != slot_file(one, "cuda-1")
     assert slot_file(one, "cpu") != slot_file(other, "cpu")
+
+
+def test_a_training_on_several_gpus_holds_each_of_them_and_lets_all_go(tmp_path, monkeypatch):
+    names = ("cuda-1", "cuda-0")
+    monkeypatch.setattr("flows.devices.device_names", lambda processes: names[:processes])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    place = Workspace(tmp_path / "w")
+    for processes, held in ((1, ["cuda-1"]), (2, ["cuda-0", "cuda-1"])):
+        with device_slot(place, processes):
+            assert [name for name in sorted(names) if is_held(place, name)] == held
+        assert not any(is_held(place, name) for name in names)
+
+
+def is_held(place, name):
+    try:
+        with FileLock(slot_file(place, name), timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 ORPHAN = """

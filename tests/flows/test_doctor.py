@@ -11,7 +11,8 @@ from albert.devices import device_names, triton_error
 from data.catalog import write_catalog
 from data.refresh import RefreshSettings, refresh
 from data.workspace import Workspace
-from flows.doctor import ROUNDING
+from flows.doctor import ROUNDING, check_workspace
+from tests.conftest import make_corpus
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -61,6 +62,48 @@ def test_a_deleted_shard_and_a_dead_server_are_told_and_the_shard_mended(workspa
     assert "start it with make serve" in done.stdout, done.stdout
     done = doctor(workspace, "--fix")
     assert done.returncode == 0 and "refresh 茶 now" in done.stdout, done.stdout + done.stderr
+
+
+def found(workspace):
+    return {one.what.split(",")[0]: one for one in check_workspace(Workspace(workspace))}
+
+
+def test_changed_files_and_those_that_nobody_uses_are_told_and_the_latter_removed(tmp_path, vocabulary_file):
+    source = tmp_path / "tea.txt"
+    source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
+    (shard,) = make_corpus(tmp_path / "w", "tea", source, vocabulary_file)
+    stray = shard.with_name("stray.parquet")
+    stray.write_bytes(b"12345")
+    name = f"shards/tea/{shard.name}"
+    shard.write_bytes(shard.read_bytes() + b"0")
+    findings = found(tmp_path / "w")
+    damaged = findings["1 file(s) of corpus tea are not as committed"]
+    assert damaged.level == "bad" and damaged.what.endswith(f"first: {name} (changed)")
+    unused = findings["1 file(s) that no version uses"]
+    assert unused.level == "note" and unused.what.endswith(", 5 bytes, first: shards/tea/stray.parquet")
+    assert unused.fix() == "removed 1 file(s)"
+    assert not stray.exists() and shard.exists()
+
+
+def test_a_disk_with_little_room_is_told(tmp_path, monkeypatch):
+    for little, level in ((2**60, "bad"), (0, "ok")):
+        monkeypatch.setattr("flows.doctor.LITTLE_SPACE", little)
+        room, _ = check_workspace(Workspace(tmp_path))
+        assert room.level == level and "GiB free on its disk" in room.what
+
+
+def test_a_workspace_that_is_none_yet_or_a_file_is_told(tmp_path):
+    (one,) = check_workspace(Workspace(tmp_path / "w"))
+    assert one.level == "note" and "no workspace" in one.what and not (tmp_path / "w").exists()
+    (tmp_path / "file").touch()
+    (one,) = check_workspace(Workspace(tmp_path / "file"))
+    assert one.level == "bad" and "is a file" in one.what
+    room, empty = check_workspace(Workspace(tmp_path))
+    assert (
+        room.level == "ok"
+        and room.what.startswith("workspace")
+        and (empty.level, empty.what[:10]) == ("note", "no catalog")
+    )
 
 
 def test_a_catalog_of_a_newer_jixu_is_told(workspace):

@@ -152,7 +152,7 @@ def test_a_vocabulary_without_twins_is_refused(shards, tmp_path, tokenizer):
 
 
 @pytest.mark.slow
-def test_a_ladder_is_run_from_raw_text_to_report(samples, tokenizer, tmp_path):
+def test_a_ladder_is_run_from_raw_text_to_report(samples, tokenizer, prefect_server, tmp_path):
     tokenizer.save(tmp_path / "vocabulary")
     splits = [part for name in PAIRS for part in (f"--{name}", samples / f"tea_topics_{name}.tsv")]
     text = ["--general", samples / "general.txt", "--domain", samples / "tea.jsonl"]
@@ -161,6 +161,7 @@ def test_a_ladder_is_run_from_raw_text_to_report(samples, tokenizer, tmp_path):
         *["--experiment", "law", "--task", "tea-topics", *text, *splits],
         *["--tokenizer", tmp_path / "vocabulary/vocab.txt", "--architectures", "albert"],
         *["--scale", 1e-6, "--seeds", "0,1", "--workers", 1, "--workspace", tmp_path / "w"],
+        **prefect_server,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

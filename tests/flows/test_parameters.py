@@ -6,6 +6,7 @@ import inspect
 from concurrent.futures.process import BrokenProcessPool
 
 import pytest
+from prefect.exceptions import ParameterTypeError
 from prefect.task_engine import TaskRunTimeoutError
 
 from flows.arguments import COMMANDS, make_parser
@@ -23,6 +24,32 @@ def test_a_commands_arguments_are_its_flows_parameters(command):
         default = parameters[name].default
         if not action.required and name not in ("workspace", "workers"):
             assert action.default == default, name
+
+
+def sample(shown, definitions):
+    """What a person may type for a parameter of a form."""
+    found = sorted(choices(shown, definitions))
+    if found:
+        return found[0]
+    kinds = {one.get("type"): one for one in shown.get("anyOf", [shown])}
+    if "array" in kinds:
+        return ",".join([sample(kinds["array"]["items"], definitions)] * kinds["array"].get("minItems", 1))
+    number = kinds.get("integer", kinds.get("number"))
+    return str(number.get("maximum", 0.5 if "number" in kinds else 128)) if number else "x"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_is_typed_is_what_the_flow_takes(command):
+    flow = getattr(importlib.import_module(f"flows.{command}"), command)
+    schema = flow.parameters.model_dump()
+    typed = []
+    for action in make_parser(command)._actions[1:]:
+        value = sample(schema["properties"][action.dest], schema.get("definitions", {}))
+        typed += action.option_strings if action.nargs == 0 else [*action.option_strings, value]
+    parsed = vars(make_parser(command).parse_args(typed))
+    assert flow.validate_parameters(parsed) == parsed
+    wrong = {name for name, value in parsed.items() if isinstance(value, list) and not value}
+    assert not wrong
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -53,6 +80,11 @@ def test_a_form_offers_the_choices_of_the_command(command):
             assert choices(shown, schema.get("definitions", {})) == set(action.choices), action.dest
 
 
+def test_an_option_is_written_out():
+    with pytest.raises(SystemExit):
+        make_parser("refresh_corpus").parse_args(["--work", "2"])
+
+
 def test_artifact_keys_are_what_prefect_allows():
     assert artifact_key("funnel", "Law 2024_v1") == "funnel-law-2024-v1"
     assert artifact_key("funnel", "法律").startswith("funnel-") and artifact_key(
@@ -81,6 +113,16 @@ def test_a_full_or_read_only_disk_is_told_in_a_line_and_other_errors_are_not_tak
         RuntimeError("IO Error: could not write: No space left on device")
     )
     assert disk_trouble(OSError(errno.ECONNREFUSED, "Connection refused")) is None
+
+
+def test_a_value_beyond_the_bounds_of_a_form_is_told_in_a_line():
+    flow = importlib.import_module("flows.end_to_end").end_to_end
+    with pytest.raises(ParameterTypeError) as wrong:
+        flow.validate_parameters({"steps": 0, "copies": 101})
+    told = (
+        "steps: Input should be greater than or equal to 1; copies: Input should be less than or equal to 100"
+    )
+    assert trouble(wrong.value) == told
 
 
 def test_a_lost_worker_and_a_task_that_hangs_are_told_in_a_line_and_a_mistake_is_not():

@@ -11,7 +11,8 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from flows.serve import stop
+from data.records import InputError
+from flows.serve import check_port, environment, stop
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
 IGNORES = (
@@ -33,6 +34,27 @@ def test_asked_to_stop_while_it_starts_it_leaves_no_process(tmp_path, number):
     assert server.process.wait(DEADLINE) == 0, server.said()
     assert not part.is_running()
     server.output.close()
+
+
+@pytest.mark.parametrize("port", [0, 65536])
+def test_a_port_that_is_none_is_refused(port):
+    with pytest.raises(InputError, match=f"port={port}: it must be from 1 to 65535"):
+        check_port(port)
+
+
+def test_what_the_user_has_set_goes_before_and_the_rest_is_closed_and_silent(tmp_path, monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", "http://elsewhere/api")
+    monkeypatch.setenv("PREFECT_WORKER_QUERY_SECONDS", "7")
+    monkeypatch.setenv("PREFECT_API_AUTH_STRING", "tea:pot")
+    monkeypatch.chdir(tmp_path)
+    made = environment("w", 4201)
+    assert made["PREFECT_API_URL"] == "http://127.0.0.1:4201/api"
+    assert made["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] == "http://127.0.0.1:4201,http://localhost:4201"
+    assert made["PREFECT_SERVER_API_AUTH_STRING"] == "tea:pot" and made["PREFECT_WORKER_QUERY_SECONDS"] == "7"
+    assert (made["PREFECT_SERVER_ANALYTICS_ENABLED"], made["DO_NOT_TRACK"]) == ("false", "1")
+    # runs are begun in other folders
+    assert made["JIXU_WORKSPACE"] == str(tmp_path / "w")
+    assert environment("s3://tea/w", 4201)["JIXU_WORKSPACE"] == "s3://tea/w"
 
 
 def test_a_part_that_does_not_end_is_killed(monkeypatch):

@@ -5,17 +5,19 @@ import os
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import duckdb
+import psutil
 import pytest
 from filelock import FileLock
 
@@ -138,13 +140,15 @@ def test_every_job_is_deployed_with_a_form(server):
 def test_wrong_parameters_are_refused_before_a_run_is_made(server):
     for wrong, message in [
         ({"corpus": "tea", "steps": "many"}, "many"),
+        ({"corpus": "tea", "steps": 0}, "less than the minimum of 1"),
         ({"corpus": "tea", "masking": "sometimes"}, "sometimes"),
-        ({"corpus": "tea", "stepz": 3}, "stepz"),
     ]:
-        done = server.run("continued-pretraining/default", **wrong)
-        assert done.returncode, wrong
-        assert message in done.stdout + done.stderr, done.stdout + done.stderr
-        assert "Traceback" not in done.stdout + done.stderr
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            server.begin("continued-pretraining/default", **wrong)
+        assert refused.value.code == 409 and message in refused.value.read().decode()
+    done = server.run("continued-pretraining/default", corpus="tea", stepz=3)
+    assert done.returncode and "stepz" in done.stdout + done.stderr, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, tea, samples, vocabulary_file):
@@ -286,6 +290,54 @@ def test_a_killed_run_is_marked_resumed_and_cancelled_with_a_checkpoint(server, 
     assert status == "interrupted" and at > 1000 and (folder / f"checkpoint-{at}").is_dir()
 
 
+@pytest.fixture(scope="module")
+def whole(server, tea, checkpoint, samples):
+    """What is given to an end-to-end run whose pretraining goes on for minutes."""
+    for run in tea:
+        server.wait_for_state(run, "Completed")
+    splits = {split: str(samples / f"tea_topics_{split}.tsv") for split in ("train", "dev", "test")}
+    sizes = {"max_seq_length": 64, "steps": 100_000, "batch_tokens": 512, "workers": 1}
+    return {
+        "init": checkpoint,
+        "domain": [str(samples / "tea.jsonl")],
+        "task": "tea-topics",
+        **splits,
+        **sizes,
+    }
+
+
+def domain_run(server):
+    """The name of the end-to-end run's pretraining, and the steps that its metrics tell of."""
+    for metrics in server.workspace.glob("models/domain-*/metrics.jsonl"):
+        lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True)
+        return metrics.parent.name, [json.loads(line)["step"] for line in lines if line.endswith("\n")]
+    return None, []
+
+
+def test_an_end_to_end_run_that_is_cancelled_in_its_training_is_cancelled_with_a_checkpoint(server, whole):
+    run = server.begin("end-to-end/default", **whole)
+    wait_until(lambda: any(domain_run(server)[1]), lambda: server.said()[-3000:])
+    server.cancel(run)
+    state = server.wait_for_state(run, "Cancelled", "Failed", "Crashed", "Completed")
+    assert state[0] == "Cancelled", state
+    parts = server.ask("/flow_runs/filter", {"flow_runs": {"parent_flow_run_id": {"any_": [run]}}})
+    states = {part["name"]: part["state"]["name"] for part in parts}
+    assert states == {"refresh domain": "Completed", "pretrain " + whole["init"] + " on domain": "Cancelled"}
+    wait_until(lambda: not processes_of(run), lambda: processes_of(run))
+    name, steps = domain_run(server)
+    rows = f"select status, steps from pretraining_runs where run = '{name}'"
+    ((status, at),) = catalog(server, rows)
+    assert status == "interrupted" and 0 < max(steps) <= at < 100_000
+    assert (server.workspace / "models" / name / f"checkpoint-{at}").is_dir()
+    assert not list(server.workspace.glob("reports/end-to-end-*"))
+
+
+def processes_of(run):
+    """Of a run and what it began: they all have its environment."""
+    processes = psutil.process_iter(["environ", "cmdline"])
+    return [p.info["cmdline"] for p in processes if run in (p.info["environ"] or {}).values()]
+
+
 def test_who_has_no_password_is_kept_out(server, tmp_path):
     for path in ("/admin/version", "/flow_runs/count"):
         with pytest.raises(urllib.error.HTTPError, match="401"):
@@ -326,13 +378,19 @@ def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):
         )
 
 
-def test_a_stop_cancels_what_runs_and_ends_every_process(server, checkpoint, tea):
+def test_the_same_goes_on_from_there_and_a_stop_cancels_it_and_ends_every_process(server, whole):
     """Last of the module: it takes the server away."""
-    given = {"corpus": "tea", "init": checkpoint, "steps": 100_000, "batch_tokens": 512, "run": "stopped"}
-    server.begin("continued-pretraining/default", **given)
-    metrics = server.workspace / "models" / "stopped" / "metrics.jsonl"
-    wait_until(lambda: metrics.is_file() and metrics.stat().st_size > 1000, lambda: server.said()[-3000:])
+    name, before = domain_run(server)
+    run = server.begin("end-to-end/default", **whole)
+    wait_until(lambda: len(domain_run(server)[1]) > len(before), lambda: server.said()[-3000:])
     assert server.stop() == 0, server.said()
-    assert catalog(server, "select status from pretraining_runs where run = 'stopped'") == [("interrupted",)]
+    assert not processes_of(run)
     with pytest.raises(OSError):
         server.ask("/health")
+    with closing(sqlite3.connect(server.workspace / ".prefect" / "prefect.db")) as db:
+        states = dict(db.execute("select replace(id, '-', ''), state_name from flow_run"))
+    assert states[run.replace("-", "")] == "Cancelled"
+    same, steps = domain_run(server)
+    assert same == name and steps == sorted(steps) and steps[: len(before)] == before
+    ((status, at),) = catalog(server, f"select status, steps from pretraining_runs where run = '{name}'")
+    assert status == "interrupted" and at >= max(steps)

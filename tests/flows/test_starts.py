@@ -38,12 +38,12 @@ def hub_cache(tmp_path_factory, tokenizer):
     return {"HF_HUB_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
 
 
-def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache, tmp_path):
+def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache, prefect_server, tmp_path):
     google = copy_tensorflow_checkpoint("google", tmp_path / "google")
     bright = copy_tensorflow_checkpoint("bright", tmp_path / "bright")
     models = [google, bright / "albert_model.ckpt", "hf:org/albert-tea"]
     given = [part for model in models for part in ("--model", model)]
-    done = run("fine_tune", *splits, *given, "--workspace", tmp_path / "w", **hub_cache)
+    done = run("fine_tune", *splits, *given, "--workspace", tmp_path / "w", **hub_cache, **prefect_server)
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:3]] == [
         "google",
@@ -56,7 +56,9 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
 
 
 @pytest.mark.parametrize("start", ["google", "bright", "hub"])
-def test_the_whole_way_begins_from_a_given_checkpoint(start, splits, domain, hub_cache, tmp_path, tokenizer):
+def test_the_whole_way_begins_from_a_given_checkpoint(
+    start, splits, domain, hub_cache, prefect_server, tmp_path, tokenizer
+):
     if start == "hub":
         init, length, vocabulary = "hf:org/albert-tea", 64, tokenizer.vocabulary
     else:
@@ -73,7 +75,7 @@ def test_the_whole_way_begins_from_a_given_checkpoint(start, splits, domain, hub
         "--workspace",
         tmp_path / "w",
     ]
-    done = run("end_to_end", *splits, *arguments, **hub_cache)
+    done = run("end_to_end", *splits, *arguments, **hub_cache, **prefect_server)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == ["continued", "base model", "continued"]

@@ -1,35 +1,36 @@
 """What Prefect adds to a function: a name, a bar, another try where that can help, an end where it hangs."""
 
+import json
 import os
 import time
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
 from httpx import ConnectError
 from prefect import flow
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterKey,
+    FlowRunFilter,
+    FlowRunFilterStartTime,
+)
 from prefect.states import Cancelled
-from prefect.testing.utilities import prefect_test_harness
 
 from data.recipe import RefreshSettings
 from data.records import InputError
 from data.refresh import refresh
-from flows.artifacts import begin_progress, repeat_command, update_progress_artifact
+from flows.artifacts import begin_progress, publish_vocabulary, repeat_command, update_progress_artifact
 from flows.cancelling import cancelled_with_its_parts
 from flows.end_to_end import end_to_end
 from flows.refresh_corpus import refresh_corpus, run_refresh
 from flows.runners import open_runner
 from flows.steps import step
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module", autouse=True)
-def server():
-    with prefect_test_harness(server_startup_timeout=300):
-        yield
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 
 
 @flow
@@ -85,15 +86,16 @@ def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
         os.kill(processes[0], 0)
 
 
-def names_of_runs():
+def names_of_runs(since):
+    begun = FlowRunFilter(start_time=FlowRunFilterStartTime(after_=since))
     with get_client(sync_client=True) as client:
-        return {run.name for run in client.read_flow_runs()}
+        return {run.name for run in client.read_flow_runs(flow_run_filter=begun)}
 
 
 def test_runs_are_called_by_what_they_do_and_a_preview_is_told(
     tmp_path, samples, vocabulary_file, monkeypatch
 ):
-    told = []
+    told, since = [], datetime.now(UTC)
     monkeypatch.setattr("flows.refresh_corpus.log", told.append)
     recipe = tmp_path / "green-tea.yaml"
     recipe.write_text(
@@ -104,7 +106,7 @@ def test_runs_are_called_by_what_they_do_and_a_preview_is_told(
     assert told[0].startswith("tea is new: 1 source(s) would be read"), told
     with pytest.raises(OSError):  # a file, where a folder is needed
         end_to_end(demo=True, workspace=str(recipe))
-    assert {"refresh green-tea", "refresh 茶", "end to end on tea-topics"} <= names_of_runs()
+    assert {"refresh green-tea", "refresh 茶", "end to end on tea-topics"} <= names_of_runs(since)
 
 
 @flow
@@ -138,6 +140,23 @@ def test_a_bar_is_moved_seldom_and_holds_nobody_up(monkeypatch):
     assert calls == [100.0]  # it took less than two seconds
     go(3)
     assert calls == [100.0, 100.0]
+
+
+@flow
+def publish(entries):
+    publish_vocabulary("of a test", "entries", entries)
+
+
+def test_the_entries_of_a_vocabulary_are_told_by_kind():
+    publish(["[PAD]", "##ing", "茶", "##叶", "▁红茶", "绿茶", "a茶", "9"])
+    named = ArtifactFilter(key=ArtifactFilterKey(any_=["vocabulary-of-a-test"]))
+    with get_client(sync_client=True) as client:
+        (made,) = client.read_artifacts(artifact_filter=named)
+    assert {row["entries"]: (row["count"], row["first"]) for row in json.loads(made.data)} == {
+        "special tokens, Latin, digits, marks": (4, "[PAD] ##ing a茶 9"),
+        "one Chinese character": (2, "茶 ##叶"),
+        "several Chinese characters": (2, "▁红茶 绿茶"),
+    }
 
 
 def run_here(settings, task_hours=1.0):

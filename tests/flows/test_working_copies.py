@@ -46,6 +46,10 @@ def test_what_a_flow_makes_in_a_copy_is_published_when_it_ends_well(s3, tmp_path
             raise InputError("it failed")
         return workspace
 
+    @in_working_copy
+    def preview(workspace: str, dry_run: bool = False) -> str:
+        return workspace
+
     url = "s3://jixu/made"
     with environment(machine(tmp_path / "one", s3)):
         assert make(str(tmp_path / "plain.txt"), str(tmp_path)) == str(tmp_path)  # a folder stays one
@@ -53,6 +57,8 @@ def test_what_a_flow_makes_in_a_copy_is_published_when_it_ends_well(s3, tmp_path
             make("lost.txt", url, fails=True)
         with pytest.raises(InputError, match="nothing is published"), working_copy(url, read_only=True):
             pass
+        with pytest.raises(InputError, match="nothing is published"):
+            preview(url, dry_run=True)
         here = Path(make("kept.txt", workspace=url))
     with environment(machine(tmp_path / "two", s3)), working_copy(url, read_only=True) as there:
         # what the failed run left on the first machine came along with the next
@@ -61,7 +67,9 @@ def test_what_a_flow_makes_in_a_copy_is_published_when_it_ends_well(s3, tmp_path
 
 
 @pytest.mark.slow
-def test_one_machine_refreshes_and_another_trains(s3, samples, vocabulary_file, tokenizer, tmp_path):
+def test_one_machine_refreshes_and_another_trains(
+    s3, samples, vocabulary_file, tokenizer, prefect_server, tmp_path
+):
     one, two = machine(tmp_path / "one", s3), machine(tmp_path / "two", s3)
     source, vocabulary = tmp_path / "tea.jsonl", tmp_path / "vocab.txt"
     source.write_bytes((samples / "tea.jsonl").read_bytes())
@@ -75,7 +83,7 @@ def test_one_machine_refreshes_and_another_trains(s3, samples, vocabulary_file, 
     vocabulary.unlink()
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
     given = ["--corpus", "tea", "--init", init, "--steps", 4, "--batch-tokens", 512, "--run", "far"]
-    done = run("continued_pretraining", *given, "--workspace", URL, **two)
+    done = run("continued_pretraining", *given, "--workspace", URL, **two, **prefect_server)
     assert done.returncode == 0, done.stderr
     here, there = copy_of(tmp_path / "one"), copy_of(tmp_path / "two")
     shards = {path.name: path.read_bytes() for path in here.glob("shards/tea/*.parquet")}

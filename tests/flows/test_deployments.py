@@ -1,0 +1,23 @@
+"""`--one-process` serves what prefect.yaml says."""
+
+import yaml
+
+from flows.deployments import FILE, load
+
+
+def test_each_deployment_of_the_file_is_served_with_all_it_says():
+    written = yaml.safe_load(FILE.read_text(encoding="utf-8"))["deployments"]
+    served = load()
+    assert len(written) == len(served) > 5
+    for entry, made in zip(written, served, strict=True):
+        flow = entry["entrypoint"].rpartition(":")[2].replace("_", "-")
+        assert (made.flow_name, made.name, made.tags) == (flow, entry["name"], entry["tags"])
+        assert made.description == entry["description"]
+        assert made.parameters == entry.get("parameters", {})
+        times = [(one.schedule.cron, one.schedule.timezone, one.slug, one.active) for one in made.schedules]
+        told = ("cron", "timezone", "slug", "active")
+        assert times == [tuple(one[name] for name in told) for one in entry.get("schedules", [])]
+        limit = entry.get("concurrency_limit", {})
+        assert made.concurrency_limit == limit.get("limit")
+        strategy = made.concurrency_options and made.concurrency_options.collision_strategy.value
+        assert strategy == limit.get("collision_strategy")

@@ -1,0 +1,99 @@
+"""From the parameters of a flow to the settings of its work."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from data.cleaning import CleaningRules
+from data.contamination import GuardRules
+from data.deduplication import DuplicateRules
+from data.filtering import QualityRules
+from data.quality import GateRules
+from data.recipe import RefreshSettings
+from data.records import InputError
+from flows.settings import held_out_share, next_start, pretraining_plan, refresh_settings
+from tests.conftest import make_corpus
+
+
+def test_every_parameter_of_a_refresh_becomes_the_setting_of_its_name():
+    plain = {
+        "corpus": "茶", "tokenizer": "tea", "objective": "roberta", "max_seq_length": 64, "sop": "off",
+        "text_format": "bert", "text_field": "body", "mask_rate": 0.2, "max_ngram": 2, "copies": 3, "seed": 4,
+        "discover_words": 5, "workers": 6,
+    }  # fmt: skip
+    settings = refresh_settings(
+        workspace="w", source=["a", "b"], dictionary=["terms.txt"], simplify=True, scrub=["url", "phone"],
+        min_characters=7, min_han_share=0.8, blocklist="ads.txt", near_duplicates="0.9", guard=["dev.tsv"],
+        guard_action="report", max_lost_documents=0.1, max_unknown_share=0.11, **plain,
+    )  # fmt: skip
+    assert settings == RefreshSettings(
+        workspace=Path("w"),
+        sources=("a", "b"),
+        dictionaries=("terms.txt",),
+        cleaning=CleaningRules(simplify=True, scrub=("url", "phone")),
+        quality=QualityRules(min_characters=7, min_han_share=0.8, blocklist="ads.txt"),
+        duplicates=DuplicateRules(near=0.9),
+        guard=GuardRules(files=("dev.tsv",), action="report"),
+        gates=GateRules(max_lost_documents=0.1, max_unknown_share=0.11),
+        **plain,
+    )
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, samples, vocabulary_file):
+    root = tmp_path_factory.mktemp("settings") / "w"
+    make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file)
+    make_corpus(root, "again", samples / "tea.jsonl", vocabulary_file)
+    return root
+
+
+def run_of(workspace, init="tiny", **given):
+    return pretraining_plan("tea", str(workspace), init, **given).run
+
+
+def test_a_run_is_called_by_all_that_changes_its_weights(workspace, tmp_path):
+    start = tmp_path / "law-albert" / "checkpoint-100"
+    start.mkdir(parents=True)
+    different = [
+        run_of(workspace),
+        run_of(workspace, then="again:0.1"),
+        run_of(workspace, mix=["again:0.1"]),
+        run_of(workspace, mask_rates=[0.3, 0.15]),
+        run_of(workspace, steps=7),
+        run_of(workspace, str(start)),
+        run_of(workspace, str(start.parent)),
+        run_of(workspace, "hf:hfl/chinese-albert@v1.0"),
+        run_of(workspace, "hf:hfl/chinese-albert"),
+    ]
+    assert len(set(different)) == len(different)
+    assert run_of(workspace, checkpoint_every=7, tensorboard=True) == different[0]
+    names = [name.removeprefix("tea-v1-").rpartition("-")[0] for name in different[-4:]]
+    assert names == ["law-albert", "law-albert", "chinese-albert", "chinese-albert"]
+
+
+def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(
+    workspace, tmp_path, samples, vocabulary_file
+):
+    root = Path(shutil.copytree(workspace, tmp_path / "w"))
+    other = tmp_path / "other.txt"
+    other.write_text(vocabulary_file.read_text(encoding="utf-8") + "炒青\n", encoding="utf-8")
+    (shard,) = make_corpus(root, "law", samples / "tea.jsonl", other)
+    with pytest.raises(InputError, match="law was made with the vocabulary .*other.txt, tea with"):
+        run_of(root, mix=["law:0.2"])
+    shard.unlink()
+    with pytest.raises(InputError, match=r"1 shard\(s\) of law version 1 are gone from .*--fix"):
+        pretraining_plan("law", str(root), "tiny")
+
+
+def test_about_eight_documents_are_held_out_of_a_small_corpus():
+    assert [held_out_share(n) for n in (10, 40, 100, 400, 10**6)] == [0.3, 0.2, 0.08, 0.02, 0.02]
+
+
+def test_going_on_needs_a_checkpoint(tmp_path):
+    settings = RefreshSettings(corpus="茶", sources=("a",), workspace=tmp_path)
+    assert next_start(None, settings) is None
+    with pytest.raises(InputError, match="no checkpoint of a completed pretraining on 茶"):
+        next_start("drift>0.2", settings)
+    with pytest.raises(InputError, match="'drifts>0.2' is no condition"):
+        next_start("drifts>0.2", settings)

@@ -1,0 +1,37 @@
+"""A vocabulary that corpora were made with stays what it was."""
+
+import pytest
+
+from data.records import InputError
+from data.tokenization import load_tokenizer, train_tokenizer
+from flows.end_to_end import vocabulary
+from flows.train_tokenizer import refuse_another
+
+TEXTS = {"tea": "绿茶不发酵。红茶全发酵。", "law": "本法自公布之日起施行。"}
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_another_vocabulary_does_not_take_the_place_of_one_that_is_there(tmp_path, kind):
+    tea, law = (train_tokenizer([TEXTS[name]] * 9, kind=kind, vocab_size=100) for name in ("tea", "law"))
+    folder = tmp_path / "tokenizer"
+    refuse_another(folder, tea)
+    tea.save(folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    refuse_another(folder, tea)  # the same again
+    with pytest.raises(InputError, match="holds another vocabulary, .*: pass another --name"):
+        refuse_another(folder, law)
+    assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_an_end_to_end_run_on_other_text_learns_a_vocabulary_of_its_own(tmp_path, prefect_server):
+    paths = {name: tmp_path / f"{name}.txt" for name in TEXTS}
+    for name, path in paths.items():
+        path.write_text(TEXTS[name] * 9, encoding="utf-8")
+    given = [["tea"], ["law"], ["tea"], ["law", "tea"], ["tea", "law"]]
+    made = [
+        vocabulary("tiny", [str(paths[name]) for name in names], 100, str(tmp_path / "w")) for names in given
+    ]
+    assert made[0] == made[2] != made[1] and made[3] == made[4] and len(set(made)) == 3
+    known = [load_tokenizer(tmp_path / "w" / "tokenizers" / name / "vocab.txt") for name in made]
+    assert ["法" in one.vocabulary for one in known] == [False, True, False, True, True]
