@@ -1,6 +1,7 @@
 """How the official scripts compare a predicted answer with the gold ones: exact match and F1.
 
 SQuAD (Rajpurkar et al. 2016, 2018): lower case, no punctuation, no articles; F1 of the words in common.
+Of an answer that nothing is left of, the F1 is 0 by the script of 1.1; that of 2.0 takes it for no answer.
 CMRC 2018 (Cui et al. 2019): lower case, no punctuation; Chinese by characters, runs of other letters by
 words; F1 of the longest common run. The best gold answer counts. A question without an answer is right if
 nothing is predicted.
@@ -34,10 +35,12 @@ def answer_scores(predicted: str, gold: Sequence[str], style: str) -> tuple[floa
     >>> answer_scores("北京市", ["北京"], "cmrc")
     (0.0, 0.8)
     """
+    if style == "squad2":
+        gold = [one for one in gold if _squad_text(one)] or [""]
     if not gold:
         right = float(not predicted)
         return right, right
-    normalize, f1 = (_squad_text, _squad_f1) if style == "squad" else (_cmrc_text, _cmrc_f1)
+    normalize, f1 = _STYLES[style]
     exact = max(float(normalize(predicted) == normalize(one)) for one in gold)
     return exact, max(f1(predicted, one) for one in gold)
 
@@ -48,9 +51,12 @@ def _squad_text(text: str) -> str:
 
 def _squad_f1(predicted: str, gold: str) -> float:
     ours, theirs = _squad_text(predicted).split(), _squad_text(gold).split()
-    if not ours or not theirs:
-        return float(ours == theirs)
     return _f1((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
+
+
+def _squad2_f1(predicted: str, gold: str) -> float:
+    ours, theirs = _squad_text(predicted), _squad_text(gold)
+    return _squad_f1(predicted, gold) if ours and theirs else float(ours == theirs)
 
 
 def _cmrc_text(text: str) -> str:
@@ -73,3 +79,11 @@ def _cmrc_f1(predicted: str, gold: str) -> float:
 
 def _f1(common: int, predicted: int, gold: int) -> float:
     return 2 * common / (predicted + gold) if common else 0.0
+
+
+_STYLES = {
+    "squad": (_squad_text, _squad_f1),  # 1.1
+    "squad2": (_squad_text, _squad2_f1),
+    "cmrc": (_cmrc_text, _cmrc_f1),
+}
+STYLES = tuple(_STYLES)
