@@ -12,17 +12,20 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 # as CMRC's script has it
 _CMRC_MARKS = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-# what its script leaves to NLTK's tokenizer of English: runs of what is no space, without brackets, quotes
-# and marks; a comma or colon before a digit, and a full stop that does not end the text, belong to the run
+# what its script leaves to NLTK's tokenizer of English: runs of what is no space, without brackets, quotes,
+# dashes and marks; a comma or colon before a digit, and a full stop that does not end the text, belong to it
+_MARKS = r"""][(){}<>;@#$%&?!"«»‘„\u2012-\u2015"""
 _LATIN = re.compile(
-    r"""\.{2,}|[][(){}<>;@#$%&?!"—]|[,:](?!\d)|\.(?=[])}>"'\s]*$)|"""
-    r"""(?:[^][(){}<>;@#$%&?!"—\s.,:]|[,:](?=\d)|\.(?!\.|[])}>"'\s]*$))+"""
+    rf"""\.{{2,}}|[{_MARKS}]|[,:](?!\d)|\.(?=[])}}>"'\s]*$)|"""
+    rf"""(?:[^{_MARKS}\s.,:]|[,:](?=\d)|\.(?!\.|[])}}>"'\s]*$))+"""
 )
+# which parts men's, boys' and don't
+_CLITIC = re.compile(r"(.*[^'])('(?:s|m|d|ll|re|ve)?|n't)")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -67,8 +70,14 @@ def _cmrc_units(text: str) -> list[str]:
     """Chinese characters by themselves, and words of what stands between them."""
     parts = re.split("([\u4e00-\u9fa5])", _cmrc_text(text))
     return [
-        unit for number, part in enumerate(parts) for unit in ([part] if number % 2 else _LATIN.findall(part))
+        unit for number, part in enumerate(parts) for unit in ([part] if number % 2 else _latin_words(part))
     ]
+
+
+def _latin_words(text: str) -> Iterator[str]:
+    for run in _LATIN.findall(text):
+        parted = _CLITIC.fullmatch(run)
+        yield from parted.groups() if parted else (run,)
 
 
 def _cmrc_f1(predicted: str, gold: str) -> float:

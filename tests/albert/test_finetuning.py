@@ -296,7 +296,7 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
     path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
     settings = FineTuneSettings(
         task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=path, models=(model_folder,), epochs=2,
-        batch_size=3, precision="fp32",
+        batch_size=3, precision="fp32", max_restarts=0,
     )  # fmt: skip
     candidate = prepare(settings, read_task(settings), 0)
     run = fine_tune_one(candidate, 5, 1e-3)

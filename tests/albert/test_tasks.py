@@ -347,6 +347,9 @@ def test_the_shipped_tasks_are_scored_each_by_its_own_script():
         ("，根据Terry A. Gates与其同事的", ["Terry A. Gates与其同事"], 0, 14 / 17),
         ("新世沉积层——赞尼特岩层，该", ["赞尼特岩层"], 0, 5 / 9),
         ("北纬40 °15 ′37 ″—40 °30 ′40 ″宝山镇 ", ["北纬40 °15 ′37 ″—40 °30 ′40 ″"], 0, 22 / 25),
+        ("Men's YOUNG", ["Men's YOUNG连载"], 0, 3 / 4),
+        ("15–25毫米", ["15–25毫米，蓝色"], 0, 5 / 6),
+        ("Writers' don't", ["Writers' do"], 0, 6 / 7),
     ],
 )
 def test_answers_are_scored_as_cmrcs_script_does(predicted, gold, exact, f1):
