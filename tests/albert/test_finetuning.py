@@ -113,16 +113,26 @@ def test_nothing_is_dropped_when_a_model_is_asked(split_files, tokenizer, tmp_pa
     assert (first == second).all()
 
 
+def test_a_model_that_has_come_apart_is_sure_of_nothing(split_files, model_folder):
+    settings = quick(split_files, model_folder)
+    candidate = prepare(settings, read_task(settings), 0)
+    model = candidate.learner.model(load_pretrained(model_folder)[0].encoder)
+    torch.nn.init.constant_(model.classifier.bias, float("nan"))
+    found = predict(candidate, model, "dev")
+    assert (found.probabilities == 0.5).all() and set(found.answers) == {"坏"}
+
+
 def test_the_best_learning_rate_on_dev_is_used_with_every_seed(split_files, model_folder):
     # what is best on dev is worst on this test, which has no say
     wrong = split_files["test"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
     split_files["test"].write_text(wrong, encoding="utf-8")
     rates = (1e-6, 3e-3)
-    (model,) = fine_tune(quick(split_files, model_folder, learning_rates=rates)).models
+    (model,) = fine_tune(quick(split_files, model_folder, learning_rates=rates, max_restarts=1)).models
     assert [point.learning_rate for point in model.sweep] == list(rates)
     assert model.sweep[1].dev > model.sweep[0].dev and not model.sweep[0].left_chance
     assert {seed.learning_rate for seed in model.seeds} == {3e-3}
     assert model.seeds[0].dev["accuracy"] == model.sweep[1].dev
+    assert all(seed.left_chance and not seed.restarts for seed in model.seeds)
     assert model.test["accuracy"].mean < 0.2
 
 

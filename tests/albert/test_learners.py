@@ -327,17 +327,16 @@ def test_an_answer_is_cut_out_of_the_passage_as_it_stands_there(gold, tokenizer)
 @pytest.mark.parametrize("length", [16, 64, 128, 256])
 def test_an_answer_is_whole_in_some_window_wherever_it_stands(length, tokenizer):
     passage = "采茶要早炒锅热水泡香" * 30
-    learner, answer = Span("cmrc", has_unanswerable=False), length // 3
-    examples = [
-        SpanExample(str(at), passage, "何？", (passage[at : at + answer],), (at,))
-        for at in range(0, 300 - answer, 7)
-    ]
+    learner, size = Span("cmrc", has_unanswerable=False), length // 3
+    begins = range(0, 300 - size, 7)
+    examples = [SpanExample(str(at), passage, "何？", (passage[at : at + size],), (at,)) for at in begins]
     encoded = learner.encode(examples, tokenizer, length)
     assert np.diff(encoded.offsets).max() == length
-    for number in range(len(examples)):
-        targets = encoded.targets[encoded.first[number] : encoded.first[number + 1]]
-        spans = targets[targets[:, 0] > 0]
-        assert len(spans) and set((spans[:, 1] - spans[:, 0]).tolist()) == {answer - 1}
+    for number, at in enumerate(begins):
+        windows = range(encoded.first[number], encoded.first[number + 1])
+        found = [encoded.offsets[w] + encoded.targets[w] for w in windows if encoded.targets[w].any()]
+        places = {(encoded.characters[start, 0], encoded.characters[end, 1]) for start, end in found}
+        assert places == {(at, at + size)}
 
 
 def test_the_answer_chosen_is_the_best_of_the_questions_own():
