@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from albert.chance import chance_of
 from albert.comparison import (
     Calibration,
     ChangedExample,
@@ -31,7 +32,6 @@ from albert.finetuning import (
     Candidate,
     FineTuneSettings,
     SeedRun,
-    chance_of,
     fine_tune_model,
     prepare,
     read_task,
@@ -193,9 +193,7 @@ def _calibration(model: ModelRuns, split: str, predictions: Sequence[Predictions
     if predictions[0].probabilities is None:
         return None
     gold = model.candidate.encoded[split].targets
-    return calibration(
-        np.concatenate([one.probabilities for one in predictions]), np.tile(gold, len(predictions))
-    )
+    return calibration(np.stack([one.probabilities for one in predictions]), gold)
 
 
 class _Slice(NamedTuple):

@@ -80,8 +80,8 @@ class CalibrationBin:
 class Calibration:
     """Expected calibration error with bins of equal width (Naeini et al. 2015; Guo et al. 2017, eq. 3)."""
 
-    ece: float
-    bins: tuple[CalibrationBin, ...]  # empty ones left out
+    ece: float  # mean of the seeds' own
+    bins: tuple[CalibrationBin, ...]  # of the predictions of all seeds; empty ones left out
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """Fine-tuning on a labelled task: several models under the same seeds, order and budget.
 
-Devlin et al. 2019, section 4. The best epoch is chosen on dev; test is scored once, at that epoch. A start
-that does not leave chance level is given up and begun anew with other random weights (Mosbach et al. 2021
-find as many such starts as one in three for large models), and counted.
+Devlin et al. 2019, section 4. The learning rate and the best epoch are chosen on dev; test is scored once a
+seed, by the run at that rate and epoch. A start that does not leave chance level is given up and begun anew
+with other random weights (Mosbach et al. 2021 find as many such starts as one in three for large models), and
+counted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -23,15 +24,16 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
+from albert.chance import leaves_chance
 from albert.checkpoints import find_source, load_pretrained, names_checkpoint
 from albert.checkpoints.source import Source
 from albert.comparison import EpochRecord, SeedResult, SweepPoint
 from albert.config import PRESETS, AlbertConfig, ConfigError
 from albert.learners import Encoded, Learner, Predictions, find_learner
 from albert.memory import bound_caches, give_back
-from albert.metrics import chance_margin, constant_score, score
+from albert.metrics import score
 from albert.optim import adamw, linear_schedule
-from albert.tasks import ChoiceExample, Kind, Split, Task, TaskData
+from albert.tasks import Kind, Task, TaskData
 from albert.tasks.reading import read_task as read_splits
 from data.files import sha256
 from data.records import InputError
@@ -140,6 +142,15 @@ class Candidate:
             for metric in self.data.task.metrics
         }
 
+    def without_test(self) -> Candidate:
+        """The same where test is not there, for choices that it has no say in."""
+        splits, encoded = (
+            {name: one for name, one in parts.items() if name != "test"}
+            for parts in (self.data.splits, self.encoded)
+        )
+        settings, data = replace(self.settings, test=None), replace(self.data, splits=splits)
+        return replace(self, settings=settings, data=data, encoded=encoded)
+
 
 def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate:
     """Tokenize the task for the model of that number."""
@@ -166,29 +177,12 @@ def _checksum(source: Source) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
-def chance_of(data: TaskData, split: Split) -> float:
-    """The main metric of an answer that looks at nothing: the most frequent training label, or for f1 the one
-    that is scored; a guess among the choices; 0 for other kinds, where there is no such answer.
-    """
-    kind, metric = data.task.kind, data.task.metrics[0]
-    if kind is Kind.CHOICE:
-        counts = [len(one.choices) for one in split.examples if isinstance(one, ChoiceExample)]
-        return float(np.mean([1 / count for count in counts]))
-    if kind not in (Kind.SINGLE, Kind.PAIR):
-        return 0.0
-    number = {label: at for at, label in enumerate(data.labels)}
-    train, gold = (
-        np.array([number[one.label] for one in part.examples]) for part in (data.splits["train"], split)
-    )
-    label = len(data.labels) - 1 if metric == "f1" else int(np.bincount(train).argmax())
-    return constant_score(metric, gold, label, len(data.labels))
-
-
 def fine_tune_model(
     candidate: Candidate, train: Callable[[Candidate, Sequence[SeedAndRate]], list[SeedRun]] | None = None
 ) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
-    """A model with every seed, at the learning rate that is best on dev with the first seed; and all rates
-    that were tried. `train` makes the runs that it is asked for, several at once if it can.
+    """A model with every seed, at the learning rate that is best on dev with the first seed, of equal ones
+    the first given; and all rates that were tried. `train` makes the runs that it is asked for, several at
+    once if it can.
     """
     train = train or _one_by_one
     settings, metric = candidate.settings, candidate.data.task.metrics[0]
@@ -198,9 +192,14 @@ def fine_tune_model(
     if len(settings.learning_rates) == 1:
         (rate,) = settings.learning_rates
         return train(candidate, [(seed, rate) for seed in settings.seeds]), ()
-    tried = train(candidate, [(first, rate) for rate in settings.learning_rates])
+    tried = train(candidate.without_test(), [(first, rate) for rate in settings.learning_rates])
     best = max(tried, key=lambda run: run.result.dev[metric])
-    runs = [best, *train(candidate, [(seed, best.result.learning_rate) for seed in others])]
+    rate = best.result.learning_rate
+    if "test" in candidate.encoded:
+        # what a sweep trains never sees test: the run that was chosen is made once more, to be scored on it
+        runs = train(candidate, [(seed, rate) for seed in settings.seeds])
+    else:
+        runs = [best, *train(candidate, [(seed, rate) for seed in others])]
     return runs, tuple(
         SweepPoint(run.result.learning_rate, run.result.dev[metric], run.result.left_chance) for run in tried
     )
@@ -305,13 +304,12 @@ def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int)
             best = (value, epoch, dev, copy.deepcopy(model.state_dict()))
     value, best_epoch, dev, weights = best
     model.load_state_dict(weights)
-    chance = chance_of(data, data.splits["dev"])
     return _Training(
         model=model,
         best_epoch=best_epoch,
         dev=dev,
         curve=tuple(curve),
-        left_chance=value > chance + chance_margin(metric, chance, len(data.splits["dev"].examples)),
+        left_chance=leaves_chance(data, data.splits["dev"], value),
         restarts=restarts,
         examples_per_second=settings.epochs * len(candidate.encoded["train"]) / seconds,
     )

@@ -14,9 +14,11 @@ import torch
 from albert.batch import pack
 from albert.batching import InstanceStream
 from albert.checkpoints import load_pretrained
+from albert.checkpoints.loading import PADDING_OF_TABLES
 from albert.comparison import Intrinsic
+from albert.config import AlbertConfig
 from albert.heads import PretrainingModel
-from data.shards import read_info
+from data.shards import ShardInfo
 from data.tokenization import Tokenizer
 
 HELD_OUT_TOKENS = 16_384
@@ -43,7 +45,9 @@ class Cloze:
 def measure_intrinsic(
     checkpoint: Path, *, domain: HeldOut | None, general: HeldOut | None, cloze: Sequence[Cloze] = ()
 ) -> Intrinsic:
-    """Always on the same documents with the same masks, in fp32; what is not given is not measured."""
+    """Always on the same documents with the same masks, in fp32. Not measured: what is not given, and a
+    corpus of another vocabulary or of longer sequences than the model reads.
+    """
     model, tokenizer = load_pretrained(checkpoint)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     of_domain = _held_out(model, domain) if domain else None
@@ -67,13 +71,8 @@ def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float |
     """
     model, _ = load_pretrained(checkpoint)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    losses = []
-    for shard in shards:
-        info, config = read_info(shard), model.config
-        fits = info.vocab_size == config.vocab_size and info.max_seq_length <= config.max_position_embeddings
-        measured = _held_out(model, HeldOut((shard,), 1.0)) if fits else None
-        losses.append(measured.mlm_loss if measured else None)
-    return losses
+    measured = [_held_out(model, HeldOut((shard,), 1.0)) for shard in shards]
+    return [one.mlm_loss if one else None for one in measured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +84,11 @@ class _Measured:
 
 @torch.no_grad()
 def _held_out(model: PretrainingModel, held_out: HeldOut) -> _Measured | None:
-    """None for a corpus that holds nothing out."""
+    """None for a corpus that holds nothing out, or that the model cannot read."""
     device = next(model.parameters()).device
     stream = InstanceStream(held_out.shards, batch_tokens=_BATCH_TOKENS, held_out_share=held_out.share)
+    if not _can_read(model.config, stream.info):
+        return None
     loss, correct, count, sop_correct, sop_count = 0.0, 0, 0, 0, 0
     for batch in stream.held_out_batches(HELD_OUT_TOKENS):
         output = model(batch.to(device))
@@ -100,6 +101,12 @@ def _held_out(model: PretrainingModel, held_out: HeldOut) -> _Measured | None:
     if not count:
         return None
     return _Measured(loss / count, correct / count, sop_correct / sop_count if sop_count else None)
+
+
+def _can_read(config: AlbertConfig, info: ShardInfo) -> bool:
+    """Whether the model has the entries of the corpus's vocabulary, and positions for its sequences."""
+    spare = config.vocab_size - info.vocab_size
+    return 0 <= spare < PADDING_OF_TABLES and info.max_seq_length <= config.max_position_embeddings
 
 
 @torch.no_grad()

@@ -199,7 +199,7 @@ def _report(
         title=f"Did continued pretraining help on {result.task}?",
         command=repeat_command(),
         corpora=facts,
-        base=base,
+        bases=[base] if base else [],
         pretraining=continued,
         evaluations=[result],
         settings={

@@ -148,7 +148,8 @@ def compare(
     told = told or usual(known, len(settings.models))
     move = begin_progress(settings.task.name, f"of {len(told)} models")
     models: list[ModelRuns] = []
-    with _open_pool(workers, len(settings.seeds)) as pool:
+    at_once = max(len(settings.seeds), len(settings.learning_rates))
+    with _open_pool(workers, at_once) as pool:
         for number, one in enumerate(told):
             models.append(_model_runs(settings, data, number, workspace, known, one, pool))
             move(len(models) / len(told))
@@ -213,9 +214,9 @@ class _Kept:
 
 
 @contextmanager
-def _open_pool(workers: int | None, seeds: int) -> Iterator[Executor | None]:
-    """Processes for so many seeds, which share this one's threads; None for a single one."""
-    workers = min(workers or finetuning.usual_workers(), seeds)
+def _open_pool(workers: int | None, runs: int) -> Iterator[Executor | None]:
+    """Processes for so many runs, which share this one's threads; None for a single one."""
+    workers = min(workers or finetuning.usual_workers(), runs)
     if workers == 1:
         yield None
         return

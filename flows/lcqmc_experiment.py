@@ -43,6 +43,7 @@ from flows.experiment_arms import (
 from flows.fine_tune import Told, compare, record, table
 from flows.flawed_control import double_labels
 from flows.forms import documented
+from flows.logs import log
 from flows.measurements import Known
 from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings, pretraining_plan
@@ -106,7 +107,7 @@ def lcqmc_experiment(
     for arm in arms:
         make_corpus(arm, given, folder, shared)
     comparisons, bases, tuned = [], [], {}
-    for name in architectures:
+    for name in dict.fromkeys(architectures):
         base = finished(
             continued_pretraining(
                 corpus="general",
@@ -124,7 +125,9 @@ def lcqmc_experiment(
         comparisons.append(judge(name, arms, models, files, tuned[name], place, workers))
     settings = _settings(sizes, arms, bases, tuned)
     verdict, page = report(experiment, lambda: _report(place, files, arms, bases, comparisons, settings))
-    return ExperimentOutcome(tuple(comparisons), verdict, page)
+    outcome = ExperimentOutcome(tuple(comparisons), verdict, page)
+    log(describe(outcome))
+    return outcome
 
 
 def corpus_of(arm: Arm, files: ExperimentFiles) -> str:
@@ -274,7 +277,7 @@ def _report(
         title=f"What continued pretraining does to {comparisons[0].task}, one change at a time",
         command=repeat_command(),
         corpora=facts,
-        base=bases[0],
+        bases=bases,
         evaluations=comparisons,
         checksums=file_checksums(files.train, files.dev, files.test),
         settings=settings,

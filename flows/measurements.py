@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from albert.batching import is_held_out
+from albert.checkpoints import find_source
 from albert.comparison import Contamination
 from albert.costs import measure_cost
 from albert.finetuning import Candidate
@@ -21,6 +22,7 @@ from data.drift import sample_shards
 from data.instances import document_keys
 from data.lexicon import corpus_words
 from data.statistics import open_workspace
+from data.tokenization import find_tokenizer, vocabulary_of
 from data.workspace import Workspace
 from flows.settings import held_out_share
 
@@ -53,8 +55,8 @@ def measurements(
     if known.corpus or known.general:
         found["intrinsic"] = measure_intrinsic(
             candidate.path,
-            domain=_held_out(workspace, known.corpus) if known.corpus else None,
-            general=_held_out(workspace, known.general) if known.general else None,
+            domain=_held_out(workspace, known.corpus, candidate.path) if known.corpus else None,
+            general=_held_out(workspace, known.general, candidate.path) if known.general else None,
             cloze=_cloze(workspace.root, known.corpus) if known.corpus else (),
         )
     return found
@@ -103,11 +105,22 @@ def _leak(texts: tuple[str, ...], workspace: Path, corpus: str, version: int) ->
         return find_leak((clean_text(text, rules) for text in texts), statistics.texts(corpus))
 
 
-def _held_out(workspace: Workspace, corpus: str) -> HeldOut:
+def _held_out(workspace: Workspace, corpus: str, checkpoint: Path) -> HeldOut | None:
+    """None where the corpus is made of another vocabulary than the checkpoint's: its ids are other words."""
     with read_catalog(workspace) as db:
         version = require_version(db, corpus)
         shards = version_shards(db, version)
+    if not _same_words(workspace, version.tokenizer, checkpoint):
+        return None
     return HeldOut(tuple(workspace.root / shard.path for shard in shards), held_out_share(version.documents))
+
+
+def _same_words(workspace: Workspace, tokenizer: str, checkpoint: Path) -> bool:
+    """Whether a corpus's ids mean the same to a checkpoint; terms may stand in slots that had no use."""
+    theirs = vocabulary_of(find_tokenizer(tokenizer, workspace.tokenizers))
+    ours = vocabulary_of(find_tokenizer(str(find_source(str(checkpoint)).folder)))
+    pairs = zip(theirs, ours, strict=False)
+    return len(theirs) <= len(ours) and all(a == b or a.startswith("[unused") for a, b in pairs)
 
 
 @lru_cache(maxsize=8)

@@ -21,7 +21,7 @@ from albert.tasks import SpanExample
 from albert.tasks.answers import answer_scores
 from data.tokenization import Tokenizer
 
-STRIDE = 128  # tokens from one window to the next, as in BERT's run_squad
+STRIDE = 128  # tokens from one window to the next at most, as in BERT's run_squad
 LONGEST_QUESTION = 64  # tokens, likewise
 LONGEST_ANSWER = 64  # tokens; run_squad has 30 of English, CMRC's answers are longer in characters
 
@@ -125,7 +125,8 @@ def _windows(
     room = max_seq_length - len(question) - 3
     answer = _answer_tokens(example, places)
     windows = []
-    for begin in range(0, max(len(ids), 1), min(STRIDE, room)):
+    # each begins in the first half of the one before, so that an answer is whole in one of them
+    for begin in range(0, max(len(ids), 1), min(STRIDE, max(room // 2, 1))):
         end = min(begin + room, len(ids))
         head = [tokenizer.cls_id, *question, tokenizer.sep_id]
         inside = answer is not None and begin <= answer[0] and answer[1] < end

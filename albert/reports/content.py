@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from albert.comparison import Comparison
     from albert.pretraining import PretrainResult
 
-SCHEMA_VERSION = 1  # of metrics.json; metrics.schema.json says the same
+SCHEMA_VERSION = 2  # of metrics.json; metrics.schema.json says the same
 _PACKAGES = (
     "jixu",
     "torch",
@@ -48,7 +49,7 @@ class Report:
     created_at: str
     command: str
     corpora: tuple[CorpusFacts, ...]
-    base: Mapping[str, object] | None  # the run that made the model pretraining went on from
+    bases: tuple[Mapping[str, object], ...]  # the runs that made the models pretraining went on from
     pretraining: Mapping[str, object] | None
     evaluations: tuple[Mapping[str, object], ...]
     settings: Mapping[str, Mapping[str, object]]
@@ -61,7 +62,7 @@ def build_report(
     title: str,
     command: str,
     corpora: Sequence[CorpusFacts] = (),
-    base: PretrainResult | None = None,
+    bases: Sequence[PretrainResult] = (),
     pretraining: PretrainResult | None = None,
     evaluations: Sequence[Comparison] = (),
     settings: Mapping[str, Mapping[str, object]] | None = None,
@@ -72,27 +73,24 @@ def build_report(
     """
     compared = tuple(comparison.to_record() for comparison in evaluations)
     trained = pretraining_facts(pretraining) if pretraining else None
+    runs = [*bases, *([pretraining] if pretraining else [])]
     return Report(
         schema_version=SCHEMA_VERSION,
         title=title,
         verdict=verdict(trained, compared),
         warnings=(
             *contamination_warnings(compared),
-            *(
-                _unfinished(result)
-                for result in (base, pretraining)
-                if result and result.status != "completed"
-            ),
+            *(_unfinished(result) for result in runs if result.status != "completed"),
         ),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         corpora=tuple(corpora),
-        base=pretraining_facts(base) if base else None,
+        bases=tuple(map(pretraining_facts, bases)),
         pretraining=trained,
         evaluations=compared,
         settings=settings or {},
         versions=installed_versions(),
-        checksums={**_known_checksums(base, pretraining, compared, corpora), **(checksums or {})},
+        checksums={**_known_checksums(runs, compared, corpora), **(checksums or {})},
     )
 
 
@@ -112,6 +110,13 @@ def pretraining_facts(result: PretrainResult) -> dict[str, object]:
     return json.loads(json.dumps(facts, default=str), parse_constant=lambda name: None)
 
 
+def base_titles(bases: Sequence[Mapping[str, object]]) -> list[str]:
+    """A title for each; where there are several, with the name of its run."""
+    if len(bases) == 1:
+        return ["Base model"]
+    return [f"Base model: {PurePath(str(facts['run_folder'])).name}" for facts in bases]
+
+
 def installed_versions() -> dict[str, str]:
     """Versions of Python, the machine and the packages that matter."""
     versions = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
@@ -129,15 +134,14 @@ def installed_versions() -> dict[str, str]:
 
 
 def _known_checksums(
-    base: PretrainResult | None,
-    pretraining: PretrainResult | None,
+    runs: Sequence[PretrainResult],
     evaluations: Sequence[Mapping[str, object]],
     corpora: Sequence[CorpusFacts],
 ) -> dict[str, str]:
     found = {}
-    for result in (base, pretraining):
+    for result in runs:
         # the manifest holds the checksum of each of the checkpoint's files
-        if result is not None and (manifest := result.checkpoint / MANIFEST_FILE).is_file():
+        if (manifest := result.checkpoint / MANIFEST_FILE).is_file():
             found[f"{result.run_folder.name}/{result.checkpoint.name}/{MANIFEST_FILE}"] = sha256(manifest)
     for facts in evaluations:
         found |= {f"weights of {model['name']}": model["checksum"] for model in facts["models"]}

@@ -61,9 +61,11 @@ def protocol(facts: Facts) -> str:
     examples = ", ".join(f"{name} {number(n)}" for name, n in facts["examples"].items())
     seeds = counted(len(facts["seeds"]), "seed")
     trained = any(seed["best_epoch"] for model in facts["models"] for seed in model["seeds"])
+    swept = any(model["sweep"] for model in facts["models"])
+    chosen = "the learning rate and the best epoch are" if swept else "the best epoch is"
     how = [
         f"{seeds}, the same for every model, as are the order of the examples and the number of steps",
-        "the best epoch is chosen on dev" + (", test is scored once" if facts["split"] == "test" else ""),
+        f"{chosen} chosen on dev" + (", test is scored once" if facts["split"] == "test" else ""),
     ]
     sentences = [
         *([*how, *starts(facts)] if trained else ["scored as the checkpoints are, without training"]),
@@ -102,7 +104,7 @@ def scores_table(facts: Facts) -> Table:
         rows.append((*row, *(_difference_cells(difference_of(facts, model["name"])) if compared else ())))
     caption = "In points, mean ± standard deviation over the seeds."
     if calibrated:
-        caption += " ECE is the expected calibration error."
+        caption += " ECE is the expected calibration error, the mean of the seeds'."
     if compared:
         caption += (
             f" The change is against {facts['models'][0]['name']}, seed by seed; its interval is "
@@ -163,8 +165,8 @@ def intrinsic_table(facts: Facts) -> Table:
         caption += " Drift is the general one's change against the first model."
     if any(row[5] != MISSING for row in rows):
         caption += " Domain words are masked whole, and right where every token is."
-    if len({row[1] == MISSING for row in rows}) > 1:
-        caption += " A dash: the model was trained on these texts in other documents."
+    if len({(row[1] == MISSING, row[2] == MISSING) for row in rows}) > 1:
+        caption += " A dash: the model has read these texts in other documents, or has another vocabulary."
     head = ("Language model", "domain MLM", "general MLM", "drift", "sentence order", "domain words")
     return _without_empty(Table(caption, head, tuple(rows)))
 

@@ -27,7 +27,8 @@ def evaluation_plots(facts: Facts, name: str) -> list[Plot]:
         title = f"Dev {metric_name(facts['metric'])} while fine-tuning"
         plots.append(curves(f"{name}-epochs", title, "points, mean of the seeds", lines, x_label="epoch"))
     if lines := model_lines(facts, _accuracy_by_confidence):
-        plots.append(reliability(f"{name}-calibration", "Calibration", "accuracy by confidence", lines))
+        unit = "accuracy by confidence, all seeds"
+        plots.append(reliability(f"{name}-calibration", "Calibration", unit, lines))
     return [*plots, *confusion_plots(facts, name), *_pretraining_plots(facts, name)]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from albert.reports.content import Report
+from albert.reports.content import Report, base_titles
 from albert.reports.evaluation import scores_table
 from albert.reports.evaluation_facts import evaluation_titles
 from albert.reports.sections import Table
@@ -38,6 +38,7 @@ def main_tables(report: Report) -> list[NamedTable]:
     ]
     if report.pretraining:
         tables.append(NamedTable("training", "Pretraining", held_out_table(report.pretraining)))
-    if report.base:
-        tables.append(NamedTable("base", "Base model", held_out_table(report.base)))
-    return tables
+    return tables + [
+        NamedTable(f"base-{n}" if n > 1 else "base", title, held_out_table(facts))
+        for n, (facts, title) in enumerate(zip(report.bases, base_titles(report.bases), strict=True), 1)
+    ]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from albert.reports.content import Report
+from albert.reports.content import Report, base_titles
 from albert.reports.corpus import corpus_section
 from albert.reports.evaluation import evaluation_section
 from albert.reports.evaluation_facts import evaluation_titles
@@ -68,8 +68,10 @@ def report_sections(report: Report) -> list[Section]:
     if facts := report.pretraining:
         title = "Continued pretraining" if facts["probe"] else "Pretraining"
         sections.append(training_section(facts, "pretraining", title))
-    if report.base:
-        sections.append(training_section(report.base, "base", "Base model"))
+    sections += [
+        training_section(facts, f"base{n}", title)
+        for n, (facts, title) in enumerate(zip(report.bases, base_titles(report.bases), strict=True))
+    ]
     sections += [corpus_section(facts, f"corpus{n}") for n, facts in enumerate(report.corpora)]
     return [*sections, _repeat_section(report)]
 

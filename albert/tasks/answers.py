@@ -1,6 +1,7 @@
 """How the official scripts compare a predicted answer with the gold ones: exact match and F1.
 
 SQuAD (Rajpurkar et al. 2016, 2018): lower case, no punctuation, no articles; F1 of the words in common.
+Of an answer that nothing is left of, the F1 is 0 by the script of 1.1; that of 2.0 takes it for no answer.
 CMRC 2018 (Cui et al. 2019): lower case, no punctuation; Chinese by characters, runs of other letters by
 words; F1 of the longest common run. The best gold answer counts. A question without an answer is right if
 nothing is predicted.
@@ -11,17 +12,20 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
 # as CMRC's script has it
 _CMRC_MARKS = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-# what its script leaves to NLTK's tokenizer of English: runs of what is no space, without brackets, quotes
-# and marks; a comma or colon before a digit, and a full stop that does not end the text, belong to the run
+# what its script leaves to NLTK's tokenizer of English: runs of what is no space, without brackets, quotes,
+# dashes and marks; a comma or colon before a digit, and a full stop that does not end the text, belong to it
+_MARKS = r"""][(){}<>;@#$%&?!"«»‘„\u2012-\u2015"""
 _LATIN = re.compile(
-    r"""\.{2,}|[][(){}<>;@#$%&?!"—]|[,:](?!\d)|\.(?=[])}>"'\s]*$)|"""
-    r"""(?:[^][(){}<>;@#$%&?!"—\s.,:]|[,:](?=\d)|\.(?!\.|[])}>"'\s]*$))+"""
+    rf"""\.{{2,}}|[{_MARKS}]|[,:](?!\d)|\.(?=[])}}>"'\s]*$)|"""
+    rf"""(?:[^{_MARKS}\s.,:]|[,:](?=\d)|\.(?!\.|[])}}>"'\s]*$))+"""
 )
+# which parts men's, boys' and don't
+_CLITIC = re.compile(r"(.*[^'])('(?:s|m|d|ll|re|ve)?|n't)")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -34,10 +38,12 @@ def answer_scores(predicted: str, gold: Sequence[str], style: str) -> tuple[floa
     >>> answer_scores("北京市", ["北京"], "cmrc")
     (0.0, 0.8)
     """
+    if style == "squad2":
+        gold = [one for one in gold if _squad_text(one)] or [""]
     if not gold:
         right = float(not predicted)
         return right, right
-    normalize, f1 = (_squad_text, _squad_f1) if style == "squad" else (_cmrc_text, _cmrc_f1)
+    normalize, f1 = _STYLES[style]
     exact = max(float(normalize(predicted) == normalize(one)) for one in gold)
     return exact, max(f1(predicted, one) for one in gold)
 
@@ -48,9 +54,12 @@ def _squad_text(text: str) -> str:
 
 def _squad_f1(predicted: str, gold: str) -> float:
     ours, theirs = _squad_text(predicted).split(), _squad_text(gold).split()
-    if not ours or not theirs:
-        return float(ours == theirs)
     return _f1((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
+
+
+def _squad2_f1(predicted: str, gold: str) -> float:
+    ours, theirs = _squad_text(predicted), _squad_text(gold)
+    return _squad_f1(predicted, gold) if ours and theirs else float(ours == theirs)
 
 
 def _cmrc_text(text: str) -> str:
@@ -61,8 +70,14 @@ def _cmrc_units(text: str) -> list[str]:
     """Chinese characters by themselves, and words of what stands between them."""
     parts = re.split("([\u4e00-\u9fa5])", _cmrc_text(text))
     return [
-        unit for number, part in enumerate(parts) for unit in ([part] if number % 2 else _LATIN.findall(part))
+        unit for number, part in enumerate(parts) for unit in ([part] if number % 2 else _latin_words(part))
     ]
+
+
+def _latin_words(text: str) -> Iterator[str]:
+    for run in _LATIN.findall(text):
+        parted = _CLITIC.fullmatch(run)
+        yield from parted.groups() if parted else (run,)
 
 
 def _cmrc_f1(predicted: str, gold: str) -> float:
@@ -73,3 +88,11 @@ def _cmrc_f1(predicted: str, gold: str) -> float:
 
 def _f1(common: int, predicted: int, gold: int) -> float:
     return 2 * common / (predicted + gold) if common else 0.0
+
+
+_STYLES = {
+    "squad": (_squad_text, _squad_f1),  # 1.1
+    "squad2": (_squad_text, _squad2_f1),
+    "cmrc": (_cmrc_text, _cmrc_f1),
+}
+STYLES = tuple(_STYLES)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from albert.tasks.answers import STYLES
 from data.records import InputError
 from data.workspace import check_name
 
@@ -51,7 +52,8 @@ class Task:
     columns: Mapping[str, str] = field(default_factory=dict)
     header: tuple[str, ...] | None = None  # names of the columns of files that come without them
     labels: tuple[str, ...] | None = None  # None: those of the training file; others' rows are skipped
-    answers: str = "squad"  # how a span's answer is compared: "squad" by words, "cmrc" by characters
+    # how a span's answer is compared: by words as in SQuAD 1.1 or 2.0 ("squad", "squad2"), or by characters
+    answers: str = "squad"
 
     def __post_init__(self):
         check_name(self.name, "task")
@@ -65,8 +67,8 @@ class Task:
                 f"task {self.name}: no role {', '.join(sorted(unknown))} in columns; roles are "
                 f"{', '.join(ROLES)}"
             )
-        if self.answers not in ("squad", "cmrc"):
-            raise InputError(f"task {self.name}: answers={self.answers!r}: choose squad or cmrc")
+        if self.answers not in STYLES:
+            raise InputError(f"task {self.name}: answers={self.answers!r}: choose {', '.join(STYLES)}")
 
     @property
     def metrics(self) -> tuple[str, ...]:

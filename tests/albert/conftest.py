@@ -17,7 +17,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         title="Did it help?",
         command="python -m flows.end_to_end --demo",
         corpora=[CORPUS],
-        base=pretraining(folder),
+        bases=[pretraining(folder)],
         pretraining=pretraining(folder, "general"),
         evaluations=[comparison(base, long_named, better)],
         settings={"fine-tuning": {"epochs": 3}},

@@ -3,22 +3,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from albert.chance import chance_of, leaves_chance
 from albert.checkpoints import load_pretrained
 from albert.comparing import fine_tune
+from albert.comparison import SeedResult
 from albert.config import ConfigError
 from albert.finetuning import (
     FineTuneSettings,
-    chance_of,
+    SeedRun,
+    fine_tune_model,
     fine_tune_one,
     plan_batches,
     predict,
     prepare,
     read_task,
 )
-from albert.learners.classification import encode_texts
+from albert.learners import Predictions
+from albert.learners.classification import Classification, encode_texts
+from albert.optim import adamw
 from albert.seed_runs import load_run, run_key, save_run
-from albert.tasks import Example, Task
+from albert.tasks import Example, Kind, Task
 from data.records import InputError
 from tests.conftest import save_small_model
 
@@ -107,15 +113,26 @@ def test_nothing_is_dropped_when_a_model_is_asked(split_files, tokenizer, tmp_pa
     assert (first == second).all()
 
 
+def test_a_model_that_has_come_apart_is_sure_of_nothing(split_files, model_folder):
+    settings = quick(split_files, model_folder)
+    candidate = prepare(settings, read_task(settings), 0)
+    model = candidate.learner.model(load_pretrained(model_folder)[0].encoder)
+    torch.nn.init.constant_(model.classifier.bias, float("nan"))
+    found = predict(candidate, model, "dev")
+    assert (found.probabilities == 0.5).all() and set(found.answers) == {"坏"}
+
+
 def test_the_best_learning_rate_on_dev_is_used_with_every_seed(split_files, model_folder):
     # what is best on dev is worst on this test, which has no say
     wrong = split_files["test"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
     split_files["test"].write_text(wrong, encoding="utf-8")
     rates = (1e-6, 3e-3)
-    (model,) = fine_tune(quick(split_files, model_folder, learning_rates=rates)).models
+    (model,) = fine_tune(quick(split_files, model_folder, learning_rates=rates, max_restarts=1)).models
     assert [point.learning_rate for point in model.sweep] == list(rates)
     assert model.sweep[1].dev > model.sweep[0].dev and not model.sweep[0].left_chance
     assert {seed.learning_rate for seed in model.seeds} == {3e-3}
+    assert model.seeds[0].dev["accuracy"] == model.sweep[1].dev
+    assert all(seed.left_chance and not seed.restarts for seed in model.seeds)
     assert model.test["accuracy"].mean < 0.2
 
 
@@ -195,3 +212,133 @@ def test_a_rate_that_breaks_the_model_is_told_and_is_no_number_that_json_lacks(s
     (model,) = (result := fine_tune(settings)).models
     assert not model.seeds[0].left_chance
     json.dumps(result.to_record(), allow_nan=False)
+
+
+def test_test_is_asked_once_a_seed_whatever_else_was_tried(split_files, model_folder, monkeypatch):
+    """Neither a rate that lost nor a start that was given up has seen it."""
+    asked = []
+    of_labels = Classification.predict
+
+    def watched(self, scores, examples, encoded):
+        asked.append(examples)
+        return of_labels(self, scores, examples, encoded)
+
+    monkeypatch.setattr(Classification, "predict", watched)
+    shuffle_labels(split_files["train"])
+    settings = quick(split_files, model_folder, epochs=1, max_restarts=1, learning_rates=(1e-4, 3e-4))
+    (model,) = fine_tune(settings).models
+    assert all(seed.restarts == 1 for seed in model.seeds)
+    test = read_task(settings).splits["test"].examples
+    assert sum(examples == test for examples in asked) == len(settings.seeds)
+    assert len(asked) > 4 * len(settings.seeds)
+
+
+@pytest.mark.parametrize("has_test", [True, False])
+def test_a_sweep_knows_no_test_and_of_equal_rates_takes_the_first(split_files, model_folder, has_test):
+    if not has_test:
+        del split_files["test"]
+    settings = quick(split_files, model_folder, seeds=(4, 2), learning_rates=(1e-5, 3e-5, 2e-5))
+    candidate, asked = prepare(settings, read_task(settings), 0), []
+
+    def train(candidate, wanted):
+        asked.append(({*candidate.encoded, *candidate.data.splits, *candidate.settings.split_paths}, wanted))
+        nothing = Predictions(answers=(), right=None, statistics={})
+        fixed = {"best_epoch": 1, "restarts": 0, "left_chance": True, "test": None, "curve": ()}
+        fixed |= {"seconds": 1.0, "examples_per_second": 1.0}
+        return [
+            SeedRun(
+                result=SeedResult(
+                    seed=seed, learning_rate=rate, dev={"accuracy": 0.9 if rate > 1e-5 else 0.5}, **fixed
+                ),
+                dev=nothing,
+                test=None,
+            )
+            for seed, rate in wanted
+        ]
+
+    runs, tried = fine_tune_model(candidate, train)
+    chosen = [(4, 3e-5), (2, 3e-5)]
+    # without a test to be scored on, the run of the sweep is as good as another
+    assert asked == [
+        ({"train", "dev"}, [(4, rate) for rate in settings.learning_rates]),
+        ({"train", "dev", *(["test"] if has_test else [])}, chosen[0 if has_test else 1 :]),
+    ]
+    assert [(run.result.seed, run.result.learning_rate) for run in runs] == chosen
+    assert [(one.learning_rate, one.dev) for one in tried] == [(1e-5, 0.5), (3e-5, 0.9), (2e-5, 0.9)]
+
+
+def test_a_run_of_a_sweep_is_kept_apart_from_the_one_that_is_scored(split_files, model_folder, tmp_path):
+    settings = quick(split_files, model_folder, epochs=1)
+    candidate = prepare(settings, read_task(settings), 0)
+    swept = candidate.without_test()
+    assert run_key(swept, 0, 1e-3) != run_key(candidate, 0, 1e-3)
+    run = fine_tune_one(swept, 0, 1e-3)
+    save_run(run, swept, tmp_path / "run.npz")
+    found = load_run(swept, tmp_path / "run.npz")
+    assert found.result == run.result and found.test is None and found.result.test is None
+    assert load_run(candidate, tmp_path / "run.npz") is None
+    # the same training, whether test is there or not
+    assert fine_tune_one(candidate, 0, 1e-3).result.dev == run.result.dev
+
+
+def test_dropout_is_on_in_training_alone_and_every_epoch_takes_all_its_steps(split_files, model_folder):
+    settings = quick(split_files, model_folder, epochs=2)
+    candidate, modes = prepare(settings, read_task(settings), 0), []
+
+    class Watched(Classification):
+        def model(self, encoder):
+            model = super().model(encoder)
+            encoder.register_forward_pre_hook(
+                lambda module, _: modes.append((torch.is_grad_enabled(), module.training))
+            )
+            return model
+
+    learner = Watched(candidate.data.labels, candidate.data.task.metrics)
+    fine_tune_one(replace(candidate, learner=learner), 0, 1e-3)
+    assert {training for learns, training in modes if learns} == {True}
+    assert {training for learns, training in modes if not learns} == {False}
+    assert sum(learns for learns, _ in modes) == 2 * 160 // settings.batch_size
+
+
+def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_path, model_folder):
+    rows = [f"茶{n}\t香{n % 3}\t{100 * (n % 2)}" for n in range(40)]
+    path = tmp_path / "t.tsv"
+    path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    settings = FineTuneSettings(
+        task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=path, models=(model_folder,), epochs=2,
+        batch_size=3, precision="fp32", max_restarts=0,
+    )  # fmt: skip
+    candidate = prepare(settings, read_task(settings), 0)
+    run = fine_tune_one(candidate, 5, 1e-3)
+    # the same written out: the weights of the head are the seed's and the restart's
+    pretrained, _ = load_pretrained(model_folder)
+    torch.manual_seed(int(np.random.default_rng([5, 0]).integers(2**31)))
+    model, encoded = candidate.learner.model(pretrained.encoder).train(), candidate.encoded["train"]
+    optimizer, step, norms, losses = adamw(model, 1e-3), 0, [], []
+    for batches in plan_batches(40, settings, 5):
+        losses.append([])
+        for examples in batches:
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-3 * ((step + 1) / 3 if step < 3 else (28 - step) / 25)
+            predicted = model(encoded.choose(examples).batch)[:, 0]
+            loss = (predicted - torch.from_numpy(encoded.targets[examples]).float()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+            optimizer.step()
+            losses[-1].append(loss.item())
+            step += 1
+    assert step == 28 and min(norms) < 1 < max(norms)
+    assert [one.train_loss for one in run.result.curve] == pytest.approx([np.mean(one) for one in losses])
+    assert run.result.examples_per_second > 0
+
+
+def test_chance_is_the_most_frequent_training_label_on_the_split_that_is_asked(split_files, model_folder):
+    for name, share in (("train", 0.75), ("dev", 0.25)):
+        rows = [f"香{n}\t{'好' if n < 40 * share else '坏'}" for n in range(40)]
+        split_files[name].write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    data = read_task(quick(split_files, model_folder))
+    dev = data.splits["dev"]
+    assert chance_of(data, dev) == 0.25
+    margin = 2 * (0.25 * 0.75 / 40) ** 0.5  # two standard errors
+    assert leaves_chance(data, dev, 0.26 + margin) and not leaves_chance(data, dev, 0.24 + margin)

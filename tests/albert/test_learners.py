@@ -5,14 +5,17 @@ import json
 import numpy as np
 import pytest
 import torch
+from scipy.stats import pearsonr, spearmanr
+from torch.nn import functional as F
 
-from albert.batch import IGNORED
+from albert.batch import IGNORED, pack
+from albert.checkpoints import load_pretrained
 from albert.comparing import fine_tune
-from albert.finetuning import FineTuneSettings, prepare, read_task
+from albert.finetuning import FineTuneSettings, fine_tune_one, prepare, read_task
 from albert.learners.choice import Choice
 from albert.learners.encoding import Encoded, fit_pair
 from albert.learners.regression import Similarity
-from albert.learners.span import Span
+from albert.learners.span import LONGEST_ANSWER, Span
 from albert.learners.tagging import Tagging
 from albert.metrics import retrieval_statistics, score
 from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, load_task
@@ -193,10 +196,11 @@ def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
     assert last > 0 and encoded.targets[last].any() and not encoded.targets[0].any()
     start, end = encoded.targets[last].tolist()
     said = [(last, start, 0, 3), (last, end, 1, 3)]
-    # no answer is sure in the first window, and unlikely in the one that holds the answer
-    nothing = [(0, 0, 0, 9), (last, 0, 0, 1)]
+    # no answer is sure in the other windows, and unlikely in the one that holds the answer
+    others = [(window, 0, 0, 9) for window in range(last)]
+    nothing = [*others, (last, 0, 0, 1)]
     assert learner.predict(span_scores(encoded, *said, *nothing), [example], encoded).answers == ("香山",)
-    nothing = [(0, 0, 0, 9), (last, 0, 0, 7)]
+    nothing = [*others, (last, 0, 0, 7)]
     assert learner.predict(span_scores(encoded, *said, *nothing), [example], encoded).answers == ("",)
 
 
@@ -262,3 +266,92 @@ def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
     settings = FineTuneSettings(task=load_task("mine"), train=path, dev=path, models=(short,))
     candidate = prepare(settings, read_task(settings), 0)
     assert np.diff(candidate.encoded["train"].offsets).max() == 16
+
+
+def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokenizer, model_folder):
+    pairs = [("采茶要早", "茶香"), ("炒锅", "热水泡茶要早"), ("香", "山高水热"), ("水泡", "水泡茶")]
+    gold = [3, 1, 0, 2]
+    rows = [f"{a}\t{b}\t{score}" for (a, b), score in zip(pairs, gold, strict=True)]
+    (tmp_path / "t.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]), encoding="utf-8")
+    settings = FineTuneSettings(
+        task=load_task("stsb-probe"), dev=tmp_path / "t.tsv", models=(model_folder,), precision="fp32"
+    )
+    candidate = prepare(settings, read_task(settings), 0)
+    run = fine_tune_one(candidate, 0, 1e-4)
+    encoder = load_pretrained(model_folder)[0].encoder.eval()
+
+    def mean(text):
+        ids = [tokenizer.cls_id, *tokenizer.encode(text)[0].tolist(), tokenizer.sep_id]
+        with torch.no_grad():
+            return encoder(pack([ids])).mean(0)
+
+    cosines = [float(F.cosine_similarity(mean(a), mean(b), dim=0)) for a, b in pairs]
+    assert [float(answer) for answer in run.dev.answers] == pytest.approx(cosines, abs=6e-4)
+    assert run.result.dev["spearman"] == pytest.approx(spearmanr(cosines, gold).statistic)
+    assert run.result.dev["pearson"] == pytest.approx(pearsonr(cosines, gold).statistic, abs=1e-4)
+
+
+@pytest.mark.parametrize("tokens, found", [(LONGEST_ANSWER, True), (LONGEST_ANSWER + 1, False)])
+def test_the_longest_answer_is_found_and_no_longer_one(tokens, found, tokenizer):
+    example = SpanExample("1", "采茶要早炒锅热水泡香" * 8, "何？", ("茶",), (1,))
+    learner = Span("cmrc", has_unanswerable=False)
+    encoded = learner.encode([example], tokenizer, 128)
+    first = int(encoded.segment_b_start[0])
+    scores = span_scores(encoded, (0, first, 0, 9), (0, first + tokens - 1, 1, 9))
+    (answer,) = learner.predict(scores, [example], encoded).answers
+    assert (answer == example.passage[:tokens]) is found
+
+
+def test_having_no_answer_scores_as_a_span_does(tokenizer):
+    example = SpanExample("1", "香山产茶。", "何时采？", (), ())
+    learner = Span("squad", has_unanswerable=True)
+    encoded = learner.encode([example], tokenizer, 32)
+    first = int(encoded.segment_b_start[0])
+    said = [(0, first, 0, 3), (0, first + 1, 1, 3), (0, 0, 0, 2)]
+    for of_end, answer in ((3.9, "香山"), (4, "香山"), (4.1, "")):
+        scores = span_scores(encoded, *said, (0, 0, 1, of_end))
+        assert learner.predict(scores, [example], encoded).answers == (answer,)
+
+
+@pytest.mark.parametrize("gold", ["model", "modeling 茶", "(茶", "3 . 5", "山)", "茶  香"])
+def test_an_answer_is_cut_out_of_the_passage_as_it_stands_there(gold, tokenizer):
+    passage = "采 modeling 茶  香，(茶 山)  model 3 . 5 元 "
+    example = SpanExample("1", passage, "何？", (gold,), (passage.rfind(gold),))
+    learner = Span("cmrc", has_unanswerable=False)
+    encoded = learner.encode([example], tokenizer, 64)
+    start, end = encoded.targets[0].tolist()
+    found = learner.predict(span_scores(encoded, (0, start, 0, 9), (0, end, 1, 9)), [example], encoded)
+    assert found.answers == (gold,)
+
+
+@pytest.mark.parametrize("length", [16, 64, 128, 256])
+def test_an_answer_is_whole_in_some_window_wherever_it_stands(length, tokenizer):
+    passage = "采茶要早炒锅热水泡香" * 30
+    learner, size = Span("cmrc", has_unanswerable=False), length // 3
+    begins = range(0, 300 - size, 7)
+    examples = [SpanExample(str(at), passage, "何？", (passage[at : at + size],), (at,)) for at in begins]
+    encoded = learner.encode(examples, tokenizer, length)
+    assert np.diff(encoded.offsets).max() == length
+    for number, at in enumerate(begins):
+        windows = range(encoded.first[number], encoded.first[number + 1])
+        found = [encoded.offsets[w] + encoded.targets[w] for w in windows if encoded.targets[w].any()]
+        places = {(encoded.characters[start, 0], encoded.characters[end, 1]) for start, end in found}
+        assert places == {(at, at + size)}
+
+
+def test_the_answer_chosen_is_the_best_of_the_questions_own():
+    examples = [
+        ChoiceExample("采茶", "何人？", ("香", "水"), 1),
+        ChoiceExample("炒茶", "何物？", ("茶", "山", "锅"), 0),
+    ]
+    encoded = Encoded(
+        input_ids=np.zeros(5, dtype=np.int64), offsets=np.arange(6), segment_b_start=np.zeros(5),
+        first=np.array([0, 2, 5]), targets=np.array([1, 0]),
+    )  # fmt: skip
+    scores = np.array([[-3.0], [-2.0], [-5.0], [-4.0], [-6.0]])
+    found = Choice().predict(scores, examples, encoded)
+    assert found.answers == ("水", "山") and found.right.tolist() == [True, False]
+    assert found.statistics["accuracy"].sum(0).tolist() == [1, 2]
+    e = np.exp(-np.arange(3))
+    assert found.probabilities[0].tolist() == pytest.approx([e[1] / (1 + e[1]), 1 / (1 + e[1]), 0])
+    assert found.probabilities[1].tolist() == pytest.approx((e[[1, 0, 2]] / e.sum()).tolist())

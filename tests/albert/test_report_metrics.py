@@ -41,7 +41,7 @@ def test_the_command_prints_the_schema():
 
 def test_a_report_is_by_the_schema(page):
     metrics = read_metrics(page.parent)
-    assert metrics["evaluations"] and metrics["pretraining"] and metrics["base"] and metrics["corpora"]
+    assert metrics["evaluations"] and metrics["pretraining"] and metrics["bases"] and metrics["corpora"]
 
 
 def test_a_report_with_nothing_but_its_verdict_is_by_the_schema(tmp_path):

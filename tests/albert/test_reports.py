@@ -347,3 +347,35 @@ def test_a_report_is_written_for_a_run_whose_name_is_chinese(tmp_path):
     report = build_report(title="继续", command="c", corpora=[CORPUS])
     page = write_report(report, tmp_path / "报告")
     assert Path(page).is_file() and "Corpus only: nothing was trained." in page.read_text(encoding="utf-8")
+
+
+def test_each_base_model_has_its_part(tmp_path):
+    other = replace(pretraining(tmp_path), run_folder=tmp_path / "models/general-bert", status="interrupted")
+    report = build_report(title="t", command="c", bases=[pretraining(tmp_path), other])
+    html = render(report)
+    titles = ["Base model: r", "Base model: general-bert"]
+    assert re.findall(r"<h2>(.*)</h2>", html) == [*titles, "To repeat it"]
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids)) and sum(plot[0].text == "MLM loss" for plot in plots_of(html)) == 2
+    assert [(one.name, one.title) for one in main_tables(report)] == list(
+        zip(("base", "base-2"), titles, strict=True)
+    )
+    assert report.warnings[0].startswith("general-bert was interrupted")
+    write_report(report, tmp_path / "r")
+    assert len(read_metrics(tmp_path / "r")["bases"]) == 2
+
+
+def test_what_calibration_is_of_is_told():
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, BETTER)])
+    assert "ECE is the expected calibration error, the mean of the seeds'." in render(report).replace(
+        "&#39;", "'"
+    )
+
+
+def test_the_protocol_tells_what_dev_chose():
+    one_rate = [replace(one, sweep=()) for one in (BASE, BETTER)]
+    assert "The best epoch is chosen on dev, test is scored once." in protocol(
+        comparison(*one_rate).to_record()
+    )
+    told = protocol(comparison(one_rate[0], BETTER).to_record())
+    assert "The learning rate and the best epoch are chosen on dev, test is scored once." in told

@@ -275,6 +275,7 @@ def test_bad_rows_are_skipped_by_number(tmp_path):
     [
         ("name: t\nkind: poem\n", "no kind 'poem'; choose one of single, pair"),
         ("name: t\nkind: pair\nmetric: bleu\n", "no metric 'bleu' for kind pair"),
+        ("name: t\nkind: span\nanswers: words\n", "choose squad, squad2, cmrc"),
         ("name: t\ncolumns: [text]\n", "columns must be roles and their columns"),
         ("name: t\ncolumns: {words: x}\n", "no role words in columns"),
         ("name: t\nlabel: x\n", "a task file has name and may have kind, .*; found label"),
@@ -302,7 +303,30 @@ def test_a_task_file_that_says_what_is_not_understood_is_refused(content, messag
     ],
 )
 def test_answers_are_scored_as_squads_script_does(predicted, gold, exact, f1):
-    assert answer_scores(predicted, gold, "squad") == (exact, pytest.approx(f1))
+    for style in ("squad", "squad2"):
+        assert answer_scores(predicted, gold, style) == (exact, pytest.approx(f1))
+
+
+@pytest.mark.parametrize(
+    "predicted, gold, first, second",
+    [
+        # nothing is left of these: that of 1.1 finds no word in common, that of 2.0 takes them for no answer
+        ("the", ["A."], (1, 0), (1, 1)),
+        ("?", ["the", "the cat"], (1, 0), (0, 0)),
+        ("cat", ["the", "the cat"], (1, 1), (1, 1)),
+        ("", ["the"], (1, 0), (1, 1)),
+        ("the", ["Rome"], (0, 0), (0, 0)),
+        ("the", [], (0, 0), (1, 1)),
+    ],
+)
+def test_what_no_word_is_left_of_is_scored_as_each_of_squads_scripts_does(predicted, gold, first, second):
+    assert answer_scores(predicted, gold, "squad") == first
+    assert answer_scores(predicted, gold, "squad2") == second
+
+
+def test_the_shipped_tasks_are_scored_each_by_its_own_script():
+    styles = {name: load_task(name).answers for name in ("squad1", "squad2", "cmrc2018", "drcd")}
+    assert styles == {"squad1": "squad", "squad2": "squad2", "cmrc2018": "cmrc", "drcd": "cmrc"}
 
 
 @pytest.mark.parametrize(
@@ -323,6 +347,9 @@ def test_answers_are_scored_as_squads_script_does(predicted, gold, exact, f1):
         ("，根据Terry A. Gates与其同事的", ["Terry A. Gates与其同事"], 0, 14 / 17),
         ("新世沉积层——赞尼特岩层，该", ["赞尼特岩层"], 0, 5 / 9),
         ("北纬40 °15 ′37 ″—40 °30 ′40 ″宝山镇 ", ["北纬40 °15 ′37 ″—40 °30 ′40 ″"], 0, 22 / 25),
+        ("Men's YOUNG", ["Men's YOUNG连载"], 0, 3 / 4),
+        ("15–25毫米", ["15–25毫米，蓝色"], 0, 5 / 6),
+        ("Writers' don't", ["Writers' do"], 0, 6 / 7),
     ],
 )
 def test_answers_are_scored_as_cmrcs_script_does(predicted, gold, exact, f1):

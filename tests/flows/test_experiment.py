@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from uuid import uuid4
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -162,9 +163,13 @@ def test_a_ladder_is_run_from_raw_text_to_report(samples, tokenizer, prefect_ser
         *["--tokenizer", tmp_path / "vocabulary/vocab.txt", "--architectures", "albert"],
         *["--scale", 1e-6, "--seeds", "0,1", "--workers", 1, "--workspace", tmp_path / "w"],
         **prefect_server,
+        # what a run of a deployment has in its environment: results go to its log too
+        PREFECT__FLOW_RUN_ID=str(uuid4()),
+        PREFECT_LOGGING_LEVEL="INFO",
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
+    assert lines and all(line in done.stderr for line in lines)
     arms = ["none", *(arm.name for arm in EXPERIMENTS["law"].arms)]
     assert [line.split(": ")[1] for line in lines[: len(arms)]] == arms
     metrics = json.loads((tmp_path / "w/reports/law-experiment/metrics.json").read_text(encoding="utf-8"))
