@@ -90,7 +90,8 @@ def save_checkpoint(
         os.replace(temporary, folder)
         sync(run_folder)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
+        if not is_whole(temporary):  # one that only lacks its name is given it by `finish_writing`
+            shutil.rmtree(temporary, ignore_errors=True)
         whole = next((path for path in list_checkpoints(run_folder) if is_whole(path)), None)
         left = f"{whole.name} is whole" if whole else "there is none before it"
         raise InputError(
@@ -143,16 +144,28 @@ def load_trainer_state(
 
 
 def read_trainer_state(folder: Path) -> TrainerState:
-    """Where a run stood at a checkpoint."""
+    """Where a run stood at a checkpoint; what an older version did not keep is as it was then.
+
+    Raises InputError for one of a version that kept something else.
+    """
     content = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-    return TrainerState(**{**content, "data": DataState.from_record(content["data"])})
+    try:
+        return TrainerState(**{**content, "data": DataState.from_record(content["data"])})
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder} is of another version of jixu, which kept something else of where a run stands "
+            f"({error}): give the run another --run name, or --resume never to begin anew"
+        ) from None
 
 
 def finish_writing(run_folder: Path) -> None:
-    """Give its name to what a killed writer had finished but for that."""
+    """Give its name to what a killed writer had finished but for that: it was removing an older one of the
+    same step, or had.
+    """
     for temporary in run_folder.glob(f"{_WRITING}*"):
         folder = run_folder / temporary.name.replace(_WRITING, "checkpoint-", 1)
-        if not folder.exists() and is_whole(temporary):
+        if is_whole(temporary) and not is_whole(folder):
+            shutil.rmtree(folder, ignore_errors=True)
             os.replace(temporary, folder)
 
 

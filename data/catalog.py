@@ -277,7 +277,11 @@ def record_run(
     metrics: Mapping[str, object],
     checkpoints: Sequence[Mapping[str, object]],
 ) -> None:
-    """Record what is known of a pretraining run and its checkpoints, in place of what was known before."""
+    """Record what is known of a pretraining run and its checkpoints, in place of what was known before.
+
+    `status`: running, completed, interrupted (asked to stop), failed or diverged; of the last two `metrics`
+    has the reason as "error", beside the newest evaluation.
+    """
     with write_catalog(workspace) as db:
         db.execute(
             "insert or replace into pretraining_runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, "
@@ -293,6 +297,23 @@ def record_run(
             db.executemany(
                 f"insert into checkpoints (run, {', '.join(names)}) values (?, ?, ?, ?, ?, ?, ?)", rows
             )
+
+
+def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
+    """Pretraining runs that are being trained, by what was last recorded of them."""
+    query = "select run from pretraining_runs where status = 'running' order by run"
+    return [run for (run,) in db.execute(query).fetchall()]
+
+
+def end_killed_run(workspace: Workspace, run: str) -> None:
+    """Record that a run failed without a word, where what was last recorded is that it is being trained."""
+    reason = json.dumps({"error": "its process was killed, or the machine went down"})
+    with write_catalog(workspace) as db:
+        db.execute(
+            "update pretraining_runs set status = 'failed', metrics = json_merge_patch(coalesce(metrics, "
+            "'{}'), ?) where run = ? and status = 'running'",
+            [reason, run],
+        )
 
 
 def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[str, object]]) -> None:

@@ -116,8 +116,8 @@ def run(command: str, arguments: Sequence[str]) -> int:
     except InputError as error:
         return _refuse(command, error)
     except Exception as error:
-        # ConfigError is of albert, which takes seconds to import: known by its name
-        if type(error).__name__ in ("ConfigError", "KernelError"):
+        # ConfigError is of albert, which takes seconds to import: known by its name, and of what is one
+        if {kind.__name__ for kind in type(error).__mro__} & {"ConfigError", "KernelError"}:
             return _refuse(command, error)
         if told := trouble(error):
             return _refuse(command, InputError(told))

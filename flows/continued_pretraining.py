@@ -18,14 +18,22 @@ from albert import pretraining
 from albert.optim import OptimizerName, ScheduleName
 from albert.pretraining import PretrainResult
 from albert.reports import build_report, write_report
-from albert.trainer_state import TrainerState, is_whole, list_checkpoints, read_trainer_state, step_of
-from data.catalog import record_run
+from albert.trainer_state import (
+    TrainerState,
+    checkpoint_folder,
+    is_whole,
+    list_checkpoints,
+    read_trainer_state,
+    step_of,
+)
+from data.catalog import end_killed_run, record_run
 from data.statistics import open_workspace
 from data.workspace import default_place
 from flows.artifacts import begin_progress, gather_facts, plain, publish_report, repeat_command
 from flows.devices import device_slot
 from flows.forms import documented
-from flows.logs import log
+from flows.logs import log, say
+from flows.run_locks import sole_training
 from flows.settings import PretrainingPlan, complete_tokenizer, pretraining_plan
 from flows.steps import step
 from flows.training_processes import train_in_processes
@@ -116,30 +124,32 @@ def continued_pretraining(
 
 
 def run_pretraining(plan: PretrainingPlan, processes: int = 1) -> PretrainResult:
-    """Train, keeping the catalog's record of the run up to date at every checkpoint."""
+    """Train, keeping the catalog's record of the run up to date at every checkpoint and where it fails.
+
+    Raises InputError while another process trains the run.
+    """
     complete_tokenizer(plan)
+    with sole_training(plan.workspace, plan.run):
+        try:
+            return _train(plan, processes)
+        except BaseException:
+            try:
+                _record_failure(plan)
+            except Exception as error:  # a full disk may have no room for this either
+                say(f"the catalog does not say that {plan.run} failed: {error}")
+            raise
+
+
+def _train(plan: PretrainingPlan, processes: int) -> PretrainResult:
     move = begin_progress(plan.run, f"steps of {plan.settings.steps:,}, at every checkpoint")
-    kept = [folder for folder in list_checkpoints(plan.settings.run_folder) if is_whole(folder)]
-    checkpoints = {step_of(folder): _row(plan, read_trainer_state(folder), folder) for folder in kept}
+    checkpoints = {} if plan.settings.resume == "never" else _known_checkpoints(plan)
+    pretraining.forget_failure(plan.settings.run_folder)
 
     def record(state: TrainerState, folder: Path, status: str) -> None:
-        measured = _measured(state)
         checkpoints[state.step] = _row(plan, state, folder)
-        record_run(
-            plan.workspace,
-            run=plan.run,
-            corpus=plan.version.corpus,
-            version=plan.version.version,
-            init=plan.settings.init,
-            settings=plain(plan.settings),
-            status=status,
-            steps=state.step,
-            tokens=state.tokens,
-            metrics=measured,
-            checkpoints=[c for c in checkpoints.values() if (plan.workspace.root / c["path"]).is_dir()],
-        )
+        _record(plan, state, status, checkpoints)
         move(state.step / plan.settings.steps)
-        loss = measured.get("held_out_mlm_loss")
+        loss = _measured(state).get("held_out_mlm_loss")
         log(
             f"checkpoint at step {state.step:,} of {plan.settings.steps:,}, {state.tokens:,} tokens"
             + (f", held-out MLM loss {loss:.3f}" if loss is not None else "")
@@ -151,6 +161,48 @@ def run_pretraining(plan: PretrainingPlan, processes: int = 1) -> PretrainResult
     if result.resumed_from == result.steps:  # a process may have ended before it told the catalog
         record(read_trainer_state(result.checkpoint), result.checkpoint, result.status)
     return result
+
+
+def _record_failure(plan: PretrainingPlan) -> None:
+    """Tell the catalog how a training ended that has raised an error."""
+    failure = pretraining.read_failure(plan.settings.run_folder)
+    if failure is None:  # refused before it began, or killed with all its processes
+        end_killed_run(plan.workspace, plan.run)
+        return
+    checkpoints = _known_checkpoints(plan)
+    newest = max(checkpoints, default=None)
+    state = TrainerState()
+    if newest is not None:
+        state = read_trainer_state(checkpoint_folder(plan.settings.run_folder, newest))
+    _record(plan, state, failure.status, checkpoints, error=failure.reason)
+
+
+def _known_checkpoints(plan: PretrainingPlan) -> dict[int, dict[str, object]]:
+    """The catalog's rows of the whole checkpoints there are, by step."""
+    kept = [folder for folder in list_checkpoints(plan.settings.run_folder) if is_whole(folder)]
+    return {step_of(folder): _row(plan, read_trainer_state(folder), folder) for folder in kept}
+
+
+def _record(
+    plan: PretrainingPlan,
+    state: TrainerState,
+    status: str,
+    checkpoints: Mapping[int, Mapping[str, object]],
+    **more: str,
+) -> None:
+    record_run(
+        plan.workspace,
+        run=plan.run,
+        corpus=plan.version.corpus,
+        version=plan.version.version,
+        init=plan.settings.init,
+        settings=plain(plan.settings),
+        status=status,
+        steps=state.step,
+        tokens=state.tokens,
+        metrics={**_measured(state), **more},
+        checkpoints=[c for c in checkpoints.values() if (plan.workspace.root / c["path"]).is_dir()],
+    )
 
 
 def _measured(state: TrainerState) -> dict[str, float]:

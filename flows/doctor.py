@@ -127,6 +127,24 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
             f"{health.orphans[0]}",
             lambda: f"removed {remove_orphans(workspace)} file(s)",
         )
+    yield from _check_runs(workspace)
+
+
+def _check_runs(workspace: Workspace) -> Iterator[Finding]:
+    from data.catalog import end_killed_run
+    from flows.run_locks import left_off
+
+    def end(run: str) -> str:
+        end_killed_run(workspace, run)
+        return f"the catalog says now that {run} failed"
+
+    for run in left_off(workspace):
+        yield Finding(
+            "note",
+            f"run {run} is called running, but no process trains it: it was killed. Its command goes on from "
+            "its newest checkpoint",
+            lambda run=run: end(run),
+        )
 
 
 def _rebuild(workspace: Workspace, corpus: str, mark: Callable[[Workspace, Sequence[str]], None]) -> str:

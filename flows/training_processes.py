@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from albert.pretraining import PretrainResult, PretrainSettings
-from albert.pretraining.settings import RESULT_FILE
+from albert.pretraining import PretrainResult, PretrainSettings, forget_failure, read_failure
+from albert.pretraining.settings import RESULT_FILE, SETTINGS_FILE
 from albert.trainer_state import TrainerState, is_whole, list_checkpoints, read_trainer_state
 from data.files import write_text
 from data.records import InputError
@@ -28,12 +28,13 @@ def train_in_processes(
 ) -> PretrainResult:
     """`albert.pretraining.pretrain` in several processes, as torchrun would start them on one machine.
 
-    Ctrl-C or a termination ends them with a checkpoint. Raises InputError when they end without a result;
-    what they said stands above.
+    Ctrl-C or a termination ends them with a checkpoint. Raises InputError, with the reason if they left one,
+    when they end without a result.
     """
     asked = settings.run_folder / "requested.json"
     write_text(asked, json.dumps(settings.to_record(), indent=2, ensure_ascii=False) + "\n")
     (settings.run_folder / RESULT_FILE).unlink(missing_ok=True)
+    forget_failure(settings.run_folder)
     launched = _launch(asked, processes)
     try:
         _watch(launched, settings.run_folder, on_checkpoint)
@@ -43,9 +44,11 @@ def train_in_processes(
         _stop(launched)
     if not (settings.run_folder / RESULT_FILE).is_file():
         codes = ", ".join(str(process.returncode) for process in launched)
+        failure = read_failure(settings.run_folder)
+        unknown = "the reason stands above; the same command again goes on from the newest checkpoint"
         raise InputError(
-            f"the {processes} training processes ended early, with codes {codes}; the reason stands above. "
-            "Run the same command again to go on from the newest checkpoint"
+            f"the {processes} training processes ended early, with codes {codes}: "
+            + (failure.reason if failure else unknown)
         )
     result = read_result(settings.run_folder)
     on_checkpoint(read_trainer_state(result.checkpoint), result.checkpoint, result.status)
@@ -85,16 +88,24 @@ def _launch(settings: Path, processes: int) -> list[subprocess.Popen]:
 
 def _watch(launched: Sequence[subprocess.Popen], run_folder: Path, on_checkpoint: OnCheckpoint) -> None:
     """Return when all processes have ended, or one of them badly."""
-    known = next(iter(list_checkpoints(run_folder)), None)
+    known, settled = next(iter(list_checkpoints(run_folder)), None), _settled(run_folder)
     while any(process.poll() is None for process in launched):
         if any(process.returncode for process in launched):
             return
+        if _settled(run_folder) != settled:  # they go on from the checkpoint that was there
+            known, settled = None, _settled(run_folder)
         newest = next(iter(list_checkpoints(run_folder)), None)
         if newest is not None and newest != known and is_whole(newest):
             with suppress(FileNotFoundError):  # the run has gone on, and no longer keeps it
                 on_checkpoint(read_trainer_state(newest), newest, "running")
             known = newest
         time.sleep(_LOOK_EVERY)
+
+
+def _settled(run_folder: Path) -> int | None:
+    """When the processes of a run found it in order and kept its settings, in nanoseconds."""
+    path = run_folder / SETTINGS_FILE
+    return path.stat().st_mtime_ns if path.is_file() else None
 
 
 def _stop(launched: Sequence[subprocess.Popen]) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from albert.memory import bound_caches, give_back
 from albert.mixing import Loader, TrainingData
 from albert.optim import LearningRate, choose_learning_rate
 from albert.pretraining.audits import audit_data, peak_memory
+from albert.pretraining.failure import failure_kept
 from albert.pretraining.held_out import evaluate
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.settings import RESULT_FILE, PretrainResult, PretrainSettings, read_settings
@@ -40,16 +42,17 @@ def pretrain(
     """Train until `settings.steps`, going on from the newest whole checkpoint of the run if there is one.
 
     Under torchrun it is one of several processes; the first one writes. `on_checkpoint` is called (in the
-    first process) after each checkpoint with the state, its folder and the run's status. SIGTERM and Ctrl-C
-    end the run after the step in hand, with a checkpoint; the result's status says so. Raises ConfigError or
-    InputError with what is wrong and what to do.
+    first process) after each checkpoint, and for the one that is gone on from, with the state, its folder and
+    the run's status. SIGTERM and Ctrl-C end the run after the step in hand, with a checkpoint; the result's
+    status says so. Raises ConfigError or InputError with what is wrong and what to do; `read_failure` knows
+    the reason afterwards too.
     """
     bound_caches()
     with join() as process, _deterministic(settings.deterministic), _stop_requested() as stopping:
         settings = _shared_out(settings, process)
         start = check_start(settings)
         check_same_run(settings)
-        with _explained(settings, process):
+        with failure_kept(settings.run_folder), _explained(settings, process):
             process.wait_for_all()  # before the first one writes where the others read
             if process.is_first:
                 settle(settings)
@@ -67,10 +70,16 @@ def checkpoint_digest(folder: Path) -> str:
 
 
 def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSettings:
-    """The settings with the parts of a step fixed: those the run was begun with, else one a process."""
+    """The settings with the parts of a step fixed: those the run was begun with, else one a process.
+
+    Begun anew is a run once, not each time that torchrun starts its processes again.
+    """
+    if process.is_restarted:
+        settings = replace(settings, resume="auto")
     accumulate = settings.accumulate
     if accumulate is None and settings.resume == "auto" and list_checkpoints(settings.run_folder):
-        accumulate = read_settings(settings.run_folder).get("accumulate")
+        with suppress(OSError, ValueError):  # there are none, or damaged ones: `check_same_run` says so
+            accumulate = read_settings(settings.run_folder).get("accumulate")
     settings = replace(settings, accumulate=accumulate or process.world_size)
     if settings.accumulate < process.world_size:
         raise ConfigError(
@@ -103,6 +112,9 @@ def _explained(settings: PretrainSettings, process: Process) -> Iterator[None]:
 
 @contextmanager
 def _deterministic(asked: bool) -> Iterator[None]:
+    if asked:
+        # without it torch refuses every matrix product on a GPU; cuBLAS reads it at the first of them
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(asked or before)
     try:
@@ -192,7 +204,7 @@ class _Run:
         self._begin()
         status = "completed"
         clock = time.perf_counter()
-        while self.trainer.state.step < settings.steps and not self._is_stale():
+        while not self._is_over():
             stop = self.trainer.step(next(self.loader), stop=stopping.is_set())
             state = self.trainer.state
             now = time.perf_counter()
@@ -233,6 +245,8 @@ class _Run:
         began = Probe.from_record(trainer.state.history[0])
         if began is not None and (warning := began.warning()):
             self.tell(warning)
+        if self.resumed_from and not self._is_over() and self.process.is_first:
+            self.on_checkpoint(trainer.state, self.newest, "running")
 
     def _evaluate(self, known: dict[str, float] | None = None) -> dict[str, float]:
         trainer = self.trainer
@@ -256,6 +270,9 @@ class _Run:
         if self.trainer.state.step:
             self._checkpoint("running")
         return True
+
+    def _is_over(self) -> bool:
+        return self.trainer.state.step >= self.settings.steps or self._is_stale()
 
     def _is_stale(self) -> bool:
         patience = self.settings.patience

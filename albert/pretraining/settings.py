@@ -16,7 +16,8 @@ from albert.mixing import Phase
 from albert.optim import OPTIMIZERS, SCHEDULES, OptimizerName, ScheduleName
 from albert.probe import Probe
 
-SETTINGS_FILE, METRICS_FILE, RESULT_FILE = "settings.json", "metrics.jsonl", "result.json"
+SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
+RESULT_FILE, FAILURE_FILE = "result.json", "failure.json"
 # what a run may be gone on with under another value
 FREE_TO_CHANGE = (
     "log_every",

@@ -15,6 +15,7 @@ from albert.checkpoints import LoadReport, find_source, new_model
 from albert.config import ConfigError
 from albert.growth import grow
 from albert.heads import PretrainingModel, initialize
+from albert.pretraining.failure import forget_failure
 from albert.pretraining.settings import (
     FREE_TO_CHANGE,
     RESULT_FILE,
@@ -121,7 +122,7 @@ def check_same_run(settings: PretrainSettings) -> None:
     folder = settings.run_folder
     if settings.resume == "never" or not (folder / SETTINGS_FILE).is_file() or not list_checkpoints(folder):
         return
-    known, wanted = _from_workspace(read_settings(folder)), _from_workspace(settings.to_record())
+    known, wanted = _from_workspace(_begun_with(folder)), _from_workspace(settings.to_record())
     corpora = ("shards", "mix", "then")
     changed = [
         f"{name} {known.get(name)!r} -> {wanted[name]!r}"
@@ -137,11 +138,23 @@ def check_same_run(settings: PretrainSettings) -> None:
         )
 
 
+def _begun_with(folder: Path) -> dict[str, object]:
+    """A run's settings; those that it does not know yet, as it is of an older version, by their defaults."""
+    try:
+        return PretrainSettings.from_record(read_settings(folder)).to_record()
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{folder / SETTINGS_FILE} is not of this version of jixu, or is damaged ({error}): give this "
+            "run another --run name, or --resume never to begin anew"
+        ) from None
+
+
 def settle(settings: PretrainSettings) -> None:
     """Keep the run's settings beside it. With resume="never" what the run had is removed."""
     folder = settings.run_folder
     folder.mkdir(parents=True, exist_ok=True)
     finish_writing(folder)
+    forget_failure(folder)
     if settings.resume == "never":
         (folder / RESULT_FILE).unlink(missing_ok=True)
         for checkpoint in list_checkpoints(folder):

@@ -13,12 +13,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from albert.batch import IGNORED, Batch
 from albert.checkpoints import new_model
-from albert.config import ConfigError
 from albert.distributed import Process
 from albert.heads import PretrainingModel
 from albert.mixing import DataState, StepData, mask_rate_at
 from albert.objective import Losses, PretrainingObjective
 from albert.optim import learning_rate_at, make_optimizer
+from albert.pretraining.failure import TrainingDiverged
 from albert.pretraining.held_out import add_output
 from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
@@ -194,12 +194,12 @@ class Trainer:
     def go_back(self, wrong: str) -> str:
         """Go back to the last good checkpoint or the start, at half the rate, and leave out the data since.
 
-        Returns what to tell. Raises ConfigError when that has been done too often.
+        Returns what to tell. Raises TrainingDiverged when that has been done too often.
         """
         spoilt, good = self.state, self._last_good()
         if spoilt.rollbacks == MOST_ROLLBACKS:
             kept = f"{good.name} is sound" if good else "There is no checkpoint"
-            raise ConfigError(
+            raise TrainingDiverged(
                 f"training fell apart for the {MOST_ROLLBACKS + 1}th time, at step {spoilt.step} and "
                 f"1/{1 / spoilt.rate_scale:.0f} of the learning rate: {wrong}. {kept}. Start another run "
                 "with a lower --learning-rate, and look at what the corpus holds"

@@ -119,7 +119,7 @@ def kill_one(launched, settings):
 
 @pytest.mark.slow
 def test_torchrun_starts_a_lost_process_again_and_the_run_goes_on(settings):
-    settings = replace(settings, steps=80, checkpoint_every=5)
+    settings = replace(settings, steps=80, checkpoint_every=5, resume="never")
     launched = launch(settings, 2, "--max-restarts", "1")
     kill_one(launched, settings)
     assert launched.wait(120) == 0

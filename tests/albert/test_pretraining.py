@@ -20,7 +20,8 @@ from albert.batch import pack
 from albert.batching import is_held_out
 from albert.config import ConfigError
 from albert.objective import PretrainingObjective, SpanBoundaryHead, span_bounds
-from albert.pretraining import Corpus, PretrainResult, PretrainSettings, check_start, pretrain
+from albert.pretraining import Corpus, PretrainResult, PretrainSettings, check_start, pretrain, read_failure
+from albert.pretraining.failure import failure_kept
 from albert.pretraining.sentinel import Sentinel
 from albert.trainer_state import list_checkpoints
 from data.records import InputError
@@ -240,6 +241,8 @@ def test_the_fourth_time_is_the_last(settings, monkeypatch):
     Spoiled(monkeypatch, range(2, 100))
     with pytest.raises(ConfigError, match="the 4th time, at step 1 and 1/8 of .*There is no checkpoint"):
         pretrain(settings)
+    failure = read_failure(settings.run_folder)
+    assert failure.status == "diverged" and "the 4th time, at step 1" in failure.reason
 
 
 def test_training_that_keeps_falling_apart_ends_with_a_sound_checkpoint(settings):
@@ -330,7 +333,36 @@ def test_a_disk_that_is_full_elsewhere_is_said_in_a_line(settings):
         pytest.skip("Linux has a device that is always full")
     with pytest.raises(InputError, match="the disk of .* is full .*make room and run the same command again"):
         pretrain(settings, on_checkpoint=fill)
-    assert pretrain(settings).resumed_from == 4
+    failure = read_failure(settings.run_folder)
+    assert failure.status == "failed" and failure.reason.startswith("the disk of ")
+    # refused, it has not been trained again
+    with pytest.raises(ConfigError):
+        pretrain(replace(settings, batch_tokens=256))
+    assert read_failure(settings.run_folder) == failure
+    told = []
+    result = pretrain(settings, on_checkpoint=lambda state, _, status: told.append((state.step, status)))
+    assert result.resumed_from == 4 and read_failure(settings.run_folder) is None
+    assert told == [(4, "running"), (8, "running"), (12, "running"), (16, "completed")]
+    pretrain(settings, on_checkpoint=lambda state, _, status: told.append((state.step, status)))
+    assert len(told) == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (KeyError("no such thing"), "failed", "KeyError: 'no such thing'"),
+        (RuntimeError("two\n  lines"), "failed", "RuntimeError: two lines"),
+        (ConfigError("use another"), "failed", "use another"),
+        (KeyboardInterrupt(), "interrupted", "stopped at once"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_ends_a_training_is_kept_and_the_first_reason_stands(tmp_path, error, status, reason):
+    for raised in (error, RuntimeError("lost the others")):
+        with pytest.raises(type(raised)), failure_kept(tmp_path):
+            raise raised
+    kept = read_failure(tmp_path)
+    assert kept.status == status and kept.reason.startswith(reason)
 
 
 def test_event_files_hold_what_the_metrics_do(settings):

@@ -1,5 +1,6 @@
 """One step of training: what its gradient is of, its dropout, its clipping, which evaluation is best."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -84,11 +85,17 @@ def test_the_gradient_is_clipped_and_its_norm_before_that_is_kept(settings, tmp_
     assert abs(falls[1]) < 0.1 * falls[0]
 
 
-def test_an_operation_that_varies_is_refused_while_a_run_is_deterministic(settings, tmp_path):
+def test_an_operation_that_varies_is_refused_while_a_run_is_deterministic(settings, tmp_path, monkeypatch):
+    # without it torch refuses what cuBLAS computes, too
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is as before in the end
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    pretrain(replace(settings, steps=1, run_folder=tmp_path / "free"))
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     seen = []
     asked = replace(settings, deterministic=True, steps=1, run_folder=tmp_path / "run")
     pretrain(asked, on_checkpoint=lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
     assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):

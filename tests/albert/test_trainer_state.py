@@ -56,13 +56,15 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
 def test_what_a_killed_writer_had_all_but_named_is_a_checkpoint(tmp_path, tokenizer):
     objective = objective_of(tokenizer)
     optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
-    for number in (7, 8):
+    for number in (7, 8, 9):
         made = save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=number), None)
         made.rename(tmp_path / f"writing-{number}")
     (tmp_path / "writing-8" / "manifest.json").unlink()
+    # it was killed while it removed the step's older one
+    (tmp_path / "checkpoint-9").mkdir()
     finish_writing(tmp_path)
-    assert [folder.name for folder in list_checkpoints(tmp_path)] == ["checkpoint-7"]
-    assert is_whole(tmp_path / "checkpoint-7")
+    assert [folder.name for folder in list_checkpoints(tmp_path)] == ["checkpoint-9", "checkpoint-7"]
+    assert all(map(is_whole, list_checkpoints(tmp_path)))
 
 
 def test_the_newest_up_to_a_step_and_the_best_are_kept(tmp_path):

@@ -18,9 +18,10 @@ from safetensors.torch import load_file
 from albert.batching import Cursor, InstanceStream, is_held_out, token_batches
 from albert.checkpoints import load_pretrained
 from albert.config import ConfigError
-from albert.pretraining import PretrainSettings, check_start, pretrain
+from albert.pretraining import PretrainSettings, check_start, pretrain, read_settings
 from albert.pretraining.start import settle
-from albert.trainer_state import list_checkpoints, read_trainer_state
+from albert.trainer_state import MANIFEST_FILE, STATE_FILE, list_checkpoints, read_trainer_state
+from data.files import sha256
 from data.quality import GateRules
 from data.records import InputError
 from data.refresh import RefreshSettings, refresh
@@ -189,6 +190,52 @@ def test_going_on_with_dropout_ends_with_the_weights_of_a_straight_run(settings,
     assert again.resumed_from == 8
     for before, after in zip(straight, weights(again), strict=True):
         assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def rewrite_state(checkpoint, change):
+    """Change what a checkpoint says of where its run stands, as if it had been written so."""
+    state, manifest = (checkpoint / name for name in (STATE_FILE, MANIFEST_FILE))
+    state.write_text(json.dumps(change(json.loads(state.read_text()))))
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {STATE_FILE: sha256(state)}))
+
+
+def test_a_checkpoint_of_an_older_version_is_gone_on_from_exactly(settings):
+    """Before batches could be left out, and the number of processes and some settings were kept."""
+    settings = replace(settings, mask_rates=(0.5, 0.1))  # they go by the number of the step
+    straight = weights(pretrain(settings))
+    newest, older = list_checkpoints(settings.run_folder)
+    shutil.rmtree(newest)
+
+    def older_version(state):
+        del state["processes"], state["data"]["skipped"]
+        return state
+
+    rewrite_state(older, older_version)
+    begun = read_settings(settings.run_folder)
+    for name in ("share", "num_hidden_layers", "activation_checkpointing", "mix", "then"):
+        del begun[name]
+    (settings.run_folder / "settings.json").write_text(json.dumps(begun))
+    again = pretrain(settings)
+    assert again.resumed_from == 8 and not any("process(es)" in notice for notice in again.notices)
+    for before, after in zip(straight, weights(again), strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_what_another_version_kept_otherwise_is_refused_in_a_line(settings):
+    pretrain(settings)
+    newest = list_checkpoints(settings.run_folder)[0]
+    rewrite_state(newest, lambda state: state | {"unheard_of": 1})
+    with pytest.raises(InputError, match="checkpoint-12 is of another version of jixu.*'unheard_of'.*anew"):
+        pretrain(settings)
+    rewrite_state(newest, lambda state: {name: state[name] for name in ("step", "tokens")} | {"cursor": [0]})
+    with pytest.raises(InputError, match="another version of jixu.*'data'"):
+        pretrain(settings)
+    kept = settings.run_folder / "settings.json"
+    for text, told in (('{"unheard_of": 1}', "unheard_of"), ("{}", "'shards'"), ("[", "Expecting value")):
+        kept.write_text(text)
+        with pytest.raises(ConfigError, match=f"not of this version of jixu.*{told}"):
+            pretrain(settings)
+    assert pretrain(replace(settings, resume="never")).resumed_from == 0
 
 
 def test_other_settings_under_the_same_name_are_refused(settings):

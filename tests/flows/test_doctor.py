@@ -1,5 +1,6 @@
 """What doctor says of an installation, a workspace and a server."""
 
+import json
 import os
 import subprocess
 import sys
@@ -8,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from albert.devices import device_names, triton_error
-from data.catalog import write_catalog
+from data.catalog import end_killed_run, read_catalog, record_run, write_catalog
 from data.refresh import RefreshSettings, refresh
 from data.workspace import Workspace
-from flows.doctor import ROUNDING, check_workspace
+from flows.doctor import ROUNDING, _check_runs, check_workspace
+from flows.run_locks import sole_training
 from tests.conftest import make_corpus
 
 ROOT = Path(__file__).parent.parent.parent
@@ -104,6 +106,23 @@ def test_a_workspace_that_is_none_yet_or_a_file_is_told(tmp_path):
         and room.what.startswith("workspace")
         and (empty.level, empty.what[:10]) == ("note", "no catalog")
     )
+
+
+def test_a_run_whose_process_was_killed_is_told_and_no_longer_called_running(workspace):
+    place = Workspace(workspace)
+    shared = {"corpus": "茶", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 9}
+    for run, status in (("killed", "running"), ("at-work", "running"), ("done", "completed")):
+        record_run(place, run=run, status=status, metrics={"step": 5}, checkpoints=[], **shared)
+    with sole_training(place, "at-work"):
+        (finding,) = _check_runs(place)
+        assert finding.what.startswith("run killed is called running") and finding.level == "note"
+        assert "killed failed" in finding.fix()
+        assert not list(_check_runs(place))
+        end_killed_run(place, "done")
+    with read_catalog(place) as db:
+        found = db.execute("select run, status, metrics from pretraining_runs order by run").fetchall()
+    assert [row[:2] for row in found] == [("at-work", "running"), ("done", "completed"), ("killed", "failed")]
+    assert json.loads(found[2][2])["step"] == 5 and "was killed" in json.loads(found[2][2])["error"]
 
 
 def test_a_catalog_of_a_newer_jixu_is_told(workspace):

@@ -1,6 +1,7 @@
 """Corpora by name, and training in several processes that the flow watches over."""
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -9,15 +10,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
+from albert.config import ConfigError
 from albert.pretraining import pretrain, read_settings
+from albert.pretraining.sentinel import Sentinel
 from albert.trainer_state import list_checkpoints
 from data.catalog import read_catalog
 from data.records import InputError
 from flows.continued_pretraining import run_pretraining
+from flows.run_locks import sole_training
 from flows.settings import pretraining_plan
-from flows.training_processes import train_in_processes
+from flows.training_processes import _watch, train_in_processes
 from tests.conftest import make_corpus, save_small_model
 
 ROOT = Path(__file__).parents[2]
@@ -106,9 +111,102 @@ def test_processes_that_end_without_a_result_are_said(workspace, tmp_path, capfd
     assert "batch_tokens 512 -> 1024" in said and "Traceback" not in said
 
 
-def test_the_catalog_is_told_what_it_did_not_hear_of(workspace, monkeypatch):
-    """A process killed between its last checkpoint and the catalog's row."""
+@pytest.fixture
+def no_server(monkeypatch):
+    """A training's progress is shown by a server, and these have none."""
     monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: lambda done: None)
+
+
+def recorded(made):
+    """Status, steps and reason of a run in the catalog."""
+    with read_catalog(made.workspace) as db:
+        query = "select status, steps, metrics ->> 'error' from pretraining_runs where run = ?"
+        return db.execute(query, [made.run]).fetchone()
+
+
+def changed(made, **changes):
+    return replace(made, settings=replace(made.settings, **changes))
+
+
+def test_the_catalog_says_that_a_training_diverged(workspace, monkeypatch, no_server):
+    """And goes on saying so, with the settings of then, when the run is refused with others."""
+    made = plan(workspace, run="apart")
+    check, seen = Sentinel.check, []
+
+    def spoilt(sentinel, losses, norm, **known):
+        seen.append(norm)
+        return check(sentinel, losses, norm if len(seen) < 4 else math.nan, **known)
+
+    monkeypatch.setattr(Sentinel, "check", spoilt)
+    with pytest.raises(ConfigError, match="fell apart for the 4th time"):
+        run_pretraining(made)
+    status, steps, reason = recorded(made)
+    assert (status, steps) == ("diverged", 3) and "4th time" in reason and "checkpoint-3 is sound" in reason
+    with pytest.raises(ConfigError, match="begun with other settings"):
+        run_pretraining(changed(made, batch_tokens=256))
+    assert recorded(made) == (status, steps, reason)
+    with read_catalog(made.workspace) as db:
+        kept = "select settings ->> 'batch_tokens' from pretraining_runs where run = 'apart'"
+        assert db.execute(kept).fetchone() == ("512",)
+
+
+def test_the_catalog_says_that_a_training_failed_until_it_goes_on(workspace, monkeypatch, no_server):
+    made = changed(plan(workspace, run="unlucky"), evaluate_every=2)
+    statuses = []
+
+    def fill(done):
+        statuses.append(recorded(made)[0])
+        if len(statuses) == 2:
+            Path("/dev/full").write_text("no room for this")
+
+    if not Path("/dev/full").exists():
+        pytest.skip("Linux has a device that is always full")
+    monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: fill)
+    with pytest.raises(InputError, match="is full"):
+        run_pretraining(made)
+    status, steps, reason = recorded(made)
+    assert (status, steps) == ("failed", 4) and "is full" in reason
+    assert run_pretraining(made).resumed_from == 4
+    assert statuses == ["running", "running", "running", "completed"]
+    assert recorded(made) == ("completed", 6, None)
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(workspace, no_server):
+    made = plan(workspace, run="held")
+    asked = "run held is being trained by another process: wait for it to end"
+    with sole_training(made.workspace, made.run), pytest.raises(InputError, match=asked):
+        run_pretraining(made)
+    assert recorded(made) is None
+
+
+def test_processes_that_go_on_are_told_of_once_they_have_begun(workspace, tmp_path):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
+    pretrain(settings)
+    told = []
+    for begins in ("true", f"touch {settings.run_folder}/settings.json"):
+        with subprocess.Popen(["sh", "-c", f"sleep 0.6; {begins}; sleep 1"]) as process:
+            _watch([process], settings.run_folder, lambda state, _, status: told.append((state.step, status)))
+        assert told == ([] if begins == "true" else [(2, "running")])
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_leave_a_run_that_failed(workspace, no_server):
+    made = changed(plan(workspace, run="killed"), steps=5000, checkpoint_every=5)
+
+    def kill(done):
+        for child in psutil.Process().children(recursive=True):
+            if "albert.pretraining" in child.cmdline():
+                child.kill()
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="codes -9, -9"):
+        patch.setattr("flows.continued_pretraining.begin_progress", lambda *_: kill)
+        run_pretraining(made, processes=2)
+    status, _, reason = recorded(made)
+    assert status == "failed" and "was killed" in reason
+
+
+def test_the_catalog_is_told_what_it_did_not_hear_of(workspace, no_server):
+    """A process killed between its last checkpoint and the catalog's row."""
     made = plan(workspace, run="untold")
     pretrain(made.settings)
     assert run_pretraining(made).resumed_from == 6
