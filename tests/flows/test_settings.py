@@ -12,8 +12,9 @@ from data.filtering import QualityRules
 from data.quality import GateRules
 from data.recipe import RefreshSettings
 from data.records import InputError
+from flows.checks import CHECKS
 from flows.settings import held_out_share, next_start, pretraining_plan, refresh_settings
-from tests.conftest import make_corpus
+from tests.conftest import make_corpus, save_small_model
 
 
 def test_every_parameter_of_a_refresh_becomes_the_setting_of_its_name():
@@ -84,6 +85,16 @@ def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(
     shard.unlink()
     with pytest.raises(InputError, match=r"1 shard\(s\) of law version 1 are gone from .*--fix"):
         pretraining_plan("law", str(root), "tiny")
+
+
+def test_a_corpus_to_measure_models_by_must_be_there(workspace, tmp_path, samples, tokenizer):
+    model = [str(save_small_model(tmp_path / "small", tokenizer))]
+    splits = {split: str(samples / f"tea_topics_{split}.tsv") for split in ("train", "dev")}
+    given = {"task": "tea-topics", **splits, "model": model, "workspace": str(workspace)}
+    CHECKS["fine_tune"](**given, corpus="tea", general="again")
+    for wrong in ({"corpus": "law"}, {"general": "law"}):
+        with pytest.raises(InputError, match="no corpus 'law' in this workspace"):
+            CHECKS["fine_tune"](**given, **wrong)
 
 
 def test_about_eight_documents_are_held_out_of_a_small_corpus():
