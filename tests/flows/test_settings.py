@@ -108,3 +108,10 @@ def test_going_on_needs_a_checkpoint(tmp_path):
         next_start("drift>0.2", settings)
     with pytest.raises(InputError, match="'drifts>0.2' is no condition"):
         next_start("drifts>0.2", settings)
+
+
+def test_an_empty_list_of_a_form_leaves_the_recipes(tmp_path):
+    recipe = tmp_path / "tea.yaml"
+    recipe.write_text("corpus: 茶\nsources: x.txt\ncleaning: {scrub: [url]}\n", encoding="utf-8")
+    settings = refresh_settings(workspace="w", recipe=str(recipe), source=[], scrub=[], guard=[])
+    assert settings.sources == (str(tmp_path / "x.txt"),) and settings.cleaning.scrub == ("url",)
