@@ -82,7 +82,7 @@ def test_a_form_offers_the_choices_of_the_command(command):
 
 def test_an_option_is_written_out():
     with pytest.raises(SystemExit):
-        make_parser("refresh_corpus").parse_args(["--work", "2"])
+        make_parser("refresh_corpus").parse_args(["--corp", "tea"])
 
 
 def test_artifact_keys_are_what_prefect_allows():
@@ -108,6 +108,10 @@ def test_the_form_of_a_deployment_says_what_each_parameter_is(command):
 def test_a_full_or_read_only_disk_is_told_in_a_line_and_other_errors_are_not_taken_for_one():
     told = disk_trouble(OSError(errno.EROFS, "Read-only file system", "/w/catalog.duckdb"))
     assert told == "/w/catalog.duckdb cannot be written to or read (Read-only file system)"
+    for number in (errno.EACCES, errno.EPERM):
+        assert "cannot be written to or read" in disk_trouble(OSError(number, "of another user", "/w"))
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        assert "the disk is full" in disk_trouble(OSError(number, "in another language"))
     # as DuckDB and Arrow say it
     assert "the disk is full" in disk_trouble(
         RuntimeError("IO Error: could not write: No space left on device")

@@ -12,8 +12,9 @@ from data.filtering import QualityRules
 from data.quality import GateRules
 from data.recipe import RefreshSettings
 from data.records import InputError
+from flows.checks import CHECKS
 from flows.settings import held_out_share, next_start, pretraining_plan, refresh_settings
-from tests.conftest import make_corpus
+from tests.conftest import make_corpus, save_small_model
 
 
 def test_every_parameter_of_a_refresh_becomes_the_setting_of_its_name():
@@ -86,6 +87,16 @@ def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(
         pretraining_plan("law", str(root), "tiny")
 
 
+def test_a_corpus_to_measure_models_by_must_be_there(workspace, tmp_path, samples, tokenizer):
+    model = [str(save_small_model(tmp_path / "small", tokenizer))]
+    splits = {split: str(samples / f"tea_topics_{split}.tsv") for split in ("train", "dev")}
+    given = {"task": "tea-topics", **splits, "model": model, "workspace": str(workspace)}
+    CHECKS["fine_tune"](**given, corpus="tea", general="again")
+    for wrong in ({"corpus": "law"}, {"general": "law"}):
+        with pytest.raises(InputError, match="no corpus 'law' in this workspace"):
+            CHECKS["fine_tune"](**given, **wrong)
+
+
 def test_about_eight_documents_are_held_out_of_a_small_corpus():
     assert [held_out_share(n) for n in (10, 40, 100, 400, 10**6)] == [0.3, 0.2, 0.08, 0.02, 0.02]
 
@@ -97,3 +108,10 @@ def test_going_on_needs_a_checkpoint(tmp_path):
         next_start("drift>0.2", settings)
     with pytest.raises(InputError, match="'drifts>0.2' is no condition"):
         next_start("drifts>0.2", settings)
+
+
+def test_an_empty_list_of_a_form_leaves_the_recipes(tmp_path):
+    recipe = tmp_path / "tea.yaml"
+    recipe.write_text("corpus: 茶\nsources: x.txt\ncleaning: {scrub: [url]}\n", encoding="utf-8")
+    settings = refresh_settings(workspace="w", recipe=str(recipe), source=[], scrub=[], guard=[])
+    assert settings.sources == (str(tmp_path / "x.txt"),) and settings.cleaning.scrub == ("url",)
