@@ -127,6 +127,9 @@ def test_figures_are_of_every_masked_token_of_the_held_out_documents_alone(corpu
     assert found.sop_accuracy == pytest.approx(torch.cat(orders).float().mean().item())
     assert found.general_mlm_loss is None
     assert measure_intrinsic(tmp_path / "m", domain=None, general=corpus).sop_accuracy == found.sop_accuracy
+    # of two corpora with an order the field's counts
+    other = measure_intrinsic(tmp_path / "m", domain=replace(corpus, share=0.9), general=corpus)
+    assert other.sop_accuracy != found.sop_accuracy and other.general_mlm_loss == found.domain_mlm_loss
 
 
 def documents_of(corpus):

@@ -219,6 +219,10 @@ def test_likeness_is_the_cosine_of_a_pair_and_only_the_most_alike_are_searched_f
     assert found.answers == ("1.000", "0.000", "0.707")
     # the last pair's own sentence ties with the second's
     assert found.statistics["mrr"].tolist() == [[1, 1], [0, 0], [pytest.approx(1 / 1.5), 1]]
+    # a second sentence that two pairs have is one to be found
+    shared = [Example("a1", "x", "1"), Example("b1", "x", "1"), Example("c1", "y", "0")]
+    found = learner.predict(unit[[0, 0, 0, 0, 1, 1]], shared, encoded)
+    assert found.statistics["mrr"][0].tolist() == [1, 1]
 
 
 def test_no_answer_wins_where_it_is_likelier(tokenizer):
@@ -280,11 +284,17 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
     run = fine_tune_one(candidate, 0, 1e-4)
     encoder = load_pretrained(model_folder)[0].encoder.eval()
 
-    def mean(text):
-        ids = [tokenizer.cls_id, *tokenizer.encode(text)[0].tolist(), tokenizer.sep_id]
-        with torch.no_grad():
-            return encoder(pack([ids])).mean(0)
+    def ids(text):
+        return [tokenizer.cls_id, *tokenizer.encode(text)[0].tolist(), tokenizer.sep_id]
 
+    def mean(text):
+        with torch.no_grad():
+            return encoder(pack([ids(text)])).mean(0)
+
+    # the first of a pair is what is searched with
+    assert candidate.encoded["dev"].input_ids.tolist() == [
+        i for pair in pairs for text in pair for i in ids(text)
+    ]
     cosines = [float(F.cosine_similarity(mean(a), mean(b), dim=0)) for a, b in pairs]
     assert [float(answer) for answer in run.dev.answers] == pytest.approx(cosines, abs=6e-4)
     assert run.result.dev["spearman"] == pytest.approx(spearmanr(cosines, gold).statistic)
