@@ -11,8 +11,9 @@ import torch.distributed as dist
 from albert.distributed import Process
 from albert.mixing import StepData, TrainingData
 from albert.objective import PretrainingObjective
+from albert.optim import Lamb, learning_rate_at
 from albert.packing import pack_batches
-from albert.pretraining import PretrainSettings, check_start, pretrain
+from albert.pretraining import Corpus, PretrainSettings, check_start, pretrain
 from albert.pretraining.trainer import Trainer
 from tests.conftest import make_corpus, save_small_model
 
@@ -57,6 +58,50 @@ def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
 
 
+def steps_of(trainer):
+    """Steps of its data, without end."""
+    data = TrainingData(list(trainer.streams.values()), trainer.settings.phases())
+    return data.steps(trainer.state.data)
+
+
+def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
+    trainer = trainer_of(replace(settings, steps=8, warmup_share=0.25, schedule="polynomial"))
+    trainer.state.rate_scale = 0.5
+    source = steps_of(trainer)
+    for done in range(8):
+        trainer.step(next(source))
+        expected = 1e-3 * 0.5 * learning_rate_at("polynomial", done, 8, 2)
+        assert {group["lr"] for group in trainer.optimizer.param_groups} == {expected}
+    records, wrong = trainer.review()
+    assert wrong is None and [record.step for record in records] == list(range(1, 9))
+    assert records[-1].learning_rate == expected
+    assert trainer.review() == ([], None)
+
+
+def test_what_is_asked_for_is_what_trains(settings):
+    plain = trainer_of(settings)
+    with plain.precision():
+        assert not torch.is_autocast_enabled("cpu")
+    asked = replace(settings, optimizer="lamb", weight_decay=0.03, precision="bf16")
+    trainer = trainer_of(replace(asked, activation_checkpointing=True))
+    with trainer.precision():
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16 and torch.is_autocast_enabled("cpu")
+    assert isinstance(trainer.optimizer, Lamb) and isinstance(plain.optimizer, torch.optim.AdamW)
+    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.03, 0.0]
+    assert trainer.model.encoder.activation_checkpointing and trainer.objective.training
+
+
+def test_each_corpus_has_figures_and_a_trend_of_its_own(settings):
+    again = (Corpus("again", settings.shards, 0.3, 0.1), Corpus("idle", settings.shards, 0.3, 0.1))
+    trainer = trainer_of(replace(settings, mix=again))
+    (first, *_), (second, *_) = (next(steps_of(trainer)).batches for _ in range(2))
+    trainer.step(StepData([first, second], [0, 1], trainer.state.data))
+    ((record,), _) = trainer.review()
+    counted = {corpus: figures.mlm_count for corpus, figures in record.corpora.items()}
+    assert counted == {0: len(first.masked_labels), 1: len(second.masked_labels)}
+    assert set(trainer.state.trends) == {"0", "1"}
+
+
 def test_every_batch_has_dropout_of_its_own(settings, tmp_path, monkeypatch):
     seeds, forward = [], PretrainingObjective.forward
 
@@ -68,6 +113,8 @@ def test_every_batch_has_dropout_of_its_own(settings, tmp_path, monkeypatch):
     monkeypatch.setattr(PretrainingObjective, "forward", noting)
     pretrain(replace(settings, accumulate=2, run_folder=tmp_path / "run"))
     assert len(set(seeds)) == len(seeds) == 6
+    pretrain(replace(settings, accumulate=2, seed=1, run_folder=tmp_path / "other"))
+    assert len(set(seeds)) == len(seeds) == 12
 
 
 def test_the_gradient_is_clipped_and_its_norm_before_that_is_kept(settings, tmp_path):
