@@ -1,8 +1,9 @@
 """Which batch comes next when several corpora are mixed, whoever computes it and wherever it begins."""
 
+import json
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 
 import numpy as np
@@ -73,6 +74,8 @@ def test_any_step_can_be_gone_back_to(corpora):
             assert all(map(same, step.batches, expected.batches))
     record = {"batches": 4, "cursors": [[0, 0, 2], [1, 0, 0]], "tokens": [600, 90]}
     assert DataState.from_record(record).cursors[1].epoch == 1
+    back = run[3].after.without_steps(2)
+    assert back.skipped == 6 and DataState.from_record(json.loads(json.dumps(asdict(back)))) == back
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -115,6 +118,13 @@ def test_the_mask_rate_goes_from_the_first_to_the_last(corpora):
     shares = [len(s.batches[0].masked_index) / s.batches[0].tokens for s in falling]
     assert np.mean(shares[:6]) > 0.4 and np.mean(shares[-6:]) < 0.16
     assert [s.after for s in plain] == [s.after for s in falling]
+
+
+def test_the_mask_rate_is_on_a_line_over_all_phases(corpora):
+    phases = [Phase(20, (1.0, 0.0)), Phase(STEPS, (0.0, 1.0))]
+    source = data(corpora, phases, mask_rates=(0.5, 0.1))
+    rates = {step: source.rule_at(1, step).rate for step in (0, 20, 40, STEPS - 1, STEPS + 5)}
+    assert rates == {0: 0.5, 20: 0.36, 40: 0.23, STEPS - 1: 0.1, STEPS + 5: 0.1}
 
 
 def test_a_document_held_out_of_one_corpus_is_trained_on_in_none(corpora):
