@@ -45,9 +45,10 @@ def same(a, b):
 
 
 def test_shares_of_the_tokens_are_kept_to_within_a_batch(corpora):
-    after = [step.after for step in steps_of(data(corpora, [Phase(STEPS, (0.7, 0.3))]))]
-    for state in after:
-        assert abs(state.tokens[1] - 0.3 * sum(state.tokens)) <= 300
+    drawn = [0, 0]
+    for step in steps_of(data(corpora, [Phase(STEPS, (0.7, 0.3))])):
+        drawn[step.corpora[0]] += step.batches[0].tokens
+        assert abs(drawn[1] - 0.3 * sum(drawn)) <= 300 and step.after.tokens == tuple(drawn)
 
 
 @given(
@@ -72,6 +73,8 @@ def test_any_step_can_be_gone_back_to(corpora):
         for step, expected in zip(again, run[at + 1 : at + 4], strict=True):
             assert step.after == expected.after and step.corpora == expected.corpora
             assert all(map(same, step.batches, expected.batches))
+    # each phase counts its own tokens
+    assert sum(run[29].after.tokens) > 20 * 300 > 2 * 300 >= sum(run[30].after.tokens)
     record = {"batches": 4, "cursors": [[0, 0, 2], [1, 0, 0]], "tokens": [600, 90]}
     assert DataState.from_record(record).cursors[1].epoch == 1
     back = run[3].after.without_steps(2)
@@ -110,6 +113,9 @@ def test_phases_count_the_steps_that_were_not_taken_back(corpora):
     assert again[7].after.cursors[0] > after.cursors[0]
     first = again[7].after.tokens
     assert abs(first[1] - 0.3 * sum(first)) <= 300
+    # and a second time
+    twice = again[3].after.without_steps(2 * 13)
+    assert twice.batches - twice.skipped == 2 * 13
 
 
 def test_the_mask_rate_goes_from_the_first_to_the_last(corpora):
