@@ -67,15 +67,31 @@ def steps_of(trainer):
 def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
     trainer = trainer_of(replace(settings, steps=8, warmup_share=0.25, schedule="polynomial"))
     trainer.state.rate_scale = 0.5
-    source = steps_of(trainer)
+    source, tokens = steps_of(trainer), 0
     for done in range(8):
-        trainer.step(next(source))
+        trainer.step(data := next(source))
+        tokens += sum(batch.tokens for batch in data.batches)
+        assert (trainer.state.data, trainer.state.tokens) == (data.after, tokens)
         expected = 1e-3 * 0.5 * learning_rate_at("polynomial", done, 8, 2)
         assert {group["lr"] for group in trainer.optimizer.param_groups} == {expected}
     records, wrong = trainer.review()
     assert wrong is None and [record.step for record in records] == list(range(1, 9))
     assert records[-1].learning_rate == expected
     assert trainer.review() == ([], None)
+
+
+def test_a_steps_gradient_is_its_own_and_all_of_it_is_clipped(settings):
+    """Of the model and of a second head; at a rate of 0 the same step comes twice."""
+    trainer = Trainer(replace(settings, clip_norm=1e-3), check_start(settings), 0.0, Process())
+    trainer._span_boundary = True
+    trainer._take(trainer.model)
+    data, norms = next(steps_of(trainer)), []
+    for _ in range(2):
+        trainer.step(data)
+        gradients = [p.grad.norm() for p in trainer.objective.parameters() if p.grad is not None]
+        assert torch.stack(gradients).norm().item() == pytest.approx(1e-3, rel=1e-2)
+        norms.append(trainer._pending[-1][2].item())
+    assert norms[0] == norms[1] > 0.1
 
 
 def test_what_is_asked_for_is_what_trains(settings):
