@@ -39,9 +39,13 @@ def trainer_of(settings, process=None):
     return Trainer(settings, check_start(settings), 1e-3, process or Process())
 
 
-def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings):
+@pytest.mark.parametrize("second_head", [False, True])
+def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
     """The mean over all masked tokens, and all pairs, however unlike the parts are."""
     whole, parts = trainer_of(settings), trainer_of(settings)
+    for trainer in (whole, parts):
+        trainer._span_boundary = second_head
+        trainer._take(trainer.model)
     stream = whole.streams[""]
     instances = stream._load(stream.row_groups)
     rows = [np.arange(2), np.arange(2, 20)]
