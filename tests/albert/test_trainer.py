@@ -177,6 +177,27 @@ def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
     assert trainer.state.best == {"step": 3, "loss": 2.9}
 
 
+def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settings, tmp_path):
+    trainer = trainer_of(replace(settings, run_folder=tmp_path / "run", keep_checkpoints=9))
+    trainer.step(next(steps_of(trainer)))
+    rising, calm = ({"0": {"mean": mean, "lowest": 3.0, "steps": 20}} for mean in (3.6, 3.4))
+    found = []
+    for step, trends in enumerate((rising, rising, calm, calm, rising), 1):
+        trainer.state.step, trainer.state.trends = step, trends
+        trainer.checkpoint()
+        found.append(trainer._last_good().name[-1])
+    assert found == ["1", "1", "3", "4", "4"]
+    (tmp_path / "run" / "checkpoint-4" / "manifest.json").unlink()
+    for wrong in ("first", "second"):
+        trainer.state.step, trainer.state.data = 7, replace(trainer.state.data, batches=9)
+        assert trainer.go_back(wrong).startswith(f"step 7: {wrong}. Back to step 3")
+    state = trainer.state
+    assert (state.step, state.rollbacks, state.rate_scale, state.data.skipped) == (3, 2, 0.25, 6)
+    assert [event["text"][8:14] for event in state.events] == ["first.", "second"]
+    # it begins to watch anew
+    assert state.trends == {} and trainer.sentinel.to_record() == {}
+
+
 @pytest.mark.parametrize(("rates", "harder"), [((0.15, 0.3), 15), ((0.3, 0.15), 0), (None, 0)])
 def test_a_step_is_harder_where_more_is_masked_than_before(settings, rates, harder):
     trainer = trainer_of(replace(settings, mask_rates=rates, steps=40))
