@@ -14,6 +14,8 @@ from albert.objective import PretrainingObjective
 from albert.optim import Lamb, learning_rate_at
 from albert.packing import pack_batches
 from albert.pretraining import Corpus, PretrainSettings, check_start, pretrain
+from albert.pretraining.progress import StepRecord
+from albert.pretraining.sentinel import Sentinel
 from albert.pretraining.trainer import Trainer
 from tests.conftest import make_corpus, save_small_model
 
@@ -201,7 +203,35 @@ def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settin
 @pytest.mark.parametrize(("rates", "harder"), [((0.15, 0.3), 15), ((0.3, 0.15), 0), (None, 0)])
 def test_a_step_is_harder_where_more_is_masked_than_before(settings, rates, harder):
     trainer = trainer_of(replace(settings, mask_rates=rates, steps=40))
-    assert sum(trainer._is_harder(step) for step in range(1, 41)) == harder
+    found = [step for step in range(1, 41) if trainer._is_harder(step)]
+    assert len(found) == harder
+    data = TrainingData(list(trainer.streams.values()), trainer.settings.phases(), mask_rates=rates)
+    # steps are counted from 1, and what they are masked by from 0
+    masked = [data.rule_at(0, step).rate for step in range(40)]
+    assert all(masked[step - 1] > masked[step - 2] for step in found)
+
+
+def pending(trainer, step, loss, norm):
+    """What a step of 30 masked tokens leaves to be looked at."""
+    sums = torch.tensor([[30 * loss, 5.0, 30.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    trainer._pending.append((StepRecord(step, 100, {}, 0.0, 1e-3), sums, torch.tensor(norm)))
+
+
+def test_of_several_steps_those_before_the_first_bad_one_count(settings):
+    trainer = trainer_of(settings)
+    for step, norm in ((1, 1.0), (2, float("inf")), (3, 1.0)):
+        pending(trainer, step, 2.0, norm)
+    done, wrong = trainer.review()
+    assert [record.step for record in done] == [1] and wrong == "the gradient is not finite"
+
+
+def test_losses_may_rise_in_a_step_that_is_harder(settings):
+    for step, is_wrong in ((2, True), (3, False)):
+        trainer = trainer_of(replace(settings, mask_rates=(0.15, 0.3), steps=40))
+        assert trainer._is_harder(step) != is_wrong
+        trainer.sentinel = Sentinel({"0": {"mean": 3.0, "lowest": 1.9, "steps": 20}})
+        pending(trainer, step, 3.1, 1.0)
+        assert (trainer.review()[1] is not None) == is_wrong
 
 
 @pytest.fixture
