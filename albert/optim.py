@@ -93,8 +93,8 @@ def choose_learning_rate(
 
 
 def adamw(model: nn.Module, learning_rate: float, weight_decay: float = 0.01) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019); no decay on biases and LayerNorm (Devlin et al. 2019, appendix
-    A.2).
+    """AdamW (Loshchilov & Hutter 2019) with the betas and epsilon of Liu et al. 2019, section 3.1; no decay
+    on biases and LayerNorm (Devlin et al. 2019, appendix A.2).
     """
     groups = [
         {"params": matrices(model), "weight_decay": weight_decay},

@@ -1,8 +1,9 @@
 """Which batch comes next when several corpora are mixed, whoever computes it and wherever it begins."""
 
+import json
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import islice
 
 import numpy as np
@@ -44,9 +45,10 @@ def same(a, b):
 
 
 def test_shares_of_the_tokens_are_kept_to_within_a_batch(corpora):
-    after = [step.after for step in steps_of(data(corpora, [Phase(STEPS, (0.7, 0.3))]))]
-    for state in after:
-        assert abs(state.tokens[1] - 0.3 * sum(state.tokens)) <= 300
+    drawn = [0, 0]
+    for step in steps_of(data(corpora, [Phase(STEPS, (0.7, 0.3))])):
+        drawn[step.corpora[0]] += step.batches[0].tokens
+        assert abs(drawn[1] - 0.3 * sum(drawn)) <= 300 and step.after.tokens == tuple(drawn)
 
 
 @given(
@@ -71,8 +73,12 @@ def test_any_step_can_be_gone_back_to(corpora):
         for step, expected in zip(again, run[at + 1 : at + 4], strict=True):
             assert step.after == expected.after and step.corpora == expected.corpora
             assert all(map(same, step.batches, expected.batches))
+    # each phase counts its own tokens
+    assert sum(run[29].after.tokens) > 20 * 300 > 2 * 300 >= sum(run[30].after.tokens)
     record = {"batches": 4, "cursors": [[0, 0, 2], [1, 0, 0]], "tokens": [600, 90]}
     assert DataState.from_record(record).cursors[1].epoch == 1
+    back = run[3].after.without_steps(2)
+    assert back.skipped == 6 and DataState.from_record(json.loads(json.dumps(asdict(back)))) == back
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -107,6 +113,9 @@ def test_phases_count_the_steps_that_were_not_taken_back(corpora):
     assert again[7].after.cursors[0] > after.cursors[0]
     first = again[7].after.tokens
     assert abs(first[1] - 0.3 * sum(first)) <= 300
+    # and a second time
+    twice = again[3].after.without_steps(2 * 13)
+    assert twice.batches - twice.skipped == 2 * 13
 
 
 def test_the_mask_rate_goes_from_the_first_to_the_last(corpora):
@@ -115,6 +124,13 @@ def test_the_mask_rate_goes_from_the_first_to_the_last(corpora):
     shares = [len(s.batches[0].masked_index) / s.batches[0].tokens for s in falling]
     assert np.mean(shares[:6]) > 0.4 and np.mean(shares[-6:]) < 0.16
     assert [s.after for s in plain] == [s.after for s in falling]
+
+
+def test_the_mask_rate_is_on_a_line_over_all_phases(corpora):
+    phases = [Phase(20, (1.0, 0.0)), Phase(STEPS, (0.0, 1.0))]
+    source = data(corpora, phases, mask_rates=(0.5, 0.1))
+    rates = {step: source.rule_at(1, step).rate for step in (0, 20, 40, STEPS - 1, STEPS + 5)}
+    assert rates == {0: 0.5, 20: 0.36, 40: 0.23, STEPS - 1: 0.1, STEPS + 5: 0.1}
 
 
 def test_a_document_held_out_of_one_corpus_is_trained_on_in_none(corpora):
@@ -144,6 +160,18 @@ def test_the_loader_gives_the_same_steps_ahead_of_time_and_ends_its_thread(corpo
     assert next(loader).after == expected[10].after
     loader.close()
     assert threading.active_count() == before
+
+
+def test_the_loader_counts_how_long_it_was_waited_for(corpora, monkeypatch):
+    source = data(corpora, [Phase(STEPS, (0.5, 0.5))])
+    steps = source.steps
+    monkeypatch.setattr(source, "steps", lambda state: (time.sleep(0.15) or step for step in steps(state)))
+    loader = Loader(source, DataState.start(2))
+    started = time.perf_counter()
+    for _ in range(2):
+        next(loader)
+    assert 0.25 < loader.waited <= time.perf_counter() - started
+    loader.close()
 
 
 def test_an_error_of_the_loader_reaches_the_trainer(corpora):

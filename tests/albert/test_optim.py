@@ -41,6 +41,21 @@ def test_lamb_follows_the_papers_algorithm():
     torch.testing.assert_close(layer.bias.double(), bias, rtol=1e-5, atol=1e-7)
 
 
+def test_adamw_follows_its_papers_algorithm():
+    """Algorithm 2 of Loshchilov & Hutter 2019, in fp64."""
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(7, 5, bias=False)
+    optimizer = adamw(layer, 0.02, weight_decay=0.1)
+    x, m, v = layer.weight.detach().double(), 0.0, 0.0
+    for step in range(1, 6):
+        layer.weight.grad = torch.randn(5, 7)
+        g = layer.weight.grad.double()
+        optimizer.step()
+        m, v = 0.9 * m + 0.1 * g, 0.98 * v + 0.02 * g * g
+        x = x - 0.02 * (m / (1 - 0.9**step) / ((v / (1 - 0.98**step)).sqrt() + 1e-6) + 0.1 * x)
+    torch.testing.assert_close(layer.weight.double(), x, rtol=1e-5, atol=1e-7)
+
+
 def test_a_tensor_without_a_gradient_at_first_is_corrected_by_its_own_steps():
     torch.manual_seed(0)
     layer = torch.nn.Linear(7, 5)
@@ -86,6 +101,14 @@ def test_a_tensor_of_zeros_is_not_stuck():
     assert (layer.weight < 0).all()
 
 
+def test_a_tensor_that_nothing_changes_stays_as_it_is():
+    layer = torch.nn.Linear(4, 3, bias=False)
+    before = layer.weight.detach().clone()
+    layer.weight.grad = torch.zeros(3, 4)
+    lamb(layer, 0.01, weight_decay=0.0).step()
+    assert torch.equal(layer.weight, before)
+
+
 def test_lamb_trains_a_model(tokenizer):
     model = small_model(tokenizer)
     optimizer = lamb(model, 0.05)
@@ -108,14 +131,15 @@ def test_the_rate_is_scaled_by_the_square_root_of_the_batch_and_says_so():
     large, small = (choose_learning_rate("adamw", n, from_checkpoint=True).rate for n in (65_536, 4096))
     assert large == pytest.approx(4 * small) and small == 5e-5
     assert choose_learning_rate("adamw", 4096, from_checkpoint=False).rate == 3e-4
-    meant = choose_learning_rate("lamb", 4096, from_checkpoint=True, given=0.00176, given_for=4096 * 512)
-    assert meant.rate == pytest.approx(chosen.rate)
+    meant = choose_learning_rate("lamb", 4096, from_checkpoint=True, given=0.002, given_for=65_536)
+    assert meant.rate == pytest.approx(0.0005)
 
 
 def test_a_rate_meant_for_a_larger_batch_is_remarked_upon():
     given = choose_learning_rate("lamb", 256, from_checkpoint=True, given=0.00176)
     assert given.rate == 0.00176 and "91 times" in given.warning
-    assert choose_learning_rate("adamw", 4096, from_checkpoint=True, given=1e-4).warning is None
+    near, far = (choose_learning_rate("adamw", 4096, from_checkpoint=True, given=n * 5e-5) for n in (7, 9))
+    assert near.warning is None and "9 times" in far.warning
 
 
 @given(st.sampled_from(SCHEDULES), st.integers(2, 300), st.floats(0, 0.5))

@@ -13,6 +13,7 @@ from albert.trainer_state import (
     is_whole,
     list_checkpoints,
     load_trainer_state,
+    read_trainer_state,
     remove_old_checkpoints,
     save_checkpoint,
 )
@@ -53,6 +54,37 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
     step(same, restored)
 
 
+@pytest.fixture
+def saved(tmp_path, tokenizer):
+    """A checkpoint written over one of the same step, and over what a killed writer left."""
+    objective = objective_of(tokenizer)
+    optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
+    save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=7, tokens=1), None)
+    (tmp_path / "writing-7").mkdir()
+    (tmp_path / "writing-7" / "half a file").write_text("left")
+    return save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=7, tokens=2), None)
+
+
+def test_a_checkpoint_takes_the_place_of_an_older_one_and_of_what_was_left_of_one(saved):
+    assert is_whole(saved) and read_trainer_state(saved).tokens == 2
+    assert not (saved / "half a file").exists() and [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("trainer_state.json", "{}"),
+        ("trainer_state.safetensors", None),
+        ("manifest.json", None),
+        ("manifest.json", "{"),
+        ("manifest.json", "[]"),
+    ],
+)
+def test_a_checkpoint_with_one_damaged_file_is_not_whole(saved, file, content):
+    (saved / file).unlink() if content is None else (saved / file).write_text(content)
+    assert not is_whole(saved)
+
+
 def test_what_a_killed_writer_had_all_but_named_is_a_checkpoint(tmp_path, tokenizer):
     objective = objective_of(tokenizer)
     optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
@@ -70,6 +102,8 @@ def test_what_a_killed_writer_had_all_but_named_is_a_checkpoint(tmp_path, tokeni
 def test_the_newest_up_to_a_step_and_the_best_are_kept(tmp_path):
     for step in (4, 8, 12, 16, 100):
         (tmp_path / f"checkpoint-{step}").mkdir()
-    (tmp_path / "writing-20").mkdir()
+    for other in ("writing-20", "checkpoint-of-mine"):
+        (tmp_path / other).mkdir()
     remove_old_checkpoints(tmp_path, 16, keep=2, best_step=4)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"checkpoint-{n}" for n in (12, 16, 4)]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["checkpoint-12", "checkpoint-16", "checkpoint-4", "checkpoint-of-mine"]
