@@ -21,8 +21,6 @@ from albert.batching import is_held_out
 from albert.config import ConfigError
 from albert.objective import PretrainingObjective, SpanBoundaryHead, span_bounds
 from albert.pretraining import Corpus, PretrainResult, PretrainSettings, check_start, pretrain, read_failure
-from albert.pretraining.failure import failure_kept
-from albert.pretraining.sentinel import Sentinel
 from albert.trainer_state import list_checkpoints
 from data.records import InputError
 from tests.conftest import make_corpus, save_small_model, small_model
@@ -253,27 +251,6 @@ def test_training_that_keeps_falling_apart_ends_with_a_sound_checkpoint(settings
         assert all(torch.isfinite(w).all() for w in weights(folder).values())
 
 
-def test_the_sentinel_tells_noise_from_a_model_that_fell_apart():
-    rng = np.random.default_rng(0)
-    sound, spoilt = Sentinel(), Sentinel()
-    losses = 3 + 5 * np.exp(-np.arange(300) / 50) + rng.normal(0, 0.4, 300)
-    assert not any(sound.check({0: loss, 1: loss + 2}, 1.0) for loss in losses)
-    assert not any(spoilt.check({0: loss}, 1.0) for loss in losses)
-    assert any(spoilt.check({0: 9.0}, 1.0) for _ in range(10))
-    assert "not finite" in Sentinel().check({0: 2.0}, float("inf"))
-    again = Sentinel(json.loads(json.dumps(sound.to_record())))
-    assert again.to_record() == sound.to_record()
-
-
-def test_a_task_that_grows_harder_is_not_taken_for_a_model_that_falls_apart():
-    """Two nats more in 100 steps, as the mask rate rises every fourth of them; then one at once."""
-    unaware, aware = Sentinel(), Sentinel()
-    losses = [3.0] * 20 + [3 + step / 50 for step in range(100)]
-    assert any(unaware.check({0: loss}, 1.0) for loss in losses)
-    assert not any(aware.check({0: loss}, 1.0, is_harder=n % 4 == 0) for n, loss in enumerate(losses))
-    assert any(aware.check({0: 9.0}, 1.0) for _ in range(5))
-
-
 def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_early(settings):
     overfit = replace(settings, steps=400, evaluate_every=5, learning_rate=1e-2, schedule="wsd")
     overfit = replace(overfit, patience=3, keep_checkpoints=1, held_out_share=0.3)
@@ -345,24 +322,6 @@ def test_a_disk_that_is_full_elsewhere_is_said_in_a_line(settings):
     assert told == [(4, "running"), (8, "running"), (12, "running"), (16, "completed")]
     pretrain(settings, on_checkpoint=lambda state, _, status: told.append((state.step, status)))
     assert len(told) == 4
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "reason"),
-    [
-        (KeyError("no such thing"), "failed", "KeyError: 'no such thing'"),
-        (RuntimeError("two\n  lines"), "failed", "RuntimeError: two lines"),
-        (ConfigError("use another"), "failed", "use another"),
-        (KeyboardInterrupt(), "interrupted", "stopped at once"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_what_ends_a_training_is_kept_and_the_first_reason_stands(tmp_path, error, status, reason):
-    for raised in (error, RuntimeError("lost the others")):
-        with pytest.raises(type(raised)), failure_kept(tmp_path):
-            raise raised
-    kept = read_failure(tmp_path)
-    assert kept.status == status and kept.reason.startswith(reason)
 
 
 def test_event_files_hold_what_the_metrics_do(settings):
