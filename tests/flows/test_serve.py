@@ -9,10 +9,11 @@ from contextlib import closing
 
 import psutil
 import pytest
+import yaml
 from filelock import FileLock
 
 from data.records import InputError
-from flows.serve import check_port, environment, stop
+from flows.serve import ROOT, check_port, environment, stop
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
 IGNORES = (
@@ -72,10 +73,12 @@ def test_one_process_serves_the_deployments_and_tells_of_a_run_that_power_was_lo
     server = Server(tmp_path / "w", free_port(), "--one-process", PREFECT_RUNNER_POLL_FREQUENCY="1")
     try:
         server.wait_until_it_serves()
-        known = {one["name"]: one for one in server.ask("/deployments/filter", {})}
-        while len(known) < 2:  # it makes them after it has begun
+        wanted = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
+        found = server.ask("/deployments/filter", {})
+        while len(found) < len(wanted):  # it makes them one by one after it has begun
             time.sleep(0.5)
-            known = {one["name"]: one for one in server.ask("/deployments/filter", {})}
+            found = server.ask("/deployments/filter", {})
+        known = {one["name"]: one for one in found}
         assert not known["law-weekly"]["work_pool_name"]
         (schedule,) = known["law-weekly"]["schedules"]
         assert schedule["schedule"]["timezone"] == "Asia/Shanghai" and not schedule["active"]
