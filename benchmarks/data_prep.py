@@ -136,7 +136,9 @@ def refresh_speed(source: Path, vocabulary: Path, folder: Path, workers: int) ->
         plan = planning.plan(settings)
         began = time.perf_counter()
         with refreshing.locked(plan.workspace, "c"):
-            reading = [pool.submit(refreshing.read_batch, batch) for batch in planning.reading_batches(plan)]
+            reading = [
+                pool.submit(refreshing.read_batch, batch) for batch in planning.reading_batches(plan, workers)
+            ]
             sources = [source for future in reading for source in future.result()]
             division = refreshing.divide(plan, sources)
             pieces = division.assignment.pieces

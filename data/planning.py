@@ -10,7 +10,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
+from data.assignment import Piece
 from data.building import segmenter
 from data.catalog import Source, Version, newest_version, read_catalog, version_shards, version_sources
 from data.contamination import make_guard
@@ -28,9 +30,10 @@ from data.workspace import Workspace
 
 BUILDING_VERSION = 4  # of words, tokens, instances and masks: a change of what they give raises it
 SHARD_CHARACTERS = 2_000_000  # of text to a shard
-BATCH_WEIGHT = 8 << 20  # bytes read as one piece of work: it takes seconds, to orchestrate it hundredths
-LEAST_BATCHES = 16  # so that there is work for every process
+BATCH_WEIGHT = 64 << 20  # bytes read as one piece of work at most: ten seconds
+BATCH_SHARDS = 8  # built as one piece of work at most: ten seconds
 FILE_WEIGHT = 1 << 16  # of a file whatever its size, and of one that is only found to be unchanged
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,23 +218,36 @@ def describe_changes(changes: Changes) -> str:
     return "\n".join(lines)
 
 
-def reading_batches(plan: Plan) -> list[list[tuple[SourceFile, Plan]]]:
+def reading_batches(plan: Plan, workers: int) -> list[list[tuple[SourceFile, Plan]]]:
     """Each file, in order, with as much of the plan as reading it needs: that does not grow with the corpus.
 
-    Small neighbours are together: a folder may hold a hundred thousand files, and what orchestrates their
-    reading has a price for each piece of work.
+    Small neighbours are together: a folder may hold a hundred thousand files.
     """
     tasks = _reading_tasks(plan)
     weights = [_reading_weight(file, reading.current_sources) for file, reading in tasks]
-    enough = min(BATCH_WEIGHT, sum(weights) / LEAST_BATCHES)
-    batches: list[list[tuple[SourceFile, Plan]]] = []
-    weight = enough
-    for task, its_weight in zip(tasks, weights, strict=True):
+    return _batches(tasks, weights, workers, BATCH_WEIGHT)
+
+
+def building_batches(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
+    """Pieces, in order, of which so many are built as one piece of work."""
+    return _batches(pieces, [1] * len(pieces), workers, BATCH_SHARDS)
+
+
+def _batches(items: Sequence[T], weights: Sequence[int], workers: int, most: int) -> list[list[T]]:
+    """Neighbours together, in larger groups first: each has about half of a worker's share of what is left.
+
+    What orchestrates has a price for each piece of work, and the small ones at the end keep every worker busy
+    until all have finished (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+    """
+    batches: list[list[T]] = []
+    left, weight, enough = sum(weights), 0.0, 0.0
+    for item, its_weight in zip(items, weights, strict=True):
         if weight >= enough:
             batches.append([])
-            weight = 0
-        batches[-1].append(task)
+            weight, enough = 0.0, min(most, left / (2 * workers))
+        batches[-1].append(item)
         weight += its_weight
+        left -= its_weight
     return batches
 
 

@@ -250,6 +250,13 @@ def build(piece: Piece, plan: Plan, sop: bool, similar: str | None = None) -> Sh
     return shard
 
 
+def build_batch(
+    pieces: Sequence[Piece], plan: Plan, sop: bool, similar: str | None = None
+) -> list[Shard | None]:
+    """Build several shards, one after the other."""
+    return [build(piece, plan, sop, similar) for piece in pieces]
+
+
 def commit(
     plan: Plan,
     sources: Sequence[ReadSource],
@@ -337,7 +344,9 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
         planned = plan(settings)  # as things stand now that no other refresh changes them
         sources: list[ReadSource] = []
         with tqdm(desc="reading", total=len(planned.files), unit="file", disable=None) as bar:
-            for future in [pool.submit(read_batch, batch) for batch in reading_batches(planned)]:
+            for future in [
+                pool.submit(read_batch, batch) for batch in reading_batches(planned, settings.workers)
+            ]:
                 sources += future.result()
                 bar.update(len(sources) - bar.n)
         division = divide(planned, sources)

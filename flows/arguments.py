@@ -86,7 +86,7 @@ def _add_refresh(add: Callable) -> None:
         type=float,
         default=12.0,
         metavar="N",
-        help="a source or shard that takes longer is taken for hung, and fails [%(default)s]",
+        help="a task that reads or builds and takes longer is taken for hung, and fails [%(default)s]",
     )
     add("--dry-run", action="store_true", help="say what would change, and change nothing")
 

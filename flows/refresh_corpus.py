@@ -17,6 +17,7 @@ from pydantic import Field
 from tqdm import tqdm
 
 from data import planning, quality, refresh
+from data.assignment import Piece
 from data.drift import Drift, measure_drift, parse_condition
 from data.objectives import find_objective
 from data.outcome import RefreshResult, describe_left_out, describe_standing
@@ -157,7 +158,11 @@ def refresh_corpus(
     ] = None,
     task_hours: Annotated[
         float,
-        Field(gt=0, le=10_000, description="A source or shard that takes longer is taken for hung (超时)"),
+        Field(
+            gt=0,
+            le=10_000,
+            description="A task that reads or builds and takes longer is taken for hung (超时)",
+        ),
     ] = 12.0,
     dry_run: Annotated[bool, Field(description="Only say what would change")] = False,
 ) -> RefreshOutcome | Changes:
@@ -172,8 +177,8 @@ def refresh_corpus(
         changes = planning.preview(planned)
         log(describe(changes))
         return changes
-    with open_runner(runner, settings.workers, dask_address) as submit:
-        result = run_refresh(settings, submit, task_hours)
+    with open_runner(runner, settings.workers, dask_address) as (submit, workers):
+        result = run_refresh(settings, submit, workers, task_hours)
     asked = {telling.measure, *([following[0].measure] if following else [])}
     has_older = result.is_new and result.version > 1
     drift = find_drift(result.corpus, lambda: _drift(settings, result, asked)) if has_older else None
@@ -191,32 +196,35 @@ def refresh_corpus(
     return outcome
 
 
-def run_refresh(settings: RefreshSettings, submit: Submit, task_hours: float) -> RefreshResult:
-    """The refresh as tasks, one for a source, a shard and a stage; `submit` begins those of the first two."""
+def run_refresh(settings: RefreshSettings, submit: Submit, workers: int, task_hours: float) -> RefreshResult:
+    """The refresh as tasks, one for a stage and for a batch of sources or shards; `submit` begins the latter,
+    of which so many run at once as there are `workers`.
+    """
     place, name = Workspace(settings.workspace), settings.corpus
     limit = {"timeout_seconds": 3600 * task_hours}
     # a command answers at once that it is refused; a deployment's run has time
     with refresh.locked(place, name, log if is_deployed() else None):
         plan = planning.plan(settings)  # as things stand now that no other refresh changes them
+        batches = planning.reading_batches(plan, workers)
         reading = [
             submit(read_source.with_options(**limit), name_of(batch), refresh.read_batch, batch)
-            for batch in planning.reading_batches(plan)
+            for batch in batches
         ]
-        batches = in_order(reading, name, f"{len(plan.files):,} sources read")
-        sources = [source for batch in batches for source in batch]
+        sources = in_order(reading, [len(batch) for batch in batches], name, "sources read")
         division = divide(name, lambda: refresh.divide(plan, sources))
         similar = similar_words(plan, division)
         pieces, small = division.assignment.pieces, planning.building_plan(plan)
+        parts = planning.building_batches(pieces, workers)
         building = [
             submit(
                 build_shard.with_options(**limit),
-                f"{name} {piece.number + 1}/{len(pieces)}",
-                refresh.build,
-                *(piece, small, division.sop, similar),
+                f"{name} {numbers_of(part)}/{len(pieces)}",
+                refresh.build_batch,
+                *(part, small, division.sop, similar),
             )
-            for piece in pieces
+            for part in parts
         ]
-        shards = in_order(building, name, f"{len(pieces):,} shards built")
+        shards = in_order(building, [len(part) for part in parts], name, "shards built")
         gates = check_quality(
             name, lambda: quality.check_quality(plan, division.assignment, shards, division.sop)
         )
@@ -235,6 +243,12 @@ def name_of(batch: Sequence[tuple[planning.SourceFile, planning.Plan]]) -> str:
     return first if len(batch) == 1 else f"{first} and {len(batch) - 1:,} more"
 
 
+def numbers_of(part: Sequence[Piece]) -> str:
+    """Of the shards that a task builds, as people count."""
+    first, last = part[0].number + 1, part[-1].number + 1
+    return str(first) if first == last else f"{first}-{last}"
+
+
 def similar_words(plan: planning.Plan, division: refresh.Division) -> str | None:
     """The table of similar words as a task where the objective has one."""
     if not find_objective(plan.settings.objective).similar_words:
@@ -242,14 +256,18 @@ def similar_words(plan: planning.Plan, division: refresh.Division) -> str | None
     return find_similar(plan.settings.corpus, lambda: refresh.find_similar(plan, division))
 
 
-def in_order(futures: Sequence[PrefectFuture], name: str, what: str) -> list:
-    """The results of tasks as they were submitted, with a bar on the run's page and on a terminal."""
-    move = begin_progress(name, what) if len(futures) > 1 else None
-    results = []
-    for future in tqdm(futures, f"{name}: {what}", disable=None, leave=False):
-        results.append(future.result())
-        if move:
-            move(len(results) / len(futures))
+def in_order(futures: Sequence[PrefectFuture], sizes: Sequence[int], name: str, what: str) -> list:
+    """The results of tasks, each a list of so many, as they were submitted, with a bar on the run's page and
+    on a terminal.
+    """
+    count, results = sum(sizes), []
+    move = begin_progress(name, f"{count:,} {what}") if len(futures) > 1 else None
+    with tqdm(desc=f"{name}: {what}", total=count, disable=None, leave=False) as bar:
+        for future, size in zip(futures, sizes, strict=True):
+            results += future.result()
+            bar.update(size)
+            if move:
+                move(len(results) / count)
     return results
 
 

@@ -28,18 +28,20 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @contextmanager
-def open_runner(runner: Runner, workers: int, dask_address: str | None) -> Iterator[Submit]:
-    """Gives `submit(step, label, function, *arguments)`. Raises InputError where there is no cluster."""
+def open_runner(runner: Runner, workers: int, dask_address: str | None) -> Iterator[tuple[Submit, int]]:
+    """Gives `submit(step, label, function, *arguments)`, and how many of them run at once. Raises InputError
+    where there is no cluster.
+    """
     if runner == "dask":
-        with _dask(dask_address) as submit:
-            yield submit
+        with _dask(dask_address) as submit_and_workers:
+            yield submit_and_workers
         return
     with worker_pool(workers) as pool:
 
         def submit(step: Task, label: str, function: Callable, *arguments: object) -> PrefectFuture:
             return step.submit(label, lambda: _wait(pool.submit(function, *arguments)))
 
-        yield submit
+        yield submit, workers
 
 
 def _wait(future: Future) -> object:
@@ -53,7 +55,7 @@ def _wait(future: Future) -> object:
 
 
 @contextmanager
-def _dask(address: str) -> Iterator[Submit]:
+def _dask(address: str) -> Iterator[tuple[Submit, int]]:
     """Tasks run on the cluster by Prefect's own runner, their states told by the workers."""
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_API_URL, temporary_settings
@@ -75,7 +77,7 @@ def _dask(address: str) -> Iterator[Submit]:
             with temporary_settings(server):
                 return runner.submit(step, {"label": label, "work": partial(function, *arguments)})
 
-        yield submit
+        yield submit, sum(runner.client.nthreads().values())
 
 
 def check_runner(runner: Runner, dask_address: str | None, plan: Plan | None = None) -> None:

@@ -107,7 +107,7 @@ def refresh_here(settings):
     """A refresh in this process: its steps as `refresh` runs them in others."""
     with locked(Workspace(settings.workspace), settings.corpus):
         planned = plan(settings)
-        sources = [source for batch in reading_batches(planned) for source in read_batch(batch)]
+        sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
         division = divide(planned, sources)
         small = building_plan(planned)
         shards = [build(piece, small, division.sop) for piece in division.assignment.pieces]

@@ -19,7 +19,7 @@ from data.workspace import Workspace
 def build_without_commit(settings):
     """A refresh in this process, up to its commit."""
     planned = plan(settings)
-    sources = [source for batch in reading_batches(planned) for source in read_batch(batch)]
+    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
     division = divide(planned, sources)
     shards = [build(piece, building_plan(planned), division.sop) for piece in division.assignment.pieces]
     return planned, sources, division, shards

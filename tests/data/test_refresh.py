@@ -195,7 +195,7 @@ def test_listings_are_on_disk_before_their_batch_is_done(settings, monkeypatch):
     synced = []
     monkeypatch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
     planned = plan(settings)
-    sources = [source for batch in reading_batches(planned) for source in read_batch(batch)]
+    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
     assert sorted(synced) == sorted((Path(source.listing), True) for source in sources)
     assert len(synced) == 2
 

@@ -74,7 +74,7 @@ def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
 
     @flow
     def read_what_hangs():
-        with open_runner("processes", 1, None) as submit:
+        with open_runner("processes", 1, None) as (submit, _):
             processes.append(submit(step("begin"), "it", os.getpid).result())
             submit(step("read-source").with_options(timeout_seconds=2), "it", time.sleep, 600).result()
 
@@ -169,7 +169,7 @@ def run_here(settings, task_hours=1.0):
 
     @flow
     def run(settings):
-        return run_refresh(settings, submit, task_hours)
+        return run_refresh(settings, submit, 2, task_hours)
 
     return run(settings), tasks
 
@@ -181,7 +181,8 @@ def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, 
     assert tasks == [("read-source", 1800, "tea.jsonl"), ("build-shard", 1800, "tea 1/1")]
 
 
-def test_many_small_sources_are_read_by_few_tasks(tmp_path, samples, vocabulary_file):
+def test_small_sources_and_shards_are_worked_at_by_few_tasks(tmp_path, samples, vocabulary_file, monkeypatch):
+    monkeypatch.setattr("data.refresh.SHARD_CHARACTERS", 4000)
     lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "raw").mkdir()
     for number in range(40):
@@ -189,8 +190,10 @@ def test_many_small_sources_are_read_by_few_tasks(tmp_path, samples, vocabulary_
     given = {"corpus": "tea", "sources": (str(tmp_path / "raw"),), "tokenizer": str(vocabulary_file)}
     settings = RefreshSettings(**given, workspace=tmp_path / "w", workers=1)
     result, tasks = run_here(settings)
-    labels = [label for name, _, label in tasks if name == "read-source"]
-    assert len(labels) == 14 and labels[:2] == ["00.jsonl and 2 more", "03.jsonl and 2 more"]
+    reading = [label for name, _, label in tasks if name == "read-source"]
+    assert len(reading) == 10 and reading[:2] == ["00.jsonl and 9 more", "10.jsonl and 7 more"]
+    building = [label for name, _, label in tasks if name == "build-shard"]
+    assert building == ["tea 1-3/10", "tea 4-5/10", "tea 6-7/10", "tea 8/10", "tea 9/10", "tea 10/10"]
     assert refresh(replace(settings, workspace=tmp_path / "plain")) == result
 
 
