@@ -60,6 +60,9 @@ def environment(place: str, port: int) -> dict[str, str]:
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
         "PREFECT_WORKER_QUERY_SECONDS": "2",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
+        # by default the states of tasks are written one by one, each a transaction: half of a task's price
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
+        "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         # by default they are lost with the server's process: runs that hold one are then ended
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         # by default any page of the web that is open in a browser here may begin runs
