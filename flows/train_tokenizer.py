@@ -25,6 +25,7 @@ from flows.forms import documented
 from flows.logs import log
 from flows.settings import tokenizer_sources
 from flows.steps import step
+from flows.workers import ends_with_its_worker
 from flows.working_copies import in_working_copy
 
 learn_vocabulary = step("learn-vocabulary")
@@ -39,6 +40,7 @@ class TokenizerOutcome:
 
 @flow(name="train-tokenizer", flow_run_name="train {kind} tokenizer")
 @documented
+@ends_with_its_worker
 @in_working_copy
 def train_tokenizer(
     corpus: Annotated[str | None, Field(description="Corpus of the workspace to learn from (语料名)")] = None,
