@@ -85,7 +85,7 @@ def test_one_process_serves_the_deployments_and_tells_of_a_run_that_power_was_lo
         assert known["law-weekly"]["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
         run = server.complete("train-tokenizer/default", source=given["source"], vocab_size=2000, name="tea")
         assert (server.workspace / "tokenizers" / "tea" / "vocab.txt").is_file()
-        assert "vocabulary-tea" in server.artifacts(run)
+        assert {"vocabulary-tea", "progress-tea"} <= server.artifacts(run)
         with FileLock(server.workspace / "locks" / "catalog.lock"):  # it cannot commit and end
             lost = server.begin("refresh-corpus/default", **given)
             server.wait_for_state(lost, "Running")
