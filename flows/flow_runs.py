@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from typing import TypeVar
 
 import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -21,6 +22,7 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelling, Crashed
 
+T = TypeVar("T")
 _BEGUN = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 _UNFINISHED = [*_BEGUN, StateType.SCHEDULED, StateType.PAUSED]
 
@@ -28,7 +30,7 @@ _UNFINISHED = [*_BEGUN, StateType.SCHEDULED, StateType.PAUSED]
 def _all_begun(client: SyncPrefectClient) -> list[FlowRun]:
     """Runs that were begun, by what the server knows."""
     states = FlowRunFilterState(type=FlowRunFilterStateType(any_=_BEGUN))
-    return client.read_flow_runs(flow_run_filter=FlowRunFilter(state=states))
+    return _all(client.read_flow_runs, flow_run_filter=FlowRunFilter(state=states))
 
 
 def _begun_runs(client: SyncPrefectClient) -> list[FlowRun]:
@@ -59,6 +61,9 @@ def mark_crashed() -> list[str]:
         crash(client, gone, message)
         while parts := _lost_parts(client):  # those that parts called are found when the parts have ended
             crash(client, parts, message)
+        # a worker that sees a run of its die marks the run alone
+        states = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED]))
+        _crash_tasks(client, FlowRunFilter(state=states), message)
     return [run.name for run in gone]
 
 
@@ -66,14 +71,22 @@ def crash(client: SyncPrefectClient, runs: Sequence[FlowRun], message: str) -> N
     """Mark runs as crashed, with those of their tasks that have not ended."""
     for run in runs:
         client.set_flow_run_state(run.id, Crashed(message=message), force=True)
-        unfinished = TaskRunFilterState(type=TaskRunFilterStateType(any_=_UNFINISHED))
-        query = {
-            "flow_run_filter": FlowRunFilter(id=FlowRunFilterId(any_=[run.id])),
-            "task_run_filter": TaskRunFilter(state=unfinished),
-        }
-        while tasks := client.read_task_runs(**query):
-            for task in tasks:
-                client.set_task_run_state(task.id, Crashed(message=message), force=True)
+        _crash_tasks(client, FlowRunFilter(id=FlowRunFilterId(any_=[run.id])), message)
+
+
+def _crash_tasks(client: SyncPrefectClient, runs: FlowRunFilter, message: str) -> None:
+    states = TaskRunFilterState(type=TaskRunFilterStateType(any_=_UNFINISHED))
+    unfinished = TaskRunFilter(state=states)
+    for task in _all(client.read_task_runs, flow_run_filter=runs, task_run_filter=unfinished):
+        client.set_task_run_state(task.id, Crashed(message=message), force=True)
+
+
+def _all(read: Callable[..., list[T]], **filters: object) -> list[T]:
+    """What a server has of something, which it gives page by page."""
+    found: list[T] = []
+    while page := read(**filters, offset=len(found)):
+        found += page
+    return found
 
 
 def _at_work() -> set[str | None]:

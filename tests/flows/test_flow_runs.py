@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from functools import partial
 from uuid import uuid4
 
 import pytest
@@ -12,7 +13,7 @@ from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.states import Cancelled, Completed, Crashed, Pending, Running, Scheduled
 
-from flows.flow_runs import cancel_running, end_without_worker, mark_crashed
+from flows.flow_runs import cancel_running, crash, end_without_worker, mark_crashed
 
 SLEEP = "import time; time.sleep(600)"
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
@@ -72,11 +73,23 @@ def test_tasks_of_a_lost_run_are_marked_with_it_but_for_those_that_ended():
     with runs_of_a_deployment(1) as (client, [lost]):
         states = [Completed(), Running(), Pending(), Scheduled(), Cancelled()]
         tasks = [client.create_task_run(call, lost.id, str(i), state=s) for i, s in enumerate(states)]
+        # killed, and marked by its worker
+        known = client.create_flow_run(whole, state=Crashed(message="SIGKILL"))
+        tasks.append(client.create_task_run(call, known.id, "0", state=Running()))
         assert mark_crashed() == [lost.name]
         state = client.read_flow_run(lost.id).state
         assert state.name == "Crashed" and "Run it again to go on" in state.message
         names = [client.read_task_run(run.id).state.name for run in tasks]
-        assert names == ["Completed", "Crashed", "Crashed", "Crashed", "Cancelled"]
+        assert names == ["Completed", "Crashed", "Crashed", "Crashed", "Cancelled", "Crashed"]
+
+
+def test_all_pages_of_an_answer_are_read(monkeypatch):
+    with get_client(sync_client=True) as client:
+        caller = client.create_flow_run(whole, state=Crashed(message="SIGKILL"))
+        tasks = [client.create_task_run(call, caller.id, str(i), state=Running()) for i in range(5)]
+        monkeypatch.setattr(client, "read_task_runs", partial(client.read_task_runs, limit=2))
+        crash(client, [caller], "gone")
+        assert {client.read_task_run(run.id).state.name for run in tasks} == {"Crashed"}
 
 
 def test_a_run_at_work_is_not_lost():
