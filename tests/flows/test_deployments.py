@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import runpy
 
 import yaml
 
@@ -32,3 +33,12 @@ def test_each_flow_of_the_file_ends_with_its_worker():
         path, _, name = entry["entrypoint"].partition(":")
         function = getattr(importlib.import_module(f"flows.{path.rpartition('/')[2][:-3]}"), name).fn
         assert inspect.getsourcefile(function.__code__) == workers.__file__, name
+
+
+def test_as_many_runs_as_asked_for_are_begun_at_a_time(monkeypatch):
+    asked = []
+    monkeypatch.setattr("prefect.serve", lambda *made, limit: asked.append((len(made), limit)))
+    for arguments in ([], ["--limit", "2"]):
+        monkeypatch.setattr("sys.argv", ["deployments", *arguments])
+        runpy.run_path(workers.__file__.replace("workers.py", "deployments.py"), run_name="__main__")
+    assert asked == [(len(load()), 4), (len(load()), 2)]
