@@ -37,6 +37,7 @@ from flows.run_locks import sole_training
 from flows.settings import PretrainingPlan, complete_tokenizer, pretraining_plan
 from flows.steps import step
 from flows.training_processes import train_in_processes
+from flows.workers import ends_with_its_worker
 from flows.working_copies import in_working_copy
 
 # no retry: re-running goes on from the last checkpoint, and an error of the data would come again
@@ -46,6 +47,7 @@ report = step("report")
 
 @flow(name="continued-pretraining", flow_run_name="pretrain {init} on {corpus}")
 @documented
+@ends_with_its_worker
 @in_working_copy
 def continued_pretraining(
     corpus: Annotated[str, Field(description="Name of a corpus of the workspace (语料名)")],

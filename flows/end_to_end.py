@@ -41,6 +41,7 @@ from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings
 from flows.steps import step
 from flows.train_tokenizer import train_tokenizer
+from flows.workers import ends_with_its_worker
 from flows.working_copies import in_working_copy
 
 report = step("report")
@@ -85,6 +86,7 @@ def run_name() -> str:
 
 @flow(name="end-to-end", flow_run_name=run_name)
 @documented
+@ends_with_its_worker
 @cancelled_with_its_parts
 @in_working_copy
 @checked

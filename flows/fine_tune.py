@@ -39,6 +39,7 @@ from flows.logs import log
 from flows.measurements import Known, domain_words, measurements
 from flows.settings import fine_tune_settings
 from flows.steps import step
+from flows.workers import ends_with_its_worker
 from flows.working_copies import in_working_copy
 
 read_task = step("read-task")
@@ -56,6 +57,7 @@ class FineTuneOutcome:
 
 @flow(name="fine-tune", flow_run_name="fine-tune on {task}")
 @documented
+@ends_with_its_worker
 @in_working_copy
 @checked
 def fine_tune(

@@ -48,6 +48,7 @@ from flows.measurements import Known
 from flows.refresh_corpus import refresh_corpus
 from flows.settings import fine_tune_settings, pretraining_plan
 from flows.steps import step
+from flows.workers import ends_with_its_worker
 from flows.working_copies import in_working_copy
 
 train_flawed = step("train-flawed-control")
@@ -64,6 +65,7 @@ class ExperimentOutcome:
 
 @flow(name="lcqmc-experiment", flow_run_name="{experiment} experiment")
 @documented
+@ends_with_its_worker
 @cancelled_with_its_parts
 @in_working_copy
 @checked

@@ -32,6 +32,7 @@ from flows.logs import is_deployed, log
 from flows.runners import Submit, check_runner, open_runner
 from flows.settings import BESIDE_REFRESH, find_checkpoint, next_start, refresh_settings
 from flows.steps import step
+from flows.workers import ends_with_its_worker
 from flows.working_copies import in_working_copy
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def run_name() -> str:
 
 @flow(name="refresh-corpus", flow_run_name=run_name, task_runner=ThreadPoolTaskRunner(max_workers=128))
 @documented
+@ends_with_its_worker
 @cancelled_with_its_parts
 @in_working_copy
 def refresh_corpus(

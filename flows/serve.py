@@ -211,10 +211,9 @@ def serve(arguments: Sequence[str]) -> int:
         tell("starting Prefect's server")
         parts = {"server": start_server(given.port, home / "server.log")}
         try:
-            from flows.flow_runs import cancel_running, mark_crashed
+            from flows.flow_runs import cancel_running, end_without_worker, mark_crashed
 
-            for name in mark_crashed():
-                tell(f"{name}: its process is gone, marked as crashed; run it again to go on")
+            tell_of_crashed(mark_crashed())
             log = home / "deploy.log"
             parts["worker"] = (
                 start_runner(given.limit) if given.one_process else start_worker(given.limit, log)
@@ -225,12 +224,19 @@ def serve(arguments: Sequence[str]) -> int:
             )
             ended = wait_for_any(parts)
             tell(f"the {ended} ended by itself: stopping" if ended else "stopping")
-            if ended != "server":
+            if ended == "worker":
+                tell_of_crashed(end_without_worker(STOP_SECONDS + 30))
+            elif not ended:
                 cancel_running(STOP_SECONDS)
         finally:
             for part in reversed(parts.values()):
                 stop(part)
     return 1 if ended else 0
+
+
+def tell_of_crashed(names: Sequence[str]) -> None:
+    for name in names:
+        tell(f"{name}: its process is gone, marked as crashed; run it again to go on")
 
 
 def wait_for_any(parts: dict[str, subprocess.Popen[bytes]]) -> str | None:

@@ -4,7 +4,7 @@ from flows.cli import run_if_main
 
 run_if_main(__name__)
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,11 +20,12 @@ from data.statistics import open_workspace
 from data.tokenization import Tokenizer, find_tokenizer, vocabulary_of
 from data.tokenization import train_tokenizer as learn
 from data.workspace import Workspace, check_name, default_place
-from flows.artifacts import publish_vocabulary
+from flows.artifacts import begin_progress, publish_vocabulary
 from flows.forms import documented
 from flows.logs import log
 from flows.settings import tokenizer_sources
 from flows.steps import step
+from flows.workers import ends_with_its_worker
 from flows.working_copies import in_working_copy
 
 learn_vocabulary = step("learn-vocabulary")
@@ -39,6 +40,7 @@ class TokenizerOutcome:
 
 @flow(name="train-tokenizer", flow_run_name="train {kind} tokenizer")
 @documented
+@ends_with_its_worker
 @in_working_copy
 def train_tokenizer(
     corpus: Annotated[str | None, Field(description="Corpus of the workspace to learn from (语料名)")] = None,
@@ -52,7 +54,9 @@ def train_tokenizer(
 ) -> TokenizerOutcome:
     """Learn a vocabulary from cleaned sentences."""
     folder = Workspace(Path(workspace)).tokenizers / check_name(name or f"{kind}-{vocab_size}", "tokenizer")
-    sentences = iterate_sentences(tokenizer_sources(corpus, source, workspace), workspace)
+    sources = tokenizer_sources(corpus, source, workspace)
+    move = begin_progress(folder.name, "of the text read; what comes then does not tell how far it is")
+    sentences = iterate_sentences(sources, workspace, move)
     tokenizer = learn_vocabulary(folder.name, lambda: learn(sentences, kind=kind, vocab_size=vocab_size))
     refuse_another(folder, tokenizer)
     tokenizer.save(folder)
@@ -75,13 +79,19 @@ def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:
         )
 
 
-def iterate_sentences(sources: list[str] | Version, workspace: str) -> Iterator[str]:
-    """Cleaned sentences of raw files, or of a corpus's current version."""
+def iterate_sentences(
+    sources: list[str] | Version, workspace: str, move: Callable[[float], None]
+) -> Iterator[str]:
+    """Cleaned sentences of raw files or of a corpus's current version; `move` is told what share was read."""
     if isinstance(sources, list):
-        yield from read_sentences(sources)
+        for read, path in enumerate(sources, 1):
+            yield from read_sentences([path])
+            move(read / len(sources))
         return
     with open_workspace(workspace) as statistics:
-        yield from statistics.sentences(sources.corpus)
+        for read, text in enumerate(statistics.texts(sources.corpus), 1):
+            yield from text.split("\n")
+            move(read / sources.documents)
 
 
 def describe(outcome: TokenizerOutcome) -> str:

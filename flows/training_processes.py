@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from prefect.exceptions import TerminationSignal
+
 from albert.pretraining import PretrainResult, PretrainSettings, forget_failure, read_failure
 from albert.pretraining.settings import RESULT_FILE, SETTINGS_FILE
 from albert.trainer_state import TrainerState, is_whole, list_checkpoints, read_trainer_state
@@ -38,7 +40,7 @@ def train_in_processes(
     launched = _launch(asked, processes)
     try:
         _watch(launched, settings.run_folder, on_checkpoint)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TerminationSignal):
         pass  # the result says that it was interrupted
     finally:
         _stop(launched)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
@@ -128,9 +129,10 @@ class ProgressLog:
         self._reset(state)
 
     def say(self, line: str) -> None:
-        """A line for people, above the bar."""
+        """A line for people, above the bar. One that nobody can read any more is no reason to stop."""
         if self.speaks:
-            self.bar.write(line, file=sys.stderr)
+            with suppress(OSError):
+                self.bar.write(line, file=sys.stderr)
 
     def close(self) -> None:
         self.bar.close()

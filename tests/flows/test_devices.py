@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -61,6 +62,27 @@ def test_a_training_on_several_gpus_holds_each_of_them_and_lets_all_go(tmp_path,
         with device_slot(place, processes):
             assert [name for name in sorted(names) if is_held(place, name)] == held
         assert not any(is_held(place, name) for name in names)
+
+
+def test_devices_are_taken_in_one_order_so_that_no_two_trainings_wait_for_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("flows.devices.device_names", lambda processes: ("cuda-1", "cuda-0"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    place = Workspace(tmp_path / "w")
+    path = slot_file(place, "cuda-1")
+    path.parent.mkdir()
+
+    def train():
+        with device_slot(place, 2):
+            pass
+
+    training = threading.Thread(target=train)
+    with FileLock(path):
+        training.start()
+        until = time.monotonic() + 60
+        while not is_held(place, "cuda-0"):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    training.join()
 
 
 def is_held(place, name):

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from albert.devices import device_names, triton_error
 from data.catalog import end_killed_run, read_catalog, record_run, write_catalog
 from data.refresh import RefreshSettings, refresh
 from data.workspace import Workspace
-from flows.doctor import ROUNDING, _check_runs, check_workspace
+from flows.doctor import ROUNDING, _check_runs, check_devices, check_versions, check_workspace
 from flows.run_locks import sole_training
 from tests.conftest import make_corpus
 
@@ -136,3 +137,50 @@ def test_a_catalog_of_a_newer_jixu_is_told(workspace):
 def test_the_triton_check_tells_rounding_from_a_wrong_kernel():
     # in Triton's interpreter where there is no GPU
     assert triton_error("cpu" if device_names() == ("cpu",) else "cuda") < ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "told"),
+    [
+        (ROUNDING / 100, "ok", "differs from its torch reference by 1.0e-06"),
+        (ROUNDING * 2, "bad", "differs from its torch reference by 2.0e-04"),
+        (
+            RuntimeError("no\nptxas"),
+            "bad",
+            "cannot run its kernels: RuntimeError: no ptxas; JIXU",
+        ),
+    ],
+    ids=["sound", "wrong", "refused"],
+)
+def test_a_gpu_whose_kernels_are_wrong_or_do_not_run_is_bad(monkeypatch, answer, level, told):
+    def measure(device):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("albert.devices.describe_devices", lambda: ["one"])
+    monkeypatch.setattr("albert.devices.triton_error", measure)
+    _, gpu, kernel = check_devices()
+    assert gpu.what == "GPU one" and kernel.level == level and told in kernel.what
+
+
+def test_a_package_that_is_absent_is_bad_but_for_triton(monkeypatch):
+    def version(name):
+        if name in ("triton", "duckdb"):
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    _, found, *absent = check_versions()
+    assert "torch 1" in found.what and "duckdb" not in found.what
+    assert [(one.level, one.what) for one in absent] == [
+        ("note", "triton is not installed"),
+        ("bad", "duckdb is not installed"),
+    ]
+
+
+def test_a_workspace_that_cannot_be_written_to_is_bad(tmp_path, monkeypatch):
+    assert not [one for one in check_workspace(Workspace(tmp_path)) if one.level == "bad"]
+    monkeypatch.setattr("flows.doctor.os.access", lambda *_: False)
+    bad = [one.what for one in check_workspace(Workspace(tmp_path)) if one.level == "bad"]
+    assert bad == [f"workspace {tmp_path} cannot be written to: choose another --workspace"]

@@ -1,11 +1,14 @@
 """`make serve` from its start to its end, however that comes; and without a worker."""
 
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import psutil
 import pytest
@@ -13,7 +16,7 @@ import yaml
 from filelock import FileLock
 
 from data.records import InputError
-from flows.serve import ROOT, check_port, environment, stop
+from flows.serve import ROOT, answers, begin, check_port, environment, serve, start_server, stop, tell
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
 IGNORES = (
@@ -66,6 +69,92 @@ def test_a_part_that_does_not_end_is_killed(monkeypatch):
     assert part.returncode == -signal.SIGKILL
 
 
+def sleeping(seconds):
+    return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds})"])
+
+
+@pytest.fixture
+def tried(tmp_path, monkeypatch):
+    """What `serve` does about the runs, with processes in the place of its parts."""
+    for name in ("PREFECT_HOME", "PREFECT_API_URL"):
+        monkeypatch.setenv(name, str(tmp_path))
+    kept = {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    monkeypatch.setattr("flows.serve.environment", lambda *_: kept)
+    done = []
+    monkeypatch.setattr("flows.flow_runs.mark_crashed", lambda: [])
+    monkeypatch.setattr("flows.flow_runs.cancel_running", lambda _: done.append("cancelled"))
+    monkeypatch.setattr("flows.flow_runs.end_without_worker", lambda _: done.append("ended") or ["lost"])
+    return done
+
+
+@pytest.mark.parametrize(("part", "what"), [("worker", ["ended"]), ("server", [])])
+def test_when_a_part_ends_the_rest_is_stopped_and_the_runs_of_a_worker_are_seen_to_their_end(
+    tmp_path, monkeypatch, tried, capsys, part, what
+):
+    parts = [sleeping(0.5 if part == name else 600) for name in ("server", "worker")]
+    monkeypatch.setattr("flows.serve.start_server", lambda *_: parts[0])
+    monkeypatch.setattr("flows.serve.start_worker", lambda *_: parts[1])
+    assert serve(["--workspace", str(tmp_path / "w"), "--port", str(free_port())]) == 1
+    assert tried == what and all(one.returncode is not None for one in parts)
+    said = capsys.readouterr().out
+    assert f"the {part} ended by itself" in said and ("lost: its process is gone" in said) == bool(what)
+
+
+def test_no_runs_at_a_time_are_refused(tmp_path):
+    with pytest.raises(InputError, match="limit=0: it must be 1 or more"):
+        serve(["--limit", "0", "--workspace", str(tmp_path)])
+
+
+def test_a_signal_while_a_part_is_begun_ends_it(monkeypatch):
+    begun, start = [], subprocess.Popen
+
+    def popen(command, **given):
+        begun.append(start(command, **given))
+        os.kill(os.getpid(), signal.SIGTERM)
+        return begun[0]
+
+    monkeypatch.setattr("flows.serve.subprocess.Popen", popen)
+    monkeypatch.setattr("flows.serve.STOP_SECONDS", 5)
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        begin([sys.executable, "-c", "import time; time.sleep(600)"])
+    assert begun[0].returncode is not None and signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_server_that_never_answers_is_ended_and_told_of(tmp_path, monkeypatch):
+    silent = sleeping(600)
+    monkeypatch.setattr("flows.serve.START_SECONDS", 0.1)
+    monkeypatch.setattr("flows.serve.begin", lambda *_, **__: silent)
+    with pytest.raises(InputError, match="the server did not start: it said nothing"):
+        start_server(free_port(), tmp_path / "server.log")
+    assert silent.returncode == -signal.SIGKILL
+
+
+def test_a_server_that_refuses_is_one_that_answers():
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_error(401)
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Refuses) as http:
+        threading.Thread(target=http.handle_request, daemon=True).start()
+        assert answers(f"http://127.0.0.1:{http.server_port}/api/health")
+    assert not answers(f"http://127.0.0.1:{free_port()}/api/health")
+
+
+def test_a_terminal_that_was_closed_is_no_reason_to_stop(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as closed:
+        monkeypatch.setattr("sys.stdout", closed)
+        tell("stopping")
+        monkeypatch.undo()
+        with open(os.devnull, "w") as nowhere:  # for what is left in its buffer
+            os.dup2(nowhere.fileno(), writer)
+
+
 @pytest.mark.slow
 def test_one_process_serves_the_deployments_and_tells_of_a_run_that_power_was_lost_for(tmp_path, samples):
     """`--one-process`: Prefect's `serve`, in place of a work pool and its worker."""
@@ -85,7 +174,7 @@ def test_one_process_serves_the_deployments_and_tells_of_a_run_that_power_was_lo
         assert known["law-weekly"]["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
         run = server.complete("train-tokenizer/default", source=given["source"], vocab_size=2000, name="tea")
         assert (server.workspace / "tokenizers" / "tea" / "vocab.txt").is_file()
-        assert "vocabulary-tea" in server.artifacts(run)
+        assert {"vocabulary-tea", "progress-tea"} <= server.artifacts(run)
         with FileLock(server.workspace / "locks" / "catalog.lock"):  # it cannot commit and end
             lost = server.begin("refresh-corpus/default", **given)
             server.wait_for_state(lost, "Running")

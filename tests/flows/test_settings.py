@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from data.catalog import record_run
 from data.cleaning import CleaningRules
 from data.contamination import GuardRules
 from data.deduplication import DuplicateRules
@@ -12,8 +13,17 @@ from data.filtering import QualityRules
 from data.quality import GateRules
 from data.recipe import RefreshSettings
 from data.records import InputError
+from data.workspace import Workspace
 from flows.checks import CHECKS
-from flows.settings import held_out_share, next_start, pretraining_plan, refresh_settings
+from flows.settings import (
+    _tokenizer_folder,
+    find_checkpoint,
+    fine_tune_settings,
+    held_out_share,
+    next_start,
+    pretraining_plan,
+    refresh_settings,
+)
 from tests.conftest import make_corpus, save_small_model
 
 
@@ -66,18 +76,42 @@ def test_a_run_is_called_by_all_that_changes_its_weights(workspace, tmp_path):
         run_of(workspace, str(start.parent)),
         run_of(workspace, "hf:hfl/chinese-albert@v1.0"),
         run_of(workspace, "hf:hfl/chinese-albert"),
+        run_of(workspace, "hf:hfl/.-"),
+        run_of(workspace, "hf:hfl/" + 40 * "a"),
     ]
     assert len(set(different)) == len(different)
     assert run_of(workspace, checkpoint_every=7, tensorboard=True) == different[0]
-    names = [name.removeprefix("tea-v1-").rpartition("-")[0] for name in different[-4:]]
-    assert names == ["law-albert", "law-albert", "chinese-albert", "chinese-albert"]
+    names = [name.removeprefix("tea-v1-").rpartition("-")[0] for name in different[-6:]]
+    assert names == ["law-albert", "law-albert", "chinese-albert", "chinese-albert", "start", 32 * "a"]
+
+
+def test_a_run_is_called_the_same_wherever_its_workspace_lies(workspace, tmp_path):
+    moved = Path(shutil.copytree(workspace, tmp_path / "moved"))
+    names = []
+    for root in (workspace, moved):
+        start = root / "models" / "law" / "checkpoint-3"
+        start.mkdir(parents=True)
+        names.append(run_of(root, str(start)))
+    assert names[0] == names[1] != run_of(moved, str(workspace / "models" / "law" / "checkpoint-3"))
+
+
+def test_rates_to_choose_from_go_before_the_one_rate():
+    given = {"task": "tea-topics", "train": "train.tsv", "dev": "dev.tsv", "model": ["a", "b"]}
+    assert fine_tune_settings(**given, learning_rate=2e-5).learning_rates == (2e-5,)
+    settings = fine_tune_settings(**given, learning_rate=2e-5, sweep=[1e-5, 3e-5], names=["one", "two"])
+    assert settings.learning_rates == (1e-5, 3e-5) and settings.names == ("one", "two")
+    assert settings.models == (Path("a"), Path("b"))
+    assert (settings.train, settings.dev, settings.test) == (Path("train.tsv"), Path("dev.tsv"), None)
 
 
 def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(
     workspace, tmp_path, samples, vocabulary_file
 ):
     root = Path(shutil.copytree(workspace, tmp_path / "w"))
-    other = tmp_path / "other.txt"
+    other, twin = tmp_path / "other.txt", tmp_path / "twin.txt"
+    shutil.copy(vocabulary_file, twin)
+    make_corpus(root, "twin", samples / "tea.jsonl", twin)
+    assert run_of(root, mix=["twin:0.2"])
     other.write_text(vocabulary_file.read_text(encoding="utf-8") + "炒青\n", encoding="utf-8")
     (shard,) = make_corpus(root, "law", samples / "tea.jsonl", other)
     with pytest.raises(InputError, match="law was made with the vocabulary .*other.txt, tea with"):
@@ -108,6 +142,27 @@ def test_going_on_needs_a_checkpoint(tmp_path):
         next_start("drift>0.2", settings)
     with pytest.raises(InputError, match="'drifts>0.2' is no condition"):
         next_start("drifts>0.2", settings)
+
+
+def test_a_checkpoint_that_was_removed_is_none_to_go_on_from(workspace, tmp_path):
+    root = Path(shutil.copytree(workspace, tmp_path / "w"))
+    folder = root / "models" / "law" / "checkpoint-5"
+    folder.mkdir(parents=True)
+    row = {"step": 5, "path": "models/law/checkpoint-5", "sha256": "0", "mlm_loss": 1.0, "mlm_accuracy": 0.5}
+    known = {"corpus": "tea", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 50}
+    rows = {"metrics": {}, "checkpoints": [{**row, "sop_accuracy": None}]}
+    record_run(Workspace(root), run="law", status="completed", **known, **rows)
+    assert find_checkpoint(Workspace(root), "tea") == folder
+    folder.rmdir()
+    assert find_checkpoint(Workspace(root), "tea") is None
+
+
+def test_a_vocabulary_that_stands_with_all_its_files_is_used_from_there(workspace, vocabulary_file, tmp_path):
+    bare = shutil.copy(vocabulary_file, tmp_path / "bare.txt")
+    place = Workspace(workspace)
+    assert _tokenizer_folder(vocabulary_file, place) == vocabulary_file.parent
+    made = _tokenizer_folder(bare, place)
+    assert made.parent == place.tokenizers and made.name.startswith("bare-")
 
 
 def test_an_empty_list_of_a_form_leaves_the_recipes(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from prefect.exceptions import TerminationSignal
 
 from albert.config import ConfigError
 from albert.pretraining import pretrain, read_settings
@@ -100,6 +101,31 @@ def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert output.strip() == b"interrupted"
+
+
+@pytest.mark.parametrize("told", [KeyboardInterrupt(), TerminationSignal(15)], ids=["Ctrl-C", "SIGTERM"])
+def test_asked_to_stop_in_a_flow_they_are_waited_for_and_leave_their_result(
+    workspace, tmp_path, monkeypatch, told
+):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
+    pretrain(settings)
+    result, kept = tmp_path / "run" / "result.json", tmp_path / "result.json"
+    kept.write_bytes(result.read_bytes())
+    ends = f"trap 'sleep 0.2; cp {kept} {result}; exit 75' TERM; echo here; while :; do sleep 0.1; done"
+
+    def launch(*_):
+        process = subprocess.Popen(["sh", "-c", ends], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        return [process]
+
+    def watch(*_):
+        raise told
+
+    monkeypatch.setattr("flows.training_processes._launch", launch)
+    monkeypatch.setattr("flows.training_processes._watch", watch)
+    seen = []
+    result = train_in_processes(settings, 1, lambda state, folder, status: seen.append(state.step))
+    assert result.steps == 2 and seen == [2]
 
 
 def test_processes_that_end_without_a_result_are_said(workspace, tmp_path, capfd):

@@ -66,6 +66,14 @@ def test_what_a_flow_makes_in_a_copy_is_published_when_it_ends_well(s3, tmp_path
         assert Path(there) != here
 
 
+def test_a_flow_that_is_given_no_workspace_works_in_its_own(tmp_path):
+    @in_working_copy
+    def make(name: str, workspace: str = str(tmp_path)) -> tuple[str, str]:
+        return name, workspace
+
+    assert make("tea") == ("tea", str(tmp_path))
+
+
 @pytest.mark.slow
 def test_one_machine_refreshes_and_another_trains(
     s3, samples, vocabulary_file, tokenizer, prefect_server, tmp_path
