@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -39,20 +40,22 @@ def serve_runs(kind: str, source: str, vocabulary: str, workers: int) -> None:
     """Refresh as a flow or plainly for each workspace that is named on a line, and answer with a row."""
     given = {"corpus": "c", "tokenizer": vocabulary, "workers": workers}
     began = time.perf_counter()
-    if kind == "flow":
-        from flows.cli import without_heartbeats
-        from flows.refresh_corpus import refresh_corpus
-    imported = time.perf_counter() - began
-    for line in sys.stdin:
-        workspace = line.strip()
-        began, cores = time.perf_counter(), core_seconds()
+    with ExitStack() as whole:
         if kind == "flow":
-            with without_heartbeats():
+            from flows.cli import without_heartbeats
+            from flows.refresh_corpus import refresh_corpus
+
+            whole.enter_context(without_heartbeats())
+        imported = time.perf_counter() - began
+        for line in sys.stdin:
+            workspace = line.strip()
+            began, cores = time.perf_counter(), core_seconds()
+            if kind == "flow":
                 refresh_corpus(source=[source], workspace=workspace, **given)
-        else:
-            refresh(RefreshSettings(sources=(source,), workspace=Path(workspace), **given))
-        row = {"seconds": time.perf_counter() - began, "core_seconds": core_seconds() - cores}
-        print(json.dumps({**row, "import_seconds": imported}), flush=True)
+            else:
+                refresh(RefreshSettings(sources=(source,), workspace=Path(workspace), **given))
+            row = {"seconds": time.perf_counter() - began, "core_seconds": core_seconds() - cores}
+            print(json.dumps({**row, "import_seconds": imported}), flush=True)
 
 
 def core_seconds() -> float:

@@ -82,8 +82,8 @@ def begin_progress(name: str, description: str) -> Callable[[float], None]:
     def move(done: float) -> None:
         nonlocal shown, at
         percent, now = int(100 * done), time.monotonic()
-        # a call of the server for each percent and two seconds at most, however many parts the work has
-        if percent > shown and (percent == 100 or now - at >= 2):
+        # a call of the server for each percent and five seconds at most, however many parts the work has
+        if percent > shown and (percent == 100 or now - at >= 5):
             shown, at = percent, now
             # work goes on while the server is away
             with suppress(HTTPError):

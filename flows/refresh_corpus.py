@@ -203,15 +203,14 @@ def run_refresh(settings: RefreshSettings, submit: Submit, workers: int, task_ho
     of which so many run at once as there are `workers`.
     """
     place, name = Workspace(settings.workspace), settings.corpus
-    limit = {"timeout_seconds": 3600 * task_hours}
+    reader, builder = (
+        one.with_options(timeout_seconds=3600 * task_hours) for one in (read_source, build_shard)
+    )
     # a command answers at once that it is refused; a deployment's run has time
     with refresh.locked(place, name, log if is_deployed() else None):
         plan = planning.plan(settings)  # as things stand now that no other refresh changes them
         batches = planning.reading_batches(plan, workers)
-        reading = [
-            submit(read_source.with_options(**limit), name_of(batch), refresh.read_batch, batch)
-            for batch in batches
-        ]
+        reading = [submit(reader, name_of(batch), refresh.read_batch, batch) for batch in batches]
         sources = in_order(reading, [len(batch) for batch in batches], name, "sources read")
         division = divide(name, lambda: refresh.divide(plan, sources))
         similar = similar_words(plan, division)
@@ -219,7 +218,7 @@ def run_refresh(settings: RefreshSettings, submit: Submit, workers: int, task_ho
         parts = planning.building_batches(pieces, workers)
         building = [
             submit(
-                build_shard.with_options(**limit),
+                builder,
                 f"{name} {numbers_of(part)}/{len(pieces)}",
                 refresh.build_batch,
                 *(part, small, division.sop, similar),
