@@ -117,6 +117,29 @@ def make_corpus(root: Path, name: str, source: Path, vocabulary: Path, **options
     return tuple(sorted((root / "shards" / name).glob("*.parquet")))
 
 
+def few_texts(folder: Path) -> tuple[Path, Path]:
+    """A little general text and some documents of the domain sample, as files."""
+    general, domain = folder / "general.txt", folder / "domain.jsonl"
+    general.write_text((SAMPLES / general.name).read_text(encoding="utf-8")[:6000], encoding="utf-8")
+    lines = (SAMPLES / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    domain.write_text("".join(lines[:30]), encoding="utf-8")
+    return general, domain
+
+
+def few_examples(folder: Path, train: int = 48, dev: int = 30, test: int = 30) -> list[str]:
+    """So many examples of each split of the sample task, as a command's arguments; of each text the first
+    dozen characters, as the time of a model grows with them.
+    """
+    arguments = []
+    for name, count in (("train", train), ("dev", dev), ("test", test)):
+        rows = (SAMPLES / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[: count + 1]
+        pairs = [row.split("\t") for row in rows]
+        path = folder / f"{name}.tsv"
+        path.write_text("".join(f"{text[:12]}\t{label}\n" for text, label in pairs), encoding="utf-8")
+        arguments += [f"--{name}", str(path)]
+    return arguments
+
+
 def copy_tensorflow_checkpoint(name: str, folder: Path) -> Path:
     """A checkpoint that TensorFlow wrote, with a vocabulary of its size beside it as its repository has one;
     it reads sequences of up to 16 tokens.
