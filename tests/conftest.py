@@ -32,6 +32,7 @@ from albert.heads import PretrainingModel
 from data.refresh import RefreshSettings, refresh
 from data.sentences import split_sentences
 from data.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
+from tests.workers import PRELOADED, PreloadedContext
 
 # no time limits: the machine may be busy; in CI the same examples every time
 hypothesis.settings.register_profile("jixu", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -45,6 +46,16 @@ SAMPLES = Path(str(resources.files("data.samples")))
 def samples() -> Path:
     """The folder of the shipped samples."""
     return SAMPLES
+
+
+@pytest.fixture(scope="session", autouse=True)
+def preloaded_workers() -> Iterator[None]:
+    """Pools of this process begin their workers by a fork of one that has imported what they need."""
+    context = PreloadedContext()
+    context.set_forkserver_preload(PRELOADED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data.refresh.get_context", lambda method: context)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -122,7 +133,7 @@ def few_texts(folder: Path) -> tuple[Path, Path]:
     general, domain = folder / "general.txt", folder / "domain.jsonl"
     general.write_text((SAMPLES / general.name).read_text(encoding="utf-8")[:6000], encoding="utf-8")
     lines = (SAMPLES / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    domain.write_text("".join(lines[:30]), encoding="utf-8")
+    domain.write_text("".join(lines[:12]), encoding="utf-8")
     return general, domain
 
 

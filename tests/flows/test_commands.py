@@ -209,7 +209,7 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     training = ["--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace]
     trained = run("continued_pretraining", *training)
     assert trained.returncode == 0, trained.stderr
-    again = run("continued_pretraining", *training, **prefect_server)
+    again = run_here("continued_pretraining", *training, **prefect_server)
     assert "resumed at 6" in again.stdout, again.stdout + again.stderr
     more = ["--corpus", "tea", *(part for path in texts for part in ("--source", path))]
     more += ["--then-pretrain-if", "mlm_loss>-100", "--then-steps", 2, "--workers", 1]
@@ -222,7 +222,7 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     asked += ["--model", checkpoint, "--model", checkpoint]
     asked += ["--epochs", 1, "--workspace"]
     tuned = run("fine_tune", *asked, workspace, "--workers", 1, **prefect_server)
-    at_once = run("fine_tune", *asked, tmp_path / "at-once", "--workers", 2, **prefect_server)
+    at_once = run_here("fine_tune", *asked, tmp_path / "at-once", "--workers", 2, **prefect_server)
     assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
     assert tuned.returncode == 0, tuned.stderr
     with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
