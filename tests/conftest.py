@@ -32,6 +32,7 @@ from albert.heads import PretrainingModel
 from data.refresh import RefreshSettings, refresh
 from data.sentences import split_sentences
 from data.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
+from tests.workers import PRELOADED, PreloadedContext
 
 # no time limits: the machine may be busy; in CI the same examples every time
 hypothesis.settings.register_profile("jixu", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -45,6 +46,16 @@ SAMPLES = Path(str(resources.files("data.samples")))
 def samples() -> Path:
     """The folder of the shipped samples."""
     return SAMPLES
+
+
+@pytest.fixture(scope="session", autouse=True)
+def preloaded_workers() -> Iterator[None]:
+    """Pools of this process begin their workers by a fork of one that has imported what they need."""
+    context = PreloadedContext()
+    context.set_forkserver_preload(PRELOADED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data.refresh.get_context", lambda method: context)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +126,29 @@ def make_corpus(root: Path, name: str, source: Path, vocabulary: Path, **options
     shared = {"corpus": name, "sources": (str(source),), "tokenizer": str(vocabulary), "workers": 1}
     refresh(RefreshSettings(workspace=root, **shared, **options))
     return tuple(sorted((root / "shards" / name).glob("*.parquet")))
+
+
+def few_texts(folder: Path) -> tuple[Path, Path]:
+    """A little general text and some documents of the domain sample, as files."""
+    general, domain = folder / "general.txt", folder / "domain.jsonl"
+    general.write_text((SAMPLES / general.name).read_text(encoding="utf-8")[:6000], encoding="utf-8")
+    lines = (SAMPLES / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    domain.write_text("".join(lines[:12]), encoding="utf-8")
+    return general, domain
+
+
+def few_examples(folder: Path, train: int = 48, dev: int = 30, test: int = 30) -> list[str]:
+    """So many examples of each split of the sample task, as a command's arguments; of each text the first
+    dozen characters, as the time of a model grows with them.
+    """
+    arguments = []
+    for name, count in (("train", train), ("dev", dev), ("test", test)):
+        rows = (SAMPLES / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[: count + 1]
+        pairs = [row.split("\t") for row in rows]
+        path = folder / f"{name}.tsv"
+        path.write_text("".join(f"{text[:12]}\t{label}\n" for text, label in pairs), encoding="utf-8")
+        arguments += [f"--{name}", str(path)]
+    return arguments
 
 
 def copy_tensorflow_checkpoint(name: str, folder: Path) -> Path:

@@ -9,13 +9,15 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing
+from contextlib import closing, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from tests.conftest import save_small_model
+from flows import cli
+from tests.conftest import few_examples, few_texts, save_small_model
 
 ROOT = Path(__file__).parent.parent.parent
 TENSORFLOW = ROOT / "tests" / "albert" / "tensorflow"
@@ -41,6 +43,16 @@ def run(command, *arguments, **environment):
     )
 
 
+def run_here(command, *arguments, **environment):
+    """The same without a process of its own, whose imports take seconds."""
+    output, errors = StringIO(), StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
+        for name, value in {**environment, "JIXU_COMMAND": ""}.items():  # a command sets it
+            patch.setenv(name, value)
+        code = cli.run(command, [str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_answers(command):
     done = run(command, "--help")
@@ -53,22 +65,16 @@ def checkpoint(tmp_path_factory, tokenizer):
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory, samples, vocabulary_file):
+def texts(tmp_path_factory):
+    return few_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, texts, vocabulary_file):
     """A workspace with one corpus, made by the command."""
     root = tmp_path_factory.mktemp("jixu") / "w"
-    done = run(
-        "refresh_corpus",
-        "--corpus",
-        "tea",
-        "--source",
-        samples / "tea.jsonl",
-        "--tokenizer",
-        vocabulary_file,
-        "--workspace",
-        root,
-        "--workers",
-        2,
-    )
+    given = ["--corpus", "tea", "--source", texts[1], "--tokenizer", vocabulary_file, "--workers", 2]
+    done = run("refresh_corpus", *given, "--workspace", root)
     assert done.returncode == 0, done.stderr
     assert "tea version 1" in done.stdout
     return root
@@ -111,16 +117,16 @@ def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
     no_mask = tmp_path / "vocab.txt"
     no_mask.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n", encoding="utf-8")
     good = {"--source": samples / "tea.jsonl", "--tokenizer": vocabulary_file}
-    for change, message in [
-        ({"--source": "/no/such/place"}, "source /no/such/place does not exist"),
-        ({"--source": tmp_path / "empty"}, "holds no file that can be read"),
-        ({"--tokenizer": "nope"}, "no tokenizer 'nope'"),
-        ({"--tokenizer": no_mask}, "no [MASK] in"),
-        ({"--max-seq-length": 513}, "max_seq_length=513: it must be from 16 to 512"),
+    for starts, change, message in [
+        (run, {"--source": "/no/such/place"}, "source /no/such/place does not exist"),
+        (run_here, {"--source": tmp_path / "empty"}, "holds no file that can be read"),
+        (run_here, {"--tokenizer": "nope"}, "no tokenizer 'nope'"),
+        (run_here, {"--tokenizer": no_mask}, "no [MASK] in"),
+        (run_here, {"--max-seq-length": 513}, "max_seq_length=513: it must be from 16 to 512"),
     ]:
         arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
         refused(
-            run("refresh_corpus", "--corpus", "c", "--workspace", tmp_path / "w", *arguments),
+            starts("refresh_corpus", "--corpus", "c", "--workspace", tmp_path / "w", *arguments),
             message,
             tmp_path / "w",
         )
@@ -135,22 +141,27 @@ def test_a_server_that_is_not_there_is_told_before_any_work(tmp_path, samples, v
 
 def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
     before = sorted(p.name for p in workspace.iterdir())
-    for arguments, message in [
-        (["--corpus", "law"], "no corpus 'law' in this workspace (there is: tea)"),
+    for starts, arguments, message in [
+        (run, ["--corpus", "law"], "no corpus 'law' in this workspace (there is: tea)"),
         (
+            run_here,
             ["--corpus", "tea", "--init", "enormous"],
             "--init 'enormous' is no checkpoint folder and no preset",
         ),
-        (["--corpus", "tea", "--init", checkpoint], "up to 128 tokens, the model"),
-        (["--corpus", "tea", "--steps", "0"], "steps=0"),
-        (["--corpus", "tea", "--init", "hf:no slash here"], "is no repository name; write hf:OWNER/NAME"),
-        (["--corpus", "tea", "--init", TENSORFLOW / "bright"], "has sequences of up to 128 tokens"),
-        (["--corpus", "tea", "--num-hidden-layers", "2"], "layers are only added"),
+        (run_here, ["--corpus", "tea", "--init", checkpoint], "up to 128 tokens, the model"),
+        (run_here, ["--corpus", "tea", "--steps", "0"], "steps=0"),
+        (
+            run_here,
+            ["--corpus", "tea", "--init", "hf:no slash here"],
+            "is no repository name; write hf:OWNER/NAME",
+        ),
+        (run_here, ["--corpus", "tea", "--init", TENSORFLOW / "bright"], "has sequences of up to 128 tokens"),
+        (run_here, ["--corpus", "tea", "--num-hidden-layers", "2"], "layers are only added"),
     ]:
-        refused(run("continued_pretraining", "--workspace", workspace, *arguments), message)
+        refused(starts("continued_pretraining", "--workspace", workspace, *arguments), message)
     assert sorted(p.name for p in workspace.iterdir()) == before
     refused(
-        run("continued_pretraining", "--corpus", "tea", "--workspace", tmp_path / "w"),
+        run_here("continued_pretraining", "--corpus", "tea", "--workspace", tmp_path / "w"),
         "no catalog",
         tmp_path / "w",
     )
@@ -165,19 +176,20 @@ def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
         "--dev": samples / "tea_topics_dev.tsv",
         "--model": checkpoint,
     }
-    for change, message in [
-        ({"--task": task}, "no column 'sentence'"),
-        ({"--model": tmp_path}, "no config.json"),
-        ({"--model": "tiny"}, "a preset has no vocabulary and no weights"),
-        ({"--model": TENSORFLOW / "bright"}, "no vocab.txt or spiece.model in"),
-        ({"--train": tmp_path / "none.tsv"}, "no file"),
-        ({"--seeds": "1,1"}, "give one or more, each once"),
+    for starts, change, message in [
+        (run, {"--task": task}, "no column 'sentence'"),
+        (run_here, {"--model": tmp_path}, "no config.json"),
+        (run_here, {"--model": "tiny"}, "a preset has no vocabulary and no weights"),
+        (run_here, {"--model": TENSORFLOW / "bright"}, "no vocab.txt or spiece.model in"),
+        (run_here, {"--train": tmp_path / "none.tsv"}, "no file"),
+        (run_here, {"--seeds": "1,1"}, "give one or more, each once"),
     ]:
         arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
-        refused(run("fine_tune", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
+        refused(starts("fine_tune", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
     task.write_text("name: !!python/object/apply:os.system ['true']\n", encoding="utf-8")
     refused(
-        run("fine_tune", *[str(p) for pair in {**good, "--task": task}.items() for p in pair]), "is not YAML"
+        run_here("fine_tune", *[str(p) for pair in {**good, "--task": task}.items() for p in pair]),
+        "is not YAML",
     )
 
 
@@ -193,48 +205,24 @@ def test_bad_input_to_the_others_is_one_line(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_jobs_one_after_the_other(workspace, samples, tmp_path, prefect_server):
-    trained = run(
-        "continued_pretraining",
-        "--corpus",
-        "tea",
-        "--steps",
-        6,
-        "--batch-tokens",
-        512,
-        "--workspace",
-        workspace,
-    )
+def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server):
+    training = ["--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace]
+    trained = run("continued_pretraining", *training)
     assert trained.returncode == 0, trained.stderr
-    again = run(
-        "continued_pretraining",
-        "--corpus",
-        "tea",
-        "--steps",
-        6,
-        "--batch-tokens",
-        512,
-        "--workspace",
-        workspace,
-        **prefect_server,
-    )
+    again = run_here("continued_pretraining", *training, **prefect_server)
     assert "resumed at 6" in again.stdout, again.stdout + again.stderr
-    more = ["--corpus", "tea", "--source", samples / "tea.jsonl", "--source", samples / "general.txt"]
+    more = ["--corpus", "tea", *(part for path in texts for part in ("--source", path))]
     more += ["--then-pretrain-if", "mlm_loss>-100", "--then-steps", 2, "--workers", 1]
     grown = run("refresh_corpus", *more, "--workspace", workspace, **prefect_server)
     assert grown.returncode == 0, grown.stderr
     told = re.search(r"MLM loss ([+-][\d.]+)\npretraining went on: .*/checkpoint-2\n", grown.stdout)
     assert told and abs(float(told[1])) < 5, grown.stdout
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
-    small = {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
-    for name, path in small.items():
-        lines = (samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()
-        path.write_text("\n".join(lines[:61]) + "\n", encoding="utf-8")
-    splits = [part for name, path in small.items() for part in (f"--{name}", path)]
-    asked = ["--task", "topics", *splits, "--model", checkpoint, "--model", checkpoint, "--seeds", "0,1"]
+    asked = ["--task", "topics", *few_examples(tmp_path, 60, 60, 60), "--seeds", "0,1"]
+    asked += ["--model", checkpoint, "--model", checkpoint]
     asked += ["--epochs", 1, "--workspace"]
     tuned = run("fine_tune", *asked, workspace, "--workers", 1, **prefect_server)
-    at_once = run("fine_tune", *asked, tmp_path / "at-once", "--workers", 2, **prefect_server)
+    at_once = run_here("fine_tune", *asked, tmp_path / "at-once", "--workers", 2, **prefect_server)
     assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
     assert tuned.returncode == 0, tuned.stderr
     with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
@@ -253,48 +241,16 @@ def test_the_jobs_one_after_the_other(workspace, samples, tmp_path, prefect_serv
 
 
 @pytest.mark.slow
-def test_the_whole_way_in_one_flow(samples, tmp_path):
+def test_the_whole_way_in_one_flow(tmp_path):
     """Raw text to report, on a few documents; the artifacts are in the flow's own server."""
-    general, domain = tmp_path / "general", tmp_path / "domain.jsonl"
-    general.mkdir()
-    text = (samples / "general.txt").read_text(encoding="utf-8")[:6000]
-    (general / "general.txt").write_text(text, encoding="utf-8")
-    (general / "of another kind.docx").write_bytes(b"PK")
-    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    domain.write_text("".join(lines[:12]), encoding="utf-8")
-    splits = []
-    for name, rows in (("train", 49), ("dev", 31), ("test", 31)):
-        path = tmp_path / f"{name}.tsv"
-        path.write_text(
-            "\n".join((samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[:rows])
-            + "\n",
-            encoding="utf-8",
-        )
-        splits += [f"--{name}", path]
-    done = run(
-        "end_to_end",
-        "--general",
-        general,
-        "--domain",
-        domain,
-        "--task",
-        "topics",
-        *splits,
-        "--vocab-size",
-        2000,
-        "--base-steps",
-        4,
-        "--steps",
-        4,
-        "--batch-tokens",
-        512,
-        "--seeds",
-        "0,1",
-        "--epochs",
-        1,
-        "--workspace",
-        tmp_path / "w",
-    )
+    (tmp_path / "general").mkdir()
+    general, domain = few_texts(tmp_path)
+    general.rename(tmp_path / "general" / general.name)
+    (tmp_path / "general" / "of another kind.docx").write_bytes(b"PK")
+    given = ["--general", tmp_path / "general", "--domain", domain, "--task", "topics"]
+    given += [*few_examples(tmp_path), "--vocab-size", 2000, "--base-steps", 4, "--steps", 4]
+    given += ["--batch-tokens", 512, "--seeds", "0,1", "--epochs", 1, "--workspace", tmp_path / "w"]
+    done = run("end_to_end", *given)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
     assert len(lines) == 6 and lines[-1].startswith("report ")

@@ -23,7 +23,7 @@ from flows.flawed_control import double_labels, group_by_labels
 from flows.lcqmc_experiment import tell
 from flows.measurements import Known
 from tests.albert.report_samples import pretraining
-from tests.conftest import sample_sentences
+from tests.conftest import few_examples, few_texts, sample_sentences
 from tests.flows.test_commands import run
 
 PAIRS = {
@@ -153,10 +153,10 @@ def test_a_vocabulary_without_twins_is_refused(shards, tmp_path, tokenizer):
 
 
 @pytest.mark.slow
-def test_a_ladder_is_run_from_raw_text_to_report(samples, tokenizer, prefect_server, tmp_path):
+def test_a_ladder_is_run_from_raw_text_to_report(tokenizer, prefect_server, tmp_path):
     tokenizer.save(tmp_path / "vocabulary")
-    splits = [part for name in PAIRS for part in (f"--{name}", samples / f"tea_topics_{name}.tsv")]
-    text = ["--general", samples / "general.txt", "--domain", samples / "tea.jsonl"]
+    general, domain = few_texts(tmp_path)
+    text, splits = ["--general", general, "--domain", domain], few_examples(tmp_path)
     done = run(
         "lcqmc_experiment",
         *["--experiment", "law", "--task", "tea-topics", *text, *splits],

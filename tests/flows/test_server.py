@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 def server(tmp_path_factory):
     workspace = tmp_path_factory.mktemp("server") / "w"
     # as soon as may be: a run waits for the worker's next look, and for a slot
-    quick = {"PREFECT_WORKER_QUERY_SECONDS": "0.5"}
+    quick = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
     quick["PREFECT_API_AUTH_STRING"] = "tea:pot"
     quick["PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS"] = "1"
     server = Server(workspace, free_port(), **quick)
@@ -267,7 +267,7 @@ def test_what_is_wrong_with_a_workspace_is_the_message_of_the_failed_run(server,
 
 
 def test_a_killed_run_is_marked_resumed_and_cancelled_with_a_checkpoint(server, tea, checkpoint):
-    given = {"corpus": "tea", "init": checkpoint, "steps": 8000, "batch_tokens": 512, "run": "long"}
+    given = {"corpus": "tea", "init": checkpoint, "steps": 8000, "batch_tokens": 128, "run": "long"}
     for run in tea:
         server.wait_for_state(run, "Completed")
     folder = server.workspace / "models" / "long"

@@ -1,33 +1,42 @@
-"""The jobs from every kind of checkpoint people have: TensorFlow's folders, and repositories of the Hub."""
+"""The jobs from every kind of checkpoint people have: TensorFlow's folders, and repositories of the Hub.
+
+The flows run in the test's process; as commands they are tests/flows/test_commands.py's.
+"""
 
 import duckdb
 import pytest
 
 from albert.checkpoints import load_pretrained
 from data.wordpiece import read_vocabulary
-from tests.conftest import copy_tensorflow_checkpoint, put_into_hub_cache, save_small_model
-from tests.flows.test_commands import run
+from tests.conftest import (
+    copy_tensorflow_checkpoint,
+    few_examples,
+    few_texts,
+    put_into_hub_cache,
+    save_small_model,
+)
+from tests.flows.test_commands import run_here
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def splits(tmp_path_factory, samples):
-    """A few rows of each split of the sample task, as arguments."""
-    folder, arguments = tmp_path_factory.mktemp("task"), []
-    for name, rows in (("train", 49), ("dev", 31), ("test", 31)):
-        lines = (samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[:rows]
-        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        arguments += [f"--{name}", folder / f"{name}.tsv"]
-    return ["--task", "topics", *arguments, "--seeds", "0,1", "--epochs", 1]
+def splits(tmp_path_factory):
+    """A few examples of the sample task, as arguments."""
+    return [
+        "--task",
+        "topics",
+        *few_examples(tmp_path_factory.mktemp("task")),
+        "--seeds",
+        "0,1",
+        "--epochs",
+        1,
+    ]
 
 
 @pytest.fixture(scope="module")
-def domain(tmp_path_factory, samples):
-    path = tmp_path_factory.mktemp("domain") / "domain.jsonl"
-    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    path.write_text("".join(lines[:12]), encoding="utf-8")
-    return path
+def domain(tmp_path_factory):
+    return few_texts(tmp_path_factory.mktemp("domain"))[1]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +52,9 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
     bright = copy_tensorflow_checkpoint("bright", tmp_path / "bright")
     models = [google, bright / "albert_model.ckpt", "hf:org/albert-tea"]
     given = [part for model in models for part in ("--model", model)]
-    done = run("fine_tune", *splits, *given, "--workspace", tmp_path / "w", **hub_cache, **prefect_server)
+    done = run_here(
+        "fine_tune", *splits, *given, "--workspace", tmp_path / "w", **hub_cache, **prefect_server
+    )
     assert done.returncode == 0, done.stderr
     assert [line.split(":")[0] for line in done.stdout.splitlines()[:3]] == [
         "google",
@@ -75,7 +86,7 @@ def test_the_whole_way_begins_from_a_given_checkpoint(
         "--workspace",
         tmp_path / "w",
     ]
-    done = run("end_to_end", *splits, *arguments, **hub_cache, **prefect_server)
+    done = run_here("end_to_end", *splits, *arguments, **hub_cache, **prefect_server)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == ["continued", "base model", "continued"]

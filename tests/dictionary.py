@@ -1,0 +1,5 @@
+"""Loads the dictionary of words, for processes that are forked from the one that imports this."""
+
+from data.building import segmenter
+
+segmenter(())

@@ -1,0 +1,26 @@
+"""Worker processes that begin with their imports done: a fork of a server that has them, in place of a new
+interpreter that imports for a second, or with torch for three. Otherwise each is as new. Commands spawn
+theirs.
+"""
+
+import os
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+
+PRELOADED = ["albert.finetuning", "albert.pretraining", "data.refresh", "tests.dictionary", "tests.workers"]
+
+
+class Worker(ForkServerProcess):
+    """With the environment that the test has now; the server's is of its start."""
+
+    def __init__(self, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self.environment = dict(os.environ)
+
+    def run(self):
+        os.environ.clear()
+        os.environ.update(self.environment)
+        super().run()
+
+
+class PreloadedContext(ForkServerContext):
+    Process = Worker
