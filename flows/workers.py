@@ -43,13 +43,18 @@ def ends_with_its_worker(function: F) -> F:
             with _watch():
                 outcome = function(*given, **named)
         except BaseException:  # Prefect's TerminationSignal, or what it has led to
-            if not _gone.is_set():
+            if not _is_gone():
                 raise
             return Crashed(message=MESSAGE)
         # a training that is asked to stop ends well, as cancelled
-        return Crashed(message=MESSAGE) if _gone.is_set() and isinstance(outcome, State) else outcome
+        return Crashed(message=MESSAGE) if _is_gone() and isinstance(outcome, State) else outcome
 
     return run
+
+
+def _is_gone() -> bool:
+    # an event cannot be sent to a Dask cluster, and a flow's function is, with what it names
+    return _gone.is_set()
 
 
 @contextmanager

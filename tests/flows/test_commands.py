@@ -12,6 +12,7 @@ import sys
 from contextlib import closing, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from unittest.mock import patch
 
 import duckdb
 import pytest
@@ -46,9 +47,8 @@ def run(command, *arguments, **environment):
 def run_here(command, *arguments, **environment):
     """The same without a process of its own, whose imports take seconds."""
     output, errors = StringIO(), StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(output), redirect_stderr(errors):
-        for name, value in {**environment, "JIXU_COMMAND": ""}.items():  # a command sets it
-            patch.setenv(name, value)
+    # which takes back what a command sets for itself
+    with patch.dict(os.environ, environment), redirect_stdout(output), redirect_stderr(errors):
         code = cli.run(command, [str(argument) for argument in arguments])
     return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
 
