@@ -1,13 +1,11 @@
 """What Prefect adds to a refresh: refresh-corpus, as its command runs it, against the same plain functions.
 
-    python -m benchmarks.orchestration [--source FILE ...] [--characters N] [--pairs N] [--small-pairs N]
+    python -m benchmarks.orchestration [--source FILE ...] [--characters N] [--pairs N]
 
 Two processes stay, one for each, and refresh in turns into empty workspaces; the flow against a server that
-runs. What is added goes with the number of tasks, and is the small difference of two long times, which on a
-shared machine lie further apart by chance. So it is measured twice: as the ratio of whole refreshes, and in
-seconds where files and shards are as many and each has a twelfth of the text, which leaves time for many
-pairs. Told are medians over pairs, with the interval that holds each at 95%. What imports and the server take
-to begin is told beside them: it does not grow with the corpus. About ten minutes on two cores.
+runs. Told are medians over pairs, with the interval that holds each at 95%: what is added is the small
+difference of two long times, which on a shared machine lie further apart by chance. What imports and the
+server take to begin is told beside them: it does not grow with the corpus. About twenty minutes on two cores.
 """
 
 from __future__ import annotations
@@ -23,30 +21,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 from scipy.stats import binom
 
-from benchmarks.corpora import FILE_CHARACTERS, load_sentences, write_corpus
+from benchmarks.corpora import load_sentences, write_corpus
 from benchmarks.data_prep import make_vocabulary
 from benchmarks.results_file import write_result
-from data import planning
-from data import refresh as refreshing
 from data.recipe import RefreshSettings
+from data.refresh import refresh
 
 GOAL = 0.03
-PART = 12  # of the text, where it is scaled down
 Rows = dict[str, list[dict[str, float]]]
 
 
-def serve_runs(kind: str, source: str, vocabulary: str, workers: int, part: int) -> None:
+def serve_runs(kind: str, source: str, vocabulary: str, workers: int) -> None:
     """Refresh as a flow or plainly for each workspace that is named on a line, and answer with a row."""
     given = {"corpus": "c", "tokenizer": vocabulary, "workers": workers}
-    refreshing.SHARD_CHARACTERS //= part
-    planning.BATCH_WEIGHT //= part
     began = time.perf_counter()
     with ExitStack() as whole:
         if kind == "flow":
@@ -61,7 +55,7 @@ def serve_runs(kind: str, source: str, vocabulary: str, workers: int, part: int)
             if kind == "flow":
                 refresh_corpus(source=[source], workspace=workspace, **given)
             else:
-                refreshing.refresh(RefreshSettings(sources=(source,), workspace=Path(workspace), **given))
+                refresh(RefreshSettings(sources=(source,), workspace=Path(workspace), **given))
             row = {"seconds": time.perf_counter() - began, "core_seconds": core_seconds() - cores}
             print(json.dumps({**row, "import_seconds": imported}), flush=True)
 
@@ -71,14 +65,11 @@ def core_seconds() -> float:
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
-def start(
-    kind: str, source: Path, vocabulary: Path, folder: Path, workers: int, part: int
-) -> subprocess.Popen[str]:
+def start(kind: str, source: Path, vocabulary: Path, folder: Path, workers: int) -> subprocess.Popen[str]:
     """A process of one kind that waits for workspaces."""
     server = {"PREFECT_HOME": str(folder / "client"), "PREFECT_LOGGING_LEVEL": "ERROR"}
     return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.orchestration", "--run", kind, source, vocabulary]
-        + [str(workers), str(part)],
+        [sys.executable, "-m", "benchmarks.orchestration", "--run", kind, source, vocabulary, str(workers)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -87,7 +78,7 @@ def start(
 
 
 def measure(process: subprocess.Popen[str], workspace: Path, server: psutil.Process) -> dict[str, float]:
-    """One refresh, and the shards it left. Its core seconds are the server's meanwhile too."""
+    """One refresh, with the shards and bytes it left. Its core seconds are the server's meanwhile too."""
     before = served_seconds(server)
     process.stdin.write(f"{workspace}\n")
     process.stdin.flush()
@@ -97,6 +88,8 @@ def measure(process: subprocess.Popen[str], workspace: Path, server: psutil.Proc
     row = json.loads(answer)
     row["core_seconds"] += served_seconds(server) - before
     row["shards"] = len(list((workspace / "shards").rglob("*.parquet")))
+    for part in ("shards", "documents"):
+        row[f"{part}_bytes"] = sum(path.stat().st_size for path in (workspace / part).rglob("*.parquet"))
     shutil.rmtree(workspace)
     return row
 
@@ -123,15 +116,14 @@ def take_turns(
 
 def main() -> None:
     if "--run" in sys.argv:
-        kind, source, vocabulary, workers, part = sys.argv[2:]
-        serve_runs(kind, source, vocabulary, int(workers), int(part))
+        kind, source, vocabulary, workers = sys.argv[2:]
+        serve_runs(kind, source, vocabulary, int(workers))
         return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.orchestration", description=__doc__)
     parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
     parser.add_argument("--tokenizer", help="vocab.txt [every character]")
-    parser.add_argument("--characters", type=int, default=48_000_000, help="of the corpus [%(default)s]")
-    parser.add_argument("--pairs", type=int, default=6, help="of whole refreshes [%(default)s]")
-    parser.add_argument("--small-pairs", type=int, default=40, help="of small ones [%(default)s]")
+    parser.add_argument("--characters", type=int, default=100_000_000, help="of the corpus [%(default)s]")
+    parser.add_argument("--pairs", type=int, default=9, help="of refreshes [%(default)s]")
     parser.add_argument("--workers", type=int, default=2, help="[%(default)s]")
     given = parser.parse_args()
     from flows.serve import environment, start_server, stop
@@ -148,35 +140,18 @@ def main() -> None:
         began = time.perf_counter()
         server = start_server(port, folder / "server.log")
         server_seconds = time.perf_counter() - began
+        processes: dict[str, subprocess.Popen[str]] = {}
         try:
-            small, _ = compare(folder, sentences, vocabulary, given, server, PART, given.small_pairs)
-            whole, written = compare(folder, sentences, vocabulary, given, server, 1, given.pairs)
+            written = write_corpus(folder / "raw", sentences, given.characters)
+            for kind in ("plain", "flow"):
+                processes[kind] = start(kind, folder / "raw", vocabulary, folder, given.workers)
+            rows = take_turns(processes, folder, given.pairs, psutil.Process(server.pid))
         finally:
+            for process in processes.values():
+                process.stdin.close()
+                process.wait()
             stop(server)
-    report(whole, small, written, server_seconds)
-
-
-def compare(
-    folder: Path,
-    sentences: Sequence[str],
-    vocabulary: Path,
-    given: argparse.Namespace,
-    server: subprocess.Popen[bytes],
-    part: int,
-    pairs: int,
-) -> tuple[Rows, int]:
-    """Rows of each kind where each file and shard has 1/part of the text, and characters in all of it."""
-    raw = folder / f"raw-{part}"
-    written = write_corpus(raw, sentences, given.characters // part, file_characters=FILE_CHARACTERS // part)
-    processes: dict[str, subprocess.Popen[str]] = {}
-    try:
-        for kind in ("plain", "flow"):
-            processes[kind] = start(kind, raw, vocabulary, folder, given.workers, part)
-        return take_turns(processes, folder, pairs, psutil.Process(server.pid)), written
-    finally:
-        for process in processes.values():
-            process.stdin.close()
-            process.wait()
+    report(rows, written, server_seconds)
 
 
 def in_pairs(rows: Rows, of: Callable[[dict, dict], float]) -> tuple[float, float, float]:
@@ -190,32 +165,28 @@ def in_pairs(rows: Rows, of: Callable[[dict, dict], float]) -> tuple[float, floa
     return figures[cut], statistics.median(figures), figures[-1 - cut]
 
 
-def report(whole: Rows, small: Rows, characters: int, server_seconds: float) -> None:
-    """What the flow adds: in seconds, as a share of a whole refresh's, and as whole refreshes show it."""
-    low, added, high = in_pairs(small, lambda flow, plain: flow["seconds"] - plain["seconds"])
-    wall = in_pairs(whole, lambda flow, plain: flow["seconds"] / plain["seconds"] - 1)
-    cores = in_pairs(whole, lambda flow, plain: flow["core_seconds"] / plain["core_seconds"] - 1)
-    plain = statistics.median(row["seconds"] for row in whole["plain"])
-    imports = statistics.median(row["import_seconds"] for row in whole["flow"])
+def report(rows: Rows, characters: int, server_seconds: float) -> None:
+    """What the flow adds to the time, and to the cores' time, of a refresh."""
+    seconds = in_pairs(rows, lambda flow, plain: flow["seconds"] - plain["seconds"])
+    wall = in_pairs(rows, lambda flow, plain: flow["seconds"] / plain["seconds"] - 1)
+    cores = in_pairs(rows, lambda flow, plain: flow["core_seconds"] / plain["core_seconds"] - 1)
+    plain = statistics.median(row["seconds"] for row in rows["plain"])
+    imports = statistics.median(row["import_seconds"] for row in rows["flow"])
+    low, added, high = seconds
     verdict = (
-        f"orchestration: the flow adds {added:.2f} s ({low:.2f} to {high:.2f}) to a refresh in "
-        f"{shards_of(small)} shards ({len(small['flow'])} pairs on 1/{PART} of the text); on {characters:,} "
-        f"characters in {shards_of(whole)} shards, which take the plain functions {plain:.0f} s, that is "
-        f"{shares(low, added, high, plain)} (goal {100 * GOAL:.0f}: "
-        f"{'met' if added <= GOAL * plain else 'missed'}). "
-        f"There the ratio itself is {shares(*wall)} of the wall "
-        f"and {shares(*cores)} of the cores, the server's included ({len(whole['flow'])} pairs). Beside it "
+        f"orchestration: the flow adds {shares(*wall)} (goal {100 * GOAL:.0f}: "
+        f"{'met' if wall[1] <= GOAL else 'missed'}), {added:.2f} s ({low:.2f} to {high:.2f}), to the "
+        f"{plain:.0f} s of the plain functions on {characters:,} characters in {shards_of(rows)} shards, and "
+        f"{shares(*cores)} to their cores', the server's included ({len(rows['flow'])} pairs). Beside it "
         f"{imports:.1f} s of imports, and {server_seconds:.0f} s where a server has to begin"
     )
-    figures = {"added_seconds": [low, added, high], "added": wall, "added_cores": cores}
-    write_result(
-        "orchestration", verdict, {"characters": characters, **figures, "whole": whole, "small": small}
-    )
+    figures = {"added_seconds": seconds, "added": wall, "added_cores": cores}
+    write_result("orchestration", verdict, {"characters": characters, **figures, "runs": rows})
 
 
-def shares(low: float, middle: float, high: float, of: float = 1.0) -> str:
+def shares(low: float, middle: float, high: float) -> str:
     """Shares of a time as people read them."""
-    return f"{100 * middle / of:+.1f}% ({100 * low / of:+.1f} to {100 * high / of:+.1f})"
+    return f"{100 * middle:+.1f}% ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def shards_of(rows: Rows) -> str:

@@ -20,7 +20,7 @@ from flows.servers import server_version
 
 PACKAGES = ("torch", "triton", "prefect", "duckdb", "pyarrow", "numpy", "jieba", "rjieba", "tokenizers")
 ROUNDING = 1e-4  # fp32 LayerNorm of values of about 1: some 1e-6 on hardware
-LITTLE_SPACE = 2 * 2**30  # bytes
+LITTLE_SPACE, HARDLY_ANY = 2 * 2**30, 2**28  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,9 @@ def check_workspace(workspace: Workspace) -> Iterator[Finding]:
     if not os.access(workspace.root, os.W_OK):
         yield Finding("bad", f"workspace {workspace.root} cannot be written to: choose another --workspace")
     free = shutil.disk_usage(workspace.root).free
-    level = "ok" if free > LITTLE_SPACE else "bad"
-    yield Finding(level, f"workspace {workspace.root.resolve()}, {free / 2**30:.1f} GiB free on its disk")
+    level = "ok" if free > LITTLE_SPACE else "note" if free > HARDLY_ANY else "bad"
+    few = "" if level == "ok" else ": a refresh needs as much as its corpus has"
+    yield Finding(level, f"workspace {workspace.root.resolve()}, {free / 2**30:.1f} GiB free on its disk{few}")
     if not workspace.catalog.is_file():
         yield Finding("note", "no catalog in it yet: python -m flows.refresh_corpus makes one")
         return

@@ -37,7 +37,8 @@ def deployment(prefect_server):
             "default",
             work_pool_name="killed",
             entrypoint="flows/continued_pretraining.py:continued_pretraining",
-            path=str(ROOT),
+            # as `prefect deploy` has it; without it the project is copied for each run, its .venv too
+            pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}],
         )
         yield made
         client.delete_deployment(made)
