@@ -5,7 +5,7 @@
 Two processes stay, one for each, and refresh in turns into empty workspaces; the flow against a server that
 runs. Told are medians over pairs, with the interval that holds each at 95%: what is added is the small
 difference of two long times, which on a shared machine lie further apart by chance. What imports and the
-server take to begin is told beside them: it does not grow with the corpus. About twenty minutes on two cores.
+server take to begin is told beside them: it does not grow with the corpus. About 25 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
     parser.add_argument("--tokenizer", help="vocab.txt [every character]")
     parser.add_argument("--characters", type=int, default=100_000_000, help="of the corpus [%(default)s]")
-    parser.add_argument("--pairs", type=int, default=9, help="of refreshes [%(default)s]")
+    parser.add_argument("--pairs", type=int, default=12, help="of refreshes [%(default)s]")
     parser.add_argument("--workers", type=int, default=2, help="[%(default)s]")
     given = parser.parse_args()
     from flows.serve import environment, start_server, stop
