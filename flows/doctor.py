@@ -95,7 +95,7 @@ def check_workspace(workspace: Workspace) -> Iterator[Finding]:
         yield Finding("bad", f"workspace {workspace.root} cannot be written to: choose another --workspace")
     free = shutil.disk_usage(workspace.root).free
     level = "ok" if free > LITTLE_SPACE else "note" if free > HARDLY_ANY else "bad"
-    few = "" if level == "ok" else ": a refresh needs what its corpus has"
+    few = "" if level == "ok" else ": a refresh needs room for its corpus once more"
     room = f"{free / 2**30:.1f} GiB free on its disk{few}"
     yield Finding(level, f"workspace {workspace.root.resolve()}, {room}")
     if not workspace.catalog.is_file():
