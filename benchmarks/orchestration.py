@@ -2,31 +2,38 @@
 
     python -m benchmarks.orchestration [--source FILE ...] [--characters N] [--pairs N]
 
-Two processes stay, one for each, and refresh in turns into empty workspaces; the flow against a server that
-runs. Told are medians over pairs, with the interval that holds each at 95%: what is added is the small
-difference of two long times, which on a shared machine lie further apart by chance. What imports and the
-server take to begin is told beside them: it does not grow with the corpus. About 25 minutes on two cores.
+Two processes stay, one for each, and refresh into empty workspaces; the flow against a server that runs. What
+is added is the small difference of two long times, and a shared machine changes its speed by more than that
+from one minute to the next. So the two refreshes of a pair go on side by side, but never at once: for two
+seconds one of them is stopped (SIGSTOP; with the flow its server), then the other, and the time of each is
+that of its turns. Against the flow it counts that clocks do not stop: what its server does every so many
+seconds falls due twice as often in its turns. Told are means over pairs, with Student's 95% intervals. What
+imports and the server take to begin is told beside them: it does not grow with the corpus. About 30 minutes
+on two cores.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import resource
+import select
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psutil
-from scipy.stats import binom
+from scipy.stats import t
 
 from benchmarks.corpora import load_sentences, write_corpus
 from benchmarks.data_prep import make_vocabulary
@@ -35,6 +42,7 @@ from data.recipe import RefreshSettings
 from data.refresh import refresh
 
 GOAL = 0.03
+TURN_SECONDS = 2.0
 Rows = dict[str, list[dict[str, float]]]
 
 
@@ -43,21 +51,22 @@ def serve_runs(kind: str, source: str, vocabulary: str, workers: int) -> None:
     given = {"corpus": "c", "tokenizer": vocabulary, "workers": workers}
     began = time.perf_counter()
     with ExitStack() as whole:
+        # worker processes would import this file again, and what it needs; those of commands do not either
+        sys.modules["__main__"].__spec__ = None
+        sys.modules["__main__"].__dict__.pop("__file__", None)
         if kind == "flow":
             from flows.cli import without_heartbeats
             from flows.refresh_corpus import refresh_corpus
 
             whole.enter_context(without_heartbeats())
-        imported = time.perf_counter() - began
+        print(json.dumps({"import_seconds": time.perf_counter() - began}), flush=True)
         for line in sys.stdin:
-            workspace = line.strip()
-            began, cores = time.perf_counter(), core_seconds()
+            workspace, cores = line.strip(), core_seconds()
             if kind == "flow":
                 refresh_corpus(source=[source], workspace=workspace, **given)
             else:
                 refresh(RefreshSettings(sources=(source,), workspace=Path(workspace), **given))
-            row = {"seconds": time.perf_counter() - began, "core_seconds": core_seconds() - cores}
-            print(json.dumps({**row, "import_seconds": imported}), flush=True)
+            print(json.dumps({"core_seconds": core_seconds() - cores}), flush=True)
 
 
 def core_seconds() -> float:
@@ -65,49 +74,93 @@ def core_seconds() -> float:
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
-def start(kind: str, source: Path, vocabulary: Path, folder: Path, workers: int) -> subprocess.Popen[str]:
-    """A process of one kind that waits for workspaces."""
-    server = {"PREFECT_HOME": str(folder / "client"), "PREFECT_LOGGING_LEVEL": "ERROR"}
-    return subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.orchestration", "--run", kind, source, vocabulary, str(workers)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | server,
-    )
+class Runner:
+    """A process of one kind that refreshes when asked, and what is stopped and goes on with it."""
+
+    def __init__(self, kind: str, folder: Path, given: Sequence[str | Path], server: int | None):
+        settings = {"PREFECT_HOME": str(folder / "client"), "PREFECT_LOGGING_LEVEL": "ERROR"}
+        self.workspace = folder / f"workspace-{kind}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.orchestration", "--run", kind, *given],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | settings,
+            start_new_session=True,  # a group of its own, with its workers
+        )
+        self.groups = [self.process.pid] if server is None else [server, self.process.pid]
+        self.server = None if server is None else psutil.Process(server)
+        self.seconds = self.served = 0.0
+        self.imports = self.answer()
+
+    def begin(self) -> None:
+        """Ask for a refresh; it begins with the first turn."""
+        self.seconds, self.served = 0.0, self.served_seconds()
+        self.process.stdin.write(f"{self.workspace}\n")
+        self.process.stdin.flush()
+
+    def take_turn(self) -> dict[str, float] | None:
+        """Go on for a turn, at most. What the process says of the refresh if it has ended."""
+        began = time.perf_counter()
+        self.signal(signal.SIGCONT)
+        ready, _, _ = select.select([self.process.stdout], [], [], TURN_SECONDS)
+        answer = self.answer() if ready else None
+        self.signal(signal.SIGSTOP)
+        self.seconds += time.perf_counter() - began
+        return answer
+
+    def row(self, answer: dict[str, float]) -> dict[str, float]:
+        """Of the refresh that has ended, with the shards and bytes it left and the server's core seconds."""
+        row = {"seconds": self.seconds} | answer
+        row["core_seconds"] += self.served_seconds() - self.served
+        row["shards"] = len(list((self.workspace / "shards").rglob("*.parquet")))
+        for part in ("shards", "documents"):
+            written = (self.workspace / part).rglob("*.parquet")
+            row[f"{part}_bytes"] = sum(path.stat().st_size for path in written)
+        shutil.rmtree(self.workspace)
+        return row
+
+    def answer(self) -> dict[str, float]:
+        """What the process says next."""
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit("a refresh failed; the reason stands above")
+        return json.loads(line)
+
+    def signal(self, number: int) -> None:
+        """To each group, where it still is."""
+        for group in self.groups:
+            with suppress(ProcessLookupError):
+                os.killpg(group, number)
+
+    def served_seconds(self) -> float:
+        """Processor time of the server up to now."""
+        parts = [] if self.server is None else [self.server, *self.server.children(recursive=True)]
+        return sum(sum(part.cpu_times()[:2]) for part in parts)
+
+    def end(self) -> None:
+        self.signal(signal.SIGCONT)
+        self.process.stdin.close()
+        self.process.wait()
 
 
-def measure(process: subprocess.Popen[str], workspace: Path, server: psutil.Process) -> dict[str, float]:
-    """One refresh, with the shards and bytes it left. Its core seconds are the server's meanwhile too."""
-    before = served_seconds(server)
-    process.stdin.write(f"{workspace}\n")
-    process.stdin.flush()
-    answer = process.stdout.readline()
-    if not answer:
-        raise SystemExit("a refresh failed; the reason stands above")
-    row = json.loads(answer)
-    row["core_seconds"] += served_seconds(server) - before
-    row["shards"] = len(list((workspace / "shards").rglob("*.parquet")))
-    for part in ("shards", "documents"):
-        row[f"{part}_bytes"] = sum(path.stat().st_size for path in (workspace / part).rglob("*.parquet"))
-    shutil.rmtree(workspace)
-    return row
-
-
-def served_seconds(server: psutil.Process) -> float:
-    """Processor time of the server up to now."""
-    return sum(sum(one.cpu_times()[:2]) for one in (server, *server.children(recursive=True)))
-
-
-def take_turns(
-    processes: dict[str, subprocess.Popen[str]], folder: Path, pairs: int, server: psutil.Process
-) -> Rows:
+def take_turns(runners: dict[str, Runner], pairs: int) -> Rows:
     """Rows of each kind, after one refresh of each that does not count."""
-    rows: Rows = {kind: [] for kind in processes}
+    rows: Rows = {kind: [] for kind in runners}
+    for runner in runners.values():
+        runner.signal(signal.SIGSTOP)
     for number in range(pairs + 1):
+        for runner in runners.values():
+            runner.begin()
         # who begins changes from pair to pair
-        for kind in sorted(processes, reverse=number % 2 == 0):
-            row = measure(processes[kind], folder / "workspace", server)
+        waiting = sorted(runners, reverse=number % 2 == 0)
+        while waiting:
+            kind = waiting.pop(0)
+            answer = runners[kind].take_turn()
+            if not answer:
+                waiting.append(kind)
+                continue
+            row = runners[kind].row(answer)
             print(kind, json.dumps(row), file=sys.stderr)
             if number:
                 rows[kind].append(row)
@@ -123,9 +176,11 @@ def main() -> None:
     parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
     parser.add_argument("--tokenizer", help="vocab.txt [every character]")
     parser.add_argument("--characters", type=int, default=100_000_000, help="of the corpus [%(default)s]")
-    parser.add_argument("--pairs", type=int, default=12, help="of refreshes [%(default)s]")
+    parser.add_argument("--pairs", type=int, default=16, help="of refreshes, 2 or more [%(default)s]")
     parser.add_argument("--workers", type=int, default=2, help="[%(default)s]")
     given = parser.parse_args()
+    if given.pairs < 2:
+        parser.error(f"--pairs {given.pairs}: an interval takes 2 or more")
     from flows.serve import environment, start_server, stop
 
     sentences = load_sentences(given.source)
@@ -140,45 +195,44 @@ def main() -> None:
         began = time.perf_counter()
         server = start_server(port, folder / "server.log")
         server_seconds = time.perf_counter() - began
-        processes: dict[str, subprocess.Popen[str]] = {}
+        runners: dict[str, Runner] = {}
         try:
             written = write_corpus(folder / "raw", sentences, given.characters)
-            for kind in ("plain", "flow"):
-                processes[kind] = start(kind, folder / "raw", vocabulary, folder, given.workers)
-            rows = take_turns(processes, folder, given.pairs, psutil.Process(server.pid))
+            for kind, beside in (("plain", None), ("flow", server.pid)):
+                runners[kind] = Runner(kind, folder, [folder / "raw", vocabulary, str(given.workers)], beside)
+            rows = take_turns(runners, given.pairs)
         finally:
-            for process in processes.values():
-                process.stdin.close()
-                process.wait()
+            for runner in runners.values():
+                runner.end()
             stop(server)
-    report(rows, written, server_seconds)
+    report(rows, written, server_seconds, runners["flow"].imports["import_seconds"])
 
 
 def in_pairs(rows: Rows, of: Callable[[dict, dict], float]) -> tuple[float, float, float]:
-    """The median over pairs of a figure of flow and plain functions, between the ends of an interval.
+    """The mean over pairs of a figure of flow and plain functions, between the ends of Student's 95% interval.
 
-    The interval is between order statistics (a sign test inverted): of 6 pairs the lowest and highest, which
-    hold the median at 97%, of 9 the second ones, at 96%; of fewer than 6 pairs it is less than 95%.
+    Of two pairs or more.
     """
-    figures = sorted(of(flow, plain) for flow, plain in zip(rows["flow"], rows["plain"], strict=True))
-    cut = max(int(binom.ppf(0.025, len(figures), 0.5)) - 1, 0)
-    return figures[cut], statistics.median(figures), figures[-1 - cut]
+    figures = [of(flow, plain) for flow, plain in zip(rows["flow"], rows["plain"], strict=True)]
+    mean = statistics.fmean(figures)
+    error = statistics.stdev(figures) / math.sqrt(len(figures))
+    half = float(t.ppf(0.975, len(figures) - 1)) * error
+    return mean - half, mean, mean + half
 
 
-def report(rows: Rows, characters: int, server_seconds: float) -> None:
+def report(rows: Rows, characters: int, server_seconds: float, import_seconds: float) -> None:
     """What the flow adds to the time, and to the cores' time, of a refresh."""
     seconds = in_pairs(rows, lambda flow, plain: flow["seconds"] - plain["seconds"])
     wall = in_pairs(rows, lambda flow, plain: flow["seconds"] / plain["seconds"] - 1)
     cores = in_pairs(rows, lambda flow, plain: flow["core_seconds"] / plain["core_seconds"] - 1)
     plain = statistics.median(row["seconds"] for row in rows["plain"])
-    imports = statistics.median(row["import_seconds"] for row in rows["flow"])
     low, added, high = seconds
     verdict = (
         f"orchestration: the flow adds {shares(*wall)} (goal {100 * GOAL:.0f}: "
         f"{judge(*wall)}), {added:.2f} s ({low:.2f} to {high:.2f}), to the "
         f"{plain:.0f} s of the plain functions on {characters:,} characters in {shards_of(rows)} shards, and "
         f"{shares(*cores)} to their cores', the server's included ({len(rows['flow'])} pairs). Beside it "
-        f"{imports:.1f} s of imports, and {server_seconds:.0f} s where a server has to begin"
+        f"{import_seconds:.1f} s of imports, and {server_seconds:.0f} s where a server has to begin"
     )
     figures = {"added_seconds": seconds, "added": wall, "added_cores": cores}
     write_result("orchestration", verdict, {"characters": characters, **figures, "runs": rows})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import BrokenExecutor, Future
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -39,7 +39,14 @@ def open_runner(runner: Runner, workers: int, dask_address: str | None) -> Itera
     with worker_pool(workers) as pool:
 
         def submit(step: Task, label: str, function: Callable, *arguments: object) -> PrefectFuture:
-            return step.submit(label, lambda: _wait(pool.submit(function, *arguments)))
+            # at once, so that work is done in the order in which it is given, the largest pieces first:
+            # tasks begin in any order, and after some requests
+            begun: list[Future] = []
+            with suppress(BrokenExecutor):  # then each task says so
+                begun.append(pool.submit(function, *arguments))
+            return step.submit(
+                label, lambda: _wait(begun.pop() if begun else pool.submit(function, *arguments))
+            )
 
         yield submit, workers
 

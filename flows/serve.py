@@ -63,6 +63,12 @@ def environment(place: str, port: int) -> dict[str, str]:
         # by default the states of tasks are written one by one, each a transaction: half of a task's price
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
+        # five services that by default look at the database each five seconds: a third of what idling costs
+        "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
+        "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "60",
+        "PREFECT_SERVER_SERVICES_CLEANUP_RECONCILER_LOOP_SECONDS": "60",
+        "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "30",
+        "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT30S",
         # by default they are lost with the server's process: runs that hold one are then ended
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
         # by default any page of the web that is open in a browser here may begin runs
@@ -229,8 +235,9 @@ def serve(arguments: Sequence[str]) -> int:
             elif not ended:
                 cancel_running(STOP_SECONDS)
         finally:
-            for part in reversed(parts.values()):
-                stop(part)
+            for name, part in reversed(parts.items()):
+                # to a worker SIGTERM is Ctrl-C once it runs; before, it ends without a traceback
+                stop(part, signal.SIGTERM if name == "worker" else signal.SIGINT)
     return 1 if ended else 0
 
 

@@ -3,14 +3,17 @@
 import json
 import time
 
+import psutil
 import pytest
 
 from albert.config import AlbertConfig
-from benchmarks import fine_tune_step, identity, results_file, train_step
+from benchmarks import fine_tune_step, identity, orchestration, results_file, train_step
 from benchmarks.alternating import Rates, alternate, keep_best
 from benchmarks.corpora import source_names
 from benchmarks.cpu_steps import needed_flops
+from benchmarks.data_prep import make_vocabulary
 from benchmarks.gpu_model import training_flops
+from benchmarks.orchestration import Runner, in_pairs, judge
 
 
 @pytest.mark.slow
@@ -100,3 +103,44 @@ def test_words_and_ids_are_compared_over_a_whole_source(capsys, tmp_path, monkey
 def test_a_result_names_its_sources_without_their_place(tmp_path):
     assert source_names([f"{tmp_path}/raw/", "s3://bucket/laws.jsonl.gz"]) == ["raw", "laws.jsonl.gz"]
     assert source_names([]) == ["general.txt", "tea.jsonl"]
+
+
+def test_a_refresh_stops_between_its_turns_and_its_time_is_theirs(tmp_path, monkeypatch):
+    monkeypatch.setattr(orchestration, "TURN_SECONDS", 0.1)
+    (tmp_path / "raw.txt").write_text("茶树三月修剪。茶农很忙。\n\n" * 50, "utf-8")
+    vocabulary = make_vocabulary(["茶树三月修剪。茶农很忙。"], tmp_path)
+    runner = Runner("plain", tmp_path, [tmp_path / "raw.txt", vocabulary, "1"], None)
+    processes = [psutil.Process(runner.process.pid)]
+    try:
+        runner.begin()
+        began, answer, turns, stopped = time.perf_counter(), None, 0, 0.0
+        while answer is None:
+            answer, turns = runner.take_turn(), turns + 1
+            processes += [child for child in processes[0].children(recursive=True) if child not in processes]
+            pause = time.perf_counter()
+            while not all(map(stands_still, processes)):
+                assert time.perf_counter() - pause < 60
+            stopped += time.perf_counter() - pause
+        whole = time.perf_counter() - began
+        row = runner.row(answer)
+    finally:
+        runner.end()
+    assert turns > 2 and len(processes) > 1 and row["shards"] == 1 and row["core_seconds"] > 0
+    assert 0.1 * (turns - 1) <= row["seconds"] <= whole - stopped
+    assert not psutil.wait_procs(processes, 60)[1]
+
+
+def stands_still(process):
+    try:
+        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_goal_is_decided_by_the_interval_of_the_pairs():
+    rows = {"plain": [{"seconds": 100.0}] * 6, "flow": [{"seconds": 100.0 + n} for n in (1, 3, 2, 2, 1, 3)]}
+    low, mean, high = in_pairs(rows, lambda flow, plain: flow["seconds"] / plain["seconds"] - 1)
+    # 2 +- 2.571 * sqrt(0.8 / 6), Student's t of 5 degrees of freedom from a table
+    assert [100 * value for value in (low, mean, high)] == pytest.approx([1.0613, 2.0, 2.9387], abs=1e-4)
+    judged = [judge(*of) for of in ((low, mean, high), (0.031, 0.04, 0.05), (0.01, 0.02, 0.04))]
+    assert judged == ["met", "missed", "not decided"]
