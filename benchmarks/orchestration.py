@@ -209,7 +209,7 @@ def main() -> None:
 
 
 def in_pairs(rows: Rows, of: Callable[[dict, dict], float]) -> tuple[float, float, float]:
-    """The mean over pairs of a figure of flow and plain functions, between the ends of Student's 95% interval.
+    """The mean over pairs of a figure of flow and plain functions, within Student's 95% interval.
 
     Of two pairs or more.
     """

@@ -11,7 +11,6 @@ from benchmarks import fine_tune_step, identity, orchestration, results_file, tr
 from benchmarks.alternating import Rates, alternate, keep_best
 from benchmarks.corpora import source_names
 from benchmarks.cpu_steps import needed_flops
-from benchmarks.data_prep import make_vocabulary
 from benchmarks.gpu_model import training_flops
 from benchmarks.orchestration import Runner, in_pairs, judge
 
@@ -105,11 +104,11 @@ def test_a_result_names_its_sources_without_their_place(tmp_path):
     assert source_names([]) == ["general.txt", "tea.jsonl"]
 
 
-def test_a_refresh_stops_between_its_turns_and_its_time_is_theirs(tmp_path, monkeypatch):
+def test_a_refresh_stops_between_its_turns_and_its_time_is_theirs(
+    tmp_path, samples, vocabulary_file, monkeypatch
+):
     monkeypatch.setattr(orchestration, "TURN_SECONDS", 0.1)
-    (tmp_path / "raw.txt").write_text("茶树三月修剪。茶农很忙。\n\n" * 50, "utf-8")
-    vocabulary = make_vocabulary(["茶树三月修剪。茶农很忙。"], tmp_path)
-    runner = Runner("plain", tmp_path, [tmp_path / "raw.txt", vocabulary, "1"], None)
+    runner = Runner("plain", tmp_path, [samples / "tea.jsonl", vocabulary_file, "1"], None)
     processes = [psutil.Process(runner.process.pid)]
     try:
         runner.begin()
