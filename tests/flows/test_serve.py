@@ -26,17 +26,25 @@ IGNORES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "closed terminal"])
-def test_asked_to_stop_while_it_starts_it_leaves_no_process(tmp_path, number):
+@pytest.mark.parametrize(
+    ("number", "parts"),
+    [(signal.SIGINT, 1), (signal.SIGHUP, 1), (signal.SIGINT, 2)],
+    ids=["Ctrl-C", "closed terminal", "Ctrl-C while the worker starts"],
+)
+def test_asked_to_stop_while_it_starts_it_leaves_no_process(tmp_path, number, parts):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("a shell had the signal ignored")
     server = Server(tmp_path / "w", free_port())
     served = psutil.Process(server.process.pid)
     wait_until(lambda: served.children(), server.said)
-    (part,) = served.children()
+    if parts == 2:
+        server.wait_until_it_serves()
+    begun = served.children()
+    assert len(begun) == parts
     server.process.send_signal(number)
     assert server.process.wait(DEADLINE) == 0, server.said()
-    assert not part.is_running()
+    assert not any(part.is_running() for part in begun)
+    assert "Traceback" not in server.said()
     server.output.close()
 
 
