@@ -7,8 +7,8 @@ is added is the small difference of two long times, and a shared machine changes
 from one minute to the next. So the two refreshes of a pair go on side by side, but never at once: for two
 seconds one of them is stopped (SIGSTOP; with the flow its server), then the other, and the time of each is
 that of its turns. Against the flow it counts that clocks do not stop: what its server does every so many
-seconds falls due twice as often in its turns. Told are means over pairs, with Student's 95% intervals. What
-imports and the server take to begin is told beside them: it does not grow with the corpus. About 30 minutes
+What a server takes while it idles is told beside them, and what it and imports take to begin. About 30
+minutes on two cores.
 on two cores.
 """
 
