@@ -2,14 +2,13 @@
 
     python -m benchmarks.orchestration [--source FILE ...] [--characters N] [--pairs N]
 
-Two processes stay, one for each, and refresh into empty workspaces; the flow against a server that runs. What
-is added is the small difference of two long times, and a shared machine changes its speed by more than that
-from one minute to the next. So the two refreshes of a pair go on side by side, but never at once: for two
-seconds one of them is stopped (SIGSTOP; with the flow its server), then the other, and the time of each is
-that of its turns. Against the flow it counts that clocks do not stop: what its server does every so many
+Two processes stay, one for each, and refresh into empty workspaces, each beside a server as `make serve` has
+it: the flow's is at work, the other idles. What is added is the small difference of two long times, and a
+shared machine changes its speed by more than that from one minute to the next. So the two refreshes of a pair
+go on side by side, but never at once: for two seconds one of them is stopped with its server (SIGSTOP), then
+the other, and the time of each is that of its turns. Told are means over pairs, with Student's 95% intervals.
 What a server takes while it idles is told beside them, and what it and imports take to begin. About 30
 minutes on two cores.
-on two cores.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def core_seconds() -> float:
 class Runner:
     """A process of one kind that refreshes when asked, and what is stopped and goes on with it."""
 
-    def __init__(self, kind: str, folder: Path, given: Sequence[str | Path], server: int | None):
+    def __init__(self, kind: str, folder: Path, given: Sequence[str | Path], server: int):
         settings = {"PREFECT_HOME": str(folder / "client"), "PREFECT_LOGGING_LEVEL": "ERROR"}
         self.workspace = folder / f"workspace-{kind}"
         self.process = subprocess.Popen(
@@ -88,8 +87,8 @@ class Runner:
             env=os.environ | settings,
             start_new_session=True,  # a group of its own, with its workers
         )
-        self.groups = [self.process.pid] if server is None else [server, self.process.pid]
-        self.server = None if server is None else psutil.Process(server)
+        self.groups = [server, self.process.pid]
+        self.server = psutil.Process(server)
         self.seconds = self.served = 0.0
         self.imports = self.answer()
 
@@ -111,8 +110,8 @@ class Runner:
 
     def row(self, answer: dict[str, float]) -> dict[str, float]:
         """Of the refresh that has ended, with the shards and bytes it left and the server's core seconds."""
-        row = {"seconds": self.seconds} | answer
-        row["core_seconds"] += self.served_seconds() - self.served
+        row = {"seconds": self.seconds, "server_seconds": self.served_seconds() - self.served} | answer
+        row["core_seconds"] += row["server_seconds"]
         row["shards"] = len(list((self.workspace / "shards").rglob("*.parquet")))
         for part in ("shards", "documents"):
             written = (self.workspace / part).rglob("*.parquet")
@@ -135,13 +134,26 @@ class Runner:
 
     def served_seconds(self) -> float:
         """Processor time of the server up to now."""
-        parts = [] if self.server is None else [self.server, *self.server.children(recursive=True)]
+        parts = [self.server, *self.server.children(recursive=True)]
         return sum(sum(part.cpu_times()[:2]) for part in parts)
 
     def end(self) -> None:
         self.signal(signal.SIGCONT)
         self.process.stdin.close()
         self.process.wait()
+
+
+def begin_server(kind: str, folder: Path) -> subprocess.Popen[bytes]:
+    """A server for one kind, which this process's environment names from now on."""
+    from flows.serve import environment, start_server
+
+    home = folder / f"server-{kind}"
+    home.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ.update(environment(str(folder), port) | {"PREFECT_HOME": str(home)})
+    return start_server(port, folder / f"server-{kind}.log")
 
 
 def take_turns(runners: dict[str, Runner], pairs: int) -> Rows:
@@ -181,31 +193,29 @@ def main() -> None:
     given = parser.parse_args()
     if given.pairs < 2:
         parser.error(f"--pairs {given.pairs}: an interval takes 2 or more")
-    from flows.serve import environment, start_server, stop
+    from flows.serve import stop
 
     sentences = load_sentences(given.source)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         vocabulary = Path(given.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        os.environ.update(environment(str(folder), port))
-        (folder / ".prefect").mkdir()
-        began = time.perf_counter()
-        server = start_server(port, folder / "server.log")
-        server_seconds = time.perf_counter() - began
+        written = write_corpus(folder / "raw", sentences, given.characters)
+        servers: list[subprocess.Popen[bytes]] = []
         runners: dict[str, Runner] = {}
         try:
-            written = write_corpus(folder / "raw", sentences, given.characters)
-            for kind, beside in (("plain", None), ("flow", server.pid)):
-                runners[kind] = Runner(kind, folder, [folder / "raw", vocabulary, str(given.workers)], beside)
+            for kind in ("plain", "flow"):
+                began = time.perf_counter()
+                servers.append(begin_server(kind, folder))
+                start_seconds = time.perf_counter() - began
+                work = [folder / "raw", vocabulary, str(given.workers)]
+                runners[kind] = Runner(kind, folder, work, servers[-1].pid)
             rows = take_turns(runners, given.pairs)
         finally:
             for runner in runners.values():
                 runner.end()
-            stop(server)
-    report(rows, written, server_seconds, runners["flow"].imports["import_seconds"])
+            for server in servers:
+                stop(server)
+    report(rows, written, start_seconds, runners["flow"].imports["import_seconds"])
 
 
 def in_pairs(rows: Rows, of: Callable[[dict, dict], float]) -> tuple[float, float, float]:
@@ -220,21 +230,23 @@ def in_pairs(rows: Rows, of: Callable[[dict, dict], float]) -> tuple[float, floa
     return mean - half, mean, mean + half
 
 
-def report(rows: Rows, characters: int, server_seconds: float, import_seconds: float) -> None:
+def report(rows: Rows, characters: int, start_seconds: float, import_seconds: float) -> None:
     """What the flow adds to the time, and to the cores' time, of a refresh."""
     seconds = in_pairs(rows, lambda flow, plain: flow["seconds"] - plain["seconds"])
     wall = in_pairs(rows, lambda flow, plain: flow["seconds"] / plain["seconds"] - 1)
     cores = in_pairs(rows, lambda flow, plain: flow["core_seconds"] / plain["core_seconds"] - 1)
     plain = statistics.median(row["seconds"] for row in rows["plain"])
+    idle = statistics.fmean(row["server_seconds"] / row["seconds"] for row in rows["plain"])
     low, added, high = seconds
     verdict = (
         f"orchestration: the flow adds {shares(*wall)} (goal {100 * GOAL:.0f}: "
         f"{judge(*wall)}), {added:.2f} s ({low:.2f} to {high:.2f}), to the "
         f"{plain:.0f} s of the plain functions on {characters:,} characters in {shards_of(rows)} shards, and "
-        f"{shares(*cores)} to their cores', the server's included ({len(rows['flow'])} pairs). Beside it "
-        f"{import_seconds:.1f} s of imports, and {server_seconds:.0f} s where a server has to begin"
+        f"{shares(*cores)} to their cores' ({len(rows['flow'])} pairs). A server that idles beside them took "
+        f"{100 * idle:.1f}% of a core. {import_seconds:.1f} s of imports, and {start_seconds:.0f} s where a "
+        f"server has to begin"
     )
-    figures = {"added_seconds": seconds, "added": wall, "added_cores": cores}
+    figures = {"added_seconds": seconds, "added": wall, "added_cores": cores, "idle_server_cores": idle}
     write_result("orchestration", verdict, {"characters": characters, **figures, "runs": rows})
 
 
