@@ -101,10 +101,10 @@ class Runner:
     def take_turn(self) -> dict[str, float] | None:
         """Go on for a turn, at most. What the process says of the refresh if it has ended."""
         began = time.perf_counter()
-        self.signal(signal.SIGCONT)
+        self.send(signal.SIGCONT)
         ready, _, _ = select.select([self.process.stdout], [], [], TURN_SECONDS)
         answer = self.answer() if ready else None
-        self.signal(signal.SIGSTOP)
+        self.send(signal.SIGSTOP)
         self.seconds += time.perf_counter() - began
         return answer
 
@@ -126,7 +126,7 @@ class Runner:
             raise SystemExit("a refresh failed; the reason stands above")
         return json.loads(line)
 
-    def signal(self, number: int) -> None:
+    def send(self, number: int) -> None:
         """To each group, where it still is."""
         for group in self.groups:
             with suppress(ProcessLookupError):
@@ -138,7 +138,7 @@ class Runner:
         return sum(sum(part.cpu_times()[:2]) for part in parts)
 
     def end(self) -> None:
-        self.signal(signal.SIGCONT)
+        self.send(signal.SIGCONT)
         self.process.stdin.close()
         self.process.wait()
 
@@ -160,7 +160,7 @@ def take_turns(runners: dict[str, Runner], pairs: int) -> Rows:
     """Rows of each kind, after one refresh of each that does not count."""
     rows: Rows = {kind: [] for kind in runners}
     for runner in runners.values():
-        runner.signal(signal.SIGSTOP)
+        runner.send(signal.SIGSTOP)
     for number in range(pairs + 1):
         for runner in runners.values():
             runner.begin()
@@ -188,7 +188,7 @@ def main() -> None:
     parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
     parser.add_argument("--tokenizer", help="vocab.txt [every character]")
     parser.add_argument("--characters", type=int, default=100_000_000, help="of the corpus [%(default)s]")
-    parser.add_argument("--pairs", type=int, default=16, help="of refreshes, 2 or more [%(default)s]")
+    parser.add_argument("--pairs", type=int, default=12, help="of refreshes, 2 or more [%(default)s]")
     parser.add_argument("--workers", type=int, default=2, help="[%(default)s]")
     given = parser.parse_args()
     if given.pairs < 2:

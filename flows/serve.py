@@ -63,7 +63,7 @@ def environment(place: str, port: int) -> dict[str, str]:
         # by default the states of tasks are written one by one, each a transaction: half of a task's price
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-        # five services that by default look at the database each five seconds: a third of what idling costs
+        # by default each of these five looks for work every five seconds, where there mostly is none
         "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
         "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "60",
         "PREFECT_SERVER_SERVICES_CLEANUP_RECONCILER_LOOP_SECONDS": "60",
