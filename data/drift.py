@@ -96,6 +96,15 @@ def measure_drift(statistics: Statistics, corpus: str) -> Drift | None:
     )
 
 
+def describe_drift(drift: Drift) -> str:
+    """What a person is told of it."""
+    loss = "" if drift.mlm_loss is None else f"; MLM loss {drift.mlm_loss:+.3f}"
+    return (
+        f"drift of the new documents {drift.drift:.3f} (new words {drift.new_words:.3f}, more [UNK] "
+        f"{drift.unknown:.3f}, lengths {drift.lengths:.3f}){loss}"
+    )
+
+
 def sample_shards(statistics: Statistics, corpus: str, folder: Path) -> tuple[Path, Path]:
     """Write instances of some added and of some older documents as a shard each, for a model to read."""
     db, root = statistics.db, statistics.workspace.root

@@ -86,6 +86,18 @@ def describe_standing(result: RefreshResult) -> str:
     return f"nothing changed: {result.corpus} version {result.version} stands ({counts})"
 
 
+def describe_new(result: RefreshResult) -> list[str]:
+    """The lines a person is told of a version that was made."""
+    counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
+    order = "on" if result.sop else f"off ({result.sop_reason})"
+    return [
+        f"{result.corpus} version {result.version}: {counts}",
+        f"{result.new_shards} shard(s) written, {result.kept_shards} kept, "
+        f"{result.removed_documents:,} document(s) gone; sentence-order prediction {order}",
+        *describe_left_out(result),
+    ]
+
+
 def describe_left_out(result: RefreshResult) -> list[str]:
     """A line each of the documents that are not in a new version, and of encodings, where there are any."""
     lines = []

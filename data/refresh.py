@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -337,8 +338,10 @@ def discover(plan: Plan, result: RefreshResult) -> list[Word]:
     return words
 
 
-def refresh(settings: RefreshSettings) -> RefreshResult:
-    """The whole refresh in this process and `settings.workers` others."""
+def refresh(settings: RefreshSettings, task_seconds: float | None = None) -> RefreshResult:
+    """The whole refresh in this process and `settings.workers` others. Raises TimeoutError where reading a
+    batch or building a shard takes longer than `task_seconds`.
+    """
     plan(settings)  # refuses what cannot work before anything is written
     with locked(Workspace(settings.workspace), settings.corpus), worker_pool(settings.workers) as pool:
         planned = plan(settings)  # as things stand now that no other refresh changes them
@@ -347,13 +350,16 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
             for future in [
                 pool.submit(read_batch, batch) for batch in reading_batches(planned, settings.workers)
             ]:
-                sources += future.result()
+                # earlier ones have ended, so it is at work since then at the latest
+                sources += future.result(task_seconds)
                 bar.update(len(sources) - bar.n)
         division = divide(planned, sources)
         similar = find_similar(planned, division)
         pieces, small = division.assignment.pieces, building_plan(planned)
         building = [pool.submit(build, piece, small, division.sop, similar) for piece in pieces]
-        shards = [future.result() for future in tqdm(building, "building", unit="shard", disable=None)]
+        shards = [
+            future.result(task_seconds) for future in tqdm(building, "building", unit="shard", disable=None)
+        ]
         check_quality(planned, division.assignment, shards, division.sop)
         result = commit(planned, sources, division, shards, similar)
     if settings.discover_words and result.is_new:
@@ -362,6 +368,8 @@ def refresh(settings: RefreshSettings) -> RefreshResult:
 
 
 def _begin_worker(begin: Callable[[], None] | None) -> None:
+    # Ctrl-C reaches all processes of a terminal: the one that waits for this one tells of it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if begin:
         begin()

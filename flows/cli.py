@@ -21,6 +21,7 @@ from flows.arguments import make_parser
 from flows.servers import server_version
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
+HUNG = "a task took longer than --task-hours and was taken for hung: is its source out of reach?"
 EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try again"
 
 
@@ -79,7 +80,7 @@ def trouble(error: Exception) -> str | None:
         return told
     # known by their names: what has them takes seconds to import
     if type(error).__name__ == "TaskRunTimeoutError":
-        return "a task took longer than --task-hours and was taken for hung: is its source out of reach?"
+        return HUNG
     if type(error).__name__ == "BrokenProcessPool":
         return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
     if type(error).__name__ == "ParameterTypeError":  # a line of words, then one for each parameter
@@ -121,10 +122,11 @@ def run(command: str, arguments: Sequence[str]) -> int:
             return _refuse(command, error)
         if told := trouble(error):
             return _refuse(command, InputError(told))
+        if "Query interrupted" in str(error):  # Ctrl-C, as DuckDB tells of it
+            return _stopped(command)
         raise
     except KeyboardInterrupt:
-        print(f"{command}: stopped", file=sys.stderr)
-        return EXIT_INTERRUPTED
+        return _stopped(command)
 
 
 def _run_in(folder: str, command: str, parameters: dict[str, object]) -> tuple[int, str]:
@@ -138,6 +140,10 @@ def _run_in(folder: str, command: str, parameters: dict[str, object]) -> tuple[i
     if command == "refresh_corpus" and (told := settings.standing_refresh(**parameters)):
         return 0, told
     check_room(Path(folder))
+    if command == "refresh_corpus" and not os.environ.get("PREFECT_API_URL"):
+        plainly = importlib.import_module("flows.plain_refresh").refresh_plainly
+        if told := plainly(**parameters):
+            return 0, told
     set_up_prefect(Path(folder))
     server_version()  # refuses one that is of no use
     module = importlib.import_module(f"flows.{command}")
@@ -161,6 +167,11 @@ def without_heartbeats() -> Iterator[None]:
     # None is no heartbeats, which a variable of the environment cannot say
     with settings.temporary_settings({settings.PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
+
+
+def _stopped(command: str) -> int:
+    print(f"{command}: stopped", file=sys.stderr)
+    return EXIT_INTERRUPTED
 
 
 def _refuse(command: str, error: Exception) -> int:

@@ -50,6 +50,12 @@ def _is_called(client: SyncPrefectClient, part: FlowRun) -> bool:
     return any(not run.state.is_final() for run in callers)
 
 
+def count_deployments() -> int:
+    """How many deployments the server knows."""
+    with get_client(sync_client=True) as client:
+        return len(_all(client.read_deployments))
+
+
 def mark_crashed() -> list[str]:
     """Mark runs whose process is gone as crashed, as after a loss of power, and flows that they called;
     returns the names of the first.

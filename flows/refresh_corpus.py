@@ -18,9 +18,9 @@ from tqdm import tqdm
 
 from data import planning, quality, refresh
 from data.assignment import Piece
-from data.drift import Drift, measure_drift, parse_condition
+from data.drift import Drift, describe_drift, measure_drift, parse_condition
 from data.objectives import find_objective
-from data.outcome import RefreshResult, describe_left_out, describe_standing
+from data.outcome import RefreshResult, describe_new, describe_standing
 from data.planning import Changes
 from data.recipe import RefreshSettings
 from data.statistics import open_workspace
@@ -313,24 +313,11 @@ def describe(outcome: RefreshOutcome | Changes) -> str:
     """What a person wants to know of the result."""
     if isinstance(outcome, Changes):
         return planning.describe_changes(outcome)
-    result = outcome.result
-    what = f"{result.corpus} version {result.version}"
-    counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
-    order = "on" if result.sop else f"off ({result.sop_reason})"
-    if not result.is_new:
-        return describe_standing(result)
-    lines = [
-        f"{what}: {counts}",
-        f"{result.new_shards} shard(s) written, {result.kept_shards} kept, "
-        f"{result.removed_documents:,} document(s) gone; sentence-order prediction {order}",
-        *describe_left_out(result),
-    ]
-    if drift := outcome.drift:
-        lines.append(
-            f"drift of the new documents {drift.drift:.3f} (new words {drift.new_words:.3f}, more [UNK] "
-            f"{drift.unknown:.3f}, lengths {drift.lengths:.3f})"
-            + (f"; MLM loss {drift.mlm_loss:+.3f}" if drift.mlm_loss is not None else "")
-        )
+    if not outcome.result.is_new:
+        return describe_standing(outcome.result)
+    lines = describe_new(outcome.result)
+    if outcome.drift:
+        lines.append(describe_drift(outcome.drift))
     if outcome.pretraining:
         lines.append(f"pretraining went on: {outcome.pretraining.checkpoint}")
     return "\n".join(lines)

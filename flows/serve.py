@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+import yaml
 from filelock import FileLock, Timeout
 
 from data.records import InputError
@@ -189,6 +190,16 @@ def start_runner(limit: int) -> subprocess.Popen[bytes]:
     return begin(command, cwd=ROOT)
 
 
+def wait_for_deployments(runner: subprocess.Popen[bytes]) -> None:
+    """Until the server knows every deployment, which a runner makes one by one, or the runner has ended."""
+    from flows.flow_runs import count_deployments
+
+    wanted = len(yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"])
+    until = time.monotonic() + START_SECONDS
+    while runner.poll() is None and time.monotonic() < until and count_deployments() < wanted:
+        time.sleep(0.2)
+
+
 def stop(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> None:
     """Send a signal to a process and wait for its end; it is killed when that takes too long, or when this
     one is asked to stop again.
@@ -221,9 +232,11 @@ def serve(arguments: Sequence[str]) -> int:
 
             tell_of_crashed(mark_crashed())
             log = home / "deploy.log"
-            parts["worker"] = (
-                start_runner(given.limit) if given.one_process else start_worker(given.limit, log)
-            )
+            if given.one_process:
+                parts["worker"] = start_runner(given.limit)
+                wait_for_deployments(parts["worker"])
+            else:
+                parts["worker"] = start_worker(given.limit, log)
             tell(
                 f"jixu is served at http://127.0.0.1:{given.port} (Ctrl-C stops it); in other shells:\n"
                 f"  export PREFECT_API_URL={os.environ['PREFECT_API_URL']}",

@@ -6,7 +6,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -27,17 +26,24 @@ IGNORES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "parts"),
-    [(signal.SIGINT, 1), (signal.SIGHUP, 1), (signal.SIGINT, 2)],
-    ids=["Ctrl-C", "closed terminal", "Ctrl-C while the worker starts"],
+    ("number", "parts", "given"),
+    [
+        (signal.SIGINT, 1, ()),
+        (signal.SIGHUP, 1, ()),
+        (signal.SIGINT, 2, ()),
+        (signal.SIGINT, 2, ("--one-process",)),
+    ],
+    ids=["Ctrl-C", "closed terminal", "Ctrl-C while the worker starts", "Ctrl-C while one process starts"],
 )
-def test_asked_to_stop_while_it_starts_it_leaves_no_process(tmp_path, number, parts):
+def test_asked_to_stop_while_it_starts_it_leaves_no_process(tmp_path, number, parts, given):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("a shell had the signal ignored")
-    server = Server(tmp_path / "w", free_port())
+    server = Server(tmp_path / "w", free_port(), *given)
     served = psutil.Process(server.process.pid)
     wait_until(lambda: served.children(), server.said)
-    if parts == 2:
+    if given:
+        wait_until(lambda: len(served.children()) == parts, server.said)
+    elif parts == 2:
         server.wait_until_it_serves()
     begun = served.children()
     assert len(begun) == parts
@@ -172,9 +178,7 @@ def test_one_process_serves_the_deployments_and_tells_of_a_run_that_power_was_lo
         server.wait_until_it_serves()
         wanted = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
         found = server.ask("/deployments/filter", {})
-        while len(found) < len(wanted):  # it makes them one by one after it has begun
-            time.sleep(0.5)
-            found = server.ask("/deployments/filter", {})
+        assert len(found) == len(wanted)
         known = {one["name"]: one for one in found}
         assert not known["law-weekly"]["work_pool_name"]
         (schedule,) = known["law-weekly"]["schedules"]
