@@ -158,7 +158,8 @@ def check_server(workspace: Path) -> Iterator[Finding]:
     url = os.environ.get("PREFECT_API_URL")
     if not url:
         yield Finding(
-            "note", "no PREFECT_API_URL: each command starts a server of its own (make serve has one)"
+            "note",
+            "no PREFECT_API_URL: each command but a refresh starts a server of its own (make serve has one)",
         )
         return
     set_up_prefect(workspace)
