@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor
+from concurrent.futures import BrokenExecutor, CancelledError
 from typing import TypeVar
 
 from prefect import State, Task, task
@@ -19,10 +19,10 @@ def _call(label: str, work: Callable[[], T]) -> T:
 
 
 def _may_pass(task: Task, run: TaskRun, state: State) -> bool:
-    """Whether another try can help: with a refused input it cannot, nor where a pool lost a worker."""
+    """Whether another try can help: not with a refused input, nor where a pool lost a worker or ends."""
     try:
         state.result()
-    except (ValueError, BrokenExecutor):  # InputError and ConfigError are ValueErrors
+    except (ValueError, BrokenExecutor, CancelledError):  # InputError and ConfigError are ValueErrors
         return False
     except Exception:
         return True
