@@ -6,9 +6,13 @@ All of it runs in DuckDB over the listings, out of memory where it must; no text
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import duckdb
 import pyarrow as pa
@@ -58,17 +62,55 @@ def file_list(paths: Sequence[Path]) -> str:
     return "[" + ", ".join(quoted(str(path)) for path in paths) + "]"
 
 
-def connect(staging: Path, threads: int) -> duckdb.DuckDBPyConnection:
-    """A connection in memory that spills beside the staged files; its results depend on no thread."""
+@contextmanager
+def connect(staging: Path, threads: int) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A connection in memory that spills beside the staged files; its results depend on no thread. Ctrl-C and
+    SIGTERM end its query.
+    """
     staging.mkdir(parents=True, exist_ok=True)
-    return duckdb.connect(
-        config={
-            "temp_directory": str(staging / "duckdb"),
-            "memory_limit": _MEMORY,
-            "threads": threads,
-            "preserve_insertion_order": True,
-        }
-    )
+    config = {
+        "temp_directory": str(staging / "duckdb"),
+        "memory_limit": _MEMORY,
+        "threads": threads,
+        "preserve_insertion_order": True,
+    }
+    with duckdb.connect(config=config) as db, _ended_by_signals(db):
+        yield db
+
+
+@contextmanager
+def _ended_by_signals(db: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """What the handlers of signals raise ends a query of `db`, and leaves the block as it was raised.
+
+    DuckDB makes it a RuntimeError, and first waits for its other threads, which work on to the end of their
+    part unless the connection tells them.
+    """
+    if threading.current_thread() is not threading.main_thread():  # where no handler runs
+        yield
+        return
+    raised: list[BaseException] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: handler for number, handler in before.items() if callable(handler)}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        db.interrupt()
+        try:
+            handlers[signal.Signals(number)](number, frame)
+        except BaseException as error:
+            raised.append(error)
+            raise
+
+    for number in handlers:
+        signal.signal(number, end)
+    try:
+        yield
+    except Exception:
+        if raised:
+            raise raised[0] from None
+        raise
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def list_documents(

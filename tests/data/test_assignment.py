@@ -1,9 +1,13 @@
 import json
 import random
+import subprocess
+import sys
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
+from data.assignment import connect
 from data.planning import plan
 from data.recipe import RefreshSettings
 from data.refresh import divide, read
@@ -30,3 +34,38 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
     division = divide(planned, [read(file, planned) for file in planned.files])
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)
+
+
+ENDED_IN_A_QUERY = """
+import os, signal, sys, threading
+from pathlib import Path
+from data.assignment import connect
+
+class Ended(BaseException):
+    pass
+
+def raise_ended(number, frame):
+    raise Ended(number)
+
+# DuckDB lets either of its threads have the work
+for number in 4 * [signal.SIGINT, signal.SIGTERM]:
+    signal.signal(number, raise_ended)
+    try:
+        with connect(Path(sys.argv[1]), 2) as db:
+            threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
+            db.execute("select sum(a.range * b.range) from range(1000000) a, range(1000000) b")
+    except Ended as ended:
+        assert ended.args == (number,) and signal.getsignal(number) is raise_ended
+        print("ended")
+"""
+
+
+def test_a_signal_ends_a_query_in_whichever_thread_it_runs(tmp_path):
+    command = [sys.executable, "-c", ENDED_IN_A_QUERY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == (8 * "ended\n", "")
+
+
+def test_an_error_of_a_query_stays_as_it_is(tmp_path):
+    with pytest.raises(duckdb.CatalogException, match="missing"), connect(tmp_path, 1) as db:
+        db.execute("from missing")
