@@ -6,13 +6,11 @@ All of it runs in DuckDB over the listings, out of memory where it must; no text
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -20,6 +18,8 @@ import pyarrow.parquet as pq
 
 from data.deduplication import find_near_duplicates
 from data.shards import Shard
+
+T = TypeVar("T")
 
 _MEMORY = "400MB"
 _FETCHED = 1 << 16
@@ -62,55 +62,33 @@ def file_list(paths: Sequence[Path]) -> str:
     return "[" + ", ".join(quoted(str(path)) for path in paths) + "]"
 
 
-@contextmanager
-def connect(staging: Path, threads: int) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A connection in memory that spills beside the staged files; its results depend on no thread. Ctrl-C and
-    SIGTERM end its query.
-    """
+def connect(staging: Path, threads: int) -> duckdb.DuckDBPyConnection:
+    """A connection in memory that spills beside the staged files; its results depend on no thread."""
     staging.mkdir(parents=True, exist_ok=True)
-    config = {
-        "temp_directory": str(staging / "duckdb"),
-        "memory_limit": _MEMORY,
-        "threads": threads,
-        "preserve_insertion_order": True,
-    }
-    with duckdb.connect(config=config) as db, _ended_by_signals(db):
-        yield db
+    return duckdb.connect(
+        config={
+            "temp_directory": str(staging / "duckdb"),
+            "memory_limit": _MEMORY,
+            "threads": threads,
+            "preserve_insertion_order": True,
+        }
+    )
 
 
-@contextmanager
-def _ended_by_signals(db: duckdb.DuckDBPyConnection) -> Iterator[None]:
-    """What the handlers of signals raise ends a query of `db`, and leaves the block as it was raised.
+def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
+    """What `work` returns. What a signal raises meanwhile, such as KeyboardInterrupt, ends its query of `db`.
 
-    DuckDB makes it a RuntimeError, and first waits for its other threads, which work on to the end of their
-    part unless the connection tells them.
+    It has a thread of its own: in this one DuckDB would make the error another, and wait for its own threads,
+    which work on to the end of their part unless the connection is told.
     """
-    if threading.current_thread() is not threading.main_thread():  # where no handler runs
-        yield
-        return
-    raised: list[BaseException] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    handlers = {number: handler for number, handler in before.items() if callable(handler)}
-
-    def end(number: int, frame: FrameType | None) -> None:
-        db.interrupt()
+    with ThreadPoolExecutor(1) as pool:
+        working = pool.submit(work)
         try:
-            handlers[signal.Signals(number)](number, frame)
-        except BaseException as error:
-            raised.append(error)
-            raise
-
-    for number in handlers:
-        signal.signal(number, end)
-    try:
-        yield
-    except Exception:
-        if raised:
-            raise raised[0] from None
-        raise
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+            return working.result()
+        finally:
+            while not working.done():
+                db.interrupt()
+                wait([working], 0.1)  # it may have been between two queries
 
 
 def list_documents(

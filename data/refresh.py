@@ -32,6 +32,7 @@ from data.assignment import (
     assign,
     connect,
     has_order,
+    interruptible,
     list_documents,
     longest_document,
     quoted,
@@ -46,7 +47,7 @@ from data.catalog import (
     write_catalog,
 )
 from data.files import sync, sync_all
-from data.funnel import funnel_rows, write_index
+from data.funnel import FunnelRow, funnel_rows, write_index
 from data.lexicon import Word, corpus_words, write_dictionary
 from data.objectives import find_objective
 from data.outcome import RefreshResult, result_of
@@ -162,35 +163,43 @@ def read_batch(batch: Sequence[tuple[SourceFile, Plan]]) -> list[ReadSource]:
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     """Decide which shards stay and which are to be built. Raises InputError if no document can be used."""
-    workspace, settings = plan.workspace, plan.settings
-    staging = workspace.staging(settings.corpus)
+    staging = plan.workspace.staging(plan.settings.corpus)
+    staged = [Path(source.staged_path) if source.staged_path else None for source in sources]
+    with connect(staging, plan.settings.workers) as db:
+        for number in interruptible(db, lambda: _list(plan, sources, db)):
+            staged[number] = Path(read(plan.files[number], plan, again=True).staged_path)
+        return interruptible(db, lambda: _assign(plan, staged, db))
+
+
+def _list(plan: Plan, sources: Sequence[ReadSource], db: duckdb.DuckDBPyConnection) -> list[int]:
+    """Make the table `listed`; which sources are to be read again, as their text is not staged."""
+    settings = plan.settings
     rules = ListingRules(
         near_duplicates=settings.duplicates.near,
         boilerplate_documents=settings.quality.boilerplate_documents,
         max_boilerplate=settings.quality.max_boilerplate,
     )
-    held = [(shard.path, workspace.root / shard.documents_path) for shard in plan.current_shards]
-    staged = [Path(source.staged_path) if source.staged_path else None for source in sources]
-    with connect(staging, settings.workers) as db:
-        list_documents(db, [Path(source.listing) for source in sources], rules, held)
-        if not db.execute("select count(*) from listed where stage is null").fetchall()[0][0]:
-            reasons = db.execute(
-                "select reason, count(*) from listed group by reason order by reason"
-            ).fetchall()
-            dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
-            names = ", ".join(s if isinstance(s, str) else s.path for s in settings.sources)
-            first = db.execute(
-                "select source_uri from listed where stage = 'read' order by position limit 1"
-            ).fetchone()
-            place = f"; first: {first[0]}" if first else ""
-            raise InputError(f"no document of {names} can be used ({dropped}{place}): no version was made")
-        present = [number for number, path in enumerate(staged) if path]
-        for number in unstaged_sources(db, present):
-            staged[number] = Path(read(plan.files[number], plan, again=True).staged_path)
-        sop = _decide_order(plan, db)
-        listed = staging / "listed.parquet"
-        assignment = assign(db, plan.current_shards, workspace.root, staged, staging, SHARD_CHARACTERS)
-        db.execute(f"copy (from listed order by position) to {quoted(str(listed))} (format parquet)")
+    held = [(shard.path, plan.workspace.root / shard.documents_path) for shard in plan.current_shards]
+    list_documents(db, [Path(source.listing) for source in sources], rules, held)
+    if not db.execute("select count(*) from listed where stage is null").fetchall()[0][0]:
+        reasons = db.execute("select reason, count(*) from listed group by reason order by reason").fetchall()
+        dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
+        names = ", ".join(s if isinstance(s, str) else s.path for s in settings.sources)
+        first = db.execute(
+            "select source_uri from listed where stage = 'read' order by position limit 1"
+        ).fetchone()
+        place = f"; first: {first[0]}" if first else ""
+        raise InputError(f"no document of {names} can be used ({dropped}{place}): no version was made")
+    return unstaged_sources(db, [number for number, source in enumerate(sources) if source.staged_path])
+
+
+def _assign(plan: Plan, staged: Sequence[Path | None], db: duckdb.DuckDBPyConnection) -> Division:
+    workspace = plan.workspace
+    staging = workspace.staging(plan.settings.corpus)
+    sop = _decide_order(plan, db)
+    listed = staging / "listed.parquet"
+    assignment = assign(db, plan.current_shards, workspace.root, staged, staging, SHARD_CHARACTERS)
+    db.execute(f"copy (from listed order by position) to {quoted(str(listed))} (format parquet)")
     return Division(assignment, sop, str(listed))
 
 
@@ -258,6 +267,20 @@ def build_batch(
     return [build(piece, plan, sop, similar) for piece in pieces]
 
 
+def _index(
+    plan: Plan, version: Version, shards: Sequence[Shard], division: Division, db: duckdb.DuckDBPyConnection
+) -> list[FunnelRow]:
+    """Write the version's list of documents; its funnel."""
+    older = plan.current.index_path if plan.current else None
+    db.execute(f"create view listed as from read_parquet({quoted(division.listed_path)})")
+    write_index(db, plan.workspace.root, version.index_path, version.version, shards, older)
+    return funnel_rows(
+        db,
+        documents_with_instances=version.documents,
+        characters_with_instances=sum(shard.characters for shard in shards),
+    )
+
+
 def commit(
     plan: Plan,
     sources: Sequence[ReadSource],
@@ -299,15 +322,7 @@ def commit(
         similar_words=similar,
     )
     with connect(workspace.staging(settings.corpus), settings.workers) as db:
-        db.execute(f"create view listed as from read_parquet({quoted(division.listed_path)})")
-        write_index(
-            db, workspace.root, version.index_path, number, shards, current.index_path if current else None
-        )
-        funnel = funnel_rows(
-            db,
-            documents_with_instances=version.documents,
-            characters_with_instances=sum(shard.characters for shard in shards),
-        )
+        funnel = interruptible(db, lambda: _index(plan, version, shards, division, db))
     for source in sources:
         if source.staged_path:
             os.replace(source.listing, workspace.root / source.source.listing_path)

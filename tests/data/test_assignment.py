@@ -7,7 +7,7 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from data.assignment import connect
+from data.assignment import connect, interruptible
 from data.planning import plan
 from data.recipe import RefreshSettings
 from data.refresh import divide, read
@@ -39,7 +39,7 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
 ENDED_IN_A_QUERY = """
 import os, signal, sys, threading
 from pathlib import Path
-from data.assignment import connect
+from data.assignment import connect, interruptible
 
 class Ended(BaseException):
     pass
@@ -47,25 +47,31 @@ class Ended(BaseException):
 def raise_ended(number, frame):
     raise Ended(number)
 
+def end(number):
+    # Prefect takes a termination for a cancel only while the handler is its own
+    print(signal.getsignal(number) is raise_ended)
+    os.kill(os.getpid(), number)
+
+query = "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"
+
 # DuckDB lets either of its threads have the work
 for number in 4 * [signal.SIGINT, signal.SIGTERM]:
     signal.signal(number, raise_ended)
     try:
         with connect(Path(sys.argv[1]), 2) as db:
-            threading.Timer(0.2, os.kill, (os.getpid(), number)).start()
-            db.execute("select sum(a.range * b.range) from range(1000000) a, range(1000000) b")
+            threading.Timer(0.2, end, [number]).start()
+            interruptible(db, lambda: db.execute(query))
     except Ended as ended:
-        assert ended.args == (number,) and signal.getsignal(number) is raise_ended
-        print("ended")
+        print(ended.args == (number,))
 """
 
 
 def test_a_signal_ends_a_query_in_whichever_thread_it_runs(tmp_path):
     command = [sys.executable, "-c", ENDED_IN_A_QUERY, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == (8 * "ended\n", "")
+    assert (done.stdout, done.stderr) == (16 * "True\n", "")
 
 
 def test_an_error_of_a_query_stays_as_it_is(tmp_path):
     with pytest.raises(duckdb.CatalogException, match="missing"), connect(tmp_path, 1) as db:
-        db.execute("from missing")
+        interruptible(db, lambda: db.execute("from missing"))
