@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Future
+from concurrent.futures import BrokenExecutor, CancelledError, Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -29,14 +31,15 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @contextmanager
 def open_runner(runner: Runner, workers: int, dask_address: str | None) -> Iterator[tuple[Submit, int]]:
-    """Gives `submit(step, label, function, *arguments)`, and how many of them run at once. Raises InputError
-    where there is no cluster.
+    """Gives `submit(step, label, function, *arguments)`, and how many of them run at once. Tasks of work that is
+    not done when the block ends are cancelled. Raises InputError where there is no cluster.
     """
     if runner == "dask":
         with _dask(dask_address) as submit_and_workers:
             yield submit_and_workers
         return
-    with worker_pool(workers) as pool:
+    is_over = threading.Event()
+    with worker_pool(workers) as pool, _without_warnings_of_timeouts():
 
         def submit(step: Task, label: str, function: Callable, *arguments: object) -> PrefectFuture:
             # at once, so that work is done in the order in which it is given, the largest pieces first:
@@ -44,11 +47,37 @@ def open_runner(runner: Runner, workers: int, dask_address: str | None) -> Itera
             begun: list[Future] = []
             with suppress(BrokenExecutor):  # then each task says so
                 begun.append(pool.submit(function, *arguments))
-            return step.submit(
-                label, lambda: _wait(begun.pop() if begun else pool.submit(function, *arguments))
-            )
 
-        yield submit, workers
+            def work() -> object:
+                try:
+                    return _wait(begun.pop() if begun else pool.submit(function, *arguments))
+                except BrokenExecutor:
+                    # what ends a run may end the processes first
+                    if is_over.wait(1):
+                        raise CancelledError from None
+                    raise
+
+            return step.submit(label, work)
+
+        try:
+            yield submit, workers
+        finally:
+            is_over.set()
+
+
+@contextmanager
+def _without_warnings_of_timeouts() -> Iterator[None]:
+    """Prefect warns in each task that its timeout interrupts nothing that blocks; `_wait` does not block."""
+
+    def is_another(record: logging.LogRecord) -> bool:
+        return "Timeouts in worker threads" not in str(record.msg)
+
+    logger = logging.getLogger("prefect.task_runs")
+    logger.addFilter(is_another)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_another)
 
 
 def _wait(future: Future) -> object:

@@ -9,20 +9,24 @@ from typing import TypeVar
 from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
+from prefect.states import Cancelled
 
 T = TypeVar("T")
 
 
-def _call(label: str, work: Callable[[], T]) -> T:
+def _call(label: str, work: Callable[[], T]) -> T | State:
     # the work is a closure: Prefect neither walks through nor keeps what it closes over
-    return work()
+    try:
+        return work()
+    except CancelledError:
+        return Cancelled(message="The run ended before it was done.")
 
 
 def _may_pass(task: Task, run: TaskRun, state: State) -> bool:
-    """Whether another try can help: not with a refused input, nor where a pool lost a worker or ends."""
+    """Whether another try can help: not with a refused input, nor where a pool lost a worker."""
     try:
         state.result()
-    except (ValueError, BrokenExecutor, CancelledError):  # InputError and ConfigError are ValueErrors
+    except (ValueError, BrokenExecutor):  # InputError and ConfigError are ValueErrors
         return False
     except Exception:
         return True

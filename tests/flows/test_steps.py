@@ -1,6 +1,7 @@
 """What Prefect adds to a function: a name, a bar, another try where that can help, an end where it hangs."""
 
 import json
+import logging
 import os
 import time
 from concurrent.futures import CancelledError
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from httpx import ConnectError
-from prefect import flow
+from prefect import flow, get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
     ArtifactFilter,
@@ -19,6 +20,8 @@ from prefect.client.schemas.filters import (
     FlowRunFilter,
     FlowRunFilterStartTime,
 )
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled
 
 from data.recipe import RefreshSettings
@@ -59,9 +62,12 @@ def test_what_may_pass_is_tried_again_and_what_was_refused_is_not():
     with pytest.raises(InputError, match="no .MASK."):
         try_twice(work)
     assert len(calls) == 1
-    for error in (BrokenProcessPool("a process was terminated abruptly"), CancelledError()):
+    for error, told in (
+        (BrokenProcessPool("ended abruptly"), BrokenProcessPool),
+        (CancelledError(), CancelledRun),
+    ):
         work, calls = failing([error] * 2)
-        with pytest.raises(type(error)):
+        with pytest.raises(told):
             try_twice(work)
         assert len(calls) == 1
     work, calls = failing([OSError("connection reset")] * 3)
@@ -86,6 +92,47 @@ def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
     assert time.monotonic() - began < 300
     with pytest.raises(ProcessLookupError):
         os.kill(processes[0], 0)
+
+
+def test_what_a_run_that_ends_has_not_done_is_called_off_and_did_not_fail(monkeypatch):
+    monkeypatch.setattr("data.refresh.END_SECONDS", 1)
+    tasks = []
+
+    @flow
+    def read_what_is_gone():
+        with open_runner("processes", 1, None) as (submit, _):
+            submit(step("begin"), "it", os.getpid).result()
+            tasks.extend(submit(step("read-source"), label, time.sleep, 600) for label in ("first", "second"))
+            raise OSError("no such source")
+
+    with pytest.raises(OSError, match="no such source"):
+        read_what_is_gone()
+    assert [task.state.type for task in tasks] == 2 * [StateType.CANCELLED]
+
+
+def test_no_task_of_a_refresh_warns_of_its_timeout():
+    records = []
+    logger, handler = logging.getLogger("prefect.task_runs"), logging.Handler(logging.NOTSET)
+    handler.emit = lambda record: records.append(record.getMessage())
+
+    @flow
+    def warn():
+        def work():
+            get_run_logger().warning("a warning")
+            return 1
+
+        with_timeout = step("read-source").with_options(timeout_seconds=600)
+        with_timeout.submit("it", work).result()
+        with open_runner("processes", 1, None):
+            with_timeout.submit("it", work).result()
+
+    logger.addHandler(handler)
+    try:
+        warn()
+    finally:
+        logger.removeHandler(handler)
+    warnings = [told for told in records if "Timeout" in told or told == "a warning"]
+    assert [told[:9] for told in warnings] == ["Timeout o", "a warning", "a warning"]
 
 
 def names_of_runs(since):
