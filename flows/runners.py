@@ -31,8 +31,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @contextmanager
 def open_runner(runner: Runner, workers: int, dask_address: str | None) -> Iterator[tuple[Submit, int]]:
-    """Gives `submit(step, label, function, *arguments)`, and how many of them run at once. Tasks of work that is
-    not done when the block ends are cancelled. Raises InputError where there is no cluster.
+    """Gives `submit(step, label, function, *arguments)`, and how many of them run at once. Tasks that are not
+    done when the block ends are cancelled. Raises InputError where there is no cluster.
     """
     if runner == "dask":
         with _dask(dask_address) as submit_and_workers:
