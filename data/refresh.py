@@ -172,7 +172,9 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
 
 
 def _list(plan: Plan, sources: Sequence[ReadSource], db: duckdb.DuckDBPyConnection) -> list[int]:
-    """Make the table `listed`; which sources are to be read again, as their text is not staged."""
+    """Make the table `listed`; which sources are to be read again, as their text is not staged. Raises
+    InputError if no document can be used.
+    """
     settings = plan.settings
     rules = ListingRules(
         near_duplicates=settings.duplicates.near,
