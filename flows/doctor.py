@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from flows.servers import server_version
 
 PACKAGES = ("torch", "triton", "prefect", "duckdb", "pyarrow", "numpy", "jieba", "rjieba", "tokenizers")
 ROUNDING = 1e-4  # fp32 LayerNorm of values of about 1: some 1e-6 on hardware
+SCHEDULER_SECONDS = timedelta(minutes=5)  # the scheduler looks each minute; a worker may be at its limit
 LITTLE_SPACE, HARDLY_ANY = 2 * 2**30, 2**28  # bytes
 
 
@@ -167,6 +169,43 @@ def check_server(workspace: Path) -> Iterator[Finding]:
         yield Finding("ok", f"server {url} answers, Prefect {server_version()}")
     except InputError as error:
         yield Finding("bad", str(error))
+        return
+    yield from check_schedules()
+
+
+def check_schedules(now: datetime | None = None) -> Iterator[Finding]:
+    """Whether the server plans runs of each active schedule, and a worker starts them when they are due."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter, FlowRunFilterState
+
+    now = now or datetime.now(UTC)
+    with get_client(sync_client=True) as client:
+        for deployment in client.read_deployments():
+            flow = client.read_flow(deployment.flow_id).name
+            name = f"{flow}/{deployment.name}"
+            active = [one for one in deployment.schedules if one.active and not deployment.paused]
+            if not active:
+                for one in deployment.schedules:
+                    yield Finding("note", f"schedule {one.slug or one.id} of {name} is not active")
+                continue
+            planned = client.read_flow_runs(
+                flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type={"any_": ["SCHEDULED"]})),
+                deployment_filter=DeploymentFilter(id={"any_": [deployment.id]}),
+            )
+            due = sorted(run.next_scheduled_start_time for run in planned)
+            changed = max(one.updated or one.created for one in active)
+            if not due and now - changed > SCHEDULER_SECONDS:
+                yield Finding(
+                    "bad",
+                    f"{name} has an active schedule, but the server plans no run of it: see server.log for "
+                    "errors of its scheduler (SQLAlchemy must be older than 2.1)",
+                )
+            elif due and now - due[0] > SCHEDULER_SECONDS:
+                late = f"{(now - due[0]).total_seconds() / 60:.0f} minutes"
+                yield Finding("bad", f"a scheduled run of {name} is {late} late: no worker starts it")
+            else:
+                first = f", next run at {due[0]:%Y-%m-%d %H:%M} UTC" if due else ""
+                yield Finding("ok", f"schedule of {name} is active{first}")
 
 
 def examine_all(workspace: Workspace) -> Iterator[Finding]:

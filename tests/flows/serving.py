@@ -60,17 +60,17 @@ class Server:
         assert state[0] == "Completed", (deployment, state)
         return run
 
-    def ask(self, path, body=None):
+    def ask(self, path, body=None, method=None):
         data = None if body is None else json.dumps(body).encode()
         password = self.environment.get("PREFECT_API_AUTH_STRING", "")
         headers = {"content-type": "application/json"}
         headers["authorization"] = f"Basic {base64.b64encode(password.encode()).decode()}"
-        request = urllib.request.Request(self.api + path, data, headers)
+        request = urllib.request.Request(self.api + path, data, headers, method=method)
         until = time.monotonic() + DEADLINE
         while True:
             try:
                 with urllib.request.urlopen(request, timeout=30) as answer:
-                    return json.load(answer)
+                    return json.loads(answer.read() or "null")
             except urllib.error.HTTPError as error:
                 # its database is busy, and Prefect's own clients ask again too
                 if error.code != 503 or time.monotonic() > until:

@@ -4,17 +4,29 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.states import Scheduled
 
 from albert.devices import device_names, triton_error
 from data.catalog import end_killed_run, read_catalog, record_run, write_catalog
 from data.refresh import RefreshSettings, refresh
 from data.workspace import Workspace
-from flows.doctor import ROUNDING, _check_runs, check_devices, check_versions, check_workspace
+from flows.doctor import (
+    ROUNDING,
+    _check_runs,
+    check_devices,
+    check_schedules,
+    check_versions,
+    check_workspace,
+)
 from flows.run_locks import sole_training
 from tests.conftest import make_corpus
 
@@ -183,3 +195,30 @@ def test_a_workspace_that_cannot_be_written_to_is_bad(tmp_path, monkeypatch):
     monkeypatch.setattr("flows.doctor.os.access", lambda *_: False)
     bad = [one.what for one in check_workspace(Workspace(tmp_path)) if one.level == "bad"]
     assert bad == [f"workspace {tmp_path} cannot be written to: choose another --workspace"]
+
+
+def test_a_scheduler_that_plans_nothing_and_a_run_that_no_worker_starts_are_bad(prefect_server):
+    """The server of the tests runs no scheduler: it plans a run when the test does."""
+
+    @flow(name="brew")
+    def brew():
+        pass
+
+    def verdict():
+        (finding,) = [one for one in check_schedules(soon) if "brew/daily" in one.what]
+        return finding.level, finding.what
+
+    soon = datetime.now(UTC) + timedelta(minutes=10)
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow(brew), "daily")
+        (schedule,) = client.create_deployment_schedules(deployment, [(CronSchedule(cron="0 3 * * *"), True)])
+        level, what = verdict()
+        assert level == "bad" and "the server plans no run of it" in what
+        later = Scheduled(scheduled_time=soon + timedelta(hours=1))
+        client.create_flow_run_from_deployment(deployment, state=later)
+        assert verdict()[0] == "ok"
+        client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=datetime.now(UTC)))
+        assert verdict() == ("bad", "a scheduled run of brew/daily is 10 minutes late: no worker starts it")
+        client.update_deployment_schedule(deployment, schedule.id, active=False)
+        assert verdict()[0] == "note" and "is not active" in verdict()[1]
+        client.delete_deployment(deployment)

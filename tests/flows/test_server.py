@@ -33,6 +33,7 @@ def server(tmp_path_factory):
     # as soon as may be: a run waits for the worker's next look, and for a slot
     quick = {"PREFECT_WORKER_QUERY_SECONDS": "1"}
     quick["PREFECT_API_AUTH_STRING"] = "tea:pot"
+    quick["PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS"] = "1"
     quick["PREFECT_SERVER_CONCURRENCY_MAXIMUM_CONCURRENCY_SLOT_WAIT_SECONDS"] = "1"
     server = Server(workspace, free_port(), **quick)
     try:
@@ -172,6 +173,31 @@ def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, tea, sample
     for run in (first, other):
         assert server.wait_for_state(run, "Completed", "Failed")[0] == "Completed", server.said()[-3000:]
     assert catalog(server, "select count(*) from versions where corpus = 'weekly'") == [(1,)]
+
+
+def test_a_schedule_fires_and_takes_in_a_file_that_was_added(server, samples, vocabulary_file, tmp_path):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    general = (samples / "general.txt").read_text(encoding="utf-8")
+    (folder / "1.txt").write_text(general[: len(general) // 2], encoding="utf-8")
+    given = {"corpus": "daily", "source": [str(folder)], "tokenizer": str(vocabulary_file), "workers": 1}
+    deployment = server.ask("/deployments/name/refresh-corpus/default")["id"]
+    every = {"schedule": {"interval": 10}, "active": True, "slug": "daily", "parameters": given}
+    (schedule,) = server.ask(f"/deployments/{deployment}/schedules", [every])
+
+    def versions():
+        if not (server.workspace / "catalog.duckdb").is_file():
+            return []
+        return catalog(server, "select version, documents from versions where corpus = 'daily' order by 1")
+
+    try:
+        wait_until(lambda: len(versions()) == 1, lambda: server.said()[-3000:])
+        (folder / "2.txt").write_text(general[len(general) // 2 :], encoding="utf-8")
+        wait_until(lambda: len(versions()) == 2, lambda: server.said()[-3000:])
+    finally:
+        server.ask(f"/deployments/{deployment}/schedules/{schedule['id']}", method="DELETE")
+    (_, before), (_, after) = versions()
+    assert after > before
 
 
 @contextmanager
