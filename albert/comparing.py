@@ -71,10 +71,10 @@ def fine_tune(settings: FineTuneSettings) -> Comparison:
         candidate = prepare(settings, data, number)
         runs, points = fine_tune_model(candidate)
         models.append(ModelRuns(candidate=candidate, runs=runs, sweep=points))
-    return compare(data, models)
+    return compare_models(data, models)
 
 
-def compare(
+def compare_models(
     data: TaskData,
     models: Sequence[ModelRuns],
     *,

@@ -25,7 +25,7 @@ class LayerChange:
 
 
 @torch.no_grad()
-def layer_changes(encoder: Encoder, batch: Batch) -> tuple[LayerChange, ...]:
+def measure_layer_changes(encoder: Encoder, batch: Batch) -> tuple[LayerChange, ...]:
     """Distance and cosine between the input and the output of every layer on a batch."""
     was_training = encoder.training
     encoder.eval()

@@ -76,7 +76,7 @@ class Probe:
 
 
 @torch.no_grad()
-def probe(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
+def probe_model(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
     """Loss and accuracy on masked batches, in fp32. Raises InputError when nothing is masked in them."""
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
@@ -110,7 +110,7 @@ def probe_sentences(
     ]
     if not batches:
         raise InputError("no word to mask in the text to probe with: give it a few sentences")
-    return probe(model, batches)
+    return probe_model(model, batches)
 
 
 def _masked(

@@ -85,7 +85,7 @@ class Changes:
     gone: tuple[str, ...]
 
 
-def plan(settings: RefreshSettings) -> Plan:
+def plan_refresh(settings: RefreshSettings) -> Plan:
     """Check the settings and find the sources. Writes nothing; raises InputError for what cannot work."""
     check_settings(settings)
     files = _find_all(settings)

@@ -38,7 +38,7 @@ from data.assignment import (
     quoted,
     unstaged_sources,
 )
-from data.building import BuildingRules, build_shard, segmenter
+from data.building import BuildingRules, build_shard, read_pieces, segmenter
 from data.catalog import (
     Source,
     Version,
@@ -56,7 +56,7 @@ from data.planning import (
     Plan,
     SourceFile,
     building_plan,
-    plan,
+    plan_refresh,
     reading_batches,
 )
 from data.quality import check_quality
@@ -235,7 +235,7 @@ def find_similar(plan: Plan, division: Division) -> str | None:
     pieces = [Path(piece.assigned_path) for piece in division.assignment.pieces]
     words_of = segmenter(plan.settings.dictionaries)
     similar = train_similar_words(
-        pieces, words_of, load_tokenizer(plan.tokenizer_path), seed=plan.settings.seed
+        lambda: read_pieces(pieces), words_of, load_tokenizer(plan.tokenizer_path), seed=plan.settings.seed
     )
     return plan.workspace.relative(write_similar_words(similar, plan.workspace.shards(plan.settings.corpus)))
 
@@ -359,9 +359,9 @@ def refresh(settings: RefreshSettings, task_seconds: float | None = None) -> Ref
     """The whole refresh in this process and `settings.workers` others. Raises TimeoutError where reading a
     batch or building a shard takes longer than `task_seconds`.
     """
-    plan(settings)  # refuses what cannot work before anything is written
+    plan_refresh(settings)  # refuses what cannot work before anything is written
     with locked(Workspace(settings.workspace), settings.corpus), worker_pool(settings.workers) as pool:
-        planned = plan(settings)  # as things stand now that no other refresh changes them
+        planned = plan_refresh(settings)  # as things stand now that no other refresh changes them
         sources: list[ReadSource] = []
         with tqdm(desc="reading", total=len(planned.files), unit="file", disable=None) as bar:
             for future in [

@@ -7,12 +7,10 @@ tokens, so that nothing shifts.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from data.building import read_pieces
 from data.masking import SimilarWords, word_keys
 from data.records import InputError
 from data.segmentation import Segmenter
@@ -32,14 +30,14 @@ def _stable_hash(text: str) -> int:
 
 
 class _Sentences:
-    """Words of each sentence of some pieces, as often as they are asked for."""
+    """Words of each sentence of some texts, as often as they are asked for."""
 
-    def __init__(self, pieces: Sequence[Path], words_of: Segmenter):
-        self.pieces, self.words_of = pieces, words_of
+    def __init__(self, texts: Callable[[], Iterable[str]], words_of: Segmenter):
+        self.texts, self.words_of = texts, words_of
 
     def __iter__(self) -> Iterator[list[str]]:
         characters = 0
-        for text in read_pieces(self.pieces):
+        for text in self.texts():
             sentence: list[str] = []
             for word in self.words_of.split(text):
                 if word == "\n":
@@ -53,9 +51,9 @@ class _Sentences:
 
 
 def train_similar_words(
-    pieces: Sequence[Path], words_of: Segmenter, tokenizer: Tokenizer, *, seed: int
+    texts: Callable[[], Iterable[str]], words_of: Segmenter, tokenizer: Tokenizer, *, seed: int
 ) -> SimilarWords:
-    """Stand-ins for the words of the documents in some pieces; the same for the same text and seed."""
+    """Stand-ins for the words of some texts, which it reads several times; a function of texts and seed."""
     try:
         from gensim.models import Word2Vec
     except ImportError:
@@ -69,7 +67,7 @@ def train_similar_words(
         workers=1,  # with more, the order of updates depends on the machine
         hashfxn=_stable_hash,
     )
-    sentences = _Sentences(pieces, words_of)
+    sentences = _Sentences(texts, words_of)
     model.build_vocab(sentences)
     if not len(model.wv):
         return SimilarWords(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.int64))

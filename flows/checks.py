@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from data.catalog import read_catalog, require_version
 from data.drift import parse_condition
-from data.planning import plan
+from data.planning import plan_refresh
 from data.records import InputError
 from data.sources import find_files
 from data.workspace import Workspace, check_name
@@ -43,7 +43,7 @@ def _check_refresh(
 ) -> None:
     settings = refresh_settings(**parameters)
     parse_condition(event_if)
-    check_runner(runner, dask_address, plan(settings))
+    check_runner(runner, dask_address, plan_refresh(settings))
     next_start(then_pretrain_if, settings)
     if not 0 < task_hours <= 10_000:
         raise InputError(f"task_hours={task_hours}: it must be more than 0, and 10,000 at most")

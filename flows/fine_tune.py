@@ -21,7 +21,7 @@ from prefect import flow
 from pydantic import Field
 from tqdm import tqdm
 
-from albert import comparing, finetuning
+from albert import finetuning
 from albert.comparing import ModelRuns
 from albert.comparison import Comparison
 from albert.finetuning import Candidate, FineTuneSettings, SeedAndRate, SeedRun
@@ -36,7 +36,7 @@ from flows.checks import checked
 from flows.devices import device_slot
 from flows.forms import documented
 from flows.logs import log
-from flows.measurements import Known, domain_words, measurements
+from flows.measurements import Known, domain_words, measure_model
 from flows.settings import fine_tune_settings
 from flows.steps import step
 from flows.workers import ends_with_its_worker
@@ -156,7 +156,7 @@ def compare(
             models.append(_model_runs(settings, data, number, workspace, known, one, pool))
             move(len(models) / len(told))
     words = domain_words(workspace.root, known.corpus) if known.corpus else ()
-    return comparing.compare(data, models, domain_words=words, stepwise=stepwise)
+    return finetuning.compare_models(data, models, domain_words=words, stepwise=stepwise)
 
 
 def usual(known: Known, models: int) -> list[Told]:
@@ -182,7 +182,7 @@ def _model_runs(
         candidate=candidate, runs=runs, sweep=points, note=told.note, pretraining=told.pretraining
     )
     asked, corpora = told.asked(known), told.corpora
-    measured = measure(candidate.name, lambda: measurements(candidate, workspace, asked, corpora))
+    measured = measure(candidate.name, lambda: measure_model(candidate, workspace, asked, corpora))
     return replace(model, **measured)
 
 

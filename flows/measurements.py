@@ -39,7 +39,7 @@ class Known:
     general: str | None = None
 
 
-def measurements(
+def measure_model(
     candidate: Candidate, workspace: Workspace, known: Known, corpora: Sequence[str]
 ) -> dict[str, object]:
     """Of a model: fields of `albert.comparing.ModelRuns`. `corpora`: those it was pretrained on."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from data.drift import describe_drift, measure_drift
 from data.outcome import describe_new, describe_standing
-from data.planning import plan
+from data.planning import plan_refresh
 from data.records import InputError
 from data.refresh import refresh
 from data.statistics import open_workspace
@@ -23,7 +23,7 @@ def refresh_plainly(
     cluster, with pretraining to follow, and for sources at URLs, whose reading is tried twice.
     """
     settings = refresh_settings(**{k: v for k, v in parameters.items() if k not in BESIDE_REFRESH})
-    is_elsewhere = any(is_remote(file.uri) for file in plan(settings).files)
+    is_elsewhere = any(is_remote(file.uri) for file in plan_refresh(settings).files)
     if runner != "processes" or then_pretrain_if or is_elsewhere:
         return None
     try:

@@ -16,7 +16,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
 from tqdm import tqdm
 
-from data import planning, quality, refresh
+from data import refresh
 from data.assignment import Piece
 from data.drift import Drift, describe_drift, measure_drift, parse_condition
 from data.objectives import find_objective
@@ -172,11 +172,11 @@ def refresh_corpus(
     settings = refresh_settings(
         **{name: value for name, value in locals().items() if name not in BESIDE_REFRESH}
     )
-    planned = planning.plan(settings)  # refuses what cannot work before anything is written
+    planned = refresh.plan_refresh(settings)  # refuses what cannot work before anything is written
     check_runner(runner, dask_address, planned)
     following, telling = next_start(then_pretrain_if, settings), parse_condition(event_if)
     if dry_run:
-        changes = planning.preview(planned)
+        changes = refresh.preview(planned)
         log(describe(changes))
         return changes
     with open_runner(runner, settings.workers, dask_address) as (submit, workers):
@@ -208,14 +208,14 @@ def run_refresh(settings: RefreshSettings, submit: Submit, workers: int, task_ho
     )
     # a command answers at once that it is refused; a deployment's run has time
     with refresh.locked(place, name, log if is_deployed() else None):
-        plan = planning.plan(settings)  # as things stand now that no other refresh changes them
-        batches = planning.reading_batches(plan, workers)
+        plan = refresh.plan_refresh(settings)  # as things stand now that no other refresh changes them
+        batches = refresh.reading_batches(plan, workers)
         reading = [submit(reader, name_of(batch), refresh.read_batch, batch) for batch in batches]
         sources = in_order(reading, [len(batch) for batch in batches], name, "sources read")
         division = divide(name, lambda: refresh.divide(plan, sources))
         similar = similar_words(plan, division)
-        pieces, small = division.assignment.pieces, planning.building_plan(plan)
-        parts = planning.building_batches(pieces, workers)
+        pieces, small = division.assignment.pieces, refresh.building_plan(plan)
+        parts = refresh.building_batches(pieces, workers)
         building = [
             submit(
                 builder,
@@ -227,7 +227,7 @@ def run_refresh(settings: RefreshSettings, submit: Submit, workers: int, task_ho
         ]
         shards = in_order(building, [len(part) for part in parts], name, "shards built")
         gates = check_quality(
-            name, lambda: quality.check_quality(plan, division.assignment, shards, division.sop)
+            name, lambda: refresh.check_quality(plan, division.assignment, shards, division.sop)
         )
         result = commit(name, lambda: refresh.commit(plan, sources, division, shards, similar))
     publish_refresh(settings.workspace, result)
@@ -238,7 +238,7 @@ def run_refresh(settings: RefreshSettings, submit: Submit, workers: int, task_ho
     return result
 
 
-def name_of(batch: Sequence[tuple[planning.SourceFile, planning.Plan]]) -> str:
+def name_of(batch: Sequence[tuple[refresh.SourceFile, refresh.Plan]]) -> str:
     """What a task that reads these is called."""
     first = batch[0][0].name
     return first if len(batch) == 1 else f"{first} and {len(batch) - 1:,} more"
@@ -250,7 +250,7 @@ def numbers_of(part: Sequence[Piece]) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def similar_words(plan: planning.Plan, division: refresh.Division) -> str | None:
+def similar_words(plan: refresh.Plan, division: refresh.Division) -> str | None:
     """The table of similar words as a task where the objective has one."""
     if not find_objective(plan.settings.objective).similar_words:
         return refresh.find_similar(plan, division)
@@ -312,7 +312,7 @@ def tell_drift(workspace: Workspace, result: RefreshResult, drift: Drift) -> Non
 def describe(outcome: RefreshOutcome | Changes) -> str:
     """What a person wants to know of the result."""
     if isinstance(outcome, Changes):
-        return planning.describe_changes(outcome)
+        return refresh.describe_changes(outcome)
     if not outcome.result.is_new:
         return describe_standing(outcome.result)
     lines = describe_new(outcome.result)

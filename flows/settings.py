@@ -18,7 +18,7 @@ from data.drift import Condition, parse_condition
 from data.files import sha256
 from data.filtering import QualityRules
 from data.outcome import describe_standing, standing
-from data.planning import describe_changes, plan, preview
+from data.planning import describe_changes, plan_refresh, preview
 from data.quality import GateRules
 from data.recipe import RefreshSettings, load_recipe
 from data.records import InputError
@@ -267,12 +267,12 @@ def preview_refresh(**parameters: object) -> str:
     """What a refresh would do, for people."""
     for name in BESIDE_REFRESH:
         parameters.pop(name)
-    return describe_changes(preview(plan(refresh_settings(**parameters))))
+    return describe_changes(preview(plan_refresh(refresh_settings(**parameters))))
 
 
 def standing_refresh(**parameters: object) -> str | None:
     """What a person is told where a refresh has nothing to do; None where it may have."""
     for name in BESIDE_REFRESH:
         parameters.pop(name)
-    result = standing(plan(refresh_settings(**parameters)))
+    result = standing(plan_refresh(refresh_settings(**parameters)))
     return describe_standing(result) if result else None

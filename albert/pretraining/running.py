@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from albert.config import ConfigError
-from albert.diagnostics import layer_changes
+from albert.diagnostics import measure_layer_changes
 from albert.distributed import Process, join
 from albert.memory import bound_caches, give_back
 from albert.mixing import Loader, TrainingData
@@ -28,7 +28,7 @@ from albert.pretraining.progress import ProgressLog
 from albert.pretraining.settings import RESULT_FILE, PretrainResult, PretrainSettings, read_settings
 from albert.pretraining.start import Start, check_same_run, check_start, settle
 from albert.pretraining.trainer import Trainer
-from albert.probe import PROBE_RULE, PROBE_SENTENCES, Probe, probe
+from albert.probe import PROBE_RULE, PROBE_SENTENCES, Probe, probe_model
 from albert.trainer_state import MANIFEST_FILE, TrainerState, checkpoint_folder, list_checkpoints
 from data.files import sha256, write_text
 from data.records import InputError
@@ -238,7 +238,7 @@ class _Run:
             known = {}
             if self.report is not None:
                 own = trainer.streams[""]
-                start = probe(trainer.model, own.probe_batches(PROBE_RULE, PROBE_SENTENCES))
+                start = probe_model(trainer.model, own.probe_batches(PROBE_RULE, PROBE_SENTENCES))
                 self.log.say(start.describe())
                 known = start.to_record()
             self._evaluate(known)
@@ -291,7 +291,7 @@ class _Run:
             )
         with trainer.precision():
             held_out = next(trainer.streams[""].held_out_batches(settings.held_out_tokens))
-            layers = layer_changes(trainer.model.encoder, held_out.to(self.process.device))
+            layers = measure_layer_changes(trainer.model.encoder, held_out.to(self.process.device))
         best = checkpoint_folder(settings.run_folder, int(state.best["step"])) if state.best else None
         result = PretrainResult(
             run_folder=settings.run_folder,

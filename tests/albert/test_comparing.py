@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from albert.comparing import ModelRuns, compare
+from albert.comparing import ModelRuns, compare_models
 from albert.comparison import Intrinsic, SeedResult
 from albert.finetuning import FineTuneSettings, SeedRun, prepare, read_task
 from albert.tasks import Task
@@ -70,7 +70,7 @@ def compared(task):
         runs_of(candidate, said, intrinsic=known and Intrinsic(general_mlm_accuracy=known))
         for candidate, said, known in zip(candidates, (NONE, ONE, TWO), accuracies, strict=True)
     ]
-    return compare(data, models, domain_words=("龙井", "茶香"), stepwise=True)
+    return compare_models(data, models, domain_words=("龙井", "茶香"), stepwise=True)
 
 
 def test_confusions_are_gold_by_predicted(compared):

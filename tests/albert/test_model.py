@@ -7,7 +7,7 @@ import torch
 
 from albert.batch import Batch, pack
 from albert.config import AlbertConfig, ConfigError
-from albert.diagnostics import layer_changes
+from albert.diagnostics import measure_layer_changes
 from albert.growth import grow
 from albert.heads import PretrainingModel
 
@@ -221,7 +221,7 @@ def test_shared_parameters_stay_one_tensor_through_training(share):
 def test_layer_changes_are_distances_and_angles_of_its_states():
     model = random_model()
     batch: Batch = masked_batch()
-    changes = layer_changes(model.encoder, batch)
+    changes = measure_layer_changes(model.encoder, batch)
     assert model.encoder.training and [change.layer for change in changes] == [1, 2, 3, 4]
     with torch.no_grad():
         states = model.encoder.eval().hidden_states(batch)
@@ -237,7 +237,7 @@ def test_a_layer_that_changes_nothing_has_distance_0_and_cosine_1():
     for block in (*model.encoder.attentions, *model.encoder.feed_forwards):
         torch.nn.init.zeros_(block.output.weight)
         torch.nn.init.zeros_(block.output.bias)
-    for change in layer_changes(model.encoder, masked_batch()):
+    for change in measure_layer_changes(model.encoder, masked_batch()):
         assert change.distance == 0 and change.cosine == pytest.approx(1, abs=1e-6)
 
 

@@ -15,7 +15,7 @@ from albert.config import AlbertConfig
 from albert.heads import PretrainingModel
 from albert.optim import adamw
 from albert.pretraining import PretrainSettings, pretrain
-from albert.probe import PROBE_RULE, PROBE_SENTENCES, Probe, probe
+from albert.probe import PROBE_RULE, PROBE_SENTENCES, Probe, probe_model
 from data.records import InputError
 from data.refresh import RefreshSettings, refresh
 from tests.conftest import save_small_model
@@ -117,7 +117,7 @@ def probed(model, tmp_path, wrong=None):
     save_model(model, tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**content, **(wrong or {})}))
-    return probe(load_model(tmp_path)[0], [counting_batch(10_000)])
+    return probe_model(load_model(tmp_path)[0], [counting_batch(10_000)])
 
 
 def test_a_checkpoint_that_knows_its_language_passes(counting, tmp_path):
@@ -145,7 +145,7 @@ def test_pre_normalised_weights_taken_for_post_normalised_show_in_the_probe(coun
     model, _ = load_model(tmp_path)
     for block in (*model.encoder.attentions, *model.encoder.feed_forwards):
         block.norm_first = True
-    assert probe(model, [counting_batch(10_000)]).mlm_loss > 1.5 * right
+    assert probe_model(model, [counting_batch(10_000)]).mlm_loss > 1.5 * right
 
 
 def test_tokens_shuffled_in_the_vocabulary_are_suspicious(counting, tmp_path):
@@ -170,7 +170,7 @@ def test_masks_are_whole_words_of_15_percent_and_always_the_same(trained):
 
 def test_nothing_to_probe_with_is_refused(counting):
     with pytest.raises(InputError, match="no held-out document to probe"):
-        probe(counting, [])
+        probe_model(counting, [])
 
 
 def test_the_loss_is_compared_with_ln_v():

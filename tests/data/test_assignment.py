@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from data.assignment import connect, interruptible
-from data.planning import plan
+from data.planning import plan_refresh
 from data.recipe import RefreshSettings
 from data.refresh import divide, read
 
@@ -30,7 +30,7 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
         tokenizer=str(vocabulary_file),
         workers=1,
     )
-    planned = plan(settings)
+    planned = plan_refresh(settings)
     division = divide(planned, [read(file, planned) for file in planned.files])
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)

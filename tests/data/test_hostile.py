@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.cleaning import CleaningRules
-from data.planning import building_plan, plan, reading_batches
+from data.planning import building_plan, plan_refresh, reading_batches
 from data.reading import ReadingRules, read_source
 from data.recipe import RefreshSettings
 from data.records import InputError
@@ -106,7 +106,7 @@ def settings_for(root, source, vocabulary_file, corpus="c"):
 def refresh_here(settings):
     """A refresh in this process: its steps as `refresh` runs them in others."""
     with locked(Workspace(settings.workspace), settings.corpus):
-        planned = plan(settings)
+        planned = plan_refresh(settings)
         sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
         division = divide(planned, sources)
         small = building_plan(planned)
@@ -213,7 +213,7 @@ def test_what_is_no_file_is_named_and_the_rest_read(tmp_path, vocabulary_file):
     assert not refresh_here(settings).is_new
     for name in ("pipe.txt", "b.txt"):
         with pytest.raises(InputError, match=f"{name}.* is no file that can be read"):
-            plan(settings_for(tmp_path, source / name, vocabulary_file))
+            plan_refresh(settings_for(tmp_path, source / name, vocabulary_file))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from data.catalog import main, read_catalog
 from data.maintenance import collect_garbage, compact
-from data.planning import building_plan, plan, reading_batches
+from data.planning import building_plan, plan_refresh, reading_batches
 from data.quality import GateRules
 from data.records import InputError
 from data.refresh import RefreshSettings, build, commit, divide, locked, read_batch, refresh
@@ -18,7 +18,7 @@ from data.workspace import Workspace
 
 def build_without_commit(settings):
     """A refresh in this process, up to its commit."""
-    planned = plan(settings)
+    planned = plan_refresh(settings)
     sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
     division = divide(planned, sources)
     shards = [build(piece, building_plan(planned), division.sop) for piece in division.assignment.pieces]

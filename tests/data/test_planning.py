@@ -14,7 +14,7 @@ from data.planning import (
     FILE_WEIGHT,
     SourceFile,
     building_batches,
-    plan,
+    plan_refresh,
     reading_batches,
 )
 from data.recipe import RefreshSettings
@@ -25,7 +25,7 @@ def planned(tmp_path_factory, vocabulary_file):
     folder = tmp_path_factory.mktemp("planned")
     (folder / "a.txt").write_text("一篇文章。", encoding="utf-8")
     given = {"corpus": "c", "sources": (str(folder / "a.txt"),), "tokenizer": str(vocabulary_file)}
-    return plan(RefreshSettings(**given, workspace=folder / "w"))
+    return plan_refresh(RefreshSettings(**given, workspace=folder / "w"))
 
 
 def with_files(planned, folder, sizes):

@@ -14,7 +14,7 @@ from data.catalog import read_catalog, require_version
 from data.drift import Condition, measure_drift, parse_condition
 from data.quality import GateRules, check_quality
 from data.records import InputError
-from data.refresh import RefreshSettings, building_plan, divide, plan, read, refresh
+from data.refresh import RefreshSettings, building_plan, divide, plan_refresh, read, refresh
 from data.statistics import open_workspace
 from data.workspace import Workspace
 
@@ -30,7 +30,7 @@ def built(tmp_path_factory, samples, vocabulary_file):
         tokenizer=str(vocabulary_file),
         workers=1,
     )
-    planned = plan(settings)
+    planned = plan_refresh(settings)
     division = divide(planned, [read(file, planned) for file in planned.files])
     small = building_plan(planned)
     shards = [refreshing.build(piece, small, division.sop) for piece in division.assignment.pieces]

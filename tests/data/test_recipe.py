@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from data.cleaning import CleaningRules
-from data.planning import plan, preview
+from data.planning import plan_refresh, preview
 from data.recipe import RefreshSettings, SourceSpec, check_settings, load_recipe
 from data.records import InputError
 from data.refresh import refresh
@@ -135,12 +135,12 @@ def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_
         tokenizer=str(vocabulary_file),
         dictionaries=(str(terms),),
     )
-    before = plan(settings).recipe_hash
+    before = plan_refresh(settings).recipe_hash
     moved = tmp_path / "moved.txt"
     moved.write_bytes(terms.read_bytes())
-    assert plan(replace(settings, dictionaries=(str(moved),), workers=9)).recipe_hash == before
+    assert plan_refresh(replace(settings, dictionaries=(str(moved),), workers=9)).recipe_hash == before
     terms.write_text("炒青\n茶汤色\n", encoding="utf-8")
-    assert plan(settings).recipe_hash != before
+    assert plan_refresh(settings).recipe_hash != before
 
 
 def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
@@ -175,15 +175,15 @@ def fields(tmp_path, vocabulary_file):
 def test_a_new_source_with_its_own_field_leaves_the_others_as_they_are(fields, tmp_path):
     path = write_fields(tmp_path / "c" / "y.jsonl", 2)
     more = replace(fields, sources=(*fields.sources, SourceSpec(path=path, text_field="body")))
-    changes = preview(plan(more))
+    changes = preview(plan_refresh(more))
     assert not changes.recipe_changed and changes.read == (path,) and changes.unchanged == 2
-    assert not preview(plan(fields)).read
+    assert not preview(plan_refresh(fields)).read
 
 
 def test_another_field_of_one_of_two_files_of_a_name_is_read(fields):
     first, second = fields.sources
     changed = replace(fields, sources=(replace(first, text_field="body"), second))
-    changes = preview(plan(changed))
+    changes = preview(plan_refresh(changed))
     assert not changes.recipe_changed and changes.read == (first.path,)
     result = refresh(changed)
     assert result.is_new and result.removed_documents == 1

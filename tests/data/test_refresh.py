@@ -18,7 +18,7 @@ from data.catalog import read_catalog, write_catalog
 from data.files import sha256
 from data.maintenance import collect_garbage
 from data.outcome import describe_left_out, describe_standing, standing
-from data.planning import plan, reading_batches
+from data.planning import plan_refresh, reading_batches
 from data.records import InputError
 from data.refresh import RefreshSettings, locked, read_batch, refresh
 from data.shards import verify
@@ -122,22 +122,22 @@ def test_nothing_changed_makes_no_version(settings):
 
 
 def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings, source):
-    assert standing(plan(settings)) is None
+    assert standing(plan_refresh(settings)) is None
     made = refresh(settings)
-    found = standing(plan(settings))
+    found = standing(plan_refresh(settings))
     assert (found.version, found.is_new, found.tokens) == (1, False, made.tokens) and "stands" in (
         describe_standing(found)
     )
-    assert standing(plan(replace(settings, max_ngram=1))) is None
+    assert standing(plan_refresh(replace(settings, max_ngram=1))) is None
     one, two = sorted(map(str, source.iterdir()))
-    assert standing(plan(replace(settings, sources=(two, one)))) is None
+    assert standing(plan_refresh(replace(settings, sources=(two, one)))) is None
     kept = Path(one).read_bytes()
     Path(one).write_bytes(kept + b"\n")
-    assert standing(plan(settings)) is None
+    assert standing(plan_refresh(settings)) is None
     Path(one).write_bytes(kept)
-    assert standing(plan(settings))
+    assert standing(plan_refresh(settings))
     next((settings.workspace / "shards").rglob("*.parquet")).unlink()
-    assert standing(plan(settings)) is None
+    assert standing(plan_refresh(settings)) is None
 
 
 def test_new_and_removed_documents_touch_only_their_shards(settings, source, monkeypatch):
@@ -194,7 +194,7 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
 def test_listings_are_on_disk_before_their_batch_is_done(settings, monkeypatch):
     synced = []
     monkeypatch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
-    planned = plan(settings)
+    planned = plan_refresh(settings)
     sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
     assert sorted(synced) == sorted((Path(source.listing), True) for source in sources)
     assert len(synced) == 2
@@ -234,7 +234,7 @@ def test_nothing_usable_is_an_error_and_leaves_no_catalog(settings, source):
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_written(settings, change, message):
     with pytest.raises(InputError, match=message):
-        plan(replace(settings, **change))
+        plan_refresh(replace(settings, **change))
     assert not settings.workspace.exists()
 
 

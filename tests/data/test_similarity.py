@@ -3,6 +3,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from data.building import read_pieces
 from data.masking import word_keys
 from data.refresh import RefreshSettings, refresh
 from data.segmentation import Segmenter
@@ -29,7 +30,9 @@ def piece(tmp_path):
 
 
 def test_stand_ins_have_as_many_tokens_and_are_the_same_every_time(piece, tokenizer):
-    first, again = (train_similar_words([piece], Segmenter(), tokenizer, seed=0) for _ in range(2))
+    first, again = (
+        train_similar_words(lambda: read_pieces([piece]), Segmenter(), tokenizer, seed=0) for _ in range(2)
+    )
     assert len(first.keys) > 5 and (np.diff(first.keys.astype(float)) > 0).all()
     assert first.keys.tolist() == again.keys.tolist()
     assert first.input_ids.tolist() == again.input_ids.tolist()

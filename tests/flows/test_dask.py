@@ -10,7 +10,7 @@ import pytest
 from data.catalog import read_catalog, require_version, version_shards
 from data.contamination import GuardRules
 from data.filtering import QualityRules
-from data.planning import plan
+from data.planning import plan_refresh
 from data.records import InputError
 from data.refresh import RefreshSettings, refresh
 from data.workspace import Workspace
@@ -82,7 +82,7 @@ def task_states(workspace):
 
 
 def test_what_a_cluster_cannot_follow_is_refused(settings):
-    planned = plan(settings)
+    planned = plan_refresh(settings)
     check_runner("dask", "tcp://127.0.0.1:8786", planned)
     check_runner("processes", None, planned)
     for runner, address in (("dask", None), ("processes", "tcp://127.0.0.1:8786")):
