@@ -25,7 +25,7 @@ test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n logical --dist loadfile
 
 serve: $(INSTALLED)
-	@$(BIN)/python -m flows.serve
+	@$(BIN)/python -m flows.orchestration.serve
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

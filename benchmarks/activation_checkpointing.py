@@ -19,9 +19,7 @@ from pathlib import Path
 
 import torch
 
-from albert.batch import Batch, pack
-from albert.config import AlbertConfig
-from albert.heads import PretrainingModel
+from albert.model import AlbertConfig, Batch, PretrainingModel, pack
 
 SEQUENCES, LENGTH = 16, 128
 RESULTS = Path(__file__).parent / "results" / "activation_checkpointing.json"

@@ -26,7 +26,7 @@ import torch
 import triton
 
 import kernels
-from benchmarks.recording import SHARED_MEMORY, Compiled, KernelLaunch, compile_for, record
+from benchmarks.gpu.launches import SHARED_MEMORY, Compiled, KernelLaunch, compile_for, record
 from kernels.embedding import Norm, Projection, Tables
 
 RESULTS = Path(__file__).parent / "results"

@@ -14,10 +14,10 @@ import time
 
 import torch
 
-from albert.config import AlbertConfig
-from benchmarks.alternating import Work, alternate
-from benchmarks.cpu_steps import full_batch, pretraining_step
-from benchmarks.results_file import write_result
+from albert.model import AlbertConfig
+from benchmarks.support.alternating import Work, alternate
+from benchmarks.support.cpu_steps import full_batch, pretraining_step
+from benchmarks.support.results import write_result
 
 LENGTH = 128
 SAME_LOSS = 1e-3  # what bf16 in another order explains of a loss of 10

@@ -18,25 +18,25 @@ from pathlib import Path
 import jieba
 import numpy as np
 
-from benchmarks.corpora import load_sentences, source_names, write_corpus
-from benchmarks.results_file import write_result
-from data import planning
-from data import refresh as refreshing
-from data.building import segmenter
-from data.cleaning import CleaningRules, clean_and_count
-from data.deduplication import sketch
-from data.instances import build_instances, tokenize_documents
-from data.masking import MaskRule
-from data.measures import measure
-from data.objectives import find_objective
-from data.recipe import RefreshSettings
-from data.records import RawDocument, document_id
-from data.refresh import refresh
-from data.sentences import split_sentences
-from data.shards import instance_table, mask_vocabulary, table_digest, write_table
-from data.sources import find_files, read_documents
-from data.tokenization import Tokenizer, load_tokenizer
-from data.wordpiece import WordPieceTokenizer
+from benchmarks.support.corpora import load_sentences, source_names, write_corpus
+from benchmarks.support.results import write_result
+from data.cleaning import CleaningRules, clean_and_count, measure, sketch, split_sentences
+from data.instances import (
+    MaskRule,
+    build_instances,
+    find_objective,
+    instance_table,
+    mask_vocabulary,
+    table_digest,
+    tokenize_documents,
+    write_table,
+)
+from data.refresh import RefreshSettings, refresh
+from data.refresh import plan as planning
+from data.refresh import run as refreshing
+from data.refresh.build import segmenter
+from data.sources import RawDocument, document_id, find_files, read_documents
+from data.tokenization import Tokenizer, WordPieceTokenizer, load_tokenizer
 
 REFERENCE = 96_000  # characters/s of albert_zh's create_pretraining_data on one core of such a machine
 GOAL, SCALING_GOAL = 1_000_000, 1.9

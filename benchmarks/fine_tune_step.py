@@ -23,12 +23,12 @@ import torch
 import transformers
 
 from albert.checkpoints import load_pretrained, save_model
-from albert.config import AlbertConfig
-from albert.finetuning import Candidate, FineTuneSettings, fine_tune_one, predict, prepare, read_task
-from albert.heads import PretrainingModel
+from albert.finetuning import Candidate, FineTuneSettings, fine_tune_one, prepare, read_task
+from albert.finetuning.training import predict
+from albert.model import AlbertConfig, PretrainingModel
 from albert.tasks import load_task
 from benchmarks.data_prep import make_vocabulary
-from benchmarks.results_file import write_result
+from benchmarks.support.results import write_result
 
 SAMPLES = Path(__file__).parent.parent / "data" / "samples"
 GOAL = 6.0

@@ -20,14 +20,14 @@ from pathlib import Path
 import jieba
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from benchmarks.corpora import given_sources, load_sentences, source_names
 from benchmarks.data_prep import make_vocabulary
-from benchmarks.results_file import write_result
+from benchmarks.support.corpora import given_sources, load_sentences, source_names
+from benchmarks.support.results import write_result
 from data.cleaning import clean_text
 from data.segmentation import Segmenter
 from data.sources import find_files, read_texts
 from data.tokenization import load_tokenizer
-from data.wordpiece import read_vocabulary
+from data.tokenization.wordpiece import read_vocabulary
 
 SHOWN = 5  # differences of a source
 

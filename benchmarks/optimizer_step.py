@@ -19,10 +19,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from albert.config import AlbertConfig, preset
-from albert.heads import PretrainingModel
+from albert.model import AlbertConfig, PretrainingModel
+from albert.model.config import preset
 from albert.optim import Lamb, lamb, matrices, vectors
-from benchmarks.results_file import write_result
+from benchmarks.support.results import write_result
 
 RATE, DECAY, BETAS, EPS = 1e-3, 0.01, (0.9, 0.999), 1e-6
 PRESETS = ("tiny", "base")

@@ -35,11 +35,10 @@ from pathlib import Path
 import psutil
 from scipy.stats import t
 
-from benchmarks.corpora import load_sentences, write_corpus
 from benchmarks.data_prep import make_vocabulary
-from benchmarks.results_file import write_result
-from data.recipe import RefreshSettings
-from data.refresh import refresh
+from benchmarks.support.corpora import load_sentences, write_corpus
+from benchmarks.support.results import write_result
+from data.refresh import RefreshSettings, refresh
 
 GOAL = 0.03
 TURN_SECONDS = 2.0
@@ -55,7 +54,7 @@ def serve_runs(kind: str, source: str, vocabulary: str, workers: int) -> None:
         sys.modules["__main__"].__spec__ = None
         sys.modules["__main__"].__dict__.pop("__file__", None)
         if kind == "flow":
-            from flows.cli import without_heartbeats
+            from flows.orchestration.command import without_heartbeats
             from flows.refresh_corpus import refresh_corpus
 
             whole.enter_context(without_heartbeats())
@@ -146,7 +145,7 @@ class Runner:
 
 def begin_server(folder: Path) -> subprocess.Popen[bytes]:
     """A server as `make serve` has it, which this process's environment names from now on."""
-    from flows.serve import environment, start_server
+    from flows.orchestration.serve import environment, start_server
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -193,7 +192,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.pairs < 2:
         parser.error(f"--pairs {given.pairs}: an interval takes 2 or more")
-    from flows.serve import stop
+    from flows.orchestration.serve import stop
 
     sentences = load_sentences(given.source)
     with tempfile.TemporaryDirectory() as temporary:

@@ -18,11 +18,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.corpora import load_sentences, source_names, write_corpus
 from benchmarks.data_prep import make_vocabulary
-from benchmarks.results_file import write_result
-from data.recipe import RefreshSettings
-from data.refresh import refresh
+from benchmarks.support.corpora import load_sentences, source_names, write_corpus
+from benchmarks.support.results import write_result
+from data.refresh import RefreshSettings, refresh
 
 EXPONENT_GOAL, MEMORY_GOAL = 1.05, 1024  # MiB
 LARGE_BYTES = 5 * 10**9

@@ -26,19 +26,25 @@ import numpy as np
 import torch
 
 from albert.batching import InstanceStream
-from albert.config import AlbertConfig
-from benchmarks.alternating import Rates, Work, alternate, keep_best
-from benchmarks.corpora import load_sentences
-from benchmarks.cpu_steps import MASKED_SHARE, ceiling, full_batch, needed_flops, pretraining_step
+from albert.model import AlbertConfig
 from benchmarks.data_prep import make_vocabulary
-from benchmarks.first_step import BATCH_TOKENS
-from benchmarks.results_file import write_result
-from data.building import segmenter
-from data.instances import build_instances, tokenize_documents
-from data.masking import MaskRule
-from data.objectives import find_objective
-from data.records import document_id
-from data.shards import instance_table, mask_vocabulary, table_digest, write_table
+from benchmarks.support.alternating import Rates, Work, alternate, keep_best
+from benchmarks.support.corpora import load_sentences
+from benchmarks.support.cpu_steps import MASKED_SHARE, ceiling, full_batch, needed_flops, pretraining_step
+from benchmarks.support.first_step import BATCH_TOKENS
+from benchmarks.support.results import write_result
+from data.instances import (
+    MaskRule,
+    build_instances,
+    find_objective,
+    instance_table,
+    mask_vocabulary,
+    table_digest,
+    tokenize_documents,
+    write_table,
+)
+from data.refresh.build import segmenter
+from data.sources import document_id
 from data.tokenization import load_tokenizer
 
 GOALS = {"tiny": 10.0, "base": 5.0, "pairs": 20.0}
@@ -58,8 +64,8 @@ def _several(step: Callable[[], object], amount: float, times: int) -> Work:
 
 def measure_model(name: str, sequences: int, rounds: int) -> dict[str, Rates]:
     """Tokens a second of ours and the rival's, and the operations a second of "products"."""
-    from benchmarks.transformers_albert import WAYS, padded
-    from benchmarks.transformers_albert import pretraining_step as their_step
+    from benchmarks.support.transformers_albert import WAYS, padded
+    from benchmarks.support.transformers_albert import pretraining_step as their_step
 
     config = AlbertConfig.preset(name, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     batch = full_batch(sequences, LENGTH, config.vocab_size)
@@ -113,8 +119,8 @@ def measure_pairs(
     pairs: Sequence[tuple[str, str]], vocabulary: Path, rounds: int
 ) -> tuple[dict[str, Rates], dict[str, float]]:
     """Real tokens a second with the loading of data; the share of our time that is waiting for a batch."""
-    from benchmarks.transformers_albert import WAYS, loader
-    from benchmarks.transformers_albert import pretraining_step as their_step
+    from benchmarks.support.transformers_albert import WAYS, loader
+    from benchmarks.support.transformers_albert import pretraining_step as their_step
 
     config = AlbertConfig.preset("tiny")
     waited: list[float] = []
@@ -153,7 +159,7 @@ def measure_start(pairs: Sequence[tuple[str, str]], vocabulary: Path, rounds: in
         for _ in range(rounds):
             began = time.perf_counter()
             done = subprocess.run(
-                [sys.executable, "-m", "benchmarks.first_step", str(shard)],
+                [sys.executable, "-m", "benchmarks.support.first_step", str(shard)],
                 capture_output=True, text=True, check=True,
             )  # fmt: skip
             seconds.append(time.perf_counter() - began)

@@ -1,1 +1,5 @@
-"""From raw Chinese text to instance shards and a catalog of them. Knows no torch."""
+"""From raw Chinese text to instance shards and a catalog of them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -16,11 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 from data.catalog import bring_in_tokenizers, heal_views
+from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_text
-from data.records import InputError
 from data.storage import file_system, is_remote, unreached
 from data.workspace import Workspace, local_folder
 
@@ -137,7 +137,7 @@ class Store:
         if other and (other["host"] != me["host"] or _is_alive(other["process"])):
             raise InputError(
                 f"{self.url} is being written to by process {other['process']} of {other['host']} since "
-                f"{other['since']}: wait for it to end; if it is gone: python -m data.publication unlock "
+                f"{other['since']}: wait for it to end; if it is gone: jixu corpus unlock "
                 f"{self.url}"
             )
         if other:
@@ -326,54 +326,3 @@ def working_copy(place: str, *, read_only: bool = False) -> Iterator[str]:
         pull(store, workspace)
         yield str(workspace.root)
         publish(store, workspace)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """The command: `pull`, `push` and `unlock`."""
-    import argparse
-    import sys
-
-    parser = argparse.ArgumentParser(
-        prog="python -m data.publication", description="A workspace on S3 and its copy on this machine."
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    for name, told in (
-        ("pull", "make a copy equal to what is published"),
-        ("push", "publish a folder"),
-        ("unlock", "let others write, when a writer died on another machine"),
-    ):
-        command = commands.add_parser(name, help=told)
-        command.add_argument("url", help="such as s3://bucket/workspace")
-        if name != "unlock":
-            command.add_argument("--workspace", help="folder [the copy that commands use]")
-    given = parser.parse_args(arguments)
-    try:
-        print(_run(given.command, given.url, getattr(given, "workspace", None)))
-    except InputError as error:
-        print(f"publication: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _run(command: str, url: str, folder: str | None) -> str:
-    store = Store(url)
-    if command == "unlock":
-        store.release()
-        return f"{store.url} can be written to"
-    workspace = Workspace(Path(folder) if folder else local_folder(url))
-    if command == "pull":
-        workspace.root.mkdir(parents=True, exist_ok=True)
-        return _told(require(pull(store, workspace), url), workspace)
-    with store.writing():
-        return _told(publish(store, workspace), workspace)
-
-
-def _told(manifest: Manifest, workspace: Workspace) -> str:
-    size = sum(entry.size for entry in manifest.files.values())
-    return (
-        f"publication {manifest.number}: {len(manifest.files)} file(s), {size:,} bytes, in {workspace.root}"
-    )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

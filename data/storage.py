@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from data.errors import InputError
 from data.files import sha256
-from data.records import InputError
 
 _EXTRA = "install jixu with its extra: pip install 'jixu[remote]'"
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.records import InputError
+from data.errors import InputError
 
 DEFAULT = "workspace"
 _name = re.compile(r"[\w][\w.-]{0,63}")

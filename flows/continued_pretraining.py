@@ -2,7 +2,7 @@
 report.
 """
 
-from flows.cli import run_if_main
+from flows.orchestration import run_if_main
 
 run_if_main(__name__)
 
@@ -16,9 +16,8 @@ from pydantic import Field
 
 from albert import pretraining
 from albert.optim import OptimizerName, ScheduleName
-from albert.pretraining import PretrainResult
-from albert.reports import build_report, write_report
-from albert.trainer_state import (
+from albert.pretraining import (
+    PretrainResult,
     TrainerState,
     checkpoint_folder,
     is_whole,
@@ -26,19 +25,28 @@ from albert.trainer_state import (
     read_trainer_state,
     step_of,
 )
-from data.catalog import end_killed_run, record_run
-from data.statistics import open_workspace
+from albert.reports import build_report, write_report
+from data.catalog import end_killed_run, open_workspace, record_run
 from data.workspace import default_place
-from flows.artifacts import begin_progress, gather_facts, plain, publish_report, repeat_command
-from flows.devices import device_slot
-from flows.forms import documented
-from flows.logs import log, say
-from flows.run_locks import sole_training
-from flows.settings import PretrainingPlan, complete_tokenizer, pretraining_plan
-from flows.steps import step
-from flows.training_processes import train_in_processes
-from flows.workers import ends_with_its_worker
-from flows.working_copies import in_working_copy
+from flows.orchestration import (
+    PretrainingPlan,
+    begin_progress,
+    complete_tokenizer,
+    device_slot,
+    documented,
+    ends_with_its_worker,
+    gather_facts,
+    in_working_copy,
+    log,
+    plain,
+    pretraining_plan,
+    publish_report,
+    repeat_command,
+    say,
+    sole_training,
+    step,
+    train_in_processes,
+)
 
 # no retry: re-running goes on from the last checkpoint, and an error of the data would come again
 train = step("train")

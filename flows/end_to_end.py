@@ -5,7 +5,7 @@ A base model is pretrained on the general text (or given), pretraining goes on o
 are fine-tuned on the task under the same seeds. One report tells it all.
 """
 
-from flows.cli import run_if_main
+from flows.orchestration import run_if_main
 
 run_if_main(__name__)
 
@@ -22,27 +22,34 @@ from prefect.exceptions import CancelledRun
 from pydantic import Field
 
 from albert.checkpoints import find_source, names_checkpoint
-from albert.comparison import Comparison
+from albert.evaluation import Comparison
 from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report, write_report
-from data.statistics import open_workspace
+from data.catalog import open_workspace
 from data.storage import is_remote
 from data.tokenization import find_tokenizer
 from data.workspace import Workspace, default_place
-from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
-from flows.cancelling import cancelled_with_its_parts
-from flows.checks import checked
 from flows.continued_pretraining import continued_pretraining
 from flows.fine_tune import fine_tune
 from flows.fine_tune import table as comparison_table
-from flows.forms import documented
-from flows.logs import is_deployed, log
+from flows.orchestration import (
+    cancelled_with_its_parts,
+    checked,
+    documented,
+    ends_with_its_worker,
+    file_checksums,
+    fine_tune_settings,
+    gather_facts,
+    in_working_copy,
+    is_deployed,
+    log,
+    plain,
+    publish_report,
+    repeat_command,
+    step,
+)
 from flows.refresh_corpus import refresh_corpus
-from flows.settings import fine_tune_settings
-from flows.steps import step
 from flows.train_tokenizer import train_tokenizer
-from flows.workers import ends_with_its_worker
-from flows.working_copies import in_working_copy
 
 report = step("report")
 

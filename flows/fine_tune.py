@@ -2,7 +2,7 @@
 compares them.
 """
 
-from flows.cli import run_if_main
+from flows.orchestration import run_if_main
 
 run_if_main(__name__)
 
@@ -22,25 +22,40 @@ from pydantic import Field
 from tqdm import tqdm
 
 from albert import finetuning
-from albert.comparing import ModelRuns
-from albert.comparison import Comparison
-from albert.finetuning import Candidate, FineTuneSettings, SeedAndRate, SeedRun
+from albert.evaluation import Comparison
+from albert.finetuning import (
+    Candidate,
+    FineTuneSettings,
+    ModelRuns,
+    SeedAndRate,
+    SeedRun,
+    load_run,
+    run_key,
+    save_run,
+    sha256_of,
+)
 from albert.reports import build_report, write_report
-from albert.seed_runs import load_run, run_key, save_run, sha256_of
 from albert.tasks import TaskData
 from data.catalog import record_evaluations
-from data.refresh import worker_pool
+from data.workers import worker_pool
 from data.workspace import Workspace, default_place
-from flows.artifacts import begin_progress, plain, publish_report, repeat_command
-from flows.checks import checked
-from flows.devices import device_slot
-from flows.forms import documented
-from flows.logs import log
-from flows.measurements import Known, domain_words, measure_model
-from flows.settings import fine_tune_settings
-from flows.steps import step
-from flows.workers import ends_with_its_worker
-from flows.working_copies import in_working_copy
+from flows.orchestration import (
+    Known,
+    begin_progress,
+    checked,
+    device_slot,
+    documented,
+    domain_words,
+    ends_with_its_worker,
+    fine_tune_settings,
+    in_working_copy,
+    log,
+    measure_model,
+    plain,
+    publish_report,
+    repeat_command,
+    step,
+)
 
 read_task = step("read-task")
 train = step("fine-tune-model")

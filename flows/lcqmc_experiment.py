@@ -6,7 +6,7 @@ ALBERT, and a BERT whose answers cost the same. Whatever was made before, and ha
 again.
 """
 
-from flows.cli import run_if_main
+from flows.orchestration import run_if_main
 
 run_if_main(__name__)
 
@@ -18,38 +18,45 @@ from typing import Annotated, Literal
 from prefect import flow
 from pydantic import Field
 
-from albert.comparison import Comparison
+from albert.evaluation import Comparison
 from albert.finetuning import FineTuneSettings
 from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report, write_report
-from data.statistics import open_workspace
+from data.catalog import open_workspace
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, default_place
-from flows.artifacts import file_checksums, gather_facts, plain, publish_report, repeat_command
-from flows.cancelling import cancelled_with_its_parts
-from flows.checks import checked
 from flows.continued_pretraining import continued_pretraining, run_pretraining
-from flows.devices import device_slot
 from flows.end_to_end import finished, vocabulary
-from flows.experiment_arms import (
+from flows.experiment import (
     ARCHITECTURES,
     EXPERIMENTS,
     Arm,
     ExperimentFiles,
     Sizes,
+    double_labels,
     first_lines,
     write_sentences,
 )
 from flows.fine_tune import Told, compare, record, table
-from flows.flawed_control import double_labels
-from flows.forms import documented
-from flows.logs import log
-from flows.measurements import Known
+from flows.orchestration import (
+    Known,
+    cancelled_with_its_parts,
+    checked,
+    device_slot,
+    documented,
+    ends_with_its_worker,
+    file_checksums,
+    fine_tune_settings,
+    gather_facts,
+    in_working_copy,
+    log,
+    plain,
+    pretraining_plan,
+    publish_report,
+    repeat_command,
+    step,
+)
 from flows.refresh_corpus import refresh_corpus
-from flows.settings import fine_tune_settings, pretraining_plan
-from flows.steps import step
-from flows.workers import ends_with_its_worker
-from flows.working_copies import in_working_copy
 
 train_flawed = step("train-flawed-control")
 write_texts = step("write-texts")

@@ -1,6 +1,6 @@
 """refresh-corpus: raw text -> cleaned documents -> instance shards -> a new corpus version in the catalog."""
 
-from flows.cli import run_if_main
+from flows.orchestration import run_if_main
 
 run_if_main(__name__)
 
@@ -17,23 +17,31 @@ from pydantic import Field
 from tqdm import tqdm
 
 from data import refresh
-from data.assignment import Piece
-from data.drift import Drift, describe_drift, measure_drift, parse_condition
-from data.objectives import find_objective
-from data.outcome import RefreshResult, describe_new, describe_standing
-from data.planning import Changes
-from data.recipe import RefreshSettings
-from data.statistics import open_workspace
+from data.catalog import Drift, describe_drift, measure_drift, open_workspace, parse_condition
+from data.instances import find_objective
+from data.refresh import Changes, Piece, RefreshResult, RefreshSettings, describe_new, describe_standing
 from data.workspace import Workspace, default_place
-from flows.artifacts import begin_progress, publish_drift, publish_gates, publish_refresh, publish_words
-from flows.cancelling import cancelled_with_its_parts
-from flows.forms import documented
-from flows.logs import is_deployed, log
-from flows.runners import Submit, check_runner, open_runner
-from flows.settings import BESIDE_REFRESH, find_checkpoint, next_start, refresh_settings
-from flows.steps import step
-from flows.workers import ends_with_its_worker
-from flows.working_copies import in_working_copy
+from flows.orchestration import (
+    BESIDE_REFRESH,
+    Submit,
+    begin_progress,
+    cancelled_with_its_parts,
+    check_runner,
+    documented,
+    ends_with_its_worker,
+    find_checkpoint,
+    in_working_copy,
+    is_deployed,
+    log,
+    next_start,
+    open_runner,
+    publish_drift,
+    publish_gates,
+    publish_refresh,
+    publish_words,
+    refresh_settings,
+    step,
+)
 
 if TYPE_CHECKING:
     from albert.pretraining import PretrainResult
@@ -279,7 +287,7 @@ def _drift(settings: RefreshSettings, result: RefreshResult, asked: Collection[s
     checkpoint = find_checkpoint(workspace, result.corpus)
     if drift and checkpoint and "mlm_loss" in asked:
         # torch takes seconds to import
-        from flows.measurements import added_mlm_loss
+        from flows.orchestration import added_mlm_loss
 
         drift = replace(drift, mlm_loss=added_mlm_loss(workspace, result.corpus, checkpoint))
     if drift:

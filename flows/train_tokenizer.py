@@ -1,6 +1,6 @@
 """train-tokenizer: a corpus or raw text -> a vocabulary in the workspace, ready for refresh-corpus."""
 
-from flows.cli import run_if_main
+from flows.orchestration import run_if_main
 
 run_if_main(__name__)
 
@@ -13,20 +13,22 @@ from typing import Annotated, Literal
 from prefect import flow
 from pydantic import Field
 
-from data.catalog import Version
-from data.reading import read_sentences
-from data.records import InputError
-from data.statistics import open_workspace
+from data.catalog import Version, open_workspace
+from data.errors import InputError
+from data.refresh import read_sentences
 from data.tokenization import Tokenizer, find_tokenizer, vocabulary_of
 from data.tokenization import train_tokenizer as learn
 from data.workspace import Workspace, check_name, default_place
-from flows.artifacts import begin_progress, publish_vocabulary
-from flows.forms import documented
-from flows.logs import log
-from flows.settings import tokenizer_sources
-from flows.steps import step
-from flows.workers import ends_with_its_worker
-from flows.working_copies import in_working_copy
+from flows.orchestration import (
+    begin_progress,
+    documented,
+    ends_with_its_worker,
+    in_working_copy,
+    log,
+    publish_vocabulary,
+    step,
+    tokenizer_sources,
+)
 
 learn_vocabulary = step("learn-vocabulary")
 

@@ -10,7 +10,7 @@ from kernels.attention import (
 from kernels.bias_gelu import bias_gelu, linear_gelu
 from kernels.dispatch import KernelError, use
 from kernels.embedding import embed
-from kernels.heads import merge_heads, split_heads
+from kernels.head_projections import merge_heads, split_heads
 from kernels.layer_norm import add_layer_norm
 from kernels.mlm_loss import mlm_loss
 

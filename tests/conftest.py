@@ -27,11 +27,11 @@ import hypothesis
 import pytest
 
 from albert.checkpoints import save_model
-from albert.config import AlbertConfig
-from albert.heads import PretrainingModel
+from albert.model import AlbertConfig, PretrainingModel
+from data.cleaning import split_sentences
 from data.refresh import RefreshSettings, refresh
-from data.sentences import split_sentences
-from data.wordpiece import SPECIAL_TOKENS, WordPieceTokenizer
+from data.tokenization import WordPieceTokenizer
+from data.tokenization.wordpiece import SPECIAL_TOKENS
 from tests.workers import PRELOADED, PreloadedContext
 
 # no time limits: the machine may be busy; in CI the same examples every time
@@ -54,7 +54,7 @@ def preloaded_workers() -> Iterator[None]:
     context = PreloadedContext()
     context.set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data.refresh.get_context", lambda method: context)
+        patch.setattr("data.workers.get_context", lambda method: context)
         yield
 
 

@@ -6,7 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
+
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 RUN_IN_ORDER = ("quickstart.md", "corpus.md", "checkpoint.md")

@@ -8,13 +8,14 @@ import time
 import psutil
 import pytest
 
-from albert.config import AlbertConfig
-from benchmarks import fine_tune_step, identity, orchestration, results_file, train_step
-from benchmarks.alternating import Rates, alternate, keep_best
-from benchmarks.corpora import source_names
-from benchmarks.cpu_steps import needed_flops
-from benchmarks.gpu_model import training_flops
+from albert.model import AlbertConfig
+from benchmarks import fine_tune_step, identity, orchestration, train_step
+from benchmarks.gpu.model import training_flops
 from benchmarks.orchestration import Runner, in_pairs, judge
+from benchmarks.support import results as results_file
+from benchmarks.support.alternating import Rates, alternate, keep_best
+from benchmarks.support.corpora import source_names
+from benchmarks.support.cpu_steps import needed_flops
 
 
 @pytest.mark.slow

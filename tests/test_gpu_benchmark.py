@@ -12,17 +12,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from albert.config import AlbertConfig
-from benchmarks import gpu, gpu_correctness
-from benchmarks.gpu_cases import kernel_cases
-from benchmarks.gpu_correctness import Claim, check
-from benchmarks.gpu_goals import CHUNKS, FLASH, GOALS, SDPA, goals_table, judge
-from benchmarks.gpu_model import training_flops
-from benchmarks.gpu_scale import Scale, lengths_of
-from benchmarks.measure import Case, Ceilings, Result, Timing, measure, table
+from albert.model import AlbertConfig
+from benchmarks.gpu import __main__ as gpu
+from benchmarks.gpu import correctness as gpu_correctness
+from benchmarks.gpu.cases import kernel_cases
+from benchmarks.gpu.correctness import Claim, check
+from benchmarks.gpu.goals import CHUNKS, FLASH, GOALS, SDPA, goals_table, judge
+from benchmarks.gpu.model import training_flops
+from benchmarks.gpu.scale import Scale, lengths_of
+from benchmarks.gpu.timing import Case, Ceilings, Result, Timing, measure, table
+from tests import ROOT
 from tests.kernels import checks
 
-ROOT = Path(__file__).parent.parent
 SMALL = Scale(device="cpu", tokens=512, vocabulary=500, kernels="auto")
 CEILINGS = Ceilings(flops=8e14, bytes=4e12)
 

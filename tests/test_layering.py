@@ -1,14 +1,21 @@
-"""The arrows of the house: flows -> albert -> kernels, flows -> data, albert -> the parts of data without a
-database.
+"""The arrows and rooms of the house: which package, room and file may import which.
+
+A room is a folder of `flows`, `albert` or `data`; its face is `__init__.py`; `__init__.pyi` lists its names.
 """
 
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
-OURS = {"flows", "albert", "kernels", "data"}
+import pytest
+
+from tests import ROOT
+
+OURS = ("flows", "albert", "kernels", "data")
+ROOMY = ("flows", "albert", "data")
 MAY_IMPORT = {
     "kernels": {"kernels"},
     "data": {"data"},
@@ -21,34 +28,162 @@ NEVER = {
     "albert": {"prefect", "duckdb", "jieba", "transformers", "triton"},
     "flows": {"torch", "triton", "transformers", "duckdb", "jieba"},
 }
+GROUND = {"errors", "files", "hashing", "locks", "storage", "terminal", "workers", "workspace"}
+ALBERT_TAKES = GROUND | {"instances", "tokenization", "segmentation", "cleaning", "sources"}
+# stems that may stand in several rooms of a package
+COMMON_STEMS = {"__init__", "__main__", "settings"}
 
 
-def imports(path: Path) -> list[tuple[int, str]]:
-    """Line and top-level module of everything a file imports."""
-    found = []
+@dataclass(frozen=True)
+class Import:
+    """One imported name and where it stands."""
+
+    path: Path
+    line: int
+    module: str
+    name: str | None
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line} imports {self.name or ''} of {self.module}"
+
+
+def files() -> list[Path]:
+    return [path for package in OURS for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {module_of(path): path for path in files()}
+
+
+def room_of(module: str) -> str:
+    """The room of a module, or the module itself where it stands in none."""
+    package, _, rest = module.partition(".")
+    room = f"{package}.{rest.partition('.')[0]}"
+    return room if package in ROOMY and MODULES.get(room, Path()).name == "__init__.py" else module
+
+
+def imports(path: Path) -> Iterator[Import]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            found += [(node.lineno, alias.name.partition(".")[0]) for alias in node.names]
+            yield from (Import(path, node.lineno, alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            found.append((node.lineno, node.module.partition(".")[0]))
+            yield from (Import(path, node.lineno, node.module, alias.name) for alias in node.names)
+
+
+def shown_by(face: str) -> dict[str, str]:
+    """Names of a room's face, and the modules they come from."""
+    stub = MODULES[face].with_suffix(".pyi")
+    if not stub.is_file():
+        return {}
+    nodes = ast.walk(ast.parse(stub.read_text(encoding="utf-8")))
+    found = [(node, alias) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
+    return {alias.name: f"{face}.{node.module}" for node, alias in found}
+
+
+def target(one: Import) -> str | None:
+    """The module of ours that an import leads to, through faces."""
+    module = one.module
+    if f"{module}.{one.name}" in MODULES:
+        module = f"{module}.{one.name}"
+    while one.name and module in MODULES and (further := shown_by(module).get(one.name)):
+        module = further
+    return module if module in MODULES else None
+
+
+def graph() -> dict[str, set[str]]:
+    found = {}
+    for module, path in MODULES.items():
+        targets = {target(one) for one in imports(path)}
+        found[module] = {name for name in targets if name and name != module}
     return found
 
 
-def test_imports_follow_the_arrows():
+def circles(arrows: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups that reach each other."""
+
+    def reached(start: str) -> set[str]:
+        seen: set[str] = set()
+        left = [start]
+        while left:
+            for name in arrows.get(left.pop(), ()):
+                if name not in seen:
+                    seen.add(name)
+                    left.append(name)
+        return seen
+
+    reach = {name: reached(name) for name in arrows}
+    return sorted(
+        {tuple(sorted(b for b in reach[a] if a in reach.get(b, ()))) for a in arrows if a in reach[a]}
+    )
+
+
+def test_packages_import_what_they_may():
     wrong = []
-    for package in OURS:
-        for path in (ROOT / package).rglob("*.py"):
-            for line, module in imports(path):
-                if module in NEVER[package] or (module in OURS and module not in MAY_IMPORT[package]):
-                    wrong.append(f"{path.relative_to(ROOT)}:{line} imports {module}")
+    for path in MODULES.values():
+        package = path.relative_to(ROOT).parts[0]
+        for one in imports(path):
+            top = one.module.partition(".")[0]
+            if top in NEVER[package] or (top in OURS and top not in MAY_IMPORT[package]):
+                wrong.append(str(one))
+            part = (target(one) or "").split(".")
+            if package == "albert" and part[0] == "data" and len(part) > 1 and part[1] not in ALBERT_TAKES:
+                wrong.append(str(one))
     assert not wrong, "\n".join(wrong)
 
 
+def test_no_files_import_each_other_in_a_circle():
+    assert not circles(graph())
+
+
+def test_no_rooms_import_each_other_in_a_circle():
+    arrows: dict[str, set[str]] = {}
+    for module, others in graph().items():
+        if MODULES[module].name != "__init__.py":
+            arrows.setdefault(room_of(module), set()).update(map(room_of, others))
+    assert not circles({room: others - {room} for room, others in arrows.items()})
+
+
+def test_from_outside_a_room_only_its_face_is_imported():
+    wrong = []
+    for module, path in MODULES.items():
+        for one in imports(path):
+            inner = f"{one.module}.{one.name}" if f"{one.module}.{one.name}" in MODULES else one.module
+            room = room_of(inner)
+            if inner not in (room, module) and room_of(module) != room:
+                wrong.append(str(one))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    "face", sorted(m for m, path in MODULES.items() if path.with_suffix(".pyi").is_file())
+)
+def test_a_face_defines_nothing_and_shows_what_is_there(face):
+    tree = ast.parse(MODULES[face].read_text(encoding="utf-8"))
+    kinds = [type(node) for node in tree.body]
+    assert kinds == [ast.Expr, ast.Import, ast.Assign], face
+    for name, module in shown_by(face).items():
+        assert f"{face}.{name}" not in MODULES, f"{name} is both a file and a name of {face}"
+        source = ast.parse(MODULES[module].read_text(encoding="utf-8")) if module in MODULES else None
+        assert source, f"{face} takes {name} from {module}"
+
+
+@pytest.mark.parametrize("package", OURS)
+def test_no_stem_stands_twice_in_a_package(package):
+    stems: dict[str, list[str]] = {}
+    for module, path in MODULES.items():
+        if module.startswith(f"{package}.") and path.stem not in COMMON_STEMS and "samples" not in module:
+            stems.setdefault(path.stem, []).append(module)
+    reports = {"corpus", "pretraining", "evaluation"}  # a report's section is named as its room
+    twice = {stem: found for stem, found in stems.items() if len(found) > 1 and stem not in reports}
+    assert not twice
+
+
 def test_model_and_kernels_import_without_orchestrator_database_and_segmenter():
-    code = (
-        "import sys; sys.modules.update(dict.fromkeys(('prefect', 'duckdb', 'jieba')));"
-        "import kernels, albert, albert.pretraining, albert.finetuning, albert.batching"
-    )
+    modules = ", ".join(m for m in MODULES if m.startswith(("albert", "kernels")) and "__main__" not in m)
+    code = f"import sys; sys.modules.update(dict.fromkeys(('prefect', 'duckdb', 'jieba'))); import {modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 

@@ -2,11 +2,10 @@
 
 import re
 import tomllib
-from pathlib import Path
 
 import yaml
 
-ROOT = Path(__file__).parent.parent
+from tests import ROOT
 
 
 def test_every_requirement_is_pinned():

@@ -6,7 +6,13 @@ theirs.
 import os
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 
-PRELOADED = ["albert.finetuning", "albert.pretraining", "data.refresh", "tests.dictionary", "tests.workers"]
+PRELOADED = [
+    "albert.finetuning.training",
+    "albert.pretraining",
+    "data.refresh.run",
+    "tests.dictionary",
+    "tests.workers",
+]
 
 
 class Worker(ForkServerProcess):

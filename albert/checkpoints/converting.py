@@ -9,13 +9,11 @@ from pathlib import Path
 
 from albert.checkpoints.loading import LoadReport, check_vocabulary, read_checkpoint
 from albert.checkpoints.saving import check_transformers, save_model
-from albert.config.shape import Share
-from albert.growth import grow, grown_config
-from albert.terms import add_terms
+from albert.checkpoints.terms import add_terms
+from albert.model import Share, grow, grown_config
+from data.errors import InputError
 from data.files import sync
-from data.records import InputError
-from data.terms import read_terms
-from data.tokenization import find_tokenizer, load_tokenizer
+from data.tokenization import find_tokenizer, load_tokenizer, read_terms
 
 
 @dataclass(frozen=True, slots=True)

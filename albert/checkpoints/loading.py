@@ -9,13 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from albert.checkpoints.config_files import groups_in_file, read_config, read_json, read_tensorflow_config
 from albert.checkpoints.names import BUFFERS, COPIES, Naming, WeightsFormat, current_name, is_bare
 from albert.checkpoints.source import Source, find_source, missing_config, names_checkpoint
 from albert.checkpoints.weights import read_tensors
-from albert.config import PRESETS, AlbertConfig, ConfigError
-from albert.config.files import groups_in_file, read_json, read_tensorflow_config
-from albert.heads import PretrainingModel
-from data.records import InputError
+from albert.model import PRESETS, AlbertConfig, PretrainingModel
+from data.errors import ConfigError, InputError
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 
 PADDING_OF_TABLES = 128  # a word table may be larger than its vocabulary by less than this, to be even
@@ -121,7 +120,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
         config = read_tensorflow_config(source.config, layout)
         weights_format: WeightsFormat = f"tensorflow-{layout}"
     else:
-        config = AlbertConfig.from_file(source.config)  # before the weights: it is small
+        config = read_config(source.config)  # before the weights: it is small
         tensors = read_tensors(source)
         weights_format = config.file_format
         if weights_format != "jixu":

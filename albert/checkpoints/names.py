@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from albert.config import AlbertConfig
+from albert.model import AlbertConfig
 
 WeightsFormat = Literal["albert", "bert", "jixu", "tensorflow-google", "tensorflow-bright"]
 

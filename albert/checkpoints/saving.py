@@ -10,10 +10,11 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor
 
+from albert.checkpoints.config_files import to_file
 from albert.checkpoints.names import COPIES, Naming
 from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE
-from albert.config import AlbertConfig, ConfigError
-from albert.heads import PretrainingModel
+from albert.model import AlbertConfig, PretrainingModel
+from data.errors import ConfigError
 from data.files import replacing, write_text
 from data.tokenization import Tokenizer
 
@@ -63,7 +64,7 @@ def save_model(model: PretrainingModel, folder: Path, tokenizer: Tokenizer | Pat
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS_FILE) as temporary:
         save_file(named_tensors(model), temporary, metadata={"format": "pt"})
-    write_text(folder / CONFIG_FILE, json.dumps(model.config.to_file(), indent=2) + "\n")
+    write_text(folder / CONFIG_FILE, json.dumps(to_file(model.config), indent=2) + "\n")
     if isinstance(tokenizer, Path):
         for path in _tokenizer_files(tokenizer):
             with replacing(folder / path.name) as temporary:

@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from albert.checkpoints.source import Source
-from albert.checkpoints.tensorflow import read_bundle
-from data.records import InputError
+from albert.checkpoints.tensor_bundle import read_bundle
+from data.errors import InputError
 
 
 def read_tensors(source: Source) -> dict[str, Tensor]:

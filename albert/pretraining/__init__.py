@@ -1,21 +1,5 @@
-"""Continued pretraining: from a checkpoint or random weights, over lists of shards, resumable at every
-checkpoint, in one process or in several under torchrun.
-"""
+"""Continued pretraining over lists of shards, resumable at every checkpoint, in one process or several."""
 
-from albert.pretraining.failure import Failure, forget_failure, read_failure
-from albert.pretraining.running import checkpoint_digest, pretrain
-from albert.pretraining.settings import Corpus, PretrainResult, PretrainSettings, read_settings
-from albert.pretraining.start import check_start
+import lazy_loader
 
-__all__ = [
-    "Corpus",
-    "Failure",
-    "PretrainResult",
-    "PretrainSettings",
-    "check_start",
-    "checkpoint_digest",
-    "forget_failure",
-    "pretrain",
-    "read_failure",
-    "read_settings",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -14,9 +14,9 @@ import threading
 import time
 from pathlib import Path
 
-from albert.config import ConfigError
-from albert.pretraining import PretrainSettings, pretrain
-from data.records import InputError
+from albert.pretraining.run import pretrain
+from albert.pretraining.settings import PretrainSettings
+from data.errors import ConfigError, InputError
 
 EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try again"
 

@@ -8,10 +8,8 @@ import sys
 import numpy as np
 import torch
 
-from albert.batching import InstanceStream
-from albert.packing import Instances
-from data.mask_audit import audit_masks, audit_ngrams, sop_balance
-from data.masking import MaskRule, draw_masks
+from albert.batching import Instances, InstanceStream
+from data.instances import MaskRule, audit_masks, audit_ngrams, draw_masks, sop_balance
 
 AUDITED_TOKENS = 200_000
 

@@ -9,10 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from albert.config import ConfigError
 from albert.pretraining.settings import FAILURE_FILE
+from data.errors import ConfigError, InputError
 from data.files import write_text
-from data.records import InputError
 
 
 class TrainingDiverged(ConfigError):

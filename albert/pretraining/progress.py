@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from albert.pretraining.settings import METRICS_FILE, PretrainSettings
-from albert.trainer_state import TrainerState
+from albert.pretraining.state import TrainerState
 from data.files import write_text
 
 

@@ -9,12 +9,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Literal
 
-from albert.config import ConfigError
-from albert.config.shape import Share
-from albert.diagnostics import LayerChange
-from albert.mixing import Phase
+from albert.batching import Phase
+from albert.evaluation import LayerChange, Probe
+from albert.model import Share
 from albert.optim import OPTIMIZERS, SCHEDULES, OptimizerName, ScheduleName
-from albert.probe import Probe
+from data.errors import ConfigError
 
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
 RESULT_FILE, FAILURE_FILE = "result.json", "failure.json"

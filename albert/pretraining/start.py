@@ -12,9 +12,7 @@ import torch
 
 from albert.batching import InstanceStream
 from albert.checkpoints import LoadReport, find_source, new_model
-from albert.config import ConfigError
-from albert.growth import grow
-from albert.heads import PretrainingModel, initialize
+from albert.model import PretrainingModel, grow, initialize
 from albert.pretraining.failure import forget_failure
 from albert.pretraining.settings import (
     FREE_TO_CHANGE,
@@ -23,9 +21,9 @@ from albert.pretraining.settings import (
     PretrainSettings,
     read_settings,
 )
-from albert.trainer_state import finish_writing, list_checkpoints
+from albert.pretraining.state import finish_writing, list_checkpoints
+from data.errors import ConfigError, InputError
 from data.files import sha256, write_text
-from data.records import InputError
 from data.tokenization import find_tokenizer, vocabulary_of
 
 

@@ -11,20 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from albert.batch import IGNORED, Batch
+from albert.batching import DataState, StepData, mask_rate_at
 from albert.checkpoints import new_model
-from albert.distributed import Process
-from albert.heads import PretrainingModel
-from albert.mixing import DataState, StepData, mask_rate_at
-from albert.objective import Losses, PretrainingObjective
+from albert.model import IGNORED, Batch, Losses, PretrainingModel, PretrainingObjective
 from albert.optim import learning_rate_at, make_optimizer
+from albert.pretraining.evaluate import add_output
 from albert.pretraining.failure import TrainingDiverged
-from albert.pretraining.held_out import add_output
 from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
 from albert.pretraining.start import Start, build_model
-from albert.trainer_state import (
+from albert.pretraining.state import (
     TrainerState,
     is_whole,
     list_checkpoints,
@@ -33,6 +30,7 @@ from albert.trainer_state import (
     remove_old_checkpoints,
     save_checkpoint,
 )
+from albert.runtime import Process
 
 
 def _review_every(device: torch.device) -> int:

@@ -1,8 +1,5 @@
-"""The report of a run: one self-contained HTML page, and the same as metrics.json beside it."""
+"""The report of a run: one self-contained HTML page, and metrics.json beside it."""
 
-from albert.reports.content import Report, build_report
-from albert.reports.corpus import CorpusFacts
-from albert.reports.markdown import main_tables, report_markdown
-from albert.reports.page import write_report
+import lazy_loader
 
-__all__ = ["CorpusFacts", "Report", "build_report", "main_tables", "report_markdown", "write_report"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

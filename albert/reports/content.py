@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from albert.pretraining import MANIFEST_FILE
 from albert.reports.corpus import CorpusFacts
 from albert.reports.evaluation import contamination_warnings
 from albert.reports.verdict import verdict
-from albert.trainer_state import MANIFEST_FILE
 from data.files import sha256
 
 if TYPE_CHECKING:
-    from albert.comparison import Comparison
+    from albert.evaluation import Comparison
     from albert.pretraining import PretrainResult
 
 SCHEMA_VERSION = 2  # of metrics.json; metrics.schema.json says the same

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from albert.reports.drawing import Plot
-from albert.reports.plots import columns, ranked
+from albert.reports.plots import Plot, columns, ranked
 from albert.reports.sections import Passage, Section, Table, number
 
 _ORDER = {0: "in order", 1: "swapped"}

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from albert.evaluation import difference_of, label_of, metric_name, reported
 from albert.reports.evaluation_details import (
     changed_details,
     class_details,
@@ -14,10 +15,10 @@ from albert.reports.evaluation_details import (
     slice_details,
     sweep_details,
 )
-from albert.reports.evaluation_facts import Facts, difference_of, label_of, metric_name, reported
 from albert.reports.evaluation_plots import evaluation_plots
 from albert.reports.sections import (
     MISSING,
+    Facts,
     Section,
     Strong,
     Table,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from albert.reports.evaluation_facts import Facts
 from albert.reports.evaluation_plots import MOST_LABELS, model_lines
 from albert.reports.plots import curves
 from albert.reports.sections import (
     MISSING,
+    Facts,
     Passage,
     Section,
     Table,

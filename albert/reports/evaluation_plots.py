@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from albert.reports.drawing import Plot
-from albert.reports.evaluation_facts import Facts, label_of, metric_name, reported, subject
-from albert.reports.plots import Interval, Line, confusion, curves, intervals, reliability
-from albert.reports.training import held_out_corpora, key_of
+from albert.evaluation import label_of, metric_name, reported, subject
+from albert.reports.plots import Interval, Line, Plot, confusion, curves, intervals, reliability
+from albert.reports.pretraining import held_out_corpora, key_of
+from albert.reports.sections import Facts
 
 MOST_LABELS = 30  # of a confusion matrix that can be read
 _MOST_LINES = 4  # of a plot whose lines can be told apart

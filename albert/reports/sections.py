@@ -4,12 +4,12 @@ are written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from albert.reports.drawing import Plot
+from albert.evaluation import Facts
+from albert.reports.plots import Plot
 
-Facts = Mapping[str, object]  # a record as JSON has it
 MISSING = "–"
 
 

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from albert.reports.evaluation_facts import (
-    Facts,
-    difference_of,
-    has_read_more,
-    metric_name,
-    reported,
-    subject,
-)
-from albert.reports.sections import change, counted, decimal, percent, points
-from albert.reports.training import first_and_last, held_out_corpora, key_of
+from albert.evaluation import difference_of, has_read_more, metric_name, reported, subject
+from albert.reports.pretraining import first_and_last, held_out_corpora, key_of
+from albert.reports.sections import Facts, change, counted, decimal, percent, points
 
 
 def verdict(pretraining: Facts | None, evaluations: Sequence[Facts]) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from albert.tasks.answers import STYLES
-from data.records import InputError
+from data.errors import InputError
 from data.workspace import check_name
 
 

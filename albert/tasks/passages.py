@@ -6,9 +6,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from albert.tasks.examples import ChoiceExample, SpanExample
-from albert.tasks.files import read_json, read_lines, suffix_of
-from data.records import InputError
+from albert.tasks.examples import ChoiceExample, SpanExample, read_json, read_lines, suffix_of
+from data.errors import InputError
 
 
 def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:

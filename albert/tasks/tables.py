@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import Example
-from albert.tasks.files import read_lines, suffix_of
-from data.records import InputError
+from albert.tasks.examples import Example, read_lines, suffix_of
+from data.errors import InputError
 
 # names people give the columns, the usual ones first
 USUAL = {

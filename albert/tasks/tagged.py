@@ -6,9 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from albert.tasks.examples import TaggedExample
-from albert.tasks.files import read_lines, suffix_of
-from data.records import InputError
+from albert.tasks.examples import TaggedExample, read_lines, suffix_of
+from data.errors import InputError
 
 _TAG = re.compile(r"O|[BI]-\S+")
 

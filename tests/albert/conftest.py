@@ -15,7 +15,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     long_named = model("general-v1-tiny-df359d8f-茶叶-v2-aa7871e8/checkpoint-2000", [0.70, 0.72, 0.71])
     report = build_report(
         title="Did it help?",
-        command="python -m flows.end_to_end --demo",
+        command="jixu end-to-end --demo",
         corpora=[CORPUS],
         bases=[pretraining(folder)],
         pretraining=pretraining(folder, "general"),

@@ -16,10 +16,9 @@ import torch
 import transformers
 from torch import Tensor
 
-from albert.batch import Batch, pack
 from albert.checkpoints import load_model
 from albert.checkpoints.names import Naming
-from albert.heads import PretrainingModel
+from albert.model import Batch, PretrainingModel, pack
 
 VOCABULARY, POSITIONS = 211, 160
 HEADS = [(12, 26), (12, 64), (16, 128)]  # of tiny, of base, and of xlarge

@@ -3,9 +3,8 @@
 from itertools import pairwise
 from pathlib import Path
 
-from albert.comparison import (
+from albert.evaluation import (
     Calibration,
-    CalibrationBin,
     ChangedExample,
     ClassScore,
     Comparison,
@@ -15,15 +14,16 @@ from albert.comparison import (
     EpochRecord,
     Intrinsic,
     Latency,
+    LayerChange,
     ModelResult,
+    Probe,
     SeedResult,
     SliceScore,
     SweepPoint,
+    summarize,
 )
-from albert.diagnostics import LayerChange
-from albert.evaluation import summarize
+from albert.evaluation.records import CalibrationBin
 from albert.pretraining import PretrainResult
-from albert.probe import Probe
 from albert.reports import CorpusFacts
 
 CORPUS = CorpusFacts(

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert.batch import pack
+from albert.model import pack
 from albert.optim import SCHEDULES, adamw, choose_learning_rate, lamb, learning_rate_at
 from tests.conftest import small_model
 

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data.instances import TokenizedDocuments, tokenize_documents
-from data.records import document_id
+from data.cleaning import split_sentences
+from data.instances import tokenize_documents
+from data.instances.cutting import TokenizedDocuments
 from data.segmentation import Segmenter
-from data.sentences import split_sentences
+from data.sources import document_id
 
 SEGMENTER = Segmenter()
 

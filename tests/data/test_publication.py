@@ -11,19 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from data.catalog import read_catalog, require_version
+from data.catalog import open_workspace, read_catalog, require_version
+from data.errors import InputError
 from data.publication import KEPT, Store, main, publish, pull, working_copy
-from data.recipe import RefreshSettings
-from data.records import InputError
-from data.refresh import refresh
-from data.statistics import open_workspace
+from data.refresh import RefreshSettings, refresh
 from data.workspace import Workspace, default_workspace, local_folder
+from tests import ROOT
 from tests.s3 import environment, serve_s3
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
-ROOT = Path(__file__).parent.parent.parent
 # publishes as `push` does, and is killed when it has sent some files, or all but the manifest
 KILLED = """
 import os, sys
@@ -79,7 +77,7 @@ def made(tmp_path_factory, samples, vocabulary_file):
     (folder / "raw").mkdir()
     shutil.copy(samples / "tea.jsonl", folder / "raw")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data.refresh.SHARD_CHARACTERS", 8000)
+        patch.setattr("data.refresh.run.SHARD_CHARACTERS", 8000)
         refresh(settings_in(folder, vocabulary_file))
         yield folder
 
@@ -230,7 +228,7 @@ def test_urls_that_hold_no_workspace_are_refused(s3, tmp_path, url):
         get(url, tmp_path / "w")
     dead = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
     done = subprocess.run(
-        [sys.executable, "-m", "data.publication", "pull", "s3://jixu/w", "--workspace", str(tmp_path / "d")],
+        [sys.executable, "-m", "flows", "corpus", "pull", "s3://jixu/w", "--workspace", str(tmp_path / "d")],
         cwd=ROOT, env=os.environ | dead, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2 and "cannot be reached" in done.stderr and "Traceback" not in done.stderr

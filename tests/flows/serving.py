@@ -12,7 +12,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent.parent
+from tests import ROOT
+
 DEADLINE = 900  # seconds for anything that is waited for: the machine may be busy
 
 
@@ -25,7 +26,15 @@ class Server:
             k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "PREFECT_API_URL")
         }
         self.environment |= {"OMP_NUM_THREADS": "1", **environment}
-        command = [sys.executable, "-m", "flows.serve", "--port", str(port), "--workspace", str(workspace)]
+        command = [
+            sys.executable,
+            "-m",
+            "flows.orchestration.serve",
+            "--port",
+            str(port),
+            "--workspace",
+            str(workspace),
+        ]
         command += arguments
         self.output = (workspace.parent / f"serve-{port}.log").open("w+b")
         self.process = subprocess.Popen(

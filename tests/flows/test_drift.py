@@ -8,12 +8,10 @@ import pytest
 from albert.batching import InstanceStream
 from albert.checkpoints import save_model
 from albert.optim import adamw
-from data.drift import sample_shards
-from data.quality import GateRules
-from data.refresh import RefreshSettings, refresh
-from data.statistics import open_workspace
+from data.catalog import open_workspace, sample_shards
+from data.refresh import GateRules, RefreshSettings, refresh
 from data.workspace import Workspace
-from flows.measurements import added_mlm_loss
+from flows.orchestration import added_mlm_loss
 from tests.conftest import save_small_model, small_model
 
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from data.records import InputError
+from data.errors import InputError
 from data.tokenization import load_tokenizer, train_tokenizer
 from flows.end_to_end import vocabulary
-from flows.settings import tokenizer_sources
+from flows.orchestration import tokenizer_sources
 from flows.train_tokenizer import iterate_sentences, refuse_another
 from tests.conftest import make_corpus
 

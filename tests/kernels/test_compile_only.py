@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from kernels.dispatch import has_triton
+from tests import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_triton, reason="triton has wheels for Linux only")]
-ROOT = Path(__file__).parents[2]
 
 
 def run(code: str) -> subprocess.CompletedProcess:

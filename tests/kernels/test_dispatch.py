@@ -5,15 +5,13 @@ import os
 import subprocess
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 import torch
 
 import kernels
 from kernels.dispatch import compute_dtype, has_triton, on_device, use_triton
-
-ROOT = Path(__file__).parents[2]
+from tests import ROOT
 
 
 def run(code: str, **environment: str) -> subprocess.CompletedProcess:

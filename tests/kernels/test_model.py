@@ -9,9 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import kernels
-from albert.batch import Batch, pack
-from albert.config import AlbertConfig
-from albert.heads import PretrainingModel
+from albert.model import AlbertConfig, Batch, PretrainingModel, pack
 from kernels.attention import _attention, _attention_backward, _packed, _packed_backward, _schedule
 from kernels.bias_gelu import _backward as bias_gelu_backward_op
 from kernels.bias_gelu import _forward as bias_gelu_op

@@ -1,0 +1,14 @@
+from .checkpoints import load_pretrained as load_pretrained
+from .evaluation import Comparison as Comparison
+from .finetuning import FineTuneSettings as FineTuneSettings
+from .finetuning import fine_tune as fine_tune
+from .model import AlbertConfig as AlbertConfig
+from .model import Batch as Batch
+from .model import PretrainingModel as PretrainingModel
+from .model import PretrainingOutput as PretrainingOutput
+from .model import SequenceClassifier as SequenceClassifier
+from .pretraining import PretrainResult as PretrainResult
+from .pretraining import PretrainSettings as PretrainSettings
+from .pretraining import pretrain as pretrain
+from .reports import build_report as build_report
+from .tasks import load_task as load_task

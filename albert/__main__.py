@@ -1,0 +1,161 @@
+"""`jixu checkpoint` and `jixu report`: checkpoints and reports by themselves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from data.errors import InputError
+from data.terminal import EXIT_DIFFERENT, make_app, run_app
+
+if TYPE_CHECKING:
+    from albert.checkpoints import LoadedCheckpoint
+
+checkpoint = make_app("checkpoint", "Convert, inspect and compare checkpoints; print what the presets cost.")
+report = make_app("report", "Compare the reports of runs; print the schema of metrics.json.")
+app = make_app("albert", "Checkpoints and reports.")
+app.command(checkpoint)
+app.command(report)
+
+
+@checkpoint.command
+def sizes(*presets: str) -> None:
+    """Print what each preset has and costs.
+
+    Args:
+        presets: Names of presets; by default all of them.
+    """
+    from albert.model import PRESETS, sizes_table
+
+    print("\n".join(sizes_table(presets or tuple(PRESETS))))
+
+
+@checkpoint.command
+def convert(
+    source: str,
+    target: Path,
+    /,
+    *,
+    format: Literal["transformers", "jixu"] = "transformers",
+    tokenizer: str | None = None,
+    terms: Path | None = None,
+    share: Literal["all", "attention", "ffn", "none"] | None = None,
+    num_hidden_layers: int | None = None,
+) -> None:
+    """Write a checkpoint that transformers opens.
+
+    Args:
+        source: Folder, weights file, TensorFlow prefix, or hf:REPO.
+        target: A folder that does not exist yet.
+        format: What is to open it; jixu's own keeps what transformers cannot express.
+        tokenizer: vocab.txt, spiece.model or folder; by default what stands beside the checkpoint.
+        terms: File of domain terms, one a line, that become tokens of their own.
+        share: Give layers parameters of their own.
+        num_hidden_layers: More layers, tiled from the checkpoint's.
+    """
+    from albert.checkpoints import convert
+
+    result = convert(
+        source,
+        target,
+        for_transformers=format == "transformers",
+        tokenizer=tokenizer,
+        terms=terms,
+        share=share,
+        num_hidden_layers=num_hidden_layers,
+    )
+    print("\n".join([*result.report.notices(), *result.notes, f"wrote {target}"]))
+
+
+@checkpoint.command
+def inspect(source: str, /, *, probe: str | None = None) -> None:
+    """Print the config, the number of parameters, and where each tensor was loaded to.
+
+    Args:
+        source: Folder, weights file, TensorFlow prefix, or hf:REPO.
+        probe: Text or a file of text: how well its masked words are predicted.
+    """
+    from albert.checkpoints import read_checkpoint
+    from albert.model import measure_sizes
+
+    checkpoint = read_checkpoint(source)
+    config, sizes = checkpoint.config, measure_sizes(checkpoint.config)
+    print(f"{checkpoint.source.weights}: {checkpoint.weights_format}, {config.file_format} when written")
+    print(
+        f"{config.layout} layout, {config.norm}-LN, share {config.share}, {config.depth} layers, "
+        f"H {config.hidden_size}, E {config.embedding_size}, {config.num_attention_heads} heads, "
+        f"{config.hidden_act}, vocabulary {config.vocab_size:,}"
+    )
+    print(
+        f"{sizes.total:,} parameters: embeddings {sizes.embeddings:,}, encoder {sizes.encoder:,}, "
+        f"heads {sizes.heads:,}"
+    )
+    print(checkpoint.report.table())
+    checkpoint.check()
+    print("\n".join(checkpoint.report.notices()) or "the encoder and both heads are complete")
+    if probe is not None:
+        _probe(checkpoint, probe)
+
+
+def _probe(checkpoint: LoadedCheckpoint, text: str) -> None:
+    from albert.evaluation import probe_sentences
+    from data.cleaning import split_sentences
+    from data.segmentation import Segmenter
+    from data.tokenization import find_tokenizer, load_tokenizer
+
+    tokenizer = load_tokenizer(find_tokenizer(str(checkpoint.source.folder)))
+    try:
+        content = Path(text).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"--probe {text} is not UTF-8 text") from None
+    except (OSError, ValueError):
+        content = text  # no file's name
+    segmenter = Segmenter()
+    sentences = [segmenter.split(sentence) for sentence in split_sentences(content)]
+    result = probe_sentences(checkpoint.build(), tokenizer, sentences)
+    print(result.describe())
+    if warning := result.warning():
+        print(warning)
+
+
+@checkpoint.command
+def diff(first: str, second: str, /) -> int:
+    """Print where two checkpoints differ; the exit code is 1 if they do.
+
+    Args:
+        first: Folder, weights file, TensorFlow prefix, or hf:REPO.
+        second: The other one.
+    """
+    from albert.checkpoints import compare, read_checkpoint
+
+    difference = compare(read_checkpoint(first), read_checkpoint(second))
+    print("\n".join(difference.lines()))
+    return EXIT_DIFFERENT if difference.is_any else 0
+
+
+@report.command
+def compare(*runs: Path, output: Path | None = None) -> None:
+    """Write one page and print tables that compare runs.
+
+    Args:
+        runs: Folders of reports, or their metrics.json.
+        output: Folder of the page; by default beside the first run's report.
+    """
+    from albert.reports import compare_reports
+
+    if not runs:
+        raise InputError("give the folders of the reports to compare")
+    print(f"page {compare_reports(runs, output)}")
+
+
+@report.command
+def schema() -> None:
+    """Print the JSON schema of metrics.json."""
+    from albert.reports import SCHEMA_FILE
+
+    print(SCHEMA_FILE.read_text(encoding="utf-8"), end="")
+
+
+if __name__ == "__main__":
+    sys.exit(run_app(app))

@@ -1,0 +1,10 @@
+from .loader import Loader as Loader
+from .mixture import DataState as DataState
+from .mixture import Phase as Phase
+from .mixture import StepData as StepData
+from .mixture import TrainingData as TrainingData
+from .mixture import mask_rate_at as mask_rate_at
+from .packing import Instances as Instances
+from .packing import pack_batches as pack_batches
+from .stream import InstanceStream as InstanceStream
+from .stream import is_held_out as is_held_out

@@ -1,0 +1,154 @@
+"""Training data of several corpora: which batch comes next, what it is masked by, who computes it.
+
+A step is `accumulate` batches, numbered through the run; process r of W computes those whose number within
+the step is r modulo W. The order is a pure function of the seed and the shares, whatever W is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from albert.batching.stream import START, Cursor, InstanceStream, Planned
+from albert.model import Batch
+from data.instances import MaskRule
+
+_PACKED_TOKENS = 1 << 16  # packed at once
+
+
+# rates of a schedule are rounded, so that many batches are masked at once
+_RATE_DIGITS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A stretch of the run: up to which step, and each corpus's share of the tokens in it."""
+
+    until: int
+    shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DataState:
+    """Where training stands in the data: O(1) to store and to go back to. One entry a corpus."""
+
+    batches: int = 0  # drawn in the run
+    cursors: tuple[Cursor, ...] = ()
+    tokens: tuple[int, ...] = ()  # drawn in this phase
+    skipped: int = 0  # of the batches, those whose steps were taken back
+
+    @classmethod
+    def start(cls, corpora: int) -> DataState:
+        return cls(0, (START,) * corpora, (0,) * corpora)
+
+    @classmethod
+    def from_record(cls, record: dict[str, list]) -> DataState:
+        """From what JSON keeps of it."""
+        cursors = tuple(Cursor(*cursor) for cursor in record["cursors"])
+        return cls(int(record["batches"]), cursors, tuple(record["tokens"]), int(record.get("skipped", 0)))
+
+    def without_steps(self, batches: int) -> DataState:
+        """The same place, for a run that has gone back to where it had taken `batches` in."""
+        return replace(self, skipped=self.batches - batches, tokens=(0,) * len(self.tokens))
+
+
+class StepData(NamedTuple):
+    """What one process computes of a step, and where the data stand after all of it."""
+
+    batches: list[Batch]
+    corpora: list[int]  # of each batch
+    after: DataState
+
+
+class _Next(NamedTuple):
+    corpus: int
+    planned: Planned
+    rule: MaskRule
+
+
+class TrainingData:
+    """Steps of batches from several corpora, mixed by tokens.
+
+    The next batch is of the corpus that is furthest behind its share of the phase's tokens, so that after
+    any step no share is off by more than a batch.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[InstanceStream],
+        phases: Sequence[Phase],
+        *,
+        accumulate: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        mask_rates: tuple[float, float] | None = None,
+    ):
+        """`mask_rates`: at the run's first and last step, in between on a line; None: each corpus's own."""
+        self.streams, self.phases, self.accumulate = list(streams), list(phases), accumulate
+        self.rank, self.world_size, self.mask_rates = rank, world_size, mask_rates
+
+    def steps(self, state: DataState) -> Iterator[StepData]:
+        """This process's steps from a place on, without end."""
+        plans = [stream.plan(cursor) for stream, cursor in zip(self.streams, state.cursors, strict=True)]
+        waiting: list[tuple[list[_Next], DataState]] = []
+        tokens = 0
+        while True:
+            mine, state = self._plan_step(plans, state)
+            waiting.append((mine, state))
+            tokens += sum(item.planned.tokens for item in mine)
+            # the first step alone, so that it is there at once
+            if tokens >= _PACKED_TOKENS or state.batches == self.accumulate:
+                yield from self._packed(waiting)
+                waiting, tokens = [], 0
+
+    def _plan_step(
+        self, plans: Sequence[Iterator[Planned]], state: DataState
+    ) -> tuple[list[_Next], DataState]:
+        step = (state.batches - state.skipped) // self.accumulate
+        phase = next((p for p in self.phases if step < p.until), self.phases[-1])
+        if any(step == p.until for p in self.phases):
+            state = replace(state, tokens=(0,) * len(plans))
+        cursors, tokens = list(state.cursors), list(state.tokens)
+        mine = []
+        for number in range(self.accumulate):
+            corpus = _furthest_behind(phase.shares, tokens)
+            planned = next(plans[corpus])
+            cursors[corpus] = planned.after
+            tokens[corpus] += planned.tokens
+            if number % self.world_size == self.rank:
+                mine.append(_Next(corpus, planned, self.rule_at(corpus, step)))
+        batches = state.batches + self.accumulate
+        return mine, replace(state, batches=batches, cursors=tuple(cursors), tokens=tuple(tokens))
+
+    def rule_at(self, corpus: int, step: int) -> MaskRule:
+        """What a corpus is masked by at a step."""
+        rule = self.streams[corpus].info.rule
+        if self.mask_rates is None:
+            return rule
+        return replace(rule, rate=mask_rate_at(self.mask_rates, step, self.phases[-1].until))
+
+    def _packed(self, steps: Sequence[tuple[list[_Next], DataState]]) -> Iterator[StepData]:
+        """Pack what is of one window and one rule together, and give it out step by step."""
+        groups: dict[tuple[int, int, MaskRule], list[Planned]] = {}
+        for mine, _ in steps:
+            for corpus, planned, rule in mine:
+                groups.setdefault((corpus, id(planned.instances), rule), []).append(planned)
+        packed = {key: self.streams[key[0]].pack(group, key[2]) for key, group in groups.items()}
+        for mine, after in steps:
+            batches = [next(packed[c, id(planned.instances), rule]) for c, planned, rule in mine]
+            yield StepData(batches, [item.corpus for item in mine], after)
+
+
+def mask_rate_at(rates: tuple[float, float], step: int, steps: int) -> float:
+    """The rate on the line from the first to the last of `steps` steps, counted from 0."""
+    first, last = rates
+    progress = min(step / max(steps - 1, 1), 1.0)
+    return round(first + (last - first) * progress, _RATE_DIGITS)
+
+
+def _furthest_behind(shares: Sequence[float], tokens: Sequence[int]) -> int:
+    """The corpus to draw from next; where several are level, that of the larger share."""
+    total = sum(tokens)
+    drawn_from = [i for i, share in enumerate(shares) if share > 0]
+    return max(drawn_from, key=lambda i: (shares[i] * total - tokens[i], shares[i]))

@@ -1,0 +1,223 @@
+"""Packed batches from instance shards: length-aware, masked as they are read, in an order that is a pure
+function of the seed.
+
+An epoch is a permutation of the shards' row groups, read a window of them at a time; a window's instances are
+sorted by length with a little noise, cut into batches of so many tokens, and the batches shuffled. Memory
+holds one window, whatever the corpus. The place in the data is a `Cursor` of three numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from albert.batching.packing import Instances, pack_batches
+from albert.model import IGNORED, Batch
+from data.errors import InputError
+from data.instances import STATIC_EPOCH, MaskRule, ShardInfo, document_keys, read_info
+
+WINDOW_ROW_GROUPS = 4
+_COLUMNS = ["instance_id", "doc_id", "input_ids", "segment_b_start", "word_starts", "sop_label"]
+_STATIC_COLUMNS = ["masked_positions", "masked_input_ids", "masked_labels"]
+
+
+class Cursor(NamedTuple):
+    """Where training stands in the data: the batch to be read next."""
+
+    epoch: int = 0
+    window: int = 0
+    batch: int = 0
+
+
+START = Cursor()
+
+
+def _list_values(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    array = column.combine_chunks()
+    offsets = array.offsets.to_numpy()
+    return array.flatten().to_numpy(zero_copy_only=False), offsets - offsets[0]
+
+
+def _to_instances(table: pa.Table) -> Instances:
+    input_ids, offsets = _list_values(table["input_ids"])
+    flags = table["word_starts"].combine_chunks().buffers()[2]
+    word_starts = np.frombuffer(flags, np.uint8, len(input_ids)) == ord("1")
+    digits = table["doc_id"].combine_chunks().buffers()[2]
+    sop = table["sop_label"].cast(pa.int64()).fill_null(IGNORED).to_numpy()
+    static = None
+    if _STATIC_COLUMNS[0] in table.column_names:
+        (positions, at), (ids, _), (labels, _) = (_list_values(table[name]) for name in _STATIC_COLUMNS)
+        static = (at, positions, ids, labels)
+    return Instances(
+        table["instance_id"].to_numpy(),
+        document_keys(memoryview(digits)[: 16 * len(table)]),
+        input_ids,
+        offsets,
+        table["segment_b_start"].to_numpy(),
+        word_starts,
+        sop,
+        static,
+    )
+
+
+def is_held_out(doc_keys: np.ndarray, share: float) -> np.ndarray:
+    """Which documents are never trained on: a fixed share of all there could be, decided by the document's
+    hash, so that it stays on its side whatever is added to the corpus.
+    """
+    return (doc_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
+
+
+def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Rows grouped into batches of at most `batch_tokens` tokens and of like length, in random order."""
+    noise = rng.uniform(0, 8, len(lengths))
+    order = np.argsort(lengths + noise, kind="stable")
+    ends = np.cumsum(lengths[order])
+    batches, begin, before = [], 0, 0
+    while begin < len(order):
+        end = max(int(ends.searchsorted(before + batch_tokens, side="right")), begin + 1)
+        batches.append(order[begin:end])
+        begin, before = end, int(ends[end - 1])
+    return [batches[i] for i in rng.permutation(len(batches))]
+
+
+class Planned(NamedTuple):
+    """A batch that is yet to be packed."""
+
+    instances: Instances
+    rows: np.ndarray
+    epoch: int
+    after: Cursor  # the place in the data behind it
+
+    @property
+    def tokens(self) -> int:
+        return int(self.instances.lengths[self.rows].sum())
+
+
+class InstanceStream:
+    """Batches of a list of shards, for training without end or for evaluation once through."""
+
+    def __init__(
+        self,
+        shards: Sequence[Path],
+        *,
+        batch_tokens: int,
+        seed: int = 0,
+        held_out_share: float = 0.0,
+        never_trained_share: float = 0.0,
+        masking: Literal["dynamic", "static"] = "dynamic",
+    ):
+        """Opens nothing but the shards' footers. Documents within `held_out_share` are evaluated on, those
+        within the larger of the two shares never trained on. Raises InputError if a shard is missing or none.
+        """
+        self.info: ShardInfo = read_info(shards[0])
+        self.batch_tokens, self.seed, self.held_out_share = batch_tokens, seed, held_out_share
+        self.never_trained_share = max(held_out_share, never_trained_share)
+        self.masking = masking
+        self.columns = _COLUMNS + (_STATIC_COLUMNS if masking == "static" else [])
+        self.row_groups = [
+            (path, group) for path in shards for group in range(pq.read_metadata(path).num_row_groups)
+        ]
+
+    def _load(self, row_groups: Sequence[tuple[Path, int]]) -> Instances:
+        # in one thread: what Arrow's own win at this size they lose in handing over
+        tables = [
+            pq.ParquetFile(path).read_row_group(group, columns=self.columns, use_threads=False)
+            for path, group in row_groups
+        ]
+        return _to_instances(pa.concat_tables(tables))
+
+    def _windows(self, cursor: Cursor) -> Iterator[list[Planned]]:
+        """The batches of each window from a place on, epoch after epoch.
+
+        Raises InputError when no document is left to train on.
+        """
+        epoch, first, skip = cursor
+        while True:
+            order = np.random.default_rng([self.seed, epoch]).permutation(len(self.row_groups))
+            found = skip > 0 or first > 0
+            for window in range(first, -(-len(order) // WINDOW_ROW_GROUPS)):
+                members = order[window * WINDOW_ROW_GROUPS : (window + 1) * WINDOW_ROW_GROUPS]
+                instances = self._load([self.row_groups[i] for i in members])
+                rows = np.flatnonzero(~is_held_out(instances.doc_keys, self.never_trained_share))
+                rng = np.random.default_rng([self.seed, epoch, window])
+                batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
+                afters = [Cursor(epoch, window, number) for number in range(1, len(batches))]
+                afters.append(Cursor(epoch, window + 1, 0))
+                planned = [
+                    Planned(instances, rows[batch], epoch, after)
+                    for batch, after in zip(batches, afters, strict=False)
+                ]
+                found = found or bool(planned)
+                yield planned[skip:]
+                skip = 0
+            if not found:
+                raise InputError(
+                    "every document of these shards is held out: nothing is left to train on. Give the "
+                    "corpus more documents"
+                )
+            epoch, first = epoch + 1, 0
+
+    def plan(self, cursor: Cursor = START) -> Iterator[Planned]:
+        """The batches from a place on, without end. Held-out documents never occur."""
+        return chain.from_iterable(self._windows(cursor))
+
+    def pack(self, planned: Sequence[Planned], rule: MaskRule | None = None) -> Iterator[Batch]:
+        """Batches of one window and epoch, packed and masked; by the shards' own rule if none is given."""
+        if planned:
+            instances, _, epoch, _ = planned[0]
+            yield from self._pack(instances, [each.rows for each in planned], epoch, rule)
+
+    def training_batches(self, cursor: Cursor = START) -> Iterator[tuple[Batch, Cursor]]:
+        """The batches from a place on, packed and masked, each with the place after it."""
+        for planned in self._windows(cursor):
+            yield from zip(self.pack(planned), (each.after for each in planned), strict=True)
+
+    def held_out_batches(self, max_tokens: int) -> Iterator[Batch]:
+        """Batches of held-out documents with fixed masks, up to `max_tokens` of them, always the same
+        ones.
+        """
+        taken = 0
+        for row_group in self.row_groups:
+            instances = self._load([row_group])
+            rows = np.flatnonzero(is_held_out(instances.doc_keys, self.held_out_share))
+            chosen = []
+            rng = np.random.default_rng(self.seed)
+            for batch in token_batches(instances.lengths[rows], self.batch_tokens, rng):
+                if taken >= max_tokens:
+                    break
+                taken += int(instances.lengths[rows[batch]].sum())
+                chosen.append(rows[batch])
+            yield from self._pack(instances, chosen, STATIC_EPOCH)
+            if taken >= max_tokens:
+                return
+
+    def probe_batches(self, rule: MaskRule, sequences: int) -> Iterator[Batch]:
+        """Batches of held-out documents masked by `rule`, of so many sequences at most."""
+        taken = 0
+        for row_group in self.row_groups:
+            # not the masks stored with the instances
+            instances = replace(self._load([row_group]), static=None)
+            rows = np.flatnonzero(is_held_out(instances.doc_keys, self.held_out_share))[: sequences - taken]
+            taken += len(rows)
+            rng = np.random.default_rng(self.seed)
+            chosen = [rows[batch] for batch in token_batches(instances.lengths[rows], self.batch_tokens, rng)]
+            yield from self._pack(instances, chosen, STATIC_EPOCH, rule)
+            if taken >= sequences:
+                return
+
+    def _pack(
+        self,
+        instances: Instances,
+        batches: Sequence[np.ndarray],
+        epoch: int,
+        rule: MaskRule | None = None,
+    ) -> Iterator[Batch]:
+        rule = rule or self.info.rule
+        return pack_batches(instances, batches, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)

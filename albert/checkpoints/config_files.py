@@ -1,0 +1,159 @@
+"""Configs as files: transformers' ALBERT and BERT, jixu's own, and those beside TensorFlow checkpoints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+
+from albert.model import AlbertConfig, Layout
+from data.errors import ConfigError
+
+# transformers leaves out of a file what equals its own defaults, which are those of ALBERT-xxlarge and
+# BERT-base
+_SHARED_DEFAULTS: dict[str, object] = {
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+    "pad_token_id": 0,
+}
+_BERT_DEFAULTS: dict[str, object] = {
+    **_SHARED_DEFAULTS,
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+}
+_ALBERT_DEFAULTS: dict[str, object] = {
+    **_SHARED_DEFAULTS,
+    "vocab_size": 30000,
+    "embedding_size": 128,
+    "hidden_size": 4096,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 64,
+    "intermediate_size": 16384,
+    "hidden_act": "gelu_new",
+    "num_hidden_groups": 1,
+    "inner_group_num": 1,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+    "classifier_dropout_prob": 0.1,
+}
+_TENSORFLOW_NEEDED = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+)
+
+
+def read_json(path: Path) -> dict[str, object]:
+    """The object in a JSON file. Raises ConfigError with the place of what is wrong."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}: {error.msg}"
+        raise ConfigError(f"{path} is not JSON ({where})") from None
+    except RecursionError:
+        raise ConfigError(f"{path} is not JSON anyone wrote: it is nested too deeply") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} is not a JSON object")
+    return content
+
+
+def groups_in_file(content: Mapping[str, object]) -> int:
+    """num_hidden_groups as the file has it; a file may have more groups than layers, and leave some idle."""
+    value = content.get("num_hidden_groups", 1)
+    return value if isinstance(value, int) else 1
+
+
+def read_config(path: Path) -> AlbertConfig:
+    """The config of a config.json. Raises ConfigError for what it cannot express."""
+    content = read_json(path)
+    kind = content.get("model_type")
+    if kind not in ("albert", "bert", "jixu"):
+        raise ConfigError(f"{path} is of model_type {kind!r}: only 'albert' and 'bert' can be loaded")
+    if kind == "albert":
+        return _build(path, {**_ALBERT_DEFAULTS, **_of_groups(content)})
+    if kind == "jixu":
+        return _build(path, content)
+    if content.get("position_embedding_type", "absolute") != "absolute" or content.get("is_decoder"):
+        raise ConfigError(f"{path} asks for relative positions or a decoder: only plain BERT can be loaded")
+    values = {**_BERT_DEFAULTS, **content}
+    values |= {"embedding_size": values["hidden_size"], "layout": "bert", "share": "none"}
+    values["classifier_dropout_prob"] = content.get("classifier_dropout") or 0.1
+    return _build(path, values)
+
+
+def read_tensorflow_config(path: Path, layout: Layout) -> AlbertConfig:
+    """The config beside a TensorFlow checkpoint of albert_zh (bright) or google-research/albert (google).
+
+    Their "gelu" is the tanh approximation, which transformers calls gelu_new. Nothing is inferred: a size,
+    the head count or the activation that is not in the file is an error.
+    """
+    content = read_json(path)
+    missing = [name for name in _TENSORFLOW_NEEDED if name not in content]
+    if missing:
+        raise ConfigError(f"{path} does not say {', '.join(missing)}: they cannot be told from the weights")
+    values = {**_ALBERT_DEFAULTS, **_of_groups(content), "layout": layout}
+    if values["hidden_act"] == "gelu":
+        values["hidden_act"] = "gelu_new"
+    if layout == "bright":
+        known = {"postln": "post", "preln": "pre"}
+        if content.get("ln_type", "postln") not in known:
+            raise ConfigError(f"{path} has ln_type {content['ln_type']!r}: known are postln and preln")
+        values |= {"norm": known[content.get("ln_type", "postln")], "num_hidden_groups": 1}
+    return _build(path, values)
+
+
+def _of_groups(content: dict[str, object]) -> dict[str, object]:
+    """The content with no more groups than layers, and none where `share` says that nothing is shared."""
+    layers, groups = content.get("num_hidden_layers", 12), groups_in_file(content)
+    if content.get("share") == "none":
+        return {**content, "num_hidden_groups": 1}
+    return (
+        {**content, "num_hidden_groups": layers} if isinstance(layers, int) and groups > layers else content
+    )
+
+
+def _build(path: Path, values: Mapping[str, object]) -> AlbertConfig:
+    known = {field.name: field.default for field in fields(AlbertConfig)}
+    # a pad_token_id of null is usual and means nothing here
+    given = {
+        name: values[name]
+        for name in known
+        if name in values and not (name == "pad_token_id" and values[name] is None)
+    }
+    try:
+        return AlbertConfig(**given)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def to_file(config: AlbertConfig) -> dict[str, object]:
+    """The content of config.json: what transformers reads where it can express the model."""
+    own = asdict(config)
+    if config.file_format == "jixu":
+        return {"model_type": "jixu", **own}
+    for name in ("share", "layout", "norm"):
+        del own[name]
+    if config.file_format == "bert":
+        for name in ("embedding_size", "classifier_dropout_prob", "num_hidden_groups", "inner_group_num"):
+            del own[name]
+        own["classifier_dropout"] = config.classifier_dropout_prob
+        return {"architectures": ["BertForPreTraining"], "model_type": "bert", **own}
+    if config.share == "none":
+        # to transformers, as many groups as layers; "share" is for jixu, transformers passes over it
+        own |= {"share": "none", "num_hidden_groups": config.num_hidden_layers}
+    return {"architectures": ["AlbertForPreTraining"], "model_type": "albert", **own}

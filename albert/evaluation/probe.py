@@ -1,0 +1,141 @@
+"""Does a checkpoint know its language? Its MLM loss on held-out sentences, before any training.
+
+A wrong layout, activation, head count or vocabulary loads without an error and shows here at once: the loss
+is then near ln V, that of a model that knows nothing (V = vocabulary).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from albert.batching import Instances, pack_batches
+from albert.model import IGNORED, Batch, PretrainingModel
+from data.errors import InputError
+from data.instances import MaskRule, build_instances, find_objective, mask_vocabulary, tokenize_documents
+from data.tokenization import Tokenizer
+
+# whole words, 15% of the tokens, whatever n-grams the corpus is trained with
+PROBE_RULE = MaskRule(rate=0.15, max_ngram=1)
+PROBE_SENTENCES = 300
+# a model that has learnt no more than how frequent tokens are lies below it; a trained one far below
+SUSPICIOUS_SHARE = 0.8
+_SENTENCES_TO_A_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What a model predicts of masked whole words it never saw."""
+
+    mlm_loss: float
+    mlm_accuracy: float
+    uniform_loss: float  # ln V, of a model that knows nothing
+    masked_tokens: int
+    sentences: int
+
+    @property
+    def is_suspicious(self) -> bool:
+        return self.mlm_loss > SUSPICIOUS_SHARE * self.uniform_loss
+
+    def describe(self) -> str:
+        """One line for a person."""
+        return (
+            f"probe: MLM loss {self.mlm_loss:.2f} (ln V is {self.uniform_loss:.2f}), accuracy "
+            f"{self.mlm_accuracy:.3f} on {self.masked_tokens:,} tokens of masked words in "
+            f"{self.sentences:,} held-out sequences"
+        )
+
+    def warning(self) -> str | None:
+        """What is wrong, if it looks so."""
+        if not self.is_suspicious:
+            return None
+        return (
+            f"the checkpoint predicts masked words hardly better than chance (MLM loss {self.mlm_loss:.2f}, "
+            f"ln V {self.uniform_loss:.2f}): its MLM head is untrained, or its layout, activation, head "
+            "count "
+            "or vocabulary is not what the config says"
+        )
+
+    def to_record(self) -> dict[str, float]:
+        """As it is kept in a run's history."""
+        return {f"probe_{name}": value for name, value in asdict(self).items()}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, float]) -> Probe | None:
+        """The probe of a history's record, if it holds one."""
+        values = {k.removeprefix("probe_"): v for k, v in record.items() if k.startswith("probe_")}
+        return cls(**values) if values else None
+
+
+@torch.no_grad()
+def probe_model(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
+    """Loss and accuracy on masked batches, in fp32. Raises InputError when nothing is masked in them."""
+    was_training, device = model.training, next(model.parameters()).device
+    model.eval()
+    loss, correct, masked, sentences = 0.0, 0, 0, 0
+    for batch in batches:
+        output = model(batch.to(device))
+        loss += output.mlm_loss.item() * output.mlm_count
+        correct += int(output.mlm_correct)
+        masked += output.mlm_count
+        sentences += batch.sequences
+    model.train(was_training)
+    if not masked:
+        raise InputError(
+            "no held-out document to probe the checkpoint with: raise held_out_share, or give the corpus "
+            "more documents"
+        )
+    return Probe(loss / masked, correct / masked, math.log(model.config.vocab_size), masked, sentences)
+
+
+def probe_sentences(
+    model: PretrainingModel, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
+) -> Probe:
+    """Loss and accuracy on sentences given as their words. Raises InputError when nothing in them can be
+    masked.
+    """
+    longest = model.config.max_position_embeddings - 2
+    batches = [
+        batch
+        for begin in range(0, len(sentences), _SENTENCES_TO_A_BATCH)
+        if (batch := _masked(tokenizer, sentences[begin : begin + _SENTENCES_TO_A_BATCH], longest, begin))
+    ]
+    if not batches:
+        raise InputError("no word to mask in the text to probe with: give it a few sentences")
+    return probe_model(model, batches)
+
+
+def _masked(
+    tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], longest: int, first: int
+) -> Batch | None:
+    """A masked batch of the sentences, each by itself, a long one in parts; None without a token."""
+    words = [word for sentence in sentences for word in (*sentence, "\n")]
+    documents = tokenize_documents(
+        [f"{number:016x}" for number in range(first, first + len(sentences))],
+        "".join(words),
+        np.array([len(word) for word in words], dtype=np.int64),
+        np.ones(len(sentences), dtype=np.int64),
+        tokenizer,
+        longest - 1,
+    )
+    made = build_instances(
+        documents, tokenizer, find_objective("albert"), max_seq_length=longest + 2, sop=False
+    )
+    if not len(made):
+        return None
+    instances = Instances(
+        instance_ids=made.instance_ids,
+        doc_keys=documents.keys[made.documents],
+        input_ids=made.input_ids,
+        offsets=made.cu_seqlens,
+        segment_b_start=made.segment_b_start,
+        word_starts=made.word_starts,
+        sop_labels=np.full(len(made), IGNORED),
+        static=None,
+    )
+    rows, vocabulary = np.arange(len(made)), mask_vocabulary(tokenizer)
+    return next(pack_batches(instances, [rows], vocabulary, PROBE_RULE, seed=0, epoch=0))

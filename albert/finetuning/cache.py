@@ -1,0 +1,107 @@
+"""Fine-tuning runs on disk, found again by what they were made of: a comparison goes on where it stopped."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import zipfile
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from albert.evaluation import EpochRecord, SeedResult
+from albert.finetuning.learner import Predictions
+from albert.finetuning.training import Candidate, SeedRun
+from data.files import sha256, write_bytes
+
+_FORMAT = 2  # of the files; another one is not read
+_ARRAYS = ("right", "labels", "probabilities")
+_SETTINGS = ("epochs", "batch_size", "warmup_share", "max_restarts", "max_seq_length", "precision")
+
+
+def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
+    """A digest of what a run was asked for: weights, files, settings, seed, order of training."""
+    settings = candidate.settings
+    content = {
+        "format": _FORMAT,
+        "weights": candidate.checksum,
+        "task": asdict(settings.task),
+        "files": {name: sha256_of(path) for name, path in settings.split_paths.items()},
+        "settings": {name: getattr(settings, name) for name in _SETTINGS},
+        "seed": seed,
+        "learning_rate": learning_rate,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _inputs(candidate: Candidate) -> str:
+    """A digest of what weights and files do not tell: the model's configuration, and the task as its
+    tokenizer gave it.
+    """
+    digest = hashlib.sha256(json.dumps(asdict(candidate.config), sort_keys=True).encode())
+    for name, encoded in sorted(candidate.encoded.items()):
+        digest.update(name.encode())
+        digest.update(encoded.input_ids.tobytes())
+    return digest.hexdigest()
+
+
+def sha256_of(path: Path) -> str:
+    """Of a file's content, or of all files of a folder."""
+    if path.is_file():
+        return sha256(path)
+    of_files = [(str(one.relative_to(path)), sha256(one)) for one in sorted(path.rglob("*")) if one.is_file()]
+    return hashlib.sha256(json.dumps(of_files).encode()).hexdigest()
+
+
+def save_run(run: SeedRun, candidate: Candidate, path: Path) -> None:
+    """Write a run of a candidate as one .npz."""
+    arrays: dict[str, np.ndarray] = {}
+    texts: dict[str, object] = {"result": asdict(run.result), "inputs": _inputs(candidate)}
+    for split, one in (("dev", run.dev), ("test", run.test)):
+        if one is None:
+            continue
+        texts[split] = {"answers": one.answers, "tags": one.tags}
+        arrays |= {f"{split}/metric/{name}": values for name, values in one.statistics.items()}
+        arrays |= {
+            f"{split}/{name}": getattr(one, name) for name in _ARRAYS if getattr(one, name) is not None
+        }
+    arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), dtype=np.uint8)
+    sink = io.BytesIO()
+    np.savez_compressed(sink, **arrays)
+    write_bytes(path, sink.getvalue())
+
+
+def load_run(candidate: Candidate, path: Path) -> SeedRun | None:
+    """A run of a candidate that was saved; None where there is none, or what is there is damaged or was made
+    with another configuration or tokenizer.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            content = {name: arrays[name] for name in arrays.files}
+        texts = json.loads(content.pop("texts").tobytes())
+        inputs = _inputs(candidate)
+        if texts.get("inputs", inputs) != inputs:  # older files do not tell
+            return None
+        result = texts["result"]
+        result["curve"] = tuple(EpochRecord(**point) for point in result["curve"])
+        return SeedRun(
+            result=SeedResult(**result),
+            dev=_predictions("dev", texts["dev"], content),
+            test=_predictions("test", texts["test"], content) if "test" in texts else None,
+        )
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None
+
+
+def _predictions(split: str, texts: dict[str, list], content: dict[str, np.ndarray]) -> Predictions:
+    prefix = f"{split}/metric/"
+    tags = texts["tags"]
+    return Predictions(
+        answers=tuple(texts["answers"]),
+        statistics={n.removeprefix(prefix): v for n, v in content.items() if n.startswith(prefix)},
+        tags=None if tags is None else tuple(tuple(one) for one in tags),
+        **{name: content.get(f"{split}/{name}") for name in _ARRAYS},
+    )

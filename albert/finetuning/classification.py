@@ -1,0 +1,65 @@
+"""Labels of sentences and pairs (Devlin et al. 2019, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy.special import softmax
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from albert.evaluation import class_statistics
+from albert.finetuning.encoding import Chosen, Encoded, encode_parts
+from albert.finetuning.learner import Predictions
+from albert.model import Encoder, SequenceClassifier
+from albert.tasks import Example
+from data.tokenization import Tokenizer
+
+
+def encode_texts(
+    examples: Sequence[Example], targets: np.ndarray, tokenizer: Tokenizer, max_seq_length: int
+) -> Encoded:
+    """A sequence for each example, of its one or two texts."""
+    parts = [
+        (tokenizer.encode(one.text)[0], None if one.pair is None else tokenizer.encode(one.pair)[0])
+        for one in examples
+    ]
+    first = np.arange(len(parts) + 1)
+    return encode_parts(parts, tokenizer, max_seq_length, first=first, targets=targets)
+
+
+class Classification:
+    """targets [U]: the label's number."""
+
+    per_token = False
+
+    def __init__(self, labels: Sequence[str], metrics: Sequence[str]):
+        self.labels, self.metrics = tuple(labels), tuple(metrics)
+        self._number = {label: number for number, label in enumerate(labels)}
+
+    def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
+        targets = np.array([self._number[one.label] for one in examples])
+        return encode_texts(examples, targets, tokenizer, max_seq_length)
+
+    def model(self, encoder: Encoder) -> nn.Module:
+        return SequenceClassifier(encoder, len(self.labels))
+
+    def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
+        labels = torch.from_numpy(encoded.targets[chosen.examples])
+        return F.cross_entropy(scores, labels.to(scores.device))
+
+    def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
+        predicted, gold = scores.argmax(-1), encoded.targets
+        C = len(self.labels)
+        return Predictions(
+            answers=tuple(self.labels[label] for label in predicted),
+            right=predicted == gold,
+            statistics={name: class_statistics(name, predicted, gold, C) for name in self.metrics},
+            labels=predicted,
+            probabilities=softmax(scores, axis=-1),
+        )
+
+    def gold(self, examples: Sequence[Example]) -> tuple[str, ...]:
+        return tuple(one.label for one in examples)

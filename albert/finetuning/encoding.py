@@ -1,0 +1,113 @@
+"""Examples as token ids, and packed batches of them.
+
+U = examples, S = sequences (a choice has one for each answer, a long passage several), T = tokens of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from albert.model import Batch
+from data.instances import take_ranges
+from data.tokenization import Tokenizer
+
+
+class Chosen(NamedTuple):
+    """A batch, and where in the encoded split its parts come from."""
+
+    batch: Batch
+    examples: np.ndarray  # [u] of 0..U-1
+    sequences: np.ndarray  # [s] of 0..S-1
+    tokens: np.ndarray  # [t] of 0..T-1
+    first: np.ndarray  # [u+1], the batch's sequences at which its examples begin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoded:
+    """The examples of a split. `targets` and `characters` mean what the learner says."""
+
+    input_ids: np.ndarray  # [T] int64
+    offsets: np.ndarray  # [S+1], tokens at which sequences begin
+    segment_b_start: np.ndarray  # [S], token of the sequence at which its second part begins; 0: none
+    first: np.ndarray  # [U+1], sequences at which examples begin
+    targets: np.ndarray
+    characters: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Tokens of each example, [U]."""
+        return np.diff(self.offsets[self.first])
+
+    def choose(self, examples: np.ndarray) -> Chosen:
+        """A packed batch of some examples."""
+        counts = self.first[examples + 1] - self.first[examples]
+        sequences = take_ranges(self.first[examples], counts)
+        lengths = self.offsets[sequences + 1] - self.offsets[sequences]
+        tokens = take_ranges(self.offsets[sequences], lengths)
+        cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+        positions = np.arange(len(tokens)) - np.repeat(cu_seqlens[:-1], lengths)
+        b_start = np.repeat(self.segment_b_start[sequences], lengths)
+        batch = Batch(
+            input_ids=torch.from_numpy(self.input_ids[tokens]),
+            token_type_ids=torch.from_numpy(((b_start > 0) & (positions >= b_start)).astype(np.int64)),
+            position_ids=torch.from_numpy(positions),
+            cu_seqlens=torch.from_numpy(cu_seqlens.astype(np.int32)),
+            max_seqlen=int(lengths.max()),
+        )
+        return Chosen(batch, examples, sequences, tokens, np.concatenate([[0], np.cumsum(counts)]))
+
+
+def encode_parts(
+    parts: Sequence[tuple[np.ndarray, np.ndarray | None]],
+    tokenizer: Tokenizer,
+    max_seq_length: int,
+    *,
+    first: np.ndarray,
+    targets: np.ndarray,
+) -> Encoded:
+    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], of the ids of A and B; the longer of the two is cut to fit."""
+    sequences, b_starts = [], []
+    cls, sep = np.array([tokenizer.cls_id]), np.array([tokenizer.sep_id])
+    for a, b in parts:
+        if b is None:
+            sequences.append(np.concatenate([cls, a[: max_seq_length - 2], sep]))
+            b_starts.append(0)
+            continue
+        kept_a, kept_b = fit_pair(len(a), len(b), max_seq_length - 3)
+        sequences.append(np.concatenate([cls, a[:kept_a], sep, b[:kept_b], sep]))
+        b_starts.append(kept_a + 2)
+    return Encoded(
+        input_ids=np.concatenate(sequences),
+        offsets=np.concatenate([[0], np.cumsum([len(one) for one in sequences])]),
+        segment_b_start=np.array(b_starts),
+        first=first,
+        targets=targets,
+    )
+
+
+def fit_pair(a: int, b: int, room: int) -> tuple[int, int]:
+    """Lengths that fit `room` together: tokens are taken off the longer of the two, off the first if equal.
+
+    >>> fit_pair(9, 3, 8), fit_pair(9, 9, 9), fit_pair(2, 3, 9)
+    ((5, 3), (4, 5), (2, 3))
+    """
+    over = a + b - room
+    if over <= 0:
+        return a, b
+    # the longer is cut down to the other's length, then both in turn
+    if a > b:
+        alone = min(over, a - b)
+        a -= alone
+    else:
+        alone = min(over, b - a)
+        b -= alone
+    over -= alone
+    return a - (over + 1) // 2, b - over // 2

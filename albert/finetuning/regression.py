@@ -1,0 +1,94 @@
+"""A number for two sentences: trained (Devlin et al. 2019, section 4.1), or the cosine of mean-pooled states
+without any training (Reimers and Gurevych 2019, section 4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from albert.evaluation import number_statistics, retrieval_statistics
+from albert.finetuning.classification import encode_texts
+from albert.finetuning.encoding import Chosen, Encoded, encode_parts
+from albert.finetuning.learner import Predictions
+from albert.model import Encoder, MeanPooler, SequenceClassifier
+from albert.tasks import Example
+from data.tokenization import Tokenizer
+
+
+def _numbers(examples: Sequence[Example]) -> np.ndarray:
+    return np.array([float(one.label) for one in examples])
+
+
+def _predictions(predicted: np.ndarray, gold: np.ndarray, metrics: Sequence[str]) -> Predictions:
+    return Predictions(
+        answers=tuple(f"{value:.3f}" for value in predicted),
+        right=None,
+        statistics={name: number_statistics(name, predicted, gold) for name in metrics},
+    )
+
+
+class Regression:
+    """targets [U]: the gold number."""
+
+    per_token = False
+
+    def __init__(self, metrics: Sequence[str]):
+        self.metrics = tuple(metrics)
+
+    def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
+        return encode_texts(examples, _numbers(examples), tokenizer, max_seq_length)
+
+    def model(self, encoder: Encoder) -> nn.Module:
+        return SequenceClassifier(encoder, 1)
+
+    def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
+        gold = torch.from_numpy(encoded.targets[chosen.examples]).to(scores)
+        return F.mse_loss(scores[:, 0], gold)
+
+    def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
+        return _predictions(scores[:, 0], encoded.targets, self.metrics)
+
+    def gold(self, examples: Sequence[Example]) -> tuple[str, ...]:
+        return tuple(one.label for one in examples)
+
+
+class Similarity:
+    """targets [U]: the gold number. Two sequences an example; nothing is trained. mrr: how well the first
+    sentence of the pairs most alike finds the second among those of all examples.
+    """
+
+    per_token = False
+
+    def __init__(self, metrics: Sequence[str]):
+        self.metrics = tuple(metrics)
+
+    def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
+        parts = [(tokenizer.encode(text)[0], None) for one in examples for text in (one.text, one.pair)]
+        first = 2 * np.arange(len(examples) + 1)
+        return encode_parts(parts, tokenizer, max_seq_length, first=first, targets=_numbers(examples))
+
+    def model(self, encoder: Encoder) -> nn.Module:
+        return MeanPooler(encoder)
+
+    def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
+        raise AssertionError("nothing is trained")
+
+    def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
+        unit = scores / np.maximum(np.linalg.norm(scores, axis=-1, keepdims=True), 1e-12)
+        pairs, gold = unit.reshape(len(examples), 2, -1), encoded.targets
+        numbers = [metric for metric in self.metrics if metric != "mrr"]
+        predicted = _predictions((pairs[:, 0] * pairs[:, 1]).sum(-1), gold, numbers)
+        if "mrr" not in self.metrics:
+            return predicted
+        # the pairs said to be most alike are those that should find each other
+        found = retrieval_statistics(pairs, [one.pair for one in examples], gold == gold.max())
+        return replace(predicted, statistics={**predicted.statistics, "mrr": found})
+
+    def gold(self, examples: Sequence[Example]) -> tuple[str, ...]:
+        return tuple(one.label for one in examples)

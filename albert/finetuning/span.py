@@ -1,0 +1,163 @@
+"""Where in a passage an answer stands (Devlin et al. 2019, sections 4.2 and 4.3): a start and an end among
+its tokens, or [CLS] for no answer. A long passage is cut into windows that overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from albert.evaluation import mean_statistics
+from albert.finetuning.encoding import Chosen, Encoded
+from albert.finetuning.learner import Predictions
+from albert.model import Encoder, TokenClassifier
+from albert.tasks import SpanExample, answer_scores
+from data.tokenization import Tokenizer
+
+STRIDE = 128  # tokens from one window to the next at most, as in BERT's run_squad
+LONGEST_QUESTION = 64  # tokens, likewise
+LONGEST_ANSWER = 64  # tokens; run_squad has 30 of English, CMRC's answers are longer in characters
+
+
+class _Window(NamedTuple):
+    ids: np.ndarray
+    b_start: int
+    characters: np.ndarray  # [length, 2]
+    target: tuple[int, int]
+
+
+class Span:
+    """targets [S, 2]: first and last token of the answer in the window, 0 and 0 where it is not there.
+
+    characters [T, 2]: where a token of the passage begins and ends in its text; -1 for other tokens.
+    """
+
+    per_token = True
+
+    def __init__(self, style: str, *, has_unanswerable: bool):
+        self.style, self.has_unanswerable = style, has_unanswerable
+
+    def encode(self, examples: Sequence[SpanExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
+        windows: list[_Window] = []
+        first = [0]
+        passages: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        for one in examples:
+            if one.passage not in passages:
+                passages[one.passage] = _tokens(one.passage, tokenizer)
+            windows += _windows(one, *passages[one.passage], tokenizer, max_seq_length)
+            first.append(len(windows))
+        return Encoded(
+            input_ids=np.concatenate([one.ids for one in windows]),
+            offsets=np.concatenate([[0], np.cumsum([len(one.ids) for one in windows])]),
+            segment_b_start=np.array([one.b_start for one in windows]),
+            first=np.array(first),
+            targets=np.array([one.target for one in windows]),
+            characters=np.concatenate([one.characters for one in windows]),
+        )
+
+    def model(self, encoder: Encoder) -> nn.Module:
+        return TokenClassifier(encoder, 2)
+
+    def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
+        lengths = chosen.batch.cu_seqlens.diff().tolist()
+        padded = nn.utils.rnn.pad_sequence(scores.split(lengths), batch_first=True, padding_value=-1e30)
+        targets = torch.from_numpy(encoded.targets[chosen.sequences]).to(scores.device)
+        return F.cross_entropy(padded, targets)  # [S, L, 2] with [S, 2]: the mean over starts and ends
+
+    def predict(self, scores: np.ndarray, examples: Sequence[SpanExample], encoded: Encoded) -> Predictions:
+        answers = tuple(self._answer(scores, one, encoded, number) for number, one in enumerate(examples))
+        pairs = np.array(
+            [
+                answer_scores(found, one.answers, self.style)
+                for found, one in zip(answers, examples, strict=True)
+            ]
+        )
+        return Predictions(
+            answers=answers,
+            right=pairs[:, 0] == 1,
+            statistics={
+                "exact_match": mean_statistics(pairs[:, 0]),
+                "answer_f1": mean_statistics(pairs[:, 1]),
+            },
+        )
+
+    def _answer(self, scores: np.ndarray, example: SpanExample, encoded: Encoded, number: int) -> str:
+        """The best span of all windows; empty where having none is likelier in every one of them, in a task
+        that has such questions.
+        """
+        best, text, nothing = -np.inf, "", np.inf
+        for sequence in range(encoded.first[number], encoded.first[number + 1]):
+            begin, end = encoded.offsets[sequence], encoded.offsets[sequence + 1]
+            places = np.flatnonzero(encoded.characters[begin:end, 0] >= 0)
+            starts, ends = scores[begin:end][places].T
+            nothing = min(nothing, float(scores[begin].sum()))
+            value, i, j = _best_span(starts, ends)
+            if value > best:
+                characters = encoded.characters[begin:end][places]
+                best, text = value, example.passage[characters[i, 0] : characters[j, 1]]
+        return "" if self.has_unanswerable and nothing > best else text
+
+    def gold(self, examples: Sequence[SpanExample]) -> tuple[str, ...]:
+        return tuple(" / ".join(dict.fromkeys(one.answers)) for one in examples)
+
+
+def _tokens(text: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Ids [n], and where each token begins and ends in the text [n, 2]."""
+    ids, starts = tokenizer.encode(text)
+    ends = np.append(starts[1:], len(text))
+    for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+        ends[at] = start + len(text[start:end].rstrip())
+    return ids, np.stack([starts, ends], axis=-1)
+
+
+def _windows(
+    example: SpanExample, ids: np.ndarray, places: np.ndarray, tokenizer: Tokenizer, max_seq_length: int
+) -> list[_Window]:
+    """[CLS] question [SEP] part of the passage [SEP], as many as cover it."""
+    question = tokenizer.encode(example.question)[0][: min(LONGEST_QUESTION, max_seq_length // 2)]
+    room = max_seq_length - len(question) - 3
+    answer = _answer_tokens(example, places)
+    windows = []
+    # each begins in the first half of the one before, so that an answer is whole in one of them
+    for begin in range(0, max(len(ids), 1), min(STRIDE, max(room // 2, 1))):
+        end = min(begin + room, len(ids))
+        head = [tokenizer.cls_id, *question, tokenizer.sep_id]
+        inside = answer is not None and begin <= answer[0] and answer[1] < end
+        shift = len(head) - begin
+        windows.append(
+            _Window(
+                np.concatenate([head, ids[begin:end], [tokenizer.sep_id]]).astype(np.int64),
+                len(head),
+                np.concatenate([np.full((len(head), 2), -1), places[begin:end], [[-1, -1]]]),
+                (answer[0] + shift, answer[1] + shift) if inside else (0, 0),
+            )
+        )
+        if end == len(ids):
+            break
+    return windows
+
+
+def _answer_tokens(example: SpanExample, places: np.ndarray) -> tuple[int, int] | None:
+    """First and last token of the first gold answer that stands in the passage."""
+    for text, start in zip(example.answers, example.starts, strict=True):
+        if start >= 0 and len(places):
+            first = int(np.searchsorted(places[:, 0], start, side="right")) - 1
+            last = int(np.searchsorted(places[:, 0], start + len(text))) - 1
+            return max(first, 0), max(last, 0)
+    return None
+
+
+def _best_span(starts: np.ndarray, ends: np.ndarray) -> tuple[float, int, int]:
+    """The largest start + end score with the end at or after the start, LONGEST_ANSWER tokens at most."""
+    if not len(starts):
+        return -np.inf, 0, 0
+    table = starts[:, None] + ends[None, :]
+    distance = np.arange(len(ends))[None, :] - np.arange(len(starts))[:, None]
+    table[(distance < 0) | (distance >= LONGEST_ANSWER)] = -np.inf
+    i, j = np.unravel_index(int(table.argmax()), table.shape)
+    return float(table[i, j]), int(i), int(j)

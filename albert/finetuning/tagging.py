@@ -1,0 +1,88 @@
+"""A tag for every token (Devlin et al. 2019, section 5.3): the first piece of each carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from albert.evaluation import entities_of, entity_statistics
+from albert.finetuning.encoding import Chosen, Encoded
+from albert.finetuning.learner import Predictions
+from albert.model import IGNORED, Encoder, TokenClassifier
+from albert.tasks import TaggedExample
+from data.tokenization import Tokenizer
+
+
+class Tagging:
+    """targets [T]: the tag's number at the first piece of a token, IGNORED elsewhere. A sentence that is too
+    long stands in several sequences, so that every token gets a tag.
+    """
+
+    per_token = True
+
+    def __init__(self, labels: Sequence[str]):
+        self.labels = tuple(labels)
+        self._number = {label: number for number, label in enumerate(labels)}
+
+    def encode(self, examples: Sequence[TaggedExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
+        ids: list[np.ndarray] = []
+        targets: list[np.ndarray] = []
+        first = [0]
+        cls, sep, none = [tokenizer.cls_id], [tokenizer.sep_id], [IGNORED]
+        for one in examples:
+            pieces, tags = self._pieces(one, tokenizer)
+            for begin in range(0, len(pieces), max_seq_length - 2):
+                end = begin + max_seq_length - 2
+                ids.append(np.concatenate([cls, pieces[begin:end], sep]))
+                targets.append(np.concatenate([none, tags[begin:end], none]))
+            first.append(len(ids))
+        return Encoded(
+            input_ids=np.concatenate(ids),
+            offsets=np.concatenate([[0], np.cumsum([len(one) for one in ids])]),
+            segment_b_start=np.zeros(len(ids), dtype=np.int64),
+            first=np.array(first),
+            targets=np.concatenate(targets),
+        )
+
+    def _pieces(self, example: TaggedExample, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all tokens' pieces, and the targets."""
+        ids: list[int] = []
+        tags: list[int] = []
+        for token, tag in zip(example.tokens, example.tags, strict=True):
+            # a token without a piece, such as a space, has to have a tag too
+            pieces = tokenizer.encode(token)[0].tolist() or [tokenizer.unknown_id]
+            ids += pieces
+            tags += [self._number[tag]] + [IGNORED] * (len(pieces) - 1)
+        return np.array(ids), np.array(tags)
+
+    def model(self, encoder: Encoder) -> nn.Module:
+        return TokenClassifier(encoder, len(self.labels))
+
+    def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
+        tags = torch.from_numpy(encoded.targets[chosen.tokens])
+        return F.cross_entropy(scores, tags.to(scores.device), ignore_index=IGNORED)
+
+    def predict(self, scores: np.ndarray, examples: Sequence[TaggedExample], encoded: Encoded) -> Predictions:
+        of_tokens = scores.argmax(-1)[encoded.targets != IGNORED]
+        ends = np.cumsum([len(one.tokens) for one in examples])
+        tags = tuple(tuple(self.labels[number] for number in part) for part in np.split(of_tokens, ends[:-1]))
+        sums = entity_statistics(tags, [one.tags for one in examples])
+        return Predictions(
+            answers=tuple(_entities(one.tokens, found) for one, found in zip(examples, tags, strict=True)),
+            right=(sums[:, 0] == sums[:, 1]) & (sums[:, 0] == sums[:, 2]),
+            statistics=dict.fromkeys(("entity_f1", "entity_precision", "entity_recall"), sums),
+            tags=tags,
+        )
+
+    def gold(self, examples: Sequence[TaggedExample]) -> tuple[str, ...]:
+        return tuple(_entities(one.tokens, one.tags) for one in examples)
+
+
+def _entities(tokens: Sequence[str], tags: Sequence[str]) -> str:
+    """The entities for people, in order."""
+    found = sorted(entities_of(tags), key=lambda entity: entity[1])
+    return ", ".join(f"{kind} {''.join(tokens[begin : end + 1])}" for kind, begin, end in found) or "none"

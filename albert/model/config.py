@@ -1,0 +1,220 @@
+"""Shape of the encoder, from ALBERT to BERT, and the published sizes by name.
+
+Lan et al. 2020, table 1; Devlin et al. 2019, section 3. Chinese ALBERT's tiny and small are albert_zh's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args, get_origin
+
+from data.errors import ConfigError
+
+ENGLISH_VOCABULARY = 30_000  # ALBERT's SentencePiece model; the default is BERT's Chinese one
+
+
+def _size(hidden: int, layers: int, heads: int, **more: object) -> dict[str, object]:
+    return {
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "intermediate_size": 4 * hidden,
+        **more,
+    }
+
+
+def _bert(hidden: int, layers: int, heads: int) -> dict[str, object]:
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    unshared = {"embedding_size": hidden, "share": "none", "layout": "bert"}
+    return _size(hidden, layers, heads, hidden_act="gelu", **unshared, **dropout)
+
+
+_CHINESE: dict[str, dict[str, object]] = {
+    "tiny": _size(312, 4, 12),
+    "small": _size(384, 6, 12),
+    "base": _size(768, 12, 12),
+    "large": _size(1024, 24, 16),
+    "xlarge": _size(2048, 24, 16),
+    "xxlarge": _size(4096, 12, 16, hidden_act="relu"),
+}
+_ENGLISH = {
+    f"{name}-en": {**shape, "vocab_size": ENGLISH_VOCABULARY, "hidden_act": "gelu_new"}
+    for name, shape in {**_CHINESE, "xxlarge": _size(4096, 12, 64)}.items()
+}
+PRESETS: dict[str, dict[str, object]] = {
+    **_CHINESE,
+    **_ENGLISH,
+    "bert-tiny": _bert(312, 4, 12),
+    "bert-base": _bert(768, 12, 12),
+    "bert-large": _bert(1024, 24, 16),
+    "bert-xlarge": _bert(2048, 24, 16),
+}
+
+
+def preset(name: str, **changes: object) -> AlbertConfig:
+    """A published size by name ("base-zh" is "base"); raises ConfigError naming those there are."""
+    shape = PRESETS.get(name.removesuffix("-zh"))
+    if shape is None:
+        raise ConfigError(f"no preset {name!r}: there are {', '.join(PRESETS)}")
+    return AlbertConfig(**{**shape, **changes})
+
+
+Activation = Literal["gelu", "gelu_new", "relu"]  # erf's, its tanh approximation, relu
+Share = Literal["all", "attention", "ffn", "none"]
+Norm = Literal["post", "pre"]
+Layout = Literal["google", "bright", "bert"]
+FileFormat = Literal["albert", "bert", "jixu"]
+MAX_PARAMETERS = 20_000_000_000  # more than any machine this runs on holds; a config beyond it is a mistake
+MAX_LAYERS = 1000
+
+_SIZES = (
+    "vocab_size",
+    "embedding_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "num_hidden_groups",
+    "inner_group_num",
+)
+_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlbertConfig:
+    """Shape of the encoder (Lan et al. 2020, table 1). A variant is `dataclasses.replace(config, ...)`."""
+
+    vocab_size: int = 21128
+    embedding_size: int = 128  # E, width of the word table
+    hidden_size: int = 768  # H, width of the encoder
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12  # N
+    intermediate_size: int = 3072
+    hidden_act: Activation = "gelu_new"
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    share: Share = "all"  # which parameters the layers of a group have in common (Lan et al. 2020, table 4)
+    num_hidden_groups: int = 1  # the layers are cut into so many groups; parameters are shared within one
+    inner_group_num: int = 1  # layers of their own parameters that one step through a group applies
+    norm: Norm = "post"  # LayerNorm of each sum, or (pre) of what goes into each block
+    # google: LayerNorm at E, then E -> H; bright: E -> H, then LayerNorm at H (albert_zh); bert: E = H, no
+    # projection
+    layout: Layout = "google"
+    hidden_dropout_prob: float = 0.0  # ALBERT trains better without (Lan et al. 2020, section 4.7)
+    attention_probs_dropout_prob: float = 0.0
+    classifier_dropout_prob: float = 0.1
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
+
+    def __post_init__(self):
+        problems = [problem for field in fields(self) if (problem := self._problem(field.name, field.type))]
+        if problems:
+            raise ConfigError("; ".join(problems))
+        H, N = self.hidden_size, self.num_attention_heads
+        if H % N:
+            raise ConfigError(
+                f"hidden_size={H} is not a multiple of num_attention_heads={N}; {max(H // N, 1) * N} would be"
+            )
+        if self.layout == "bert" and self.embedding_size != H:
+            raise ConfigError(
+                f"layout 'bert' has no projection: embedding_size={self.embedding_size} must be {H}"
+            )
+        if self.parameter_bound() > MAX_PARAMETERS:
+            raise ConfigError(
+                f"a model of about {self.parameter_bound():.1e} parameters (vocab_size={self.vocab_size}, "
+                f"embedding_size={self.embedding_size}, hidden_size={H}, "
+                f"intermediate_size={self.intermediate_size}): no machine holds it; check the config"
+            )
+        self._check_groups()
+
+    def _problem(self, name: str, annotation: str) -> str | None:
+        """What is wrong with a field by itself."""
+        value, expected = getattr(self, name), _TYPES[name]
+        if get_origin(expected) is Literal:
+            known = get_args(expected)
+            return None if value in known else f"{name}={value!r}: known are {', '.join(map(repr, known))}"
+        numbers = (int, float) if expected is float else int
+        if isinstance(value, bool) or not isinstance(value, numbers):
+            return f"{name}={value!r} is {type(value).__name__}, not {annotation}"
+        if name in _SIZES and value < 1:
+            return f"{name}={value}: it must be at least 1"
+        if name in _DROPOUTS and not 0 <= value < 1:
+            return f"{name}={value}: it must be from 0 up to, not including, 1"
+        return None
+
+    def _check_groups(self) -> None:
+        layers, groups = self.num_hidden_layers, self.num_hidden_groups
+        if self.depth > MAX_LAYERS:
+            raise ConfigError(f"{self.depth} layers: no model has more than {MAX_LAYERS}; check the config")
+        if self.share == "none" and groups > 1:
+            raise ConfigError(f"num_hidden_groups={groups}: with share='none' there is nothing to group")
+        if groups > layers:
+            raise ConfigError(f"num_hidden_groups={groups}: there are only {layers} layers to group")
+
+    def parameter_bound(self) -> int:
+        """Parameters, near enough to tell a model from a mistake."""
+        E, H = self.embedding_size, self.hidden_size
+        tables = (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * E
+        attention = 4 * H * H * self.attentions
+        feed_forward = 2 * H * self.intermediate_size * self.feed_forwards
+        return tables + E * H + attention + feed_forward
+
+    @property
+    def depth(self) -> int:
+        """How many layers a token passes."""
+        return self.num_hidden_layers * self.inner_group_num
+
+    @property
+    def group_of_layer(self) -> tuple[int, ...]:
+        """For each layer, the number of its set of shared parameters, as transformers counts them."""
+        inner = self.inner_group_num
+        # the very expression of transformers' AlbertTransformer: its rounding decides which checkpoint fits
+        steps = self.num_hidden_layers / self.num_hidden_groups
+        return tuple(int(n / steps) * inner + i for n in range(self.num_hidden_layers) for i in range(inner))
+
+    @property
+    def attention_of_layer(self) -> tuple[int, ...]:
+        """For each layer, the number of the attention block it applies."""
+        return self.group_of_layer if self.share in ("all", "attention") else tuple(range(self.depth))
+
+    @property
+    def feed_forward_of_layer(self) -> tuple[int, ...]:
+        """For each layer, the number of the feed-forward block it applies."""
+        return self.group_of_layer if self.share in ("all", "ffn") else tuple(range(self.depth))
+
+    @property
+    def attentions(self) -> int:
+        """How many attention blocks have parameters of their own."""
+        return self._blocks("attention")
+
+    @property
+    def feed_forwards(self) -> int:
+        """How many feed-forward blocks have parameters of their own."""
+        return self._blocks("ffn")
+
+    def _blocks(self, part: str) -> int:
+        shared = self.share in ("all", part)
+        return (self.num_hidden_groups if shared else self.num_hidden_layers) * self.inner_group_num
+
+    @property
+    def file_format(self) -> FileFormat:
+        """The transformers architecture that can express the model, or jixu's own format where none can."""
+        if self.norm == "post" and self.layout == "google" and self.share in ("all", "none"):
+            return "albert"
+        is_bert = self.layout == "bert" and self.share == "none" and self.inner_group_num == 1
+        return "bert" if is_bert and self.norm == "post" else "jixu"
+
+    @classmethod
+    def preset(cls, name: str, **changes: object) -> AlbertConfig:
+        """A published size by name; raises ConfigError naming those there are."""
+        pass
+
+        return preset(name, **changes)
+
+
+_TYPES: dict[str, object] = {
+    field.name: {"int": int, "float": float}.get(field.type) for field in fields(AlbertConfig)
+} | {"hidden_act": Activation, "share": Share, "layout": Layout, "norm": Norm}

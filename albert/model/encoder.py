@@ -1,0 +1,192 @@
+"""The encoder, on packed batches.
+
+T = tokens of the packed batch, S = sequences, E = embedding size, H = hidden size, N = heads, D = head dim (H
+= N D).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+import kernels
+from albert.model.batch import Batch
+from albert.model.config import AlbertConfig
+from kernels.embedding import Norm, Projection, Tables
+
+
+class Embedding(nn.Module):
+    """Word, type and position tables, LayerNorm, projection to H, in the layout's order (see
+    `kernels.embed`).
+    """
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        E, H = config.embedding_size, config.hidden_size
+        W = H if config.layout == "bright" else E  # where types, positions and LayerNorm are
+        self.word = nn.Parameter(Tensor(config.vocab_size, E))
+        self.token_type = nn.Parameter(Tensor(config.type_vocab_size, W))
+        self.position = nn.Parameter(Tensor(config.max_position_embeddings, W))
+        self.norm = nn.LayerNorm(W, config.layer_norm_eps)
+        self.projection = None if config.layout == "bert" else nn.Linear(E, H, bias=config.layout == "google")
+        self.order = "bright" if config.layout == "bright" else "google"
+        self.dropout = config.hidden_dropout_prob
+
+    def forward(self, batch: Batch) -> Tensor:  # [T, H]
+        x = kernels.embed(
+            batch.input_ids,
+            batch.token_type_ids,
+            batch.position_ids,
+            Tables(self.word, self.token_type, self.position),
+            Norm(self.norm.weight, self.norm.bias, self.norm.eps),
+            Projection(self.projection.weight, self.projection.bias) if self.projection else None,
+            self.order,
+        )
+        return F.dropout(x, self.dropout, self.training)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention within each sequence, residual, LayerNorm (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        H = config.hidden_size
+        self.heads, self.head_dim = config.num_attention_heads, H // config.num_attention_heads
+        self.query_key_value = nn.Linear(H, 3 * H)
+        self.output = nn.Linear(H, H)
+        self.norm = nn.LayerNorm(H, config.layer_norm_eps)
+        self.norm_first = config.norm == "pre"
+        self.attention_dropout = config.attention_probs_dropout_prob
+        self.dropout = config.hidden_dropout_prob
+
+    def forward(
+        self,
+        x: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        schedule: kernels.Schedule = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """States [T, H] of x [T, H], or [R, H] of its `rows` [R] alone."""
+        source = self.norm(x) if self.norm_first else x
+        weight, bias = self.query_key_value.weight, self.query_key_value.bias
+        qkv = kernels.split_heads(source, weight, bias, self.heads)
+        dropout_p = self.attention_dropout if self.training else 0.0
+        # drawn from the device's generator, which the trainer seeds for every batch
+        seed = torch.randint(2**31, (1,), device=x.device) if dropout_p else 0
+        mixed = kernels.attention_packed(  # [T, N, D]
+            qkv,
+            cu_seqlens,
+            max_seqlen,
+            scale=self.head_dim**-0.5,
+            dropout_p=dropout_p,
+            seed=seed,
+            schedule=schedule,
+        )
+        if rows is not None:
+            mixed, x = mixed.index_select(0, rows), x.index_select(0, rows)
+        mixed = kernels.merge_heads(mixed, self.output.weight, self.output.bias)
+        dropout_p = self.dropout if self.training else 0.0
+        if self.norm_first:
+            return x + F.dropout(mixed, self.dropout, self.training)
+        # post-LN: the sum is normalised, so the residual never grows with depth
+        return kernels.add_layer_norm(
+            mixed, x, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
+        )
+
+
+class FeedForward(nn.Module):
+    """Two linear maps with an activation between, residual, LayerNorm (Vaswani et al. 2017, section 3.3)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        self.inner = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.output = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.norm_first = config.norm == "pre"
+        self.activation, self.dropout = config.hidden_act, config.hidden_dropout_prob
+
+    def forward(self, x: Tensor) -> Tensor:
+        source = self.norm(x) if self.norm_first else x
+        y = self.output(kernels.linear_gelu(source, self.inner.weight, self.inner.bias, self.activation))
+        if self.norm_first:
+            return x + F.dropout(y, self.dropout, self.training)
+        dropout_p = self.dropout if self.training else 0.0
+        return kernels.add_layer_norm(
+            y, x, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
+        )
+
+
+class Encoder(nn.Module):
+    """Embedding, then layers that may share their parameters (Lan et al. 2020, section 3.1).
+
+    Layer l applies the attention and the feed-forward block the config names for it. With norm="pre" there is
+    no LayerNorm after the last layer, as in albert_zh.
+    """
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        self.attentions = nn.ModuleList(SelfAttention(config) for _ in range(config.attentions))
+        self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(config.feed_forwards))
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        self.blocks_of_layer = tuple(
+            zip(config.attention_of_layer, config.feed_forward_of_layer, strict=True)
+        )
+        # keep each layer's input alone and compute the layer again in the backward pass (Chen et al. 2016)
+        self.activation_checkpointing = False
+
+    def _schedule(self, x: Tensor, batch: Batch) -> kernels.Schedule:
+        """How attention works through the batch's sequences, the same for every layer."""
+        head_dim = self.config.hidden_size // self.config.num_attention_heads
+        return kernels.attention_schedule(x, batch.cu_seqlens, batch.max_seqlen, head_dim)
+
+    def layer(
+        self,
+        number: int,
+        x: Tensor,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        schedule: kernels.Schedule = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Hidden states [T, H] after layer `number` (from 0) of those before it, or [R, H] of `rows` [R]."""
+        attention, feed_forward = self.blocks_of_layer[number]
+        x = self.attentions[attention](x, cu_seqlens, max_seqlen, schedule, rows)
+        return self.feed_forwards[feed_forward](x)
+
+    def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
+        """Hidden states [T, H] of every token after the last layer, or [R, H] of the tokens `rows` [R] int64.
+
+        Of these alone the last layer then computes what comes after its attention, which in a model of few
+        layers is a good part of all there is to compute.
+        """
+        x = self.embedding(batch)
+        schedule = self._schedule(x, batch)
+        for number in range(self.config.depth):
+            wanted = rows if number == self.config.depth - 1 else None
+            arguments = (number, x, batch.cu_seqlens, batch.max_seqlen, schedule, wanted)
+            if self.activation_checkpointing and self.training:
+                x = checkpoint(self.layer, *arguments, use_reentrant=False)
+            else:
+                x = self.layer(*arguments)
+        return x
+
+    def hidden_states(self, batch: Batch) -> list[Tensor]:
+        """The embedding's output and each layer's, [T, H] each."""
+        states = [self.embedding(batch)]
+        schedule = self._schedule(states[0], batch)
+        for number in range(self.config.depth):
+            states.append(self.layer(number, states[-1], batch.cu_seqlens, batch.max_seqlen, schedule))
+        return states
+
+    def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """One vector [S, H] a sequence of hidden states [T, H], from its first token."""
+        return self.pool_first(hidden.index_select(0, cu_seqlens[:-1]))
+
+    def pool_first(self, first: Tensor) -> Tensor:
+        """The same of the first tokens' states [S, H]."""
+        return self.pooler(first).tanh()

@@ -1,0 +1,70 @@
+"""Larger models from smaller ones: parameters of their own for layers that shared them, and more layers.
+
+A model that only stops sharing computes what it did before, to the bit; one with more layers does not, but
+begins from trained layers. The tiling is that of Gong et al. 2019 (progressive stacking): the layers in
+order, over and over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from albert.model.config import AlbertConfig, Share
+from albert.model.heads import PretrainingModel
+from data.errors import ConfigError
+
+# what may stop being shared: from each way of sharing to those with as many parameters or more
+_LOOSER: dict[str, tuple[str, ...]] = {
+    "all": ("all", "attention", "ffn", "none"),
+    "attention": ("attention", "none"),
+    "ffn": ("ffn", "none"),
+    "none": ("none",),
+}
+
+
+def grown_config(
+    config: AlbertConfig, *, share: Share | None = None, num_hidden_layers: int | None = None
+) -> AlbertConfig:
+    """The config with less sharing or more layers. Raises ConfigError for what would lose parameters."""
+    share = share or config.share
+    layers = num_hidden_layers or config.num_hidden_layers
+    if share not in _LOOSER[config.share]:
+        raise ConfigError(
+            f"share={share!r}: the checkpoint has share={config.share!r}, from which one can go to "
+            f"{', '.join(_LOOSER[config.share])}"
+        )
+    if layers < config.num_hidden_layers:
+        raise ConfigError(
+            f"num_hidden_layers={layers}: the checkpoint has {config.num_hidden_layers}, and "
+            "layers are only added"
+        )
+    groups = 1 if share == "none" else config.num_hidden_groups
+    return replace(config, share=share, num_hidden_layers=layers, num_hidden_groups=groups)
+
+
+def grow(
+    model: PretrainingModel, *, share: Share | None = None, num_hidden_layers: int | None = None
+) -> PretrainingModel:
+    """A model with less sharing or more layers, its blocks copied from those the layers use in `model`.
+
+    Layer l of the new model starts as layer l modulo the old depth. Raises ConfigError as `grown_config`.
+    """
+    config = grown_config(model.config, share=share, num_hidden_layers=num_hidden_layers)
+    if config == model.config:
+        return model
+    grown = PretrainingModel(config)
+    old, new = model.encoder, grown.encoder
+    with torch.no_grad():
+        for part in ("embedding", "pooler"):
+            getattr(new, part).load_state_dict(getattr(old, part).state_dict())
+        for part in ("mlm", "sop"):
+            getattr(grown, part).load_state_dict(getattr(model, part).state_dict())
+        # from the last layer to the first: a block that several layers share takes the first one's
+        for number in reversed(range(config.depth)):
+            attention, feed_forward = new.blocks_of_layer[number]
+            attention_from, feed_forward_from = old.blocks_of_layer[number % model.config.depth]
+            new.attentions[attention].load_state_dict(old.attentions[attention_from].state_dict())
+            new.feed_forwards[feed_forward].load_state_dict(old.feed_forwards[feed_forward_from].state_dict())
+    return grown.train(model.training)

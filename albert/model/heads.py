@@ -1,0 +1,169 @@
+"""What the encoder is trained through: masked-language model, sentence order, classification.
+
+T = packed tokens, S = sequences, n = masked positions, E = embedding size, H = hidden size, V = vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import kernels
+from albert.model.batch import IGNORED, Batch
+from albert.model.config import AlbertConfig
+from albert.model.encoder import Embedding, Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingOutput:
+    """Losses are means over what they count; counts and correct predictions are scalars on the model's
+    device.
+    """
+
+    loss: Tensor  # mlm_loss + sop_loss, what is minimised
+    mlm_loss: Tensor
+    sop_loss: Tensor | None  # None when the batch has no order labels; 0 when it ignores all of them
+    mlm_correct: Tensor
+    mlm_count: int
+    sop_correct: Tensor | None
+    sop_count: Tensor | None
+
+
+class MaskedLanguageModelHead(nn.Module):
+    """Transform, activation, LayerNorm, then the word table as decoder, on masked positions only.
+
+    The transform goes H -> E; in the bright layout H -> H, and back to E through the embedding's own
+    projection.
+    """
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        width = config.hidden_size if config.layout == "bright" else config.embedding_size
+        self.transform = nn.Linear(config.hidden_size, width)
+        self.norm = nn.LayerNorm(width, config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.activation = config.hidden_act
+
+    def forward(self, hidden: Tensor, embedding: Embedding) -> Tensor:
+        """States [n, E] of hidden states [n, H], ready for the decoder."""
+        states = kernels.linear_gelu(hidden, self.transform.weight, self.transform.bias, self.activation)
+        states = self.norm(states)
+        return states @ embedding.projection.weight if embedding.order == "bright" else states
+
+
+class PretrainingModel(nn.Module):
+    """Encoder with the masked-language-model and sentence-order heads (Lan et al. 2020, section 3.1)."""
+
+    def __init__(self, config: AlbertConfig):
+        super().__init__()
+        self.config = config
+        self.encoder = Encoder(config)
+        self.mlm = MaskedLanguageModelHead(config)
+        self.sop = nn.Linear(config.hidden_size, 2)
+        initialize(self, config.initializer_range)
+
+    def forward(self, batch: Batch) -> PretrainingOutput:
+        """Losses of a masked batch."""
+        rows, n = batch.masked_index, len(batch.masked_index)
+        if batch.sop_labels is not None:
+            rows = torch.cat([rows, batch.cu_seqlens[:-1]])
+        masked, first = self.encoder(batch, rows).tensor_split([n])
+        return self.losses(masked, first, batch)
+
+    def losses(self, masked: Tensor, first: Tensor, batch: Batch) -> PretrainingOutput:
+        """Losses from the encoder's hidden states of the masked positions [n, H] and of each sequence's first
+        token [S, H], which are not looked at in a batch without order labels.
+        """
+        states = self.mlm(masked, self.encoder.embedding)  # [n, E]
+        losses, predicted = kernels.mlm_loss(
+            states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels
+        )
+        mlm_loss = losses.sum() / max(len(losses), 1)  # the mean of nothing would not be a number
+        correct = (predicted == batch.masked_labels).sum()
+        if batch.sop_labels is None:
+            return PretrainingOutput(mlm_loss, mlm_loss, None, correct, len(losses), None, None)
+        sop_logits = self.sop(self.encoder.pool_first(first)).float()
+        sop_count = (batch.sop_labels != IGNORED).sum()
+        sop_losses = F.cross_entropy(sop_logits, batch.sop_labels, ignore_index=IGNORED, reduction="sum")
+        # nothing here asks the device for a number, so that a CUDA graph can hold it
+        sop_loss = sop_losses / sop_count.clamp_min(1)
+        sop_correct = (sop_logits.argmax(-1) == batch.sop_labels).sum()
+        return PretrainingOutput(
+            mlm_loss + sop_loss, mlm_loss, sop_loss, correct, len(losses), sop_correct, sop_count
+        )
+
+    def mlm_logits(self, hidden: Tensor) -> Tensor:
+        """Scores [n, V] fp32 of hidden states [n, H]; training never stores them."""
+        states = self.mlm(hidden, self.encoder.embedding)
+        return F.linear(states, self.encoder.embedding.word, self.mlm.bias).float()
+
+    def sop_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
+        """Scores [S, 2] fp32 for "in order" and "swapped"."""
+        return self.sop(self.encoder.pool(hidden, batch.cu_seqlens)).float()
+
+
+class SequenceClassifier(nn.Module):
+    """Encoder with a linear classifier on the pooled first token (Devlin et al. 2019, section 4.1)."""
+
+    def __init__(self, encoder: Encoder, num_labels: int):
+        super().__init__()
+        self.encoder = encoder
+        self.dropout = encoder.config.classifier_dropout_prob
+        self.classifier = nn.Linear(encoder.config.hidden_size, num_labels)
+        initialize(self.classifier, encoder.config.initializer_range)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores [S, num_labels] fp32."""
+        pooled = self.encoder.pool_first(self.encoder(batch, batch.cu_seqlens[:-1]))
+        return self.classifier(F.dropout(pooled, self.dropout, self.training)).float()
+
+
+class TokenClassifier(nn.Module):
+    """Encoder with a linear classifier on every token (Devlin et al. 2019, sections 4.2 and 5.3)."""
+
+    def __init__(self, encoder: Encoder, num_labels: int):
+        super().__init__()
+        self.encoder = encoder
+        self.dropout = encoder.config.classifier_dropout_prob
+        self.classifier = nn.Linear(encoder.config.hidden_size, num_labels)
+        initialize(self.classifier, encoder.config.initializer_range)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Scores [T, num_labels] fp32."""
+        hidden = F.dropout(self.encoder(batch), self.dropout, self.training)
+        return self.classifier(hidden).float()
+
+
+class MeanPooler(nn.Module):
+    """Encoder whose states are averaged over each sequence (Reimers and Gurevych 2019, section 3)."""
+
+    def __init__(self, encoder: Encoder):
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Means [S, H] fp32 of the last layer's states."""
+        hidden = self.encoder(batch).float()
+        lengths = batch.cu_seqlens.diff().long()
+        sequence = torch.repeat_interleave(torch.arange(len(lengths), device=hidden.device), lengths)
+        sums = hidden.new_zeros(len(lengths), hidden.shape[1]).index_add_(0, sequence, hidden)
+        return sums / lengths[:, None]
+
+
+def initialize(module: nn.Module, standard_deviation: float) -> None:
+    """Random weights: tables and matrices normal, biases zero, LayerNorm the identity (Devlin et al.
+    2019).
+    """
+    for part in module.modules():
+        if isinstance(part, nn.LayerNorm):
+            nn.init.ones_(part.weight)
+            nn.init.zeros_(part.bias)
+            continue
+        for parameter in part.parameters(recurse=False):
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=standard_deviation)
+            else:
+                nn.init.zeros_(parameter)

@@ -1,0 +1,86 @@
+"""All that a pretraining step computes: the model's losses, and SpanBERT's boundary objective beside them.
+
+n = masked positions, T = packed tokens, E = embedding size, H = hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+import kernels
+from albert.model.batch import Batch
+from albert.model.heads import PretrainingModel, PretrainingOutput, initialize
+
+# width and number of the embeddings of a token's place in its span (Joshi et al. 2020, appendix A: 200)
+_PLACE_WIDTH, _PLACES = 200, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """Means over what they count."""
+
+    output: PretrainingOutput
+    boundary_loss: Tensor | None  # None without the span-boundary objective
+
+
+def span_bounds(masked_index: Tensor) -> tuple[Tensor, Tensor]:
+    """First and last masked position, both [n] int64, of the run of masked positions each one is in.
+
+    `masked_index` [n] ascends. No run crosses sequences: each begins with [CLS], which is never masked.
+
+    >>> [t.tolist() for t in span_bounds(torch.tensor([3, 4, 7]))]
+    [[3, 3, 7], [4, 4, 7]]
+    """
+    gap = masked_index.diff() != 1
+    edge = gap.new_ones(1)
+    first = torch.where(torch.cat([edge, gap]), masked_index, 0).cummax(0).values
+    last = torch.where(torch.cat([gap, edge]), masked_index, torch.iinfo(torch.int64).max)
+    return first, last.flip(0).cummin(0).values.flip(0)
+
+
+class SpanBoundaryHead(nn.Module):
+    """Predicts each token of a masked span from the two tokens around it (Joshi et al. 2020, section 3.2).
+
+    It is of use in training alone: a checkpoint's model does not hold it.
+    """
+
+    def __init__(self, model: PretrainingModel):
+        super().__init__()
+        H, E = model.config.hidden_size, model.config.embedding_size
+        self.place = nn.Embedding(_PLACES, _PLACE_WIDTH)
+        self.first = nn.Linear(2 * H + _PLACE_WIDTH, H)
+        self.first_norm = nn.LayerNorm(H, model.config.layer_norm_eps)
+        self.second = nn.Linear(H, E)
+        self.second_norm = nn.LayerNorm(E, model.config.layer_norm_eps)
+        initialize(self, model.config.initializer_range)
+
+    def forward(self, hidden: Tensor, masked_index: Tensor) -> Tensor:
+        """States [n, E] for the decoder, from hidden states [T, H]."""
+        first, last = span_bounds(masked_index)
+        place = self.place((masked_index - first).clamp_max(_PLACES - 1))
+        around = torch.cat([hidden[first - 1], hidden[last + 1], place.to(hidden.dtype)], dim=-1)
+        states = self.first_norm(nn.functional.gelu(self.first(around)))
+        return self.second_norm(nn.functional.gelu(self.second(states)))
+
+
+class PretrainingObjective(nn.Module):
+    """A model with what it is trained through."""
+
+    def __init__(self, model: PretrainingModel, *, span_boundary: bool = False):
+        super().__init__()
+        self.model = model
+        self.boundary = SpanBoundaryHead(model) if span_boundary else None
+
+    def forward(self, batch: Batch) -> Losses:
+        """Losses of a masked batch."""
+        if self.boundary is None:
+            return Losses(self.model(batch), None)
+        hidden = self.model.encoder(batch)
+        states = self.boundary(hidden, batch.masked_index)
+        word, bias = self.model.encoder.embedding.word, self.model.mlm.bias
+        losses, _ = kernels.mlm_loss(states, word, bias, batch.masked_labels)
+        masked, first = hidden[batch.masked_index], hidden[batch.cu_seqlens[:-1]]
+        return Losses(self.model.losses(masked, first, batch), losses.mean())

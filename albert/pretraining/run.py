@@ -1,0 +1,330 @@
+"""A pretraining run from its settings to its result."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from albert.batching import Loader, TrainingData
+from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_changes, probe_model
+from albert.optim import LearningRate, choose_learning_rate
+from albert.pretraining.audits import audit_data, peak_memory
+from albert.pretraining.evaluate import evaluate
+from albert.pretraining.failure import failure_kept
+from albert.pretraining.progress import ProgressLog
+from albert.pretraining.settings import RESULT_FILE, PretrainResult, PretrainSettings, read_settings
+from albert.pretraining.start import Start, check_same_run, check_start, settle
+from albert.pretraining.state import MANIFEST_FILE, TrainerState, checkpoint_folder, list_checkpoints
+from albert.pretraining.trainer import Trainer
+from albert.runtime import Process, bound_caches, give_back, join
+from data.errors import ConfigError, InputError
+from data.files import sha256, write_text
+
+OnCheckpoint = Callable[[TrainerState, Path, str], None]
+
+
+def pretrain(
+    settings: PretrainSettings, on_checkpoint: OnCheckpoint = lambda state, folder, status: None
+) -> PretrainResult:
+    """Train until `settings.steps`, going on from the newest whole checkpoint of the run if there is one.
+
+    Under torchrun it is one of several processes; the first one writes. `on_checkpoint` is called (in the
+    first process) after each checkpoint, and for the one that is gone on from, with the state, its folder and
+    the run's status. SIGTERM and Ctrl-C end the run after the step in hand, with a checkpoint; the result's
+    status says so. Raises ConfigError or InputError with what is wrong and what to do; `read_failure` knows
+    the reason afterwards too.
+    """
+    bound_caches()
+    with join() as process, _deterministic(settings.deterministic), _stop_requested() as stopping:
+        settings = _shared_out(settings, process)
+        start = check_start(settings)
+        check_same_run(settings)
+        with failure_kept(settings.run_folder), _explained(settings, process):
+            process.wait_for_all()  # before the first one writes where the others read
+            if process.is_first:
+                settle(settings)
+            process.wait_for_all()
+            run = _Run(settings, start, process, on_checkpoint)
+            try:
+                return run.go(stopping)
+            finally:
+                run.close()
+
+
+def checkpoint_digest(folder: Path) -> str:
+    """sha256 of a checkpoint's manifest, which holds that of each of its files."""
+    return sha256(folder / MANIFEST_FILE)
+
+
+def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSettings:
+    """The settings with the parts of a step fixed: those the run was begun with, else one a process.
+
+    Begun anew is a run once, not each time that torchrun starts its processes again.
+    """
+    if process.is_restarted:
+        settings = replace(settings, resume="auto")
+    accumulate = settings.accumulate
+    if accumulate is None and settings.resume == "auto" and list_checkpoints(settings.run_folder):
+        with suppress(OSError, ValueError):  # there are none, or damaged ones: `check_same_run` says so
+            accumulate = read_settings(settings.run_folder).get("accumulate")
+    settings = replace(settings, accumulate=accumulate or process.world_size)
+    if settings.accumulate < process.world_size:
+        raise ConfigError(
+            f"a step of {settings.accumulate} parts cannot be shared out to {process.world_size} processes: "
+            f"begin the run with --accumulate {process.world_size} or more, or use fewer processes"
+        )
+    return settings
+
+
+@contextmanager
+def _explained(settings: PretrainSettings, process: Process) -> Iterator[None]:
+    """Turns a full disk and the loss of other processes into what a person can do about them."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise InputError(
+            f"the disk of {settings.run_folder} is full ({error}): make room and run the same command again "
+            "to go on from the newest checkpoint"
+        ) from error
+    except RuntimeError as error:
+        if not process.is_lost(error):
+            raise
+        raise ConfigError(
+            f"process {process.rank} of {process.world_size} lost the others "
+            f"({str(error).splitlines()[0]}): run the same command again to go on from the newest checkpoint"
+        ) from error
+
+
+@contextmanager
+def _deterministic(asked: bool) -> Iterator[None]:
+    if asked:
+        # without it torch refuses every matrix product on a GPU; cuBLAS reads it at the first of them
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(asked or before)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def _stop_requested() -> Iterator[threading.Event]:
+    """Set by SIGTERM or Ctrl-C while the block runs; a second one acts as it always does."""
+    event = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield event
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def request(number: int, frame: object) -> None:
+        event.set()
+        signal.signal(number, before[number])
+
+    for number in before:
+        signal.signal(number, request)
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Run:
+    """A run in one of its processes."""
+
+    def __init__(
+        self, settings: PretrainSettings, start: Start, process: Process, on_checkpoint: OnCheckpoint
+    ):
+        self.settings, self.process, self.on_checkpoint = settings, process, on_checkpoint
+        self.report = start.report
+        self.learning_rate = _learning_rate(settings, start)
+        self.trainer = Trainer(settings, start, self.learning_rate.rate, process)
+        damaged = self.trainer.resume()
+        self.resumed_from = self.trainer.state.step
+        self.log = ProgressLog(settings, self.trainer.state, speaks=process.is_first)
+        self.notices = list(start.report.notices()) if start.report else []
+        for notice in damaged:
+            self.tell(notice)
+        self._tell_of_resuming()
+        self.log.say(self.learning_rate.explanation)
+        if self.learning_rate.warning:
+            self.tell(self.learning_rate.warning)
+        self.data = TrainingData(
+            list(start.streams.values()),
+            settings.phases(),
+            accumulate=settings.accumulate or 1,
+            rank=process.rank,
+            world_size=process.world_size,
+            mask_rates=settings.mask_rates,
+        )
+        self.loader = Loader(self.data, self.trainer.state.data)
+        self.newest = checkpoint_folder(settings.run_folder, self.resumed_from)
+        self.seconds = 0.0  # trained in this process
+
+    def _tell_of_resuming(self) -> None:
+        state, now = self.trainer.state, self.process.world_size
+        if not state.step:
+            return
+        halved = f", at {state.rate_scale:g} of the learning rate" if state.rate_scale < 1 else ""
+        self.log.say(f"going on from checkpoint-{state.step}{halved}")
+        if state.processes != now:
+            self.tell(
+                f"up to step {state.step} the run had {state.processes} process(es), now it has {now}: a "
+                f"step stays {self.settings.accumulate} parts, so that batches and their order are the same"
+            )
+
+    def tell(self, notice: str) -> None:
+        """Say something now and again in the report."""
+        self.log.say(notice)
+        self.notices.append(notice)
+
+    def close(self) -> None:
+        self.loader.close()
+        self.log.close()
+
+    def go(self, stopping: threading.Event) -> PretrainResult:
+        """Train to the end, or until asked to stop."""
+        settings = self.settings
+        self._begin()
+        status = "completed"
+        clock = time.perf_counter()
+        while not self._is_over():
+            stop = self.trainer.step(next(self.loader), stop=stopping.is_set())
+            state = self.trainer.state
+            now = time.perf_counter()
+            state.seconds += now - clock
+            self.seconds += now - clock
+            clock = now
+            give_back(state.step)
+            at_end = state.step == settings.steps
+            evaluation_due = at_end or state.step % settings.evaluation_interval == 0
+            checkpoint_due = at_end or stop or state.step % settings.checkpoint_interval == 0
+            if (self.trainer.is_review_due or evaluation_due or checkpoint_due) and self._review():
+                clock = time.perf_counter()
+                continue
+            if evaluation_due:
+                record = self._evaluate()
+                checkpoint_due |= self.trainer.judge(record) or self._is_stale()
+            if checkpoint_due:
+                over = at_end or stop or self._is_stale()
+                status = "interrupted" if stop and not at_end else "completed"
+                self._checkpoint(status if over else "running")
+            if evaluation_due or checkpoint_due:
+                clock = time.perf_counter()
+            if stop:
+                break
+        return self._finish(status)
+
+    def _begin(self) -> None:
+        """Before the first step: what the start knows."""
+        trainer = self.trainer
+        if not trainer.state.history:
+            known = {}
+            if self.report is not None:
+                own = trainer.streams[""]
+                start = probe_model(trainer.model, own.probe_batches(PROBE_RULE, PROBE_SENTENCES))
+                self.log.say(start.describe())
+                known = start.to_record()
+            self._evaluate(known)
+        began = Probe.from_record(trainer.state.history[0])
+        if began is not None and (warning := began.warning()):
+            self.tell(warning)
+        if self.resumed_from and not self._is_over() and self.process.is_first:
+            self.on_checkpoint(trainer.state, self.newest, "running")
+
+    def _evaluate(self, known: dict[str, float] | None = None) -> dict[str, float]:
+        trainer = self.trainer
+        figures = evaluate(
+            trainer.model, trainer.streams, self.settings.held_out_tokens, self.process, trainer.precision
+        )
+        record = {"step": trainer.state.step, **figures, **(known or {})}
+        self.log.record(record, trainer.state)
+        return record
+
+    def _review(self) -> bool:
+        """Look at the steps done; returns whether training had to go back."""
+        done, wrong = self.trainer.review()
+        for step in done:
+            self.log.step(step, self.trainer.state)
+        if wrong is None:
+            return False
+        self.tell(self.trainer.go_back(wrong))
+        self.log.go_back(self.trainer.state)
+        self.loader.go_to(self.trainer.state.data)
+        if self.trainer.state.step:
+            self._checkpoint("running")
+        return True
+
+    def _is_over(self) -> bool:
+        return self.trainer.state.step >= self.settings.steps or self._is_stale()
+
+    def _is_stale(self) -> bool:
+        patience = self.settings.patience
+        return patience is not None and self.trainer.state.stale_evaluations >= patience
+
+    def _checkpoint(self, status: str) -> None:
+        self.newest = self.trainer.checkpoint()
+        if self.process.is_first:
+            self.on_checkpoint(self.trainer.state, self.newest, status)
+
+    def _finish(self, status: str) -> PretrainResult:
+        settings, trainer, state = self.settings, self.trainer, self.trainer.state
+        if self._is_stale():
+            self.tell(
+                f"stopped at step {state.step}: {state.stale_evaluations} evaluations without a better one"
+            )
+        with trainer.precision():
+            held_out = next(trainer.streams[""].held_out_batches(settings.held_out_tokens))
+            layers = measure_layer_changes(trainer.model.encoder, held_out.to(self.process.device))
+        best = checkpoint_folder(settings.run_folder, int(state.best["step"])) if state.best else None
+        result = PretrainResult(
+            run_folder=settings.run_folder,
+            checkpoint=self.newest,
+            best_checkpoint=best,
+            status=status,
+            steps=state.step,
+            tokens=state.tokens,
+            tokens_per_second=state.tokens / max(state.seconds, 1e-9),
+            resumed_from=self.resumed_from,
+            history=state.history,
+            notices=tuple(self.notices),
+            learning_rate=self.learning_rate.rate,
+            parameters=sum(p.numel() for p in trainer.model.parameters()),
+            layers=layers,
+            events=tuple(state.events),
+            audits=self._audits(),
+        )
+        if self.process.is_first:
+            write_text(settings.run_folder / RESULT_FILE, json.dumps(result.to_record(), indent=1) + "\n")
+        return result
+
+    def _audits(self) -> dict[str, object]:
+        own = self.trainer.streams[""]
+        return {
+            **audit_data(own, self.data.rule_at(0, step=0)),
+            "loader_wait_share": self.loader.waited / max(self.seconds, 1e-9),
+            "peak_memory_bytes": peak_memory(self.process.device),
+        }
+
+
+def _learning_rate(settings: PretrainSettings, start: Start) -> LearningRate:
+    return choose_learning_rate(
+        settings.optimizer,
+        settings.batch_tokens,
+        from_checkpoint=start.report is not None,
+        given=settings.learning_rate,
+        given_for=settings.reference_batch_tokens,
+    )

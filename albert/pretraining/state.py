@@ -1,0 +1,183 @@
+"""Checkpoints of a run: the model in transformers' format, and beside it all that is needed to go on exactly.
+
+A checkpoint is written under a temporary name, synced and renamed; its manifest holds the checksum of every
+file, so that a damaged one is noticed and the one before it is used. No random-number state is kept: what is
+drawn in a step is a function of the seed and the step's number.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from albert.batching import DataState
+from albert.checkpoints import save_model
+from albert.model import PretrainingObjective
+from data.errors import InputError
+from data.files import sha256, sync, write_text
+
+STATE_FILE, TENSORS_FILE, MANIFEST_FILE = "trainer_state.json", "trainer_state.safetensors", "manifest.json"
+_WRITING = "writing-"
+_BOUNDARY = "boundary."  # parameters of the span-boundary head, which is no part of the model
+
+
+@dataclass
+class TrainerState:
+    """Where a run stands after `step` steps."""
+
+    step: int = 0
+    tokens: int = 0
+    data: DataState = DataState()
+    seconds: float = 0.0
+    history: list[dict[str, float]] = field(default_factory=list)  # training and evaluation records by step
+    events: list[dict[str, object]] = field(default_factory=list)  # what went wrong: step, kind, text
+    rate_scale: float = 1.0  # halved each time training had to go back
+    rollbacks: int = 0
+    best: dict[str, float] | None = None  # step and loss of the best evaluation
+    stale_evaluations: int = 0  # since the best one
+    trends: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the sentinel
+    processes: int = 1  # that wrote it
+
+
+def checkpoint_folder(run_folder: Path, step: int) -> Path:
+    return run_folder / f"checkpoint-{step}"
+
+
+def list_checkpoints(run_folder: Path) -> list[Path]:
+    """Checkpoint folders of a run, the newest first."""
+    found = [p for p in run_folder.glob("checkpoint-*") if p.name.removeprefix("checkpoint-").isdigit()]
+    return sorted(found, key=lambda path: -step_of(path))
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("checkpoint-"))
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether every file the checkpoint's manifest names is there as it was written."""
+    try:
+        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        return all(sha256(folder / name) == digest for name, digest in manifest.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def save_checkpoint(
+    run_folder: Path,
+    objective: PretrainingObjective,
+    optimizer: torch.optim.Optimizer,
+    state: TrainerState,
+    tokenizer_folder: Path | None,
+) -> Path:
+    """Write checkpoint-<step> as a whole; returns its folder.
+
+    Raises InputError when it cannot be written, as on a full disk; those before it are left as they were.
+    """
+    folder = checkpoint_folder(run_folder, state.step)
+    temporary = run_folder / f"{_WRITING}{state.step}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        _write(temporary, objective, optimizer, state, tokenizer_folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(temporary, folder)
+        sync(run_folder)
+    except (OSError, SafetensorError) as error:
+        if not is_whole(temporary):  # one that only lacks its name is given it by `finish_writing`
+            shutil.rmtree(temporary, ignore_errors=True)
+        whole = next((path for path in list_checkpoints(run_folder) if is_whole(path)), None)
+        left = f"{whole.name} is whole" if whole else "there is none before it"
+        raise InputError(
+            f"checkpoint-{state.step} could not be written to {run_folder}: {error}; {left}. Make room and "
+            "run the same command again"
+        ) from None
+    return folder
+
+
+def _write(
+    folder: Path,
+    objective: PretrainingObjective,
+    optimizer: torch.optim.Optimizer,
+    state: TrainerState,
+    tokenizer_folder: Path | None,
+) -> None:
+    save_model(objective.model, folder, tokenizer_folder)
+    tensors = {}
+    for number, values in optimizer.state_dict()["state"].items():
+        tensors.update({f"{number}.{name}": value.detach().cpu() for name, value in values.items()})
+    if objective.boundary is not None:
+        for name, value in objective.boundary.state_dict().items():
+            tensors[_BOUNDARY + name] = value.cpu()
+    save_file(tensors, folder / TENSORS_FILE)
+    write_text(folder / STATE_FILE, json.dumps(asdict(state)) + "\n")
+    manifest = {path.name: sha256(path) for path in sorted(folder.iterdir())}
+    write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
+    for path in folder.iterdir():
+        sync(path)
+
+
+def load_trainer_state(
+    folder: Path, objective: PretrainingObjective, optimizer: torch.optim.Optimizer
+) -> TrainerState:
+    """Put the optimiser's state and the span-boundary head back; returns where the run stood.
+
+    The model that `optimizer` trains must be on its device already: the state goes to where the parameters
+    are.
+    """
+    tensors = load_file(folder / TENSORS_FILE)
+    if objective.boundary is not None:
+        names = [name for name in tensors if name.startswith(_BOUNDARY)]
+        objective.boundary.load_state_dict({n.removeprefix(_BOUNDARY): tensors.pop(n) for n in names})
+    values: dict[int, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        number, _, key = name.partition(".")
+        values.setdefault(int(number), {})[key] = tensor
+    optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
+    return read_trainer_state(folder)
+
+
+def read_trainer_state(folder: Path) -> TrainerState:
+    """Where a run stood at a checkpoint; what an older version did not keep is as it was then.
+
+    Raises InputError for one of a version that kept something else.
+    """
+    content = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+    try:
+        return TrainerState(**{**content, "data": DataState.from_record(content["data"])})
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"{folder} is of another version of jixu, which kept something else of where a run stands "
+            f"({error}): give the run another --run name, or --resume never to begin anew"
+        ) from None
+
+
+def finish_writing(run_folder: Path) -> None:
+    """Give its name to what a killed writer had finished but for that: it was removing an older one of the
+    same step, or had.
+    """
+    for temporary in run_folder.glob(f"{_WRITING}*"):
+        folder = run_folder / temporary.name.replace(_WRITING, "checkpoint-", 1)
+        if is_whole(temporary) and not is_whole(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            os.replace(temporary, folder)
+
+
+def remove_old_checkpoints(run_folder: Path, step: int, keep: int, best_step: int | None = None) -> None:
+    """Remove all but the newest `keep` checkpoints up to `step` and the best one.
+
+    Those of later steps go too, as the run has gone back behind them, and what a killed writer left.
+    """
+    found = list_checkpoints(run_folder)
+    kept = [folder for folder in found if step_of(folder) <= step][:keep]
+    for folder in found:
+        if folder not in (*kept, checkpoint_folder(run_folder, best_step or -1)):
+            shutil.rmtree(folder)
+    for folder in run_folder.glob(f"{_WRITING}*"):
+        shutil.rmtree(folder)

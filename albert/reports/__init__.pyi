@@ -1,0 +1,9 @@
+from .compare_runs import compare_reports as compare_reports
+from .content import Report as Report
+from .content import build_report as build_report
+from .corpus import CorpusFacts as CorpusFacts
+from .page import SCHEMA_FILE as SCHEMA_FILE
+from .page import main_tables as main_tables
+from .page import report_markdown as report_markdown
+from .page import write_report as write_report
+from .sections import Facts as Facts

@@ -1,0 +1,147 @@
+"""Where training runs: devices, the process group that torchrun starts, and the memory of the process."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+import torch.distributed as dist
+
+import kernels
+from data.errors import ConfigError
+from kernels.layer_norm import add_layer_norm_reference
+
+
+def device_names(processes: int = 1) -> tuple[str, ...]:
+    """`cpu`, or for each process `cuda-` and its GPU's own UUID: numbers depend on CUDA_VISIBLE_DEVICES."""
+    count = min(processes, torch.cuda.device_count())
+    if not count:
+        return ("cpu",)
+    return tuple(f"cuda-{torch.cuda.get_device_properties(i).uuid}" for i in range(count))
+
+
+def describe_devices() -> list[str]:
+    """Each GPU with its memory and compute capability; none where there is none."""
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, sm_{gpu.major}{gpu.minor}" for gpu in found]
+
+
+def cpu_capability() -> str:
+    """The instruction set that torch's operators use on this CPU."""
+    return torch.backends.cpu.get_cpu_capability()
+
+
+def triton_error(device: str) -> float:
+    """Largest difference between a Triton kernel and its torch reference, fp32, on values of about 1."""
+    torch.manual_seed(0)
+    x, residual = torch.randn(2, 64, 768, device=device)
+    weight, bias = torch.ones(768, device=device), torch.zeros(768, device=device)
+    kernels.use("triton")
+    try:
+        ours = kernels.add_layer_norm(x, residual, weight, bias, 1e-12)
+    finally:
+        kernels.use("auto")
+    reference = add_layer_norm_reference(x.double(), residual.double(), weight.double(), bias.double(), 1e-12)
+    return float((ours - reference).abs().max())
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """This process among those that train together."""
+
+    rank: int = 0
+    world_size: int = 1
+    device: torch.device = torch.device("cpu")
+    is_restarted: bool = False  # by torchrun, after one of them was lost
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over all processes, in place."""
+        if self.world_size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def is_lost(self, error: RuntimeError) -> bool:
+        """Whether an error says that another process is gone."""
+        return self.world_size > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error))
+
+    def wait_for_all(self) -> None:
+        """Return when every process is here."""
+        if self.world_size > 1:
+            dist.barrier()
+
+
+@contextmanager
+def join() -> Iterator[Process]:
+    """Join the processes torchrun started (nccl on GPUs, gloo without), and leave them at the end.
+
+    Raises ConfigError where there is no GPU for each of them.
+    """
+    world_size, local_rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    has_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", local_rank) if has_gpu else torch.device("cpu")
+    if has_gpu:
+        if local_rank >= (gpus := torch.cuda.device_count()):
+            raise ConfigError(f"process {local_rank + 1} has no GPU of its own: this machine has {gpus}")
+        torch.cuda.set_device(device)
+    if world_size == 1:
+        yield Process(device=device, is_restarted=restarts != "0")
+        return
+    # numbers of the trainer stay on the CPU: they are summed by gloo, gradients where they are
+    backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
+    store, rank, _ = next(dist.rendezvous("env://"))
+    # after a restart torchrun's store still has the addresses of the processes that are gone
+    store = dist.PrefixStore(restarts, store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+    try:
+        yield Process(dist.get_rank(), world_size, device, restarts != "0")
+    finally:
+        dist.destroy_process_group()
+
+
+# steps; it takes about 0.1 s, under a hundredth of the time of so many on two cores
+GIVE_BACK_EVERY = 50
+
+
+# how many products' programs oneDNN and torch's binding of it remember, in place of 1,024 each
+_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
+
+
+def bound_caches() -> None:
+    """Let fewer programs of matrix products be remembered; to be called before the first of them.
+
+    On a CPU there is one for every shape, with memory of its own. Packed batches are of ever other numbers of
+    tokens, so that most are never used again: they came to more than a gigabyte. What the environment says
+    already stands.
+    """
+    for name, capacity in _CACHES.items():
+        os.environ.setdefault(name, capacity)
+
+
+@cache
+def _trim() -> object | None:
+    """glibc's malloc_trim, where there is one."""
+    if not sys.platform.startswith("linux"):
+        return None
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def give_back(step: int) -> None:
+    """Every so many steps, return what was freed to the operating system.
+
+    Tensors of ever other sizes leave holes that malloc keeps: without this a run on a CPU holds twice the
+    memory after half an hour.
+    """
+    trim = _trim()
+    if trim is not None and step % GIVE_BACK_EVERY == 0:
+        trim(0)

@@ -1,0 +1,16 @@
+from .answers import answer_scores as answer_scores
+from .definition import Kind as Kind
+from .definition import Task as Task
+from .definition import load_task as load_task
+from .definition import shipped_tasks as shipped_tasks
+from .examples import AnyExample as AnyExample
+from .examples import ChoiceExample as ChoiceExample
+from .examples import Example as Example
+from .examples import SpanExample as SpanExample
+from .examples import Split as Split
+from .examples import TaggedExample as TaggedExample
+from .examples import read_lines as read_lines
+from .examples import suffix_of as suffix_of
+from .splits import TaskData as TaskData
+from .splits import read_split as read_split
+from .splits import read_task as read_task

@@ -1,0 +1,94 @@
+"""The splits of a task, read by its kind and checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from albert.tasks.definition import Kind, Task
+from albert.tasks.examples import AnyExample, Split
+from albert.tasks.passages import read_choices, read_spans
+from albert.tasks.tables import read_table
+from albert.tasks.tagged import read_tagged
+from data.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """A task with all that was read of it."""
+
+    task: Task  # its kind decided
+    splits: Mapping[str, Split]
+    labels: tuple[str, ...]  # of single, pair and tokens; else empty
+
+
+def read_split(path: Path, task: Task) -> tuple[Task, Split]:
+    """The examples of a file, and the task with its kind decided.
+
+    Raises InputError when the file is missing, empty, or not as the task says.
+    """
+    if not path.exists():
+        raise InputError(f"no file {path}")
+    examples: Sequence[AnyExample]
+    if task.kind is Kind.SPAN:
+        examples, skipped = read_spans(path)
+    elif task.kind is Kind.CHOICE:
+        examples, skipped = read_choices(path)
+    elif task.kind is Kind.TOKENS:
+        examples, skipped = read_tagged(path, task.labels)
+    else:
+        task, examples, skipped = read_table(path, task)
+    if not examples:
+        first = f"; first problem: {skipped[0]}" if skipped else ""
+        raise InputError(f"no usable example in {path}{first}")
+    return task, Split(path, tuple(examples), tuple(skipped))
+
+
+def read_task(task: Task, paths: Mapping[str, Path]) -> TaskData:
+    """The splits at `paths`, train first. Raises InputError for files that fit not the task or each other."""
+    splits: dict[str, Split] = {}
+    for name, path in paths.items():
+        decided, splits[name] = read_split(path, task)
+        if task.kind is None:
+            task = decided
+    if task.kind in (Kind.SINGLE, Kind.PAIR):
+        return TaskData(task, splits, _labels(task, splits))
+    if task.kind is Kind.TOKENS:
+        return TaskData(task, splits, _tags(splits))
+    return TaskData(task, splits, ())
+
+
+def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
+    """The labels of the training examples in order. Raises InputError for fewer than two, or for a label that
+    occurs only elsewhere.
+    """
+    train = splits["train"]
+    seen = {example.label for example in train.examples}
+    labels = tuple(sorted(seen)) if task.labels is None else task.labels
+    if len(seen) < 2:
+        raise InputError(f"{train.path} has the one label {min(seen)!r}: there is nothing to tell apart")
+    for split in splits.values():
+        unknown = sorted({example.label for example in split.examples} - set(labels))
+        if unknown:
+            row = next(i for i, example in enumerate(split.examples, 2) if example.label == unknown[0])
+            raise InputError(
+                f"label {unknown[0]!r} in {split.path} (about row {row}) does not occur in {train.path}; "
+                f"its labels are {', '.join(labels)}"
+            )
+    return labels
+
+
+def _tags(splits: Mapping[str, Split]) -> tuple[str, ...]:
+    """O, then B- and I- of every entity type of the training sentences."""
+
+    def types(split: Split) -> set[str]:
+        return {tag[2:] for example in split.examples for tag in example.tags if tag != "O"}
+
+    known = sorted(types(splits["train"]))
+    if not known:
+        raise InputError(f"{splits['train'].path} has no entity: there is nothing to find")
+    for split in splits.values():
+        if unknown := sorted(types(split) - set(known)):
+            raise InputError(f"entity type {unknown[0]!r} in {split.path} does not occur in training")
+    return ("O", *(f"{prefix}-{name}" for name in known for prefix in "BI"))

@@ -1,0 +1,170 @@
+"""Kernel launches as they would be, recorded instead of run, and compiled for a GPU that is not there.
+
+`record` runs the operators on CPU tensors with the launcher replaced: what is compiled afterwards is what the
+operators launch, with the same constants, alignments and options, not a list kept beside them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction
+
+import kernels
+from kernels import tuning
+
+os.environ.setdefault(
+    "TRITON_DEFAULT_FP_FUSION", "1"
+)  # 3.10 changes the default: numbers and registers with it
+
+POINTERS = {
+    torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64",
+    torch.int32: "*i32", torch.bool: "*i1", torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8",
+}  # fmt: skip
+# bytes a block may have: CUDA programming guide, table of compute capabilities, less 1 KB the driver takes;
+# sm_80's is that of sm_86 and sm_89, for which the sm_80 entries of the table are meant too
+SHARED_MEMORY = {80: 101376, 90: 232448}
+_NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One kernel with the arguments of one launch, as the compiler sees them."""
+
+    kernel: JITFunction
+    signature: tuple[tuple[str, str], ...]
+    constants: tuple[tuple[str, object], ...]
+    aligned: tuple[str, ...]
+    num_warps: int
+    num_stages: int
+
+    @property
+    def name(self) -> str:
+        return self.kernel.__name__
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        return self.name, self.signature, self.constants, self.aligned, self.num_warps, self.num_stages
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What ptxas says of a kernel, and what its code uses."""
+
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    serialized: bool  # ptxas gave up keeping wgmma asynchronous (C7511 and its kin)
+    dots: bool  # the source multiplies matrices of 16-bit numbers
+    tensor_cores: int  # mma.sync or wgmma.mma_async instructions
+    async_copies: int  # cp.async instructions
+    loop_loads: bool  # the source loads the operands of a product in a loop
+
+
+def _launch(kernel: JITFunction, args: tuple, kwargs: dict) -> KernelLaunch:
+    options = {name: kwargs.pop(name) for name in ("num_warps", "num_stages") if name in kwargs}
+    values = dict(zip(kernel.arg_names, args, strict=False)) | kwargs
+    fixed = {p.name for p in kernel.params if p.is_constexpr}
+    free = {p.name for p in kernel.params if p.do_not_specialize}
+    signature, constants, aligned = [], [], []
+    for name in kernel.arg_names:
+        value = values[name]
+        # a plain number of 1 and None are constants to the launcher too
+        if (
+            name in fixed
+            or value is None
+            or (value == 1 if type(value) is int and name not in free else False)
+        ):
+            signature.append((name, "constexpr"))
+            constants.append((name, value))
+        elif isinstance(value, torch.Tensor):
+            signature.append((name, POINTERS[value.dtype]))
+            aligned += [name] * (value.data_ptr() % 16 == 0)
+        elif isinstance(value, int):
+            signature.append((name, "i32" if abs(value) < 2**31 else "i64"))
+            aligned += [name] * (value % 16 == 0 and name not in free)
+        else:
+            signature.append((name, "fp32"))
+    return KernelLaunch(
+        kernel, tuple(signature), tuple(constants), tuple(aligned),
+        options.get("num_warps", 4), options.get("num_stages", 3),
+    )  # fmt: skip
+
+
+@contextmanager
+def record(architecture: int) -> Iterator[list[KernelLaunch]]:
+    """Every distinct launch made inside, on CPU tensors, with the table's entries for `architecture`."""
+    launches: dict[tuple[object, ...], KernelLaunch] = {}
+
+    def note(self, *args, grid, warmup, **kwargs):
+        launch = _launch(self, args, kwargs)
+        launches.setdefault(launch.key, launch)
+
+    found: list[KernelLaunch] = []
+    try:
+        kernels.use("torch")
+        with (
+            patch.object(JITFunction, "run", note),
+            patch.object(tuning, "architecture", lambda device: f"sm_{architecture}"),
+            patch.dict(os.environ, TRITON_INTERPRET="1"),  # so that the operators take tensors of the CPU
+        ):
+            kernels.use("triton")
+            yield found
+    finally:
+        kernels.use("auto")
+        found += launches.values()
+
+
+def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:
+    """Compile one launch for sm_80 or sm_90, ptxas included."""
+    names = launch.kernel.arg_names
+    source = ASTSource(
+        fn=launch.kernel,
+        signature=dict(launch.signature),
+        constexprs={(names.index(name),): value for name, value in launch.constants},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in launch.aligned},
+    )
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
+    ptx = compiled.asm["ptx"]
+    log = _ptxas(ptx, architecture)
+    spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
+    ttir = compiled.asm["ttir"]
+    dots = re.findall(r"tt\.dot .*-> tensor", ttir)
+    return Compiled(
+        registers=max(map(int, re.findall(r"Used (\d+) registers", log))),
+        spill_bytes=sum(map(int, spills)),
+        shared_bytes=compiled.metadata.shared,
+        serialized=bool(re.search(r"wgmma.*serializ|serializ.*wgmma", log)),
+        dots=any("16>" in re.sub(r"->.*", "", d) or "f16" in d or "bf16" in d for d in dots),
+        tensor_cores=len(re.findall(r"wgmma\.mma_async|mma\.sync", ptx)),
+        async_copies=len(re.findall(r"cp\.async\.c[ag]", ptx)),
+        loop_loads="scf.for" in ttir and bool(dots),
+    )
+
+
+def _ptxas(ptx: str, architecture: int) -> str:
+    """What ptxas -v prints."""
+    blackwell = _NVIDIA / "ptxas-blackwell"
+    ptxas = blackwell if architecture >= 90 and blackwell.exists() else _NVIDIA / "ptxas"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        target = "sm_90a" if architecture == 90 else f"sm_{architecture}"
+        command = [str(ptxas), "-v", f"--gpu-name={target}", str(path), "-o", str(path.with_suffix(".cubin"))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"ptxas: {done.stderr}")
+        return done.stderr

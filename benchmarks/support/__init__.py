@@ -1,0 +1,1 @@
+"""What the benchmarks share: sources, timing in turns, result files."""

@@ -1,0 +1,69 @@
+"""Corpora of any size for the benchmarks, made from real text so that no document repeats another.
+
+A document is sentences drawn at random from the source, each with two random Han characters put in, so that
+neither exact, near nor boilerplate deduplication finds anything: all of it has to be worked through.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from data.refresh import read_sentences
+from data.sources import find_files
+from data.storage import base_name
+
+SAMPLES = Path(__file__).parents[2] / "data" / "samples"
+
+
+FILE_CHARACTERS = 4_000_000
+
+
+def given_sources(sources: Sequence[str]) -> list[str]:
+    """Some sources, or the samples."""
+    return list(sources) or [str(SAMPLES / name) for name in ("general.txt", "tea.jsonl")]
+
+
+def source_names(sources: Sequence[str]) -> list[str]:
+    """What a result says of its sources: their names, without the place they have on one machine."""
+    return [base_name(source.rstrip("/")) for source in given_sources(sources)]
+
+
+def load_sentences(sources: Sequence[str]) -> list[str]:
+    """Sentences of some sources, or of the samples."""
+    return list(read_sentences([uri for source in given_sources(sources) for uri in find_files(source)]))
+
+
+def write_corpus(
+    folder: Path,
+    sentences: Sequence[str],
+    characters: int,
+    *,
+    seed: int = 0,
+    document: int = 1500,
+    file_characters: int = FILE_CHARACTERS,
+) -> int:
+    """Write JSONL files of about so many characters in documents of about `document`; returns how many."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rng = random.Random(seed)
+    han = [chr(code) for code in range(0x4E00, 0x9FA6)]
+    written = number = 0
+    while written < characters:
+        size = 0
+        goal = min(file_characters, characters - written)
+        with (folder / f"part-{number:05d}.jsonl").open("w", encoding="utf-8") as file:
+            while size < goal:
+                parts, length, wanted = [], 0, rng.expovariate(1 / document) + 100
+                while length < wanted:
+                    sentence = rng.choice(sentences)
+                    at = rng.randrange(len(sentence) + 1)
+                    parts.append(f"{sentence[:at]}{rng.choice(han)}{rng.choice(han)}{sentence[at:]}")
+                    length += len(parts[-1])
+                text = "".join(parts)
+                file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+                size += len(text)
+        written += size
+        number += 1
+    return written

@@ -1,0 +1,34 @@
+"""What a run does up to its first step, in a process of its own: `benchmarks.train_step` times it.
+
+    python -m benchmarks.first_step SHARD
+
+Imports the training loop, opens the shard, makes the model and takes one step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from albert.batching import InstanceStream
+from albert.model import AlbertConfig
+from benchmarks.support.cpu_steps import pretraining_step
+
+BATCH_TOKENS = 4096
+
+
+def main(shard: Path) -> None:
+    stream = InstanceStream([shard], batch_tokens=BATCH_TOKENS)
+    step = pretraining_step(AlbertConfig.preset("tiny"))
+    began = time.perf_counter()
+    batch, _ = next(stream.training_batches())
+    loaded = time.perf_counter()
+    step(batch)
+    seconds = {"first_batch": loaded - began, "first_step": time.perf_counter() - loaded}
+    print(json.dumps({**seconds, "processor": time.process_time()}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

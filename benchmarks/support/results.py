@@ -1,0 +1,30 @@
+"""A benchmark's result: a JSON file beside the others, and one line that says how it stands."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+RESULTS = Path(__file__).parents[1] / "results"
+
+
+def machine() -> dict[str, object]:
+    """What the numbers were measured on."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.is_file():
+        names = [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version()}
+
+
+def write_result(name: str, verdict: str, result: Mapping[str, object]) -> None:
+    """Write benchmarks/results/<name>.json and print the verdict."""
+    RESULTS.mkdir(exist_ok=True)
+    content = {"verdict": verdict, "date": time.strftime("%Y-%m-%d"), "machine": machine(), **result}
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    print(verdict)

@@ -1,0 +1,89 @@
+"""transformers' ALBERT in its usual ways, as the rival of a training step on a CPU.
+
+S = sequences, L = longest of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+
+import torch
+import transformers
+from torch import Tensor
+
+from albert.model import AlbertConfig, Batch
+from albert.optim import adamw
+from benchmarks.gpu.model import SHARED
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}  # bf16 by autocast
+WAYS = [f"{attention} {dtype}" for attention, dtype in product(("sdpa", "eager"), DTYPES)]
+
+
+def their_config(config: AlbertConfig, attention: str = "sdpa") -> transformers.AlbertConfig:
+    """The same model there."""
+    shape = {name: getattr(config, name) for name in SHARED}
+    return transformers.AlbertConfig(**shape, classifier_dropout_prob=0.0, attn_implementation=attention)
+
+
+def padded(batch: Batch) -> dict[str, Tensor]:
+    """A packed batch as transformers takes it, padded to its longest sequence."""
+    lengths = batch.cu_seqlens.diff()
+    inside = torch.arange(batch.max_seqlen) < lengths[:, None]  # [S, L]
+
+    def spread(values: Tensor, fill: int) -> Tensor:
+        return torch.full(inside.shape, fill).masked_scatter(inside, values)
+
+    labels = torch.full((batch.tokens,), -100)
+    labels[batch.masked_index] = batch.masked_labels
+    inputs = {
+        "input_ids": spread(batch.input_ids, 0),
+        "token_type_ids": spread(batch.token_type_ids, 0),
+        "labels": spread(labels, -100),
+        "sentence_order_label": batch.sop_labels,
+    }
+    # with no padding at all transformers needs no mask, and is faster without
+    return inputs if bool(inside.all()) else {**inputs, "attention_mask": inside.long()}
+
+
+def pretraining_step(config: AlbertConfig, way: str) -> Callable[[dict[str, Tensor]], None]:
+    """A function that trains `AlbertForPreTraining` on a batch; the way is one of WAYS."""
+    attention, dtype = way.split()
+    torch.manual_seed(0)
+    model = transformers.AlbertForPreTraining(their_config(config, attention)).train()
+    optimizer = adamw(model, 1e-4)
+
+    def step(inputs: dict[str, Tensor]) -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
+            loss = model(**inputs).loss
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return step
+
+
+def loader(pairs: Sequence[tuple[str, str]], vocabulary: str, batch_size: int) -> Iterator[dict[str, Tensor]]:
+    """Batches of pairs for ever as people make them: tokenised beforehand, then shuffled, padded to the
+    longest of the batch and masked by transformers' collator in a DataLoader.
+    """
+    tokenizer = transformers.BertTokenizerFast(vocab=vocabulary)
+    encoded = tokenizer(
+        [a for a, _ in pairs],
+        [b for _, b in pairs],
+        truncation=True,
+        max_length=128,
+        return_special_tokens_mask=True,
+    )
+    rows = [
+        {**{name: values[i] for name, values in encoded.items()}, "sentence_order_label": i % 2}
+        for i in range(len(pairs))
+    ]
+    collate = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=0.15)
+    batches = torch.utils.data.DataLoader(
+        rows, batch_size=batch_size, shuffle=True, drop_last=True, collate_fn=collate
+    )
+    while True:
+        for batch in batches:
+            yield dict(batch)

@@ -1,0 +1,5 @@
+from .catalog import open_workspace as open_workspace
+from .errors import InputError as InputError
+from .refresh import RefreshSettings as RefreshSettings
+from .refresh import preview as preview
+from .workspace import Workspace as Workspace

@@ -1,0 +1,156 @@
+"""`jixu corpus`: keep a workspace tidy, find new words of a field, and copy a workspace to and from S3."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from data.errors import InputError
+from data.segmentation import MIN_COHESION, MIN_COUNT, MIN_FREEDOM
+from data.terminal import make_app, run_app
+from data.workspace import Workspace, default_workspace, local_folder
+
+if TYPE_CHECKING:
+    from data.publication import Manifest
+
+app = make_app("corpus", "Keep a workspace tidy, find new words of a field, copy a workspace to and from S3.")
+
+
+@app.command
+def gc(*, keep: int = 1, dry_run: bool = False, workspace: Path | None = None) -> None:
+    """Remove old versions, and files that no version uses.
+
+    Args:
+        keep: Newest versions of each corpus to keep.
+        dry_run: Print what would be removed, and remove nothing.
+        workspace: Folder of the workspace.
+    """
+    from data.catalog import collect_garbage
+
+    gone = collect_garbage(Workspace(workspace or default_workspace()), keep=keep, dry_run=dry_run)
+    for corpus, version in gone.versions:
+        print(f"{corpus} version {version}")
+    done = "would go" if dry_run else "gone"
+    print(f"{len(gone.versions)} version(s), {len(gone.files)} file(s), {gone.bytes:,} bytes {done}")
+
+
+@app.command
+def compact(*, corpus: str, workspace: Path | None = None) -> None:
+    """Merge a corpus's small shards.
+
+    Args:
+        corpus: Name of the corpus.
+        workspace: Folder of the workspace.
+    """
+    from data.catalog import compact
+
+    version = compact(Workspace(workspace or default_workspace()), corpus)
+    print(f"{corpus} version {version.version}" if version else "nothing to merge")
+
+
+@app.command
+def words(
+    *,
+    corpus: str | None = None,
+    source: tuple[str, ...] = (),
+    dictionary: tuple[Path, ...] = (),
+    output: Path = Path("words.txt"),
+    min_count: int = MIN_COUNT,
+    min_cohesion: float = MIN_COHESION,
+    min_freedom: float = MIN_FREEDOM,
+    limit: int = 1000,
+    workspace: Path | None = None,
+) -> None:
+    """Find new words of a field in a corpus or in raw text.
+
+    Args:
+        corpus: A corpus of the workspace.
+        source: Or raw text: a file, folder, glob or URL (repeatable).
+        dictionary: Words that are known already, in jieba's format (repeatable).
+        output: The dictionary to write; a .tsv with counts and examples goes beside it.
+        min_count: Least occurrences of a word.
+        min_cohesion: Least cohesion of a word, in bits.
+        min_freedom: Least freedom of what stands beside a word, on both sides, in bits.
+        limit: Words at most.
+        workspace: Folder of the workspace.
+    """
+    from data.catalog import open_workspace
+    from data.refresh import read_sentences
+    from data.segmentation import Segmenter, discover_words, write_dictionary
+    from data.sources import find_files
+
+    if bool(corpus) == bool(source):
+        raise InputError("give either --corpus or --source")
+    options = {
+        "known": Segmenter(dictionary),
+        "min_count": min_count,
+        "min_cohesion": min_cohesion,
+        "min_freedom": min_freedom,
+        "limit": limit,
+    }
+    if corpus:
+        with open_workspace(workspace) as statistics:
+            found = discover_words(statistics.texts(corpus), **options)
+    else:
+        files = [uri for one in source for uri in find_files(one)]
+        found = discover_words(read_sentences(files), **options)
+    table = write_dictionary(found, output)
+    for word in found[:20]:
+        print(f"{word.word}\t{word.count}\t{word.example}")
+    print(f"{len(found):,} words in {output}, with counts and examples in {table}")
+
+
+@app.command
+def pull(url: str, /, *, workspace: Path | None = None) -> None:
+    """Make a copy on this machine equal to the published workspace.
+
+    Args:
+        url: The published workspace, such as s3://bucket/workspace.
+        workspace: Folder of the copy; by default the one that commands use.
+    """
+    from data.publication import Store, pull, require
+
+    copy = Workspace(workspace or local_folder(url))
+    copy.root.mkdir(parents=True, exist_ok=True)
+    print(_describe(require(pull(Store(url), copy), url), copy))
+
+
+@app.command
+def push(url: str, /, *, workspace: Path | None = None) -> None:
+    """Publish a folder.
+
+    Args:
+        url: Where to publish it, such as s3://bucket/workspace.
+        workspace: Folder to publish; by default the copy that commands use.
+    """
+    from data.publication import Store, publish
+
+    copy, store = Workspace(workspace or local_folder(url)), Store(url)
+    with store.writing():
+        print(_describe(publish(store, copy), copy))
+
+
+@app.command
+def unlock(url: str, /) -> None:
+    """Allow writing again after a writer died on another machine.
+
+    Args:
+        url: The published workspace, such as s3://bucket/workspace.
+    """
+    from data.publication import Store
+
+    store = Store(url)
+    store.release()
+    print(f"{store.url} can be written to")
+
+
+def _describe(manifest: Manifest, workspace: Workspace) -> str:
+    size = sum(entry.size for entry in manifest.files.values())
+    return (
+        f"publication {manifest.number}: {len(manifest.files)} file(s), {size:,} bytes, in {workspace.root}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_app(app))

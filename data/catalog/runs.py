@@ -1,0 +1,85 @@
+"""TODO."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import duckdb
+
+from data.catalog.database import write_catalog
+from data.workspace import Workspace
+
+
+def newest_checkpoint(db: duckdb.DuckDBPyConnection, corpus: str) -> str | None:
+    """The last checkpoint of the last completed run on any version of a corpus, relative to the workspace."""
+    rows = db.execute(
+        "select path from checkpoints join pretraining_runs using (run) where corpus = ? and status = "
+        "'completed' order by finished_at desc, step desc limit 1",
+        [corpus],
+    ).fetchall()
+    return rows[0][0] if rows else None
+
+
+def record_run(
+    workspace: Workspace,
+    *,
+    run: str,
+    corpus: str,
+    version: int,
+    init: str,
+    settings: Mapping[str, object],
+    status: str,
+    steps: int,
+    tokens: int,
+    metrics: Mapping[str, object],
+    checkpoints: Sequence[Mapping[str, object]],
+) -> None:
+    """Record what is known of a pretraining run and its checkpoints, in place of what was known before.
+
+    `status`: running, completed, interrupted (asked to stop), failed or diverged; of the last two `metrics`
+    has the reason as "error", beside the newest evaluation.
+    """
+    with write_catalog(workspace) as db:
+        db.execute(
+            "insert or replace into pretraining_runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, "
+            "coalesce((select created_at from pretraining_runs where run = ?), now()), "
+            "case when ? = 'completed' then now() end)",
+            [run, corpus, version, init, json.dumps(settings, ensure_ascii=False), status, steps, tokens]
+            + [json.dumps(metrics), run, status],
+        )
+        db.execute("delete from checkpoints where run = ?", [run])
+        names = ("step", "path", "sha256", "mlm_loss", "mlm_accuracy", "sop_accuracy")
+        rows = [(run, *(checkpoint.get(name) for name in names)) for checkpoint in checkpoints]
+        if rows:
+            db.executemany(
+                f"insert into checkpoints (run, {', '.join(names)}) values (?, ?, ?, ?, ?, ?, ?)", rows
+            )
+
+
+def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
+    """Pretraining runs that are being trained, by what was last recorded of them."""
+    query = "select run from pretraining_runs where status = 'running' order by run"
+    return [run for (run,) in db.execute(query).fetchall()]
+
+
+def end_killed_run(workspace: Workspace, run: str) -> None:
+    """Record that a run failed without a word, where what was last recorded is that it is being trained."""
+    reason = json.dumps({"error": "its process was killed, or the machine went down"})
+    with write_catalog(workspace) as db:
+        db.execute(
+            "update pretraining_runs set status = 'failed', metrics = json_merge_patch(coalesce(metrics, "
+            "'{}'), ?) where run = ? and status = 'running'",
+            [reason, run],
+        )
+
+
+def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[str, object]]) -> None:
+    """Record an evaluation run, one row a model, seed, split and metric, in place of what was known of it."""
+    names = ("task", "model", "seed", "learning_rate", "best_epoch", "split", "metric", "score", "seconds")
+    with write_catalog(workspace) as db:
+        db.execute("delete from evaluations where run = ?", [run])
+        db.executemany(
+            f"insert into evaluations (run, {', '.join(names)}) values ({', '.join('?' * (len(names) + 1))})",
+            [(run, *(row[name] for name in names)) for row in rows],
+        )

@@ -1,0 +1,199 @@
+"""Versions of a corpus in the catalog: what a refresh, a compaction and garbage collection write of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import duckdb
+import pyarrow as pa
+
+from data.errors import InputError
+from data.instances import Shard
+
+
+def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None:
+    """The current version of a corpus, or None if there is none."""
+    rows = db.execute(
+        "select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens, "
+        "index_path, similar_words from "
+        "versions join corpora using (corpus) where corpus = ? order by version desc limit 1",
+        [corpus],
+    ).fetchall()
+    return Version(*rows[0]) if rows else None
+
+
+def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
+    """The current version of a corpus; raises InputError naming those there are."""
+    version = newest_version(db, corpus)
+    if version is None:
+        known = [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
+        raise InputError(
+            f"no corpus {corpus!r} in this workspace (there is: {', '.join(known) or 'none'}); "
+            "make it with jixu refresh-corpus"
+        )
+    return version
+
+
+def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:
+    """Shards of a version in order."""
+    rows = db.execute(
+        "select path, sha256, documents_path, documents_sha256, instances, tokens, documents, characters, "
+        "words, "
+        "sentences, length_histogram from version_shards join shards using (corpus, path) "
+        "where corpus = ? and version = ? order by position",
+        [version.corpus, version.version],
+    ).fetchall()
+    return [Shard(*row[:-1], tuple(row[-1])) for row in rows]
+
+
+def version_sources(db: duckdb.DuckDBPyConnection, version: Version) -> list[Source]:
+    """Source files of a version in order."""
+    rows = db.execute(
+        "select uri, size, sha256, listing_path from sources where corpus = ? and version = ? order by "
+        "position",
+        [version.corpus, version.version],
+    ).fetchall()
+    return [Source(*row) for row in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A corpus version: an immutable list of shards."""
+
+    corpus: str
+    version: int
+    recipe_hash: str
+    sop: bool
+    tokenizer: str
+    max_seq_length: int
+    documents: int
+    instances: int
+    tokens: int
+    index_path: str
+    similar_words: str | None = None  # the table that "macbert" takes replacements from
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source file as a version read it."""
+
+    uri: str
+    size: int
+    sha256: str
+    listing_path: str
+
+
+def add_version(
+    db: duckdb.DuckDBPyConnection,
+    version: Version,
+    *,
+    parent: int | None,
+    recipe: Mapping[str, object],
+    objective: str,
+    vocab_size: int,
+    sources: Sequence[Source],
+    shards: Sequence[Shard],
+    funnel: Sequence[tuple[int, str, str, int, int, str | None, int]],
+) -> None:
+    """Record a corpus version with its sources, shards and funnel (rows: step .. count)."""
+    corpus, number = version.corpus, version.version
+    db.execute(
+        "insert or replace into corpora (corpus, tokenizer, vocab_size, objective, max_seq_length, "
+        "created_at) values "
+        "(?, ?, ?, ?, ?, coalesce((select created_at from corpora where corpus = ?), now()))",
+        [corpus, version.tokenizer, vocab_size, objective, version.max_seq_length, corpus],
+    )
+    totals = [sum(getattr(shard, name) for shard in shards) for name in ("characters", "words", "sentences")]
+    db.execute(
+        "insert into versions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, now(), 'ready')",
+        [corpus, number, parent, version.recipe_hash, json.dumps(recipe, ensure_ascii=False), version.sop]
+        + [version.documents, *totals, version.instances, version.tokens]
+        + [version.index_path, version.similar_words],
+    )
+    _insert(
+        db,
+        "sources",
+        [(corpus, number, i, s.uri, s.size, s.sha256, s.listing_path) for i, s in enumerate(sources)],
+    )
+    _add_shards(db, version, shards)
+    _insert(db, "funnel", [(corpus, number, *row) for row in funnel])
+
+
+def remove_versions(db: duckdb.DuckDBPyConnection, keep: int, *, dry_run: bool) -> list[tuple[str, int]]:
+    """Remove all but each corpus's `keep` newest versions and those that were trained on; returns which."""
+    old = db.execute(
+        """
+        select corpus, version from versions
+        qualify row_number() over (partition by corpus order by version desc) > ?
+        except select corpus, version from pretraining_runs order by all
+        """,
+        [keep],
+    ).fetchall()
+    if not dry_run:
+        for table in ("versions", "sources", "version_shards", "funnel"):
+            _delete_versions(db, table, old)
+        db.execute("delete from shards where path not in (select path from version_shards)")
+    return old
+
+
+def _delete_versions(db: duckdb.DuckDBPyConnection, table: str, versions: Sequence[tuple[str, int]]) -> None:
+    for corpus, version in versions:
+        db.execute(f"delete from {table} where corpus = ? and version = ?", [corpus, version])
+
+
+def used_files(db: duckdb.DuckDBPyConnection, without: Sequence[tuple[str, int]]) -> set[str]:
+    """Files of the workspace that versions use, those of some versions left out."""
+    rows = db.execute(
+        """
+        select corpus, version, path from version_shards
+        union all select corpus, version, documents_path from version_shards join shards using (corpus, path)
+        union all select corpus, version, listing_path from sources
+        union all select corpus, version, index_path from versions
+        union all select corpus, version, similar_words from versions where similar_words is not null
+        """
+    ).fetchall()
+    left_out = set(without)
+    return {path for corpus, version, path in rows if (corpus, version) not in left_out}
+
+
+def add_compacted(db: duckdb.DuckDBPyConnection, old: Version, new: Version, shards: Sequence[Shard]) -> None:
+    """Record a version that differs from an older one in nothing but how its instances are divided."""
+    corpus = old.corpus
+    db.execute(
+        "insert into versions select * replace (? as version, ? as parent, now() as created_at) "
+        "from versions where corpus = ? and version = ?",
+        [new.version, old.version, corpus, old.version],
+    )
+    for table in ("sources", "funnel"):
+        db.execute(
+            f"insert into {table} select * replace (? as version) from {table} "
+            "where corpus = ? and version = ?",
+            [new.version, corpus, old.version],
+        )
+    _add_shards(db, new, shards)
+
+
+def _add_shards(db: duckdb.DuckDBPyConnection, version: Version, shards: Sequence[Shard]) -> None:
+    corpus = version.corpus
+    known = {path for (path,) in db.execute("select path from shards where corpus = ?", [corpus]).fetchall()}
+    now = datetime.now(UTC)
+    rows = [
+        (s.path, corpus, s.sha256, s.documents_path, s.documents_sha256, s.instances, s.tokens, s.documents)
+        + (s.characters, s.words, s.sentences, list(s.length_histogram), version.recipe_hash, now)
+        for s in shards
+        if s.path not in known
+    ]
+    _insert(db, "shards", rows)
+    places = [(corpus, version.version, i, shard.path) for i, shard in enumerate(shards)]
+    _insert(db, "version_shards", places)
+
+
+def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple]) -> None:
+    if rows:
+        columns = {f"column_{i}": list(values) for i, values in enumerate(zip(*rows, strict=True))}
+        db.register("inserted", pa.table(columns))
+        db.execute(f"insert into {table} select * from inserted")
+        db.unregister("inserted")

@@ -1,0 +1,186 @@
+"""Text cleaning: one normal form for the same words, and nothing in it that no reader would see.
+
+Unicode NFKC (UAX #15) makes full-width Latin, ligatures and compatibility forms plain, but would turn Chinese
+punctuation into ASCII; those characters are kept as they are. `clean_text` is idempotent.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from data.cleaning.privacy import scrub
+
+# full-width punctuation that Chinese text is written with; NFKC maps each of these to ASCII
+KEPT_PUNCTUATION = "！（），：；？～…—＂＇％＆＊＋．／＜＝＞＠［］｛｝｜￥"
+_other_text = re.compile(f"[^{re.escape(KEPT_PUNCTUATION)}]+")
+
+# control characters but tab and line ends; zero-width, bidi and other format characters; private use; the
+# byte-order mark, lone surrogates, non-characters and the replacement character left by a failed decode
+_invisible = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\ufffd-\uffff\ud800-\udfff\ue000-\uf8ff"
+    "\ufe00-\ufe0f\U000e0000-\U000e0fff\U000f0000-\U0010ffff]+"
+)
+_line_end = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
+_spaces = re.compile(r"[^\S\n]+")
+_edge_spaces = re.compile(r" ?\n ?")
+_blank_lines = re.compile(r"\n{2,}")
+
+# names of HTML elements, so that `a < b` and `List<String>` stay
+_TAGS = (
+    "a|abbr|address|article|aside|audio|b|big|blockquote|body|br|button|caption|center|cite|code|col|"
+    "dd|del|div|dl|dt|em|embed|fieldset|figcaption|figure|font|footer|form|h1|h2|h3|h4|h5|h6|head|"
+    "header|hr|html|i|iframe|img|input|ins|label|li|link|main|mark|meta|nav|noscript|object|ol|option|"
+    "p|param|path|pre|q|s|section|select|small|source|span|strike|strong|sub|summary|sup|svg|table|"
+    "tbody|td|textarea|tfoot|th|thead|time|title|tr|tt|u|ul|video"
+)
+_unseen_markup = re.compile(r"<!--.*?-->|<(script|style)\b[^<>]*>.*?</\1\s*>|<!doctype[^<>]*>", re.I | re.S)
+_block_tag = re.compile(r"</?(?:p|br|div|li|tr|h[1-6]|title|section|article|table|ul|ol)\b[^<>]*>", re.I)
+_tag = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>", re.I)
+_image = re.compile(r"!\[[^\[\]\n]*\]\([^()\n]*\)")
+_link = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]*\)")
+# only characters a URL may have (RFC 3986), so that Chinese written straight after it stays
+_url = re.compile(r"(?:\b(?:https?|ftp)://|\bwww\.)[\w\-.~:/?#@!$&'()*+,;=%]+", re.I | re.A)
+# no tokenizer knows a word of so many letters (BERT's gives up at 100): encoded data, or damage
+_endless_word = re.compile(r"[A-Za-z0-9+/=_\-]{101,}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleaningRules:
+    """What cleaning does beside what it always does. Hashed into the recipe."""
+
+    fold_width: bool = True  # full-width Latin letters and digits to plain ones, NFKC
+    simplify: bool = False  # traditional to simplified, with OpenCC's t2s
+    max_repeats: int = 3  # of one punctuation mark in a row; the rest is taken out; 0: any number
+    scrub: tuple[str, ...] = ()  # personal data replaced by placeholders: `data.privacy.KINDS`
+
+
+def normalize(text: str) -> str:
+    """NFKC of everything but Chinese punctuation.
+
+    >>> normalize("ＡＢＣ，１２３！")
+    'ABC，123！'
+    """
+    if unicodedata.is_normalized("NFKC", text):
+        return text
+    return _other_text.sub(lambda run: unicodedata.normalize("NFKC", run[0]), text)
+
+
+def strip_markup(text: str) -> str:
+    """Without HTML elements, entities, Markdown links and URLs; block elements become line ends."""
+    text = html.unescape(text)
+    text = _unseen_markup.sub("\n", text)
+    text = _tag.sub("", _block_tag.sub("\n", text))
+    text = _link.sub(r"\1", _image.sub("", text))
+    return _url.sub("", text)
+
+
+def clean_text(text: str, rules: CleaningRules = CleaningRules()) -> str:
+    """Normal form of a text: lines joined by a single line end, no blank line, no outer space. Idempotent.
+
+    >>> clean_text("<p>今天&nbsp;天气很好。</p>\\r\\n\\r\\n见 https://a.cn/b ，谢谢！")
+    '今天 天气很好。\\n见 ，谢谢！'
+    """
+    return clean_and_count(text, rules)[0]
+
+
+def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int]]:
+    """The clean text, and how often each kind of personal data was replaced in it."""
+    found: dict[str, int] = {}
+    while True:
+        before = text
+        needs = _needs(text)
+        if needs & _LINE_END:
+            text = _line_end.sub("\n", text)
+        if needs & _INVISIBLE:
+            text = _invisible.sub("", text)
+        if needs & _CHANGEABLE and rules.fold_width:
+            text = normalize(text)
+        if rules.scrub:  # before links and addresses lose their marks
+            text, counts = scrub(text, rules.scrub)
+            found |= {kind: found.get(kind, 0) + count for kind, count in counts.items()}
+        markup = _may_hold_markup(text)
+        if markup:
+            text = strip_markup(text)
+        text = _endless_word.sub("", text)
+        if rules.max_repeats:
+            text = _repeated(rules.max_repeats).sub(r"\1", text)
+        if rules.simplify:
+            text = _simplifier().convert(text)
+        text = _tidy_spaces(text, needs)
+        # what came out of an entity or from between two tags may be markup again
+        if text == before or not markup:
+            return text, found
+
+
+# what a text may need, by the characters in it
+_LINE_END, _INVISIBLE, _CHANGEABLE, _ODD_SPACE = 1, 2, 4, 8
+_EVERYTHING = 0xFF
+_LONG = 2000  # characters: in a shorter text looking costs more than doing
+
+
+@cache
+def _needs_table() -> np.ndarray:
+    """For every code point up to the last that may need something, what."""
+    table = np.zeros(0x30000, dtype=np.uint8)
+    table[0x2F800:] = _EVERYTHING
+    seconds = set(range(0x1161, 0x1200))  # Hangul vowels and finals, which join what stands before them
+    for code in range(0x30000):
+        if 0x4E00 <= code <= 0x9FFF or 0xAC00 <= code <= 0xD7A3 or 0x20000 <= code < 0x2F800:
+            continue
+        character = chr(code)
+        decomposed = unicodedata.decomposition(character)
+        if decomposed and not decomposed.startswith("<"):
+            seconds.update(int(part, 16) for part in decomposed.split()[1:])
+        if decomposed or unicodedata.combining(character):
+            table[code] |= _CHANGEABLE
+        if character.isspace() and character not in " \n":
+            table[code] |= _ODD_SPACE
+        if _line_end.match(character):
+            table[code] |= _LINE_END
+        if _invisible.match(character):
+            table[code] |= _INVISIBLE
+    for code in seconds:
+        table[code] |= _CHANGEABLE
+    table[[ord(mark) for mark in KEPT_PUNCTUATION]] &= ~np.uint8(_CHANGEABLE)
+    return table
+
+
+def _needs(text: str) -> int:
+    if len(text) < _LONG:
+        return _EVERYTHING
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    return int(np.bitwise_or.reduce(_needs_table()[np.minimum(codes, 0x2FFFF)]))
+
+
+def _may_hold_markup(text: str) -> bool:
+    return "<" in text or "&" in text or "](" in text or "://" in text or "www." in text or "WWW." in text
+
+
+def _tidy_spaces(text: str, needs: int) -> str:
+    if needs & _ODD_SPACE or "  " in text:
+        text = _spaces.sub(" ", text)
+    if " \n" in text or "\n " in text:
+        text = _edge_spaces.sub("\n", text)
+    if "\n\n" in text:
+        text = _blank_lines.sub("\n", text)
+    return text.strip(" \n")
+
+
+@cache
+def _repeated(limit: int) -> re.Pattern[str]:
+    """More than `limit` of the same mark in a row; its group is as many as may stay."""
+    return re.compile(rf"(([^\w\s])\2{{{limit - 1}}})\2+" if limit > 1 else r"(([^\w\s]))\2+")
+
+
+@cache
+def _simplifier():
+    import opencc
+
+    return opencc.OpenCC("t2s")

@@ -1,0 +1,5 @@
+"""Training instances: cutting documents, masking, and the shards that hold them."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

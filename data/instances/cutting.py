@@ -1,0 +1,261 @@
+"""Training instances: [CLS] A [SEP] B [SEP], A and B adjacent sentences, half of them swapped.
+
+Sentence-order prediction: Lan et al. 2020, section 3.1. Full sentences without a pair: Liu et al. 2019,
+section 4.2. No token of a document is lost: a chunk closes before the sentence that would not fit, and a
+sentence too long by itself is cut. All of it works on many documents at once.
+
+T = tokens, P = pieces (sentences, or parts of long ones), D = documents, R = instances.
+"""
+
+from __future__ import annotations
+
+from binascii import unhexlify
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from data.hashing import GOLDEN, salt, uniform
+from data.instances.objectives import Objective
+
+if TYPE_CHECKING:
+    from data.tokenization import Tokenizer
+
+IN_ORDER, SWAPPED, NO_ORDER = 0, 1, -1  # sop_label; NO_ORDER is null in a shard
+SHORT_SEQUENCE_SHARE = 0.1  # of chunks are cut short (Devlin et al. 2019, appendix A.2)
+SHORTEST_CHUNK = 8  # tokens a short chunk aims at, at least
+_CLAUSE_MARKS = tuple(map(ord, "，、：,:"))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedDocuments:
+    """Documents one after the other."""
+
+    doc_ids: Sequence[str]
+    input_ids: np.ndarray  # [T]
+    word_starts: np.ndarray  # [T] bool
+    pieces: np.ndarray  # [P+1], the token each piece begins at, and T
+    first_piece: np.ndarray  # [D+1], the piece each document begins with, and P
+
+    @property
+    def keys(self) -> np.ndarray:
+        """The documents' ids as numbers, [D] uint64."""
+        return document_keys("".join(self.doc_ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Instances:
+    """Instances one after the other."""
+
+    instance_ids: np.ndarray  # [R] uint64
+    documents: np.ndarray  # [R], which of the documents; of several, the one with the lowest id
+    input_ids: np.ndarray  # [T]
+    word_starts: np.ndarray  # [T] bool; special tokens count as words
+    cu_seqlens: np.ndarray  # [R+1]
+    segment_b_start: np.ndarray  # [R], index of B's first token; 0 when there is no B
+    sop_labels: np.ndarray  # [R]
+
+    def __len__(self) -> int:
+        return len(self.instance_ids)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.cu_seqlens)
+
+
+def document_keys(doc_ids: str | memoryview) -> np.ndarray:
+    """Documents' ids, 16 hex digits each, one after the other, as numbers, [D] uint64.
+
+    >>> document_keys("00000000000000ff").tolist()
+    [255]
+    """
+    return np.frombuffer(unhexlify(doc_ids), dtype=">u8").astype(np.uint64)
+
+
+def take_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Indices starts[i], starts[i] + 1, .. of `lengths[i]` each, one range after the other.
+
+    >>> take_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(lengths)
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
+
+
+def tokenize_documents(
+    doc_ids: Sequence[str],
+    text: str,
+    word_lengths: np.ndarray,
+    sentences: np.ndarray,
+    tokenizer: Tokenizer,
+    max_piece: int,
+) -> TokenizedDocuments:
+    """Token ids, word starts and pieces of documents.
+
+    `text` holds their sentences, a line end after each; `word_lengths` [w] the characters of its words, line
+    ends being words; `sentences` [D] how many of the lines are each document's. A sentence of more than
+    `max_piece` tokens is cut into pieces, after a clause mark where there is one in the second half of the
+    piece, else between words, else (one word longer than a piece) anywhere.
+    """
+    ids, starts = tokenizer.encode(text)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    word = np.repeat(np.arange(len(word_lengths)), word_lengths)[starts]
+    word_starts = np.diff(word, prepend=-1) != 0
+    word_starts |= ids == tokenizer.unknown_id  # special, and so a word of its own
+    line_starts = np.concatenate([[0], np.flatnonzero(codes == 10) + 1])
+    lines = np.searchsorted(starts, line_starts)  # [lines+1], where each begins among the tokens
+    first_line = np.concatenate([[0], np.cumsum(sentences)])
+    has_token = np.diff(lines) > 0  # a line without a token is no piece
+    before = np.concatenate([[0], np.cumsum(has_token)])
+    pieces = np.append(lines[:-1][has_token], len(ids))
+    first_piece = before[first_line]
+    if len(pieces) > 1 and np.diff(pieces).max() > max_piece:
+        is_mark = np.isin(codes[starts], _CLAUSE_MARKS)
+        pieces, first_piece = _cut_long(pieces, first_piece, word_starts, is_mark, max_piece)
+    return TokenizedDocuments(doc_ids, ids, word_starts, pieces, first_piece)
+
+
+def _cut_long(
+    pieces: np.ndarray, first_piece: np.ndarray, word_starts: np.ndarray, is_mark: np.ndarray, max_piece: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Piece bounds with none further apart than `max_piece`, and the documents' first pieces among them."""
+    long = np.flatnonzero(np.diff(pieces) > max_piece)
+    cuts: list[int] = []
+    after: list[int] = []  # the long piece each cut lies in
+    for number in long.tolist():
+        begin, end = int(pieces[number]), int(pieces[number + 1])
+        while end - begin > max_piece:
+            half = begin + max_piece // 2
+            after_mark = np.flatnonzero(is_mark[half : begin + max_piece])
+            at_word = np.flatnonzero(word_starts[begin + 1 : begin + max_piece + 1])
+            if len(after_mark):
+                begin = half + int(after_mark[-1]) + 1
+            elif len(at_word):
+                begin = begin + 1 + int(at_word[-1])
+            else:
+                begin = begin + max_piece
+            cuts.append(begin)
+            after.append(number)
+    more = first_piece + np.searchsorted(after, first_piece)
+    return np.insert(pieces, np.array(after) + 1, cuts), more
+
+
+def build_instances(
+    documents: TokenizedDocuments,
+    tokenizer: Tokenizer,
+    objective: Objective,
+    *,
+    max_seq_length: int,
+    sop: bool,
+    copy: int = 0,
+    seed: int = 0,
+) -> Instances:
+    """Instances of the documents, in order; of each document a pure function of it and the arguments.
+
+    Each chunk of whole pieces aims at `max_seq_length` tokens with its special ones, one in ten at a shorter
+    length. With `sop` a chunk of two or more pieces is split at a random one into A and B and swapped with
+    probability a half; any other chunk is a single segment without a label. An objective that packs fills
+    its chunks across the ends of documents.
+    """
+    keys = documents.keys + salt(seed, copy)
+    first_piece = documents.first_piece
+    if objective.packs:  # as if all were one document
+        keys, first_piece = keys[:1], first_piece[[0, -1]]
+    room = max_seq_length - 3
+    first, last, document, number = _chunks(documents.pieces, first_piece, keys, room)
+    count = last - first
+    middle, labels = last.copy(), np.full(len(first), NO_ORDER, dtype=np.int64)
+    if sop:
+        pair = count >= 2
+        split = uniform(keys[document], number, 2)
+        middle = np.where(pair, first + 1 + (split * (count - 1)).astype(np.int64), last)
+        swapped = uniform(keys[document], number, 3) < 0.5
+        labels = np.where(pair, np.where(swapped, SWAPPED, IN_ORDER), NO_ORDER)
+    if objective.packs:
+        document = _lowest_document(documents, first, last)
+        number = np.arange(len(first))
+    return _assemble(documents, tokenizer, (first, middle, last), labels, document, number, copy)
+
+
+def _chunks(
+    pieces: np.ndarray, first_piece: np.ndarray, keys: np.ndarray, room: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """First piece, end piece, document and number within it of every chunk, in order; each [R].
+
+    Round k finds the k-th chunk of every document that has one.
+    """
+    rounds = []
+    document = np.flatnonzero(np.diff(first_piece))
+    begin = first_piece[document]
+    number = 0
+    while len(document):
+        key = keys[document]
+        numbers = np.full(len(document), number)
+        is_short = uniform(key, numbers, 0) < SHORT_SEQUENCE_SHARE
+        shortest = min(SHORTEST_CHUNK, room)
+        short = shortest + (uniform(key, numbers, 1) * (room + 1 - shortest)).astype(np.int64)
+        target = np.where(is_short, short, room)
+        end = np.searchsorted(pieces, pieces[begin] + target, side="right") - 1
+        end = np.minimum(np.maximum(end, begin + 1), first_piece[document + 1])
+        rounds.append((begin, end, document, numbers))
+        going_on = end < first_piece[document + 1]
+        document, begin = document[going_on], end[going_on]
+        number += 1
+    if not rounds:
+        nothing = np.empty(0, dtype=np.int64)
+        return nothing, nothing, nothing, nothing
+    first, last, document, numbers = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
+    order = np.argsort(first, kind="stable")
+    return first[order], last[order], document[order], numbers[order]
+
+
+def _lowest_document(documents: TokenizedDocuments, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+    """The document with the lowest id of those each chunk touches: what decides if it is held out."""
+    document_of_piece = np.repeat(np.arange(len(documents.doc_ids)), np.diff(documents.first_piece))
+    rank = np.argsort(np.argsort(documents.keys, kind="stable"), kind="stable")
+    by_rank = np.argsort(rank)
+    return by_rank[np.minimum.reduceat(rank[document_of_piece], first)] if len(first) else first
+
+
+def _assemble(
+    documents: TokenizedDocuments,
+    tokenizer: Tokenizer,
+    bounds: tuple[np.ndarray, np.ndarray, np.ndarray],
+    labels: np.ndarray,
+    document: np.ndarray,
+    number: np.ndarray,
+    copy: int,
+) -> Instances:
+    begin, middle, end = (documents.pieces[bound] for bound in bounds)
+    has_b = end > middle
+    swapped = labels == SWAPPED
+    a, a_length = np.where(swapped, middle, begin), np.where(swapped, end - middle, middle - begin)
+    b, b_length = np.where(swapped, begin, middle), np.where(swapped, middle - begin, end - middle)
+    lengths = a_length + b_length + 2 + has_b
+    cu_seqlens = np.concatenate([[0], np.cumsum(lengths)])
+    at = cu_seqlens[:-1]
+    input_ids = np.full(cu_seqlens[-1], tokenizer.sep_id, dtype=documents.input_ids.dtype)
+    word_starts = np.ones(cu_seqlens[-1], dtype=bool)
+    input_ids[at] = tokenizer.cls_id
+    separator = at + 1 + a_length
+    # A and B of each instance in turn, so that one copy fills them all
+    starts = np.stack([a, b], axis=1).ravel()
+    counts = np.stack([a_length, b_length], axis=1).ravel()
+    places = np.stack([at + 1, separator + 1], axis=1).ravel()
+    source, target = take_ranges(starts, counts), take_ranges(places, counts)
+    input_ids[target] = documents.input_ids[source]
+    word_starts[target] = documents.word_starts[source]
+    # a part of a long word that a segment begins with is a word there
+    word_starts[at + 1] = True
+    word_starts[separator[has_b] + 1] = True
+    numbers = number.astype(np.uint64) + (np.uint64(copy) << np.uint64(32))
+    return Instances(
+        documents.keys[document] + numbers * GOLDEN,
+        document,
+        input_ids,
+        word_starts,
+        cu_seqlens,
+        np.where(has_b, separator + 1 - at, 0),
+        labels,
+    )

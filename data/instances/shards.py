@@ -1,0 +1,235 @@
+"""Shards: immutable Parquet files of instances, named by their content, and of the documents they came
+from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.errors import InputError
+from data.files import replacing, sha256
+from data.instances.cutting import NO_ORDER, Instances
+from data.instances.masking import MaskRule, MaskVocabulary, SimilarWords, draw_masks
+
+SHARD_CHARACTERS = 2_000_000  # of text to a shard
+
+if TYPE_CHECKING:
+    from data.tokenization import Tokenizer
+
+ROW_GROUP = 4096  # instances: what a reader loads at once
+STATIC_EPOCH = 0xFFFF_FFFF  # the stored masks are an epoch that training never reaches
+_NUMBERS = ("input_ids", "masked_positions", "masked_input_ids", "masked_labels")  # columns of lists
+_INFO_KEY = b"jixu"
+LENGTH_BIN = 16  # tokens to a bar of the length histogram
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One committed pair of files, as the catalog keeps it. Paths are relative to the workspace."""
+
+    path: str
+    sha256: str
+    documents_path: str
+    documents_sha256: str
+    instances: int
+    tokens: int
+    documents: int
+    characters: int
+    words: int
+    sentences: int
+    length_histogram: tuple[int, ...]  # instances by length, LENGTH_BIN tokens to a bar
+
+
+def list_column(values: pa.Array, offsets: np.ndarray) -> pa.ListArray:
+    """Arrow lists of the values between one offset and the next."""
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
+
+
+def _whole_lists(values: np.ndarray, offsets: np.ndarray) -> pa.ListArray:
+    """The same of numbers, none of them null: Parquet then reads them faster."""
+    numbers = pa.array(values)
+    kind = pa.list_(pa.field("element", numbers.type, nullable=False))
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), numbers, type=kind)
+
+
+def _flags(flags: np.ndarray, offsets: np.ndarray) -> pa.StringArray:
+    """A text of 0 and 1 for each row: read four times as fast as a list."""
+    text = pa.py_buffer((flags.astype(np.uint8) + ord("0")).tobytes())
+    return pa.StringArray.from_buffers(
+        len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32).tobytes()), text
+    )
+
+
+def instance_table(
+    instances: Instances,
+    doc_ids: Sequence[str],
+    vocabulary: MaskVocabulary,
+    rule: MaskRule,
+    *,
+    max_seq_length: int,
+    seed: int,
+    similar_file: str | None = None,
+) -> pa.Table:
+    """Instances with their static masks as a table (columns: see the design's "An instance")."""
+    cu_seqlens = instances.cu_seqlens
+    token = pa.uint16() if vocabulary.vocab_size <= 1 << 16 else pa.uint32()
+    input_ids = instances.input_ids.astype(token.to_pandas_dtype())
+    masks = draw_masks(
+        input_ids,
+        instances.word_starts,
+        cu_seqlens,
+        instances.instance_ids,
+        vocabulary,
+        rule,
+        seed=seed,
+        epoch=STATIC_EPOCH,
+    )
+    masked = np.searchsorted(masks.positions, cu_seqlens)  # [R+1], where each instance's masks begin
+    positions = masks.positions - np.repeat(cu_seqlens[:-1], np.diff(masked))
+    no_order = instances.sop_labels == NO_ORDER
+    columns = {
+        "instance_id": pa.array(instances.instance_ids),
+        "doc_id": pa.array(doc_ids, pa.string()).take(pa.array(instances.documents)),
+        "input_ids": _whole_lists(input_ids, cu_seqlens),
+        "segment_b_start": pa.array(instances.segment_b_start.astype(np.uint16)),
+        "word_starts": _flags(instances.word_starts, cu_seqlens),
+        "sop_label": pa.array(instances.sop_labels.astype(np.uint8), mask=no_order),
+        "masked_positions": _whole_lists(positions.astype(np.uint16), masked),
+        "masked_input_ids": _whole_lists(masks.replacements, masked),
+        "masked_labels": _whole_lists(masks.labels, masked),
+    }
+    fields = [pa.field(name, column.type, name == "sop_label") for name, column in columns.items()]
+    info = {_INFO_KEY: json.dumps(_info(vocabulary, rule, max_seq_length, similar_file))}
+    return pa.Table.from_arrays(list(columns.values()), schema=pa.schema(fields, metadata=info))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """What a shard says of itself, so that a trainer needs no tokenizer and no catalog."""
+
+    vocab_size: int
+    max_seq_length: int
+    rule: MaskRule
+    vocabulary: MaskVocabulary
+
+
+def _info(
+    vocabulary: MaskVocabulary, rule: MaskRule, max_seq_length: int, similar_file: str | None
+) -> dict[str, object]:
+    ids = vocabulary.replacement_ids
+    breaks = np.flatnonzero(np.diff(ids) != 1)
+    runs = zip(ids[np.r_[0, breaks + 1]].tolist(), ids[np.r_[breaks, -1]].tolist(), strict=True)
+    return {
+        "vocab_size": vocabulary.vocab_size,
+        "max_seq_length": max_seq_length,
+        "objective": rule.objective,
+        "mask_rate": rule.rate,
+        "max_ngram": rule.max_ngram,
+        "max_predictions": rule.max_predictions,
+        "mask_id": vocabulary.mask_id,
+        "special_ids": vocabulary.special_ids.tolist(),
+        "replacement_runs": list(runs),  # first and last id of each run of ids in a row
+        "similar_words": similar_file,  # a file beside the shard
+    }
+
+
+def read_info(path: Path) -> ShardInfo:
+    """What a shard file says of itself. Raises InputError if it is not a shard."""
+    try:
+        info = json.loads(pq.read_schema(path).metadata[_INFO_KEY])
+        rule = MaskRule(
+            rate=info["mask_rate"],
+            objective=info["objective"],
+            max_ngram=info["max_ngram"],
+            max_predictions=info["max_predictions"],
+        )
+    except (OSError, pa.ArrowException, KeyError, TypeError):
+        raise InputError(f"{path} is not an instance shard of this version: refresh the corpus") from None
+    replacements = np.concatenate([np.arange(first, last + 1) for first, last in info["replacement_runs"]])
+    similar = read_similar_words(path.parent / info["similar_words"]) if info["similar_words"] else None
+    vocabulary = MaskVocabulary(
+        info["vocab_size"], info["mask_id"], np.array(info["special_ids"]), replacements, similar
+    )
+    return ShardInfo(info["vocab_size"], info["max_seq_length"], rule, vocabulary)
+
+
+def write_similar_words(similar: SimilarWords, folder: Path) -> Path:
+    """Write a table of similar words beside the shards that need it."""
+    ids = list_column(pa.array(similar.input_ids.astype(np.uint32)), similar.offsets)
+    table = pa.table({"key": pa.array(similar.keys), "input_ids": ids})
+    return write_table(table, folder, table_digest(table), prefix="similar-")
+
+
+def read_similar_words(path: Path) -> SimilarWords:
+    """A table of similar words. Raises InputError if the file is gone or no such table."""
+    try:
+        table = pq.read_table(path)
+        ids = table["input_ids"].combine_chunks()
+        return SimilarWords(table["key"].to_numpy(), ids.offsets.to_numpy(), ids.flatten().to_numpy())
+    except (OSError, pa.ArrowException, KeyError):
+        raise InputError(
+            f"{path} is gone or damaged: run jixu doctor --fix, then refresh the corpus"
+        ) from None
+
+
+def mask_vocabulary(tokenizer: Tokenizer, similar: SimilarWords | None = None) -> MaskVocabulary:
+    """What masking has to know of this tokenizer."""
+    # [UNK] too: nothing is learnt from predicting it
+    special = [tokenizer.pad_id, tokenizer.unknown_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
+    return MaskVocabulary(
+        tokenizer.vocab_size, tokenizer.mask_id, np.array(special), tokenizer.replacement_ids(), similar
+    )
+
+
+def write_table(table: pa.Table, folder: Path, content: str, *, prefix: str = "") -> Path:
+    """Write a table durably as `folder/<prefix><hash>.parquet`; the hash is of `content`, a digest of what it
+    holds.
+    """
+    path = folder / f"{prefix}{content[:16]}.parquet"
+    # numbers that vary too much for a dictionary, their bytes in streams of their own: the upper ones are
+    # mostly 0, so that the file is as small, written in two thirds of the time and read in three quarters
+    streams = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in _NUMBERS if name in table.column_names}
+    with replacing(path) as temporary:
+        pq.write_table(
+            table,
+            temporary,
+            compression="zstd",
+            row_group_size=ROW_GROUP,
+            use_dictionary=["doc_id"] if streams else True,
+            column_encoding=streams or None,
+        )
+    return path
+
+
+def table_digest(table: pa.Table) -> str:
+    """sha256 of a table's values, schema and order."""
+    digest = hashlib.sha256(table.schema.to_string().encode())
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+    digest.update(sink.getvalue())
+    return digest.hexdigest()
+
+
+def length_histogram(lengths: Iterable[int]) -> tuple[int, ...]:
+    """Counts of lengths in bars of LENGTH_BIN: 1..16, 17..32 and so on.
+
+    >>> length_histogram([1, 16, 17])
+    (2, 1)
+    """
+    bars = (np.fromiter(lengths, dtype=np.int64) - 1) // LENGTH_BIN
+    return tuple(np.bincount(bars).tolist()) if len(bars) else ()
+
+
+def verify(path: Path, expected: str) -> bool:
+    """Whether a file is there with the content the catalog has for it."""
+    return path.is_file() and sha256(path) == expected

@@ -1,0 +1,109 @@
+"""Options that people type: declared once as a field with its type, default, bounds and description.
+
+The Prefect form, the command line, the recipe file and docs/options.md are made from these declarations.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Annotated, TypeVar, dataclass_transform, get_args, get_type_hints
+
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
+
+from data.errors import ConfigError, InputError
+
+T = TypeVar("T")
+
+
+def _split(value: object) -> object:
+    """Lists may also be typed with commas, as on a command line: `0,1,2`."""
+    parts = [value] if isinstance(value, str | int | float) else value
+    return [piece for part in parts for piece in (part.split(",") if isinstance(part, str) else [part])]
+
+
+def _on_off(value: object) -> object:
+    """YAML reads a bare on and off as true and false."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+Integers = Annotated[tuple[int, ...], BeforeValidator(_split)]
+Floats = Annotated[tuple[float, ...], BeforeValidator(_split)]
+Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
+OnOff = BeforeValidator(_on_off)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
+def options(cls: type[T]) -> type[T]:
+    """A frozen, keyword-only pydantic dataclass that refuses unknown names.
+
+    A wrong value raises ConfigError, one line that names every fault. The class's docstring gets the
+    description of each field, where the command line looks for it.
+    """
+    made = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+    validate: Callable[..., None] = made.__init__
+
+    def __init__(self: object, *given: object, **values: object) -> None:
+        try:
+            validate(self, *given, **values)
+        except ValidationError as error:
+            raise ConfigError(faults(error, made)) from None
+
+    made.__init__ = __init__
+    lines = [f"    {name}: {text}" for name, text in descriptions(made).items()]
+    made.__doc__ = "\n".join([(cls.__doc__ or "").rstrip(), "", "Args:", *lines])
+    return made
+
+
+def descriptions(cls: type) -> dict[str, str]:
+    """What each option of a class is for, by its name."""
+    found = {}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        for part in getattr(hint, "__metadata__", ()):
+            if isinstance(part, FieldInfo) and part.description:
+                found[name] = part.description
+    return found
+
+
+def parse(cls: type[T], values: Mapping[str, object], place: str) -> T:
+    """Options from a file's content. Raises InputError that names the place and every fault."""
+    try:
+        return TypeAdapter(cls).validate_python(dict(values))
+    except ValidationError as error:
+        raise InputError(f"{place}: {faults(error, cls)}") from None
+
+
+def faults(error: ValidationError, cls: type) -> str:
+    """What is wrong with each value, in a line."""
+    return "; ".join(_fault(one["loc"], one["type"], one["msg"], one["input"], cls) for one in error.errors())
+
+
+def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, cls: type) -> str:
+    name = ".".join(str(part) for part in loc)
+    if kind in ("unexpected_keyword_argument", "unexpected_positional_argument"):
+        owner = _owner(cls, loc[:-1])
+        known = [field.name for field in fields(owner)] if owner else []
+        near = difflib.get_close_matches(str(loc[-1]), known, 1)
+        return f"unknown {name}" + (
+            f"; did you mean {near[0]}?" if near else f", known are {', '.join(known)}"
+        )
+    if kind == "missing":
+        return f"{name} is missing"
+    text = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    if message.startswith("Value error, "):
+        return f"{name}: {text}" if name else text
+    return f"{name}={value!r}: it must be {text}"
+
+
+def _owner(cls: type, loc: tuple[int | str, ...]) -> type | None:
+    """The options class that a fault's place leads to."""
+    for part in loc:
+        hint = get_type_hints(cls).get(str(part))
+        found = next((one for one in (hint, *get_args(hint)) if is_dataclass(one)), None)
+        if found is None:
+            return None
+        cls = found
+    return cls

@@ -1,0 +1,275 @@
+"""What a refresh is going to do, checked before it touches a text: its files, its vocabulary, its recipe, and
+the version it starts from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from data.catalog import Source, Version, newest_version, read_catalog, version_shards, version_sources
+from data.cleaning import ALGORITHM, make_guard, read_blocklist
+from data.errors import InputError
+from data.files import sha256
+from data.instances import SHARD_CHARACTERS, Shard
+from data.refresh.assign import Piece
+from data.refresh.build import segmenter
+from data.refresh.read import READING_VERSION
+from data.refresh.settings import RefreshSettings, SourceSpec, check_settings
+from data.sources import TextFormat, find_files
+from data.storage import base_name, is_remote, size_and_digest
+from data.tokenization import find_tokenizer, load_tokenizer
+from data.workspace import Workspace
+
+BUILDING_VERSION = 4  # of words, tokens, instances and masks: a change of what they give raises it
+
+
+BATCH_WEIGHT = 64 << 20  # bytes read as one piece of work at most: ten seconds
+BATCH_SHARDS = 8  # built as one piece of work at most: ten seconds
+FILE_WEIGHT = 1 << 16  # of a file whatever its size, and of one that is only found to be unchanged
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file to read."""
+
+    uri: str
+    text_format: TextFormat
+    text_field: str | None
+
+    @property
+    def name(self) -> str:
+        return base_name(self.uri)
+
+    def listing_name(self, digest: str, recipe_hash: str) -> str:
+        """Of the file that lists its documents: another one for other bytes, and for another way to read."""
+        made_of = "\0".join((self.uri, digest, self.text_format, self.text_field or "", recipe_hash))
+        return f"listing-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a refresh needs to know, checked, before it touches a text."""
+
+    settings: RefreshSettings
+    files: tuple[SourceFile, ...]
+    tokenizer_path: Path
+    vocab_size: int
+    recipe: dict[str, object]
+    recipe_hash: str
+    current: Version | None
+    current_sources: tuple[Source, ...]
+    current_shards: tuple[Shard, ...]  # empty when the recipe changed: all is built anew
+
+    @property
+    def workspace(self) -> Workspace:
+        return Workspace(self.settings.workspace)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a refresh would do."""
+
+    corpus: str
+    version: int | None  # the current one
+    recipe_changed: bool
+    read: tuple[str, ...]  # sources that are new or changed
+    unchanged: int
+    gone: tuple[str, ...]
+
+
+def plan_refresh(settings: RefreshSettings) -> Plan:
+    """Check the settings and find the sources. Writes nothing; raises InputError for what cannot work."""
+    check_settings(settings)
+    files = _find_all(settings)
+    workspace = Workspace(settings.workspace)
+    current, sources, shards, corpus_tokenizer = None, [], [], None
+    if workspace.catalog.is_file():
+        with read_catalog(workspace) as db:
+            current = newest_version(db, settings.corpus)
+            if current:
+                sources, shards = version_sources(db, current), version_shards(db, current)
+                corpus_tokenizer = current.tokenizer
+    tokenizer_path = _find_tokenizer(settings, workspace, corpus_tokenizer)
+    tokenizer = load_tokenizer(tokenizer_path)
+    recipe = _recipe(settings, tokenizer_path)
+    recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+    same_recipe = current is not None and current.recipe_hash == recipe_hash
+    return Plan(
+        settings,
+        tuple(files),
+        tokenizer_path,
+        tokenizer.vocab_size,
+        # how each source is read is hashed with the source: a new one leaves the others as they are
+        {**recipe, **{name: asdict(settings)[name] for name in _OF_SOURCES}},
+        recipe_hash,
+        current,
+        tuple(sources) if same_recipe else (),
+        tuple(shards) if same_recipe else (),
+    )
+
+
+def _find_all(settings: RefreshSettings) -> list[SourceFile]:
+    files: dict[str, SourceFile] = {}
+    faults: list[str] = []
+    for source in settings.sources:
+        spec = source if isinstance(source, SourceSpec) else SourceSpec(path=source)
+        try:
+            found = find_files(spec.path)
+        except InputError as error:
+            faults.append(str(error))
+            continue
+        for uri in found:
+            # a file named twice is read once
+            key = uri if is_remote(uri) else os.path.realpath(uri)
+            text_format = spec.text_format or settings.text_format
+            files.setdefault(key, SourceFile(uri, text_format, spec.text_field or settings.text_field))
+    if faults:
+        raise InputError("; ".join(faults))
+    return list(files.values())
+
+
+def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: str | None) -> Path:
+    if settings.tokenizer:
+        return find_tokenizer(settings.tokenizer, workspace.tokenizers)
+    if of_corpus:
+        return find_tokenizer(of_corpus, workspace.tokenizers)
+    trained = sorted(p.name for p in workspace.tokenizers.iterdir()) if workspace.tokenizers.is_dir() else []
+    if len(trained) == 1:
+        return find_tokenizer(trained[0], workspace.tokenizers)
+    raise InputError(
+        "no tokenizer given: pass --tokenizer with a vocab.txt or spiece.model (of the checkpoint you will "
+        "start from), or train one with jixu train-tokenizer"
+    )
+
+
+_OF_SOURCES = ("sources", "text_format", "text_field")
+
+
+def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
+    """What the shards are a function of, beside the documents: files by their content, not by their place."""
+    if settings.guard.files:
+        # refuses what is no evaluation set
+        make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning)
+    if settings.quality.blocklist:
+        read_blocklist(Path(settings.quality.blocklist))
+    if settings.dictionaries:
+        segmenter(settings.dictionaries)  # refuses what is no dictionary
+    contents = {
+        "tokenizer": sha256(tokenizer_path),
+        "guard": [sha256(Path(path)) for path in settings.guard.files],
+        "dictionaries": [sha256(Path(path)) for path in settings.dictionaries],
+        "blocklist": sha256(Path(settings.quality.blocklist)) if settings.quality.blocklist else None,
+    }
+    shown = replace(
+        settings,
+        guard=replace(settings.guard, files=()),
+        quality=replace(settings.quality, blocklist=None),
+        dictionaries=(),
+    )
+    asked = asdict(shown)
+    for name in ("corpus", "workspace", "tokenizer", "workers", "discover_words", "gates", *_OF_SOURCES):
+        del asked[name]
+    return {
+        **asked,
+        "contents": contents,
+        "reading_version": READING_VERSION,
+        "building_version": BUILDING_VERSION,
+        "near_duplicates_by": ALGORITHM,
+        "shard_characters": SHARD_CHARACTERS,
+    }
+
+
+def preview(planned: Plan) -> Changes:
+    """What a refresh would read, going by the sources alone. Writes nothing."""
+    known = {source.uri: Path(source.listing_path).name for source in planned.current_sources}
+    listings = {
+        file.uri: file.listing_name(size_and_digest(file.uri)[1], planned.recipe_hash)
+        for file in planned.files
+    }
+    return Changes(
+        planned.settings.corpus,
+        planned.current.version if planned.current else None,
+        planned.current is not None and not planned.current_shards,
+        tuple(uri for uri, listing in listings.items() if known.get(uri) != listing),
+        sum(known.get(uri) == listing for uri, listing in listings.items()),
+        tuple(sorted(set(known) - set(listings))),
+    )
+
+
+def describe_changes(changes: Changes) -> str:
+    """What a refresh would do, a line each."""
+    if changes.version is None:
+        lines = [f"{changes.corpus} is new: {len(changes.read)} source(s) would be read"]
+    elif changes.recipe_changed:
+        lines = [f"the recipe of {changes.corpus} changed: everything would be built anew"]
+    elif not changes.read and not changes.gone:
+        return f"nothing would change: {changes.corpus} version {changes.version} stands"
+    else:
+        lines = [f"{changes.corpus} version {changes.version}: {changes.unchanged} source(s) unchanged"]
+    lines += [f"  read  {uri}" for uri in changes.read] + [f"  gone  {uri}" for uri in changes.gone]
+    return "\n".join(lines)
+
+
+def reading_batches(plan: Plan, workers: int) -> list[list[tuple[SourceFile, Plan]]]:
+    """Each file, in order, with as much of the plan as reading it needs: that does not grow with the corpus.
+
+    Small neighbours are together: a folder may hold a hundred thousand files.
+    """
+    tasks = _reading_tasks(plan)
+    weights = [_reading_weight(file, reading.current_sources) for file, reading in tasks]
+    return _batches(tasks, weights, workers, BATCH_WEIGHT)
+
+
+def building_batches(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
+    """Pieces, in order, of which so many are built as one piece of work."""
+    return _batches(pieces, [1] * len(pieces), workers, BATCH_SHARDS)
+
+
+def _batches(items: Sequence[T], weights: Sequence[int], workers: int, most: int) -> list[list[T]]:
+    """Neighbours together, in larger groups first: each has about half of a worker's share of what is left.
+
+    What orchestrates has a price for each piece of work, and the small ones at the end keep every worker busy
+    until all have finished (guided self-scheduling: Polychronopoulos and Kuck, 1987).
+    """
+    batches: list[list[T]] = []
+    left, weight, enough = sum(weights), 0.0, 0.0
+    for item, its_weight in zip(items, weights, strict=True):
+        if weight >= enough:
+            batches.append([])
+            weight, enough = 0.0, min(most, left / (2 * workers))
+        batches[-1].append(item)
+        weight += its_weight
+        left -= its_weight
+    return batches
+
+
+def _reading_tasks(plan: Plan) -> list[tuple[SourceFile, Plan]]:
+    known = {source.uri: source for source in plan.current_sources}
+    small = replace(plan, files=(), current_shards=())
+    return [
+        (file, replace(small, current_sources=(known[file.uri],) if file.uri in known else ()))
+        for file in plan.files
+    ]
+
+
+def _reading_weight(file: SourceFile, known: Sequence[Source]) -> int:
+    if is_remote(file.uri):
+        return BATCH_WEIGHT  # to ask for its size may take as long as to read it
+    try:
+        size = os.stat(file.uri).st_size
+    except OSError:  # reading it will tell
+        size = 0
+    is_known = any(source.size == size for source in known)
+    return FILE_WEIGHT + (0 if is_known else size)
+
+
+def building_plan(plan: Plan) -> Plan:
+    """As much of the plan as building a shard needs."""
+    return replace(plan, files=(), current_sources=(), current_shards=())

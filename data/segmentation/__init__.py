@@ -1,0 +1,5 @@
+"""Chinese words: the segmenter, new words of a field, and similar words."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

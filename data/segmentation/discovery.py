@@ -1,0 +1,205 @@
+"""New words of a field, found in its text: strings of Han characters that hold together and stand freely.
+
+A string holds together where its parts meet more often than chance (the least pointwise mutual information
+over its cuts; Church and Hanks 1990), and stands freely where many characters come before and after it
+(branching entropy; Jin and Tanaka-Ishii 2006). What jieba already knows, or finds, is left out.
+
+    jixu corpus words --corpus law --output words.txt      # then: --dictionary words.txt
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from data.files import write_text
+from data.segmentation.segmenter import Segmenter
+
+MAX_CHARACTERS = 20_000_000  # looked at, at about 80 bytes of memory each; a larger corpus is sampled
+LONGEST = 6  # characters of a word
+MIN_COUNT = 10
+MIN_COHESION = 3.0  # bits
+MIN_FREEDOM = 1.2  # bits, on both sides
+_log = logging.getLogger(__name__)
+_CONTEXT = 12  # characters to each side of an example
+# characters that begin or end phrases, hardly words
+_LOOSE = frozenset(
+    "的了是在和与及或等对为以于之其该本不有被将由从到把让给向也都就还又而但并应可当按经所者下各每"
+    "某个些这那此何如若则即乃且因故虽"
+)
+_LOOSE_FIRST = _LOOSE | frozenset("第次号倍日起条款项元万")
+_LOOSE_LAST = _LOOSE | frozenset("内中时前后间上起")
+_BOUNDARY = 0  # stands for every character that is not Han
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A new word."""
+
+    word: str
+    count: int
+    cohesion: float  # bits
+    left_entropy: float  # bits
+    right_entropy: float
+    score: float
+    example: str
+
+
+class _Text:
+    """A text as numbers, and of every place the most frequent strings that begin there."""
+
+    def __init__(self, text: str):
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        is_han = (codes >= 0x4E00) & (codes <= 0x9FFF)
+        alphabet, numbers = np.unique(codes[is_han], return_inverse=True)
+        self.text = text
+        self.alphabet = len(alphabet) + 1
+        # a boundary before and after, so that every place has neighbours
+        self.ids = np.zeros(len(codes) + 2, dtype=np.int64)
+        self.ids[1:-1][is_han] = numbers + 1
+        self.labels: list[np.ndarray] = []  # by length - 1: [n] int32, which string begins here, or -1
+        self.counts: list[np.ndarray] = []
+
+    def count(self, longest: int, min_count: int) -> None:
+        """Find the strings of 1 .. `longest` Han characters that stand `min_count` times."""
+        places = np.flatnonzero(self.ids)
+        keys = self.ids[places]
+        for length in range(1, longest + 1):
+            if length > 1:
+                shorter = self.labels[-1]
+                # only what begins and ends with a frequent shorter string can be frequent
+                places = np.flatnonzero((shorter[:-1] >= 0) & (shorter[1:] >= 0))
+                places = places[places + length < len(self.ids)]
+                keys = shorter[places].astype(np.int64) * self.alphabet + self.ids[places + length - 1]
+            _, numbers, counts = np.unique(keys, return_inverse=True, return_counts=True)
+            renumbered = np.full(len(counts), -1, dtype=np.int32)
+            frequent = np.flatnonzero(counts >= min_count)
+            renumbered[frequent] = np.arange(len(frequent))
+            labels = np.full(len(self.ids), -1, dtype=np.int32)
+            labels[places] = renumbered[numbers]
+            self.labels.append(labels)
+            self.counts.append(counts[frequent])
+
+    def entropies(self, length: int, offset: int) -> np.ndarray:
+        """Entropy in bits of the characters `offset` after the start of each string of a length."""
+        labels = self.labels[length - 1]
+        places = np.flatnonzero(labels >= 0)
+        neighbours = self.ids[places + offset]
+        # each boundary is a neighbour of its own kind: a word before a comma stands as freely as any
+        keys = labels[places].astype(np.int64) * self.alphabet + neighbours
+        pairs, counts = np.unique(keys, return_counts=True)
+        strings, is_boundary = pairs // self.alphabet, pairs % self.alphabet == _BOUNDARY
+        total = self.counts[length - 1]
+        share = counts / total[strings]
+        bits = -share * np.log2(share)
+        # n boundaries count as n different neighbours
+        bits[is_boundary] = share[is_boundary] * np.log2(total[strings[is_boundary]])
+        return np.bincount(strings, bits, minlength=len(total))
+
+    def cohesions(self, length: int, at: np.ndarray) -> np.ndarray:
+        """Least mutual information in bits over the cuts of the strings that begin `at`."""
+        total = np.log2(max((self.ids > 0).sum(), 1))
+        whole = np.log2(self.counts[length - 1][self.labels[length - 1][at]])
+        least = np.full(len(at), np.inf)
+        for cut in range(1, length):
+            left = self.counts[cut - 1][self.labels[cut - 1][at]]
+            right = self.counts[length - cut - 1][self.labels[length - cut - 1][at + cut]]
+            least = np.minimum(least, whole + total - np.log2(left) - np.log2(right))
+        return least
+
+
+def discover_words(
+    texts: Iterable[str],
+    *,
+    known: Segmenter | None = None,
+    min_count: int = MIN_COUNT,
+    min_cohesion: float = MIN_COHESION,
+    min_freedom: float = MIN_FREEDOM,
+    limit: int = 1000,
+) -> list[Word]:
+    """The best `limit` new words of some texts, best first; the same for the same texts.
+
+    Of more than MAX_CHARACTERS an even sample is looked at, and a warning logged that says so.
+    """
+    text = _Text(_joined(texts))
+    text.count(LONGEST, min_count)
+    known = known or Segmenter()
+    found: list[Word] = []
+    for length in range(2, LONGEST + 1):
+        labels = text.labels[length - 1]
+        _, at = np.unique(labels[labels >= 0], return_index=True)
+        at = np.flatnonzero(labels >= 0)[at]
+        if not len(at):
+            break
+        cohesion = text.cohesions(length, at)
+        left, right = text.entropies(length, -1), text.entropies(length, length)
+        freedom = np.minimum(left, right)
+        counts = text.counts[length - 1]
+        score = cohesion * freedom * np.log2(counts)
+        for number in np.flatnonzero((cohesion >= min_cohesion) & (freedom >= min_freedom)).tolist():
+            place = int(at[number]) - 1
+            word = text.text[place : place + length]
+            if word[0] in _LOOSE_FIRST or word[-1] in _LOOSE_LAST:
+                continue
+            context = text.text[max(place - _CONTEXT, 0) : place + length + _CONTEXT]
+            values = (cohesion[number], left[number], right[number], score[number])
+            found.append(Word(word, int(counts[number]), *map(float, values), context.replace("\n", " ")))
+    found.sort(key=lambda word: (-word.score, word.word))
+    return _unknown(found, known, limit)
+
+
+def _joined(texts: Iterable[str]) -> str:
+    """The texts, or of too many every second, fourth, ..: all parts of a corpus alike."""
+    held: list[str] = []
+    size = characters = 0
+    step = 1
+    for number, text in enumerate(texts):
+        characters += len(text)
+        if number % step:
+            continue
+        held.append(text)
+        size += len(text)
+        while size > MAX_CHARACTERS and len(held) > 1:
+            held = held[::2]
+            size = sum(map(len, held))
+            step *= 2
+    if step > 1:
+        _log.warning(
+            "new words are looked for in one text of %d, %s of %s characters: counts are of those",
+            *(step, f"{size:,}", f"{characters:,}"),
+        )
+    return "\n".join(held)
+
+
+def _unknown(words: Sequence[Word], known: Segmenter, limit: int) -> list[Word]:
+    """Words that the segmenter cuts, without those that are only a piece of a better one."""
+    kept: list[Word] = []
+    for word in words:
+        if len(kept) >= limit:
+            break
+        if len(known.split(word.word)) == 1:
+            continue
+        if any(word.word in better.word and word.count < 1.5 * better.count for better in kept):
+            continue
+        kept.append(word)
+    return kept
+
+
+def write_dictionary(words: Sequence[Word], path: Path) -> Path:
+    """Write a user dictionary for jieba, and beside it a table with counts and examples; returns its path."""
+    write_text(path, "".join(f"{word.word}\n" for word in words))
+    table = io.StringIO()
+    writer = csv.writer(table, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\")
+    writer.writerow(["word", "count", "cohesion", "left_entropy", "right_entropy", "score", "example"])
+    for word in words:
+        numbers = (word.cohesion, word.left_entropy, word.right_entropy, word.score)
+        writer.writerow([word.word, word.count, *(f"{n:.2f}" for n in numbers), word.example])
+    beside = path.with_suffix(".tsv")
+    write_text(beside, table.getvalue())
+    return beside

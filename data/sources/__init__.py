@@ -1,0 +1,5 @@
+"""Raw text from files, folders, archives and URLs, document by document."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

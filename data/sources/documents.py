@@ -1,0 +1,362 @@
+"""Reading raw documents: text, Markdown, HTML, JSON and JSONL, CSV and TSV, Parquet; compressed, in archives,
+or behind a URL.
+
+Nothing is read whole but single pages. What cannot be used is yielded as `Dropped` with its place and
+reason, never lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from shutil import copyfileobj
+from typing import BinaryIO, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from data.errors import InputError
+from data.sources.archives import COMPRESSIONS, DAMAGED, Part, one_line, open_parts, plain_name
+from data.sources.decoding import SAMPLE_BYTES, Unfinished, decoded_lines, detect_encoding
+from data.sources.markup import html_text, markdown_text, mdx_text
+from data.sources.rows import BadRow, json_rows, table_rows
+from data.storage import base_name, expand, is_remote, open_binary, refusal, size_and_digest
+
+
+@dataclass(frozen=True, slots=True)
+class RawDocument:
+    """One document as its source holds it, decoded."""
+
+    text: str
+    source_uri: str  # path, then what tells it from others in the file: "laws.jsonl.gz#line=12"
+    encoding: str | None = None  # that its file was taken to be in; None: UTF-8
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """Something a stage did not pass on: counted in the funnel, kept as a row of `documents`."""
+
+    source_uri: str
+    stage: str
+    reason: str
+    characters: int
+    doc_id: str | None = None
+
+
+def document_id(text: str) -> str:
+    """Stable id of a cleaned text.
+
+    >>> document_id("继续")
+    '7c9691192f1b7340'
+    """
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+TextFormat = Literal["auto", "bert", "document"]
+TEXT_FORMATS = ("auto", "bert", "document")
+SUFFIXES = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "markdown",
+    ".markdown": "markdown",
+    ".mdx": "mdx",
+    ".html": "html",
+    ".htm": "html",
+    ".xhtml": "html",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".parquet": "parquet",
+}
+ARCHIVES = (".zip", ".tar")
+TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first that is there, unless one is named
+MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
+MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # of a text file, before it is cut
+MAX_PAGE_CHARACTERS = 8 << 20  # of a Markdown or HTML page, which is parsed whole
+STAGE = "read"
+_PAGES: dict[str, Callable[[str], str]] = {"markdown": markdown_text, "mdx": mdx_text, "html": html_text}
+
+
+def file_kind(name: str) -> str | None:
+    """How a file is read, by its name, or None if it is not supported."""
+    name = plain_name(name).lower()
+    if name.endswith(ARCHIVES):
+        return "archive"
+    dot = name.rfind(".")
+    return SUFFIXES.get(name[dot:]) if dot >= 0 else None
+
+
+def find_files(source: str) -> list[str]:
+    """Files a source names, in the order of their names: a file, a folder (searched through), a glob, a URL.
+
+    A folder's files of other kinds, broken links, devices and the like are among them: reading one gives the
+    reason why it is not read. Raises InputError when there is nothing to read.
+    """
+    files = expand(source)
+    if not any(file_kind(base_name(uri)) for uri in files):
+        what = "not a supported input" if len(files) == 1 else "holds no file that can be read"
+        raise InputError(f"{source}: {what}; supported are {supported()}")
+    return files
+
+
+def supported() -> str:
+    """What can be read, for an error."""
+    kinds, compressions, archives = (", ".join(names) for names in (SUFFIXES, COMPRESSIONS, ARCHIVES))
+    return f"{kinds}, each also with {compressions}, and {archives} archives of them"
+
+
+def read_documents(
+    uri: str, *, text_format: TextFormat = "auto", text_field: str | None = None
+) -> Iterator[RawDocument | Dropped]:
+    """Documents of one source in order, and what could not be read as `Dropped` with stage "read"."""
+    uri = str(uri)
+    kind = file_kind(base_name(uri))
+    refused = None if is_remote(uri) else refusal(uri)
+    if refused or kind is None:
+        yield Dropped(uri, STAGE, refused or "not_supported", 0)
+        return
+    try:
+        if kind == "parquet" and base_name(uri).lower().endswith(".parquet"):
+            with open_binary(uri) as file:
+                yield from _read_parquet(uri, file, text_field)
+            return
+        size, _ = size_and_digest(uri) if is_remote(uri) else (_local_size(uri), "")
+        for part in open_parts(uri, size):
+            yield from _read_part(part, text_format, text_field)
+    except (*DAMAGED, pa.ArrowException) as error:
+        # what was read before the damage is kept; the damage is a row of its own
+        yield Dropped(f"{uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+
+
+def _local_size(path: str) -> int:
+    with open(path, "rb") as file:
+        return file.seek(0, io.SEEK_END)
+
+
+def _read_part(
+    part: Part, text_format: TextFormat, text_field: str | None
+) -> Iterator[RawDocument | Dropped]:
+    kind = file_kind(part.name)
+    if part.file is None or kind is None or kind == "archive":
+        yield Dropped(part.uri, STAGE, part.refused or "not_supported", 0)
+        return
+    try:
+        if kind == "parquet":
+            with tempfile.TemporaryFile() as file:  # it is read from its end
+                copyfileobj(part.file, file, 1 << 20)
+                yield from _read_parquet(part.uri, file, text_field)
+            return
+        sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
+        encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2) if sample else None
+        if encoding is None:
+            yield Dropped(part.uri, STAGE, "not_text" if sample else "empty_file", 0)
+            return
+        items = _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field)
+        if encoding in ("utf-8", "utf-8-sig"):
+            yield from items
+            return
+        for item in items:
+            yield replace(item, encoding=encoding) if isinstance(item, RawDocument) else item
+    except (*DAMAGED, pa.ArrowException) as error:
+        yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+
+
+def _read_lines(
+    part: Part, kind: str, lines: Iterator[str], text_format: TextFormat, text_field: str | None
+) -> Iterator[RawDocument | Dropped]:
+    if kind == "text":
+        return _read_text(part, lines, text_format)
+    if kind == "jsonl":
+        return _read_jsonl(part.uri, lines, text_field)
+    if kind in ("csv", "tsv"):
+        return _read_table(part.uri, lines, "\t" if kind == "tsv" else ",", text_field)
+    return _read_page(part.uri, lines, _PAGES[kind])
+
+
+def read_texts(uri: str) -> Iterator[str]:
+    """Every text of an evaluation file: of a table or JSON objects, each field that is text.
+
+    Raises ValueError for a row that cannot be read, OSError and others for a file that ends too early.
+    """
+    uri = str(uri)
+    kind = file_kind(base_name(uri))
+    if kind not in ("csv", "tsv", "jsonl"):
+        for item in read_documents(uri, text_format="bert"):
+            if isinstance(item, RawDocument):
+                yield from item.text.split("\n")
+            elif item.reason == "unreadable_file":
+                raise OSError(item.source_uri)
+        return
+    for part in open_parts(uri, _local_size(uri)):
+        sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
+        encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2)
+        if encoding is None:
+            return
+        lines = decoded_lines(part.file, encoding)
+        if kind == "jsonl":
+            rows = ((place, value) for place, value, _ in json_rows(lines))
+        else:
+            rows = ((f"row={n}", row) for n, row in table_rows(lines, "\t" if kind == "tsv" else ","))
+        for place, row in rows:
+            if isinstance(row, BadRow):
+                raise ValueError(f"{place}: {row.reason}")
+            yield from _texts_in(row)
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(item)
+
+
+def _cut(text: str, uri: str, first: int = 1) -> Iterator[RawDocument]:
+    """A document, in parts if it is longer than a document may be; parts end at a line or sentence end.
+
+    `first`: the number of its first part; more than 1 where parts of it were given before.
+    """
+    if len(text) <= MAX_DOCUMENT_CHARACTERS and first == 1:
+        yield RawDocument(text, uri)
+        return
+    begin, part = 0, first
+    while begin < len(text):
+        end = min(begin + MAX_DOCUMENT_CHARACTERS, len(text))
+        if end < len(text):
+            ends = [text.rfind(mark, begin + MAX_DOCUMENT_CHARACTERS // 2, end) for mark in "\n。！？"]
+            end = max(ends) + 1 if max(ends) > 0 else end
+        yield RawDocument(text[begin:end], f"{uri}#part={part}")
+        begin, part = end, part + 1
+
+
+def _is_bert_format(lines: list[str]) -> bool:
+    """Whether blank lines separate documents of a sentence a line, or paragraphs of one document."""
+    blocks = "\n".join(line.strip() for line in lines).strip("\n").split("\n\n")
+    written = sum(1 for line in lines if line.strip())
+    return len(blocks) > 1 and written >= 2 * len([block for block in blocks if block.strip()])
+
+
+def _head(lines: Iterator[str]) -> list[str]:
+    """The lines by which a file's format is told."""
+    head: list[str] = []
+    size = 0
+    for line in lines:
+        head.append(line)
+        size += len(line)
+        if len(head) == 2000 or size > MAX_HELD_CHARACTERS:
+            break
+    return head
+
+
+def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Iterator[RawDocument]:
+    if text_format == "auto":
+        head = _head(lines)
+        text_format = "bert" if ".bert." in part.name or _is_bert_format(head) else "document"
+        lines = chain(head, lines)
+    is_bert = text_format == "bert"
+    block: list[str] = []
+    size, number, begin, first = 0, 1, 1, 1  # of the line at hand, of the block's first line and part
+    in_line = False
+    for line in lines:
+        goes_on = type(line) is Unfinished
+        ends_document = is_bert and not in_line and not goes_on and not line.strip()
+        if in_line and size > MAX_HELD_CHARACTERS:
+            # the last part may not be whole yet
+            *parts, rest = _cut("".join(block), _block_uri(part.uri, begin, is_bert), first)
+            yield from parts
+            block, size, first = [rest.text], len(rest.text), first + len(parts)
+        elif ends_document or size > MAX_HELD_CHARACTERS:
+            if block:
+                yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, True), first)
+            block, size, begin, first = [], 0, number + ends_document, 1
+        if not ends_document:
+            block += [line] if goes_on else [line, "\n"]
+            size += len(line)
+        number += not goes_on
+        in_line = goes_on
+    if block or number == 1:
+        yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, is_bert), first)
+
+
+def _block_uri(uri: str, begin: int, is_part: bool) -> str:
+    return f"{uri}#line={begin}" if is_part else uri
+
+
+def _read_page(
+    uri: str, lines: Iterator[str], text_of: Callable[[str], str]
+) -> Iterator[RawDocument | Dropped]:
+    page, size = [], 0
+    for line in lines:
+        page += [line] if type(line) is Unfinished else [line, "\n"]
+        size += len(line) + 1
+        if size > MAX_PAGE_CHARACTERS:
+            yield Dropped(uri, STAGE, "page_too_long", size)
+            return
+    yield from _cut(text_of("".join(page)[:-1]), uri)
+
+
+class _Rows:
+    """Documents of the rows of one file; the first row that has one of TEXT_FIELDS decides which it is."""
+
+    def __init__(self, text_field: str | None):
+        self.field = text_field
+
+    def document(self, row: object, uri: str, size: int) -> Iterator[RawDocument | Dropped]:
+        if isinstance(row, BadRow):
+            yield Dropped(uri, STAGE, row.reason, row.characters)
+            return
+        if not isinstance(row, dict):
+            yield Dropped(uri, STAGE, "not_an_object", size)
+            return
+        if self.field is None:
+            self.field = next((name for name in TEXT_FIELDS if name in row), None)
+        if self.field is None or self.field not in row:
+            yield Dropped(uri, STAGE, "no_text_field", size)
+        elif not isinstance(row[self.field], str):
+            yield Dropped(uri, STAGE, "text_not_string", size)
+        else:
+            yield from _cut(row[self.field], uri)
+
+
+def _read_jsonl(uri: str, lines: Iterator[str], text_field: str | None) -> Iterator[RawDocument | Dropped]:
+    documents = _Rows(text_field)
+    for place, value, size in json_rows(lines):
+        yield from documents.document(value, f"{uri}#{place}", size)
+
+
+def _read_table(
+    uri: str, lines: Iterator[str], delimiter: str, text_field: str | None
+) -> Iterator[RawDocument | Dropped]:
+    documents = _Rows(text_field)
+    header: list[str] = []
+    for number, row in table_rows(lines, delimiter):
+        place = f"{uri}#row={number}"
+        if isinstance(row, BadRow):
+            yield Dropped(place, STAGE, row.reason, row.characters)
+        elif number == 1:
+            header = row
+        elif len(row) == len(header):
+            yield from documents.document(dict(zip(header, row, strict=True)), place, sum(map(len, row)))
+        elif row:
+            yield Dropped(place, STAGE, "wrong_number_of_columns", sum(map(len, row)))
+
+
+def _read_parquet(uri: str, source: BinaryIO, text_field: str | None) -> Iterator[RawDocument | Dropped]:
+    file = pq.ParquetFile(source)
+    names = file.schema_arrow.names
+    field = text_field or next((name for name in TEXT_FIELDS if name in names), None)
+    if field not in names:
+        yield Dropped(uri, STAGE, "no_text_field", 0)
+        return
+    documents = _Rows(field)
+    number = 0
+    for batch in file.iter_batches(batch_size=1024, columns=[field]):
+        for text in batch.column(0).to_pylist():
+            number += 1
+            yield from documents.document({field: text}, f"{uri}#row={number}", 0)

@@ -1,0 +1,211 @@
+"""Rows of text files: JSON values, one a line or not, and rows of CSV and TSV tables.
+
+What is no row is given as `BadRow` in its place; reading goes on with the next line that begins one.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from data.sources.decoding import Unfinished
+
+MAX_ROW_CHARACTERS = 32 << 20
+MAX_FIELD_CHARACTERS = 4_000_000  # of a CSV field: beyond it a quote was never closed
+_WINDOW = 1 << 16  # characters of JSON held at once, unless one value is longer
+_NESTED = 500  # levels that any value may have; a value with more is at least as many characters long
+_FAR = 4096  # characters into what is held; an error's message counts the lines before it
+_next_value = re.compile(r"(?:^[ \t,\[]*|[}\"]\s*,\s*)(?=\{)", re.M)
+_array_of_objects = re.compile(r"\s*\[\s*(?:\{|$)")
+_marks = re.compile(r"[\s,\]]*")
+
+
+class BadRow(NamedTuple):
+    """What stood where a row was expected."""
+
+    reason: str
+    characters: int
+
+
+def whole_lines(lines: Iterator[str]) -> Iterator[str | int]:
+    """Lines put together from their pieces; of one longer than MAX_ROW_CHARACTERS only its length."""
+    held: list[str] = []
+    size = 0
+    for line in lines:
+        if not size and type(line) is str:
+            yield line
+            continue
+        size += len(line)
+        held = [*held, line] if size <= MAX_ROW_CHARACTERS else []
+        if type(line) is str:
+            yield "".join(held) if size <= MAX_ROW_CHARACTERS else size
+            held, size = [], 0
+
+
+def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
+    """Values of a file, each with its place ("line=3", or "item=3" where values span lines) and its line's
+    length (0 for items); a `BadRow` for what is no JSON.
+    """
+    number, first = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (1, ""))
+    if _begins_value(first):
+        for item, value in enumerate(_values(chain([first], lines)), 1):
+            yield f"item={item}", value, 0
+        return
+    for at, line in enumerate(whole_lines(chain([first], lines)), number):
+        if isinstance(line, int):
+            yield f"line={at}", BadRow("row_too_long", line), line
+        elif line.strip():
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError):
+                value = BadRow("bad_json", len(line))
+            # one line that is an array of objects: JSON written by a program
+            several = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+            for item in value if several else [value]:
+                yield f"line={at}", item, len(line)
+
+
+def _begins_value(line: str) -> bool:
+    """Whether values begin on this line that are to be read one by one: no row of JSONL looks so."""
+    text = line.strip()
+    is_array = text[:1] == "[" and text[1:].lstrip()[:1] in ("{", "")
+    if type(line) is Unfinished or not (is_array or text[:1] == "{"):
+        return is_array
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return is_array or error.pos >= len(text)  # all there is of it is JSON
+    except RecursionError:
+        pass
+    return False
+
+
+def _filled(text: str, lines: Iterator[str], wanted: int) -> tuple[str, bool]:
+    """The text with as many lines more as make it long enough, and whether there are no more."""
+    block, size = [text], len(text)
+    for line in lines:
+        block += [line] if type(line) is Unfinished else [line, "\n"]
+        size += len(line) + 1
+        if size >= wanted:
+            return "".join(block), False
+    return "".join(block), True
+
+
+def _values(lines: Iterator[str]) -> Iterator[object]:
+    """Values of a JSON array of objects, or that stand one after the other, read as they come."""
+    decoder = json.JSONDecoder()
+    text, is_over, wanted = "", False, _WINDOW
+    in_array = False
+    lost = 0  # characters of a bad value whose end has not come yet
+    least = 1  # characters that are surely its own
+    while not is_over:
+        text, is_over = _filled(text, lines, wanted)
+        at = 0
+        if not in_array and _array_of_objects.match(text):
+            in_array, at = True, text.index("[") + 1
+        while (at := _marks.match(text, at).end()) < len(text):
+            if not lost:
+                try:
+                    value, at = decoder.raw_decode(text, at)
+                    yield value
+                    continue
+                except (ValueError, RecursionError) as error:
+                    is_long = len(text) - at > MAX_ROW_CHARACTERS
+                    if not is_over and not is_long and _goes_on(error, text):
+                        break
+                    reason = "row_too_long" if is_long else "bad_json"
+                    least = _NESTED if isinstance(error, RecursionError) else 1
+                    if at > _FAR:
+                        text, at = text[at:], 0
+            found = _next_value.search(text, at + (0 if lost else least))
+            end = found.end() if found else len(text)
+            lost += end - at
+            at = end
+            if found or is_over:
+                yield BadRow(reason, lost)
+                lost = 0
+        text = text[at:]
+        # a value longer than what is held is looked at again only when twice as much is there
+        wanted = max(_WINDOW, 2 * len(text))
+    if lost:
+        yield BadRow(reason, lost)
+
+
+def _goes_on(error: Exception, text: str) -> bool:
+    """Whether a value failed only because there was no more of it."""
+    if not isinstance(error, json.JSONDecodeError):
+        return False
+    # a literal or an escape may be cut too
+    return error.msg.startswith("Unterminated string") or not text[error.pos + 8 : error.pos + 72].strip()
+
+
+def table_rows(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str] | BadRow]]:
+    """Rows of a table, its header first, numbered from 1; blank ones are empty lists.
+
+    TSV knows no quoting: a quotation mark is a character of the text.
+    """
+    return enumerate(_tsv_rows(lines) if delimiter == "\t" else _csv_rows(lines), 1)
+
+
+def _tsv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
+    for line in whole_lines(lines):
+        if isinstance(line, int):
+            yield BadRow("row_too_long", line)
+        else:
+            yield line.split("\t") if line else []
+
+
+def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
+    csv.field_size_limit(MAX_FIELD_CHARACTERS)
+    source = _Lines(whole_lines(lines))
+    rows = csv.reader(source, strict=True)
+    while True:
+        source.taken.clear()
+        try:
+            yield next(rows)
+        except StopIteration:
+            if source.too_long is None:
+                return
+            yield BadRow("row_too_long", source.too_long)
+            source.too_long = None
+        except csv.Error:
+            # only its first line is lost: the others are looked at again
+            yield BadRow("bad_csv", len(source.taken[0]) - 1)
+            source.take_back()
+            rows = csv.reader(source, strict=True)
+
+
+class _Lines:
+    """Lines with their ends, for a parser; it stops before a line that is too long, and can be set back."""
+
+    def __init__(self, lines: Iterator[str | int]):
+        self.lines = lines
+        self.again: deque[str] = deque()
+        self.taken: list[str] = []  # since the row began
+        self.too_long: int | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        if self.again:
+            line = self.again.popleft()
+        elif self.too_long is not None:
+            raise StopIteration
+        else:
+            line = next(self.lines)
+            if isinstance(line, int):
+                self.too_long = line
+                raise StopIteration
+            line += "\n"
+        self.taken.append(line)
+        return line
+
+    def take_back(self) -> None:
+        """All lines taken but the first come again."""
+        self.again.extendleft(reversed(self.taken[1:]))

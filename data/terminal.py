@@ -1,0 +1,37 @@
+"""What every command shares: one line for a user's mistake, and exit codes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from data.errors import InputError
+
+# 75: EX_TEMPFAIL of sysexits.h, "try again"
+EXIT_DIFFERENT, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 75
+
+
+def make_app(name: str, help: str) -> App:
+    """A tree of commands; an option is named by its flag alone."""
+    return App(name=name, help=help, version_flags=(), result_action="return_value")
+
+
+def run_app(app: App, arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code. A user's mistake is one line on standard error."""
+    tokens = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = app(tokens, exit_on_error=False, print_error=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except (CycloptsError, InputError) as error:
+        print(f"{app.name[0]}: {' '.join(str(error).split())}", file=sys.stderr)
+        return EXIT_USER_ERROR
+    except KeyboardInterrupt:
+        print(f"{app.name[0]}: stopped", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # whoever read the output, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

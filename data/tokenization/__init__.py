@@ -1,0 +1,5 @@
+"""Vocabularies: BERT's WordPiece, SentencePiece's unigram, and added terms."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,122 @@
+"""Vocabularies: finding, loading and training one. The two kinds are in `data.wordpiece` and
+`data.unigram`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal
+
+from data.errors import InputError
+from data.tokenization.unigram import UnigramTokenizer, train_unigram
+from data.tokenization.wordpiece import WordPieceTokenizer, read_vocabulary, train_wordpiece
+
+Tokenizer = WordPieceTokenizer | UnigramTokenizer
+KINDS = ("wordpiece", "sentencepiece")
+
+
+def find_tokenizer(name_or_path: str, tokenizers_folder: Path | None = None) -> Path:
+    """The file a name or path stands for: a `vocab.txt`-like file or a `*.model`.
+
+    A path to such a file, a folder that holds one, or the name of a folder under `tokenizers_folder`. Raises
+    InputError when there is none, naming what was looked for.
+    """
+    path = Path(name_or_path)
+    if not path.exists() and tokenizers_folder is not None and (tokenizers_folder / name_or_path).is_dir():
+        path = tokenizers_folder / name_or_path
+    if path.is_file():
+        return path
+    if path.is_dir() and (found := _vocabularies(path)):
+        if len(found) > 1:
+            names = ", ".join(one.name for one in found)
+            raise InputError(f"{path} holds {len(found)} vocabularies ({names}): pass the one that is meant")
+        return found[0]
+    known = (
+        sorted(p.name for p in tokenizers_folder.iterdir())
+        if tokenizers_folder and tokenizers_folder.is_dir()
+        else []
+    )
+    what = f"no vocab.txt or spiece.model in {path}" if path.is_dir() else f"no tokenizer {name_or_path!r}"
+    raise InputError(
+        f"{what}: pass a vocab.txt, a spiece.model, a folder with one, or a tokenizer of this workspace"
+        f" ({', '.join(known) or 'it has none; jixu train-tokenizer makes one'})"
+    )
+
+
+def _vocabularies(folder: Path) -> list[Path]:
+    """Vocabulary files of a folder: under the usual names, else as TensorFlow checkpoints have them."""
+    usual = [folder / name for name in ("vocab.txt", "spiece.model") if (folder / name).is_file()]
+    return usual or sorted([*folder.glob("vocab*.txt"), *folder.glob("*.model")])
+
+
+def load_tokenizer(path: Path) -> Tokenizer:
+    """The tokenizer of a vocabulary file, with lower case and accents as its tokenizer_config.json says,
+    else as the published models have them. Raises InputError when the two are of different kinds.
+    """
+    config = _tokenizer_config(path.parent / "tokenizer_config.json")
+    is_sentencepiece = path.suffix == ".model"
+    tokenizer = (_unigram if is_sentencepiece else _wordpiece)(path, config)
+    wanted = str(config.get("tokenizer_class", ""))
+    if wanted.startswith("Bert" if is_sentencepiece else "Albert"):
+        raise InputError(
+            f"{path} is {'a SentencePiece model' if is_sentencepiece else 'a WordPiece vocabulary'}, but the "
+            f"tokenizer_config.json beside it asks for {wanted}: one of them is another model's"
+        )
+    return tokenizer
+
+
+def _unigram(path: Path, config: Mapping[str, object]) -> UnigramTokenizer:
+    return UnigramTokenizer(
+        path.read_bytes(),
+        lower_case=bool(config.get("do_lower_case", True)),
+        # ALBERT's own preprocessing drops accents; a model trained here says that it keeps them
+        keep_accents=bool(config.get("keep_accents", False)),
+        source=str(path),
+    )
+
+
+def _wordpiece(path: Path, config: Mapping[str, object]) -> WordPieceTokenizer:
+    if config.get("tokenize_chinese_chars") is False:
+        raise InputError(f"{path}: its tokenizer_config.json has tokenize_chinese_chars off: not supported")
+    terms = config.get("domain_terms", [])
+    if not isinstance(terms, list) or not all(isinstance(term, str) and term for term in terms):
+        raise InputError(f"{path}: domain_terms in its tokenizer_config.json must be a list of texts")
+    strip = config.get("strip_accents")
+    return WordPieceTokenizer(
+        read_vocabulary(path),
+        lower_case=bool(config.get("do_lower_case", True)),
+        strip_accents=strip if isinstance(strip, bool) else None,
+        terms=terms,
+        source=str(path),
+    )
+
+
+def _tokenizer_config(path: Path) -> dict[str, object]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict):
+            return content
+    except (ValueError, RecursionError):
+        pass
+    raise InputError(f"{path} is not a JSON object: mend or remove it")
+
+
+def vocabulary_of(path: Path) -> list[str]:
+    """The entries of a vocabulary file in id order."""
+    tokenizer = load_tokenizer(path)
+    if isinstance(tokenizer, WordPieceTokenizer):
+        return tokenizer.vocabulary
+    return tokenizer.pieces()
+
+
+def train_tokenizer(
+    texts: Iterable[str], *, kind: Literal["wordpiece", "sentencepiece"], vocab_size: int
+) -> Tokenizer:
+    """A new vocabulary of at most `vocab_size` entries from cleaned sentences."""
+    if kind not in KINDS:
+        raise InputError(f"unknown tokenizer kind {kind!r}: choose one of {', '.join(KINDS)}")
+    return (train_wordpiece if kind == "wordpiece" else train_unigram)(texts, vocab_size)

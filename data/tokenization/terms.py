@@ -1,0 +1,85 @@
+"""Domain terms as tokens of their own, in slots of a vocabulary that nothing uses.
+
+Free are the [unused] slots and, where the tokenizer sets every Han character apart, the `##` twins of single
+Han characters: no text is ever encoded as one. The table keeps its size, so the model keeps its shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from data.errors import InputError
+from data.tokenization.wordpiece import WordPieceTokenizer, is_han
+
+LONGEST_TERM = 32  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class AddedTerm:
+    term: str
+    token_id: int  # the slot it took
+    pieces: tuple[int, ...]  # ids it was encoded as before
+
+
+def read_terms(path: Path) -> list[str]:
+    """Terms of a UTF-8 file, one a line, each once, in order. Raises InputError for what is no such file."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError:
+        raise InputError(f"no file of terms {path}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not UTF-8 text at byte {error.start}: one term a line is expected"
+        ) from None
+    terms = list(dict.fromkeys(line.strip() for line in lines if line.strip()))
+    wrong = [term for term in terms if len(term) > LONGEST_TERM or len(term.split()) > 1]
+    if wrong:
+        raise InputError(
+            f"{len(wrong)} term(s) in {path} are longer than {LONGEST_TERM} characters or have spaces, first "
+            f"{wrong[0][:40]!r}"
+        )
+    if not terms:
+        raise InputError(f"{path} holds no term")
+    return terms
+
+
+def free_slots(vocabulary: Sequence[str]) -> list[int]:
+    """Ids that no text is encoded as, [unused] ones first."""
+    unused = [i for i, token in enumerate(vocabulary) if token.startswith("[unused") and token.endswith("]")]
+    twins = [
+        i for i, token in enumerate(vocabulary) if len(token) == 3 and token[:2] == "##" and is_han(token[2])
+    ]
+    return unused + twins
+
+
+def add_terms_to_vocabulary(
+    tokenizer: WordPieceTokenizer, terms: Sequence[str]
+) -> tuple[WordPieceTokenizer, list[AddedTerm]]:
+    """The tokenizer with terms in its free slots, and those that were added.
+
+    A term that already is one token, or whose pieces hold [UNK], is left as it is. Raises InputError when
+    there are more terms than free slots.
+    """
+    slots = [i for i in free_slots(tokenizer.vocabulary) if tokenizer.vocabulary[i] not in tokenizer.terms]
+    known = set(tokenizer.vocabulary)
+    added: list[AddedTerm] = []
+    for term in terms:
+        pieces = tokenizer.encode(term)[0].tolist()
+        if len(pieces) > 1 and tokenizer.unknown_id not in pieces and term not in known:
+            if len(added) == len(slots):
+                raise InputError(
+                    f"{len(terms):,} terms, but only {len(slots):,} free slots in the vocabulary"
+                )
+            added.append(AddedTerm(term, slots[len(added)], tuple(pieces)))
+    vocabulary = list(tokenizer.vocabulary)
+    for one in added:
+        vocabulary[one.token_id] = one.term
+    grown = WordPieceTokenizer(
+        vocabulary,
+        lower_case=tokenizer.lower_case,
+        strip_accents=tokenizer.strip_accents,
+        terms=[*tokenizer.terms, *(one.term for one in added)],
+    )
+    return grown, added

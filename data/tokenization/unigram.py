@@ -1,0 +1,170 @@
+"""SentencePiece's unigram vocabulary (`spiece.model`, Kudo 2018), as English and multilingual ALBERT use
+it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import unicodedata
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import sentencepiece
+
+from data.errors import InputError
+from data.files import write_bytes, write_text
+
+SPECIAL_TOKENS = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+_SPACE = "\u2581"  # how SentencePiece writes the space before a word
+
+
+class UnigramTokenizer:
+    """Token ids of text by a SentencePiece model. Control symbols are never read from the text."""
+
+    kind = "sentencepiece"
+
+    def __init__(
+        self,
+        model: bytes,
+        *,
+        lower_case: bool = True,
+        keep_accents: bool = True,
+        source: str = "the model",
+    ):
+        """`model` is a serialised SentencePiece model. Raises InputError for one ALBERT cannot use.
+
+        The published English models were trained without accents (`keep_accents=False`): text is decomposed
+        (NFKD) and its combining marks are dropped, which also makes Chinese punctuation ASCII.
+        """
+        self.model = model
+        self.lower_case, self.keep_accents = lower_case, keep_accents
+        self._processor = sentencepiece.SentencePieceProcessor()
+        try:
+            self._processor.load_from_serialized_proto(model)
+        except (RuntimeError, OSError):
+            raise InputError(f"{source} is not a SentencePiece model") from None
+        self.vocab_size = self._processor.get_piece_size()
+        ids = [self._processor.piece_to_id(name) for name in SPECIAL_TOKENS]
+        unknown_id = self._processor.unk_id()
+        missing = [
+            name
+            for name, number in zip(SPECIAL_TOKENS, ids, strict=True)
+            if number == unknown_id and name != SPECIAL_TOKENS[1]
+        ]
+        if missing:
+            raise InputError(
+                f"no {', '.join(missing)} in {source} ({self.vocab_size:,} entries): masked-language-model "
+                "training "
+                f"needs {', '.join(SPECIAL_TOKENS)}; train one with jixu train-tokenizer"
+            )
+        self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = ids
+
+    def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and, for each, the character of `text` it starts at; both [n] int64. No special tokens."""
+        ids: list[int] = []
+        starts: list[int] = []
+        begin = 0
+        for line in text.split("\n"):
+            plain, origin = self._normalise(line)
+            for piece in self._processor.encode(plain, return_type="proto").pieces:
+                # the space before a word belongs to no word: the token starts where its letters do
+                letters = plain[piece.begin : piece.end]
+                at = min(piece.begin + len(letters) - len(letters.lstrip()), len(plain) - 1)
+                ids.append(piece.id)
+                starts.append(begin + origin[at])
+            begin += len(line) + 1
+        return np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64)
+
+    def _normalise(self, line: str) -> tuple[str, Sequence[int]]:
+        """The line as the model was trained on it, and for each of its characters the one it comes from."""
+        if self.keep_accents:
+            return (_lower(line) if self.lower_case else line), range(len(line))
+        characters: list[str] = []
+        origin: list[int] = []
+        quoted = line.replace("``", '"\0').replace("''", '"\0')
+        for at, character in enumerate(quoted):
+            if character == "\0":
+                continue
+            lowered = character.lower() if self.lower_case else character
+            for part in unicodedata.normalize("NFKD", lowered):
+                if not unicodedata.combining(part):
+                    characters.append(part)
+                    origin.append(at)
+        return "".join(characters), origin
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text for people to read."""
+        return (
+            "".join(self._processor.id_to_piece(int(number)) for number in ids).replace(_SPACE, " ").strip()
+        )
+
+    def pieces(self) -> list[str]:
+        """The vocabulary in id order."""
+        return [self._processor.id_to_piece(number) for number in range(self.vocab_size)]
+
+    def replacement_ids(self) -> np.ndarray:
+        """Ids a masked token may be replaced with at random: no control, unknown or unused piece."""
+        sp = self._processor
+        return np.array(
+            [
+                i
+                for i in range(self.vocab_size)
+                if not (sp.is_control(i) or sp.is_unknown(i) or sp.is_unused(i))
+            ]
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write spiece.model and tokenizer_config.json, as transformers reads them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(folder / "spiece.model", self.model)
+        config = {
+            "tokenizer_class": "AlbertTokenizer",
+            "do_lower_case": self.lower_case,
+            "keep_accents": self.keep_accents,
+        }
+        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+
+
+def _lower(text: str) -> str:
+    """Lower case, a character for a character, so that offsets hold."""
+    lowered = text.lower()
+    return (
+        lowered
+        if len(lowered) == len(text)
+        else "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
+    )
+
+
+def train_unigram(texts: Iterable[str], vocab_size: int, *, seed: int = 0) -> UnigramTokenizer:
+    """A SentencePiece unigram model of at most `vocab_size` pieces from texts (one sentence each)."""
+    sentencepiece.set_random_generator_seed(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = Path(folder) / "spiece"
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(texts),
+                model_prefix=str(prefix),
+                vocab_size=vocab_size,
+                hard_vocab_limit=False,
+                character_coverage=0.9998,
+                input_sentence_size=2_000_000,
+                max_sentence_length=16_384,
+                pad_id=0,
+                unk_id=1,
+                bos_id=-1,
+                eos_id=-1,
+                pad_piece=SPECIAL_TOKENS[0],
+                unk_piece=SPECIAL_TOKENS[1],
+                control_symbols=list(SPECIAL_TOKENS[2:]),
+                # cleaning has normalised the text, and SentencePiece's NFKC would make Chinese punctuation
+                # ASCII
+                normalization_rule_name="identity",
+                minloglevel=2,
+            )
+        except RuntimeError as error:
+            raise InputError(
+                f"no vocabulary of {vocab_size:,} pieces can be trained on this text: {error}"
+            ) from None
+        return UnigramTokenizer(prefix.with_suffix(".model").read_bytes())

@@ -1,0 +1,244 @@
+"""BERT's WordPiece vocabulary (`vocab.txt`, Devlin et al. 2019), vectorised for Chinese.
+
+Every Han character and punctuation mark is a token of its own whatever stands beside it, so a table from code
+point to id gives all of them at once; only runs of other letters, digits and symbols go through the
+`tokenizers` library, whose ids these are.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import cache, lru_cache
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from data.errors import InputError
+from data.files import write_text
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+_RUN = -1  # part of a run that WordPiece decides on
+_NOTHING = -2  # no token: white space
+
+# blocks in which every assigned character is "Chinese" to BERT's tokenizer and its own canonical form
+_HAN_BLOCKS = [(0x3400, 0x4DB6), (0x4E00, 0x9FA6), (0x20000, 0x2A6D7)]
+_BEYOND = 0x2A6D7  # code points from here on are looked up as a run
+
+
+class WordPieceTokenizer:
+    """Token ids of text by a `vocab.txt`. Text that spells "[MASK]" is text, never the special token."""
+
+    kind = "wordpiece"
+
+    def __init__(
+        self,
+        vocabulary: Sequence[str],
+        *,
+        lower_case: bool = True,
+        strip_accents: bool | None = None,
+        terms: Sequence[str] = (),
+        source: str = "the vocabulary",
+    ):
+        """`vocabulary` in id order. Raises InputError when an entry repeats or a special token is missing.
+
+        Accents go with lower case unless `strip_accents` says otherwise. `terms` are entries that are found
+        in the text as they stand, the longest first, before anything else is done to it.
+        """
+        self.vocabulary = list(vocabulary)
+        self.lower_case, self.strip_accents, self.terms = lower_case, strip_accents, tuple(terms)
+        ids = {token: number for number, token in enumerate(self.vocabulary)}
+        if len(ids) < len(self.vocabulary):
+            repeated = [token for token, count in Counter(self.vocabulary).items() if count > 1]
+            raise InputError(
+                f"{len(repeated)} token(s) stand more than once in {source}, first {repeated[0]!r}: "
+                "a token must have one id; remove the repeated lines"
+            )
+        missing = [name for name in SPECIAL_TOKENS if name not in ids]
+        if missing:
+            raise InputError(
+                f"no {', '.join(missing)} in {source} ({len(ids):,} entries): masked-language-model "
+                "training needs "
+                f"{', '.join(SPECIAL_TOKENS)}; pass --tokenizer with a BERT or SentencePiece vocabulary"
+            )
+        absent = [term for term in self.terms if term not in ids]
+        if absent:
+            raise InputError(f"{len(absent)} domain term(s) are not in {source}, first {absent[0]!r}")
+        self.vocab_size = len(self.vocabulary)
+        self._ids_of_terms = {term: ids[term] for term in self.terms}
+        longest_first = sorted(self.terms, key=len, reverse=True)
+        self._find_terms = re.compile("|".join(map(re.escape, longest_first))) if self.terms else None
+        self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = (
+            ids[name] for name in SPECIAL_TOKENS
+        )
+        self._library = tokenizers.Tokenizer(
+            models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
+        )
+        self._library.normalizer = normalizers.BertNormalizer(
+            lowercase=lower_case, strip_accents=strip_accents
+        )
+        self._library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self._table = self._character_table(ids)
+        self._encode_run = lru_cache(maxsize=1 << 16)(self._encode_run_uncached)
+
+    def _character_table(self, ids: dict[str, int]) -> np.ndarray:
+        """Id of every code point that is a token by itself in any context, or _RUN, or _NOTHING."""
+        table = np.full(_BEYOND, _RUN, dtype=np.int32)
+        for first, beyond in _HAN_BLOCKS:
+            table[first:beyond] = self.unknown_id
+        for token, number in ids.items():
+            if len(token) == 1 and ord(token) < _BEYOND and table[ord(token)] == self.unknown_id:
+                table[ord(token)] = number
+        marks = _split_marks()
+        for mark, encoding in zip(
+            marks, self._library.encode_batch(marks, add_special_tokens=False), strict=True
+        ):
+            # a mark that decomposes or vanishes is left to the library, in its context
+            if len(encoding.ids) == 1 and unicodedata.normalize("NFD", mark) == mark:
+                table[ord(mark)] = encoding.ids[0]
+        table[[ord(space) for space in " \t\n\r\u3000"]] = _NOTHING
+        return table
+
+    def _encode_run_uncached(self, run: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        encoding = self._library.encode(run, add_special_tokens=False)
+        return tuple(encoding.ids), tuple(start for start, _ in encoding.offsets)
+
+    def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Ids and, for each, the character of `text` it starts at; both [n] int64. No special tokens."""
+        if self._find_terms is None:
+            return self._encode_plain(text)
+        ids: list[np.ndarray] = []
+        starts: list[np.ndarray] = []
+        begin = 0
+        for match in [*self._find_terms.finditer(text), None]:
+            end = match.start() if match else len(text)
+            if end > begin:
+                between, at = self._encode_plain(text[begin:end])
+                ids.append(between)
+                starts.append(at + begin)
+            if match:
+                ids.append(np.array([self._ids_of_terms[match[0]]], dtype=np.int64))
+                starts.append(np.array([end], dtype=np.int64))
+                begin = match.end()
+        empty = np.empty(0, dtype=np.int64)
+        return np.concatenate([empty, *ids]), np.concatenate([empty, *starts])
+
+    def _encode_plain(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+        ids = np.where(codes < _BEYOND, self._table[np.minimum(codes, _BEYOND - 1)], _RUN).astype(np.int64)
+        in_run = ids == _RUN
+        alone = np.flatnonzero(ids >= 0)
+        if not in_run.any():
+            return ids[alone], alone
+        edges = np.flatnonzero(np.diff(in_run, prepend=False, append=False))
+        run_ids: list[int] = []
+        run_starts: list[int] = []
+        for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            tokens, starts = self._encode_run(text[begin:end])
+            run_ids.extend(tokens)
+            run_starts.extend([begin + start for start in starts])
+        starts = np.concatenate([alone, np.array(run_starts, dtype=np.int64)])
+        order = np.argsort(starts, kind="stable")
+        return np.concatenate([ids[alone], np.array(run_ids, dtype=np.int64)])[order], starts[order]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text for people to read: `##` pieces joined, spaces only between Latin words."""
+        text = ""
+        for token in (self.vocabulary[number] for number in ids):
+            if token.startswith("##") and len(token) > 2:
+                text += token[2:]
+            else:
+                text += (
+                    " "
+                    if text[-1:].isascii() and text[-1:].isalnum() and token[0].isalnum() and token.isascii()
+                    else ""
+                ) + token
+        return text
+
+    def replacement_ids(self) -> np.ndarray:
+        """Ids a masked token may be replaced with at random: no special token, no [unused] slot."""
+        reserved = ("[unused", "<S>", "<T>", *SPECIAL_TOKENS)
+        return np.array(
+            [
+                number
+                for number, token in enumerate(self.vocabulary)
+                if token and not token.startswith(reserved)
+            ]
+        )
+
+    def save(self, folder: Path) -> None:
+        """Write vocab.txt, tokenizer.json and tokenizer_config.json, as transformers reads them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "vocab.txt", "".join(f"{token}\n" for token in self.vocabulary))
+        library = tokenizers.Tokenizer.from_str(self._library.to_str())
+        library.add_special_tokens(list(SPECIAL_TOKENS))
+        library.add_tokens([tokenizers.AddedToken(term, normalized=False) for term in self.terms])
+        library.post_processor = processors.BertProcessing(("[SEP]", self.sep_id), ("[CLS]", self.cls_id))
+        library.decoder = decoders.WordPiece()
+        write_text(folder / "tokenizer.json", library.to_str(pretty=True))
+        config: dict[str, object] = {"tokenizer_class": "BertTokenizer", "do_lower_case": self.lower_case}
+        if self.strip_accents is not None:
+            config["strip_accents"] = self.strip_accents
+        if self.terms:
+            config["domain_terms"] = list(self.terms)
+        write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
+
+
+def is_han(character: str) -> bool:
+    """Whether BERT's tokenizer sets the character apart as Chinese, of those in the two usual blocks."""
+    return "\u4e00" <= character <= "\u9fff" or "\u3400" <= character <= "\u4dbf"
+
+
+@cache
+def _split_marks() -> list[str]:
+    """What the library splits off as a token of its own."""
+    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    marks = [chr(c) for c in range(0x21, 0x10000) if _is_punctuation(chr(c))]
+    # its Unicode is older than Python's: it does not know every mark for one
+    return [mark for mark in marks if len(split(f"a{mark}a")) == 3]
+
+
+def _is_punctuation(character: str) -> bool:
+    """As BERT's tokenizer sees it: every ASCII symbol, and Unicode's category P."""
+    if character.isascii():
+        return not character.isalnum() and character.isprintable() and not character.isspace()
+    return unicodedata.category(character).startswith("P")
+
+
+def read_vocabulary(path: Path) -> list[str]:
+    """Lines of a `vocab.txt`. Raises InputError for what is no such file, and for blank lines inside it."""
+    try:
+        tokens = path.read_text(encoding="utf-8").replace("\r\n", "\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text at byte {error.start}: not a vocab.txt") from None
+    while tokens and not tokens[-1]:
+        tokens.pop()
+    # a no-break space or the like is an entry of some vocabularies; an empty line is damage
+    blank = [line for line, token in enumerate(tokens, 1) if not token]
+    if blank:
+        raise InputError(
+            f"{len(blank)} blank line(s) inside {path}, first at line {blank[0]}: ids after it are shifted"
+        )
+    return tokens
+
+
+def train_wordpiece(texts: Iterable[str], vocab_size: int) -> WordPieceTokenizer:
+    """A WordPiece vocabulary of at most `vocab_size` entries from texts, with the `tokenizers` library."""
+    library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=True)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        special_tokens=list(SPECIAL_TOKENS),
+        show_progress=sys.stderr.isatty(),
+    )
+    library.train_from_iterator(texts, trainer)
+    vocabulary = sorted(library.get_vocab().items(), key=lambda item: item[1])
+    return WordPieceTokenizer([token for token, _ in vocabulary])

@@ -1,0 +1,69 @@
+"""jixu: continued pretraining of Chinese ALBERT and BERT, from raw text to a report."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+
+FLOWS = {
+    "refresh-corpus": "raw text -> a new version of a corpus",
+    "continued-pretraining": "a corpus and a checkpoint -> a better checkpoint and a report",
+    "fine-tune": "models and a labelled task -> a comparison and a report",
+    "train-tokenizer": "a corpus or raw text -> a vocabulary",
+    "end-to-end": "raw text -> a report, all of it in one run",
+    "lcqmc-experiment": "recipes of continued pretraining compared",
+}
+SERVICES = {
+    "serve": "Prefect's server and UI, the deployments and a worker",
+    "doctor": "check the installation, the workspace and the server",
+    "automations": "a message on failure, pretraining after drift",
+}
+GROUPS = {
+    "corpus": "gc, compact, words, pull, push, unlock",
+    "checkpoint": "sizes, inspect, convert, diff",
+    "report": "compare, schema",
+}
+
+
+def usage() -> str:
+    """The tree of commands, a line each."""
+    lines = [f"  {name:<22} {help}" for part in (FLOWS, SERVICES, GROUPS) for name, help in part.items()]
+    return "\n".join(
+        ["Usage: jixu COMMAND [OPTIONS]", "", *lines, "", "jixu COMMAND --help lists its options."]
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    command, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
+    if command in ("-h", "--help"):
+        print(usage())
+        return 0
+    if command in FLOWS:
+        from flows.orchestration import run
+
+        return run(command.replace("-", "_"), rest)
+    if command in SERVICES:
+        sys.argv[1:] = rest
+        return importlib.import_module(f"flows.orchestration.{command}").main()
+    if command == "corpus":
+        from data.__main__ import app
+
+        return _run(app, rest)
+    if command in ("checkpoint", "report"):
+        from albert.__main__ import checkpoint, report
+
+        return _run(checkpoint if command == "checkpoint" else report, rest)
+    print(f"jixu: no command {command!r}; jixu --help lists them", file=sys.stderr)
+    return 2
+
+
+def _run(app: object, arguments: Sequence[str]) -> int:
+    from data.terminal import run_app
+
+    return run_app(app, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

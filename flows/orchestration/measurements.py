@@ -1,0 +1,145 @@
+"""What is measured of a model beside its scores: cost, knowledge of the corpora, evaluation texts in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from albert.batching import is_held_out
+from albert.checkpoints import find_source
+from albert.evaluation import Cloze, Contamination, HeldOut, measure_intrinsic, measure_mlm_losses
+from albert.finetuning import Candidate, measure_cost
+from data.catalog import open_workspace, read_catalog, require_version, sample_shards, version_shards
+from data.cleaning import CleaningRules, Leak, clean_text, find_leak
+from data.instances import document_keys
+from data.refresh import corpus_words
+from data.tokenization import find_tokenizer, vocabulary_of
+from data.workspace import Workspace
+from flows.orchestration.settings import held_out_share
+
+DOMAIN_WORDS = 200
+CLOZE_WORDS = 300  # occurrences, in held-out documents
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Corpora of the workspace that models are asked about."""
+
+    corpus: str | None = None  # of the field
+    general: str | None = None
+
+
+def measure_model(
+    candidate: Candidate, workspace: Workspace, known: Known, corpora: Sequence[str]
+) -> dict[str, object]:
+    """Of a model: fields of `albert.comparing.ModelRuns`. `corpora`: those it was pretrained on."""
+    found: dict[str, object] = {
+        "cost": measure_cost(candidate),
+        "contamination": tuple(
+            contamination(_texts(candidate, split), workspace.root, corpus, split)
+            for corpus in corpora
+            for split in ("dev", "test")
+            if split in candidate.data.splits
+        ),
+    }
+    if known.corpus or known.general:
+        found["intrinsic"] = measure_intrinsic(
+            candidate.path,
+            domain=_held_out(workspace, known.corpus, candidate.path) if known.corpus else None,
+            general=_held_out(workspace, known.general, candidate.path) if known.general else None,
+            cloze=_cloze(workspace.root, known.corpus) if known.corpus else (),
+        )
+    return found
+
+
+def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float | None:
+    """By how many nats the documents that the newest version added are harder for a checkpoint than the older
+    ones; None where it cannot read them.
+    """
+    with TemporaryDirectory() as folder, open_workspace(workspace.root) as statistics:
+        added, older = measure_mlm_losses(checkpoint, sample_shards(statistics, corpus, Path(folder)))
+    return None if added is None or older is None else added - older
+
+
+def _texts(candidate: Candidate, split: str) -> Iterator[str]:
+    return (text for one in candidate.data.splits[split].examples for text in one.texts())
+
+
+def contamination(texts: Iterable[str], workspace: Path, corpus: str, split: str) -> Contamination:
+    """Which texts of a split the current version of a corpus holds."""
+    with read_catalog(Workspace(workspace)) as db:
+        version = require_version(db, corpus).version
+    leak = _leak(tuple(texts), workspace, corpus, version)
+    return Contamination(
+        corpus=corpus,
+        version=version,
+        split=split,
+        texts=leak.texts,
+        found=len(leak.found),
+        documents=leak.documents,
+        examples=leak.found[:_EXAMPLES],
+    )
+
+
+@lru_cache(maxsize=32)
+def _leak(texts: tuple[str, ...], workspace: Path, corpus: str, version: int) -> Leak:
+    """Looked for once in a run, as models share corpora. The texts are cleaned as the corpus was, or it would
+    look free of those that cleaning changed.
+    """
+    with read_catalog(Workspace(workspace)) as db:
+        recipe = "select recipe from versions where corpus = ? and version = ?"
+        (found,) = db.execute(recipe, [corpus, version]).fetchone()
+    told = json.loads(found)["cleaning"]
+    rules = CleaningRules(**{**told, "scrub": tuple(told["scrub"])})
+    with open_workspace(workspace) as statistics:
+        return find_leak((clean_text(text, rules) for text in texts), statistics.texts(corpus))
+
+
+def _held_out(workspace: Workspace, corpus: str, checkpoint: Path) -> HeldOut | None:
+    """None where the corpus is made of another vocabulary than the checkpoint's: its ids are other words."""
+    with read_catalog(workspace) as db:
+        version = require_version(db, corpus)
+        shards = version_shards(db, version)
+    if not _same_words(workspace, version.tokenizer, checkpoint):
+        return None
+    return HeldOut(tuple(workspace.root / shard.path for shard in shards), held_out_share(version.documents))
+
+
+def _same_words(workspace: Workspace, tokenizer: str, checkpoint: Path) -> bool:
+    """Whether a corpus's ids mean the same to a checkpoint; terms may stand in slots that had no use."""
+    theirs = vocabulary_of(find_tokenizer(tokenizer, workspace.tokenizers))
+    ours = vocabulary_of(find_tokenizer(str(find_source(str(checkpoint)).folder)))
+    pairs = zip(theirs, ours, strict=False)
+    return len(theirs) <= len(ours) and all(a == b or a.startswith("[unused") for a, b in pairs)
+
+
+@lru_cache(maxsize=8)
+def domain_words(workspace: Path, corpus: str) -> tuple[str, ...]:
+    """New words of a corpus, the best first; found once in a run."""
+    return tuple(word.word for word in corpus_words(workspace, corpus, limit=DOMAIN_WORDS))
+
+
+@lru_cache(maxsize=8)
+def _cloze(workspace: Path, corpus: str) -> tuple[Cloze, ...]:
+    """Domain words in held-out sentences, in the corpus's order."""
+    words = domain_words(workspace, corpus)
+    found: list[Cloze] = []
+    for sentence in _held_out_sentences(workspace, corpus):
+        found += [Cloze(sentence, word) for word in words if word in sentence]
+        if len(found) >= CLOZE_WORDS:
+            break
+    return tuple(found[:CLOZE_WORDS])
+
+
+def _held_out_sentences(workspace: Path, corpus: str) -> Iterator[str]:
+    with read_catalog(Workspace(workspace)) as db:
+        share = held_out_share(require_version(db, corpus).documents)
+    with open_workspace(workspace) as statistics:
+        for doc_id, text in statistics.documents(corpus):
+            if is_held_out(document_keys(doc_id), share)[0]:
+                yield from text.split("\n")

@@ -1,0 +1,91 @@
+"""Slots of devices and runs: one training on a device, and one of a run, at a time."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from albert.runtime import device_names
+from data.catalog import read_catalog, running_runs
+from data.errors import InputError
+from data.workspace import Workspace
+from flows.orchestration.logs import say
+
+
+def slot_file(workspace: Workspace, device: str) -> Path:
+    """What a training locks: for a GPU one file on this machine, for the CPU one in each workspace."""
+    if device == "cpu":
+        return workspace.lock("device-cpu")
+    return Path(tempfile.gettempdir()) / f"jixu-{getpass.getuser()}" / f"device-{device}.lock"
+
+
+@contextmanager
+def device_slot(workspace: Workspace, processes: int = 1) -> Iterator[None]:
+    """Hold the devices of a training; waits, and says so, while another training of this user has one."""
+    with ExitStack() as held:
+        # in one order everywhere: two that want the same ones cannot wait for each other
+        for device in sorted(device_names(processes)):
+            path = slot_file(workspace, device)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path)
+            try:
+                held.enter_context(lock.acquire(timeout=0))
+            except Timeout:
+                say(f"another training uses {device}: waiting for it to end (slot {path})")
+                held.enter_context(lock.acquire(poll_interval=0.5))
+        yield
+
+
+_A_LOOK = 2.0  # seconds; `left_off` holds a lock for less
+
+
+def _lock(workspace: Workspace, run: str) -> FileLock:
+    return FileLock(workspace.lock(f"run-{run}"))
+
+
+@contextmanager
+def sole_training(workspace: Workspace, run: str) -> Iterator[None]:
+    """Hold a run while it is trained; the system lets go of it when the process ends, however it does.
+
+    Raises InputError when another process has it.
+    """
+    lock = _lock(workspace, run)
+    workspace.lock(run).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        lock.acquire(timeout=_A_LOOK)
+    except Timeout:
+        raise InputError(
+            f"run {run} is being trained by another process: wait for it to end, or give --run another name"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def left_off(workspace: Workspace) -> list[str]:
+    """Runs that the catalog calls running and no process trains: those that trained them were killed.
+
+    None where nothing can be written, as there are no locks either.
+    """
+    if not os.access(workspace.root, os.W_OK):
+        return []
+    with read_catalog(workspace) as db:
+        said = running_runs(db)
+    return [run for run in said if not _is_held(workspace, run)]
+
+
+def _is_held(workspace: Workspace, run: str) -> bool:
+    if not workspace.lock(f"run-{run}").is_file():
+        return False
+    try:
+        with _lock(workspace, run).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True

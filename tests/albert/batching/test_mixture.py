@@ -1,0 +1,183 @@
+"""Which batch comes next when several corpora are mixed, whoever computes it and wherever it begins."""
+
+import json
+import threading
+import time
+from dataclasses import asdict, replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from albert.batching import DataState, InstanceStream, Loader, Phase, TrainingData, is_held_out
+from albert.batching.mixture import _furthest_behind
+from data.errors import InputError
+from tests.conftest import make_corpus
+
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory, samples, vocabulary_file):
+    """Shards of two corpora."""
+    root = tmp_path_factory.mktemp("workspace")
+    sources = {"tea": "tea.jsonl", "general": "general.txt"}
+    return [make_corpus(root, name, samples / source, vocabulary_file) for name, source in sources.items()]
+
+
+def data(corpora, phases, **options):
+    streams = [
+        InstanceStream(shards, batch_tokens=300, held_out_share=0.1, never_trained_share=0.2)
+        for shards in corpora
+    ]
+    return TrainingData(streams, phases, **options)
+
+
+def steps_of(source, count=STEPS, state=None):
+    return list(islice(source.steps(state or DataState.start(2)), count))
+
+
+def same(a, b):
+    return torch.equal(a.input_ids, b.input_ids) and torch.equal(a.masked_labels, b.masked_labels)
+
+
+def test_shares_of_the_tokens_are_kept_to_within_a_batch(corpora):
+    drawn = [0, 0]
+    for step in steps_of(data(corpora, [Phase(STEPS, (0.7, 0.3))])):
+        drawn[step.corpora[0]] += step.batches[0].tokens
+        assert abs(drawn[1] - 0.3 * sum(drawn)) <= 300 and step.after.tokens == tuple(drawn)
+
+
+@given(
+    st.lists(st.floats(0.05, 1), min_size=2, max_size=4),
+    st.lists(st.integers(100, 300), min_size=50, max_size=50),
+)
+def test_no_corpus_is_ever_further_behind_than_a_batch_for_each_other(weights, sizes):
+    shares = [weight / sum(weights) for weight in weights]
+    tokens = [0] * len(shares)
+    for size in sizes:
+        tokens[_furthest_behind(shares, tokens)] += size
+        ahead = [t - s * sum(tokens) for s, t in zip(shares, tokens, strict=True)]
+        # only one that is behind is taken, so none is ahead by more than a batch; and they add up to nothing
+        assert max(ahead) <= 300 and min(ahead) >= -300 * (len(shares) - 1)
+
+
+def test_any_step_can_be_gone_back_to(corpora):
+    phases = [Phase(STEPS // 2, (0.7, 0.3)), Phase(STEPS, (0.2, 0.8))]
+    run = steps_of(data(corpora, phases, accumulate=2))
+    for at in (0, 13, 29, 30, 47):
+        again = steps_of(data(corpora, phases, accumulate=2), 3, run[at].after)
+        for step, expected in zip(again, run[at + 1 : at + 4], strict=True):
+            assert step.after == expected.after and step.corpora == expected.corpora
+            assert all(map(same, step.batches, expected.batches))
+    # each phase counts its own tokens
+    assert sum(run[29].after.tokens) > 20 * 300 > 2 * 300 >= sum(run[30].after.tokens)
+    record = {"batches": 4, "cursors": [[0, 0, 2], [1, 0, 0]], "tokens": [600, 90]}
+    assert DataState.from_record(record).cursors[1].epoch == 1
+    back = run[3].after.without_steps(2)
+    assert back.skipped == 6 and DataState.from_record(json.loads(json.dumps(asdict(back)))) == back
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_processes_share_out_the_same_batches(corpora, world_size):
+    phases = [Phase(STEPS, (0.6, 0.4))]
+    alone = steps_of(data(corpora, phases, accumulate=4), 20)
+    parts = [
+        steps_of(data(corpora, phases, accumulate=4, rank=rank, world_size=world_size), 20)
+        for rank in range(world_size)
+    ]
+    for number, step in enumerate(alone):
+        assert all(part[number].after == step.after for part in parts)
+        for i, batch in enumerate(step.batches):
+            assert same(parts[i % world_size][number].batches[i // world_size], batch)
+
+
+def test_phases_take_turns_and_a_share_of_nothing_gives_nothing(corpora):
+    phases = [Phase(20, (1.0, 0.0)), Phase(40, (0.0, 1.0))]
+    drawn = [step.corpora for step in steps_of(data(corpora, phases), 40)]
+    assert drawn == [[0]] * 20 + [[1]] * 20
+
+
+def test_phases_count_the_steps_that_were_not_taken_back(corpora):
+    phases = [Phase(20, (0.7, 0.3)), Phase(40, (0.0, 1.0))]
+    after = steps_of(data(corpora, phases, accumulate=2), 25)[-1].after
+    back = after.without_steps(2 * 12)
+    again = steps_of(data(corpora, phases, accumulate=2), 20, back)
+    drawn = [step.corpora for step in again]
+    assert {0, 1} == {corpus for pair in drawn[:8] for corpus in pair} and drawn[8:] == [[1, 1]] * 12
+    # none of what was taken back comes again, and shares hold of what comes
+    assert again[0].after.batches == after.batches + 2
+    assert again[7].after.cursors[0] > after.cursors[0]
+    first = again[7].after.tokens
+    assert abs(first[1] - 0.3 * sum(first)) <= 300
+    # and a second time
+    twice = again[3].after.without_steps(2 * 13)
+    assert twice.batches - twice.skipped == 2 * 13
+
+
+def test_the_mask_rate_goes_from_the_first_to_the_last(corpora):
+    plain = steps_of(data(corpora, [Phase(STEPS, (0.5, 0.5))]))
+    falling = steps_of(data(corpora, [Phase(STEPS, (0.5, 0.5))], mask_rates=(0.5, 0.1)))
+    shares = [len(s.batches[0].masked_index) / s.batches[0].tokens for s in falling]
+    assert np.mean(shares[:6]) > 0.4 and np.mean(shares[-6:]) < 0.16
+    assert [s.after for s in plain] == [s.after for s in falling]
+
+
+def test_the_mask_rate_is_on_a_line_over_all_phases(corpora):
+    phases = [Phase(20, (1.0, 0.0)), Phase(STEPS, (0.0, 1.0))]
+    source = data(corpora, phases, mask_rates=(0.5, 0.1))
+    rates = {step: source.rule_at(1, step).rate for step in (0, 20, 40, STEPS - 1, STEPS + 5)}
+    assert rates == {0: 0.5, 20: 0.36, 40: 0.23, STEPS - 1: 0.1, STEPS + 5: 0.1}
+
+
+def test_a_document_held_out_of_one_corpus_is_trained_on_in_none(corpora):
+    source = data(corpora, [Phase(STEPS, (0.5, 0.5))])
+    planned = islice(source.streams[1].plan(), 200)
+    keys = np.concatenate([p.instances.doc_keys[p.rows] for p in planned])
+    assert not is_held_out(keys, 0.2).any() and is_held_out(keys, 0.5).any()
+
+
+def test_a_corpus_held_out_as_a_whole_is_refused(corpora):
+    stream = InstanceStream(corpora[0], batch_tokens=300, never_trained_share=1.0)
+    with pytest.raises(InputError, match="nothing is left to train on"):
+        next(stream.plan())
+
+
+def test_the_loader_gives_the_same_steps_ahead_of_time_and_ends_its_thread(corpora):
+    source, start = data(corpora, [Phase(STEPS, (0.5, 0.5))]), DataState.start(2)
+    expected = steps_of(source)
+    before = threading.active_count()
+    loader = Loader(data(corpora, [Phase(STEPS, (0.5, 0.5))]), start)
+    time.sleep(0.2)
+    for step in expected:
+        got = next(loader)
+        assert got.after == step.after and all(map(same, got.batches, step.batches))
+    assert 0 <= loader.waited < 5
+    loader.go_to(expected[9].after)
+    assert next(loader).after == expected[10].after
+    loader.close()
+    assert threading.active_count() == before
+
+
+def test_the_loader_counts_how_long_it_was_waited_for(corpora, monkeypatch):
+    source = data(corpora, [Phase(STEPS, (0.5, 0.5))])
+    steps = source.steps
+    monkeypatch.setattr(source, "steps", lambda state: (time.sleep(0.15) or step for step in steps(state)))
+    loader = Loader(source, DataState.start(2))
+    started = time.perf_counter()
+    for _ in range(2):
+        next(loader)
+    assert 0.25 < loader.waited <= time.perf_counter() - started
+    loader.close()
+
+
+def test_an_error_of_the_loader_reaches_the_trainer(corpora):
+    source = data(corpora, [Phase(STEPS, (1.0, 0.0))])
+    source.streams[0].never_trained_share = 1.0
+    loader = Loader(source, replace(DataState.start(2)))
+    with pytest.raises(InputError, match="nothing is left"):
+        next(loader)
+    loader.close()

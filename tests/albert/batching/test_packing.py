@@ -1,0 +1,67 @@
+"""Packed batches hold their rows: every token of them, in order, and nothing else."""
+
+import numpy as np
+import pytest
+import torch
+
+from albert.batching import InstanceStream, pack_batches
+from albert.model import IGNORED
+from data.refresh import RefreshSettings, refresh
+
+
+@pytest.fixture(scope="module")
+def stream(tmp_path_factory, samples, vocabulary_file):
+    root = tmp_path_factory.mktemp("workspace")
+    sources = (str(samples / "tea.jsonl"), str(samples / "general.txt"))
+    refresh(
+        RefreshSettings(
+            corpus="c", sources=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1
+        )
+    )
+    return {
+        masking: InstanceStream(
+            sorted((root / "shards" / "c").glob("*.parquet")), batch_tokens=600, masking=masking
+        )
+        for masking in ("dynamic", "static")
+    }
+
+
+def packed(stream, batches):
+    instances = stream._load(stream.row_groups)
+    made = pack_batches(instances, batches, stream.info.vocabulary, stream.info.rule, seed=0, epoch=3)
+    return instances, list(made)
+
+
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+def test_a_batch_is_its_rows_one_after_the_other(stream, masking, monkeypatch):
+    monkeypatch.setattr(
+        "albert.batching.packing._PACKED_TOKENS", 2000
+    )  # so that batches are made in several goes
+    rows = np.random.default_rng(0).permutation(40)
+    chosen = np.split(rows, [1, 8, 9, 30])
+    instances, batches = packed(stream[masking], chosen)
+    assert len(batches) == len(chosen)
+    for batch, rows_of_batch in zip(batches, chosen, strict=True):
+        plain = batch.input_ids.clone()
+        plain[batch.masked_index] = batch.masked_labels
+        assert batch.max_seqlen == instances.lengths[rows_of_batch].max()
+        for number, row in enumerate(rows_of_batch):
+            begin, end = batch.cu_seqlens[number : number + 2].tolist()
+            tokens = instances.input_ids[instances.offsets[row] : instances.offsets[row + 1]]
+            assert plain[begin:end].tolist() == tokens.tolist()
+            assert batch.position_ids[begin:end].tolist() == list(range(len(tokens)))
+            first_b = instances.segment_b_start[row] or len(tokens)
+            types = [0] * first_b + [1] * (len(tokens) - first_b)
+            assert batch.token_type_ids[begin:end].tolist() == types
+        orders = instances.sop_labels[rows_of_batch]
+        assert (batch.sop_labels is None) == (orders == IGNORED).all()
+        assert batch.sop_labels is None or batch.sop_labels.tolist() == orders.tolist()
+
+
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+def test_masks_do_not_depend_on_what_is_packed_together(stream, masking):
+    _, together = packed(stream[masking], [np.arange(5), np.arange(5, 12)])
+    for number, rows in ((0, np.arange(5)), (1, np.arange(5, 12))):
+        _, (alone,) = packed(stream[masking], [rows])
+        assert torch.equal(alone.input_ids, together[number].input_ids)
+        assert torch.equal(alone.masked_index, together[number].masked_index)

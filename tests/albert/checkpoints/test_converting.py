@@ -1,0 +1,277 @@
+"""jixu checkpoint: what it writes opens in transformers' Auto classes, what it cannot do it
+refuses.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from albert.__main__ import checkpoint
+from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_model
+from albert.model import AlbertConfig, PretrainingModel, pack
+from data.terminal import run_app
+from data.tokenization import train_tokenizer
+from tests import ROOT
+from tests.conftest import sample_sentences, save_small_model
+
+TENSORFLOW = Path(__file__).parent.parent / "tensorflow"
+TEXT = "采茶要早，炒锅要热。"
+
+
+def run(capsys, *arguments):
+    code = run_app(checkpoint, [str(argument) for argument in arguments])
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def refused(capsys, message, *arguments):
+    code, out, err = run(capsys, *arguments)
+    assert code == 2 and not out and len(err.strip().splitlines()) == 1, (code, out, err)
+    assert message in err
+
+
+def opens_in_transformers(folder, tokenizer):
+    """AutoTokenizer and AutoModelForMaskedLM give our ids and our logits."""
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = theirs(TEXT)["input_ids"]
+    assert ids == [tokenizer.cls_id, *tokenizer.encode(TEXT)[0].tolist(), tokenizer.sep_id]
+    assert theirs.mask_token_id == tokenizer.mask_id and theirs.pad_token_id == tokenizer.pad_id
+    oracle, info = transformers.AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["mismatched_keys"]
+    model, _ = load_model(folder)
+    with torch.no_grad():
+        want = oracle.eval()(torch.tensor([ids])).logits[0]
+        got = model.mlm_logits(model.eval().encoder(pack([ids])))
+    assert (got - want).abs().max() < 1e-5
+    return model
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"num_hidden_layers": 4, "num_hidden_groups": 2},
+        {"layout": "bert", "embedding_size": 64, "share": "none"},
+    ],
+    ids=["albert", "groups", "bert"],
+)
+def test_a_converted_checkpoint_opens_in_the_auto_classes(tmp_path, tokenizer, change, capsys):
+    save_small_model(tmp_path / "a", tokenizer, **change)
+    code, out, _ = run(capsys, "convert", tmp_path / "a", tmp_path / "b")
+    assert code == 0 and f"wrote {tmp_path / 'b'}" in out
+    opens_in_transformers(tmp_path / "b", tokenizer)
+
+
+def test_a_sentencepiece_checkpoint_opens_in_the_auto_classes(tmp_path, capsys):
+    tokenizer = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
+    save_small_model(tmp_path / "a", tokenizer)
+    assert run(capsys, "convert", tmp_path / "a", tmp_path / "b")[0] == 0
+    opens_in_transformers(tmp_path / "b", tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["Albert", "Bert"])
+def test_what_transformers_wrote_converts_to_the_same_model(tmp_path, tokenizer, kind, capsys):
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=tokenizer.vocab_size,
+        hidden_size=48,
+        num_attention_heads=4,
+        intermediate_size=64,
+        num_hidden_layers=2,
+    )
+    oracle = getattr(transformers, f"{kind}ForMaskedLM")(config)
+    oracle.save_pretrained(tmp_path / "a")
+    transformers.BertTokenizer(vocab={t: i for i, t in enumerate(tokenizer.vocabulary)}).save_pretrained(
+        tmp_path / "a"
+    )
+    tokenizer.save(tmp_path / "vocabulary")
+    code, out, _ = run(
+        capsys, "convert", tmp_path / "a", tmp_path / "b", "--tokenizer", tmp_path / "vocabulary"
+    )
+    assert code == 0 and "SOP head newly initialised" in out
+    opens_in_transformers(tmp_path / "b", tokenizer)
+    again = getattr(transformers, f"{kind}ForMaskedLM").from_pretrained(tmp_path / "b")
+    for (name, p), (_, q) in zip(oracle.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(p, q), name
+
+
+def write_vocabulary(folder, size):
+    lines = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *"采茶要早炒锅热，。",
+        *"abcdefghijklmnopqrstuvwxyz",
+    ]
+    (folder / "vocab_chinese.txt").write_text("\n".join(lines[:size]) + "\n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def google(tmp_path):
+    """TensorFlow's checkpoint with a vocabulary under the name it is published with."""
+    folder = tmp_path / "google"
+    folder.mkdir()
+    for path in (TENSORFLOW / "google").iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return write_vocabulary(folder, 31)
+
+
+def test_a_tensorflow_checkpoint_converts_and_opens(google, tmp_path, capsys):
+    code, out, _ = run(capsys, "convert", google, tmp_path / "b")
+    assert code == 0 and "newly" not in out
+    model, tokenizer = load_pretrained(tmp_path / "b")
+    original, _ = load_model(google)
+    assert model.config == original.config and tokenizer.vocab_size == 31
+    opens_in_transformers(tmp_path / "b", tokenizer)
+
+
+@pytest.mark.parametrize(
+    "name, reason", [("bright", "LayerNorm is at the hidden size"), ("bright-preln", "LayerNorm")]
+)
+def test_what_transformers_cannot_express_is_refused_with_the_reason(tmp_path, name, reason, capsys):
+    refused(capsys, reason, "convert", TENSORFLOW / name, tmp_path / "b")
+    assert not list(tmp_path.iterdir())
+
+
+def test_pre_normalised_layers_are_refused_too(tmp_path, tokenizer, capsys):
+    save_small_model(tmp_path / "a", tokenizer, norm="pre")
+    refused(capsys, "it normalises before each block", "convert", tmp_path / "a", tmp_path / "b")
+    save_small_model(tmp_path / "c", tokenizer, share="ffn")
+    refused(capsys, "ALBERT there shares whole layers", "convert", tmp_path / "c", tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+def test_our_own_format_holds_what_transformers_cannot(tmp_path, tokenizer, capsys):
+    source = save_small_model(tmp_path / "a", tokenizer, norm="pre", layout="bright")
+    assert run(capsys, "convert", source, tmp_path / "b", "--format", "jixu")[0] == 0
+    assert load_model(tmp_path / "b")[0].config == load_model(source)[0].config
+
+
+def test_conversion_can_unshare_and_add_layers(tmp_path, tokenizer, capsys):
+    source = save_small_model(tmp_path / "a", tokenizer, num_hidden_layers=2)
+    growth = ("--share", "none", "--num-hidden-layers", "4")
+    assert run(capsys, "convert", source, tmp_path / "b", *growth)[0] == 0
+    model = opens_in_transformers(tmp_path / "b", tokenizer)
+    assert model.config.share == "none" and model.config.depth == 4
+
+
+def test_refusals_write_nothing(tmp_path, tokenizer, capsys):
+    source = save_small_model(tmp_path / "a", tokenizer)
+    (tmp_path / "there").mkdir()
+    refused(capsys, "is already there", "convert", source, tmp_path / "there")
+    (source / "vocab.txt").unlink()
+    refused(capsys, "no vocab.txt or spiece.model in", "convert", source, tmp_path / "b")
+    refused(capsys, "no checkpoint at", "convert", tmp_path / "none", tmp_path / "b")
+    refused(capsys, "no checkpoint at", "diff", tmp_path / "none", source)
+    refused(capsys, "no checkpoint at", "inspect", tmp_path / "none")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "there"]
+
+
+@pytest.mark.parametrize(
+    "fault, message", [(" ", "blank line"), ("茶", "more than once"), (None, "no [MASK]")]
+)
+def test_a_hostile_vocabulary_is_one_line_and_nothing_is_written(tmp_path, tokenizer, capsys, fault, message):
+    source = save_small_model(tmp_path / "a", tokenizer)
+    tokens = [token for token in tokenizer.vocabulary if fault or token != "[MASK]"]
+    tokens[-2:-2] = [fault.strip()] if fault else []
+    (source / "vocab.txt").write_bytes("\r\n".join(tokens).encode())
+    refused(capsys, message, "convert", source, tmp_path / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_inspect_says_what_is_there_and_probes(tmp_path, tokenizer, capsys):
+    source = save_small_model(tmp_path / "a", tokenizer)
+    code, out, _ = run(capsys, "inspect", source, "--probe", TEXT * 20)
+    assert code == 0 and "the encoder and both heads are wholly there" in out
+    total = sum(p.numel() for p in load_model(source)[0].parameters())
+    assert f"{total:,} parameters" in out and "google layout, post-LN, share all, 1 layers" in out
+    assert "  albert.embeddings.word_embeddings.weight" in out
+    assert "hardly better than chance" in out  # random weights
+    refused_probe = run(capsys, "inspect", source, "--probe", " ")
+    assert refused_probe[0] == 2 and "no word to mask" in refused_probe[2]
+
+
+def test_inspect_shows_a_table_of_what_it_would_refuse(tmp_path, tokenizer, capsys):
+    source = save_small_model(tmp_path / "a", tokenizer)
+    content = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**content, "intermediate_size": 129}))
+    code, out, err = run(capsys, "inspect", source)
+    assert code == 2 and "wrong shape: 3" in out and "do not belong together" in err
+
+
+def test_diff_is_silent_of_equal_ones_and_names_what_differs(tmp_path, tokenizer, capsys):
+    source = save_small_model(tmp_path / "a", tokenizer)
+    code, out, _ = run(capsys, "diff", source, source)
+    assert code == 0 and out.startswith(
+        f"{len(read_checkpoint(source).parts)} parameter(s) the same to the bit"
+    )
+    model, _ = load_model(source)
+    with torch.no_grad():
+        model.encoder.pooler.bias[3] += 0.5
+        model.sop.weight *= 2
+    save_model(model, tmp_path / "b")
+    code, out, _ = run(capsys, "diff", source, tmp_path / "b")
+    lines = out.splitlines()
+    assert code == 1 and len(lines) == 3
+    assert "encoder.pooler.bias: largest difference 0.5" in out
+    assert "sop.weight: " in out and "100% by norm" in out
+    save_small_model(tmp_path / "c", tokenizer, hidden_act="relu", layout="bright")
+    code, out, _ = run(capsys, "diff", source, tmp_path / "c")
+    assert (
+        code == 1
+        and "config hidden_act: gelu_new -> relu" in out
+        and "config layout: google -> bright" in out
+    )
+    assert (
+        "only in the first: encoder.embedding.projection.bias" in out
+        and "shape of encoder.embedding.norm" in out
+    )
+
+
+def test_the_command_runs_as_a_module(tmp_path):
+    torch.manual_seed(0)
+    save_model(PretrainingModel(AlbertConfig.preset("tiny", vocab_size=50)), tmp_path / "a")
+    done = subprocess.run(
+        [sys.executable, "-m", "flows", "checkpoint", "inspect", str(tmp_path / "a")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0 and not done.stderr and "12 heads" in done.stdout
+
+
+def test_terms_begin_as_the_mean_of_their_pieces_and_open_in_transformers(tmp_path, tokenizer, capsys):
+    source = save_small_model(tmp_path / "a", tokenizer)
+    model, _ = load_model(source)
+    with torch.no_grad():
+        model.mlm.bias.normal_()
+    save_model(model, source)
+    (tmp_path / "terms.txt").write_text("采茶\n茶\n", encoding="utf-8")
+    code, out, _ = run(capsys, "convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
+    assert code == 0 and "1 of 2 terms added" in out
+    grown, vocabulary = load_pretrained(tmp_path / "b")
+    pieces = tokenizer.encode("采茶")[0].tolist()
+    (new,) = vocabulary.encode("采茶")[0].tolist()
+    assert new == tokenizer.vocabulary.index("[unused1]") and len(pieces) == 2
+    before, after = model.encoder.embedding.word, grown.encoder.embedding.word
+    assert torch.allclose(after[new], before[pieces].mean(0))
+    assert torch.allclose(grown.mlm.bias[new], model.mlm.bias[pieces].mean())
+    rest = [i for i in range(tokenizer.vocab_size) if i != new]
+    assert torch.equal(after[rest], before[rest])
+    opens_in_transformers(tmp_path / "b", vocabulary)
+
+
+def test_terms_need_a_wordpiece_vocabulary(tmp_path, capsys):
+    tokenizer = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
+    source = save_small_model(tmp_path / "a", tokenizer)
+    (tmp_path / "terms.txt").write_text("采茶\n", encoding="utf-8")
+    refused(capsys, "has no free slots", "convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
+    assert not (tmp_path / "b").exists()

@@ -1,0 +1,237 @@
+"""Checkpoints that TensorFlow wrote: every variable is read to the bit, and the model is an independent
+numpy one.
+
+The checkpoints in tests/albert/tensorflow were written by its write.py, with optimiser slots.
+"""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from albert.checkpoints import load_model, read_checkpoint, save_model
+from albert.checkpoints.tensor_bundle import read_bundle
+from albert.model import pack
+from data.errors import ConfigError, InputError
+from tests.albert.tensorflow.write import CHECKPOINTS, write
+
+FOLDER = Path(__file__).parent.parent / "tensorflow"
+SEQUENCES = [[5, 9, 30, 1, 2, 17, 8, 8, 3, 11, 12, 6], [4], [7, 3, 29, 30, 1]]
+TYPES = [[0] * 5 + [1] * 7, [0], [0, 0, 1, 1, 1]]
+
+
+def norm(x, gamma, beta):
+    mean = x.mean(-1, keepdims=True)
+    return (x - mean) / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * gamma + beta
+
+
+def activation(x, name):
+    # "gelu" is the tanh approximation in both repositories
+    if name == "relu":
+        return np.maximum(x, 0)
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+class NumpyModel:
+    """The two repositories' modeling.py on one sequence, in float64, by the variables' own names."""
+
+    def __init__(self, layout, config, variables):
+        self.layout, self.config = layout, config
+        self.v = {name: value.astype(np.float64) for name, value in variables.items()}
+
+    def dense(self, x, name):
+        return x @ self.v[f"{name}/kernel"] + self.v[f"{name}/bias"]
+
+    def norm(self, x, name):
+        return norm(x, self.v[f"{name}/gamma"], self.v[f"{name}/beta"])
+
+    def attention(self, x, scope, output):
+        heads = []
+        q, k, v = (self.dense(x, f"{scope}/{part}") for part in ("query", "key", "value"))
+        D = x.shape[1] // self.config["num_attention_heads"]
+        for h in range(self.config["num_attention_heads"]):
+            at = slice(h * D, h * D + D)
+            scores = q[:, at] @ k[:, at].T / np.sqrt(D)
+            weights = np.exp(scores - scores.max(-1, keepdims=True))
+            heads.append(weights / weights.sum(-1, keepdims=True) @ v[:, at])
+        return self.dense(np.concatenate(heads, -1), output)
+
+    def block(self, x, attention, output, first_norm, inner, outer, second_norm):
+        act = self.config["hidden_act"]
+        if self.config.get("ln_type") == "preln":
+            x = x + self.attention(self.norm(x, first_norm), attention, output)
+            return x + self.dense(activation(self.dense(self.norm(x, second_norm), inner), act), outer)
+        x = self.norm(x + self.attention(x, attention, output), first_norm)
+        return self.norm(x + self.dense(activation(self.dense(x, inner), act), outer), second_norm)
+
+    def hidden(self, ids, types):
+        x = self.v["bert/embeddings/word_embeddings"][ids]
+        if self.layout == "bright":
+            x = x @ self.v["bert/embeddings/word_embeddings_2"]
+        x = x + self.v["bert/embeddings/token_type_embeddings"][types]
+        x = self.norm(
+            x + self.v["bert/embeddings/position_embeddings"][: len(ids)], "bert/embeddings/LayerNorm"
+        )
+        layers = self.config["num_hidden_layers"]
+        if self.layout == "bright":
+            s = "bert/encoder/layer_shared"
+            for _ in range(layers):
+                names = ("attention/self", "attention/output/dense", "attention/output/LayerNorm")
+                rest = ("intermediate/dense", "output/dense", "output/LayerNorm")
+                x = self.block(x, *(f"{s}/{name}" for name in (*names, *rest)))
+            return x
+        x = self.dense(x, "bert/encoder/embedding_hidden_mapping_in")
+        for layer in range(layers):
+            group = int(layer / layers * self.config["num_hidden_groups"])
+            for inner in range(self.config["inner_group_num"]):
+                s = f"bert/encoder/transformer/group_{group}/inner_group_{inner}"
+                names = ("attention_1/self", "attention_1/output/dense", "LayerNorm")
+                rest = ("ffn_1/intermediate/dense", "ffn_1/intermediate/output/dense", "LayerNorm_1")
+                x = self.block(x, *(f"{s}/{name}" for name in (*names, *rest)))
+        return x
+
+    def mlm_logits(self, hidden):
+        x = activation(self.dense(hidden, "cls/predictions/transform/dense"), self.config["hidden_act"])
+        x = self.norm(x, "cls/predictions/transform/LayerNorm")
+        if self.layout == "bright":
+            x = x @ self.v["bert/embeddings/word_embeddings_2"].T
+        return x @ self.v["bert/embeddings/word_embeddings"].T + self.v["cls/predictions/output_bias"]
+
+    def pooled(self, hidden):
+        return np.tanh(self.dense(hidden[0], "bert/pooler/dense"))
+
+    def sop_logits(self, hidden):
+        weights = self.v["cls/seq_relationship/output_weights"]
+        return self.pooled(hidden) @ weights.T + self.v["cls/seq_relationship/output_bias"]
+
+
+def check(name, folder, variables):
+    layout, config, _, _ = CHECKPOINTS[name]
+    model, report = load_model(folder)
+    assert not (report.new or report.unused or report.wrong_shape) and not report.notices()
+    assert set(report.matched) == set(variables)
+    oracle = NumpyModel(layout, config, variables)
+    batch = pack(SEQUENCES, TYPES)
+    with torch.no_grad():
+        hidden = model.eval().encoder(batch)
+        mlm, sop = model.mlm_logits(hidden), model.sop_logits(hidden, batch)
+        pooled = model.encoder.pool(hidden, batch.cu_seqlens)
+    expected = [oracle.hidden(np.array(i), np.array(t)) for i, t in zip(SEQUENCES, TYPES, strict=True)]
+    pairs = {
+        "hidden": (hidden, np.concatenate(expected)),
+        "pooled": (pooled, np.stack([oracle.pooled(h) for h in expected])),
+        "mlm": (mlm, np.concatenate([oracle.mlm_logits(h) for h in expected])),
+        "sop": (sop, np.stack([oracle.sop_logits(h) for h in expected])),
+    }
+    for what, (got, want) in pairs.items():
+        assert np.abs(got.double().numpy() - want).max() < 1e-5, what
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_is_wholly_read_and_computes_what_numpy_does(name):
+    check(name, FOLDER / name, dict(np.load(FOLDER / name / "variables.npz")))
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_every_variable_is_read_to_the_bit_and_no_slot(name):
+    index = next((FOLDER / name).glob("*.index"))
+    expected = dict(np.load(FOLDER / name / "variables.npz"))
+    found = read_bundle(index)
+    assert set(found) == set(expected)
+    for variable, value in expected.items():
+        transposed = variable.endswith(("/kernel", "word_embeddings_2"))
+        assert np.array_equal(found[variable].numpy(), value.T if transposed else value), variable
+
+
+def test_a_prefix_is_taken_too():
+    assert load_model(FOLDER / "google/model.ckpt-best")[0].config.layout == "google"
+    assert load_model(FOLDER / "bright/albert_model.ckpt.index")[0].config.layout == "bright"
+
+
+def test_more_groups_than_layers_become_one_for_each_layer():
+    config = read_checkpoint(FOLDER / "google-fast").config
+    assert config.num_hidden_groups == config.num_hidden_layers == 4
+
+
+def test_gelu_is_the_tanh_approximation_and_ln_type_is_read():
+    assert read_checkpoint(FOLDER / "google").config.hidden_act == "gelu_new"
+    assert read_checkpoint(FOLDER / "google-groups").config.hidden_act == "relu"
+    assert read_checkpoint(FOLDER / "bright").config.norm == "post"
+    assert read_checkpoint(FOLDER / "bright-preln").config.norm == "pre"
+
+
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_what_was_read_comes_back_from_our_own_files(name, tmp_path):
+    model, _ = load_model(FOLDER / name)
+    save_model(model, tmp_path)
+    again, report = load_model(tmp_path)
+    assert again.config == model.config and not report.new and not report.unused
+    for (parameter, p), (_, q) in zip(model.named_parameters(), again.named_parameters(), strict=True):
+        assert torch.equal(p, q), parameter
+
+
+@pytest.fixture
+def copy(tmp_path):
+    shutil.copytree(FOLDER / "bright", tmp_path / "bright")
+    return tmp_path / "bright"
+
+
+@pytest.mark.parametrize(
+    "damage, message",
+    [
+        (lambda f: (f / "albert_model.ckpt.data-00000-of-00001").unlink(), "no TensorFlow checkpoint"),
+        (
+            lambda f: (f / "albert_model.ckpt.data-00000-of-00001").write_bytes(b"short"),
+            "too short for bert/.*: it is damaged",
+        ),
+        (
+            lambda f: (f / "albert_model.ckpt.index").write_bytes(b"\x00" * 500),
+            "not the index of a TensorFlow checkpoint",
+        ),
+        (
+            lambda f: (f / "albert_model.ckpt.index").write_bytes(
+                (f / "albert_model.ckpt.index").read_bytes()[1000:]
+            ),
+            "not the index of a TensorFlow checkpoint",
+        ),
+        (lambda f: shutil.copy(f / "albert_config_base.json", f / "bert_config.json"), "holds 2 configs"),
+        (
+            lambda f: (
+                shutil.copy(f / "albert_model.ckpt.index", f / "other.ckpt.index")
+                and shutil.copy(
+                    f / "albert_model.ckpt.data-00000-of-00001", f / "other.ckpt.data-00000-of-00001"
+                )
+            ),
+            "holds 2 sets of weights .albert_model.ckpt.index, other.ckpt.index",
+        ),
+    ],
+    ids=["no data", "short data", "no index", "half an index", "two configs", "two checkpoints"],
+)
+def test_a_damaged_checkpoint_is_refused(copy, damage, message):
+    damage(copy)
+    with pytest.raises(InputError, match=message):
+        load_model(copy)
+
+
+def test_what_the_config_does_not_say_is_never_guessed(copy):
+    path = copy / "albert_config_base.json"
+    path.write_text(path.read_text().replace('"num_attention_heads"', '"heads"'))
+    with pytest.raises(ConfigError, match="does not say num_attention_heads"):
+        load_model(copy)
+
+
+def test_the_other_layouts_config_does_not_pass(copy):
+    """The seed's mistake: one layout's weights under another's shapes."""
+    path = copy / "albert_config_base.json"
+    path.write_text(path.read_text().replace('"hidden_size": 12', '"hidden_size": 24'))
+    with pytest.raises(InputError, match=r"has shape \(2, 12\), not \(2, 24\)"):
+        load_model(copy)
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_a_checkpoint_written_now_is_read_too(name, tmp_path):
+    pytest.importorskip("tensorflow")
+    check(name, tmp_path / name, write(name, tmp_path / name, seed=1))

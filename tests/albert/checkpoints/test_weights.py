@@ -1,0 +1,341 @@
+"""The files weights come in: every kind gives the same model, every damaged one is one line, no pickle is
+run.
+"""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from albert.checkpoints import load_model, load_pretrained, read_checkpoint
+from data.errors import ConfigError, InputError
+from tests.albert.oracle import Case, theirs
+from tests.conftest import save_small_model
+
+CASES = {"albert": Case("albert", 2, 12, "gelu", 2, 1), "bert": Case("bert", 2, 12, "gelu")}
+
+
+@pytest.fixture(params=CASES)
+def oracle(request):
+    return theirs(CASES[request.param])
+
+
+@pytest.fixture
+def folder(oracle, tmp_path):
+    oracle.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def same(folder):
+    """Whether a folder's model is the one of `folder`."""
+    expected, _ = load_model(folder)
+
+    def check(other):
+        model, report = load_model(other)
+        for (name, p), (_, q) in zip(expected.named_parameters(), model.named_parameters(), strict=True):
+            if name not in report.new:
+                assert torch.equal(p, q), name
+        return report
+
+    return check
+
+
+def rewrite(folder, change, name="model.safetensors"):
+    """Replace the tensors of a folder by what `change` makes of them."""
+    tensors = change({key: value.clone() for key, value in load_file(folder / "model.safetensors").items()})
+    (folder / "model.safetensors").unlink()
+    if name.endswith(".bin"):
+        torch.save(tensors, folder / name)
+    else:
+        save_file(tensors, folder / name)
+
+
+def test_a_bin_file_is_the_same_model(folder, same):
+    rewrite(folder, lambda tensors: tensors, "pytorch_model.bin")
+    assert not same(folder).new
+
+
+def test_an_old_bin_file_is_the_same_model(folder, same):
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=False)
+    assert not same(folder).new
+
+
+def test_shards_are_the_same_model(oracle, folder, same):
+    oracle.save_pretrained(folder / "shards", max_shard_size="20KB")
+    assert len(list((folder / "shards").glob("*.safetensors"))) > 2
+    assert not same(folder / "shards").new
+    assert not same(folder / "shards" / "model.safetensors.index.json").new
+
+
+def test_gamma_beta_and_module_are_the_names_of_today(folder, same):
+    def old(tensors):
+        swap = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+        return {
+            "module." + next((n.replace(a, b) for a, b in swap.items() if n.endswith(a)), n): t
+            for n, t in tensors.items()
+        }
+
+    rewrite(folder, old)
+    assert not same(folder).new
+
+
+def test_a_bare_encoder_has_no_heads_and_says_so(oracle, folder, same):
+    oracle.base_model.save_pretrained(folder / "bare")
+    report = same(folder / "bare")
+    assert {name.split(".")[0] for name in report.new} == {"mlm", "sop"}
+    first, second = report.notices()
+    assert first.startswith("MLM head newly initialised") and "near ln V" in first
+    assert second.startswith("SOP head newly initialised")
+
+
+def test_models_with_one_head_have_only_the_other_one_new(oracle, folder, same):
+    kind = type(oracle).__name__.removesuffix("ForPreTraining")
+    masked = getattr(transformers, f"{kind}ForMaskedLM").from_pretrained(folder)
+    masked.save_pretrained(folder / "masked")
+    new = same(folder / "masked").new
+    assert {name.split(".")[0] for name in new if "pooler" not in name} == {"sop"}
+
+
+def test_half_precision_is_read(oracle, folder):
+    oracle.half().save_pretrained(folder / "half")
+    model, report = load_model(folder / "half")
+    assert not report.new and all(p.dtype == torch.float32 for p in model.parameters())
+    table = load_file(folder / "half/model.safetensors")
+    name = next(n for n in table if "word_embeddings" in n)
+    assert torch.equal(model.encoder.embedding.word, table[name].float())
+
+
+def test_the_table_names_every_tensor(folder):
+    def change(tensors):
+        tensors.pop(next(n for n in tensors if "pooler" in n and "bias" in n))
+        return {**tensors, "classifier.weight": torch.zeros(3, 2)}
+
+    rewrite(folder, change)
+    report = read_checkpoint(folder).report
+    assert report.unused == ("classifier.weight",) and report.new == ("encoder.pooler.bias",)
+    table = report.table()
+    for name in [*load_file(folder / "model.safetensors"), "encoder.pooler.bias"]:
+        assert f"  {name}" in table or "decoder" in name, name
+    assert f"matched: {len(report.matched)}\n" in table and "unused: 1\n" in table
+
+
+def set_config(**changes):
+    def change(folder):
+        content = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**content, **changes}))
+
+    return change
+
+
+def drop(part):
+    return lambda f: rewrite(f, lambda tensors: {n: t for n, t in tensors.items() if part not in n})
+
+
+def untie(tensors):
+    name = next(n for n in tensors if "word_embeddings" in n)
+    copy = "predictions.decoder.weight" if name.startswith("albert") else "cls.predictions.decoder.weight"
+    return {**tensors, copy: tensors[name] + 1}
+
+
+def index_of(shard):
+    def change(folder):
+        (folder / "model.safetensors").unlink()
+        content = {"weight_map": {"albert.pooler.weight": shard}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(content))
+
+    return change
+
+
+WEIGHTS = "model.safetensors"
+DAMAGES = {
+    "truncated": (lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:5000]), "not a whole"),
+    "empty": (lambda f: (f / WEIGHTS).write_bytes(b""), "not a whole safetensors file"),
+    "long header": (
+        lambda f: (f / WEIGHTS).write_bytes((2**62).to_bytes(8, "little") + b"{}"),
+        "not a whole",
+    ),
+    "other tensors": (lambda f: save_file({"x": torch.ones(2)}, f / WEIGHTS), "does not hold the encoder"),
+    "queries missing": (drop("query"), "does not hold the encoder: .* missing, first"),
+    "untied": (lambda f: rewrite(f, untie), "the model's decoder is not tied"),
+    "two files": (
+        lambda f: torch.save({}, f / "pytorch_model.bin"),
+        "holds 2 sets of weights .model.safetensors, pytorch_model.bin.: pass the one that is meant",
+    ),
+    "no file": (lambda f: (f / WEIGHTS).unlink(), "no model.safetensors in"),
+    "another vocabulary": (
+        set_config(vocab_size=300),
+        r"has shape \(211, \d+\), not \(300, \d+\).*do not belong together",
+    ),
+    "missing shard": (
+        index_of("model-00002-of-00002.safetensors"),
+        "names model-00002-of-00002.safetensors, which",
+    ),
+    "outside shard": (index_of("../../../etc/hostname"), "outside its folder and not to be trusted"),
+    "absolute shard": (index_of("/etc/hostname"), "outside its folder and not to be trusted"),
+    "not an index": (
+        lambda f: index_of("x")(f) or (f / f"{WEIGHTS}.index.json").write_text("[1]"),
+        "no index of shards",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_one_line_and_nothing_is_written(folder, damage):
+    change, message = DAMAGES[damage]
+    change(folder)
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(InputError, match=message) as error:
+        load_model(folder)
+    assert "\n" not in str(error.value) and sorted(folder.rglob("*")) == before
+
+
+class Bomb:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.path}",)
+
+
+def bombs(pwned):
+    yield "plain pickle", lambda path: path.write_bytes(pickle.dumps(Bomb(pwned)))
+    yield (
+        "open",
+        lambda path: path.write_bytes(
+            b"\x80\x02cio\nopen\nX%c\0\0\0%bX\1\0\0\0w\x86R." % (len(pwned), pwned.encode())
+        ),
+    )
+    yield "text pickle", lambda path: path.write_bytes(f"cposix\nsystem\n(S'touch {pwned}'\ntR.".encode())
+    yield "torch archive", lambda path: torch.save({"x": torch.ones(1), "y": Bomb(pwned)}, path)
+    yield (
+        "old torch file",
+        lambda path: torch.save({"y": Bomb(pwned)}, path, _use_new_zipfile_serialization=False),
+    )
+
+
+@pytest.mark.parametrize("kind", ["plain pickle", "open", "text pickle", "torch archive", "old torch file"])
+def test_a_pickle_is_refused_and_never_run(folder, tmp_path, kind):
+    pwned = str(tmp_path / "PWNED")
+    (folder / "model.safetensors").unlink()
+    dict(bombs(pwned))[kind](folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match="not run|not a whole file of torch") as error:
+        load_model(folder)
+    assert "\n" not in str(error.value) and not Path(pwned).exists()
+    # and the bomb is a bomb: what reads it carelessly is hit
+    if kind in ("plain pickle", "text pickle", "open"):
+        pickle.loads((folder / "pytorch_model.bin").read_bytes())
+    else:
+        code = f"import torch; torch.load({str(folder / 'pytorch_model.bin')!r}, weights_only=False)"
+        subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert Path(pwned).exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00" * 64, b"PK\x03\x04 half a zip"], ids=["empty", "zeros", "zip"]
+)
+def test_what_is_no_bin_file_is_refused(folder, content):
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+    with pytest.raises(InputError) as error:
+        load_model(folder)
+    assert "pytorch_model.bin" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_bin_file_of_something_else_is_refused(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save({"epoch": 3, "state_dict": {"x": torch.ones(1)}}, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"does not hold tensors by name: save the model's state_dict"):
+        load_model(folder)
+
+
+def test_a_truncated_archive_is_refused(folder):
+    rewrite(folder, lambda tensors: tensors, "pytorch_model.bin")
+    path = folder / "pytorch_model.bin"
+    assert zipfile.is_zipfile(path)
+    path.write_bytes(path.read_bytes()[:-3000])
+    with pytest.raises(InputError, match="not a whole file of torch"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    "content, names",
+    [
+        (
+            '{"model_type": "albert", "vocab_size": "21128", "hidden_size": -128, '
+            '"num_attention_heads": 12.5, "num_hidden_layers": null, "embedding_size": [128], '
+            '"hidden_act": "exec", '
+            '"max_position_embeddings": 1e9, "type_vocab_size": 0}',
+            [
+                "vocab_size='21128' is str",
+                "hidden_size=-128: it must be at least 1",
+                "num_attention_heads=12.5 is float",
+                "num_hidden_layers=None",
+                "embedding_size=[128] is list",
+                "hidden_act='exec': known are",
+                "max_position_embeddings=1000000000.0 is float",
+                "type_vocab_size=0",
+            ],
+        ),
+        (
+            '{"model_type": "albert", "vocab_size": 1000000000, "hidden_size": 1000000, "embedding_size": '
+            '1000000, "num_attention_heads": 1000, "num_hidden_layers": 1000000, '
+            '"intermediate_size": 10000000}',
+            ["a model of about 1.0e+15 parameters", "no machine holds it"],
+        ),
+        ('{"model_type": "albert", "num_hidden_layers": 1000000}', ["no model has more than 1000"]),
+        ('{"model_type": "albert", // comment\n "vocab_size": 1,}', ["is not JSON (line 1, column"]),
+        ('{"model_type": "gpt2"}', ["model_type 'gpt2': only 'albert' and 'bert'"]),
+        ("[]", ["is not a JSON object"]),
+        ("[" * 100_000, ["nested too deeply"]),
+        ('{"model_type": "bert", "position_embedding_type": "relative_key"}', ["relative positions"]),
+        ('{"model_type": "bert", "is_decoder": true}', ["a decoder"]),
+    ],
+    ids=["types", "huge", "deep", "not json", "gpt2", "list", "nested", "relative", "decoder"],
+)
+def test_a_bad_config_is_one_line_with_every_field(tmp_path, content, names):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises((ConfigError, InputError)) as error:
+        load_model(tmp_path)
+    assert "\n" not in str(error.value)
+    for name in names:
+        assert name in str(error.value)
+
+
+def test_a_vocabulary_of_another_size_is_refused_both_ways(tmp_path, tokenizer):
+    for name, size in (("small", tokenizer.vocab_size - 1), ("large", tokenizer.vocab_size + 128)):
+        save_small_model(tmp_path / name, tokenizer, vocab_size=size)
+        with pytest.raises(InputError, match="do not belong together"):
+            load_pretrained(tmp_path / name)
+    save_small_model(tmp_path / "padded", tokenizer, vocab_size=tokenizer.vocab_size + 7)
+    assert load_pretrained(tmp_path / "padded")[1].vocab_size == tokenizer.vocab_size
+
+
+def test_duplicate_tokens_are_refused(tmp_path, tokenizer):
+    folder = save_small_model(tmp_path, tokenizer)
+    lines = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    lines[-2] = lines[-3]
+    (folder / "vocab.txt").write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(InputError, match="more than once"):
+        load_pretrained(folder)
+
+
+def test_of_two_files_one_can_be_meant(folder):
+    torch.save({}, folder / "pytorch_model.bin")
+    assert not load_model(folder / "model.safetensors")[1].new
+    with pytest.raises(InputError, match="no weights file"):
+        load_model(folder / "config.json")
+    with pytest.raises(InputError, match="no checkpoint at"):
+        load_model(folder / "nothing.safetensors")

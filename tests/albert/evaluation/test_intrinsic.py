@@ -1,0 +1,189 @@
+"""What a checkpoint knows and costs, on a model that was made to know something."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.nn import functional as F
+
+from albert.batching import InstanceStream, is_held_out
+from albert.checkpoints import PADDING_OF_TABLES, save_model
+from albert.evaluation import Cloze, HeldOut, measure_intrinsic
+from albert.evaluation.intrinsic import HELD_OUT_TOKENS
+from albert.finetuning import FineTuneSettings, measure_cost, prepare, read_task
+from albert.finetuning import cost as costs
+from albert.finetuning.classification import Classification
+from albert.model import measure_sizes
+from albert.optim import adamw
+from albert.tasks import Task
+from data.instances import document_keys
+from data.refresh import RefreshSettings, refresh
+from data.tokenization import WordPieceTokenizer
+from tests.conftest import sample_texts, save_small_model, small_model
+
+SHARE = 0.3
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory, vocabulary_file):
+    """Shards of the sample, a document a file so that they have an order."""
+    root = tmp_path_factory.mktemp("corpus")
+    for number, text in enumerate(sample_texts()[:12]):
+        (root / f"{number}.txt").write_text(text, encoding="utf-8")
+    settings = RefreshSettings(
+        corpus="tea",
+        sources=(str(root / "*.txt"),),
+        workspace=root / "w",
+        tokenizer=str(vocabulary_file),
+        workers=1,
+    )
+    refresh(settings)
+    return HeldOut(tuple(sorted((root / "w/shards/tea").glob("*.parquet"))), SHARE)
+
+
+def test_held_out_text_is_known_better_after_training_on_it(corpus, tokenizer, tmp_path):
+    before = save_small_model(tmp_path / "before", tokenizer)
+    model = small_model(tokenizer)
+    optimizer = adamw(model, 3e-3)
+    stream = InstanceStream(corpus.shards, batch_tokens=4096, held_out_share=SHARE)
+    batches = list(stream.held_out_batches(16_384))
+    for _ in range(30):
+        for batch in batches:
+            loss = model(batch).loss
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    save_model(model, tmp_path / "after", tokenizer)
+    first, second = (
+        measure_intrinsic(path, domain=corpus, general=corpus) for path in (before, tmp_path / "after")
+    )
+    assert first == measure_intrinsic(before, domain=corpus, general=corpus)
+    assert second.domain_mlm_loss < first.domain_mlm_loss - 0.5
+    assert second.domain_mlm_accuracy > first.domain_mlm_accuracy
+    assert first.general_mlm_loss == first.domain_mlm_loss and 0 <= first.sop_accuracy <= 1
+    assert first.cloze_accuracy is None and first.cloze_words == 0
+
+
+def test_a_cloze_word_is_right_when_all_of_its_tokens_are(tokenizer, tmp_path):
+    model = small_model(tokenizer)
+    tea, scent = (tokenizer.vocabulary.index(c) for c in "茶香")
+    with torch.no_grad():  # says 茶 whatever it is asked
+        model.mlm.bias[tea] = 1e4
+    save_model(model, tmp_path / "m", tokenizer)
+    asked = [
+        Cloze("采茶要早", "茶"),
+        Cloze("茶香山高", "茶香"),
+        Cloze("没有它", "茶"),
+        Cloze("茶" * 600, "高"),
+    ]
+    found = measure_intrinsic(tmp_path / "m", domain=None, general=None, cloze=asked)
+    assert scent != tea
+    assert (found.cloze_words, found.cloze_accuracy) == (2, 0.5)  # a word that is not there is not asked
+    assert found.domain_mlm_loss is None and found.sop_accuracy is None
+
+
+def test_cost_is_that_of_the_model_with_its_head(tokenizer, tmp_path):
+    folder = save_small_model(tmp_path / "m", tokenizer)
+    rows = ["text\tlabel", *(f"{'茶' * n}\t{n % 2}" for n in range(1, 9))]
+    (tmp_path / "t.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    path = tmp_path / "t.tsv"
+    settings = FineTuneSettings(task=Task(name="t"), train=path, dev=path, models=(folder,))
+    cost = measure_cost(prepare(settings, read_task(settings), 0))
+    config = small_model(tokenizer).config
+    assert cost.parameters == measure_sizes(config).body + 2 * config.hidden_size + 2
+    assert cost.checkpoint_bytes == (folder / "model.safetensors").stat().st_size
+    assert [one.batch_size for one in cost.latency] == [1, 32]
+    assert all(0 < one.p50_ms <= one.p95_ms for one in cost.latency)
+    H, F, E = config.hidden_size, config.intermediate_size, config.embedding_size
+    T = 6.5  # mean of 1..8 characters with [CLS] and [SEP]
+    assert cost.flops == T * (2 * (4 * H * H + 2 * H * F) + 4 * T * H + 2 * E * H)
+
+
+def test_figures_are_of_every_masked_token_of_the_held_out_documents_alone(corpus, tokenizer, tmp_path):
+    model = small_model(tokenizer, hidden_dropout_prob=0.5)
+    save_model(model, tmp_path / "m", tokenizer)
+    losses, right, orders = [], [], []
+    stream = InstanceStream(corpus.shards, batch_tokens=700, held_out_share=SHARE)
+    batches = list(stream.held_out_batches(HELD_OUT_TOKENS))
+    model.eval()
+    for batch in batches:
+        with torch.no_grad():
+            hidden = model.encoder(batch)
+            scores = model.mlm_logits(hidden[batch.masked_index])
+            orders.append(model.sop_logits(hidden, batch).argmax(-1) == batch.sop_labels)
+        losses.append(F.cross_entropy(scores, batch.masked_labels, reduction="none"))
+        right.append(scores.argmax(-1) == batch.masked_labels)
+    held_out = [is_held_out(document_keys(doc_id), SHARE)[0] for doc_id in documents_of(corpus)]
+    assert 0 < sum(held_out) < len(held_out)
+    assert sum(batch.sequences for batch in batches) == sum(held_out)
+    found = measure_intrinsic(tmp_path / "m", domain=corpus, general=None)
+    assert found.domain_mlm_loss == pytest.approx(torch.cat(losses).mean().item(), rel=1e-5)
+    assert found.domain_mlm_accuracy == pytest.approx(torch.cat(right).float().mean().item())
+    assert found.sop_accuracy == pytest.approx(torch.cat(orders).float().mean().item())
+    assert found.general_mlm_loss is None
+    assert measure_intrinsic(tmp_path / "m", domain=None, general=corpus).sop_accuracy == found.sop_accuracy
+    # of two corpora with an order the field's counts
+    other = measure_intrinsic(tmp_path / "m", domain=replace(corpus, share=0.9), general=corpus)
+    assert other.sop_accuracy != found.sop_accuracy and other.general_mlm_loss == found.domain_mlm_loss
+
+
+def documents_of(corpus):
+    """The document of every instance."""
+    return [doc_id for path in corpus.shards for doc_id in pq.read_table(path)["doc_id"].to_pylist()]
+
+
+def test_a_corpus_that_a_model_cannot_read_is_not_asked_about(corpus, tokenizer, tmp_path):
+    known = tokenizer.vocabulary
+    larger = WordPieceTokenizer([*known, *(f"[unused{n}]" for n in range(500, 500 + PADDING_OF_TABLES))])
+    smaller = WordPieceTokenizer(known[:-1])
+    for words, name in ((larger, "larger"), (smaller, "smaller")):
+        save_model(small_model(words), tmp_path / name, words)
+    short = save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
+    for folder in (tmp_path / "larger", tmp_path / "smaller", short):
+        found = measure_intrinsic(folder, domain=corpus, general=corpus)
+        assert found.domain_mlm_loss is None and found.general_mlm_accuracy is None
+    # a table may be a little larger than its vocabulary, to be even
+    padded = small_model(tokenizer, vocab_size=tokenizer.vocab_size + PADDING_OF_TABLES - 1)
+    save_model(padded, tmp_path / "padded", tokenizer)
+    assert measure_intrinsic(tmp_path / "padded", domain=corpus, general=None).domain_mlm_loss > 0
+
+
+def test_a_cloze_word_is_asked_where_it_fits_the_positions(tokenizer, tmp_path):
+    folder = save_small_model(tmp_path / "m", tokenizer, max_position_embeddings=16)
+    # 14 tokens and [CLS] and [SEP]; what stands behind a word is cut off
+    fits, late = Cloze("采" * 12 + "茶香" + "采" * 9, "茶香"), Cloze("采" * 13 + "茶香", "茶香")
+    assert measure_intrinsic(folder, domain=None, general=None, cloze=[fits]).cloze_words == 1
+    assert measure_intrinsic(folder, domain=None, general=None, cloze=[late]).cloze_words == 0
+
+
+def test_latency_is_that_of_the_forward_passes_after_the_first(tokenizer, tmp_path, monkeypatch):
+    """On a clock that goes on by what each pass is said to take."""
+    folder = save_small_model(tmp_path / "m", tokenizer, hidden_dropout_prob=0.5)
+    rows = ["text\tlabel", *(f"{'茶' * n}\t{n % 2}" for n in range(1, 9))]
+    (tmp_path / "t.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    paths = {name: tmp_path / "t.tsv" for name in ("train", "dev")}
+    settings = FineTuneSettings(task=Task(name="t"), **paths, models=(folder,))
+    candidate = prepare(settings, read_task(settings), 0)
+    seconds, asked = [9.0, 9.0, *np.arange(1, 21) / 1000], []
+
+    class Timed(Classification):
+        def model(self, encoder):
+            model = super().model(encoder)
+            model.register_forward_pre_hook(lambda one, given: asked.append((given[0], one.training)))
+            return model
+
+    def clock():
+        passes = len(asked)
+        return sum(seconds[n % len(seconds)] for n in range(passes))
+
+    monkeypatch.setattr(costs, "time", SimpleNamespace(perf_counter=clock))
+    learner = Timed(candidate.data.labels, candidate.data.task.metrics)
+    one, many = measure_cost(replace(candidate, learner=learner)).latency
+    assert [batch.sequences for batch, _ in asked] == [1] * 22 + [32] * 22
+    assert not any(training for _, training in asked)
+    for latency in (one, many):
+        assert latency.repeats == 20
+        assert (latency.p50_ms, latency.p95_ms) == (pytest.approx(10.5), pytest.approx(19.05))

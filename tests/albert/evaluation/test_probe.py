@@ -1,0 +1,178 @@
+"""The probe tells a checkpoint that knows its language from one that was put together wrongly."""
+
+import copy
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from albert.batching import InstanceStream
+from albert.checkpoints import load_model, save_model
+from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, probe_model
+from albert.model import AlbertConfig, PretrainingModel, pack
+from albert.optim import adamw
+from albert.pretraining import PretrainSettings, pretrain
+from data.errors import InputError
+from data.refresh import RefreshSettings, refresh
+from tests.conftest import save_small_model
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, samples, vocabulary_file, tokenizer):
+    """A small model that has learnt the sample's language, and the shards it learnt from."""
+    root = tmp_path_factory.mktemp("probe")
+    refresh(
+        RefreshSettings(
+            corpus="c",
+            sources=(str(samples / "tea.jsonl"), str(samples / "general.txt")),
+            workspace=root,
+            tokenizer=str(vocabulary_file),
+            workers=1,
+        )
+    )
+    start = save_small_model(
+        root / "start", tokenizer, num_hidden_layers=2, hidden_act="relu", max_position_embeddings=128
+    )
+    settings = PretrainSettings(
+        run_folder=root / "run",
+        shards=tuple(sorted((root / "shards" / "c").glob("*.parquet"))),
+        tokenizer_folder=vocabulary_file.parent,
+        init=str(start),
+        steps=20,
+        batch_tokens=1024,
+        learning_rate=3e-3,
+        held_out_share=0.1,
+        held_out_tokens=4000,
+        evaluate_every=20,
+    )
+    return pretrain(settings), settings
+
+
+def test_a_start_from_a_checkpoint_is_probed_and_kept(trained):
+    result, settings = trained
+    start = result.probe
+    assert start is not None and start.uniform_loss == pytest.approx(
+        math.log(load_model(settings.init)[0].config.vocab_size)
+    )
+    assert start.is_suspicious and any("hardly better than chance" in n for n in result.notices)
+    assert 0 < start.sentences <= PROBE_SENTENCES and start.masked_tokens > start.sentences
+
+
+def test_random_weights_are_not_probed(trained):
+    _, settings = trained
+    fresh = replace(settings, init="tiny", steps=1, run_folder=settings.run_folder.parent / "fresh")
+    assert pretrain(fresh).probe is None
+
+
+V, LENGTH, FIRST, MASK = 35, 12, 5, 4
+
+
+def counting_batch(seed, sequences=64):
+    """Sequences that count up from a random start, round and round: a mask is told by its neighbours
+    alone.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randint(0, V - FIRST, (sequences, 1), generator=generator)
+    batch = pack((FIRST + (start + torch.arange(LENGTH)) % (V - FIRST)).tolist())
+    at = (torch.rand(batch.tokens, generator=generator) < 0.15).nonzero().flatten()
+    labels, ids = batch.input_ids[at].clone(), batch.input_ids.clone()
+    ids[at] = MASK
+    return replace(batch, input_ids=ids, masked_index=at, masked_labels=labels)
+
+
+@pytest.fixture(scope="module")
+def counting():
+    """A model that has learnt to count, saved."""
+    torch.manual_seed(0)
+    model = PretrainingModel(
+        AlbertConfig(
+            vocab_size=V,
+            embedding_size=32,
+            hidden_size=64,
+            num_attention_heads=2,
+            num_hidden_layers=1,
+            intermediate_size=128,
+            max_position_embeddings=LENGTH,
+        )
+    )
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            torch.nn.init.normal_(parameter, std=0.1)
+    optimizer = adamw(model, 1e-3)
+    for step in range(600):
+        for group in optimizer.param_groups:
+            group["lr"] = 1e-3 * min(1, step / 60)
+        optimizer.zero_grad()
+        model(counting_batch(step)).loss.backward()
+        optimizer.step()
+    return model
+
+
+def probed(model, tmp_path, wrong=None):
+    """The probe of the model as it comes back from a file whose config says something else."""
+    save_model(model, tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**content, **(wrong or {})}))
+    return probe_model(load_model(tmp_path)[0], [counting_batch(10_000)])
+
+
+def test_a_checkpoint_that_knows_its_language_passes(counting, tmp_path):
+    known = probed(counting, tmp_path)
+    assert known.mlm_loss < 0.2 * known.uniform_loss and known.mlm_accuracy > 0.8
+    assert known.warning() is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"num_attention_heads": 16},
+        {"num_attention_heads": 1},
+        {"hidden_act": "relu"},
+        {"num_hidden_layers": 6},
+    ],
+    ids=str,
+)
+def test_a_wrong_config_loads_without_an_error_and_shows_in_the_probe(counting, tmp_path, wrong):
+    assert probed(counting, tmp_path / "wrong", wrong).mlm_loss > 1.5 * probed(counting, tmp_path).mlm_loss
+
+
+def test_pre_normalised_weights_taken_for_post_normalised_show_in_the_probe(counting, tmp_path):
+    right = probed(counting, tmp_path).mlm_loss
+    model, _ = load_model(tmp_path)
+    for block in (*model.encoder.attentions, *model.encoder.feed_forwards):
+        block.norm_first = True
+    assert probe_model(model, [counting_batch(10_000)]).mlm_loss > 1.5 * right
+
+
+def test_tokens_shuffled_in_the_vocabulary_are_suspicious(counting, tmp_path):
+    model = copy.deepcopy(counting)
+    order = torch.randperm(V, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model.encoder.embedding.word.copy_(model.encoder.embedding.word[order])
+    assert probed(model, tmp_path).is_suspicious
+
+
+def test_masks_are_whole_words_of_15_percent_and_always_the_same(trained):
+    _, settings = trained
+    stream = InstanceStream(settings.shards, batch_tokens=2048, held_out_share=0.1)
+    first, second = (list(stream.probe_batches(PROBE_RULE, 40)) for _ in range(2))
+    for a, b in zip(first, second, strict=True):
+        assert torch.equal(a.masked_index, b.masked_index) and torch.equal(a.input_ids, b.input_ids)
+    masked, tokens = (
+        sum(values) for values in zip(*((len(b.masked_index), b.tokens) for b in first), strict=True)
+    )
+    assert 0.08 < masked / tokens < 0.16 and sum(b.sequences for b in first) <= 40
+
+
+def test_nothing_to_probe_with_is_refused(counting):
+    with pytest.raises(InputError, match="no held-out document to probe"):
+        probe_model(counting, [])
+
+
+def test_the_loss_is_compared_with_ln_v():
+    assert Probe(9.0, 0.0, math.log(21128), 10, 1).warning()
+    assert not Probe(3.0, 0.4, math.log(21128), 10, 1).warning()
+    record = Probe(3.0, 0.4, 9.9, 10, 1).to_record()
+    assert Probe.from_record({"step": 0, **record}) == Probe(3.0, 0.4, 9.9, 10, 1)

@@ -1,0 +1,130 @@
+"""The comparison of models, on answers made by hand."""
+
+import numpy as np
+import pytest
+
+from albert.evaluation import Intrinsic, SeedResult
+from albert.finetuning import FineTuneSettings, ModelRuns, SeedRun, compare_models, prepare, read_task
+from albert.tasks import Task
+from tests.conftest import save_small_model
+
+GOLD = [0, 1, 0, 1, 0, 1, 0, 1]
+# by model, a row a seed: what was said of the examples of test
+NONE = [[0, 0, 0, 0, 0, 0, 0, 1]] * 3
+ONE = [[1, 0, 0, 1, 0, 1, 0, 1], [1, 0, 0, 0, 0, 1, 0, 1], [1, 0, 0, 1, 0, 1, 0, 1]]
+TWO = [GOLD] * 3
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory, tokenizer):
+    """The task's data, and three candidates."""
+    folder = tmp_path_factory.mktemp("task")
+    model = save_small_model(folder / "small", tokenizer)
+    words = {2: "龙井", 4: "龙井茶香", 5: "茶香"}
+    texts = [words.get(n, "").ljust(n + 1, "水") for n in range(8)]  # of 1 to 8 characters
+    rows = "".join(f"{text}\t{label}\n" for text, label in zip(texts, GOLD, strict=True))
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.tsv").write_text(f"text\tlabel\n{rows}", encoding="utf-8")
+    settings = FineTuneSettings(
+        task=Task(name="t"),
+        train=folder / "train.tsv",
+        dev=folder / "dev.tsv",
+        test=folder / "test.tsv",
+        models=(model,) * 3,
+        names=("none", "one", "two"),
+        seeds=(0, 1, 2),
+    )
+    data = read_task(settings)
+    return data, [prepare(settings, data, number) for number in range(3)]
+
+
+def runs_of(candidate, said, **known):
+    """A model that says these labels, with a confidence of 0.8."""
+    runs = []
+    examples = candidate.data.splits["test"].examples
+    for seed, labels in enumerate(said):
+        scores = np.log(np.where(np.eye(2)[labels], 0.8, 0.2))
+        predictions = candidate.learner.predict(scores, examples, candidate.encoded["test"])
+        result = SeedResult(
+            seed=seed,
+            learning_rate=1e-4,
+            best_epoch=1,
+            restarts=0,
+            left_chance=True,
+            dev=candidate.scores("dev", predictions),
+            test=candidate.scores("test", predictions),
+            curve=(),
+            seconds=1.0,
+            examples_per_second=1.0,
+        )
+        runs.append(SeedRun(result=result, dev=predictions, test=predictions))
+    return ModelRuns(candidate=candidate, runs=runs, **known)
+
+
+@pytest.fixture(scope="module")
+def compared(task):
+    data, candidates = task
+    accuracies = (0.40, 0.37, None)
+    models = [
+        runs_of(candidate, said, intrinsic=known and Intrinsic(general_mlm_accuracy=known))
+        for candidate, said, known in zip(candidates, (NONE, ONE, TWO), accuracies, strict=True)
+    ]
+    return compare_models(data, models, domain_words=("龙井", "茶香"), stepwise=True)
+
+
+def test_confusions_are_gold_by_predicted(compared):
+    assert compared.model("none").confusion == ((12, 0), (9, 3))
+    assert compared.model("one").confusion == ((9, 3), (4, 8))
+
+
+def test_classes_are_scored_over_all_seeds(compared):
+    first, second = compared.model("one").classes
+    assert (first.label, first.support, second.support) == ("0", 4, 4)
+    assert (first.precision, first.recall) == (pytest.approx(9 / 13), pytest.approx(9 / 12))
+    assert second.f1 == pytest.approx(2 * 8 / (12 + 11))
+
+
+def test_examples_that_changed_are_told_the_surest_first(compared):
+    one = compared.difference("one")
+    assert (one.fixed, one.broken) == (2, 1)
+    sure, less = one.fixed_examples
+    assert (sure.number, sure.baseline_right, sure.model_right) == (6, 0, 3)
+    assert (less.number, less.baseline_right, less.model_right) == (4, 0, 2)
+    assert (less.gold, less.baseline, less.model) == ("1", "0", "1")
+    (broken,) = one.broken_examples
+    assert (broken.number, broken.text, broken.gold, broken.model) == (1, "水", "0", "1")
+
+
+def test_each_model_is_compared_with_the_first_and_with_the_one_before(compared):
+    assert [(one.baseline, one.model) for one in compared.differences] == [("none", "one"), ("none", "two")]
+    assert [(one.baseline, one.model) for one in compared.steps] == [("none", "one"), ("one", "two")]
+    assert compared.difference("two").mean == pytest.approx(3 / 8)
+    assert compared.steps[1].values == pytest.approx((2 / 8, 3 / 8, 2 / 8))
+    assert compared.steps[1].mean == pytest.approx(7 / 24) and compared.steps[1].probability > 0.9
+    assert compared.steps[1].deviation == pytest.approx(np.std([2, 3, 2], ddof=1) / 8)
+
+
+def test_slices_are_by_length_and_by_domain_words(compared):
+    told = [(one.by, one.low, one.high, one.examples) for one in compared.model("none").slices]
+    assert told == [
+        ("length", 3, 4, 2),  # with [CLS] and [SEP]
+        ("length", 5, 6, 2),
+        ("length", 7, 8, 2),
+        ("length", 9, None, 2),
+        ("domain words", 0, 0, 5),
+        ("domain words", 1, 1, 2),
+        ("domain words", 2, None, 1),
+    ]
+    scores = [one.score.mean for one in compared.model("none").slices]
+    # NONE is right of the even examples and the last
+    assert scores == pytest.approx([1 / 2, 1 / 2, 1 / 2, 1, 3 / 5, 1 / 2, 1])
+
+
+def test_calibration_is_that_of_every_seed(compared):
+    for name, right in (("none", 5 / 8), ("one", 17 / 24), ("two", 1)):
+        assert compared.model(name).calibration.ece == pytest.approx(abs(0.8 - right))
+
+
+def test_drift_is_what_a_model_knows_less_of_general_text(compared):
+    first, second, third = compared.models
+    assert first.drift == 0 and second.drift == pytest.approx(-0.03) and third.drift is None

@@ -1,0 +1,366 @@
+"""Every kind of task is learnt from a few examples that a small model can tell apart."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import pearsonr, spearmanr
+from torch.nn import functional as F
+
+from albert.checkpoints import load_pretrained
+from albert.evaluation import retrieval_statistics, score
+from albert.finetuning import FineTuneSettings, fine_tune, fine_tune_one, prepare, read_task
+from albert.finetuning.choice import Choice
+from albert.finetuning.encoding import Encoded, fit_pair
+from albert.finetuning.regression import Similarity
+from albert.finetuning.span import LONGEST_ANSWER, Span
+from albert.finetuning.tagging import Tagging
+from albert.model import IGNORED, pack
+from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, load_task
+from tests.conftest import save_small_model
+
+FILLER = "采茶要早炒锅热水泡"
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory, tokenizer):
+    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer)
+
+
+def filler(rng, n=6):
+    return "".join(rng.choice(list(FILLER), n))
+
+
+def write_splits(folder, write):
+    rng = np.random.default_rng(0)
+    for name, n in (("train", 120), ("dev", 24), ("test", 24)):
+        write(folder / name, rng, n)
+
+
+def learnt(task, folder, suffix, model, **changes):
+    given = {"seeds": (0,), "epochs": 10, "batch_size": 12, "learning_rates": (3e-3,), "max_restarts": 0}
+    paths = {name: folder / f"{name}{suffix}" for name in ("train", "dev", "test")}
+    settings = FineTuneSettings(task=load_task(task), **paths, models=(model,), **{**given, **changes})
+    return fine_tune(settings)
+
+
+def test_tags_are_learnt(tmp_path, model_folder):
+    def write(path, rng, n):
+        rows = ["text_a\tlabel"]
+        for _ in range(n):
+            text, at = list(filler(rng)), rng.integers(5)
+            text[at : at + 2] = "香山"
+            tags = ["O"] * 6
+            tags[at : at + 2] = ["B-LOC", "I-LOC"]
+            rows.append(" ".join(text) + "\t" + " ".join(tags))
+        path.with_suffix(".tsv").write_text("\n".join(rows), encoding="utf-8")
+
+    write_splits(tmp_path, write)
+    result = learnt("msra_ner", tmp_path, ".tsv", model_folder)
+    assert result.models[0].test["entity_f1"].mean > 0.9
+    (location,) = result.models[0].classes
+    assert location.label == "LOC" and location.support == 24
+    assert location.f1 == pytest.approx(result.models[0].test["entity_f1"].mean)
+
+
+def test_spans_are_learnt(tmp_path, model_folder):
+    def write(path, rng, n):
+        paragraphs = []
+        for number in range(n):
+            at = int(rng.integers(6))
+            text = filler(rng, at) + "香山" + filler(rng, 6 - at)
+            answers = [{"text": "香山", "answer_start": at}]
+            asked = {"id": str(number), "question": "何处？", "answers": answers}
+            paragraphs.append({"context": text, "qas": [asked]})
+        path.with_suffix(".json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+
+    write_splits(tmp_path, write)
+    result = learnt("cmrc2018", tmp_path, ".json", model_folder)
+    assert result.models[0].test["exact_match"].mean > 0.9
+    assert result.models[0].test["answer_f1"].mean >= result.models[0].test["exact_match"].mean
+
+
+def test_choices_are_learnt(tmp_path, model_folder):
+    def write(path, rng, n):
+        content = []
+        for _ in range(n):
+            choices = [filler(rng, 3) + "香", filler(rng, 4), filler(rng, 4)]
+            order = rng.permutation(3)
+            asked = {"question": "哪个？", "choice": [choices[i] for i in order], "answer": choices[0]}
+            content.append([[filler(rng)], [asked], "1"])
+        path.with_suffix(".json").write_text(json.dumps(content), encoding="utf-8")
+
+    write_splits(tmp_path, write)
+    result = learnt("c3", tmp_path, ".json", model_folder)
+    assert result.chance == pytest.approx(1 / 3)
+    assert result.models[0].test["accuracy"].mean > 0.9
+
+
+def test_numbers_are_learnt_and_similarity_needs_no_training(tmp_path, model_folder):
+    def write(path, rng, n):
+        rows = ["sentence1\tsentence2\tscore"]
+        for _ in range(n):
+            many = int(rng.integers(5))
+            rows.append(f"{filler(rng)}\t{'香' * many + filler(rng, 6 - many)}\t{many}")
+        path.with_suffix(".tsv").write_text("\n".join(rows), encoding="utf-8")
+
+    write_splits(tmp_path, write)
+    assert learnt("stsb", tmp_path, ".tsv", model_folder).models[0].test["pearson"].mean > 0.8
+    paths = {name: tmp_path / f"{name}.tsv" for name in ("dev", "test")}
+    settings = FineTuneSettings(task=load_task("stsb-probe"), **paths, models=(model_folder,))
+    (model,) = fine_tune(settings).models
+    assert len(model.seeds) == 1 and model.seeds[0].best_epoch == 0
+    assert -1 <= model.test["spearman"].mean <= 1 and 0 < model.test["mrr"].mean <= 1
+
+
+def test_retrieval_ranks_each_pairs_own_sentence():
+    rng = np.random.default_rng(0)
+    unit = np.eye(4)
+    # the first finds its own, the second has one before it, the third is not asked, the fourth's ties
+    states = np.stack([unit, unit], axis=1)
+    states[1, 0] = unit[0] * 0.8 + unit[1] * 0.6
+    states[3, 0] = (unit[2] + unit[3]) * 0.5**0.5
+    found = retrieval_statistics(states, ["a", "b", "c", "d"], np.array([True, True, False, True]))
+    assert found.tolist() == [[1, 1], [0.5, 1], [0, 0], [1 / 1.5, 1]]
+    assert score("mrr", found.sum(0)) == pytest.approx((1 + 0.5 + 1 / 1.5) / 3)
+    # a text that occurs twice is one candidate; states all alike find nothing but by accident
+    same = np.ones((600, 2, 1))
+    texts = [str(number % 300) for number in range(600)]
+    assert retrieval_statistics(same, texts, np.ones(600, bool))[:, 0] == pytest.approx(2 / 301)
+    states = rng.normal(size=(600, 2, 8))
+    states /= np.linalg.norm(states, axis=-1, keepdims=True)
+    likeness = states[:, 0] @ states[:300, 1].T
+    states[300:, 1] = states[:300, 1]
+    own = np.take_along_axis(likeness, (np.arange(600) % 300)[:, None], 1)
+    ranks = (likeness >= own).sum(1)
+    assert retrieval_statistics(states, texts, np.ones(600, bool))[:, 0] == pytest.approx(1 / ranks)
+
+
+def test_long_sentences_keep_every_tag(tokenizer):
+    example = TaggedExample(tuple("采茶香" * 20), ("B-LOC", "I-LOC", "O") * 20)
+    learner = Tagging(("O", "B-LOC", "I-LOC"))
+    encoded = learner.encode([example], tokenizer, 16)
+    assert len(encoded.offsets) - 1 == 5 and encoded.first.tolist() == [0, 5]
+    assert np.diff(encoded.offsets).max() == 16
+    # from scores that are the gold tags, the gold tags come back
+    scores = np.eye(3)[np.where(encoded.targets == IGNORED, 0, encoded.targets)]
+    predictions = learner.predict(scores, [example], encoded)
+    assert predictions.tags == (example.tags,) and predictions.right.all()
+
+
+def test_answers_of_long_passages_are_found_in_their_windows(tokenizer):
+    passage = "采茶要早。" * 40 + "香山产茶。" + "炒锅热水。" * 40
+    example = SpanExample("1", passage, "何处产茶？", ("香山",), (passage.find("香山"),))
+    learner = Span("cmrc", has_unanswerable=False)
+    encoded = learner.encode([example], tokenizer, 64)
+    holding = np.flatnonzero(encoded.targets[:, 0])
+    assert len(holding) and len(encoded.offsets) - 1 > len(holding)
+    scores = np.zeros((encoded.offsets[-1], 2))
+    for sequence in holding:
+        begin = encoded.offsets[sequence]
+        scores[begin + encoded.targets[sequence, 0], 0] = 9
+        scores[begin + encoded.targets[sequence, 1], 1] = 9
+    assert learner.predict(scores, [example], encoded).answers == ("香山",)
+
+
+def span_scores(encoded, *given):
+    """Scores of (sequence, token of it, 0 for start or 1 for end, value); 0 elsewhere."""
+    scores = np.zeros((encoded.offsets[-1], 2))
+    for sequence, token, end, value in given:
+        scores[encoded.offsets[sequence] + token, end] = value
+    return scores
+
+
+def test_an_answer_ends_after_it_begins_and_is_not_too_long(tokenizer):
+    passage = "采茶要早炒锅热水泡香" * 8
+    example = SpanExample("1", passage, "何？", ("茶要早",), (1,))
+    learner = Span("cmrc", has_unanswerable=False)
+    encoded = learner.encode([example], tokenizer, 128)
+    first = int(encoded.segment_b_start[0])
+    assert encoded.targets.tolist() == [[first + 1, first + 3]]
+    # its first token is the likeliest start; of the ends one is too far and one comes before
+    far, before, right = (0, first + 66, 1, 9), (0, first, 1, 8), (0, first + 3, 1, 5)
+    found = learner.predict(
+        span_scores(encoded, (0, first + 1, 0, 9), far, before, right), [example], encoded
+    )
+    assert found.answers == ("茶要早",) and found.right.all()
+
+
+def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
+    example = SpanExample("1", "采茶要早。" * 40 + "香山", "何处？", ("没有", "香山"), (-1, 200))
+    learner = Span("squad", has_unanswerable=True)
+    encoded = learner.encode([example], tokenizer, 128)
+    last = len(encoded.offsets) - 2
+    assert last > 0 and encoded.targets[last].any() and not encoded.targets[0].any()
+    start, end = encoded.targets[last].tolist()
+    said = [(last, start, 0, 3), (last, end, 1, 3)]
+    # no answer is sure in the other windows, and unlikely in the one that holds the answer
+    others = [(window, 0, 0, 9) for window in range(last)]
+    nothing = [*others, (last, 0, 0, 1)]
+    assert learner.predict(span_scores(encoded, *said, *nothing), [example], encoded).answers == ("香山",)
+    nothing = [*others, (last, 0, 0, 7)]
+    assert learner.predict(span_scores(encoded, *said, *nothing), [example], encoded).answers == ("",)
+
+
+def test_likeness_is_the_cosine_of_a_pair_and_only_the_most_alike_are_searched_for():
+    pairs = [("a", "1"), ("b", "0"), ("c", "1")]
+    examples = [Example(f"{name}1", f"{name}2", label) for name, label in pairs]
+    unit = np.eye(3)
+    # the second pair is unlike, and its second sentence is as near to the first's as can be
+    states = np.array([2 * unit[0], unit[0], unit[1], unit[2], unit[1] + unit[2], 3 * unit[1]])
+    learner = Similarity(("spearman", "mrr"))
+    encoded = Encoded(
+        input_ids=np.zeros(6, dtype=np.int64), offsets=np.arange(7), segment_b_start=np.zeros(6),
+        first=2 * np.arange(4), targets=np.array([1.0, 0.0, 1.0]),
+    )  # fmt: skip
+    found = learner.predict(states, examples, encoded)
+    assert found.answers == ("1.000", "0.000", "0.707")
+    # the last pair's own sentence ties with the second's
+    assert found.statistics["mrr"].tolist() == [[1, 1], [0, 0], [pytest.approx(1 / 1.5), 1]]
+    # a second sentence that two pairs have is one to be found
+    shared = [Example("a1", "x", "1"), Example("b1", "x", "1"), Example("c1", "y", "0")]
+    found = learner.predict(unit[[0, 0, 0, 0, 1, 1]], shared, encoded)
+    assert found.statistics["mrr"][0].tolist() == [1, 1]
+
+
+def test_no_answer_wins_where_it_is_likelier(tokenizer):
+    example = SpanExample("1", "香山产茶。", "何时采？", (), ())
+    for has_unanswerable, answer in ((True, ""), (False, "香")):
+        learner = Span("squad", has_unanswerable=has_unanswerable)
+        encoded = learner.encode([example], tokenizer, 32)
+        scores = np.zeros((encoded.offsets[-1], 2))
+        scores[0] = 1
+        found = learner.predict(scores, [example], encoded)
+        assert found.answers == (answer,) and found.right[0] == has_unanswerable
+
+
+def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
+    examples = [
+        ChoiceExample("采茶", "何人？", ("香", "水", "锅"), 2),
+        ChoiceExample("炒茶", "何物？", ("茶", "山"), 0),
+    ]
+    encoded = Choice().encode(examples, tokenizer, 32)
+    second = encoded.input_ids[encoded.offsets[1] : encoded.offsets[2]]
+    asked = [tokenizer.encode(text)[0].tolist() for text in ("采茶", "何人？水")]
+    assert second.tolist() == [
+        tokenizer.cls_id, *asked[0], tokenizer.sep_id, *asked[1], tokenizer.sep_id,
+    ]  # fmt: skip
+    chosen = encoded.choose(np.array([1, 0]))
+    scores = torch.tensor([[1.0], [2.0], [0.5], [0.1], [0.3]])
+    by_hand = [-(1.0 - np.log(np.exp([1.0, 2.0]).sum())), -(0.3 - np.log(np.exp([0.5, 0.1, 0.3]).sum()))]
+    assert Choice().loss(scores, chosen, encoded).item() == pytest.approx(np.mean(by_hand), rel=1e-5)
+
+
+@pytest.mark.parametrize("a, b, room", [(0, 9, 4), (9, 0, 4), (5, 5, 9), (7, 2, 5), (3, 3, 6)])
+def test_a_pair_fits_and_wastes_no_room(a, b, room):
+    kept_a, kept_b = fit_pair(a, b, room)
+    assert kept_a + kept_b == min(a + b, room) and kept_a <= a and kept_b <= b
+    if a + b > room:  # cut one by one off the longer
+        while a + b > room:
+            a, b = (a - 1, b) if a >= b else (a, b - 1)
+        assert (kept_a, kept_b) == (a, b)
+
+
+def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
+    short = save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=16)
+    (tmp_path / "t.tsv").write_text("text\tlabel\n" + FILLER * 5 + "\t1\n茶\t0\n", encoding="utf-8")
+    path = tmp_path / "t.tsv"
+    settings = FineTuneSettings(task=load_task("mine"), train=path, dev=path, models=(short,))
+    candidate = prepare(settings, read_task(settings), 0)
+    assert np.diff(candidate.encoded["train"].offsets).max() == 16
+
+
+def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokenizer, model_folder):
+    pairs = [("采茶要早", "茶香"), ("炒锅", "热水泡茶要早"), ("香", "山高水热"), ("水泡", "水泡茶")]
+    gold = [3, 1, 0, 2]
+    rows = [f"{a}\t{b}\t{score}" for (a, b), score in zip(pairs, gold, strict=True)]
+    (tmp_path / "t.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]), encoding="utf-8")
+    settings = FineTuneSettings(
+        task=load_task("stsb-probe"), dev=tmp_path / "t.tsv", models=(model_folder,), precision="fp32"
+    )
+    candidate = prepare(settings, read_task(settings), 0)
+    run = fine_tune_one(candidate, 0, 1e-4)
+    encoder = load_pretrained(model_folder)[0].encoder.eval()
+
+    def ids(text):
+        return [tokenizer.cls_id, *tokenizer.encode(text)[0].tolist(), tokenizer.sep_id]
+
+    def mean(text):
+        with torch.no_grad():
+            return encoder(pack([ids(text)])).mean(0)
+
+    # the first of a pair is what is searched with
+    assert candidate.encoded["dev"].input_ids.tolist() == [
+        i for pair in pairs for text in pair for i in ids(text)
+    ]
+    cosines = [float(F.cosine_similarity(mean(a), mean(b), dim=0)) for a, b in pairs]
+    assert [float(answer) for answer in run.dev.answers] == pytest.approx(cosines, abs=6e-4)
+    assert run.result.dev["spearman"] == pytest.approx(spearmanr(cosines, gold).statistic)
+    assert run.result.dev["pearson"] == pytest.approx(pearsonr(cosines, gold).statistic, abs=1e-4)
+
+
+@pytest.mark.parametrize("tokens, found", [(LONGEST_ANSWER, True), (LONGEST_ANSWER + 1, False)])
+def test_the_longest_answer_is_found_and_no_longer_one(tokens, found, tokenizer):
+    example = SpanExample("1", "采茶要早炒锅热水泡香" * 8, "何？", ("茶",), (1,))
+    learner = Span("cmrc", has_unanswerable=False)
+    encoded = learner.encode([example], tokenizer, 128)
+    first = int(encoded.segment_b_start[0])
+    scores = span_scores(encoded, (0, first, 0, 9), (0, first + tokens - 1, 1, 9))
+    (answer,) = learner.predict(scores, [example], encoded).answers
+    assert (answer == example.passage[:tokens]) is found
+
+
+def test_having_no_answer_scores_as_a_span_does(tokenizer):
+    example = SpanExample("1", "香山产茶。", "何时采？", (), ())
+    learner = Span("squad", has_unanswerable=True)
+    encoded = learner.encode([example], tokenizer, 32)
+    first = int(encoded.segment_b_start[0])
+    said = [(0, first, 0, 3), (0, first + 1, 1, 3), (0, 0, 0, 2)]
+    for of_end, answer in ((3.9, "香山"), (4, "香山"), (4.1, "")):
+        scores = span_scores(encoded, *said, (0, 0, 1, of_end))
+        assert learner.predict(scores, [example], encoded).answers == (answer,)
+
+
+@pytest.mark.parametrize("gold", ["model", "modeling 茶", "(茶", "3 . 5", "山)", "茶  香"])
+def test_an_answer_is_cut_out_of_the_passage_as_it_stands_there(gold, tokenizer):
+    passage = "采 modeling 茶  香，(茶 山)  model 3 . 5 元 "
+    example = SpanExample("1", passage, "何？", (gold,), (passage.rfind(gold),))
+    learner = Span("cmrc", has_unanswerable=False)
+    encoded = learner.encode([example], tokenizer, 64)
+    start, end = encoded.targets[0].tolist()
+    found = learner.predict(span_scores(encoded, (0, start, 0, 9), (0, end, 1, 9)), [example], encoded)
+    assert found.answers == (gold,)
+
+
+@pytest.mark.parametrize("length", [16, 64, 128, 256])
+def test_an_answer_is_whole_in_some_window_wherever_it_stands(length, tokenizer):
+    passage = "采茶要早炒锅热水泡香" * 30
+    learner, size = Span("cmrc", has_unanswerable=False), length // 3
+    begins = range(0, 300 - size, 7)
+    examples = [SpanExample(str(at), passage, "何？", (passage[at : at + size],), (at,)) for at in begins]
+    encoded = learner.encode(examples, tokenizer, length)
+    assert np.diff(encoded.offsets).max() == length
+    for number, at in enumerate(begins):
+        windows = range(encoded.first[number], encoded.first[number + 1])
+        found = [encoded.offsets[w] + encoded.targets[w] for w in windows if encoded.targets[w].any()]
+        places = {(encoded.characters[start, 0], encoded.characters[end, 1]) for start, end in found}
+        assert places == {(at, at + size)}
+
+
+def test_the_answer_chosen_is_the_best_of_the_questions_own():
+    examples = [
+        ChoiceExample("采茶", "何人？", ("香", "水"), 1),
+        ChoiceExample("炒茶", "何物？", ("茶", "山", "锅"), 0),
+    ]
+    encoded = Encoded(
+        input_ids=np.zeros(5, dtype=np.int64), offsets=np.arange(6), segment_b_start=np.zeros(5),
+        first=np.array([0, 2, 5]), targets=np.array([1, 0]),
+    )  # fmt: skip
+    scores = np.array([[-3.0], [-2.0], [-5.0], [-4.0], [-6.0]])
+    found = Choice().predict(scores, examples, encoded)
+    assert found.answers == ("水", "山") and found.right.tolist() == [True, False]
+    assert found.statistics["accuracy"].sum(0).tolist() == [1, 2]
+    e = np.exp(-np.arange(3))
+    assert found.probabilities[0].tolist() == pytest.approx([e[1] / (1 + e[1]), 1 / (1 + e[1]), 0])
+    assert found.probabilities[1].tolist() == pytest.approx((e[[1, 0, 2]] / e.sum()).tolist())

@@ -1,0 +1,343 @@
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from albert.checkpoints import load_pretrained
+from albert.evaluation import SeedResult, chance_of, leaves_chance
+from albert.finetuning import (
+    FineTuneSettings,
+    SeedRun,
+    fine_tune,
+    fine_tune_model,
+    fine_tune_one,
+    load_run,
+    prepare,
+    read_task,
+    run_key,
+    save_run,
+)
+from albert.finetuning.classification import Classification, encode_texts
+from albert.finetuning.learner import Predictions
+from albert.finetuning.training import plan_batches, predict
+from albert.optim import adamw
+from albert.tasks import Example, Kind, Task
+from data.errors import ConfigError, InputError
+from tests.conftest import save_small_model
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory, tokenizer):
+    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer)
+
+
+@pytest.fixture
+def split_files(tmp_path):
+    """A task a bag of words solves: which of two words stands in the sentence."""
+    rng = np.random.default_rng(0)
+    for name, n in (("train", 160), ("dev", 40), ("test", 40)):
+        rows = []
+        for i in range(n):
+            label = i % 2
+            filler = "".join(rng.choice(list("采茶要早炒锅热水泡"), 6))
+            rows.append(f"{filler}{'香' if label else '苦'}{filler[::-1]}\t{'好' if label else '坏'}")
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    return {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
+
+
+def quick(split_files, *models, **changes):
+    given = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rates": (3e-3,), "max_restarts": 0}
+    return FineTuneSettings(task=Task(name="t"), **split_files, models=models, **{**given, **changes})
+
+
+def shuffle_labels(file):
+    """Leave a training file nothing to learn."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    texts, labels = zip(*(line.split("\t") for line in lines[1:]), strict=True)
+    labels = np.random.default_rng(1).permutation(labels)
+    rows = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
+    file.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+
+
+def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder):
+    result = fine_tune(quick(split_files, model_folder, model_folder))
+    assert result.kind == "single" and result.labels == ("坏", "好")
+    assert result.examples == {"train": 160, "dev": 40, "test": 40}
+    first, second = result.models
+    assert first.test["accuracy"].mean > 0.8
+    assert first.test == second.test and first.confusion == second.confusion
+    (difference,) = result.differences
+    assert difference.mean == difference.low == difference.high == 0
+    assert difference.p_value == 1 and difference.probability == 0.5 and not difference.is_clear
+    assert difference.fixed == difference.broken == 0
+    assert np.sum(first.confusion) == 2 * 40
+    assert sum(one.examples for one in first.slices) == 40
+    json.dumps(result.to_record(), allow_nan=False)
+
+
+def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, model_folder):
+    shuffle_labels(split_files["train"])
+    result = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=1, learning_rates=(3e-4,)))
+    (model,) = result.models
+    # two seeds of 40 examples: four standard errors of a share of one half
+    assert abs(model.test["accuracy"].mean - 0.5) < 4 * 0.5 / 40**0.5
+    assert result.chance == 0.5
+    assert all(seed.restarts == 1 and not seed.left_chance for seed in model.seeds)
+    # another start is another one: the same order of examples, but other random weights of the head
+    again = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=0, learning_rates=(3e-4,)))
+    assert all(a.curve != b.curve for a, b in zip(model.seeds, again.models[0].seeds, strict=True))
+
+
+def test_test_is_scored_at_the_epoch_that_is_best_on_dev(split_files, model_folder):
+    # with the labels of dev the wrong way round, what is learnt is the worse on dev
+    wrong = split_files["dev"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
+    split_files["dev"].write_text(wrong, encoding="utf-8")
+    settings = quick(split_files, model_folder)
+    # dev once more as test: they are scored the same only with the same weights
+    (model,) = fine_tune(replace(settings, test=settings.dev)).models
+    for seed in model.seeds:
+        curve = [point.dev for point in seed.curve]
+        assert seed.best_epoch == 1 + curve.index(max(curve)) and curve[-1] < max(curve)
+        assert seed.test == seed.dev and seed.dev["accuracy"] == max(curve)
+
+
+def test_nothing_is_dropped_when_a_model_is_asked(split_files, tokenizer, tmp_path):
+    folder = save_small_model(tmp_path / "drops", tokenizer, classifier_dropout_prob=0.5)
+    settings = quick(split_files, folder)
+    candidate = prepare(settings, read_task(settings), 0)
+    model = candidate.learner.model(load_pretrained(folder)[0].encoder).train()
+    first, second = (predict(candidate, model, "dev").probabilities for _ in range(2))
+    assert (first == second).all()
+
+
+def test_a_model_that_has_come_apart_is_sure_of_nothing(split_files, model_folder):
+    settings = quick(split_files, model_folder)
+    candidate = prepare(settings, read_task(settings), 0)
+    model = candidate.learner.model(load_pretrained(model_folder)[0].encoder)
+    torch.nn.init.constant_(model.classifier.bias, float("nan"))
+    found = predict(candidate, model, "dev")
+    assert (found.probabilities == 0.5).all() and set(found.answers) == {"坏"}
+
+
+def test_the_best_learning_rate_on_dev_is_used_with_every_seed(split_files, model_folder):
+    # what is best on dev is worst on this test, which has no say
+    wrong = split_files["test"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
+    split_files["test"].write_text(wrong, encoding="utf-8")
+    rates = (1e-6, 3e-3)
+    (model,) = fine_tune(quick(split_files, model_folder, learning_rates=rates, max_restarts=1)).models
+    assert [point.learning_rate for point in model.sweep] == list(rates)
+    assert model.sweep[1].dev > model.sweep[0].dev and not model.sweep[0].left_chance
+    assert {seed.learning_rate for seed in model.seeds} == {3e-3}
+    assert model.seeds[0].dev["accuracy"] == model.sweep[1].dev
+    assert all(seed.left_chance and not seed.restarts for seed in model.seeds)
+    assert model.test["accuracy"].mean < 0.2
+
+
+def test_a_model_that_always_says_yes_is_at_chance_level(split_files, model_folder):
+    settings = quick(split_files, model_folder)
+    settings = replace(settings, task=Task(name="t", metric="f1", labels=("坏", "好")))
+    data = read_task(settings)
+    # half of the examples are positive: precision 1/2, recall 1
+    assert chance_of(data, data.splits["test"]) == pytest.approx(2 / 3)
+
+
+def test_models_see_the_same_examples_in_the_same_order(split_files, model_folder, tmp_path, tokenizer):
+    wider = save_small_model(tmp_path / "wider", tokenizer, hidden_size=96)
+    settings = quick(split_files, model_folder, wider)
+    data = read_task(settings)
+    first = prepare(settings, data, 0)
+    second = prepare(settings, data, 1)
+    plans = [plan_batches(len(one.encoded["train"]), settings, seed=3) for one in (first, second)]
+    for ours, theirs in zip(*plans, strict=True):
+        assert all((a == b).all() for a, b in zip(ours, theirs, strict=True))
+    for epoch in plans[0]:  # every example once
+        assert sorted(np.concatenate(epoch).tolist()) == list(range(160))
+        assert {len(batch) for batch in epoch[:-1]} == {settings.batch_size}
+    assert not np.array_equal(plans[0][0][0], plans[0][1][0])
+
+
+def test_a_run_is_found_again_by_what_it_was_made_of(split_files, model_folder, tmp_path):
+    settings = quick(split_files, model_folder, epochs=1)
+    candidate = prepare(settings, read_task(settings), 0)
+    run = fine_tune_one(candidate, 0, 1e-3)
+    save_run(run, candidate, tmp_path / "run.npz")
+    found = load_run(candidate, tmp_path / "run.npz")
+    assert found.result == run.result and found.test.answers == run.test.answers
+    for name, values in run.test.statistics.items():
+        assert (found.test.statistics[name] == values).all()
+    key = run_key(candidate, 0, 1e-3)
+    assert key == run_key(candidate, 0, 1e-3)
+    assert key not in (run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3))
+    split_files["dev"].write_text("text\tlabel\n香\t好\n苦\t坏\n", encoding="utf-8")
+    assert key != run_key(candidate, 0, 1e-3)
+    # the same weights and files are another model under another configuration or vocabulary
+    other_config = replace(candidate, config=replace(candidate.config, hidden_dropout_prob=0.1))
+    ids = replace(candidate.encoded["dev"], input_ids=candidate.encoded["dev"].input_ids[::-1])
+    other_words = replace(candidate, encoded={**candidate.encoded, "dev": ids})
+    assert load_run(other_config, tmp_path / "run.npz") is None
+    assert load_run(other_words, tmp_path / "run.npz") is None
+    (tmp_path / "run.npz").write_bytes((tmp_path / "run.npz").read_bytes()[:300])
+    assert load_run(candidate, tmp_path / "run.npz") is None
+
+
+def test_pairs_are_cut_at_the_longer_side(tokenizer):
+    examples = [Example("采茶" * 20, "香", "0"), Example("采", "茶香" * 20, "1")]
+    encoded = encode_texts(examples, np.array([0, 1]), tokenizer, 16)
+    chosen = encoded.choose(np.array([1, 0]))
+    assert chosen.batch.cu_seqlens.tolist() == [0, 16, 32]
+    for number, first in ((0, 3), (1, 14)):
+        ids = chosen.batch.input_ids[16 * number : 16 * number + 16].tolist()
+        types = chosen.batch.token_type_ids[16 * number : 16 * number + 16].tolist()
+        assert ids.count(tokenizer.sep_id) == 2 and types == sorted(types)
+        assert types.count(0) == ids.index(tokenizer.sep_id) + 1 == first
+
+
+def test_labels_that_training_never_saw_and_single_classes_are_refused(split_files, model_folder):
+    settings = {"task": Task(name="t"), **split_files, "models": (model_folder,)}
+    split_files["dev"].write_text("text\tlabel\n好\t奇怪\n", encoding="utf-8")
+    with pytest.raises(InputError, match="label '奇怪' in .*does not occur"):
+        fine_tune(FineTuneSettings(**settings))
+    split_files["train"].write_text("text\tlabel\n好\t一\n坏\t一\n", encoding="utf-8")
+    with pytest.raises(InputError, match="nothing to tell apart"):
+        fine_tune(FineTuneSettings(**settings))
+    with pytest.raises(ConfigError, match="seeds"):
+        FineTuneSettings(**settings, seeds=(1, 1))
+
+
+def test_a_rate_that_breaks_the_model_is_told_and_is_no_number_that_json_lacks(split_files, model_folder):
+    settings = quick(split_files, model_folder, seeds=(0,), epochs=1, learning_rates=(0.99,), max_restarts=0)
+    (model,) = (result := fine_tune(settings)).models
+    assert not model.seeds[0].left_chance
+    json.dumps(result.to_record(), allow_nan=False)
+
+
+def test_test_is_asked_once_a_seed_whatever_else_was_tried(split_files, model_folder, monkeypatch):
+    """Neither a rate that lost nor a start that was given up has seen it."""
+    asked = []
+    of_labels = Classification.predict
+
+    def watched(self, scores, examples, encoded):
+        asked.append(examples)
+        return of_labels(self, scores, examples, encoded)
+
+    monkeypatch.setattr(Classification, "predict", watched)
+    shuffle_labels(split_files["train"])
+    settings = quick(split_files, model_folder, epochs=1, max_restarts=1, learning_rates=(1e-4, 3e-4))
+    (model,) = fine_tune(settings).models
+    assert all(seed.restarts == 1 for seed in model.seeds)
+    test = read_task(settings).splits["test"].examples
+    assert sum(examples == test for examples in asked) == len(settings.seeds)
+    assert len(asked) > 4 * len(settings.seeds)
+
+
+@pytest.mark.parametrize("has_test", [True, False])
+def test_a_sweep_knows_no_test_and_of_equal_rates_takes_the_first(split_files, model_folder, has_test):
+    if not has_test:
+        del split_files["test"]
+    settings = quick(split_files, model_folder, seeds=(4, 2), learning_rates=(1e-5, 3e-5, 2e-5))
+    candidate, asked = prepare(settings, read_task(settings), 0), []
+
+    def train(candidate, wanted):
+        asked.append(({*candidate.encoded, *candidate.data.splits, *candidate.settings.split_paths}, wanted))
+        nothing = Predictions(answers=(), right=None, statistics={})
+        fixed = {"best_epoch": 1, "restarts": 0, "left_chance": True, "test": None, "curve": ()}
+        fixed |= {"seconds": 1.0, "examples_per_second": 1.0}
+        return [
+            SeedRun(
+                result=SeedResult(
+                    seed=seed, learning_rate=rate, dev={"accuracy": 0.9 if rate > 1e-5 else 0.5}, **fixed
+                ),
+                dev=nothing,
+                test=None,
+            )
+            for seed, rate in wanted
+        ]
+
+    runs, tried = fine_tune_model(candidate, train)
+    chosen = [(4, 3e-5), (2, 3e-5)]
+    # without a test to be scored on, the run of the sweep is as good as another
+    assert asked == [
+        ({"train", "dev"}, [(4, rate) for rate in settings.learning_rates]),
+        ({"train", "dev", *(["test"] if has_test else [])}, chosen[0 if has_test else 1 :]),
+    ]
+    assert [(run.result.seed, run.result.learning_rate) for run in runs] == chosen
+    assert [(one.learning_rate, one.dev) for one in tried] == [(1e-5, 0.5), (3e-5, 0.9), (2e-5, 0.9)]
+
+
+def test_a_run_of_a_sweep_is_kept_apart_from_the_one_that_is_scored(split_files, model_folder, tmp_path):
+    settings = quick(split_files, model_folder, epochs=1)
+    candidate = prepare(settings, read_task(settings), 0)
+    swept = candidate.without_test()
+    assert run_key(swept, 0, 1e-3) != run_key(candidate, 0, 1e-3)
+    run = fine_tune_one(swept, 0, 1e-3)
+    save_run(run, swept, tmp_path / "run.npz")
+    found = load_run(swept, tmp_path / "run.npz")
+    assert found.result == run.result and found.test is None and found.result.test is None
+    assert load_run(candidate, tmp_path / "run.npz") is None
+    # the same training, whether test is there or not
+    assert fine_tune_one(candidate, 0, 1e-3).result.dev == run.result.dev
+
+
+def test_dropout_is_on_in_training_alone_and_every_epoch_takes_all_its_steps(split_files, model_folder):
+    settings = quick(split_files, model_folder, epochs=2)
+    candidate, modes = prepare(settings, read_task(settings), 0), []
+
+    class Watched(Classification):
+        def model(self, encoder):
+            model = super().model(encoder)
+            encoder.register_forward_pre_hook(
+                lambda module, _: modes.append((torch.is_grad_enabled(), module.training))
+            )
+            return model
+
+    learner = Watched(candidate.data.labels, candidate.data.task.metrics)
+    fine_tune_one(replace(candidate, learner=learner), 0, 1e-3)
+    assert {training for learns, training in modes if learns} == {True}
+    assert {training for learns, training in modes if not learns} == {False}
+    assert sum(learns for learns, _ in modes) == 2 * 160 // settings.batch_size
+
+
+def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_path, model_folder):
+    rows = [f"茶{n}\t香{n % 3}\t{100 * (n % 2)}" for n in range(40)]
+    path = tmp_path / "t.tsv"
+    path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    settings = FineTuneSettings(
+        task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=path, models=(model_folder,), epochs=2,
+        batch_size=3, precision="fp32", max_restarts=0,
+    )  # fmt: skip
+    candidate = prepare(settings, read_task(settings), 0)
+    run = fine_tune_one(candidate, 5, 1e-3)
+    # the same written out: the weights of the head are the seed's and the restart's
+    pretrained, _ = load_pretrained(model_folder)
+    torch.manual_seed(int(np.random.default_rng([5, 0]).integers(2**31)))
+    model, encoded = candidate.learner.model(pretrained.encoder).train(), candidate.encoded["train"]
+    optimizer, step, norms, losses = adamw(model, 1e-3), 0, [], []
+    for batches in plan_batches(40, settings, 5):
+        losses.append([])
+        for examples in batches:
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-3 * ((step + 1) / 3 if step < 3 else (28 - step) / 25)
+            predicted = model(encoded.choose(examples).batch)[:, 0]
+            loss = (predicted - torch.from_numpy(encoded.targets[examples]).float()).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
+            optimizer.step()
+            losses[-1].append(loss.item())
+            step += 1
+    assert step == 28 and min(norms) < 1 < max(norms)
+    assert [one.train_loss for one in run.result.curve] == pytest.approx([np.mean(one) for one in losses])
+    assert run.result.examples_per_second > 0
+
+
+def test_chance_is_the_most_frequent_training_label_on_the_split_that_is_asked(split_files, model_folder):
+    for name, share in (("train", 0.75), ("dev", 0.25)):
+        rows = [f"香{n}\t{'好' if n < 40 * share else '坏'}" for n in range(40)]
+        split_files[name].write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    data = read_task(quick(split_files, model_folder))
+    dev = data.splits["dev"]
+    assert chance_of(data, dev) == 0.25
+    margin = 2 * (0.25 * 0.75 / 40) ** 0.5  # two standard errors
+    assert leaves_chance(data, dev, 0.26 + margin) and not leaves_chance(data, dev, 0.24 + margin)

@@ -1,0 +1,176 @@
+"""The family of models: parameter counts against the published ones, costs against what torch measures."""
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from albert.model import PRESETS, AlbertConfig, Encoder, PretrainingModel, measure_sizes, pack
+from albert.model.sizes import MASKED_SHARE, activation_bytes, forward_operations
+from data.errors import ConfigError
+from tests import ROOT
+
+SMALL = {
+    "vocab_size": 61,
+    "embedding_size": 16,
+    "hidden_size": 48,
+    "num_attention_heads": 4,
+    "num_hidden_layers": 3,
+    "intermediate_size": 80,
+    "max_position_embeddings": 40,
+}
+
+
+def model_without_weights(config):
+    with torch.device("meta"):
+        return PretrainingModel(config)
+
+
+def count(part):
+    return sum(parameter.numel() for parameter in part.parameters())
+
+
+# body, and body with heads, to the parameter; or the body in millions, rounded as it was published
+@pytest.mark.parametrize(
+    "config, body, whole",
+    [
+        (AlbertConfig.preset("tiny"), 4_080_520, 4_142_594),
+        (AlbertConfig.preset("small"), 4_742_272, 4_813_706),
+        (AlbertConfig.preset("base"), 10_547_968, 10_669_322),
+        (AlbertConfig.preset("large"), 16_548_352, 16_702_986),
+        (AlbertConfig.preset("xlarge"), 57_589_248, 57_877_002),
+        (AlbertConfig.preset("xxlarge"), 221_459_968, 222_013_962),
+        (AlbertConfig.preset("base-en"), 11_683_584, None),
+        (AlbertConfig.preset("large-en"), 17_683_968, None),
+        (AlbertConfig.preset("xlarge-en"), 58_724_864, None),
+        (AlbertConfig.preset("xxlarge-en"), 222_595_584, None),
+        (AlbertConfig.preset("tiny", layout="bright"), 4_175_152, 4_295_186),
+        (AlbertConfig.preset("base", layout="bright"), 10_877_440, 11_492_234),
+        (AlbertConfig.preset("large", layout="bright"), 17_009_664, 18_084_490),
+        (AlbertConfig.preset("xlarge", layout="bright"), 58_577_920, 62_803_594),
+        (AlbertConfig.preset("xxlarge", layout="bright"), 223_503_360, 240_322_186),
+        # albert_zh's google_fast models: as many groups as layers
+        (
+            AlbertConfig(hidden_size=336, num_hidden_layers=4, intermediate_size=1344, num_hidden_groups=4),
+            8_363_488,
+            None,
+        ),
+        (AlbertConfig.preset("base", num_hidden_groups=12), 88_514_560, None),
+        (AlbertConfig.preset("base", share="none"), 88_514_560, None),
+        (AlbertConfig.preset("base", share="attention"), 62.51, None),
+        (AlbertConfig.preset("base", share="ffn"), 36.55, None),
+        (AlbertConfig.preset("base-en", share="attention"), 63.6, None),
+        (AlbertConfig.preset("base-en", share="ffn"), 37.7, None),
+        (AlbertConfig.preset("base-en", share="none"), 89.7, None),
+        (AlbertConfig.preset("base-en", embedding_size=64), 9.7, None),
+        (AlbertConfig.preset("base-en", embedding_size=256), 15.7, None),
+        (AlbertConfig.preset("base-en", embedding_size=768, layout="bert"), 31.1, None),
+        (AlbertConfig.preset("bert-base"), 102_267_648, None),  # bert-base-chinese
+        (AlbertConfig.preset("bert-large", vocab_size=30522), 335_141_888, None),  # bert-large-uncased
+    ],
+    ids=lambda value: (
+        f"H{value.hidden_size}-E{value.embedding_size}-{value.layout}-{value.share}-G{value.num_hidden_groups}"
+        if isinstance(value, AlbertConfig)
+        else None
+    ),
+)
+def test_parameter_counts_are_the_published_models(config, body, whole):
+    model, sizes = model_without_weights(config), measure_sizes(config)
+    assert (count(model.encoder), count(model)) == (sizes.body, sizes.total)
+    assert count(model.encoder.embedding) == sizes.embeddings
+    if isinstance(body, float):
+        assert f"{sizes.body / 1e6:.{len(str(body).split('.')[1])}f}" == str(body)
+    else:
+        assert sizes.body == body and whole in (None, sizes.total)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"layout": "bright", "hidden_act": "relu"},
+        {"norm": "pre", "share": "ffn"},
+        {"num_hidden_groups": 2, "inner_group_num": 2},
+        {"layout": "bert", "embedding_size": 48, "share": "none"},
+    ],
+    ids=str,
+)
+def test_operations_are_those_torch_counts(change):
+    config = AlbertConfig(**{**SMALL, **change})
+    model = PretrainingModel(config).eval()
+    S, T = 5, 20
+    batch = pack([[1] * T] * S)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model.mlm_logits(model.encoder(batch)[: int(S * T * MASKED_SHARE)])
+    assert counter.get_total_flops() == pytest.approx(forward_operations(config, T) * S * T)
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("change", [{}, {"hidden_act": "relu"}, {"norm": "pre"}], ids=str)
+def test_kept_activations_are_those_autograd_saves(change, checkpointing):
+    """The layers' share: what six layers keep above what two do."""
+    S, T = 4, 24
+
+    def kept(layers):
+        encoder = Encoder(AlbertConfig(**{**SMALL, **change, "num_hidden_layers": layers}))
+        torch.nn.init.normal_(encoder.embedding.word)
+        encoder.activation_checkpointing = checkpointing
+        weights = {p.untyped_storage().data_ptr() for p in encoder.parameters()}
+        storages = {}
+
+        def keep(tensor):
+            storages[tensor.untyped_storage().data_ptr()] = tensor  # held, so that no address comes twice
+            return tensor
+
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast("cpu", torch.bfloat16),
+        ):
+            encoder(pack([[1] * T] * S))
+        return sum(t.untyped_storage().nbytes() for at, t in storages.items() if at not in weights) / (S * T)
+
+    config = AlbertConfig(**{**SMALL, **change, "num_hidden_layers": 4})
+    assert kept(6) - kept(2) == pytest.approx(activation_bytes(config, T, checkpointing=checkpointing))
+
+
+def test_the_table_names_every_preset():
+    done = subprocess.run(
+        [sys.executable, "-m", "flows", "checkpoint", "sizes"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert not done.stderr
+    rows = {line.split()[0]: line for line in done.stdout.splitlines()[2:] if line}
+    assert set(PRESETS) <= set(rows)
+    assert "17,683,968" not in rows["large-en"]  # that is the body; the table has its parts
+    assert f"{measure_sizes(AlbertConfig.preset('large-en')).total:,}" in rows["large-en"]
+    assert rows["bert-large"].split()[10] == "1.000"
+
+
+def test_a_presets_chinese_name_is_its_plain_one():
+    assert AlbertConfig.preset("base-zh") == AlbertConfig.preset("base")
+    with pytest.raises(ConfigError, match="no preset 'enormous': there are tiny, small"):
+        AlbertConfig.preset("enormous")
+
+
+def test_a_variant_is_checked_too():
+    with pytest.raises(
+        ConfigError, match="hidden_size=100 is not a multiple of num_attention_heads=12; 96 would be"
+    ):
+        replace(AlbertConfig.preset("tiny"), hidden_size=100)
+    with pytest.raises(ConfigError, match="there are only 3 layers to group"):
+        AlbertConfig(**SMALL, num_hidden_groups=4)
+    with pytest.raises(ConfigError, match="nothing to group"):
+        AlbertConfig(**SMALL, num_hidden_groups=3, share="none")
+
+
+def test_every_wrong_field_is_named_at_once():
+    with pytest.raises(ConfigError) as error:
+        AlbertConfig(vocab_size="21128", hidden_size=-1, hidden_act="exec", share=3, layer_norm_eps=True)
+    for name in ("vocab_size", "hidden_size", "hidden_act", "share", "layer_norm_eps"):
+        assert f"{name}=" in str(error.value)

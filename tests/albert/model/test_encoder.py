@@ -1,0 +1,266 @@
+"""The model by itself: sharing, growth, checkpointed activations, dropout, ties, and what layers change."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from albert.evaluation import measure_layer_changes
+from albert.model import AlbertConfig, Batch, PretrainingModel, grow, pack
+from data.errors import ConfigError
+
+SMALL = AlbertConfig(
+    vocab_size=61,
+    embedding_size=16,
+    hidden_size=48,
+    num_attention_heads=4,
+    num_hidden_layers=4,
+    intermediate_size=80,
+    max_position_embeddings=40,
+)
+
+GROUPS = {"num_hidden_groups": 2, "inner_group_num": 2}
+
+
+def random_model(config=SMALL, seed=0):
+    torch.manual_seed(seed)
+    model = PretrainingModel(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.1 if parameter.dim() > 1 else 0.4)
+    return model
+
+
+def masked_batch(seed=1, lengths=(17, 1, 8)):
+    generator = torch.Generator().manual_seed(seed)
+    batch = pack([torch.randint(1, 61, (length,), generator=generator).tolist() for length in lengths])
+    at = torch.randperm(batch.tokens, generator=generator)[:9].sort().values
+    labels = torch.randint(0, 61, (9,), generator=generator)
+    return replace(batch, masked_index=at, masked_labels=labels, sop_labels=torch.tensor([0, -100, 1]))
+
+
+def gradients(model, batch):
+    model.zero_grad()
+    model(batch).loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("share", ["attention", "ffn", "none"])
+@pytest.mark.parametrize(
+    "change", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}], ids=["one", "groups"]
+)
+def test_unshared_layers_begin_as_the_shared_ones(share, change):
+    model = random_model(replace(SMALL, **change)).eval()
+    grown = grow(model, share=share).eval()
+    assert grown.config.share == share
+    assert sum(p.numel() for p in grown.parameters()) > sum(p.numel() for p in model.parameters())
+    batch = masked_batch()
+    with torch.no_grad():
+        assert torch.equal(grown.encoder(batch), model.encoder(batch))
+        assert torch.equal(grown(batch).loss, model(batch).loss)
+
+
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize(
+    "change", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}], ids=["one", "groups"]
+)
+def test_the_gradient_of_a_shared_layer_is_the_sum_over_its_uses(change, norm):
+    """An unshared copy computes the same, and each of its layers gets the gradient of one use."""
+    model = random_model(replace(SMALL, norm=norm, **change)).double()
+    grown = grow(model, share="none").double()
+    batch = masked_batch()
+    shared, single = gradients(model, batch), gradients(grown, batch)
+    for name, gradient in shared.items():
+        part = next((p for p in ("attentions", "feed_forwards") if f".{p}." in name), None)
+        if part is None:
+            assert torch.allclose(gradient, single[name], rtol=1e-9, atol=1e-12), name
+            continue
+        _, _, block, rest = name.split(".", 3)
+        uses = [layer for layer, used in enumerate(model.config.group_of_layer) if used == int(block)]
+        assert len(uses) > 1
+        total = sum(single[f"encoder.{part}.{layer}.{rest}"] for layer in uses)
+        assert torch.allclose(gradient, total, rtol=1e-9, atol=1e-12), name
+
+
+def test_more_layers_are_tiled_in_order():
+    model = random_model(replace(SMALL, share="none"))
+    grown = grow(model, num_hidden_layers=10).encoder
+    for layer in range(10):
+        for blocks, old in (
+            (grown.attentions, model.encoder.attentions),
+            (grown.feed_forwards, model.encoder.feed_forwards),
+        ):
+            for new, copied in zip(blocks[layer].parameters(), old[layer % 4].parameters(), strict=True):
+                assert torch.equal(new, copied) and new.data_ptr() != copied.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"share": "all"}, "from which one can go to ffn, none"),
+        ({"share": "attention"}, "from which one can go to ffn, none"),
+        ({"num_hidden_layers": 3}, "layers are only added"),
+    ],
+    ids=str,
+)
+def test_growth_never_loses_parameters(change, message):
+    with pytest.raises(ConfigError, match=message):
+        grow(random_model(replace(SMALL, share="ffn")), **change)
+
+
+@pytest.mark.parametrize("change", [{}, {"share": "ffn", "norm": "pre"}], ids=str)
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_checkpointed_activations_give_the_same_loss_and_gradients(change, dropout):
+    model = random_model(
+        replace(SMALL, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout, **change)
+    ).train()
+    batch = masked_batch()
+    results = []
+    for checkpointing in (False, True):
+        model.encoder.activation_checkpointing = checkpointing
+        torch.manual_seed(3)  # the same dropout
+        results.append(gradients(model, batch))
+    for name, gradient in results[0].items():
+        assert torch.equal(gradient, results[1][name]), name
+
+
+@pytest.mark.parametrize("change", [{}, {"share": "none", "norm": "pre"}, {"num_hidden_layers": 1}], ids=str)
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_states_of_some_tokens_alone_are_those_among_all(change, checkpointing):
+    encoder = random_model(replace(SMALL, **change)).double().encoder
+    encoder.activation_checkpointing = checkpointing
+    batch, rows = masked_batch(), torch.tensor([5, 0, 25, 5])  # one of them twice
+    weights = torch.randn(4, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    results = []
+    for states in (encoder(batch, rows), encoder(batch)[rows]):
+        encoder.zero_grad()
+        (states * weights).sum().backward()
+        used = [p.grad.clone() for p in encoder.parameters() if p.grad is not None]
+        results.append([states.detach(), *used])
+    for some, among_all in zip(*results, strict=True):
+        assert torch.allclose(some, among_all, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_the_same_seed_gives_the_same_bits_under_autocast(dropout):
+    model = random_model(
+        replace(SMALL, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    ).train()
+    batch, results = masked_batch(), []
+    for _ in range(2):
+        torch.manual_seed(3)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(batch).loss
+        model.zero_grad()
+        loss.backward()
+        results.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+def test_dropout_drops_the_asked_share_and_keeps_the_mean():
+    p = 0.3
+    model = random_model(replace(SMALL, hidden_dropout_prob=p)).train()
+    batch = pack([[1 + n % 60 for n in range(40)] for _ in range(200)])
+    torch.manual_seed(0)
+    dropped = model.encoder.embedding(batch)
+    kept = model.eval().encoder.embedding(batch)
+    n = dropped.numel()
+    # of a binomial share the standard deviation is sqrt(p (1-p) / n); five of them
+    assert abs((dropped == 0).double().mean().item() - p) < 5 * (p * (1 - p) / n) ** 0.5
+    assert torch.allclose(dropped[dropped != 0], (kept / (1 - p))[dropped != 0])
+    spread = ((p / (1 - p)) * kept.double().square().mean() / n) ** 0.5
+    assert abs((dropped.double().mean() - kept.double().mean()).item()) < 5 * spread.item()
+
+
+def test_attention_dropout_keeps_the_mean_and_draws_anew():
+    p = 0.2
+    model = random_model(replace(SMALL, attention_probs_dropout_prob=p)).double()
+    attention = model.encoder.attentions[0]
+    x = torch.randn(12, 48, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    cu_seqlens = torch.tensor([0, 12], dtype=torch.int32)
+    attention.norm_first = True  # then the output is linear in the attention, and its mean can be compared
+    with torch.no_grad():
+        exact = attention.eval()(x, cu_seqlens, 12)
+        torch.manual_seed(0)
+        draws = torch.stack([attention.train()(x, cu_seqlens, 12) for _ in range(2000)])
+    assert not torch.equal(draws[0], draws[1])
+    deviation = draws.std(0) / len(draws) ** 0.5
+    assert ((draws.mean(0) - exact).abs() < 6 * deviation).all()
+
+
+def test_the_decoder_is_the_word_table():
+    model = random_model()
+    batch = masked_batch()
+    names = [name for name, p in model.named_parameters() if p.shape == (61, 16)]
+    assert names == ["encoder.embedding.word"]
+    before = model(batch).mlm_loss
+    absent = sorted(set(range(61)) - set(batch.input_ids.tolist()) - set(batch.masked_labels.tolist()))[0]
+    with torch.no_grad():
+        model.encoder.embedding.word[absent] += 5.0  # a token that is only ever a wrong answer
+    assert model(batch).mlm_loss != before
+
+
+@pytest.mark.parametrize("share", ["all", "attention", "ffn"])
+def test_shared_parameters_stay_one_tensor_through_training(share):
+    model = random_model(replace(SMALL, share=share))
+    batch = masked_batch()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(batch).loss.backward()
+        optimizer.step()
+    encoder = model.encoder
+    used = [encoder.blocks_of_layer[layer] for layer in range(4)]
+    attentions = {id(encoder.attentions[a]) for a, _ in used}
+    feed_forwards = {id(encoder.feed_forwards[f]) for _, f in used}
+    expected = {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1)}[share]
+    assert (len(attentions), len(feed_forwards)) == expected
+
+
+def test_layer_changes_are_distances_and_angles_of_its_states():
+    model = random_model()
+    batch: Batch = masked_batch()
+    changes = measure_layer_changes(model.encoder, batch)
+    assert model.encoder.training and [change.layer for change in changes] == [1, 2, 3, 4]
+    with torch.no_grad():
+        states = model.encoder.eval().hidden_states(batch)
+    for change, before, after in zip(changes, states[:-1], states[1:], strict=True):
+        lengths = [float((b - a).square().sum().sqrt()) for a, b in zip(before, after, strict=True)]
+        cosines = [float(a @ b / (a.norm() * b.norm())) for a, b in zip(before, after, strict=True)]
+        assert change.distance == pytest.approx(sum(lengths) / len(lengths), rel=1e-5)
+        assert change.cosine == pytest.approx(sum(cosines) / len(cosines), rel=1e-4, abs=1e-6)
+
+
+def test_a_layer_that_changes_nothing_has_distance_0_and_cosine_1():
+    model = random_model(replace(SMALL, norm="pre"))
+    for block in (*model.encoder.attentions, *model.encoder.feed_forwards):
+        torch.nn.init.zeros_(block.output.weight)
+        torch.nn.init.zeros_(block.output.bias)
+    for change in measure_layer_changes(model.encoder, masked_batch()):
+        assert change.distance == 0 and change.cosine == pytest.approx(1, abs=1e-6)
+
+
+def test_pre_normalised_layers_are_those_of_the_definition():
+    """x + Attention(LayerNorm(x)), then x + FeedForward(LayerNorm(x)), and nothing after the last layer."""
+    model = random_model(replace(SMALL, norm="pre", num_hidden_layers=1)).double().eval()
+    batch = pack([[5, 9, 3, 44, 2]])
+    attention, feed_forward = model.encoder.attentions[0], model.encoder.feed_forwards[0]
+    with torch.no_grad():
+        x = model.encoder.embedding(batch)
+        q, k, v = attention.query_key_value(attention.norm(x)).chunk(3, -1)
+        heads = [
+            torch.softmax(q[:, h] @ k[:, h].T / 12**0.5, -1) @ v[:, h]
+            for h in (slice(12 * n, 12 * n + 12) for n in range(4))
+        ]
+        x = x + attention.output(torch.cat(heads, -1))
+        inner = feed_forward.inner(feed_forward.norm(x))
+        x = x + feed_forward.output(torch.nn.functional.gelu(inner, approximate="tanh"))
+        assert torch.allclose(model.encoder(batch), x, rtol=1e-10, atol=1e-12)
+
+
+def test_a_compiled_model_learns_the_same_on_a_cpu():
+    model = random_model(replace(SMALL, hidden_act="gelu_new")).train()
+    batch = masked_batch()
+    plain = gradients(model, batch)
+    compiled = gradients(torch.compile(model, backend="aot_eager"), batch)
+    for name, gradient in plain.items():
+        torch.testing.assert_close(compiled[f"_orig_mod.{name}"], gradient)

@@ -1,0 +1,128 @@
+"""Training in several processes on the CPU: the losses of one, a lost process, another number of them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import psutil
+import pytest
+
+from albert.pretraining import Corpus, PretrainSettings, list_checkpoints, pretrain
+from data.errors import ConfigError
+from tests import ROOT
+from tests.conftest import make_corpus, save_small_model
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory, samples, vocabulary_file):
+    root, shape = tmp_path_factory.mktemp("workspace"), {"max_seq_length": 64}
+    return {
+        "tea": make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file, sop="on", **shape),
+        "general": make_corpus(root, "general", samples / "general.txt", vocabulary_file, sop="off", **shape),
+    }
+
+
+@pytest.fixture
+def settings(tmp_path, corpora, tokenizer):
+    save_small_model(tmp_path / "small", tokenizer, hidden_dropout_prob=0.1, max_position_embeddings=64)
+    return PretrainSettings(
+        run_folder=tmp_path / "run",
+        shards=corpora["tea"],
+        # without sentence order: some batches leave that head without a gradient
+        mix=(Corpus("general", corpora["general"], 0.4, 0.1),),
+        init=str(tmp_path / "small"),
+        steps=50,
+        batch_tokens=1024,
+        accumulate=4,
+        learning_rate=2e-3,
+        precision="fp32",
+        held_out_share=0.1,
+        held_out_tokens=1000,
+        evaluate_every=10,
+        log_every=1,
+    )
+
+
+def launch(settings, processes, *options):
+    """torchrun; what it says goes to a file beside the run."""
+    path = settings.run_folder.parent / "settings.json"
+    path.write_text(json.dumps(settings.to_record()))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    command += [str(processes), *options, "-m", "albert.pretraining", str(path)]
+    with (settings.run_folder.parent / "said.txt").open("w") as said:
+        return subprocess.Popen(
+            command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=said, stderr=said
+        )
+
+
+def metrics(settings):
+    lines = (settings.run_folder / "metrics.jsonl").read_text().splitlines()
+    return {r["step"]: r for r in map(json.loads, lines) if "mlm_loss" in r}
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_losses_of_one(settings, tmp_path):
+    assert launch(settings, 2).wait(300) == 0, (tmp_path / "said.txt").read_text()
+    together = metrics(settings)
+    alone = replace(settings, run_folder=tmp_path / "alone" / "run")
+    pretrain(alone)
+    for step, record in metrics(alone).items():
+        assert together[step]["mlm_loss"] == pytest.approx(record["mlm_loss"], abs=1e-5), step
+    assert len(together) == 50
+    # what the two have done one can go on from
+    result = pretrain(replace(settings, log_every=10))
+    assert result.resumed_from == 50
+    assert any("2 process(es), now it has 1: a step stays 4 parts" in notice for notice in result.notices)
+
+
+@pytest.mark.slow
+def test_a_lost_process_ends_the_run_and_one_goes_on_from_the_last_checkpoint(settings, tmp_path):
+    settings = replace(settings, steps=4000, checkpoint_every=5)
+    launched = launch(settings, 2)
+    workers = kill_one(launched, settings)
+    assert launched.wait(90) != 0
+    assert not any(worker.is_running() for worker in workers)
+    newest = int(list_checkpoints(settings.run_folder)[0].name.split("-")[1])
+    shorter = json.loads((settings.run_folder / "settings.json").read_text())
+    shorter["steps"] = newest + 5
+    (settings.run_folder / "settings.json").write_text(json.dumps(shorter))
+    assert pretrain(replace(settings, steps=newest + 5)).resumed_from == newest
+
+
+def test_more_processes_than_parts_of_a_step_are_refused(settings, monkeypatch):
+    from albert.pretraining.run import _shared_out
+    from albert.runtime import Process
+
+    with pytest.raises(ConfigError, match="4 parts cannot be shared out to 8 processes.*--accumulate 8"):
+        _shared_out(settings, Process(0, 8))
+    assert _shared_out(replace(settings, accumulate=None), Process(0, 8)).accumulate == 8
+
+
+def kill_one(launched, settings):
+    """SIGKILL to one of the two workers, once there is a checkpoint; returns both."""
+    deadline = time.monotonic() + 120
+    while not list_checkpoints(settings.run_folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    children = psutil.Process(launched.pid).children(recursive=True)
+    workers = [child for child in children if "albert.pretraining" in child.cmdline()]
+    assert len(workers) == 2
+    workers[1].send_signal(signal.SIGKILL)
+    return workers
+
+
+@pytest.mark.slow
+def test_torchrun_starts_a_lost_process_again_and_the_run_goes_on(settings):
+    settings = replace(settings, steps=80, checkpoint_every=5, resume="never")
+    launched = launch(settings, 2, "--max-restarts", "1")
+    kill_one(launched, settings)
+    assert launched.wait(120) == 0
+    result = json.loads((settings.run_folder / "result.json").read_text())
+    assert (
+        result["status"] == "completed"
+        and result["resumed_from"] > 0
+        and list(metrics(settings)) == list(range(1, 81))
+    )

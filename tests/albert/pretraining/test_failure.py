@@ -1,0 +1,25 @@
+"""What is kept of how a training ended that came to no result."""
+
+import pytest
+
+from albert.pretraining import read_failure
+from albert.pretraining.failure import failure_kept
+from data.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (KeyError("no such thing"), "failed", "KeyError: 'no such thing'"),
+        (RuntimeError("two\n  lines"), "failed", "RuntimeError: two lines"),
+        (ConfigError("use another"), "failed", "use another"),
+        (KeyboardInterrupt(), "interrupted", "stopped at once"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_ends_a_training_is_kept_and_the_first_reason_stands(tmp_path, error, status, reason):
+    for raised in (error, RuntimeError("lost the others")):
+        with pytest.raises(type(raised)), failure_kept(tmp_path):
+            raise raised
+    kept = read_failure(tmp_path)
+    assert kept.status == status and kept.reason.startswith(reason)

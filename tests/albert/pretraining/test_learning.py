@@ -1,0 +1,402 @@
+"""Batches and training on a small real corpus: what is held out, what is learnt, and going on exactly."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from albert.batching import InstanceStream, is_held_out
+from albert.batching.stream import Cursor, token_batches
+from albert.checkpoints import load_pretrained
+from albert.pretraining import (
+    MANIFEST_FILE,
+    PretrainSettings,
+    check_start,
+    list_checkpoints,
+    pretrain,
+    read_settings,
+    read_trainer_state,
+)
+from albert.pretraining.start import settle
+from albert.pretraining.state import STATE_FILE
+from data.errors import ConfigError, InputError
+from data.files import sha256
+from data.refresh import GateRules, RefreshSettings, refresh
+from tests.conftest import copy_tensorflow_checkpoint, put_into_hub_cache, save_small_model
+from tests.workers import PreloadedContext
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory, samples, vocabulary_file):
+    root = tmp_path_factory.mktemp("workspace")
+    sources = (str(samples / "tea.jsonl"), str(samples / "general.txt"))
+    refresh(
+        RefreshSettings(
+            corpus="c", sources=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1
+        )
+    )
+    return tuple(sorted((root / "shards" / "c").glob("*.parquet")))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, tokenizer):
+    """A checkpoint of a model that trains in seconds."""
+    folder = tmp_path_factory.mktemp("small")
+    return save_small_model(folder, tokenizer, num_hidden_layers=2, max_position_embeddings=128)
+
+
+@pytest.fixture
+def settings(tmp_path, shards, small, vocabulary_file):
+    return PretrainSettings(
+        run_folder=tmp_path / "run",
+        shards=shards,
+        tokenizer_folder=vocabulary_file.parent,
+        init=str(small),
+        steps=12,
+        batch_tokens=512,
+        learning_rate=3e-3,
+        held_out_share=0.1,
+        held_out_tokens=2000,
+        evaluate_every=4,
+    )
+
+
+def stream(shards, **options):
+    return InstanceStream(shards, **{"batch_tokens": 600, "held_out_share": 0.1, **options})
+
+
+def epoch_of(source, epoch=0):
+    for batch, after in source.training_batches(Cursor(epoch)):
+        yield batch
+        if after.epoch != epoch or after.window >= -(-len(source.row_groups) // 4):
+            return
+
+
+def test_an_epoch_holds_every_instance_once_and_no_held_out_document(shards):
+    source = stream(shards)
+    everything = source._load(source.row_groups)
+    held_out = is_held_out(everything.doc_keys, 0.1)
+    assert 0 < held_out.mean() < 0.5
+    batches = list(epoch_of(source))
+    assert sum(b.sequences for b in batches) == (~held_out).sum()
+    assert sum(b.tokens for b in batches) == everything.lengths[~held_out].sum()
+    assert sum(b.sequences for b in source.held_out_batches(10**9)) == held_out.sum()
+
+
+def test_batches_keep_to_the_budget_and_are_well_formed(shards):
+    for batch in epoch_of(stream(shards)):
+        lengths = batch.cu_seqlens.diff()
+        assert (
+            batch.tokens <= 600 and batch.max_seqlen == lengths.max() and batch.cu_seqlens[-1] == batch.tokens
+        )
+        starts = batch.cu_seqlens[:-1].long()
+        assert (batch.position_ids[starts] == 0).all() and batch.position_ids.max() == lengths.max() - 1
+        assert (batch.token_type_ids[starts] == 0).all()
+        has_b = torch.tensor(
+            [batch.token_type_ids[a:b].any() for a, b in zip(starts, batch.cu_seqlens[1:], strict=True)]
+        )
+        if batch.sop_labels is None:
+            assert not has_b.any()
+        else:
+            assert has_b.any() and (has_b == (batch.sop_labels >= 0)).all()
+
+
+def test_masks_change_by_epoch_and_stored_ones_do_not(shards):
+    dynamic, static = stream(shards), stream(shards, masking="static")
+    inputs = [
+        torch.cat([b.masked_labels for b in epoch_of(source, e)])
+        for source in (dynamic, static)
+        for e in (0, 1)
+    ]
+    assert inputs[0].sort().values.tolist() != inputs[1].sort().values.tolist()
+    assert inputs[2].sort().values.tolist() == inputs[3].sort().values.tolist()
+
+
+def test_any_place_can_be_gone_back_to(shards):
+    source = stream(shards)
+    run = list(islice(source.training_batches(), 60))
+    for at in (0, 7, 31, 58):
+        batch, after = next(stream(shards).training_batches(run[at][1]))
+        assert torch.equal(batch.input_ids, run[at + 1][0].input_ids) and after == run[at + 1][1]
+
+
+def test_token_batches_hold_each_row_once():
+    lengths = np.random.default_rng(0).integers(3, 128, 500)
+    batches = token_batches(lengths, 1000, np.random.default_rng(1))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(500))
+    assert max(lengths[b].sum() for b in batches) <= 1000
+    spread = [lengths[b].max() - lengths[b].min() for b in batches]
+    assert np.mean(spread) < 12
+
+
+def test_training_lowers_the_held_out_loss(settings):
+    result = pretrain(replace(settings, steps=60, evaluate_every=30))
+    first, last = result.evaluations()[0], result.evaluations()[-1]
+    assert last["held_out_mlm_loss"] < first["held_out_mlm_loss"] - 0.5
+    model, tokenizer = load_pretrained(result.checkpoint)
+    assert tokenizer.vocab_size == model.config.vocab_size
+
+
+def weights(result):
+    # copies: safetensors maps the file, which a test may overwrite
+    names = ("model.safetensors", "trainer_state.safetensors")
+    return [{k: v.clone() for k, v in load_file(result.checkpoint / name).items()} for name in names]
+
+
+def test_one_seed_gives_the_same_weights_and_another_does_not(settings, tmp_path):
+    runs = [
+        pretrain(replace(settings, run_folder=tmp_path / name, seed=seed))
+        for name, seed in (("a", 0), ("b", 0), ("c", 1))
+    ]
+    a, b, c = (weights(run)[0] for run in runs)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert not all(torch.equal(a[name], c[name]) for name in a)
+
+
+def test_running_again_does_nothing_more(settings):
+    first = pretrain(settings)
+    before = (first.checkpoint / "manifest.json").read_bytes()
+    second = pretrain(settings)
+    assert second.steps == 12 and second.resumed_from == 12 and second.history == first.history
+    assert (second.checkpoint / "manifest.json").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said(settings):
+    straight = pretrain(settings)
+    whole = weights(straight)
+    newest, older = list_checkpoints(settings.run_folder)
+    (newest / "model.safetensors").write_bytes(b"damaged")
+    again = pretrain(settings)
+    assert again.resumed_from == 8 and any("damaged" in notice for notice in again.notices)
+    for before, after in zip(whole, weights(again), strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    for folder in list_checkpoints(settings.run_folder):
+        (folder / "manifest.json").unlink()
+    anew = pretrain(settings)
+    assert anew.resumed_from == 0 and "no checkpoint is whole: beginning anew" in anew.notices
+
+
+def test_going_on_with_dropout_ends_with_the_weights_of_a_straight_run(settings, tmp_path, tokenizer):
+    shape = {"num_hidden_layers": 2, "max_position_embeddings": 128}
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    save_small_model(tmp_path / "dropping", tokenizer, **shape, **dropout)
+    with_dropout = replace(settings, init=str(tmp_path / "dropping"))
+    straight = weights(pretrain(with_dropout))
+    newest, _ = list_checkpoints(settings.run_folder)
+    shutil.rmtree(newest)
+    again = pretrain(with_dropout)
+    assert again.resumed_from == 8
+    for before, after in zip(straight, weights(again), strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def rewrite_state(checkpoint, change):
+    """Change what a checkpoint says of where its run stands, as if it had been written so."""
+    state, manifest = (checkpoint / name for name in (STATE_FILE, MANIFEST_FILE))
+    state.write_text(json.dumps(change(json.loads(state.read_text()))))
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {STATE_FILE: sha256(state)}))
+
+
+def test_a_checkpoint_of_an_older_version_is_gone_on_from_exactly(settings):
+    """Before batches could be left out, and the number of processes and some settings were kept."""
+    settings = replace(settings, mask_rates=(0.5, 0.1))  # they go by the number of the step
+    straight = weights(pretrain(settings))
+    newest, older = list_checkpoints(settings.run_folder)
+    shutil.rmtree(newest)
+
+    def older_version(state):
+        del state["processes"], state["data"]["skipped"]
+        return state
+
+    rewrite_state(older, older_version)
+    begun = read_settings(settings.run_folder)
+    for name in ("share", "num_hidden_layers", "activation_checkpointing", "mix", "then"):
+        del begun[name]
+    (settings.run_folder / "settings.json").write_text(json.dumps(begun))
+    again = pretrain(settings)
+    assert again.resumed_from == 8 and not any("process(es)" in notice for notice in again.notices)
+    for before, after in zip(straight, weights(again), strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_what_another_version_kept_otherwise_is_refused_in_a_line(settings):
+    pretrain(settings)
+    newest = list_checkpoints(settings.run_folder)[0]
+    rewrite_state(newest, lambda state: state | {"unheard_of": 1})
+    with pytest.raises(InputError, match="checkpoint-12 is of another version of jixu.*'unheard_of'.*anew"):
+        pretrain(settings)
+    rewrite_state(newest, lambda state: {name: state[name] for name in ("step", "tokens")} | {"cursor": [0]})
+    with pytest.raises(InputError, match="another version of jixu.*'data'"):
+        pretrain(settings)
+    kept = settings.run_folder / "settings.json"
+    for text, told in (('{"unheard_of": 1}', "unheard_of"), ("{}", "'shards'"), ("[", "Expecting value")):
+        kept.write_text(text)
+        with pytest.raises(ConfigError, match=f"not of this version of jixu.*{told}"):
+            pretrain(settings)
+    assert pretrain(replace(settings, resume="never")).resumed_from == 0
+
+
+def test_other_settings_under_the_same_name_are_refused(settings):
+    pretrain(settings)
+    with pytest.raises(ConfigError, match="begun with other settings .batch_tokens 512 -> 256"):
+        pretrain(replace(settings, batch_tokens=256))
+    assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0
+    settle(replace(settings, resume="never"))
+    assert not (settings.run_folder / "result.json").exists() and not list_checkpoints(settings.run_folder)
+
+
+def test_a_run_goes_on_in_a_workspace_that_was_moved(settings, tmp_path):
+    place = tmp_path / "workspace"
+    shards = [place / "shards" / path.name for path in settings.shards]
+    (place / "shards").mkdir(parents=True)
+    for path, copy in zip(settings.shards, shards, strict=True):
+        shutil.copy(path, copy)
+    here = replace(settings, shards=tuple(shards), run_folder=place / "models" / "run")
+    straight = weights(pretrain(here))
+    shutil.rmtree(list_checkpoints(here.run_folder)[0])
+    place.rename(tmp_path / "moved")
+    moved = tuple(tmp_path / "moved" / path.relative_to(place) for path in shards)
+    again = pretrain(replace(here, shards=moved, run_folder=tmp_path / "moved/models/run"))
+    assert again.resumed_from == 8
+    for before, after in zip(straight, weights(again), strict=True):
+        assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_corpus_longer_than_the_models_positions_is_refused(settings, tmp_path, tokenizer):
+    save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
+    with pytest.raises(
+        ConfigError, match="up to 128 tokens, the model .* has 64 positions: .*--max-seq-length 64"
+    ):
+        check_start(replace(settings, init=str(tmp_path / "short")))
+
+
+def test_settings_out_of_range_are_refused(settings):
+    for change in (
+        {"steps": 0},
+        {"batch_tokens": 1},
+        {"learning_rate": -1.0},
+        {"precision": "fp8"},
+        {"warmup_share": 2},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(change))):
+            replace(settings, **change)
+
+
+def test_what_is_no_shard_is_refused(settings, tmp_path):
+    (tmp_path / "bad.parquet").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="not an instance shard"):
+        check_start(replace(settings, shards=(Path(tmp_path / "bad.parquet"),)))
+
+
+def test_a_start_can_be_unshared_deepened_and_checkpointed(settings):
+    grown = replace(settings, share="none", num_hidden_layers=3, activation_checkpointing=True)
+    result = pretrain(grown)
+    model, _ = load_pretrained(result.checkpoint)
+    assert model.config.share == "none" and model.config.num_hidden_layers == 3
+    assert len(result.layers) == 3 and all(change.distance > 0 for change in result.layers)
+    # going on needs no growth anew
+    assert pretrain(replace(grown, activation_checkpointing=False)).resumed_from == 12
+    plain = pretrain(
+        replace(grown, activation_checkpointing=False, run_folder=settings.run_folder.parent / "plain")
+    )
+    for name, value in weights(result)[0].items():
+        assert torch.equal(value, weights(plain)[0][name]), name
+
+
+def test_a_preset_can_be_unshared_too(settings):
+    model, report, _ = check_start(replace(settings, init="tiny", share="none"))
+    first, second = model.encoder.attentions[:2]
+    assert report is None and not torch.equal(first.output.weight, second.output.weight)
+
+
+def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samples, tmp_path, monkeypatch):
+    folder = copy_tensorflow_checkpoint("google", tmp_path / "google")
+    refresh(
+        RefreshSettings(
+            corpus="t",
+            sources=(str(samples / "tea.jsonl"),),
+            workspace=tmp_path,
+            tokenizer=str(folder / "vocab_chinese.txt"),
+            gates=GateRules(max_unknown_share=1.0),  # it has 31 tokens
+            max_seq_length=16,
+            workers=1,
+        )
+    )
+    shards = tuple(sorted((tmp_path / "shards" / "t").glob("*.parquet")))
+    known = replace(settings, shards=shards, tokenizer_folder=None, steps=2)
+    first = pretrain(replace(known, init=str(folder), run_folder=tmp_path / "a"))
+    assert first.probe is not None and not any("newly" in notice for notice in first.notices)
+
+    put_into_hub_cache(tmp_path / "cache", first.checkpoint, "org/tea")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    second = pretrain(replace(known, init="hf:org/tea", run_folder=tmp_path / "b"))
+    assert second.probe.mlm_loss == pytest.approx(first.evaluations()[-1]["held_out_mlm_loss"], abs=0.5)
+
+
+def test_another_models_vocabulary_is_refused_before_any_work(settings, tmp_path, tokenizer):
+    swapped = list(tokenizer.vocabulary)
+    swapped[-1], swapped[-2] = swapped[-2], swapped[-1]
+    save_small_model(tmp_path / "other", type(tokenizer)(swapped), max_position_embeddings=128)
+    with pytest.raises(ConfigError, match="which is not the vocabulary of .*other .vocab.txt.: refresh"):
+        check_start(replace(settings, init=str(tmp_path / "other")))
+    assert not settings.run_folder.exists()
+
+
+@pytest.mark.slow
+def test_runs_killed_at_ten_points_end_as_a_straight_one(settings, tmp_path):
+    """SIGKILL at ten random steps, SIGTERM at another: weights, optimiser, place in the data and losses."""
+    settings = replace(settings, steps=100, evaluate_every=20, checkpoint_every=5, log_every=1)
+    straight = pretrain(settings)
+    broken = replace(settings, run_folder=tmp_path / "broken")
+    points = sorted(np.random.default_rng(5).choice(np.arange(3, 98), 11, replace=False).tolist())
+    processes = PreloadedContext()
+    for number, point in enumerate(points):
+        process = processes.Process(target=pretrain, args=(broken,))
+        process.start()
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and process.is_alive() and last_step(broken) < point:
+            time.sleep(0.005)
+        os.kill(process.pid, signal.SIGTERM if number == 5 else signal.SIGKILL)
+        process.join()
+        assert number != 5 or process.exitcode == 0
+    finished = pretrain(broken)
+    assert finished.resumed_from >= 90
+    for one, other in zip(weights(straight), weights(finished), strict=True):
+        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    one, other = (read_trainer_state(result.checkpoint) for result in (straight, finished))
+    assert (one.data, one.tokens, one.trends) == (other.data, other.tokens, other.trends)
+    assert [untimed(r) for r in straight.history] == [untimed(r) for r in finished.history]
+
+
+def last_step(settings):
+    """The step a run has come to, as its metrics say; a line may be half written."""
+    path = settings.run_folder / "metrics.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.is_file() else []
+    return json.loads(lines[-1])["step"] if lines else 0
+
+
+def untimed(record):
+    return {name: value for name, value in record.items() if name != "tokens_per_second"}
+
+
+def test_sorting_by_length_does_not_order_the_batches():
+    """Batches are alike in size, and their lengths come in any order: none of it tells where one stands."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(3, 128, 20_000)
+    batches = token_batches(lengths, 2000, np.random.default_rng(1))
+    tokens = np.array([lengths[b].sum() for b in batches])
+    assert np.mean(tokens > 1800) > 0.97
+    means = np.array([lengths[b].mean() for b in batches])
+    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.1
+    neighbours = np.corrcoef(means[:-1], means[1:])[0, 1]
+    assert abs(neighbours) < 0.1

@@ -1,0 +1,71 @@
+"""What a run tells while it goes."""
+
+import json
+import sys
+
+import pytest
+
+from albert.pretraining import PretrainSettings, TrainerState
+from albert.pretraining.progress import Figures, ProgressLog, StepRecord
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return PretrainSettings(run_folder=tmp_path / "run", shards=(), steps=40, log_every=2)
+
+
+def steps(log, state, numbers):
+    """Steps of two corpora, 100 tokens and half a second each."""
+    for number in numbers:
+        state.step, state.seconds = number, state.seconds + 0.5
+        corpora = {0: Figures(2.0 * 30, 15, 30), 1: Figures(4.0 * 10, 5, 10, 0.0, 3, 4)}
+        log.step(StepRecord(number, 100, corpora, 1.5, 1e-3), state)
+
+
+def test_a_line_has_means_speed_and_the_time_that_is_left(settings, capsys):
+    state = TrainerState(history=[{"step": 0, "held_out_mlm_loss": 3.0}])
+    log = ProgressLog(settings, state, speaks=True)
+    steps(log, state, range(1, 5))
+    log.close()
+    record = state.history[-1]
+    assert record == {
+        "step": 4, "mlm_loss": 2.5, "mlm_accuracy": 0.5, "gradient_norm": 1.5, "learning_rate": 1e-3,
+        "tokens_per_second": 200.0, "sop_accuracy": 0.75,
+    }  # fmt: skip
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("step 4/40  mlm_loss 2.5") and "tokens_per_second 200" in line
+    assert line.endswith("0:00:18 left")
+    kept = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert kept == state.history and [r["step"] for r in kept] == [0, 2, 4]
+
+
+def test_what_was_taken_back_is_no_longer_told(settings):
+    state = TrainerState()
+    log = ProgressLog(settings, state, speaks=True)
+    steps(log, state, range(1, 8))
+    earlier = TrainerState(step=2, seconds=1.0, history=state.history[:1])
+    log.go_back(earlier)
+    steps(log, earlier, range(3, 5))
+    log.close()
+    kept = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [(r["step"], r["tokens_per_second"]) for r in kept] == [(2, 200.0), (4, 200.0)]
+
+
+def test_on_a_terminal_there_is_a_bar(settings, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    state = TrainerState()
+    log = ProgressLog(settings, state, speaks=True)
+    steps(log, state, range(1, 5))
+    log.close()
+    shown = capsys.readouterr().err
+    assert "4/40" in shown and "tokens_per_second 200" in shown and "step 4/40" not in shown
+
+
+def test_only_the_first_process_speaks(settings, capsys):
+    state = TrainerState()
+    log = ProgressLog(settings, state, speaks=False)
+    steps(log, state, range(1, 5))
+    log.say("nothing")
+    log.close()
+    assert not capsys.readouterr().err and not settings.run_folder.exists()
+    assert [record["step"] for record in state.history] == [2, 4]

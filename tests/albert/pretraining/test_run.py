@@ -1,0 +1,384 @@
+"""The training engine: several corpora, going back when training falls apart, best checkpoints, full
+disks.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from albert.batching import is_held_out
+from albert.model import PretrainingObjective, pack
+from albert.model.span_boundary import SpanBoundaryHead, span_bounds
+from albert.pretraining import (
+    Corpus,
+    PretrainResult,
+    PretrainSettings,
+    check_start,
+    list_checkpoints,
+    pretrain,
+    read_failure,
+)
+from data.errors import ConfigError, InputError
+from tests import ROOT
+from tests.conftest import make_corpus, save_small_model, small_model
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory, samples, vocabulary_file):
+    """Shards by corpus: two fields, and one of them in longer sequences, and for spans."""
+    root = tmp_path_factory.mktemp("workspace")
+    tea, general = samples / "tea.jsonl", samples / "general.txt"
+    return {
+        "tea": make_corpus(root, "tea", tea, vocabulary_file, max_seq_length=64),
+        "tea-128": make_corpus(root, "tea-128", tea, vocabulary_file),
+        "general": make_corpus(root, "general", general, vocabulary_file, max_seq_length=64),
+        "spans": make_corpus(root, "spans", tea, vocabulary_file, objective="spanbert"),
+    }
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory, tokenizer):
+    folder = tmp_path_factory.mktemp("small")
+    return save_small_model(folder, tokenizer, num_hidden_layers=2, max_position_embeddings=128)
+
+
+@pytest.fixture
+def settings(tmp_path, corpora, small, vocabulary_file):
+    return PretrainSettings(
+        run_folder=tmp_path / "run",
+        shards=corpora["tea"],
+        tokenizer_folder=vocabulary_file.parent,
+        init=str(small),
+        steps=16,
+        batch_tokens=512,
+        learning_rate=2e-3,
+        held_out_share=0.1,
+        held_out_tokens=2000,
+        evaluate_every=4,
+        log_every=1,
+    )
+
+
+def weights(folder):
+    # copies: safetensors maps the file, which a test may overwrite
+    names = ("model.safetensors", "trainer_state.safetensors")
+    return {f"{n}/{k}": v.clone() for n in names for k, v in load_file(folder / n).items()}
+
+
+def assert_same(first, second):
+    a, b = weights(first), weights(second)
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
+    mix = (Corpus("general", corpora["general"], 0.3, 0.1),)
+    result = pretrain(replace(settings, mix=mix))
+    for record in result.evaluations():
+        assert record["held_out_mlm_loss@general"] > 0
+        assert record["held_out_mlm_loss@general"] != record["held_out_mlm_loss"]
+    assert PretrainResult.from_record(json.loads(json.dumps(result.to_record()))) == result
+    assert PretrainSettings.from_record(replace(settings, mix=mix).to_record()) == replace(settings, mix=mix)
+
+
+def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
+    then = Corpus("tea-128", corpora["tea-128"], 0.5, 0.1)
+    result = pretrain(replace(settings, then=then, mask_rates=(0.3, 0.15), schedule="wsd"))
+    assert result.status == "completed"
+    assert "held_out_mlm_loss@tea-128" in result.evaluations()[-1]
+    # the first data are looked at, as they were masked then
+    assert result.audits["rule_mask_rate"] == 0.3
+    assert result.audits["mask_rate"] == pytest.approx(0.3, abs=0.03)
+    # the same documents are held out of both
+    own, longer = check_start(replace(settings, then=then)).streams.values()
+    trained, held_out = documents(longer, 0.1)
+    assert documents(own, 0.1)[1] == held_out and held_out and not trained & held_out
+
+
+def test_corpora_that_cannot_be_trained_on_together_are_refused(settings, corpora, tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match="named twice"):
+        check_start(replace(settings, mix=(Corpus("a", corpora["general"], 0.2),) * 2))
+    with pytest.raises(ConfigError, match="leave nothing for the corpus itself"):
+        replace(settings, mix=tuple(Corpus(n, corpora["general"], 0.5) for n in "ab"))
+    with pytest.raises(ConfigError, match="a share must lie between 0 and 1"):
+        Corpus("a", corpora["general"], 1.0)
+    save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
+    then = Corpus("tea-128", corpora["tea-128"], 0.5)
+    with pytest.raises(ConfigError, match="corpus tea-128 has sequences of up to 128 tokens, the model"):
+        check_start(replace(settings, init=str(tmp_path / "short"), then=then))
+
+
+def test_sentence_order_can_weigh_nothing(settings):
+    weighed = pretrain(settings)
+    left_out = pretrain(replace(settings, sop_weight=0.0, run_folder=settings.run_folder.parent / "b"))
+    name = "sop_classifier.classifier.weight"
+    start = load_file(Path(settings.init) / "model.safetensors")[name]
+    before, after = (weights(r.checkpoint)[f"model.safetensors/{name}"] for r in (weighed, left_out))
+    assert not torch.equal(before, after)
+    # weight decay alone moves it
+    assert torch.allclose(after / start, (after / start).mean().expand_as(after), atol=1e-4)
+
+
+def test_spans_are_found_with_the_tokens_around_them():
+    first, last = span_bounds(torch.tensor([1, 2, 5, 7, 8, 9]))
+    assert first.tolist() == [1, 1, 5, 7, 7, 7] and last.tolist() == [2, 2, 5, 9, 9, 9]
+
+
+def test_a_span_is_predicted_from_its_boundary_alone(tokenizer):
+    model = small_model(tokenizer)
+    head = SpanBoundaryHead(model)
+    hidden = torch.randn(12, model.config.hidden_size, requires_grad=True)
+    states = head(hidden, torch.tensor([3, 4, 8]))[:2]
+    (states * torch.randn_like(states)).sum().backward()
+    assert hidden.grad.abs().sum(-1).nonzero().flatten().tolist() == [2, 5]
+    assert not torch.equal(*states)  # they stand at different places of it
+
+
+def test_the_span_boundary_head_is_trained_and_comes_back(settings, corpora):
+    spans = replace(settings, shards=corpora["spans"])
+    result = pretrain(replace(spans, steps=16))
+    losses = [r["boundary_loss"] for r in result.history if "boundary_loss" in r]
+    assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.3
+    assert "boundary" not in " ".join(load_file(result.checkpoint / "model.safetensors"))
+    other = replace(spans, run_folder=settings.run_folder.parent / "broken")
+    pretrain(replace(other, steps=16))
+    newest = list_checkpoints(other.run_folder)[0]
+    (newest / "model.safetensors").write_bytes(b"")
+    assert pretrain(other).resumed_from == 12
+    assert_same(result.checkpoint, list_checkpoints(other.run_folder)[0])
+
+
+def test_the_objective_is_the_models_losses_and_the_boundarys(tokenizer):
+    torch.manual_seed(1)
+    objective = PretrainingObjective(small_model(tokenizer), span_boundary=True)
+    batch = replace(
+        pack([[2, 5, 6, 7, 8, 3]]), masked_index=torch.tensor([1, 2]), masked_labels=torch.tensor([9, 10])
+    )
+    losses = objective(batch)
+    assert losses.boundary_loss.item() == pytest.approx(np.log(tokenizer.vocab_size), rel=0.1)
+    assert losses.output.mlm_loss.item() == objective.model(batch).mlm_loss.item()
+
+
+def test_a_batch_without_a_masked_token_has_no_loss(tokenizer):
+    nothing = torch.tensor([], dtype=torch.int64)
+    output = small_model(tokenizer)(replace(pack([[2, 5, 3]]), masked_index=nothing, masked_labels=nothing))
+    assert output.mlm_loss == 0 and output.mlm_count == 0
+
+
+class Spoiled:
+    """Adds to the loss of the batches it is told of, by default what makes it no number."""
+
+    def __init__(self, monkeypatch, calls, by=float("nan")):
+        self.number, self.calls = 0, set(calls)
+        forward = PretrainingObjective.forward
+
+        def spoiled(objective, batch):
+            losses = forward(objective, batch)
+            if torch.is_grad_enabled():
+                self.number += 1
+                if self.number in self.calls:
+                    bad = replace(losses.output, mlm_loss=losses.output.mlm_loss + by)
+                    return replace(losses, output=bad)
+            return losses
+
+        monkeypatch.setattr(PretrainingObjective, "forward", spoiled)
+
+
+def test_after_a_loss_that_is_no_number_training_goes_back(settings, monkeypatch, capsys):
+    Spoiled(monkeypatch, [11])
+    result = pretrain(settings)
+    assert result.status == "completed" and result.steps == 16
+    (event,) = result.events
+    assert event["kind"] == "rollback" and event["step"] == 11
+    assert "Back to step 8 at half the learning rate" in event["text"] in capsys.readouterr().err
+    rates = {r["step"]: r["learning_rate"] for r in result.history if "learning_rate" in r}
+    assert rates[9] / rates[8] == pytest.approx(0.5 * 8 / 9, rel=0.2)
+    assert all(torch.isfinite(w).all() for w in weights(result.checkpoint).values())
+    # what is kept of it is the same after a crash
+    assert pretrain(settings).events == result.events
+
+
+def test_before_the_first_checkpoint_training_goes_back_to_its_start(settings, monkeypatch):
+    Spoiled(monkeypatch, [2])
+    result = pretrain(settings)
+    assert "Back to step 0" in result.events[0]["text"] and result.steps == 16
+    assert [r["step"] for r in result.history if "mlm_loss" in r] == list(range(1, 17))
+
+
+def test_a_checkpoint_of_a_model_that_had_begun_to_fall_apart_is_passed_over(settings, monkeypatch):
+    # ten steps of a running mean: it has risen by 0.8 at the checkpoint after step 12, by 1.1 at step 13
+    Spoiled(monkeypatch, [11, 12, 13], by=4.0)
+    result = pretrain(settings)
+    assert [event["text"].partition(". Back to ")[2][:6] for event in result.events] == ["step 8"]
+    assert result.status == "completed" and result.steps == 16
+
+
+def test_figures_that_are_looked_at_now_and_then_say_the_same(settings, monkeypatch):
+    """As on a GPU, where every look waits."""
+    often = pretrain(settings)
+    monkeypatch.setattr("albert.pretraining.trainer._review_every", lambda device: 10)
+    rarely = replace(settings, log_every=3, evaluate_every=5, run_folder=settings.run_folder.parent / "b")
+    result = pretrain(rarely)
+    assert_same(often.checkpoint, result.checkpoint)
+    losses = {r["step"]: r["mlm_loss"] for r in often.history if "mlm_loss" in r}
+    logged = [r for r in result.history if "mlm_loss" in r]
+    assert [r["step"] for r in logged] == [3, 6, 9, 12, 15, 16]
+    assert all(r["tokens_per_second"] < 1e7 for r in logged)
+    assert logged[-1]["mlm_loss"] == losses[16]
+    Spoiled(monkeypatch, [8])
+    (event,) = pretrain(replace(rarely, run_folder=settings.run_folder.parent / "c")).events
+    assert event["step"] == 9 and "Back to step 5" in event["text"]
+
+
+def test_the_fourth_time_is_the_last(settings, monkeypatch):
+    Spoiled(monkeypatch, range(2, 100))
+    with pytest.raises(ConfigError, match="the 4th time, at step 1 and 1/8 of .*There is no checkpoint"):
+        pretrain(settings)
+    failure = read_failure(settings.run_folder)
+    assert failure.status == "diverged" and "the 4th time, at step 1" in failure.reason
+
+
+def test_training_that_keeps_falling_apart_ends_with_a_sound_checkpoint(settings):
+    """A rate that no model bears, without a bound on the gradient."""
+    with pytest.raises(ConfigError, match="fell apart for the 4th time.*lower --learning-rate"):
+        pretrain(replace(settings, learning_rate=9.0, clip_norm=1e6, steps=400, warmup_share=0.0))
+    for folder in list_checkpoints(settings.run_folder):
+        assert all(torch.isfinite(w).all() for w in weights(folder).values())
+
+
+def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_early(settings):
+    overfit = replace(settings, steps=400, evaluate_every=5, learning_rate=1e-2, schedule="wsd")
+    overfit = replace(overfit, patience=3, keep_checkpoints=1, held_out_share=0.3)
+    result = pretrain(overfit)
+    losses = {r["step"]: r["held_out_mlm_loss"] for r in result.evaluations() if r["step"]}
+    assert result.steps < 400 and result.status == "completed"
+    assert result.best_checkpoint.name == f"checkpoint-{min(losses, key=losses.get)}"
+    assert result.best_checkpoint.is_dir() and result.steps - int(result.best_checkpoint.name[11:]) == 15
+    assert any("3 evaluations without a better one" in notice for notice in result.notices)
+    assert pretrain(overfit).steps == result.steps
+
+
+def test_what_was_forgotten_bounds_what_is_best(settings, corpora):
+    mix = (Corpus("general", corpora["general"], 0.2, 0.1),)
+    free = pretrain(replace(settings, mix=mix))
+    bound = replace(settings, mix=mix, run_folder=settings.run_folder.parent / "bound")
+    kept = pretrain(replace(bound, max_forgetting=0.0))
+    start = free.evaluations()[0]["held_out_mlm_loss@general"]
+    within = [r["step"] for r in kept.evaluations()[1:] if r["held_out_mlm_loss@general"] <= start]
+    assert free.best_checkpoint.name == "checkpoint-16"
+    assert (kept.best_checkpoint is None) == (not within)
+
+
+def run_apart(settings, tmp_path, before="pass"):
+    """`python -m albert.pretraining` in another process; returns it when it has ended."""
+    (tmp_path / "settings.json").write_text(json.dumps(settings.to_record()))
+    code = f"{before}; import runpy; runpy.run_module('albert.pretraining', run_name='__main__')"
+    command = [sys.executable, "-c", code, str(tmp_path / "settings.json")]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+def test_a_full_disk_ends_the_run_with_the_last_checkpoint_whole(settings, tmp_path):
+    straight = replace(settings, steps=8)
+    first = pretrain(straight)
+    broken = replace(straight, run_folder=tmp_path / "full")
+    pretrain(broken)
+    (list_checkpoints(broken.run_folder)[0] / "model.safetensors").write_bytes(b"")
+    # a file cannot grow beyond this: what a full disk does, for one process alone
+    half = max(path.stat().st_size for path in first.checkpoint.iterdir()) // 2
+    limit = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({half}, {half}))"
+    )
+    ended = run_apart(broken, tmp_path, before=limit)
+    assert ended.returncode == 2, ended.stderr
+    assert "checkpoint-8 could not be written" in ended.stderr and "checkpoint-4 is whole" in ended.stderr
+    assert "Traceback" not in ended.stderr and not list(broken.run_folder.glob("writing-*"))
+    assert run_apart(broken, tmp_path).returncode == 0
+    assert_same(first.checkpoint, list_checkpoints(broken.run_folder)[0])
+
+
+def test_a_disk_that_is_full_elsewhere_is_said_in_a_line(settings):
+    def fill(state, folder, status):
+        Path("/dev/full").write_text("no room for this")
+
+    if not Path("/dev/full").exists():
+        pytest.skip("Linux has a device that is always full")
+    with pytest.raises(InputError, match="the disk of .* is full .*make room and run the same command again"):
+        pretrain(settings, on_checkpoint=fill)
+    failure = read_failure(settings.run_folder)
+    assert failure.status == "failed" and failure.reason.startswith("the disk of ")
+    # refused, it has not been trained again
+    with pytest.raises(ConfigError):
+        pretrain(replace(settings, batch_tokens=256))
+    assert read_failure(settings.run_folder) == failure
+    told = []
+    result = pretrain(settings, on_checkpoint=lambda state, _, status: told.append((state.step, status)))
+    assert result.resumed_from == 4 and read_failure(settings.run_folder) is None
+    assert told == [(4, "running"), (8, "running"), (12, "running"), (16, "completed")]
+    pretrain(settings, on_checkpoint=lambda state, _, status: told.append((state.step, status)))
+    assert len(told) == 4
+
+
+def test_event_files_hold_what_the_metrics_do(settings):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    pretrain(replace(settings, tensorboard=True))
+    (list_checkpoints(settings.run_folder)[0] / "manifest.json").unlink()
+    result = pretrain(replace(settings, tensorboard=True))
+    assert result.resumed_from == 12
+    events = accumulator.EventAccumulator(str(settings.run_folder / "tensorboard"))
+    events.Reload()
+    logged = {event.step: event.value for event in events.Scalars("held_out_mlm_loss")}
+    expected = {r["step"]: r["held_out_mlm_loss"] for r in result.evaluations()}
+    assert logged == pytest.approx(expected, rel=1e-5)
+    assert [event.step for event in events.Scalars("mlm_loss")] == list(range(1, 17))
+
+
+def test_a_settings_file_that_is_none_is_refused(tmp_path):
+    (tmp_path / "settings.json").write_text('{"steps": 3}')
+    command = [sys.executable, "-m", "albert.pretraining", str(tmp_path / "settings.json")]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert ended.returncode == 2 and "is not a run's settings.json" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def documents(stream, share):
+    """Keys of the documents a stream trains on, and of those held out."""
+    trained = {key for p in islice(stream.plan(), 50) for key in p.instances.doc_keys[p.rows].tolist()}
+    every = stream._load(stream.row_groups).doc_keys
+    return trained, set(every[is_held_out(every, share)].tolist())
+
+
+@pytest.mark.parametrize("masking", ["dynamic", "static"])
+def test_a_run_says_how_its_data_were_masked_and_how_long_it_waited(settings, masking):
+    audits = pretrain(replace(settings, masking=masking)).audits
+    assert audits["whole_word_coverage"] == 1
+    assert audits["mask_rate"] == pytest.approx(audits["rule_mask_rate"], abs=0.02)
+    assert sum(bucket["swapped"] for bucket in audits["sop_balance_by_length"]) > 0
+    assert 0 <= audits["loader_wait_share"] < 1 and audits["peak_memory_bytes"] > 10**7
+    assert ("ngram_histogram" in audits) == (masking == "dynamic")
+
+
+def test_asked_to_stop_it_ends_with_a_checkpoint_and_a_code_of_its_own(settings, tmp_path):
+    endless = replace(settings, steps=10**6, evaluate_every=10**6)
+    (tmp_path / "settings.json").write_text(json.dumps(endless.to_record()))
+    command = [sys.executable, "-m", "albert.pretraining", str(tmp_path / "settings.json")]
+    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    metrics, deadline = settings.run_folder / "metrics.jsonl", time.monotonic() + 120
+    while time.monotonic() < deadline and not (metrics.is_file() and metrics.read_text().count("\n") > 3):
+        time.sleep(0.05)
+    started.send_signal(signal.SIGTERM)
+    told, _ = started.communicate(timeout=120)
+    (checkpoint,) = list_checkpoints(settings.run_folder)
+    last = json.loads(metrics.read_text().splitlines()[-1])
+    assert started.returncode == 75 and "run: interrupted after" in told
+    assert checkpoint.name == f"checkpoint-{last['step']}"

@@ -1,0 +1,106 @@
+"""What a checkpoint keeps beside the model: the optimiser's state, the place in the data, the second head."""
+
+import pytest
+import torch
+
+from albert.batching import DataState
+from albert.batching.stream import Cursor
+from albert.model import PretrainingObjective
+from albert.optim import OPTIMIZERS, make_optimizer
+from albert.pretraining import TrainerState, is_whole, list_checkpoints, read_trainer_state
+from albert.pretraining.state import (
+    finish_writing,
+    load_trainer_state,
+    remove_old_checkpoints,
+    save_checkpoint,
+)
+from tests.conftest import small_model
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def objective_of(tokenizer):
+    return PretrainingObjective(small_model(tokenizer), span_boundary=True).to(DEVICE)
+
+
+def step(model, optimizer):
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokenizer, name):
+    objective = objective_of(tokenizer)
+    optimizer = make_optimizer(name, objective, 1e-3, 0.01)
+    step(objective, optimizer)
+    place = DataState(9, (Cursor(1, 2, 3), Cursor()), (500, 90))
+    best = {"step": 4, "loss": 2.5}
+    state = TrainerState(step=7, tokens=90, data=place, history=[{"step": 0.0}], best=best, rate_scale=0.5)
+    folder = save_checkpoint(tmp_path, objective, optimizer, state, None)
+    same = objective_of(tokenizer)
+    restored = make_optimizer(name, same, 1e-3, 0.01)
+    assert load_trainer_state(folder, same, restored) == state
+    for key, value in objective.boundary.state_dict().items():
+        assert torch.equal(same.boundary.state_dict()[key], value), key
+    for number, values in optimizer.state_dict()["state"].items():
+        for key, value in values.items():
+            again = restored.state_dict()["state"][number][key]
+            # a fused step takes parameters and moments on one device
+            assert torch.equal(again, value) and again.device == value.device, key
+    step(same, restored)
+
+
+@pytest.fixture
+def saved(tmp_path, tokenizer):
+    """A checkpoint written over one of the same step, and over what a killed writer left."""
+    objective = objective_of(tokenizer)
+    optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
+    save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=7, tokens=1), None)
+    (tmp_path / "writing-7").mkdir()
+    (tmp_path / "writing-7" / "half a file").write_text("left")
+    return save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=7, tokens=2), None)
+
+
+def test_a_checkpoint_takes_the_place_of_an_older_one_and_of_what_was_left_of_one(saved):
+    assert is_whole(saved) and read_trainer_state(saved).tokens == 2
+    assert not (saved / "half a file").exists() and [p.name for p in saved.parent.iterdir()] == [saved.name]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("trainer_state.json", "{}"),
+        ("trainer_state.safetensors", None),
+        ("manifest.json", None),
+        ("manifest.json", "{"),
+        ("manifest.json", "[]"),
+    ],
+)
+def test_a_checkpoint_with_one_damaged_file_is_not_whole(saved, file, content):
+    (saved / file).unlink() if content is None else (saved / file).write_text(content)
+    assert not is_whole(saved)
+
+
+def test_what_a_killed_writer_had_all_but_named_is_a_checkpoint(tmp_path, tokenizer):
+    objective = objective_of(tokenizer)
+    optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
+    for number in (7, 8, 9):
+        made = save_checkpoint(tmp_path, objective, optimizer, TrainerState(step=number), None)
+        made.rename(tmp_path / f"writing-{number}")
+    (tmp_path / "writing-8" / "manifest.json").unlink()
+    # it was killed while it removed the step's older one
+    (tmp_path / "checkpoint-9").mkdir()
+    finish_writing(tmp_path)
+    assert [folder.name for folder in list_checkpoints(tmp_path)] == ["checkpoint-9", "checkpoint-7"]
+    assert all(map(is_whole, list_checkpoints(tmp_path)))
+
+
+def test_the_newest_up_to_a_step_and_the_best_are_kept(tmp_path):
+    for step in (4, 8, 12, 16, 100):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    for other in ("writing-20", "checkpoint-of-mine"):
+        (tmp_path / other).mkdir()
+    remove_old_checkpoints(tmp_path, 16, keep=2, best_step=4)
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["checkpoint-12", "checkpoint-16", "checkpoint-4", "checkpoint-of-mine"]

@@ -1,0 +1,262 @@
+"""One step of training: what its gradient is of, its dropout, its clipping, which evaluation is best."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from albert.batching import StepData, TrainingData, pack_batches
+from albert.model import PretrainingObjective
+from albert.optim import Lamb, learning_rate_at
+from albert.pretraining import Corpus, PretrainSettings, check_start, pretrain
+from albert.pretraining.progress import StepRecord
+from albert.pretraining.sentinel import Sentinel
+from albert.pretraining.trainer import Trainer
+from albert.runtime import Process
+from tests.conftest import make_corpus, save_small_model
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory, samples, vocabulary_file, tokenizer):
+    root = tmp_path_factory.mktemp("workspace")
+    shape = {"max_seq_length": 64, "sop": "on"}
+    return PretrainSettings(
+        run_folder=root / "run",
+        shards=make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file, **shape),
+        init=str(save_small_model(root / "small", tokenizer, max_position_embeddings=64)),
+        steps=3,
+        batch_tokens=512,
+        precision="fp32",
+        held_out_share=0.1,
+        held_out_tokens=1000,
+        log_every=1,
+    )
+
+
+def trainer_of(settings, process=None):
+    return Trainer(settings, check_start(settings), 1e-3, process or Process())
+
+
+@pytest.mark.parametrize("second_head", [False, True])
+def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
+    """The mean over all masked tokens, and all pairs, however unlike the parts are."""
+    whole, parts = trainer_of(settings), trainer_of(settings)
+    for trainer in (whole, parts):
+        trainer._span_boundary = second_head
+        trainer._take(trainer.model)
+    stream = whole.streams[""]
+    instances = stream._load(stream.row_groups)
+    rows = [np.arange(2), np.arange(2, 20)]
+
+    def batches(chosen):
+        info = stream.info
+        return list(pack_batches(instances, chosen, info.vocabulary, info.rule, seed=0, epoch=0))
+
+    after = whole.state.data
+    whole.step(StepData(batches([np.concatenate(rows)]), [0], after))
+    parts.step(StepData(batches(rows), [0, 0], after))
+    assert parts.state.tokens == whole.state.tokens > 0
+    for p, q in zip(parts.objective.parameters(), whole.objective.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
+
+
+def steps_of(trainer):
+    """Steps of its data, without end."""
+    data = TrainingData(list(trainer.streams.values()), trainer.settings.phases())
+    return data.steps(trainer.state.data)
+
+
+def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
+    trainer = trainer_of(replace(settings, steps=8, warmup_share=0.25, schedule="polynomial"))
+    trainer.state.rate_scale = 0.5
+    source, tokens = steps_of(trainer), 0
+    for done in range(8):
+        trainer.step(data := next(source))
+        tokens += sum(batch.tokens for batch in data.batches)
+        assert (trainer.state.data, trainer.state.tokens) == (data.after, tokens)
+        expected = 1e-3 * 0.5 * learning_rate_at("polynomial", done, 8, 2)
+        assert {group["lr"] for group in trainer.optimizer.param_groups} == {expected}
+    records, wrong = trainer.review()
+    assert wrong is None and [record.step for record in records] == list(range(1, 9))
+    assert records[-1].learning_rate == expected
+    assert trainer.review() == ([], None)
+
+
+def test_a_steps_gradient_is_its_own_and_all_of_it_is_clipped(settings):
+    """Of the model and of a second head; at a rate of 0 the same step comes twice."""
+    trainer = Trainer(replace(settings, clip_norm=1e-3), check_start(settings), 0.0, Process())
+    trainer._span_boundary = True
+    trainer._take(trainer.model)
+    data, norms = next(steps_of(trainer)), []
+    for _ in range(2):
+        trainer.step(data)
+        gradients = [p.grad.norm() for p in trainer.objective.parameters() if p.grad is not None]
+        assert torch.stack(gradients).norm().item() == pytest.approx(1e-3, rel=1e-2)
+        norms.append(trainer._pending[-1][2].item())
+    assert norms[0] == norms[1] > 0.1
+
+
+def test_what_is_asked_for_is_what_trains(settings):
+    plain = trainer_of(settings)
+    with plain.precision():
+        assert not torch.is_autocast_enabled("cpu")
+    asked = replace(settings, optimizer="lamb", weight_decay=0.03, precision="bf16")
+    trainer = trainer_of(replace(asked, activation_checkpointing=True))
+    with trainer.precision():
+        assert torch.get_autocast_dtype("cpu") == torch.bfloat16 and torch.is_autocast_enabled("cpu")
+    assert isinstance(trainer.optimizer, Lamb) and isinstance(plain.optimizer, torch.optim.AdamW)
+    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [0.03, 0.0]
+    assert trainer.model.encoder.activation_checkpointing and trainer.objective.training
+
+
+def test_each_corpus_has_figures_and_a_trend_of_its_own(settings):
+    again = (Corpus("again", settings.shards, 0.3, 0.1), Corpus("idle", settings.shards, 0.3, 0.1))
+    trainer = trainer_of(replace(settings, mix=again))
+    (first, *_), (second, *_) = (next(steps_of(trainer)).batches for _ in range(2))
+    trainer.step(StepData([first, second], [0, 1], trainer.state.data))
+    ((record,), _) = trainer.review()
+    counted = {corpus: figures.mlm_count for corpus, figures in record.corpora.items()}
+    assert counted == {0: len(first.masked_labels), 1: len(second.masked_labels)}
+    assert set(trainer.state.trends) == {"0", "1"}
+
+
+def test_every_batch_has_dropout_of_its_own(settings, tmp_path, monkeypatch):
+    seeds, forward = [], PretrainingObjective.forward
+
+    def noting(objective, batch):
+        if torch.is_grad_enabled():
+            seeds.append(torch.initial_seed())
+        return forward(objective, batch)
+
+    monkeypatch.setattr(PretrainingObjective, "forward", noting)
+    pretrain(replace(settings, accumulate=2, run_folder=tmp_path / "run"))
+    assert len(set(seeds)) == len(seeds) == 6
+    pretrain(replace(settings, accumulate=2, seed=1, run_folder=tmp_path / "other"))
+    assert len(set(seeds)) == len(seeds) == 12
+
+
+def test_the_gradient_is_clipped_and_its_norm_before_that_is_kept(settings, tmp_path):
+    """Gradients far below its epsilon move nothing in AdamW."""
+    free, clipped = (
+        pretrain(replace(settings, clip_norm=norm, weight_decay=0, run_folder=tmp_path / str(norm) / "run"))
+        for norm in (1.0, 1e-6)
+    )
+    first = [next(r["gradient_norm"] for r in run.history if "mlm_loss" in r) for run in (free, clipped)]
+    assert first[0] == first[1] > 1e-3
+    falls = [
+        run.evaluations()[0]["held_out_mlm_loss"] - run.evaluations()[-1]["held_out_mlm_loss"]
+        for run in (free, clipped)
+    ]
+    assert abs(falls[1]) < 0.1 * falls[0]
+
+
+def test_an_operation_that_varies_is_refused_while_a_run_is_deterministic(settings, tmp_path, monkeypatch):
+    # without it torch refuses what cuBLAS computes, too
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")  # so that it is as before in the end
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    pretrain(replace(settings, steps=1, run_folder=tmp_path / "free"))
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    seen = []
+    asked = replace(settings, deterministic=True, steps=1, run_folder=tmp_path / "run")
+    pretrain(asked, on_checkpoint=lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
+    assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
+    trainer = trainer_of(replace(settings, max_forgetting=0.5))
+    trainer.state.history = [{"step": 0, "held_out_mlm_loss": 4.0, "held_out_mlm_loss@general": 2.0}]
+    judged = []
+    for own, general in ((3.0, 2.5), (2.5, 2.51), (2.9, 2.4), (2.9, 2.4), (3.5, 1.0)):
+        trainer.state.step += 1
+        best = trainer.judge({"held_out_mlm_loss": own, "held_out_mlm_loss@general": general})
+        judged.append((best, trainer.state.stale_evaluations))
+    assert judged == [(True, 0), (False, 1), (True, 0), (False, 1), (False, 2)]
+    assert trainer.state.best == {"step": 3, "loss": 2.9}
+
+
+def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settings, tmp_path):
+    trainer = trainer_of(replace(settings, run_folder=tmp_path / "run", keep_checkpoints=9))
+    trainer.step(next(steps_of(trainer)))
+    rising, calm = ({"0": {"mean": mean, "lowest": 3.0, "steps": 20}} for mean in (3.6, 3.4))
+    found = []
+    for step, trends in enumerate((rising, rising, calm, calm, rising), 1):
+        trainer.state.step, trainer.state.trends = step, trends
+        trainer.checkpoint()
+        found.append(trainer._last_good().name[-1])
+    assert found == ["1", "1", "3", "4", "4"]
+    (tmp_path / "run" / "checkpoint-4" / "manifest.json").unlink()
+    for wrong in ("first", "second"):
+        trainer.state.step, trainer.state.data = 7, replace(trainer.state.data, batches=9)
+        assert trainer.go_back(wrong).startswith(f"step 7: {wrong}. Back to step 3")
+    state = trainer.state
+    assert (state.step, state.rollbacks, state.rate_scale, state.data.skipped) == (3, 2, 0.25, 6)
+    assert [event["text"][8:14] for event in state.events] == ["first.", "second"]
+    # it begins to watch anew
+    assert state.trends == {} and trainer.sentinel.to_record() == {}
+
+
+@pytest.mark.parametrize(("rates", "harder"), [((0.15, 0.3), 15), ((0.3, 0.15), 0), (None, 0)])
+def test_a_step_is_harder_where_more_is_masked_than_before(settings, rates, harder):
+    trainer = trainer_of(replace(settings, mask_rates=rates, steps=40))
+    found = [step for step in range(1, 41) if trainer._is_harder(step)]
+    assert len(found) == harder
+    data = TrainingData(list(trainer.streams.values()), trainer.settings.phases(), mask_rates=rates)
+    # steps are counted from 1, and what they are masked by from 0
+    masked = [data.rule_at(0, step).rate for step in range(40)]
+    assert all(masked[step - 1] > masked[step - 2] for step in found)
+
+
+def pending(trainer, step, loss, norm):
+    """What a step of 30 masked tokens leaves to be looked at."""
+    sums = torch.tensor([[30 * loss, 5.0, 30.0, 0.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    trainer._pending.append((StepRecord(step, 100, {}, 0.0, 1e-3), sums, torch.tensor(norm)))
+
+
+def test_of_several_steps_those_before_the_first_bad_one_count(settings):
+    trainer = trainer_of(settings)
+    for step, norm in ((1, 1.0), (2, float("inf")), (3, 1.0)):
+        pending(trainer, step, 2.0, norm)
+    done, wrong = trainer.review()
+    assert [record.step for record in done] == [1] and wrong == "the gradient is not finite"
+
+
+def test_losses_may_rise_in_a_step_that_is_harder(settings):
+    for step, is_wrong in ((2, True), (3, False)):
+        trainer = trainer_of(replace(settings, mask_rates=(0.15, 0.3), steps=40))
+        assert trainer._is_harder(step) != is_wrong
+        trainer.sentinel = Sentinel({"0": {"mean": 3.0, "lowest": 1.9, "steps": 20}})
+        pending(trainer, step, 3.1, 1.0)
+        assert (trainer.review()[1] is not None) == is_wrong
+
+
+@pytest.fixture
+def group():
+    """A group of one process, for which gradients are exchanged all the same."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def test_gradients_are_exchanged_once_a_step_however_many_parts_it_has(settings, group):
+    settings = replace(settings, accumulate=6, batch_tokens=128 * 6)
+    trainer = trainer_of(settings, Process(0, 2))
+    exchanged = []
+
+    def note(state, bucket):
+        exchanged.append(bucket.is_last())
+        summed = torch.futures.Future()
+        summed.set_result(bucket.buffer())
+        return summed
+
+    trainer.module.register_comm_hook(None, note)
+    source = TrainingData(
+        list(trainer.streams.values()), settings.phases(), accumulate=6, rank=0, world_size=2
+    )
+    for step, _ in zip(source.steps(trainer.state.data), range(4), strict=False):
+        assert len(step.batches) == 3
+        trainer.step(step)
+    assert exchanged.count(True) == 4

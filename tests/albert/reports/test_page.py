@@ -1,0 +1,380 @@
+import json
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from albert.evaluation import Intrinsic
+from albert.reports import build_report, main_tables, report_markdown, write_report
+from albert.reports.content import pretraining_facts
+from albert.reports.evaluation import (
+    contamination_table,
+    intrinsic_table,
+    protocol,
+    scores_table,
+    steps_table,
+)
+from albert.reports.page import read_metrics, render
+from albert.reports.plots import thinned
+from albert.reports.pretraining import training_section
+from tests.albert.report_samples import (
+    AUDITS,
+    CORPUS,
+    EVENTS,
+    comparison,
+    contamination,
+    history,
+    model,
+    pretraining,
+)
+
+BASE = model("base", [0.70, 0.71, 0.72])
+BETTER = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
+
+
+@pytest.fixture(scope="session")
+def html(page):
+    return page.read_text(encoding="utf-8")
+
+
+class Balance(HTMLParser):
+    """Every opened element is closed, in order."""
+
+    VOID = {"meta", "br", "link", "img", "path", "use", "stop"}
+
+    def __init__(self):
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_nothing_from_outside(html):
+    parser = Balance()
+    parser.feed(html)
+    assert not parser.open
+    outside = re.findall(r"""(?:src|href)\s*=\s*["']([^"'#][^"']*)|url\((?!#)([^)]*)|@import|<script""", html)
+    assert not outside
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids))
+
+
+def plots_of(html: str) -> list[ET.Element]:
+    return [ET.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", html, re.S)]
+
+
+def test_every_plot_has_a_name_and_a_description(html):
+    plots = plots_of(html)
+    assert len(plots) > 20
+    for plot in plots:
+        title, description = plot[0], plot[1]
+        assert plot.get("role") == "img"
+        assert plot.get("aria-labelledby") == f"{title.get('id')} {description.get('id')}"
+        assert title.text and len(description.text) > 10
+
+
+def test_plots_take_their_colours_from_the_page(html):
+    for plot in re.findall(r"<svg.*?</svg>", html, re.S):
+        assert "var(--" in plot
+        colours = re.findall(r"#[0-9a-fA-F]{6}\b", plot)
+        assert not colours
+    assert any("茶叶" in "".join(plot.itertext()) for plot in plots_of(html))
+
+
+def test_text_from_outside_is_escaped(html):
+    assert "<茶>" not in html and "&lt;茶&gt;" in html and "<it>" not in html
+
+
+def test_metrics_hold_the_same_as_the_page(page, html):
+    metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["verdict"] in html and metrics["command"] in html
+    assert metrics["evaluations"][0]["differences"][1]["is_clear"]
+    assert f"{metrics['pretraining']['after']['held_out_mlm_loss']:.3f}" in html
+    assert metrics["versions"]["torch"] in html
+    of_weights = {f"weights of {one['name']}": "ab" * 32 for one in metrics["evaluations"][0]["models"]}
+    assert len(of_weights) == 3
+    assert metrics["checksums"] == of_weights | {
+        "shards of 茶, version 2": "ef" * 32, "train.tsv": "cd" * 32,
+    }  # fmt: skip
+    assert all(checksum in html for checksum in metrics["checksums"].values())
+
+
+def test_the_probe_and_what_layers_change_are_shown(page, html):
+    assert "with a loss of 9.10 (ln V, of a model that knows nothing, is 9.96)" in html
+    descriptions = {plot[0].text: plot[1].text for plot in plots_of(html)}
+    assert descriptions["Change by a layer"] == "held out from 10 to 2.5"
+    assert descriptions["Angle kept by a layer"] == "held out from 0.5 to 0.875"
+    metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))["pretraining"]
+    assert metrics["layers"][0] == {"layer": 1, "distance": 10.0, "cosine": 0.5}
+    assert "hardly better than chance" in metrics["probe"]["warning"]
+
+
+@pytest.mark.parametrize(
+    "first, second, verdict",
+    [
+        ([0.70, 0.71, 0.72], [0.80, 0.81, 0.815], "It helped: +9.8 ± 0.3 points of accuracy on 茶事 test"),
+        ([0.80, 0.81, 0.82], [0.70, 0.71, 0.715], "It hurt: −10.2 ± 0.3 points"),
+        ([0.70, 0.71, 0.72], [0.70, 0.73, 0.70], "No clear difference: +0.0 ± 2.3 points"),
+        ([0.70], [0.90], "a single seed says nothing"),
+    ],
+)
+def test_the_verdict_says_what_the_interval_says(first, second, verdict):
+    report = build_report(
+        title="t", command="c", evaluations=[comparison(model("a", first), model("b", second))]
+    )
+    assert verdict in report.verdict
+
+
+def test_the_verdict_is_not_sure_where_only_the_interval_is():
+    compared = comparison(BASE, model("b", [0.80, 0.81, 0.815]))
+    unsure = replace(compared.differences[0], is_clear=False, p_value=0.074)
+    report = build_report(title="t", command="c", evaluations=[replace(compared, differences=(unsure,))])
+    assert report.verdict.startswith("It may have helped: +9.8 ± 0.3 points")
+    assert report.verdict.endswith("over 3 seeds (p 0.07: more seeds would tell).")
+
+
+def test_what_seems_certain_is_told_as_a_bound():
+    compared = comparison(BASE, BETTER)
+    sure = replace(compared.differences[0], probability=1.0, p_value=2e-7)
+    report = build_report(title="t", command="c", evaluations=[replace(compared, differences=(sure,))])
+    assert scores_table(report.evaluations[0]).rows[1][-2:] == ("> 0.99", "< 0.001")
+
+
+def test_the_verdict_of_models_that_are_not_trained_names_no_seeds():
+    first, second = model("a", [0.7]), model("b", [0.9])
+    seeds = (replace(second.seeds[0], best_epoch=0),)
+    compared = comparison(first, replace(second, seeds=seeds))
+    sure = replace(compared.differences[0], low=0.1, high=0.3, is_clear=True)
+    report = build_report(title="t", command="c", evaluations=[replace(compared, differences=(sure,))])
+    assert report.verdict == "It helped: +20.0 ± 10.0 points of accuracy on 茶事 test without training."
+
+
+def test_of_a_single_seed_no_interval_is_drawn():
+    report = build_report(
+        title="t", command="c", evaluations=[comparison(model("a", [0.7]), model("b", [0.9]))]
+    )
+    descriptions = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
+    assert descriptions["Change against a"] == "b: 20.00, single values 20.00"
+    assert descriptions["Test accuracy"].startswith("a: 70.00, single values 70.00")
+    assert scores_table(report.evaluations[0]).rows[0][1:3] == ("70.0", "70.0")
+
+
+def test_the_verdict_tells_what_was_forgotten(tmp_path):
+    told = {"title": "t", "command": "c", "pretraining": pretraining(tmp_path, "general")}
+    measured = build_report(**told, evaluations=[comparison(BASE, BETTER)])
+    assert measured.verdict.endswith("over 3 seeds; general drift −0.2.")
+    unmeasured = build_report(**told, evaluations=[comparison(BASE, model("b", [0.8, 0.81, 0.82]))])
+    assert unmeasured.verdict.endswith("over 3 seeds; general drift −2.0.")
+
+
+def test_of_several_models_dev_names_the_one_the_verdict_is_about():
+    on_dev = model("on dev", [0.72, 0.73, 0.75])
+    on_test = model("on test", [0.90, 0.91, 0.92], dev=BASE.dev)
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, on_test, on_dev)])
+    assert "on dev against base" in report.verdict
+    told = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
+    assert told["What each change does"].startswith("on test: 20.00")
+    steps = steps_table(report.evaluations[0])
+    assert [row[:2] for row in steps.rows] == [("on test", "+20.0"), ("on dev", "−17.7")]
+    assert steps.caption.endswith("the first against base.")
+
+
+def test_the_verdict_is_about_a_clean_model_where_there_is_one():
+    dirty = model("dirty", [0.90, 0.91, 0.92], contamination=(contamination(found=7),))
+    of_another = replace(contamination(found=0), corpus="净茶")
+    clean = model("clean", [0.80, 0.81, 0.815], contamination=(of_another,))
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, clean)])
+    assert report.verdict.startswith("It helped: +9.8") and "clean against base" in report.verdict
+    assert report.warnings[0].endswith("learnt by dirty.")
+
+
+def test_a_contaminated_corpus_is_told_at_the_top():
+    dirty = model("dirty", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty)])
+    assert report.verdict.startswith("Not to be trusted")
+    html = render(report)
+    assert html.index("holds 7 of 100 test texts") < html.index("<h2>")
+    # one line a corpus, whichever models were trained on it
+    dirtier = model("dirtier", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
+    (warning,) = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, dirtier)]).warnings
+    assert warning.endswith("learnt by dirty and dirtier.")
+    clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean)])
+    assert report.verdict.startswith("It helped") and not report.warnings
+
+
+def test_texts_that_every_model_has_read_are_told_but_do_not_set_them_apart():
+    shared = (contamination(found=7),)
+    base = model("base", [0.70, 0.71, 0.72], contamination=shared)
+    better = model("b", [0.80, 0.81, 0.815], contamination=shared)
+    best = model("c", [0.90, 0.91, 0.915], contamination=(*shared, replace(shared[0], corpus="水")))
+    report = build_report(title="t", command="c", evaluations=[comparison(base, better, best)])
+    assert report.verdict.startswith("It helped: +9.8") and "b against base" in report.verdict
+    assert [line.rpartition("learnt by ")[2] for line in report.warnings] == ["every model.", "c."]
+    # each evaluation has a line, each corpus a warning
+    others = [model(name, [0.8, 0.8, 0.8], contamination=shared) for name in ("d", "e")]
+    twice = build_report(
+        title="t", command="c", evaluations=[comparison(base, better, best), comparison(BASE, *others)]
+    )
+    assert len(twice.verdict.split("\n")) == 2 and len(twice.warnings) == 2
+    assert twice.warnings[0].endswith("learnt by 5 of 6 models.")
+    assert contamination_table(report.evaluations[0]).rows == (
+        ("茶, version 2", "test", "100", "7", "7", "every model"),
+        ("水, version 2", "test", "100", "7", "7", "c"),
+    )
+    alone = comparison(
+        model("base", [0.7], contamination=shared), model("c", [0.9], contamination=best.contamination)
+    )
+    report = build_report(title="t", command="c", evaluations=[alone])
+    assert report.verdict.startswith("Not to be trusted")
+
+
+def test_starts_at_chance_level_are_told():
+    stuck = [replace(seed, left_chance=seed.seed > 0) for seed in BETTER.seeds]
+    facts = comparison(BASE, replace(BETTER, seeds=tuple(stuck))).to_record()
+    assert "2 starts at chance level were given up and begun anew. 1 of 6 runs never left it." in protocol(
+        facts
+    )
+    fine = [replace(seed, restarts=0) for seed in BASE.seeds]
+    assert "chance level" not in protocol(comparison(replace(BASE, seeds=tuple(fine))).to_record())
+
+
+def test_what_a_model_was_trained_on_is_not_asked_of_it():
+    trained = model("trained", [0.8, 0.8, 0.8], intrinsic=Intrinsic(general_mlm_accuracy=0.4))
+    table = intrinsic_table(comparison(BASE, trained).to_record())
+    assert [row[1] for row in table.rows] == ["50.0", "–"] and "A dash: " in table.caption
+    assert "A dash: " not in intrinsic_table(comparison(BASE, BETTER).to_record()).caption
+
+
+def test_sections_appear_only_with_their_data(tmp_path):
+    trained = render(build_report(title="t", command="c", pretraining=pretraining(tmp_path)))
+    assert "Held-out MLM loss 8.00 → 4.67" in trained
+    assert re.findall(r"<h2>(.*)</h2>", trained) == ["Continued pretraining", "To repeat it"]
+    bare = dict.fromkeys(("calibration", "confusion", "cost", "intrinsic")) | dict.fromkeys(
+        ("classes", "slices", "sweep", "pretraining"), ()
+    )
+    judged = render(
+        build_report(
+            title="t", command="c",
+            evaluations=[comparison(model("a", [0.7, 0.8], **bare), model("b", [0.8, 0.9], **bare))],
+        )
+    )  # fmt: skip
+    assert re.findall(r"<h2>(.*)</h2>", judged) == ["Evaluation: 茶事", "To repeat it"]
+    titles = [plot[0].text for plot in plots_of(judged)]
+    assert titles == ["Test accuracy", "Change against a", "Dev accuracy while fine-tuning"]
+    assert all(part not in judged for part in ("Calibration", "ECE", "parameters", "Every class"))
+
+
+def test_audits_are_drawn_against_the_rule(tmp_path):
+    facts = pretraining_facts(pretraining(tmp_path)) | {"audits": AUDITS, "events": EVENTS}
+    section = training_section(facts, "t", "Pretraining")
+    said = {plot.title: ET.fromstring(plot.svg)[1].text for plot in section.plots}
+    assert said["Mask rate by word length"].endswith("1: 14.9% (the rule's 15%), 2: 15.2% (the rule's 15%)")
+    assert "1: 54.5% (the rule's 54.5%), 2: 27.3%" in said["Words masked together"]
+    assert said["Sentence pairs swapped, by length"].startswith("1 to 64 tokens, 92 pairs: 56.52")
+    assert said["MLM loss"].endswith("1 event marked")
+    figures = dict(section.tables[1].rows)
+    assert figures["peak memory"] == "1.32 GB" and figures["time the trainer waited for data"] == "0.4%"
+    assert section.tables[2].rows == (("1", "20", "skipped batch", "the gradient was not finite"),)
+
+
+def test_held_out_scores_are_told_by_corpus(tmp_path):
+    facts = pretraining_facts(pretraining(tmp_path, "法律"))
+    section = training_section(facts, "t", "Pretraining")
+    assert ("MLM accuracy, 法律", "30.0%", "28.0%", "−2.0") in section.tables[0].rows
+    loss = next(plot for plot in section.plots if plot.title == "MLM loss")
+    assert "held out, 法律 from 6 to 6.5" in ET.fromstring(loss.svg)[1].text
+
+
+def test_a_long_line_is_thinned_without_losing_a_spike():
+    points = [(float(x), 1 + x % 7 / 10) for x in range(10_000)]
+    points[6_000] = (6_000.0, 40.0)
+    points[7_001] = (7_001.0, -3.0)
+    drawn = thinned(points, most=600)
+    assert 300 < len(drawn) <= 600 and set(drawn) <= set(points)
+    assert {points[6_000], points[7_001]} <= set(drawn)
+    assert drawn == sorted(drawn) and drawn[-1][0] > 9_970
+    assert thinned(points[:600], most=600) == points[:600]
+
+
+def test_an_interrupted_run_says_so_at_the_top(tmp_path):
+    stopped = replace(pretraining(tmp_path), status="interrupted")
+    report = build_report(title="t", command="c", pretraining=stopped)
+    assert "interrupted after 40 steps" in report.warnings[0]
+
+
+def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
+    result = pretraining(tmp_path)
+    result.history.insert(2, {"step": 15, "mlm_loss": float("nan"), "gradient_norm": float("inf")})
+    report = build_report(title="t", command="c", pretraining=result)
+    assert report.pretraining["history"][2] == {"step": 15, "mlm_loss": None, "gradient_norm": None}
+    write_report(report, tmp_path / "r")
+    assert read_metrics(tmp_path / "r")
+
+
+def test_a_history_without_training_records_is_drawn_too(tmp_path):
+    facts = pretraining_facts(pretraining(tmp_path)) | {"history": history()[:1], "layers": []}
+    assert [plot.title for plot in training_section(facts, "t", "t").plots] == ["MLM loss", "MLM accuracy"]
+
+
+def test_markdown_and_rows_hold_the_main_tables(tmp_path):
+    report = build_report(
+        title="t", command="python -m flows.x", pretraining=pretraining(tmp_path),
+        evaluations=[comparison(BASE, BETTER), comparison(BASE, BETTER, task="另|一")],
+    )  # fmt: skip
+    text = report_markdown(report)
+    assert text.startswith(f"**{report.verdict}**") and "python -m flows.x" in text
+    assert "| 继续 | 80.8 ± 0.8 | 80.8 ± 0.8 |" in text and "**+9.8**" in text
+    tables = main_tables(report)
+    assert [one.name for one in tables] == ["evaluation", "evaluation-2", "training"]
+    assert tables[1].title == "Evaluation: 另|一, against base"
+    records = tables[0].table.to_records()
+    assert records[1]["Model"] == "继续" and records[1]["change of accuracy"] == "+9.8"
+    assert all(type(value) is str for record in records for value in record.values())
+
+
+def test_a_report_is_written_for_a_run_whose_name_is_chinese(tmp_path):
+    report = build_report(title="继续", command="c", corpora=[CORPUS])
+    page = write_report(report, tmp_path / "报告")
+    assert Path(page).is_file() and "Corpus only: nothing was trained." in page.read_text(encoding="utf-8")
+
+
+def test_each_base_model_has_its_part(tmp_path):
+    other = replace(pretraining(tmp_path), run_folder=tmp_path / "models/general-bert", status="interrupted")
+    report = build_report(title="t", command="c", bases=[pretraining(tmp_path), other])
+    html = render(report)
+    titles = ["Base model: r", "Base model: general-bert"]
+    assert re.findall(r"<h2>(.*)</h2>", html) == [*titles, "To repeat it"]
+    ids = re.findall(r'\bid="([^"]+)"', html)
+    assert len(ids) == len(set(ids)) and sum(plot[0].text == "MLM loss" for plot in plots_of(html)) == 2
+    assert [(one.name, one.title) for one in main_tables(report)] == list(
+        zip(("base", "base-2"), titles, strict=True)
+    )
+    assert report.warnings[0].startswith("general-bert was interrupted")
+    write_report(report, tmp_path / "r")
+    assert len(read_metrics(tmp_path / "r")["bases"]) == 2
+
+
+def test_what_calibration_is_of_is_told():
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, BETTER)])
+    assert "ECE is the expected calibration error, the mean of the seeds'." in render(report).replace(
+        "&#39;", "'"
+    )
+
+
+def test_the_protocol_tells_what_dev_chose():
+    one_rate = [replace(one, sweep=()) for one in (BASE, BETTER)]
+    assert "The best epoch is chosen on dev, test is scored once." in protocol(
+        comparison(*one_rate).to_record()
+    )
+    told = protocol(comparison(one_rate[0], BETTER).to_record())
+    assert "The learning rate and the best epoch are chosen on dev, test is scored once." in told

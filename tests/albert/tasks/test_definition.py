@@ -1,0 +1,355 @@
+"""Task files and the formats of their publishers, on small samples of our own."""
+
+import gzip
+import json
+
+import pytest
+
+from albert.tasks import Kind, Task, answer_scores, load_task, read_split, read_task, shipped_tasks
+from albert.tasks.definition import METRICS
+from data.errors import InputError
+
+LINES = {  # (task, name of the file, content) -> what its first example is
+    "lcqmc": ("dev.tsv", "text_a\ttext_b\tlabel\n茶香吗\t茶好喝吗\t1\n", ("茶香吗", "茶好喝吗", "1")),
+    "bq": ("dev.csv", "sentence1,sentence2,label\n额度多少,有多少额度,1\n", ("额度多少", "有多少额度", "1")),
+    "oppo": ("dev.tsv", "你会唱歌吗\t唱首歌\t0\n", ("你会唱歌吗", "唱首歌", "0")),
+    "pawsx": (
+        "dev.tsv",
+        "id\tsentence1\tsentence2\tlabel\n1\t甲胜乙\t乙胜甲\t0\n",
+        ("甲胜乙", "乙胜甲", "0"),
+    ),
+    "afqmc": (
+        "dev.json",
+        '{"sentence1": "怎么还款", "sentence2": "如何还款", "label": "1"}\n',
+        ("怎么还款", "如何还款", "1"),
+    ),
+    "tnews": (
+        "dev.json",
+        '{"label": "102", "label_desc": "news_entertainment", "sentence": "新戏开机", "keywords": ""}\n',
+        ("新戏开机", None, "102"),
+    ),
+    "iflytek": (
+        "dev.json",
+        '{"label": "7", "label_des": "地图", "sentence": "看路况"}\n',
+        ("看路况", None, "7"),
+    ),
+    "cmnli": (
+        "dev.json",
+        '{"sentence1": "下雨了", "sentence2": "天晴", "label": "-"}\n'
+        '{"sentence1": "下雨了", "sentence2": "天晴", "label": "contradiction"}\n',
+        ("下雨了", "天晴", "contradiction"),
+    ),
+    "csl": (
+        "dev.json",
+        '{"id": 1, "abst": "本文研究茶叶。", "keyword": ["茶叶", "香气"], "label": "1"}\n',
+        ("茶叶 香气", "本文研究茶叶。", "1"),
+    ),
+    "chnsenticorp": ("dev.tsv", "label\ttext_a\n1\t房间干净\n", ("房间干净", None, "1")),
+    "online_shopping": ("all.csv", 'cat,label,review\n书籍,1,"好书,值得"\n', ("好书,值得", None, "1")),
+    "cola": ("dev.tsv", "gj04\t0\t*\tThe cat were black.\n", ("The cat were black.", None, "0")),
+    "sst2": ("dev.tsv", 'sentence\tlabel\na "fine film \t1\n', ('a "fine film ', None, "1")),
+    "mrpc": (
+        "dev.tsv",
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe won.\tHe has won.\n",
+        ("He won.", "He has won.", "1"),
+    ),
+    "stsb": (
+        "dev.tsv",
+        "index\tsentence1\tsentence2\tscore\n0\tA dog.\tA cat.\t1.600\n",
+        ("A dog.", "A cat.", "1.600"),
+    ),
+    "qqp": (
+        "dev.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tWhy?\tHow?\t0\n",
+        ("Why?", "How?", "0"),
+    ),
+    "mnli": (
+        "dev.tsv",
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tIt rains.\tIt is dry.\tneutral\tcontradiction\n",
+        ("It rains.", "It is dry.", "contradiction"),
+    ),
+    "qnli": (
+        "dev.tsv",
+        "index\tquestion\tsentence\tlabel\n0\tWho won?\tAnn won.\tentailment\n",
+        ("Who won?", "Ann won.", "entailment"),
+    ),
+    "rte": (
+        "dev.tsv",
+        "index\tsentence1\tsentence2\tlabel\n0\tAnn won.\tAnn lost.\tnot_entailment\n",
+        ("Ann won.", "Ann lost.", "not_entailment"),
+    ),
+    "wnli": (
+        "dev.tsv",
+        "index\tsentence1\tsentence2\tlabel\n0\tIt fell.\tThe cup fell.\t1\n",
+        ("It fell.", "The cup fell.", "1"),
+    ),
+}
+SQUAD = {
+    "version": "v2.0",
+    "data": [
+        {
+            "title": "茶",
+            "paragraphs": [
+                {
+                    "context": "龙井产于杭州。",
+                    "qas": [
+                        {
+                            "id": "1",
+                            "question": "产于何处？",
+                            "answers": [{"text": "杭州", "answer_start": 4}],
+                        },
+                        {"id": "2", "question": "何时采？", "is_impossible": True, "answers": []},
+                        {"id": "3", "question": "何名？", "answers": [{"text": "龙井", "answer_start": 5}]},
+                    ],
+                }
+            ],
+        }
+    ],
+}
+CMRC = [
+    {
+        "context_id": "DEV_0",
+        "context_text": "龙井产于杭州。",
+        "title": "茶",
+        "qas": [
+            {"query_id": "DEV_0_QUERY_0", "query_text": "产于何处？", "answers": ["杭州", "于杭州"]},
+            {"query_id": "DEV_0_QUERY_1", "query_text": "何名？", "answers": []},
+        ],
+    }
+]
+C3 = [
+    [
+        ["男：喝茶吗？", "女：不，喝水。"],
+        [{"question": "她喝什么？", "choice": ["茶", "水"], "answer": "水"}],
+        "1",
+    ]
+]
+RACE = {
+    "article": "Tom drinks tea.",
+    "questions": ["Who drinks?", "What?"],
+    "options": [["Ann", "Tom", "Bob", "Eve"], ["tea", "milk", "beer", "water"]],
+    "answers": ["B", "A"],
+    "id": "high1.txt",
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_official_tables_are_read(name, tmp_path):
+    file, content, (text, pair, label) = LINES[name]
+    (tmp_path / file).write_text(content, encoding="utf-8")
+    task, split = read_split(tmp_path / file, load_task(name))
+    example = split.examples[-1]
+    assert (example.text, example.pair, example.label) == (text, pair, label)
+    assert len(split.skipped) == (name == "cmnli")
+
+
+def test_every_shipped_task_names_itself_and_its_metric():
+    for name in shipped_tasks():
+        task = load_task(name)
+        assert task.name == name and task.metrics[0] == task.metric in METRICS[task.kind]
+
+
+@pytest.mark.parametrize("name", ["squad1", "squad2", "cmrc2018", "drcd"])
+def test_spans_are_read_and_a_wrong_place_is_mended(name, tmp_path):
+    path = tmp_path / "dev.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(SQUAD).encode()))
+    _, split = read_split(path, load_task(name))
+    assert [one.answers for one in split.examples] == [("杭州",), (), ("龙井",)]
+    assert [one.starts for one in split.examples] == [(4,), (), (0,)]
+
+
+def test_spans_are_read_from_cmrcs_own_layout(tmp_path):
+    (tmp_path / "dev.json").write_text(json.dumps(CMRC), encoding="utf-8")
+    _, split = read_split(tmp_path / "dev.json", load_task("cmrc2018"))
+    (one,) = split.examples
+    assert (one.id, one.passage, one.question) == ("DEV_0_QUERY_0", "龙井产于杭州。", "产于何处？")
+    assert (one.answers, one.starts) == (("杭州", "于杭州"), (4, 3))
+    (skipped,) = split.skipped
+    assert skipped.endswith("question 2: no answer")
+
+
+def test_choices_are_read_from_c3_and_from_races_folder(tmp_path):
+    (tmp_path / "c3.json").write_text(json.dumps(C3), encoding="utf-8")
+    _, split = read_split(tmp_path / "c3.json", load_task("c3"))
+    (one,) = split.examples
+    assert (one.passage, one.choices, one.answer) == ("男：喝茶吗？\n女：不，喝水。", ("茶", "水"), 1)
+    # the publisher parts dialogues and other texts
+    (tmp_path / "both").mkdir()
+    for name in ("c3-d-train.json", "c3-m-train.json"):
+        (tmp_path / "both" / name).write_text(json.dumps(C3), encoding="utf-8")
+    _, split = read_split(tmp_path / "both", load_task("c3"))
+    assert split.examples == (one, one)
+    (tmp_path / "race" / "high").mkdir(parents=True)
+    (tmp_path / "race" / "high" / "1.txt").write_text(json.dumps(RACE), encoding="utf-8")
+    _, split = read_split(tmp_path / "race", load_task("race"))
+    assert [(one.question, one.answer) for one in split.examples] == [("Who drinks?", 1), ("What?", 0)]
+
+
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("dev.tsv", "text_a\tlabel\n杭 州 产 茶\tB-LOC I-LOC O O\n茶 香\tO\n香 茶\tO I-LOC\n"),
+        ("dev.txt", "杭 B-LOC\n州 I-LOC\n产 O\n茶 O\n\n茶 O\n香\n\n香 O\n茶 I-LOC\n"),
+    ],
+)
+def test_tagged_sentences_are_read_and_bad_ones_named(file, content, tmp_path):
+    (tmp_path / file).write_text(content, encoding="utf-8")
+    data = read_task(load_task("msra_ner"), {"train": tmp_path / file})
+    (one,) = data.splits["train"].examples
+    assert one.tokens == tuple("杭州产茶") and one.tags == ("B-LOC", "I-LOC", "O", "O")
+    assert data.labels == ("O", "B-LOC", "I-LOC")
+    first, second = data.splits["train"].skipped
+    assert "row" in first and "'I-LOC' follows 'O'" in second
+
+
+def test_a_token_that_is_a_space_keeps_its_tag(tmp_path):
+    (tmp_path / "t.txt").write_text("茶 B-LOC\n\u3000 I-LOC\n  O\n\n", encoding="utf-8")
+    _, split = read_split(tmp_path / "t.txt", load_task("msra_ner"))
+    (one,) = split.examples
+    assert one.tokens == ("茶", "\u3000", " ") and one.tags == ("B-LOC", "I-LOC", "O")
+
+
+def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path):
+    long = "茶" * 200_000
+    (tmp_path / "t.tsv").write_text(f'text\tlabel\n好\r的\t1\n\n"{long}\t0\n', encoding="utf-8", newline="")
+    _, split = read_split(tmp_path / "t.tsv", Task(name="t"))
+    assert [one.text for one in split.examples] == ["好\r的", f'"{long}'] and not split.skipped
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("sentence_a\tgold\n好\t1\n", "no text column .*columns: sentence_a, gold"),
+        ("text\tcategory\n好\t1\n", "no label column"),
+        ("text\tlabel\n", "no example"),
+        ("text\tlabel\n\t\n", "no usable example"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path, content, message):
+    path = tmp_path / "t.tsv"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_split(path, Task(name="t"))
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("squad1", "[1", "is not JSON"),
+        ("squad1", '{"data": 3}', "not in SQuAD's format"),
+        ("c3", '[{"question": 1}]', "neither C3's nor RACE's"),
+        ("msra_ner", "a\tb\tc\n", "its header has 3 columns"),
+    ],
+)
+def test_other_formats_are_refused(name, content, message, tmp_path):
+    path = tmp_path / ("t.json" if name != "msra_ner" else "t.tsv")
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        read_split(path, load_task(name))
+
+
+def test_a_damaged_archive_is_refused(tmp_path):
+    whole = gzip.compress(("text\tlabel\n" + "好\t1\n" * 500).encode())
+    (tmp_path / "t.tsv.gz").write_bytes(whole[:-20])
+    with pytest.raises(InputError, match="cannot be read"):
+        read_split(tmp_path / "t.tsv.gz", Task(name="t"))
+
+
+def test_a_named_column_must_be_there(tmp_path):
+    (tmp_path / "t.tsv").write_text("text\tlabel\n好\t1\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no column 'x' in .*; its columns are text, label"):
+        read_split(tmp_path / "t.tsv", Task(name="t", columns={"text": "x"}))
+
+
+def test_bad_rows_are_skipped_by_number(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("text,label\n好,1\n坏\n,0\n香,0,9\n苦,0\n", encoding="utf-8")
+    task, split = read_split(path, Task(name="t"))
+    assert len(split.examples) == 2 and task.kind is Kind.SINGLE
+    assert [line.split("row ")[1].split(":")[0] for line in split.skipped] == ["3", "4", "5"]
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("name: t\nkind: poem\n", "no kind 'poem'; choose one of single, pair"),
+        ("name: t\nkind: pair\nmetric: bleu\n", "no metric 'bleu' for kind pair"),
+        ("name: t\nkind: span\nanswers: words\n", "choose squad, squad2, cmrc"),
+        ("name: t\ncolumns: [text]\n", "columns must be roles and their columns"),
+        ("name: t\ncolumns: {words: x}\n", "no role words in columns"),
+        ("name: t\nlabel: x\n", "a task file has name and may have kind, .*; found label"),
+        ("- t\n", "a task file has name"),
+        ("name: !!python/object/apply:os.system ['true']\n", "is not YAML"),
+    ],
+)
+def test_a_task_file_that_says_what_is_not_understood_is_refused(content, message, tmp_path):
+    (tmp_path / "t.yaml").write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_task(str(tmp_path / "t.yaml"))
+
+
+@pytest.mark.parametrize(
+    "predicted, gold, exact, f1",
+    [
+        # SQuAD's script: articles, case and punctuation do not count; the best gold answer does
+        ("The Great Wall.", ["great wall"], 1, 1),
+        ("a great wall", ["wall", "the great wall of China"], 0, 2 * (2 / 2) * (2 / 4) / (2 / 2 + 2 / 4)),
+        ("wall wall", ["wall"], 0, 2 * (1 / 2) * 1 / (1 / 2 + 1)),
+        ("Paris", ["Rome"], 0, 0),
+        ("", [], 1, 1),
+        ("Rome", [], 0, 0),
+        ("", ["Rome"], 0, 0),
+    ],
+)
+def test_answers_are_scored_as_squads_script_does(predicted, gold, exact, f1):
+    for style in ("squad", "squad2"):
+        assert answer_scores(predicted, gold, style) == (exact, pytest.approx(f1))
+
+
+@pytest.mark.parametrize(
+    "predicted, gold, first, second",
+    [
+        # nothing is left of these: that of 1.1 finds no word in common, that of 2.0 takes them for no answer
+        ("the", ["A."], (1, 0), (1, 1)),
+        ("?", ["the", "the cat"], (1, 0), (0, 0)),
+        ("cat", ["the", "the cat"], (1, 1), (1, 1)),
+        ("", ["the"], (1, 0), (1, 1)),
+        ("the", ["Rome"], (0, 0), (0, 0)),
+        ("the", [], (0, 0), (1, 1)),
+    ],
+)
+def test_what_no_word_is_left_of_is_scored_as_each_of_squads_scripts_does(predicted, gold, first, second):
+    assert answer_scores(predicted, gold, "squad") == first
+    assert answer_scores(predicted, gold, "squad2") == second
+
+
+def test_the_shipped_tasks_are_scored_each_by_its_own_script():
+    styles = {name: load_task(name).answers for name in ("squad1", "squad2", "cmrc2018", "drcd")}
+    assert styles == {"squad1": "squad", "squad2": "squad2", "cmrc2018": "cmrc", "drcd": "cmrc"}
+
+
+@pytest.mark.parametrize(
+    "predicted, gold, exact, f1",
+    [
+        # CMRC's script: characters, the longest common run, no punctuation
+        ("《战国无双》", ["战国无双"], 1, 1),
+        ("在杭州西湖", ["杭州西湖边"], 0, 2 * (4 / 5) * (4 / 5) / (4 / 5 + 4 / 5)),
+        # 杭州 and 西湖 are in common, but not in one run
+        ("杭州的西湖", ["杭州西湖"], 0, 2 * (2 / 5) * (2 / 4) / (2 / 5 + 2 / 4)),
+        ("1999年", ["1998年"], 0, 2 * (1 / 2) * (1 / 2) / (1 / 2 + 1 / 2)),  # a number is one unit
+        ("Omega Force", ["ω-force", "omega force"], 1, 1),
+        ("茶", ["水"], 0, 0),
+        # its outcomes where Latin letters, numbers and marks meet
+        ("23~28℃拉", ["23~28℃"], 0, 2 / 3),
+        (".5至3公尺", ["0.5至3公尺"], 0, 4 / 5),
+        ("00MB", ["300MB"], 0, 0),
+        ("，根据Terry A. Gates与其同事的", ["Terry A. Gates与其同事"], 0, 14 / 17),
+        ("新世沉积层——赞尼特岩层，该", ["赞尼特岩层"], 0, 5 / 9),
+        ("北纬40 °15 ′37 ″—40 °30 ′40 ″宝山镇 ", ["北纬40 °15 ′37 ″—40 °30 ′40 ″"], 0, 22 / 25),
+        ("Men's YOUNG", ["Men's YOUNG连载"], 0, 3 / 4),
+        ("15–25毫米", ["15–25毫米，蓝色"], 0, 5 / 6),
+        ("Writers' don't", ["Writers' do"], 0, 6 / 7),
+    ],
+)
+def test_answers_are_scored_as_cmrcs_script_does(predicted, gold, exact, f1):
+    assert answer_scores(predicted, gold, "cmrc") == (exact, pytest.approx(f1))

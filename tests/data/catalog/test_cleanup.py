@@ -1,0 +1,197 @@
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data.catalog import collect_garbage, compact, locked, open_workspace, read_catalog
+from data.errors import InputError
+from data.instances import verify
+from data.refresh import (
+    GateRules,
+    RefreshSettings,
+    building_plan,
+    commit,
+    divide,
+    plan_refresh,
+    read_batch,
+    reading_batches,
+    refresh,
+)
+from data.refresh.run import build
+from data.workspace import Workspace
+from flows.__main__ import main
+
+
+def build_without_commit(settings):
+    """A refresh in this process, up to its commit."""
+    planned = plan_refresh(settings)
+    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
+    division = divide(planned, sources)
+    shards = [build(piece, building_plan(planned), division.sop) for piece in division.assignment.pieces]
+    return planned, sources, division, shards
+
+
+@pytest.fixture
+def settings(tmp_path, samples, vocabulary_file, monkeypatch):
+    monkeypatch.setattr("data.refresh.run.SHARD_CHARACTERS", 8000)
+    source = tmp_path / "raw"
+    source.mkdir()
+    (source / "tea.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
+    settings = RefreshSettings(
+        corpus="tea",
+        sources=(str(source),),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        gates=GateRules(max_unknown_share=1.0),
+        workers=1,
+    )
+    commit(*build_without_commit(settings))
+    shutil.rmtree(settings.workspace / "staging")
+    return settings
+
+
+def files(workspace):
+    return {str(p.relative_to(workspace)) for p in workspace.rglob("*.parquet")}
+
+
+def add(settings, text, name="new.jsonl"):
+    folder = Path(settings.sources[0])
+    (folder / name).write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
+    return refresh(settings)
+
+
+def test_garbage_is_what_no_kept_version_uses(settings):
+    first = files(settings.workspace)
+    add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
+    orphan = settings.workspace / "shards/tea/0000000000000000.parquet"
+    orphan.write_bytes(b"left by a killed refresh")
+    place = Workspace(settings.workspace)
+    told = collect_garbage(place, keep=2, dry_run=True)
+    assert told.files == ("shards/tea/0000000000000000.parquet",) and orphan.exists()
+    collect_garbage(place, keep=2)
+    assert not orphan.exists() and first <= files(settings.workspace)
+    gone = collect_garbage(place, keep=1)
+    assert gone.versions == (("tea", 1),)
+    with read_catalog(place) as db:
+        for path, digest in db.execute("select path, sha256 from shards").fetchall():
+            assert verify(settings.workspace / path, digest)
+    assert not refresh(settings).is_new
+    assert collect_garbage(place, keep=1).files == ()
+
+
+def test_a_version_that_was_trained_on_stays(settings):
+    from data.catalog import record_run
+
+    place = Workspace(settings.workspace)
+    record_run(
+        place, run="r", corpus="tea", version=1, init="tiny", settings={}, status="completed", steps=1,
+        tokens=1, metrics={}, checkpoints=[],
+    )  # fmt: skip
+    add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
+    assert collect_garbage(place, keep=1).versions == ()
+
+
+def test_small_shards_are_merged_and_nothing_else_changes(settings):
+    place = Workspace(settings.workspace)
+    for number in range(4):
+        add(
+            settings,
+            f"第{number}篇新来的讲怎样选茶杯{'甲乙丙丁'[number] * 8}。白瓷的最公道。",
+            f"{number}.jsonl",
+        )
+
+    def content():
+        with open_workspace(settings.workspace) as statistics:
+            return [
+                statistics.sql(f"select * exclude (version) from {view} order by all").fetchall()
+                for view in ("instances", "document_texts", "documents")
+            ]
+
+    before = content()
+    with read_catalog(place) as db:
+        ((shards,),) = db.execute("select count(*) from version_shards where version = 5").fetchall()
+    version = compact(place, "tea", characters=8000)
+    assert version.version == 6 and content() == before
+    with read_catalog(place) as db:
+        ((merged,),) = db.execute("select count(*) from version_shards where version = 6").fetchall()
+        totals = db.execute(
+            "select documents, instances, tokens, words from versions where version >= 5"
+        ).fetchall()
+    assert merged < shards and totals[0] == totals[1]
+    assert compact(place, "tea", characters=8000) is None
+    assert not refresh(settings).is_new
+
+
+def test_a_corpus_that_is_being_refreshed_is_left_alone(settings):
+    place = Workspace(settings.workspace)
+    with locked(place, "tea"):
+        for work in (lambda: collect_garbage(place, keep=1), lambda: compact(place, "tea")):
+            with pytest.raises(InputError, match="another process"):
+                work()
+
+
+def test_a_first_refresh_at_work_is_left_alone(settings):
+    place = Workspace(settings.workspace)
+    new = replace(settings, corpus="new")
+    with locked(place, "new"):
+        made = build_without_commit(new)
+        with pytest.raises(InputError, match="'new' is being refreshed by another process"):
+            collect_garbage(place, keep=1)
+        assert commit(*made).documents
+    assert collect_garbage(place, keep=1).files == ()
+
+
+def test_a_corpus_that_began_after_the_look_round_is_left_alone(settings, monkeypatch):
+    place = Workspace(settings.workspace)
+    monkeypatch.setattr("data.catalog.cleanup._corpora", lambda workspace: ["tea"])
+    with locked(place, "new"):
+        made = build_without_commit(replace(settings, corpus="new"))
+        assert collect_garbage(place, keep=1).files == ()
+        assert commit(*made).documents
+
+
+def test_what_a_killed_refresh_built_goes_when_the_next_begins(settings):
+    """And nothing of another corpus, nor of a version."""
+    other = settings.workspace / "shards/other/0000000000000000.parquet"
+    other.parent.mkdir()
+    other.write_bytes(b"of another corpus")
+    before = files(settings.workspace)
+    source = Path(settings.sources[0]) / "next.jsonl"
+    source.write_text(json.dumps({"text": "茶要慢慢喝。水要慢慢烧。"}), encoding="utf-8")
+    build_without_commit(settings)  # no lock: as a process that was killed leaves it
+    assert files(settings.workspace) > before
+    with locked(Workspace(settings.workspace), "tea"):
+        assert files(settings.workspace) == before
+
+
+def test_what_a_killed_first_refresh_built_goes_too(tmp_path):
+    left = tmp_path / "shards/tea/0000000000000000.parquet"
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"left")
+    with locked(Workspace(tmp_path), "tea"):
+        assert not left.exists()
+
+
+def test_the_commands_say_what_they_did(settings, capsys):
+    workspace = ["--workspace", str(settings.workspace)]
+    assert main(["corpus", "gc", *workspace]) == 0 and "0 version(s), 0 file(s)" in capsys.readouterr().out
+    assert main(["corpus", "compact", "--corpus", "none", *workspace]) == 2
+    assert "no corpus 'none'" in capsys.readouterr().err
+    assert main(["corpus", "gc", "--keep", "0", *workspace]) == 2
+
+
+def test_what_goes_away_brings_back_what_it_hid(settings):
+    """A near copy in an unchanged file is read again when the document it repeated is removed."""
+    folder = Path(settings.sources[0])
+    text = "这一篇讲怎样挑选一只合适的茶杯。白瓷的最公道，紫砂的最有味。先看口沿，再看杯底，最后倒水试一试。"
+    (folder / "a.jsonl").write_text(json.dumps({"text": text}), encoding="utf-8")
+    (folder / "b.jsonl").write_text(json.dumps({"text": text + "好。"}), encoding="utf-8")
+    documents = refresh(settings).documents
+    (folder / "a.jsonl").unlink()
+    result = refresh(settings)
+    assert result.documents == documents and result.removed_documents == 1
+    with open_workspace(settings.workspace) as statistics:
+        assert any(found.replace("\n", "") == text + "好。" for found in statistics.texts("tea"))
+    assert refresh(replace(settings, corpus="again")).documents == documents

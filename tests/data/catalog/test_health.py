@@ -1,0 +1,85 @@
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from data.catalog import (
+    examine,
+    mark_for_rebuilding,
+    read_catalog,
+    remove_orphans,
+    require_version,
+    version_shards,
+    write_catalog,
+)
+from data.instances import verify
+from data.refresh import RefreshSettings, refresh
+from data.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, vocabulary_file):
+    """Two corpora of one short document each, and how they were made."""
+    folder = tmp_path_factory.mktemp("health")
+    settings = []
+    for corpus, text in (("茶", "绿茶不发酵。红茶全发酵。"), ("水", "山泉水最好。井水次之。")):
+        source = folder / f"{corpus}.jsonl"
+        source.write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
+        one = RefreshSettings(
+            corpus=corpus,
+            sources=(str(source),),
+            workspace=folder / "w",
+            tokenizer=str(vocabulary_file),
+            workers=1,
+        )
+        refresh(one)
+        settings.append(one)
+    return settings
+
+
+@pytest.fixture
+def settings(made, tmp_path):
+    """The same in a copy of the workspace."""
+    shutil.copytree(made[0].workspace, tmp_path / "w")
+    return [replace(one, workspace=tmp_path / "w") for one in made]
+
+
+def shards(workspace, corpus):
+    with read_catalog(workspace) as db:
+        return version_shards(db, require_version(db, corpus))
+
+
+def test_a_whole_workspace_is_healthy(settings):
+    health = examine(Workspace(settings[0].workspace))
+    assert health.files == 8 and not health.damaged and not health.orphans
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_damage_is_found_and_mended_without_touching_another_corpus(settings, damage):
+    tea = settings[0]
+    workspace = Workspace(tea.workspace)
+    (shard,) = shards(workspace, "茶")
+    path = shard.path
+    if damage == "changed":
+        (workspace.root / path).write_bytes(b"not what was committed")
+    else:
+        (workspace.root / path).unlink()
+    (found,) = examine(workspace).damaged
+    assert (found.corpus, found.path, found.is_gone) == ("茶", path, damage != "changed")
+    # the other corpus can still be written
+    with write_catalog(workspace) as db:
+        assert db.execute("select count(*) from versions").fetchall() == [(2,)]
+    mark_for_rebuilding(workspace, ["茶"])
+    mended = refresh(tea)
+    assert mended.version == 2 and shards(workspace, "茶") == [shard]
+    assert verify(workspace.root / shard.path, shard.sha256)
+    assert not examine(workspace).damaged
+
+
+def test_orphans_are_told_and_removed(settings):
+    workspace = Workspace(settings[0].workspace)
+    left = workspace.shards("茶") / "0000000000000000.parquet"
+    left.write_bytes(b"left")
+    assert examine(workspace).orphans == (workspace.relative(left),)
+    assert remove_orphans(workspace) == 1 and not left.exists()

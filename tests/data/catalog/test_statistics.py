@@ -1,0 +1,164 @@
+from pathlib import Path
+
+import polars
+import pytest
+
+from data.catalog import open_workspace
+from data.errors import InputError
+from data.refresh import RefreshSettings, refresh
+
+
+@pytest.fixture(scope="module")
+def statistics(tmp_path_factory, samples, vocabulary_file):
+    root = tmp_path_factory.mktemp("workspace")
+    refresh(
+        RefreshSettings(
+            corpus="tea",
+            sources=(str(samples / "tea.jsonl"),),
+            workspace=root,
+            tokenizer=str(vocabulary_file),
+            workers=1,
+        )
+    )
+    with open_workspace(root) as opened:
+        yield opened
+
+
+@pytest.fixture
+def relations(statistics):
+    """What is answered about a corpus, but for new words and duplicates: the samples have none."""
+    return [
+        statistics.versions(),
+        statistics.funnel("tea"),
+        statistics.lengths("tea"),
+        statistics.words("tea"),
+        statistics.word_lengths("tea"),
+        statistics.tokens("tea"),
+        statistics.masks("tea"),
+        statistics.masked_words("tea"),
+        statistics.source_shares("tea"),
+        statistics.unknown_by_source("tea"),
+        statistics.coverage_by_source("tea"),
+        statistics.vocabulary_coverage("tea"),
+        statistics.version_changes("tea"),
+        statistics.changed_documents("tea"),
+        statistics.sample_instances("tea"),
+    ]
+
+
+def test_every_relation_becomes_a_data_frame_and_an_arrow_table(relations):
+    for relation in relations:
+        frame, table = relation.df(), relation.to_arrow_table()
+        assert len(frame) == len(table) > 0 and list(frame.columns) == table.column_names
+
+
+def test_every_relation_becomes_a_polars_frame(relations):
+    for relation in relations:
+        assert isinstance(relation.pl(), polars.DataFrame) and len(relation.pl()) > 0
+
+
+def test_length_bars_add_up_to_the_instances(statistics):
+    total = sum(count for *_, count in statistics.lengths("tea").fetchall())
+    assert [(total,)] == statistics.sql("select count(*) from instances").fetchall()
+
+
+def test_words_are_the_fields_words(statistics):
+    words = [word for word, _ in statistics.words("tea", 30).fetchall()]
+    assert "茶叶" in words and all(len(word) > 1 for word in words)
+
+
+def test_shares_are_shares(statistics):
+    assert 0 <= statistics.unknown_share("tea") < 0.01
+    shares = dict((kind, share) for kind, _, share in statistics.masks("tea").fetchall())
+    assert sum(shares.values()) == pytest.approx(1) and shares["[MASK]"] > 0.7
+
+
+def test_samples_read_as_text_with_their_masks(statistics):
+    relation = statistics.sample_instances("tea", 3)
+    assert relation.filter("sop_label is not null").fetchall()
+    assert relation.fetchall() == statistics.sample_instances("tea", 3).fetchall()
+    for sample in relation.to_arrow_table().to_pylist():
+        assert "[MASK]" in sample["masked"] and "[MASK]" not in sample["text"]
+        assert sample["text"].startswith("[CLS]")
+
+
+def test_sentences_are_all_there(statistics):
+    ((count,),) = statistics.sql("select sum(sentences) from versions").fetchall()
+    assert len(list(statistics.sentences("tea"))) == count
+
+
+def test_an_unknown_corpus_is_named(statistics):
+    with pytest.raises(InputError, match="no corpus 'law' .*there is: tea"):
+        statistics.funnel("law")
+
+
+def test_no_workspace_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="no catalog"):
+        open_workspace(tmp_path)
+
+
+def test_coverage_falls_with_the_count(statistics):
+    rows = statistics.vocabulary_coverage("tea").fetchall()
+    assert [level for level, *_ in rows] == [1, 10, 100, 1000]
+    assert rows[0][1] > rows[1][1] > rows[2][1] >= rows[3][1] and 0 < rows[0][2] < 1
+
+
+def test_unknown_tokens_are_told_by_source(statistics):
+    rows = statistics.unknown_by_source("tea").fetchall()
+    ((tokens,),) = statistics.sql(
+        "select count(*) from (select unnest(input_ids) as id from instances) where id not in (2, 3)"
+    ).fetchall()
+    assert sum(row[1] for row in rows) == tokens and len(rows) == 1
+    assert rows[0][3] == pytest.approx(statistics.unknown_share("tea"))
+
+
+def test_words_are_masked_at_about_the_same_rate_whatever_their_length(statistics):
+    rows = statistics.masked_words("tea").fetchall()
+    assert sum(words for _, words, _, _ in rows) > 1000
+    for length, words, masked, share in rows:
+        assert share == masked / words
+        # three standard deviations of a binomial share, and a little for the last word that does not fit
+        assert abs(share - 0.15) < 3 * (0.15 * 0.85 / words) ** 0.5 + 0.02, length
+
+
+def test_versions_duplicates_and_new_words_are_told(tmp_path, samples, vocabulary_file):
+    source = tmp_path / "raw"
+    source.mkdir()
+    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines()
+    (source / "a.jsonl").write_text("\n".join(lines[:40]), encoding="utf-8")
+    settings = RefreshSettings(
+        corpus="tea", sources=(str(source),), workspace=tmp_path / "w", tokenizer=str(vocabulary_file)
+    )
+    refresh(settings)
+    (source / "b.jsonl").write_text("\n".join([*lines[38:60], lines[0][:-2] + '。好。"}']), encoding="utf-8")
+    refresh(settings)
+    with open_workspace(settings.workspace) as opened:
+        first, second = opened.version_changes("tea").fetchall()
+        assert second[7] == second[4] - first[4] and second[9] == 1 and second[10] == 0
+        changed = opened.changed_documents("tea").fetchall()
+        assert [row[0] for row in changed] == ["added"] * second[7] and second[7] > 0
+        assert all(row[2].startswith(str(source / "b.jsonl")) for row in changed)
+        # the other way round, what was added went: the older version's sources never held it
+        back = opened.changed_documents("tea", newer=1, older=2).fetchall()
+        assert sorted(back) == sorted(("removed", *row[1:]) for row in changed)
+        assert len(opened.changed_documents("tea", newer=1)) == first[4]
+        with pytest.raises(InputError, match=r"no version 3 of tea \(there is: 1, 2\)"):
+            opened.changed_documents("tea", newer=3)
+        by_source = {Path(row[0]).name: row[1:] for row in opened.coverage_by_source("tea").fetchall()}
+        ((used,),) = opened.sql(
+            "select count(distinct id) from (select unnest(input_ids) as id from instances)"
+        ).fetchall()
+        (a, _, only_a), (b, share, only_b) = by_source["a.jsonl"], by_source["b.jsonl"]
+        assert a - only_a == b - only_b and a + only_b == used and 0 < share < 1
+        found = opened.duplicates("tea").fetchall()
+        assert sorted(row[1] for row in found) == ["duplicate", "duplicate", "near_duplicate"]
+        assert all(row[3].startswith(str(source / "a.jsonl")) for row in found)
+        new = [word for word, _ in opened.new_words("tea").fetchall()]
+        older = {
+            word
+            for (word,) in opened.sql(
+                "select distinct unnest(flatten(t.words)) from document_texts t "
+                "join documents using (corpus, doc_id) where first_version = 1"
+            ).fetchall()
+        }
+        assert new and not older & set(new)

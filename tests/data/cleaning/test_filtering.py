@@ -1,0 +1,105 @@
+"""Each filter with the smallest text that trips it, and the measures against their definitions."""
+
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.cleaning import QualityRules, drop_reasons, measure, read_blocklist, split_sentences
+from data.errors import InputError
+from tests.conftest import sample_texts
+
+
+def reason(text, **rules):
+    return drop_reasons([text], measure([split_sentences(text)]), QualityRules(**rules))[0]
+
+
+@pytest.mark.parametrize("text", sample_texts()[:20])
+def test_good_text_stays(text):
+    assert reason(text) is None
+
+
+def random_text(count, seed=0):
+    rng = random.Random(seed)
+    return "".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(count))
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("", "empty"),
+        ("茶。", "too_short"),
+        ("Tea is a drink 茶。", "too_little_chinese"),
+        ("\n".join(["今天喝茶。"] * 6 + [f"第{i}种茶。" for i in range(4)]), "repeated_sentences"),
+        (random_text(100) * 10, "repeated_ngrams"),
+        ("啊" * 1000, "repeated_ngrams"),
+    ],
+)
+def test_what_teaches_nothing_is_dropped_with_its_reason(text, expected):
+    if expected == "repeated_sentences":
+        assert reason(text) is None  # half of them are
+        text = f"{text}\n今天喝茶。"
+    assert reason(text) == expected
+
+
+def test_a_number_is_one_character_of_those_that_are_not_chinese():
+    assert reason("电话13800000000，证件11010519491231002X。") is None
+    assert reason("电话a3b0c0d0e0f，证件1a0b0c1d4e1f3g0h2X。") == "too_little_chinese"
+
+
+def test_different_text_of_the_same_length_stays():
+    assert reason(random_text(1000)) is None
+
+
+def test_lines_without_an_end_are_a_reason_where_it_is_asked_for():
+    text = "\n".join(f"第{i}种茶的名字" for i in range(12))
+    assert reason(text) is None and reason(text, max_unended_lines=0.9) == "unended_lines"
+    assert reason("\n".join(f"第{i}种茶。”" for i in range(12)), max_unended_lines=0.1) is None
+
+
+def test_blocked_words_are_a_reason(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("点击领取\n加微信\n", encoding="utf-8")
+    text = "好茶。加微信，点击领取。点击领取。"
+    assert reason(text, blocklist=str(path)) == "blocked_words"
+    assert reason(text, blocklist=str(path), max_blocked=3) is None
+    (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
+    with pytest.raises(InputError, match="holds no word"):
+        read_blocklist(tmp_path / "empty.txt")
+
+
+documents = st.lists(
+    st.lists(st.text(alphabet="茶水好 。aB12，\U00020bb7", min_size=1, max_size=12), max_size=6), max_size=5
+)
+
+
+@given(documents)
+def test_measures_are_what_they_say(documents):
+    measures = measure(documents)
+    for number, sentences in enumerate(documents):
+        text = "".join(sentences)
+        # a number counts as one character; it ends with its sentence
+        shown = "".join(re.sub(r"\d+", "0", sentence) for sentence in sentences)
+        seen = [c for c in shown if not c.isspace()]
+        han = [c for c in seen if "\u4e00" <= c <= "\u9fff" or c == "\U00020bb7"]
+        assert measures.characters[number] == len(text)
+        assert measures.han_share[number] == pytest.approx(len(han) / max(len(seen), 1))
+        repeated = 1 - len(set(sentences)) / len(sentences) if sentences else 0
+        assert measures.repeated_sentences[number] == pytest.approx(repeated)
+        letters = "".join(c for c in text.lower() if c.isalnum())
+        for n in (1, 3, 13):
+            hashes, first = measures.letters.ngrams(n)
+            own = hashes[first[number] : first[number + 1]]
+            grams = [letters[i : i + n] for i in range(max(len(letters) - n + 1, min(len(letters), 1)))]
+            assert len(own) == len(grams)
+            assert len(set(own.tolist())) == len(set(grams))
+
+
+@given(documents, st.integers(0, 4))
+def test_a_hash_does_not_depend_on_where_a_text_stands(documents, number):
+    if number < len(documents):
+        alone, together = measure([documents[number]]), measure(documents)
+        part = slice(together.first_sentence[number], together.first_sentence[number + 1])
+        assert alone.sentence_hashes.tolist() == together.sentence_hashes[part].tolist()

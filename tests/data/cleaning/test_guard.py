@@ -1,0 +1,136 @@
+import gzip
+import json
+import os
+
+import pytest
+
+from data.catalog import open_workspace
+from data.cleaning import CleaningRules, GuardRules, clean_text, count_hits, find_leak, make_guard, measure
+from data.errors import InputError
+from data.refresh import RefreshSettings, refresh
+
+QUESTION = "清明前采的龙井茶应该用多少度的水来泡才好"
+SHORT = "龙井怎么泡才好"
+
+
+@pytest.fixture
+def evaluation(tmp_path):
+    path = tmp_path / "test.tsv"
+    path.write_text(f"text_a\ttext_b\tlabel\n{QUESTION}\t{SHORT}\t1\n", encoding="utf-8")
+    return path
+
+
+def hits(path, *documents):
+    guard = make_guard((str(path),), 13, CleaningRules())
+    return count_hits(guard, documents, measure(documents)).tolist()
+
+
+def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation):
+    quoted = f"有人问：{QUESTION[:6]}，{QUESTION[6:16]}！大家都不知道。"
+    assert hits(evaluation, [quoted], ["别的茶。"], [QUESTION[:12] + "和别的"]) == [16 - 12, 0, 0]
+
+
+def test_a_short_text_counts_where_a_sentence_is_the_same(evaluation):
+    assert hits(evaluation, [f"“{SHORT}？”"], [f"他问{SHORT}"], [f"{SHORT}呢"]) == [1, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["dev.jsonl", "dev.txt", "dev.csv"])
+def test_every_usual_form_of_an_evaluation_set_is_read(tmp_path, name):
+    path = tmp_path / name
+    forms = {
+        "dev.jsonl": f'{{"q": ["{QUESTION}"], "label": 1}}\n',
+        "dev.txt": f"{QUESTION}\n",
+        "dev.csv": f'a,b\n"{QUESTION}",0\n',
+    }
+    path.write_text(forms[name], encoding="utf-8")
+    assert hits(path, [QUESTION]) == [len(QUESTION) - 12]
+
+
+def test_a_file_without_text_is_refused(tmp_path):
+    path = tmp_path / "none.tsv"
+    path.write_text("a\tb\n1\t2\n", encoding="utf-8")
+    with pytest.raises(InputError, match="none.tsv: no text"):
+        make_guard((str(path),), 13, CleaningRules())
+
+
+def test_evaluation_texts_are_cleaned_as_the_corpus_is(tmp_path):
+    texts = ["ＡＢＣＤＥＦＧ１２３４５６７８９０水温", "圖書館開設閱覽室讀者可以憑證件免費借閱"]
+    path = tmp_path / "dev.tsv"
+    path.write_text("text\n" + "\n".join(texts) + "\n", encoding="utf-8")
+    rules = CleaningRules(simplify=True)
+    documents = [[clean_text(text, rules)] for text in texts]
+    guard = make_guard((str(path),), 13, rules)
+    assert count_hits(guard, documents, measure(documents)).tolist() == [7, 7]
+    assert hits(path, *documents) == [7, 0]
+
+
+def good_jsonl(count):
+    return "".join(
+        json.dumps({"q": f"{number}号问题：{QUESTION}"}) + "\n" for number in range(count)
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("gone.tsv", None),
+        ("gone.txt", None),
+        ("*.jsonl", None),
+        ("broken.jsonl", good_jsonl(3) + b'{"q": \n' + good_jsonl(3)),
+        ("cut.jsonl.gz", gzip.compress(good_jsonl(500))[:-20]),
+        ("cut.txt.gz", gzip.compress(os.urandom(50).hex().encode() * 500)[:-20]),
+        ("quotes.csv", f'a,b\n"{QUESTION},1\n{QUESTION},0\n'.encode()),
+        ("no.parquet", b"PAR1 no table PAR1"),
+    ],
+)
+def test_a_guard_that_cannot_be_read_to_its_end_is_refused(tmp_path, name, content):
+    path = tmp_path / name
+    if content:
+        path.write_bytes(content)
+    with pytest.raises(InputError) as refused:
+        make_guard((str(path),), 13, CleaningRules())
+    told = str(refused.value)
+    assert f"guard file {path}" in told and ("mend it" in told or "check the path" in told)
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
+def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, action, kept):
+    source = tmp_path / "raw.txt"
+    source.write_text(f"先读一句话。{QUESTION}？有人这样问。\n\n茶要慢慢喝。水要慢慢烧。\n", encoding="utf-8")
+    evaluation.write_text("text\n清明前採的龍井茶應該用多少度的水來泡才好\n", encoding="utf-8")
+    settings = RefreshSettings(
+        corpus="c",
+        sources=(str(source),),
+        cleaning=CleaningRules(simplify=True),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        text_format="bert",
+        guard=GuardRules(files=(str(evaluation),), action=action),
+        workers=1,
+    )
+    assert refresh(settings).documents == kept
+    with open_workspace(settings.workspace) as statistics:
+        rows = statistics.sql("select guard_hits, dropped_reason from documents order by 1 desc").fetchall()
+        assert rows[0][0] == len(QUESTION) - 12 and rows[1] == (0, None)
+        assert rows[0][1] == ("in_evaluation_set" if action == "drop" else None)
+        told = [row[-2:] for row in statistics.funnel("c").fetchall() if row[1] == "guard" and row[-2]]
+        assert ("in_evaluation_set", 1) in told
+
+
+def test_texts_of_an_evaluation_set_are_found_in_a_corpus():
+    long, short, near = "请问龙井茶的最佳冲泡水温是多少度", "茶叶怎么保存", "请问普洱茶的最佳冲泡水温是多少度"
+    documents = [
+        f"昨天有人问我：{long}？我说八十五度。\n第二句话在这里。",
+        f"{short}？\n放在干燥的地方。",
+        "完全无关的一篇文章，\n没有任何一句相同。",
+    ]
+    leak = find_leak([long, short, near, "茶", short], documents)
+    # one too short proves nothing; 的最佳冲泡水温是多少度 alone, 11 letters, is not enough
+    assert leak.texts == 3 and leak.found == (long, short) and leak.documents == 2
+    assert find_leak([long], documents[1:]).found == ()
+
+
+def test_a_short_text_inside_a_longer_sentence_proves_nothing():
+    assert find_leak(["茶叶怎么保存"], ["我想知道茶叶怎么保存才好"]).found == ()
+    assert find_leak([], ["一句话"]).texts == 0

@@ -1,0 +1,115 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.cleaning import KINDS, CleaningRules, clean_text
+from tests.conftest import sample_sentences
+
+# what real pages put between and around sentences
+NOISE = [
+    "\u200b",
+    "\ufeff",
+    "<br/>",
+    "<b>",
+    "</b>",
+    "&nbsp;",
+    "&amp;",
+    "&lt;p&gt;",
+    " ",
+    "　",
+    "\r\n",
+    "\n\n",
+    "\t",
+    "https://a.cn/x?y=1",
+    "![图](a.png)",
+    "[链接](b.html)",
+    "ＡＢ１２",
+    "\x00",
+    "\u202e",
+    "<",
+    ">",
+    "&",
+    "﹗",
+    "\u0301",
+]
+noisy_text = st.lists(st.sampled_from(sample_sentences()[:300]) | st.sampled_from(NOISE), max_size=12).map(
+    "".join
+)
+
+
+@given(noisy_text)
+def test_cleaning_is_idempotent_on_real_sentences(text):
+    assert clean_text(clean_text(text)) == clean_text(text)
+
+
+@given(st.text(max_size=60) | st.text(alphabet="<>&;#x41apbr/ 。，\u0301\u200b\n![]()：ａ", max_size=40))
+def test_cleaning_is_idempotent_on_any_text(text):
+    assert clean_text(clean_text(text)) == clean_text(text)
+
+
+@given(st.sampled_from(sample_sentences()))
+def test_a_clean_sentence_stays_as_it_is(sentence):
+    assert clean_text(sentence) == sentence
+
+
+@pytest.mark.parametrize(
+    "raw, clean",
+    [
+        ("他说：“好，走吧！”（笑）", "他说：“好，走吧！”（笑）"),
+        ("ＡＬＢＥＲＴ　模型，１２３", "ALBERT 模型，123"),
+        ("零\u200b宽\u200d字\ufeff符", "零宽字符"),
+        ("<p>你好</p><script>var a=1;</script><p>世界&#33;</p>", "你好\n世界!"),
+        ("见https://a.cn/b?c=d，谢谢", "见，谢谢"),
+        ("参看[文档](http://x.y/z)与![图](a.png)", "参看文档与"),
+        ("a < b 且 List<String> 还在", "a < b 且 List<String> 还在"),
+        ("一\r\n二\r三\u2028四\n\n\n五", "一\n二\n三\n四\n五"),
+        ("　　首行缩进　两格", "首行缩进 两格"),
+    ],
+)
+def test_cleaning_gives(raw, clean):
+    assert clean_text(raw) == clean
+
+
+OPTIONS = CleaningRules(simplify=True, max_repeats=2, scrub=KINDS)
+
+
+@given(noisy_text)
+def test_cleaning_with_every_option_is_idempotent(text):
+    assert clean_text(clean_text(text, OPTIONS), OPTIONS) == clean_text(text, OPTIONS)
+
+
+@given(
+    st.lists(st.sampled_from(sample_sentences()[:300]) | st.sampled_from(NOISE), max_size=120).map("".join)
+)
+def test_looking_first_changes_nothing(text):
+    """Long texts are only worked on where they need it."""
+    parts = text + "。" * 2500
+    whole = clean_text(parts, CleaningRules(max_repeats=0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("data.cleaning.normalise._LONG", 10**9)
+        assert clean_text(parts, CleaningRules(max_repeats=0)) == whole
+
+
+def test_traditional_twins_become_equal_where_it_is_asked_for():
+    rules = CleaningRules(simplify=True)
+    assert clean_text("圖書館在二樓，乾隆年間的乾淨書。", rules) == "图书馆在二楼，乾隆年间的干净书。"
+    assert clean_text("圖書館") == "圖書館"
+
+
+def test_repeated_marks_are_shortened_and_digits_are_not():
+    assert clean_text("太好了！！！！！！10000000元……——————") == "太好了！！！10000000元……———"
+    assert clean_text("！！！！", CleaningRules(max_repeats=0)) == "！！！！"
+    assert clean_text("！！", CleaningRules(max_repeats=1)) == "！"
+
+
+def test_an_endless_word_goes_and_what_stands_around_it_stays():
+    assert clean_text("前面。" + "a" * 200_000 + "后面。") == "前面。后面。"
+    assert clean_text("前" + "a" * 100 + "后") == "前" + "a" * 100 + "后"
+
+
+def test_emoji_stay():
+    assert clean_text("今天真开心😀👍🏽。") == "今天真开心😀👍🏽。"
+
+
+def test_width_is_kept_where_it_is_asked_for():
+    assert clean_text("ＡＢＣ", CleaningRules(fold_width=False)) == "ＡＢＣ"

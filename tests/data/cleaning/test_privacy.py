@@ -1,0 +1,60 @@
+import pytest
+
+from data.cleaning import KINDS, CleaningRules, clean_and_count
+from data.cleaning.privacy import is_bank_card, is_id_card, scrub
+
+
+@pytest.mark.parametrize(
+    "text, kind",
+    [
+        ("电话13800138000。", "phone"),
+        ("电话+86 138 0013 8000。", "phone"),
+        ("总机010-62771234。", "phone"),
+        ("客服400-800-1234。", "phone"),
+        ("写信到zhang.san+tea@mail.example.com吧", "email"),
+        ("身份证11010519491231002X号", "id_card"),
+        ("卡号4111 1111 1111 1111转账", "bank_card"),
+        ("见https://a.cn/b?c=1。", "url"),
+    ],
+)
+def test_each_kind_is_found_and_counted(text, kind):
+    clean, counts = scrub(text, KINDS)
+    assert counts == {kind: 1} and "〔" in clean
+    assert scrub(clean, KINDS) == (clean, {})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "第110101199001010000条",
+        "订单20261121000012345678",
+        "2026年11月21日",
+        "圆周率3.14159265358979",
+        "民国110年",
+    ],
+)
+def test_numbers_that_are_none_of_them_stay(text):
+    assert scrub(text, KINDS) == (text, {})
+
+
+def test_only_what_is_asked_for_is_replaced():
+    text = "电话13800138000，信箱a@b.cn"
+    assert scrub(text, ["email"]) == ("电话13800138000，信箱〔邮箱〕", {"email": 1})
+
+
+def test_check_digits_decide():
+    assert is_id_card("11010519491231002X") and not is_id_card("110105194912310021")
+    assert is_bank_card("4111 1111 1111 1111") and not is_bank_card("4111 1111 1111 1112")
+
+
+def test_cleaning_counts_what_it_replaced():
+    text, counts = clean_and_count(
+        "见 https://a.cn ，电话13800138000。", CleaningRules(scrub=("url", "phone"))
+    )
+    assert text == "见 〔网址〕 ，电话〔电话〕。" and counts == {"url": 1, "phone": 1}
+
+
+def test_what_markup_hid_is_counted_with_what_was_plain():
+    rules = CleaningRules(scrub=("phone", "email"))
+    text, counts = clean_and_count("<p>电话13800138000</p> a&#64;b.cn", rules)
+    assert text == "电话〔电话〕\n〔邮箱〕" and counts == {"phone": 1, "email": 1}

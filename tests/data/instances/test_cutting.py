@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.instances import build_instances, find_objective
+from data.instances.cutting import IN_ORDER, NO_ORDER, SWAPPED
+from tests.conftest import sample_texts
+from tests.data.helpers import tokenize_texts
+
+
+def make(texts, tokenizer, objective="albert", **changes):
+    options = {"max_seq_length": 96, "sop": True, **changes}
+    documents = tokenize_texts(texts, tokenizer, options["max_seq_length"] - 3)
+    return documents, build_instances(documents, tokenizer, find_objective(objective), **options)
+
+
+def rows(instances):
+    """(document, ids, word starts, start of B, label) of each instance."""
+    bounds = instances.cu_seqlens.tolist()
+    for number, (begin, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        ids, starts = instances.input_ids[begin:end], instances.word_starts[begin:end]
+        yield (
+            int(instances.documents[number]),
+            ids,
+            starts,
+            int(instances.segment_b_start[number]),
+            int(instances.sop_labels[number]),
+        )
+
+
+def unswapped(ids, b, label):
+    """Token ids in the document's order, without special tokens."""
+    first, second = (ids[1 : b - 1], ids[b:-1]) if b else (ids[1:-1], ids[:0])
+    return [*second, *first] if label == SWAPPED else [*first, *second]
+
+
+some_texts = st.lists(st.sampled_from(sample_texts()), min_size=1, max_size=4)
+
+
+@given(texts=some_texts, seed=st.integers(0, 1000), copy=st.integers(0, 3))
+def test_pairs_are_adjacent_come_from_one_document_and_lose_no_token(tokenizer, texts, seed, copy):
+    documents, instances = make(texts, tokenizer, seed=seed, copy=copy)
+    restored = {number: [] for number in range(len(texts))}
+    for document, ids, starts, b, label in rows(instances):
+        restored[document] += unswapped(ids, b, label)
+        assert (label == NO_ORDER) == (b == 0)
+        assert len(ids) <= 96 and len(ids) == len(starts)
+        assert ids[0] == tokenizer.cls_id and ids[-1] == tokenizer.sep_id
+        assert b == 0 or ids[b - 1] == tokenizer.sep_id
+    bounds = documents.pieces[documents.first_piece]
+    for number, tokens in restored.items():
+        assert tokens == documents.input_ids[bounds[number] : bounds[number + 1]].tolist()
+
+
+@given(texts=some_texts, seed=st.integers(0, 1000))
+def test_what_stands_beside_a_document_does_not_change_its_instances(tokenizer, texts, seed):
+    together = [row for row in rows(make(texts, tokenizer, seed=seed)[1]) if row[0] == len(texts) - 1]
+    alone = list(rows(make(texts[-1:], tokenizer, seed=seed)[1]))
+    assert [row[1].tolist() for row in together] == [row[1].tolist() for row in alone]
+
+
+@given(texts=some_texts)
+def test_full_sentences_run_across_documents(tokenizer, texts):
+    documents, instances = make(texts, tokenizer, "roberta", sop=False)
+    tokens = [token for _, ids, _, b, label in rows(instances) for token in unswapped(ids, b, label)]
+    assert tokens == documents.input_ids.tolist()
+    keys = documents.keys
+    bounds = documents.pieces[documents.first_piece]
+    begin = 0
+    for document, ids, *_ in rows(instances):
+        end = begin + len(ids) - 2
+        touched = np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > begin))
+        assert keys[document] == keys[touched].min()
+        begin = end
+
+
+def test_half_of_the_pairs_are_swapped(tokenizer):
+    made = [make(sample_texts(), tokenizer, seed=seed)[1].sop_labels for seed in range(12)]
+    labels = np.concatenate(made)
+    labels = labels[labels != NO_ORDER]
+    assert set(labels) == {IN_ORDER, SWAPPED}
+    assert abs(np.mean(labels) - 0.5) < 3 * 0.5 / len(labels) ** 0.5
+
+
+def test_pairs_are_split_after_any_of_their_sentences(tokenizer):
+    _, instances = make(["茶。" * 6000], tokenizer)  # sentences of two tokens
+    after, of = [], []
+    for _, ids, _, b, label in rows(instances):
+        if b:
+            halves = b - 2, len(ids) - b - 1
+            after.append(halves[label == SWAPPED] // 2)
+            of.append(sum(halves) // 2)
+    share = (np.array(after) - 0.5) / (np.array(of) - 1)  # even over 0..1
+    assert min(after) == 1 and max(np.array(after) - of) == -1
+    assert (
+        abs(np.quantile(share, [0.25, 0.5, 0.75]) - [0.25, 0.5, 0.75]) < 3 * 0.5 / len(share) ** 0.5
+    ).all()
+
+
+def test_one_chunk_in_ten_is_short(tokenizer):
+    text = "。".join(["茶"] * 4000)
+    lengths = make([text], tokenizer, sop=False)[1].lengths[:-1]
+    assert abs((lengths < 90).mean() - 0.1) < 3 * (0.09 / len(lengths)) ** 0.5
+
+
+def test_without_sop_there_are_only_single_segments(tokenizer):
+    assert set(make(sample_texts()[:5], tokenizer, sop=False)[1].sop_labels) == {NO_ORDER}
+
+
+def test_one_sentence_gives_one_instance_without_label(tokenizer):
+    ((_, _, _, b, label),) = rows(make(["今天的茶很好喝。"], tokenizer)[1])
+    assert label == NO_ORDER and b == 0
+
+
+def test_a_text_without_a_token_gives_nothing(tokenizer):
+    assert len(make(["\u3000"], tokenizer)[1]) == 0
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"copy": 1}])
+def test_ids_are_stable_and_draws_differ_by_seed_and_copy(tokenizer, change):
+    texts = sample_texts()[:3]
+    first, again, other = (make(texts, tokenizer, **options)[1] for options in ({}, {}, change))
+    assert (first.input_ids == again.input_ids).all() and (first.instance_ids == again.instance_ids).all()
+    assert len(set(first.instance_ids)) == len(first)
+    assert first.input_ids.tolist() != other.input_ids.tolist()

@@ -1,0 +1,245 @@
+"""Invariants of masks on real instances."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.hashing import mix, random_bits, salt, uniform
+from data.instances import (
+    OBJECTIVES,
+    MaskRule,
+    SimilarWords,
+    build_instances,
+    draw_masks,
+    find_objective,
+    mask_vocabulary,
+    word_keys,
+)
+from data.instances.objectives import length_probabilities
+from tests.conftest import sample_texts
+from tests.data.helpers import tokenize_texts
+
+
+@pytest.fixture(scope="module")
+def instances(tokenizer):
+    documents = tokenize_texts(sample_texts(), tokenizer, 125)
+    return build_instances(documents, tokenizer, find_objective("albert"), max_seq_length=128, sop=True)
+
+
+def choose(instances, chosen):
+    """The packed arrays of some of the instances."""
+    bounds = instances.cu_seqlens
+    parts = [slice(bounds[i], bounds[i + 1]) for i in chosen]
+    return (
+        np.concatenate([instances.input_ids[part] for part in parts]),
+        np.concatenate([instances.word_starts[part] for part in parts]),
+        np.concatenate([[0], np.cumsum([part.stop - part.start for part in parts])]),
+        instances.instance_ids[chosen],
+    )
+
+
+RULE = MaskRule()
+
+
+def draw(arrays, tokenizer, rule=RULE, seed=0, epoch=0, similar=None):
+    return draw_masks(*arrays, mask_vocabulary(tokenizer, similar), rule, seed=seed, epoch=epoch)
+
+
+@pytest.fixture(scope="module")
+def arrays(instances):
+    return choose(instances, np.arange(len(instances)))
+
+
+def words_of(ids, word_starts, tokenizer):
+    """Token ranges of the maskable words of an instance."""
+    special = np.isin(ids, mask_vocabulary(tokenizer).special_ids)
+    edges = [*np.flatnonzero(word_starts | special), len(special)]
+    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if not special[a]]
+
+
+@given(seed=st.integers(0, 2**31), epoch=st.integers(0, 2**32 - 1), objective=st.sampled_from([*OBJECTIVES]))
+def test_masks_keep_their_invariants(instances, tokenizer, seed, epoch, objective):
+    chosen = choose(instances, np.arange(seed % 7, len(instances), 7))
+    input_ids, word_starts, cu_seqlens, _ = chosen
+    masks = draw(chosen, tokenizer, MaskRule(objective=objective), seed, epoch)
+    assert (np.diff(masks.positions) > 0).all()
+    assert (masks.labels == input_ids[masks.positions]).all()  # a label is the plain id
+    assert not np.isin(masks.labels, mask_vocabulary(tokenizer).special_ids).any()
+    masked = np.zeros(len(input_ids), dtype=bool)
+    masked[masks.positions] = True
+    for begin, end in zip(cu_seqlens, cu_seqlens[1:], strict=False):
+        here = masked[begin:end]
+        words = words_of(input_ids[begin:end], word_starts[begin:end], tokenizer)
+        taken = [(a, b) for a, b in words if here[a]]
+        assert all(here[a:b].all() for a, b in taken) and here.sum() == sum(b - a for a, b in taken)
+        tokens, longest = sum(b - a for a, b in words), max(b - a for a, b in words)
+        budget = max(1, round(0.15 * tokens))
+        assert budget - longest < here.sum() <= max(budget, longest)
+
+
+def slow_masks(input_ids, word_starts, key, probabilities, tokenizer, most=10**9):
+    """Positions masked in one sequence, by the rule as it is written, a word at a time."""
+    words = words_of(input_ids, word_starts, tokenizer)
+    groups, stretch = [], []
+    for number, (a, b) in enumerate(words):
+        stretch.append((a, b))
+        if number + 1 == len(words) or words[number + 1][0] != b:
+            at = 0
+            for place, _ in stretch:
+                if at >= len(stretch):
+                    break
+                bits = int(bits_of(key, place))
+                low, high = bits & 0xFFFF_FFFF, bits >> 32
+                length = 1 + sum(low >= int(bound * 2**32) for bound in np.cumsum(probabilities)[:-1])
+                groups.append((high, stretch[at][0], stretch[at : at + length]))
+                at += length
+            stretch = []
+    left = min(max(1, round(0.15 * sum(b - a for a, b in words))), most)
+    masked, is_first = [], True
+    for _, _, group in sorted(groups):
+        if group[0][1] - group[0][0] > most:
+            continue
+        for a, b in group:
+            if b - a > left and not is_first:
+                return sorted(masked)
+            masked += range(a, b)
+            left -= b - a
+            is_first = False
+    return sorted(masked)
+
+
+def bits_of(key, counter):
+    return random_bits(np.array([key], np.uint64), np.array([counter]), 0)[0]
+
+
+@pytest.mark.parametrize("objective", [*OBJECTIVES])
+@pytest.mark.parametrize("most", [None, 2])
+def test_the_vectorised_draw_is_the_rule_as_written(instances, tokenizer, objective, most):
+    probabilities = length_probabilities(objective, 3)
+    for number in range(0, len(instances), 9):
+        chosen = choose(instances, np.array([number]))
+        masks = draw(chosen, tokenizer, MaskRule(objective=objective, max_predictions=most))
+        (key,) = mix(chosen[3] + salt(0, 0))
+        expected = slow_masks(chosen[0], chosen[1], key, probabilities, tokenizer, most or 10**9)
+        assert masks.positions.tolist() == expected
+
+
+def test_lengths_are_those_of_the_papers():
+    assert length_probabilities("albert", 3) == pytest.approx([6 / 11, 3 / 11, 2 / 11])
+    assert length_probabilities("roberta", 3) == pytest.approx([1])
+    assert length_probabilities("macbert", 3) == pytest.approx([0.4, 0.3, 0.2, 0.1])
+    spans = length_probabilities("spanbert", 3)
+    assert len(spans) == 10 and spans[1:] / spans[:-1] == pytest.approx([0.8] * 9)
+    assert spans @ np.arange(1, 11) == pytest.approx(3.8, abs=0.05)  # words, as SpanBERT's section 3.1 says
+
+
+@pytest.mark.parametrize("objective", ["albert", "roberta", "spanbert"])
+def test_replacements_are_eighty_ten_ten(arrays, tokenizer, objective):
+    drawn = [draw(arrays, tokenizer, MaskRule(objective=objective), epoch=epoch) for epoch in range(20)]
+    labels = np.concatenate([m.labels for m in drawn])
+    now = np.concatenate([m.replacements for m in drawn])
+    n = len(labels) / (4 if objective == "spanbert" else 1)  # a span's tokens are decided together
+    # three standard deviations of a binomial share
+    for share, expected in ((now == tokenizer.mask_id).mean(), 0.8), ((now == labels).mean(), 0.1):
+        assert abs(share - expected) < 3 * (expected * (1 - expected) / n) ** 0.5 + 1e-3
+    random = now[(now != tokenizer.mask_id) & (now != labels)]
+    assert np.isin(random, tokenizer.replacement_ids()).all()
+
+
+def test_all_tokens_of_a_span_get_the_same_kind_of_replacement(arrays, tokenizer):
+    rule = MaskRule(objective="spanbert")
+    masks = draw(arrays, tokenizer, rule)
+    word = np.cumsum(arrays[1])[masks.positions]
+    hidden = masks.replacements == tokenizer.mask_id
+    for number in np.unique(word):
+        assert len(set(hidden[word == number])) == 1
+
+
+def test_macbert_puts_similar_words_in_place_of_words(arrays, tokenizer):
+    input_ids, word_starts, *_ = arrays
+    edges = np.flatnonzero(word_starts)
+    lengths = np.diff(edges, append=len(input_ids))
+    twos = edges[lengths == 2]
+    keys, first = np.unique(word_keys(input_ids, twos, np.full(len(twos), 2)), return_index=True)
+    stand_in = tokenizer.replacement_ids()[:2]
+    similar = SimilarWords(keys, np.arange(0, 2 * len(keys) + 1, 2), np.tile(stand_in, len(keys)))
+    masks = draw(arrays, tokenizer, MaskRule(objective="macbert"), similar=similar)
+    assert not (masks.replacements == tokenizer.mask_id).any()
+    is_two = np.isin(masks.positions, np.concatenate([twos, twos + 1]))
+    first_token = np.isin(masks.positions, twos)
+    share = (masks.replacements[first_token] == stand_in[0]).mean()
+    assert abs(share - 0.8) < 3 * (0.16 / first_token.sum()) ** 0.5 + 0.01
+    assert np.isin(masks.replacements[~is_two], tokenizer.replacement_ids()).all()
+
+
+@pytest.mark.parametrize("objective", [*OBJECTIVES])
+def test_mean_share_is_fifteen_percent(arrays, tokenizer, objective):
+    input_ids, word_starts, cu_seqlens, _ = arrays
+    tokens = (~np.isin(input_ids, mask_vocabulary(tokenizer).special_ids)).sum()
+    rule = MaskRule(objective=objective)
+    shares = [len(draw(arrays, tokenizer, rule, epoch=epoch).positions) / tokens for epoch in range(10)]
+    assert 0.135 < np.mean(shares) <= 0.152
+
+
+@pytest.mark.parametrize("objective", [*OBJECTIVES])
+def test_a_draw_depends_on_nothing_but_seed_epoch_and_instance(instances, arrays, tokenizer, objective):
+    rule = MaskRule(objective=objective)
+    together = draw(arrays, tokenizer, rule, epoch=3)
+    cu_seqlens = arrays[2]
+    for number in (0, 5, len(instances) - 1):
+        alone = draw(choose(instances, np.array([number])), tokenizer, rule, epoch=3)
+        inside = (together.positions >= cu_seqlens[number]) & (together.positions < cu_seqlens[number + 1])
+        assert (together.positions[inside] - cu_seqlens[number]).tolist() == alone.positions.tolist()
+        assert together.replacements[inside].tolist() == alone.replacements.tolist()
+    assert draw(arrays, tokenizer, rule, epoch=4).positions.tolist() != together.positions.tolist()
+    assert draw(arrays, tokenizer, rule, seed=1, epoch=3).positions.tolist() != together.positions.tolist()
+
+
+def test_blocks_change_nothing(arrays, tokenizer, monkeypatch):
+    whole = draw(arrays, tokenizer)
+    monkeypatch.setattr("data.instances.masking._BLOCK_TOKENS", 300)
+    parts = draw(arrays, tokenizer)
+    assert whole.positions.tolist() == parts.positions.tolist()
+    assert whole.replacements.tolist() == parts.replacements.tolist()
+
+
+def test_nothing_to_mask_gives_no_masks(tokenizer):
+    special = np.array([tokenizer.cls_id, tokenizer.sep_id, tokenizer.cls_id, tokenizer.sep_id])
+    arrays = (special, np.ones(4, bool), np.array([0, 2, 4]), np.array([1, 2], np.uint64))
+    assert len(draw(arrays, tokenizer).positions) == 0
+    none = (special[:0], np.ones(0, bool), np.array([0]), np.empty(0, np.uint64))
+    assert len(draw(none, tokenizer).positions) == 0
+
+
+def test_random_numbers_are_even_and_streams_differ():
+    keys = np.arange(20_000, dtype=np.uint64)
+    first, second = uniform(keys, keys, 0), uniform(keys, keys, 1)
+    assert abs(first.mean() - 0.5) < 3 / (12 * 20_000) ** 0.5
+    assert abs(np.corrcoef(first, second)[0, 1]) < 3 / 20_000**0.5
+
+
+def test_ngrams_are_six_to_three_to_two(tokenizer):
+    # one long stretch of one-token words, few of them masked, so that n-grams rarely touch
+    length = 4000
+    ids = np.full(length, tokenizer.replacement_ids()[0])
+    runs = Counter()
+    for epoch in range(60):
+        masks = draw_masks(
+            ids, np.ones(length, bool), np.array([0, length]), np.array([7], np.uint64),
+            mask_vocabulary(tokenizer), MaskRule(rate=0.01), seed=0, epoch=epoch,
+        )  # fmt: skip
+        breaks = np.flatnonzero(np.diff(masks.positions) != 1)
+        runs.update(np.diff([-1, *breaks, len(masks.positions) - 1]).tolist())
+    total = sum(runs.values())
+    for n, expected in ((1, 6 / 11), (2, 3 / 11), (3, 2 / 11)):
+        assert abs(runs[n] / total - expected) < 0.04
+
+
+@given(seed=st.integers(0, 2**31), most=st.integers(1, 6), objective=st.sampled_from([*OBJECTIVES]))
+def test_at_most_max_predictions(arrays, tokenizer, seed, most, objective):
+    masks = draw(arrays, tokenizer, MaskRule(max_predictions=most, objective=objective), seed)
+    counts = np.bincount(np.searchsorted(arrays[2], masks.positions, side="right") - 1)
+    assert counts.max() == most

@@ -1,0 +1,176 @@
+"""A version that fails a gate is not made, and the one before stays current."""
+
+import json
+import re
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from data.catalog import (
+    Condition,
+    measure_drift,
+    open_workspace,
+    parse_condition,
+    read_catalog,
+    require_version,
+)
+from data.errors import InputError
+from data.refresh import (
+    GateRules,
+    RefreshSettings,
+    building_plan,
+    check_quality,
+    divide,
+    plan_refresh,
+    refresh,
+)
+from data.refresh import run as refreshing
+from data.refresh.run import read
+from data.workspace import Workspace
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory, samples, vocabulary_file):
+    """The sample as shards that are not committed yet: plan, division and shards."""
+    folder = tmp_path_factory.mktemp("quality")
+    settings = RefreshSettings(
+        corpus="tea",
+        sources=(str(samples / "tea.jsonl"),),
+        workspace=folder / "w",
+        tokenizer=str(vocabulary_file),
+        workers=1,
+    )
+    planned = plan_refresh(settings)
+    division = divide(planned, [read(file, planned) for file in planned.files])
+    small = building_plan(planned)
+    shards = [refreshing.build(piece, small, division.sop) for piece in division.assignment.pieces]
+    return planned, division, shards
+
+
+def spoilt(shard, planned, change):
+    """The shard with its table changed, under another name."""
+    path = planned.workspace.root / shard.path
+    other = path.with_name("spoilt.parquet")
+    table = pq.read_table(path)
+    pq.write_table(change(table), other)
+    return replace(shard, path=planned.workspace.relative(other))
+
+
+def with_column(name, make):
+    return lambda table: table.set_column(table.column_names.index(name), name, make(table[name]))
+
+
+def planned_ids(planned, shard):
+    return pq.read_table(planned.workspace.root / shard.path)["input_ids"].to_pylist()
+
+
+def test_what_a_refresh_builds_passes_every_gate(built):
+    planned, division, shards = built
+    gates = {gate.name: gate for gate in check_quality(planned, division.assignment, shards, division.sop)}
+    assert len(gates) == 8 and all(gate.passed for gate in gates.values())
+    assert gates["share of tokens masked"].value == pytest.approx(0.15, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "change, gate",
+    [
+        (lambda table: table.slice(0, len(table) - 1), "rows that a shard lacks"),
+        (
+            with_column("doc_id", lambda c: pc.if_else(pc.equal(c, c[0]), pa.scalar(None, c.type), c)),
+            "nulls where none",
+        ),
+        # one row on: the labels are another instance's
+        (
+            with_column("masked_labels", lambda c: c.take(pa.array([1, 0, *range(2, len(c))]))),
+            "labels that are not the token",
+        ),
+    ],
+)
+def test_a_spoilt_shard_is_not_let_through(built, change, gate):
+    planned, division, shards = built
+    with pytest.raises(InputError, match=f"tea was not committed.*{gate}"):
+        check_quality(planned, division.assignment, [spoilt(shards[0], planned, change)], division.sop)
+
+
+def test_masks_that_hide_nothing_and_a_vocabulary_that_does_not_fit_are_refused(built):
+    planned, division, shards = built
+    unmasked = with_column("masked_input_ids", lambda c: pq.read_table(
+        planned.workspace.root / shards[0].path)["masked_labels"])  # fmt: skip
+    with pytest.raises(InputError, match=re.escape("share of [MASK] among masks is 0")):
+        check_quality(planned, division.assignment, [spoilt(shards[0], planned, unmasked)], division.sop)
+    strict = replace(planned, settings=replace(planned.settings, gates=GateRules(max_unknown_share=0.0)))
+    ids = with_column(
+        "input_ids", lambda c: pa.array([[2, *[1] * (len(row) - 2), 3] for row in c.to_pylist()], c.type)
+    )
+    with pytest.raises(InputError, match="max_unknown_share"):
+        check_quality(strict, division.assignment, [spoilt(shards[0], planned, ids)], division.sop)
+
+
+@pytest.fixture
+def growing(tmp_path, vocabulary_file):
+    """Settings over a folder that a test fills."""
+    (tmp_path / "raw").mkdir()
+    return RefreshSettings(
+        corpus="茶",
+        sources=(str(tmp_path / "raw"),),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        workers=1,
+    )
+
+
+def put(settings, name, texts):
+    lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    (settings.workspace.parent / "raw" / name).write_text(lines, encoding="utf-8")
+
+
+OLD = [f"绿茶不发酵，泡茶的水温要低。第{n}种茶叶的做法不同。" for n in "一二三四五六七八"]
+LIKE_OLD = [f"绿茶不发酵，泡茶的水温要低。第{n}种茶叶的做法不同。" for n in "九十"]
+COURT = "法院审理后判决合同无效。原告不服提起上诉。被告请求驳回诉讼。证人出庭作证陈述。律师提交新的证据。"
+UNLIKE = [COURT + "仲裁庭裁定赔偿损失。", COURT + "检察机关提出抗诉意见。", COURT + "双方达成和解撤回起诉。"]
+
+
+def test_a_refresh_that_loses_most_documents_leaves_the_old_version_current_until_it_is_allowed(growing):
+    growing = replace(growing, duplicates=replace(growing.duplicates, near=None))
+    put(growing, "old.jsonl", OLD)
+    put(growing, "more.jsonl", LIKE_OLD)
+    refresh(growing)
+    (growing.workspace.parent / "raw" / "old.jsonl").unlink()
+    with pytest.raises(InputError, match="share of documents lost .max_lost_documents. is 0.8"):
+        refresh(growing)
+    with read_catalog(Workspace(growing.workspace)) as db:
+        assert require_version(db, "茶").version == 1
+    allowed = refresh(replace(growing, gates=GateRules(max_lost_documents=1.0)))
+    assert allowed.version == 2 and allowed.documents == 2
+
+
+def test_drift_is_small_for_more_of_the_same_and_large_for_another_field(growing):
+    growing = replace(growing, duplicates=replace(growing.duplicates, near=None))
+    put(growing, "1.jsonl", OLD)
+    refresh(growing)
+    with open_workspace(growing.workspace) as statistics:
+        assert measure_drift(statistics, "茶") is None
+    put(growing, "2.jsonl", LIKE_OLD)
+    refresh(growing)
+    with open_workspace(growing.workspace) as statistics:
+        same = measure_drift(statistics, "茶")
+    assert (same.added, same.older) == (2, 8) and same.drift < 0.2
+    put(growing, "3.jsonl", UNLIKE)
+    refresh(growing)
+    with open_workspace(growing.workspace) as statistics:
+        other = measure_drift(statistics, "茶")
+    assert other.new_words > 0.7 and other.lengths == 1 and other.unknown > same.unknown
+    assert Condition("drift", 0.5).holds(other) and not Condition("drift", 0.5).holds(same)
+
+
+def test_a_condition_is_a_measure_and_a_bound():
+    assert parse_condition("drift>0.2") == Condition("drift", 0.2)
+    assert parse_condition(" new_words > .5 ") == Condition("new_words", 0.5)
+    # a model may find new documents easier
+    assert parse_condition("mlm_loss>-0.1") == Condition("mlm_loss", -0.1)
+    for wrong in ("drift", "drift<1", "loss>2", "drift>0.2; drop", "drift>--1"):
+        with pytest.raises(InputError, match="write MEASURE>NUMBER"):
+            parse_condition(wrong)

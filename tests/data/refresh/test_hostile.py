@@ -1,0 +1,334 @@
+"""Bad inputs, each alone and between good ones: a reason for each, and no good document lost."""
+
+import gzip
+import json
+import os
+import random
+import re
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data.catalog import locked, open_workspace
+from data.cleaning import CleaningRules
+from data.errors import InputError
+from data.refresh import (
+    RefreshSettings,
+    building_plan,
+    commit,
+    divide,
+    plan_refresh,
+    read_batch,
+    reading_batches,
+    refresh,
+)
+from data.refresh.read import ReadingRules, read_source
+from data.refresh.run import build
+from data.workspace import Workspace
+from tests.conftest import SAMPLES
+
+A, B, C = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。", "第三篇讲泡茶。水不要太烫。"
+
+
+def rows(*texts):
+    return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts).encode()
+
+
+def zip_of(**files):
+    import io
+
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name.replace("__", "../"), content)
+    return packed.getvalue()
+
+
+def surrogate(text):
+    return ('{"text": "' + text + '"}\n').encode("ascii", "backslashreplace").replace(b"\\u5b64", b"\\ud800")
+
+
+# name: content, documents kept when it is read alone, reasons of what is dropped
+BAD = {
+    "invalid.txt": (A.encode() + b"\n\xff\xfe\xc3(\n" + B.encode(), 1, {}),
+    "gb18030.txt": ((A + "\n" + B).encode("gb18030"), 1, {}),
+    "utf16.jsonl": (rows(A, B).decode().encode("utf-16"), 2, {}),
+    "bom.jsonl": (b"\xef\xbb\xbf" + rows(A, B), 2, {}),
+    "nul.txt": (A.encode() + b"\0\0\n" + B.encode(), 1, {}),
+    "cut-character.txt": ((A + B).encode()[:-2], 1, {}),
+    "empty.txt": (b"", 0, {"empty_file": 1}),
+    "blank.txt": (" \n\t\n　\n".encode(), 0, {"empty": 1}),
+    "one-sentence.bert.txt": ("只有一句话的文档。\n\n" + A.replace("。", "。\n")).encode(),
+    "noise.txt": (random.Random(0).randbytes(20_000), 0, {"not_text": 1}),
+    "punctuation.jsonl": (rows("，。！？；：“”、……——", "!!! ??? ... ,,,"), 0, {"too_little_chinese": 2}),
+    "repeated.jsonl.gz": (gzip.compress(rows(*[A] * 1000)), 1, {"duplicate": 999}),
+    "surrogates.jsonl": (rows(A) + surrogate("孤前面。后面还有一句。"), 2, {}),
+    "broken.jsonl": (rows(A) + b'{"text": "no end\n' + rows(B), 2, {"bad_json": 1}),
+    "no-field.jsonl": (rows(A) + b'{"content": "\xe8\x8c\xb6"}\n' + rows(B), 2, {"no_text_field": 1}),
+    "not-text.jsonl": (
+        rows(A) + b'{"text": 5}\n{"text": null}\n{"text": ["a"]}\n',
+        1,
+        {"text_not_string": 3},
+    ),
+    "not-objects.jsonl": (rows(A) + b'"a"\n5\nnull\n[1]\n', 1, {"not_an_object": 4}),
+    "deep.jsonl": (rows(A) + b'{"text": ' + b"[" * 100_000 + b"\n" + rows(B), 2, {"bad_json": 1}),
+    "array.jsonl": (json.dumps([{"text": A}, {"text": B}], indent=2).encode(), 2, {}),
+    "columns.csv": (
+        f"id,text\n1,{A}\n2\n3,a,b,c\n4,{B}\n".encode(),
+        2,
+        {"wrong_number_of_columns": 2},
+    ),
+    "quotes.csv": (f'text\n"{A}"\n"never closed\n'.encode(), 1, {"bad_csv": 1}),
+    "header.tsv": (b"id\ttext\n", 0, {}),
+    "cut.jsonl.gz": (gzip.compress(rows(A, B) * 9)[:-20], None, {"unreadable_file": 1}),
+    "not-gzip.jsonl.gz": (rows(A, B), 2, {}),
+    "bomb.txt.gz": (gzip.compress(b"\xe5\x95\x8a" * (1 << 23)), 0, None),
+    "slip.zip": (zip_of(**{"__out.jsonl": rows(B), "in.jsonl": rows(A)}), 1, {"unsafe_name": 1}),
+    "page.html": (f"<p>{A}<script>x</script><!-- 看不见 --><b>{B}</b>&lt;".encode(), 1, {}),
+    "long-word.txt": ((A + "\n" + "a" * 200_000 + "\n" + B).encode(), 1, {}),
+    "endless-line.txt": ((A * 40_000).encode(), None, None),
+    "line-ends.txt": (f"{A}\r\n{B}\r{C}\n".encode(), 1, {}),
+    "名字 有空格 (1).txt": (A.encode(), 1, {}),
+    "-rf.txt": (A.encode(), 1, {}),
+    "notes.docx": (b"PK\x03\x04", 0, {"not_supported": 1}),
+}
+BAD["one-sentence.bert.txt"] = (BAD["one-sentence.bert.txt"], 2, {})
+
+
+def settings_for(root, source, vocabulary_file, corpus="c"):
+    return RefreshSettings(
+        corpus=corpus,
+        sources=(str(source),),
+        workspace=root / "w",
+        tokenizer=str(vocabulary_file),
+        workers=1,
+    )
+
+
+def refresh_here(settings):
+    """A refresh in this process: its steps as `refresh` runs them in others."""
+    with locked(Workspace(settings.workspace), settings.corpus):
+        planned = plan_refresh(settings)
+        sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
+        division = divide(planned, sources)
+        small = building_plan(planned)
+        shards = [build(piece, small, division.sop) for piece in division.assignment.pieces]
+        return commit(planned, sources, division, shards)
+
+
+def dropped(workspace, where="true"):
+    with open_workspace(workspace) as statistics:
+        return dict(
+            statistics.sql(
+                "select dropped_reason, count(*) from documents "
+                f"where dropped_reason is not null and {where} group by all"
+            ).fetchall()
+        )
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_alone_it_gives_its_documents_and_reasons_or_one_error(tmp_path, vocabulary_file, name):
+    content, kept, reasons = BAD[name]
+    source = tmp_path / "raw"
+    source.mkdir()
+    (source / name).write_bytes(content)
+    if kept == 0:
+        with pytest.raises(InputError) as refused:
+            refresh_here(settings_for(tmp_path, source, vocabulary_file))
+        assert "\n" not in str(refused.value) and not (tmp_path / "w/catalog.duckdb").exists()
+        return
+    try:
+        result = refresh_here(settings_for(tmp_path, source, vocabulary_file))
+    except InputError:
+        assert kept is None
+        return
+    assert kept is None or result.documents == kept
+    assert reasons is None or dropped(tmp_path / "w") == reasons
+    assert not (tmp_path / "out.jsonl").exists()
+    with open_workspace(tmp_path / "w") as statistics:
+        for text in statistics.texts("c"):
+            assert not set("\r\0\ufffd\ufeff") & set(text)
+
+
+def test_between_good_files_nothing_good_is_lost(tmp_path, vocabulary_file):
+    source = tmp_path / "raw"
+    source.mkdir()
+    good = [f"第{i}个好文件说第{i * 7}种茶。它要用第{i * 3}种水来泡，不能着急。" for i in range(len(BAD) + 1)]
+    for number, (name, (content, *_)) in enumerate(BAD.items()):
+        (source / f"{number:03d}-good.txt").write_text(good[number], encoding="utf-8")
+        (source / f"{number:03d}-{name}").write_bytes(content)
+    (source / "999-good.txt").write_text(good[-1], encoding="utf-8")
+    os.symlink(source, source / "loop")
+    settings = settings_for(tmp_path, source, vocabulary_file)
+    refresh(RefreshSettings(**{**vars(settings), "duplicates": type(settings.duplicates)(near=None)}))
+    with open_workspace(tmp_path / "w") as statistics:
+        texts = {text.replace("\n", "") for text in statistics.texts("c")}
+    assert set(good) <= texts
+    assert {"bad_json", "not_text", "empty_file", "unreadable_file", "not_supported"} <= set(
+        dropped(tmp_path / "w")
+    )
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(
+    sample=st.sampled_from(["tea.jsonl", "general.txt"]),
+    edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(max_size=12)), max_size=12),
+    cut=st.integers(1, 10**6),
+)
+def test_mutated_real_files_give_documents_or_reasons(tmp_path, sample, edits, cut):
+    content = bytearray((SAMPLES / sample).read_bytes()[:30_000])
+    for place, noise in edits:
+        at = place % len(content)
+        content[at : at + len(noise)] = noise
+    path = Path(tmp_path / f"mutated-{sample}")
+    path.write_bytes(content[: cut % len(content) + 1])
+    read_source(str(path), tmp_path / "listing.parquet", tmp_path / "staged.parquet", ReadingRules())
+
+
+def write_source(tmp_path, name, content):
+    source = tmp_path / "raw"
+    source.mkdir()
+    (source / name).write_bytes(content)
+    return source
+
+
+def texts_of(workspace):
+    with open_workspace(workspace) as statistics:
+        return list(statistics.texts("c"))
+
+
+def test_what_is_no_file_is_named_and_the_rest_read(tmp_path, vocabulary_file):
+    source = write_source(tmp_path, "a.txt", A.encode())
+    os.symlink(".", source / "loop")
+    os.symlink("c.txt", source / "b.txt")
+    os.symlink("b.txt", source / "c.txt")
+    os.symlink("gone", source / "gone.jsonl")
+    os.symlink("/dev/zero", source / "zero.txt")
+    os.mkfifo(source / "pipe.txt")
+    reasons = {"broken_link": 3, "link_to_folder": 1, "not_a_file": 2}
+    if Path("/proc/self/mem").exists():  # a file that nobody can read from its beginning, not even root
+        os.symlink("/proc/self/mem", source / "unreadable.txt")
+        reasons["unreadable_file"] = 1
+    settings = settings_for(tmp_path, source, vocabulary_file)
+    assert refresh_here(settings).documents == 1
+    assert dropped(tmp_path / "w") == reasons
+    assert not refresh_here(settings).is_new
+    for name in ("pipe.txt", "b.txt"):
+        with pytest.raises(InputError, match=f"{name}.* is no file that can be read"):
+            plan_refresh(settings_for(tmp_path, source / name, vocabulary_file))
+
+
+@pytest.mark.parametrize(
+    "name, content, reason",
+    [
+        ("cut.jsonl.gz", gzip.compress(rows(A))[:-9], "ended before the end-of-stream marker"),
+        ("crc.jsonl.gz", gzip.compress(rows(A))[:-8] + b"\0" * 8, "CRC check failed"),
+        ("bomb.txt.gz", gzip.compress(b"\0" * (1 << 25)), "more than the 16,777,216 bytes allowed"),
+    ],
+    ids=["cut", "crc", "bomb"],
+)
+def test_a_source_that_cannot_be_read_says_why(tmp_path, vocabulary_file, name, content, reason):
+    source = write_source(tmp_path, name, content)
+    with pytest.raises(InputError, match=f"1 unreadable_file; first: .*{name}#.*{reason}"):
+        refresh_here(settings_for(tmp_path, source, vocabulary_file))
+
+
+def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
+    characters = random.Random(14).choices("采茶炒泡水锅火山云雾春夏秋冬早晚", k=1 << 20)
+    seconds = {}
+    for count in (10_000, 80_000):
+        path = tmp_path / f"{count}.txt"
+        lines = ["".join(characters[4 * n : 4 * n + 4]) + "。" for n in range(count)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        begin = time.process_time()
+        listing = tmp_path / f"{count}.parquet"
+        read_source(str(path), listing, tmp_path / "staged.parquet", ReadingRules())
+        seconds[count] = time.process_time() - begin
+        assert pq.read_table(listing, columns=["sentences"]).to_pydict() == {"sentences": [count]}
+    assert seconds[80_000] < 24 * seconds[10_000]  # in proportion 8 times, quadratic 64 times
+
+
+def test_near_duplicates_are_counted(tmp_path, vocabulary_file):
+    originals = [
+        "今天早上下了一场小雨，街道上的行人并不多。卖早点的摊位照常开门，热气在屋檐下散开。",
+        "茶叶要趁清晨露水未干时采摘。一芽一叶最为上等。炒制时火候全凭师傅手上的感觉。",
+        "图书馆新开设了儿童阅览室。读者凭证件可以免费借阅五本书。周末还有专人讲故事。",
+    ]
+    copies = [
+        text.replace("。", "。" + " " * (n % 3) + "　" * (n % 4)) for n in range(20) for text in originals
+    ]
+    source = write_source(tmp_path, "near.jsonl", rows(*copies))
+    assert refresh_here(settings_for(tmp_path, source, vocabulary_file)).documents == 3
+    reasons = dropped(tmp_path / "w")
+    assert set(reasons) == {"duplicate", "near_duplicate"} and sum(reasons.values()) == 57
+
+
+@pytest.mark.parametrize("simplify, kept", [(False, 3), (True, 2)])
+def test_traditional_twins_are_duplicates_only_where_they_are_simplified(
+    tmp_path, vocabulary_file, simplify, kept
+):
+    twins = ["圖書館開設了新的閱覽室。讀者可以借閱。", "图书馆开设了新的阅览室。读者可以借阅。"]
+    source = write_source(tmp_path, "twins.jsonl", rows(*twins, "头发与发展。皇后与后来。乾隆与干燥。"))
+    settings = settings_for(tmp_path, source, vocabulary_file)
+    refresh_here(replace(settings, cleaning=CleaningRules(simplify=simplify)))
+    texts = texts_of(tmp_path / "w")
+    assert len(texts) == kept and any("乾隆与干燥" in text for text in texts)
+
+
+def test_full_width_letters_become_plain_and_chinese_marks_stay(tmp_path, vocabulary_file):
+    content = "ＡＢＣ１２３，全角字母和数字！\nABC123,半角字母和数字.\n（括号）、《书名》：都留下；好？\n"
+    source = write_source(tmp_path, "wide.txt", content.encode())
+    refresh_here(settings_for(tmp_path, source, vocabulary_file))
+    (text,) = texts_of(tmp_path / "w")
+    assert text.replace("\n", "") == content.replace("\n", "").replace("ＡＢＣ１２３", "ABC123")
+
+
+def test_personal_data_is_kept_or_replaced_by_a_rule(tmp_path, vocabulary_file):
+    text = "请联系张先生，电话13800000000，邮箱test@example.com。身份证号11010519491231002X仅为示例。"
+    source = write_source(tmp_path, "personal.jsonl", rows(text))
+    settings = settings_for(tmp_path, source, vocabulary_file)
+    refresh_here(settings)
+    assert "".join(texts_of(tmp_path / "w")).replace("\n", "") == text
+    refresh_here(replace(settings, cleaning=CleaningRules(scrub=("phone", "email", "id_card"))))
+    (scrubbed,) = texts_of(tmp_path / "w")
+    assert {"〔电话〕", "〔邮箱〕", "〔证件号〕"} <= set(re.findall("〔.*?〕", scrubbed))
+
+
+def test_special_tokens_written_in_a_text_are_no_special_tokens(tmp_path, vocabulary_file):
+    texts = ["文中出现[MASK]和[CLS]字样。还有[SEP]与[PAD]也是。", "[MASK][MASK][UNK]。第二句采茶正常。"]
+    source = write_source(tmp_path, "special.jsonl", rows(*texts))
+    refresh_here(settings_for(tmp_path, source, vocabulary_file))
+    tokens = vocabulary_file.read_text(encoding="utf-8").split("\n")
+    ids = {name: tokens.index(name) for name in ("[MASK]", "[CLS]", "[SEP]", "[PAD]")}
+    with open_workspace(tmp_path / "w") as statistics:
+        sequences = [row for (row,) in statistics.sql("select input_ids from instances").fetchall()]
+    for sequence in sequences:
+        assert ids["[MASK]"] not in sequence and ids["[PAD]"] not in sequence
+        assert sequence.count(ids["[CLS]"]) == 1 and sequence.count(ids["[SEP]"]) <= 2
+
+
+def test_what_could_not_be_decoded_is_counted_in_the_funnel(tmp_path, vocabulary_file):
+    content = A.encode() + b"\n\xff\xfe\xc3(" + B.encode() + b"\xff"
+    source = write_source(tmp_path, "broken.txt", content)
+    refresh_here(settings_for(tmp_path, source, vocabulary_file))
+    with open_workspace(tmp_path / "w") as statistics:
+        lost = {row[5]: row[6] for row in statistics.funnel("c").fetchall() if row[1] == "clean"}
+    assert lost["undecodable"] == 4
+
+
+def test_other_encodings_are_told(vocabulary_file, tmp_path):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    (folder / "a.txt").write_bytes(A.encode("gb18030"))
+    (folder / "b.jsonl").write_bytes(rows(B, C).decode().encode("utf-16"))
+    (folder / "c.txt").write_bytes((A + C).encode("utf-8-sig"))
+    refresh_here(settings_for(tmp_path, folder, vocabulary_file))
+    with open_workspace(tmp_path / "w") as statistics:
+        query = "select stage, reason, count from funnel where unit = 'decoded_from' order by all"
+        assert statistics.sql(query).fetchall() == [("read", "gb18030", 1), ("read", "utf-16", 2)]

@@ -1,0 +1,366 @@
+"""A whole refresh on the shipped samples: shards, versions, funnel, and what a second one does."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import duckdb
+import psutil
+import pytest
+
+from data.catalog import collect_garbage, locked, open_workspace, read_catalog, write_catalog
+from data.errors import InputError
+from data.files import sha256
+from data.instances import verify
+from data.refresh import (
+    RefreshSettings,
+    describe_standing,
+    plan_refresh,
+    read_batch,
+    reading_batches,
+    refresh,
+    standing,
+)
+from data.refresh.result import describe_left_out
+from data.workspace import Workspace
+from tests import ROOT
+from tests.conftest import sample_texts
+
+
+@pytest.fixture
+def source(tmp_path, samples):
+    folder = tmp_path / "raw"
+    folder.mkdir()
+    for name in ("tea.jsonl", "general.txt"):
+        (folder / name).write_bytes((samples / name).read_bytes())
+    return folder
+
+
+@pytest.fixture
+def settings(tmp_path, source, vocabulary_file):
+    return RefreshSettings(
+        corpus="茶",
+        sources=(str(source),),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        workers=1,
+    )
+
+
+def shard_files(root: Path) -> dict[str, str]:
+    return {str(p.relative_to(root)): sha256(p) for p in sorted((root / "shards").rglob("*.parquet"))}
+
+
+def test_a_refresh_leaves_what_the_design_names(settings, source):
+    result = refresh(settings)
+    assert result.is_new and result.version == 1 and result.sop
+    with duckdb.connect(str(settings.workspace / "catalog.duckdb"), read_only=True) as db:
+        tables = {name for (name,) in db.sql("show tables").fetchall()}
+        assert tables >= {
+            "corpora",
+            "versions",
+            "documents",
+            "funnel",
+            "shards",
+            "instances",
+            "pretraining_runs",
+            "checkpoints",
+            "evaluations",
+        }
+        ((instances, tokens),) = db.sql("select count(*), sum(len(input_ids)) from instances").fetchall()
+        assert (instances, tokens) == (result.instances, result.tokens)
+        ((kept,),) = db.sql("select count(*) from documents where dropped_reason is null").fetchall()
+        assert kept == result.documents
+        for path, digest in db.sql("select path, sha256 from shards").fetchall():
+            assert verify(settings.workspace / path, digest)
+    assert not list(settings.workspace.rglob("*.tmp"))
+
+
+def test_an_instance_reads_like_its_document(settings):
+    refresh(settings)
+    with open_workspace(settings.workspace) as statistics:
+        documents = dict(statistics.sql("select doc_id, text from document_texts").fetchall())
+        tokenizer = statistics.tokenizer("茶")
+        rows = statistics.sql("select doc_id, input_ids, segment_b_start from instances").fetchall()
+        assert rows
+        for doc_id, ids, b in rows:
+            text = documents[doc_id].replace("\n", "")
+            for part in [ids[1 : b - 1], ids[b:-1]] if b else [ids[1:-1]]:
+                assert tokenizer.decode(part) in text
+
+
+def test_same_input_gives_the_same_bytes_with_one_and_two_workers(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr("data.refresh.run.SHARD_CHARACTERS", 4000)
+    refresh(settings)
+    refresh(replace(settings, workspace=tmp_path / "w2", workers=2))
+    one, two = shard_files(tmp_path / "w"), shard_files(tmp_path / "w2")
+    assert one == two and len(one) > 3
+
+
+def test_a_sentencepiece_vocabulary_works_as_well(settings, tmp_path, samples):
+    from data.tokenization import train_tokenizer
+
+    sentences = [line for line in (samples / "general.txt").read_text(encoding="utf-8").split("\n") if line]
+    train_tokenizer(sentences, kind="sentencepiece", vocab_size=6000).save(tmp_path / "sp")
+    result = refresh(replace(settings, tokenizer=str(tmp_path / "sp")))
+    with open_workspace(settings.workspace) as statistics:
+        samples_of = statistics.sample_instances("茶", 20).to_arrow_table().to_pylist()
+        documents = [
+            text
+            for (text,) in statistics.sql("select replace(text, chr(10), '') from document_texts").fetchall()
+        ]
+        for sample in samples_of:
+            inner = sample["text"].removeprefix("[CLS]").removesuffix("[SEP]").split("[SEP]")
+            pieces = [part.replace(" ", "").split("<unk>") for part in inner]
+            assert all(any(piece in document for document in documents) for part in pieces for piece in part)
+    assert result.instances and result.sop
+
+
+def test_nothing_changed_makes_no_version(settings):
+    first, second = refresh(settings), refresh(settings)
+    assert not second.is_new and second.version == first.version == 1 and second.new_shards == 0
+
+
+def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings, source):
+    assert standing(plan_refresh(settings)) is None
+    made = refresh(settings)
+    found = standing(plan_refresh(settings))
+    assert (found.version, found.is_new, found.tokens) == (1, False, made.tokens) and "stands" in (
+        describe_standing(found)
+    )
+    assert standing(plan_refresh(replace(settings, max_ngram=1))) is None
+    one, two = sorted(map(str, source.iterdir()))
+    assert standing(plan_refresh(replace(settings, sources=(two, one)))) is None
+    kept = Path(one).read_bytes()
+    Path(one).write_bytes(kept + b"\n")
+    assert standing(plan_refresh(settings)) is None
+    Path(one).write_bytes(kept)
+    assert standing(plan_refresh(settings))
+    next((settings.workspace / "shards").rglob("*.parquet")).unlink()
+    assert standing(plan_refresh(settings)) is None
+
+
+def test_new_and_removed_documents_touch_only_their_shards(settings, source, monkeypatch):
+    monkeypatch.setattr("data.refresh.run.SHARD_CHARACTERS", 4000)
+    refresh(settings)
+    before = shard_files(settings.workspace)
+    lines = (source / "tea.jsonl").read_text(encoding="utf-8").splitlines()
+    added = json.dumps(
+        {"text": "新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。"}, ensure_ascii=False
+    )
+    (source / "tea.jsonl").write_text("\n".join([*lines[1:], added]) + "\n", encoding="utf-8")
+    result = refresh(settings)
+    assert result.version == 2 and result.removed_documents == 1
+    assert result.new_shards == 2 and result.kept_shards == len(before) - 1
+    with open_workspace(settings.workspace) as statistics:
+        ids = statistics.sql("select doc_id from document_texts").fetchall()
+        assert len(ids) == len(set(ids)) == result.documents
+        firsts = statistics.sql(
+            "select first_version, count(*) from documents group by all order by all"
+        ).fetchall()
+        assert firsts == [(1, result.documents - 1), (2, 1)]
+
+
+def test_repeated_short_and_foreign_documents_are_counted(settings, source):
+    (source / "more.txt").write_text("茶。\n", encoding="utf-8")
+    (source / "english.txt").write_text("Nothing here is written in Chinese at all.\n", encoding="utf-8")
+    (source / "z-again.jsonl").write_bytes((source / "tea.jsonl").read_bytes())
+    (source / "mainland.txt").write_bytes("这一份文件是用国标码写的。".encode("gb18030"))
+    result = refresh(settings)
+    with open_workspace(settings.workspace) as statistics:
+        funnel = statistics.funnel("茶").fetchall()
+        lost = {(stage, unit, reason): n for _, stage, unit, _, _, reason, n in funnel if reason}
+        repeated = len((source / "tea.jsonl").read_text(encoding="utf-8").splitlines())
+        assert lost["filter", "documents", "too_short"] == 1
+        assert lost["filter", "documents", "too_little_chinese"] == 1
+        assert lost["deduplicate", "documents", "duplicate"] == repeated
+        assert len(statistics.dropped("茶").fetchall()) == repeated + 2
+        assert result.left_out == (("duplicate", repeated), ("too_little_chinese", 1), ("too_short", 1))
+        assert describe_left_out(result) == [
+            f"left out {repeated + 2} document(s), each a row of the view documents: {repeated} duplicate, "
+            "1 too_little_chinese, 1 too_short",
+            "decoded: 1 from gb18030",
+        ]
+        many = replace(result, left_out=tuple((f"reason {i}", 9 - i) for i in range(7)), decoded_from=())
+        (line,) = describe_left_out(many)
+        assert "left out 42" in line and line.endswith("5 reason 4, 7 for 2 other reason(s)")
+        for unit in ("documents", "characters"):
+            rows = [(step, a, b) for step, _, u, a, b, _, _ in funnel if u == unit]
+            steps = sorted(set(rows))
+            assert len(steps) == 7
+            assert [b for _, _, b in steps[:-1]] == [a for _, a, _ in steps[1:]]  # what goes out comes in
+
+
+def test_listings_are_on_disk_before_their_batch_is_done(settings, monkeypatch):
+    synced = []
+    monkeypatch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
+    planned = plan_refresh(settings)
+    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
+    assert sorted(synced) == sorted((Path(source.listing), True) for source in sources)
+    assert len(synced) == 2
+
+
+def test_pairs_without_order_get_no_sop(settings, source):
+    for path in source.iterdir():
+        path.unlink()
+    pairs = [f"第{i}种茶怎么泡？用多热的水？" for i in range(30)]
+    (source / "pairs.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in pairs), encoding="utf-8")
+    assert not refresh(settings).sop
+    assert refresh(replace(settings, corpus="forced", sop="on")).sop
+
+
+def test_nothing_usable_is_an_error_and_leaves_no_catalog(settings, source):
+    for path in source.iterdir():
+        path.unlink()
+    (source / "empty.txt").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match="no document of .* can be used"):
+        refresh(settings)
+    assert not (settings.workspace / "catalog.duckdb").exists()
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (
+            {"sources": ("/no/such/place", "/nor/this")},
+            "place does not exist; source /nor/this does",
+        ),
+        ({"tokenizer": "nope"}, "no tokenizer 'nope'"),
+        ({"max_seq_length": 1024}, "max_seq_length=1024: it must be from 16 to 512"),
+        ({"corpus": "../up"}, "corpus '../up'"),
+        ({"sop": "maybe"}, "choose one of auto, on, off"),
+        ({"tokenizer": None}, "no tokenizer given"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_anything_is_written(settings, change, message):
+    with pytest.raises(InputError, match=message):
+        plan_refresh(replace(settings, **change))
+    assert not settings.workspace.exists()
+
+
+def test_a_second_refresh_of_a_corpus_at_once_is_refused(settings):
+    with locked(Workspace(settings.workspace), "茶"), pytest.raises(InputError, match="another process"):
+        refresh(settings)
+
+
+def test_a_failed_commit_leaves_the_catalog_as_it_was(settings):
+    refresh(settings)
+    before = sha256(settings.workspace / "catalog.duckdb")
+    with pytest.raises(RuntimeError, match="on purpose"), write_catalog(Workspace(settings.workspace)) as db:
+        db.execute("delete from versions")
+        raise RuntimeError("on purpose")
+    assert sha256(settings.workspace / "catalog.duckdb") == before
+
+
+def test_readers_and_writers_do_not_lock_each_other_out(settings):
+    refresh(settings)
+    with open_workspace(settings.workspace) as statistics:
+        code = (
+            "import sys; from pathlib import Path; from data.catalog import write_catalog;"
+            "from data.workspace import Workspace\n"
+            "with write_catalog(Workspace(Path(sys.argv[1]))) as db: db.execute('delete from funnel')"
+        )
+        subprocess.run([sys.executable, "-c", code, str(settings.workspace)], check=True)
+        assert statistics.funnel("茶").fetchall()  # what was there when it was opened
+    with read_catalog(Workspace(settings.workspace)) as db:
+        assert not db.sql("from funnel").fetchall()
+
+
+def test_a_moved_workspace_still_answers(settings, tmp_path):
+    result = refresh(settings)
+    settings.workspace.rename(tmp_path / "moved")
+    with open_workspace(tmp_path / "moved") as statistics:
+        assert statistics.sql("select count(*) from instances").fetchall() == [(result.instances,)]
+
+
+@pytest.mark.slow
+def test_a_refresh_killed_at_any_point_leaves_the_old_version_and_the_next_finishes(settings, source):
+    """SIGKILL at 20 points spread over a refresh: the version before stands whole, nothing is left over, and
+    running again makes the version that was on its way.
+    """
+    code = (
+        "import sys; from pathlib import Path; from data.refresh import *\n"
+        "if __name__ == '__main__': refresh(RefreshSettings(corpus='茶', sources=(sys.argv[1],), "
+        "workspace=Path(sys.argv[2]), tokenizer=sys.argv[3], workers=1))"
+    )
+    arguments = [sys.executable, "-c", code, str(source), str(settings.workspace), settings.tokenizer]
+    began = time.perf_counter()
+    subprocess.run(arguments, check=True)
+    seconds = time.perf_counter() - began
+    documents = open_counts(settings)[1]
+    rng = random.Random(0)
+    killed_before_commit = 0
+    for point in range(20):
+        (source / f"new-{point}.jsonl").write_text(random_documents(100, point), encoding="utf-8")
+        process = subprocess.Popen(arguments, start_new_session=True)
+        began = time.perf_counter()
+        try:
+            process.wait(seconds * (point + rng.random()) / 20)
+            seconds = time.perf_counter() - began  # the machine was busier when the first was timed
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        version, counted = open_counts(settings)
+        assert (version, counted) in [(point + 1, documents), (point + 2, documents + 100)]
+        killed_before_commit += version == point + 1
+        again = refresh(settings)
+        documents += 100
+        assert (again.version, again.documents) == (point + 2, documents)
+        assert not list(settings.workspace.rglob("*.tmp")) and not list(settings.workspace.glob("staging/*"))
+    assert killed_before_commit >= 10
+    refresh(replace(settings, corpus="whole"))
+    with open_workspace(settings.workspace) as statistics:
+        texts = "select doc_id, text from document_texts where corpus = ? order by doc_id"
+        assert statistics.sql(texts, ["茶"]).fetchall() == statistics.sql(texts, ["whole"]).fetchall()
+    gone = collect_garbage(Workspace(settings.workspace), keep=1)
+    assert len(gone.versions) == 20
+    with open_workspace(settings.workspace) as statistics:
+        kept = {path for (path,) in statistics.sql("select path from shards").fetchall()}
+    on_disk = {
+        str(p.relative_to(settings.workspace)) for p in (settings.workspace / "shards").rglob("*.parquet")
+    }
+    assert on_disk == kept
+
+
+def open_counts(settings):
+    """The current version of the corpus and how many documents its files hold."""
+    with open_workspace(settings.workspace) as statistics:
+        ((version,),) = statistics.sql("select max(version) from versions where corpus = '茶'").fetchall()
+        ((texts, rows, instances),) = statistics.sql(
+            "select (select count(*) from document_texts where corpus = '茶'), "
+            "(select count(*) from documents where corpus = '茶' and dropped_reason is null), "
+            "(select count(*) from instances where corpus = '茶')"
+        ).fetchall()
+        ((counted, made),) = statistics.sql(
+            "select documents, instances from versions where corpus = '茶' and version = ?", [version]
+        ).fetchall()
+    assert (texts, instances) == (counted, made) and rows == counted
+    return version, counted
+
+
+def random_documents(count, seed):
+    """JSONL of documents that have nothing in common."""
+    rng = random.Random(f"documents {seed}")
+    characters = sorted({c for text in sample_texts() for c in text if "\u4e00" <= c <= "\u9fff"})
+    texts = ["。".join("".join(rng.choices(characters, k=12)) for _ in range(4)) + "。" for _ in range(count)]
+    return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+
+
+def test_workers_end_with_the_process_that_began_them(tmp_path):
+    code = (
+        "import os, time; from data.refresh import worker_pool\n"
+        "with worker_pool(1) as pool:\n"
+        "    print(pool.submit(os.getpid).result(), flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code]
+    root = ROOT
+    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
+        worker = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+    worker.wait(60)

@@ -1,0 +1,200 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data.catalog import open_workspace
+from data.cleaning import CleaningRules
+from data.errors import InputError
+from data.refresh import RefreshSettings, load_recipe, plan_refresh, preview, refresh
+from data.refresh.settings import SourceSpec, check_settings
+from flows.orchestration import refresh_settings
+
+
+def write(folder, content):
+    path = folder / "recipe.yaml"
+    path.write_text(content, encoding="utf-8")
+    return path
+
+
+def test_a_recipe_holds_what_the_settings_do(tmp_path):
+    recipe = load_recipe(
+        write(
+            tmp_path,
+            "corpus: 法律\nsources:\n  - raw/*.txt\n  - {path: b.csv, text_field: body}\n  - s3://bucket/c.jsonl\n"
+            "sop: off\nmask_rate: 0.2\nquality: {min_characters: 9, blocklist: ads.txt}\n"
+            "cleaning: {simplify: true, scrub: [phone]}\nduplicates: {near: null}\n"
+            "guard: {files: [dev.tsv]}\ndictionaries: terms.txt\n",
+        )
+    )
+    settings = RefreshSettings(**recipe)
+    assert settings.corpus == "法律" and settings.sop == "off" and settings.mask_rate == 0.2
+    assert settings.sources == (
+        str(tmp_path / "raw/*.txt"),
+        SourceSpec(path=str(tmp_path / "b.csv"), text_field="body"),
+        "s3://bucket/c.jsonl",
+    )
+    assert settings.cleaning == CleaningRules(simplify=True, scrub=("phone",))
+    assert settings.quality.min_characters == 9 and settings.quality.blocklist == str(tmp_path / "ads.txt")
+    assert settings.duplicates.near is None and settings.guard.files == (str(tmp_path / "dev.tsv"),)
+    assert settings.dictionaries == (str(tmp_path / "terms.txt"),)
+
+
+@pytest.mark.parametrize(
+    "content, messages",
+    [
+        (
+            "mask_rate: high\nmax_seq_length: 1.5\nunknown: 1\n",
+            [
+                "mask_rate='high' must be a number",
+                "max_seq_length=1.5 must be a whole number",
+                "unknown unknown",
+            ],
+        ),
+        (
+            "quality: {min_han: 1}\ncleaning: yes\n",
+            ["unknown quality.min_han", "cleaning=True must be names"],
+        ),
+        ("seed: 1\nseed: 2\n", ["'seed' is given twice"]),
+        (
+            "corpus: !!python/object/apply:os.getcwd []\n",
+            ["line 1: no tags are read, as tag:yaml.org,2002:python/object/apply:os"],
+        ),
+        (
+            "seed: abc\nrate: 1\ncorpus: !!python/none\nrate: 2\npart: 3\nmax_seq_length: 9999\n"
+            "quality: {min_characters: 0}\nseed: x\n",
+            [
+                "line 3: no tags are read",
+                "'rate' is given twice, again in line 4; 'seed' is given twice",
+                "unknown rate, part, known are corpus,",
+                "seed='x' must be a whole number",
+                "max_seq_length=9999: it must be from 16 to 512; quality.min_characters=0: it must be",
+            ],
+        ),
+        ("- a\n- b\n", ["it must hold names and values"]),
+        ("corpus: [\n", ["is not a recipe"]),
+        ("sop: maybe\n", ["sop='maybe' must be one of auto, on, off"]),
+    ],
+)
+def test_every_bad_value_is_named(tmp_path, content, messages):
+    with pytest.raises(InputError) as refused:
+        load_recipe(write(tmp_path, content))
+    assert all(message in str(refused.value) for message in messages), refused.value
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"mask_rate": 1.5}, "mask_rate=1.5: it must be from 0.01 to 0.8"),
+        ({"max_seq_length": 1_000_000}, "max_seq_length=1000000"),
+        ({"cleaning": CleaningRules(scrub=("names",))}, "cleaning.scrub=names: choose among url"),
+        ({"objective": "electra"}, "objective='electra': choose one of albert, roberta, macbert, spanbert"),
+        ({"sources": ()}, "no source given"),
+        (
+            {"sources": (), "copies": 0, "sop": "no"},
+            "copies=0: it must be from 1 to 100; sop='no': choose",
+        ),
+    ],
+)
+def test_values_out_of_range_are_refused(change, message):
+    settings = RefreshSettings(corpus="c", sources=("a",))
+    with pytest.raises(InputError, match=message.replace(".", r"\.")):
+        check_settings(replace(settings, **change))
+
+
+def test_what_is_given_goes_before_the_recipe(tmp_path):
+    path = write(
+        tmp_path, "corpus: a\nsources: x.txt\nquality: {min_characters: 9, min_han_share: 0.5}\nseed: 3\n"
+    )
+    settings = refresh_settings(
+        workspace=str(tmp_path),
+        recipe=str(path),
+        corpus="b",
+        source=None,
+        min_characters=7,
+        near_duplicates="off",
+    )
+    assert (settings.corpus, settings.seed) == ("b", 3) and settings.sources == (str(tmp_path / "x.txt"),)
+    assert (settings.quality.min_characters, settings.quality.min_han_share) == (7, 0.5)
+    assert settings.duplicates.near is None
+    with pytest.raises(InputError, match="near_duplicates='often'"):
+        refresh_settings(workspace="w", corpus="c", source=["a"], near_duplicates="often")
+    with pytest.raises(InputError, match="no corpus named"):
+        refresh_settings(workspace="w", source=["a"])
+
+
+def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_file):
+    terms = tmp_path / "terms.txt"
+    terms.write_text("炒青\n", encoding="utf-8")
+    settings = RefreshSettings(
+        corpus="tea",
+        sources=(str(samples / "tea.jsonl"),),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        dictionaries=(str(terms),),
+    )
+    before = plan_refresh(settings).recipe_hash
+    moved = tmp_path / "moved.txt"
+    moved.write_bytes(terms.read_bytes())
+    assert plan_refresh(replace(settings, dictionaries=(str(moved),), workers=9)).recipe_hash == before
+    terms.write_text("炒青\n茶汤色\n", encoding="utf-8")
+    assert plan_refresh(settings).recipe_hash != before
+
+
+def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
+    (tmp_path / "a.csv").write_text("body,text\n茶要慢慢喝。,别的话在这里。\n", encoding="utf-8")
+    (tmp_path / "b.csv").write_text("body,text\n水要慢慢烧。,炒茶要快一点。\n", encoding="utf-8")
+    path = write(tmp_path, "corpus: c\nworkers: 1\nsources: [{path: a.csv, text_field: body}, b.csv]\n")
+    settings = RefreshSettings(**load_recipe(path), workspace=tmp_path / "w", tokenizer=str(vocabulary_file))
+    refresh(settings)
+    with open_workspace(settings.workspace) as statistics:
+        assert sorted(statistics.texts("c")) == ["炒茶要快一点。", "茶要慢慢喝。"]
+
+
+def write_fields(path, number):
+    row = {"text": f"第{number}篇讲茶要慢慢喝。水要慢慢烧。", "body": f"第{number}篇正文说的是炒茶。火要小。"}
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(row, ensure_ascii=False), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture
+def fields(tmp_path, vocabulary_file):
+    """A corpus of two files of one name; of the first the text is read, of the second the body."""
+    paths = [write_fields(tmp_path / folder / "x.jsonl", n) for n, folder in enumerate("ab")]
+    specs = tuple(SourceSpec(path=p, text_field=f) for p, f in zip(paths, ["text", "body"], strict=True))
+    settings = RefreshSettings(
+        corpus="c", sources=specs, workspace=tmp_path / "w", tokenizer=str(vocabulary_file), workers=1
+    )
+    refresh(settings)
+    return settings
+
+
+def test_a_new_source_with_its_own_field_leaves_the_others_as_they_are(fields, tmp_path):
+    path = write_fields(tmp_path / "c" / "y.jsonl", 2)
+    more = replace(fields, sources=(*fields.sources, SourceSpec(path=path, text_field="body")))
+    changes = preview(plan_refresh(more))
+    assert not changes.recipe_changed and changes.read == (path,) and changes.unchanged == 2
+    assert not preview(plan_refresh(fields)).read
+
+
+def test_another_field_of_one_of_two_files_of_a_name_is_read(fields):
+    first, second = fields.sources
+    changed = replace(fields, sources=(replace(first, text_field="body"), second))
+    changes = preview(plan_refresh(changed))
+    assert not changes.recipe_changed and changes.read == (first.path,)
+    result = refresh(changed)
+    assert result.is_new and result.removed_documents == 1
+    with open_workspace(fields.workspace) as statistics:
+        assert all("正文" in text for text in statistics.texts("c"))
+        ((recipe,),) = statistics.sql("select recipe->>'sources' from versions where version = 2").fetchall()
+    assert [source["text_field"] for source in json.loads(recipe)] == ["body", "body"]
+
+
+def test_the_example_in_the_file_is_a_recipe(tmp_path):
+    import data.refresh.settings
+
+    example = data.recipe.__doc__.split("```yaml\n")[1].split("```")[0]
+    assert load_recipe(write(tmp_path, example))["corpus"] == "law"
+    assert Path(load_recipe(write(tmp_path, example))["dictionaries"][0]).name == "terms.txt"

@@ -1,0 +1,119 @@
+import random
+from collections import Counter
+
+import jieba
+import numpy as np
+import pytest
+
+from data.catalog import open_workspace
+from data.refresh import RefreshSettings, refresh
+from data.segmentation import Segmenter, discover_words, write_dictionary
+from data.segmentation.discovery import _Text
+from flows.__main__ import main
+from tests.conftest import sample_texts
+
+TERM = "鱘鱭鱮"  # three characters that meet nowhere else
+
+
+def corpus(count=60, seed=0):
+    """Sample sentences with a made-up word put between words of some."""
+    rng = random.Random(seed)
+    texts = []
+    for text in sample_texts():
+        words = jieba.lcut(text)
+        for _ in range(count // len(sample_texts()) + 1):
+            words.insert(rng.randrange(len(words)), TERM)
+        texts.append("".join(words))
+    return texts
+
+
+def test_a_word_jieba_does_not_know_is_found_with_its_count_and_an_example():
+    texts = corpus()
+    found = {word.word: word for word in discover_words(texts, min_count=10)}
+    assert TERM in found and not any(word != TERM and word in TERM for word in found)
+    assert found[TERM].count == sum(text.count(TERM) for text in texts)
+    assert TERM in found[TERM].example and found[TERM].cohesion > 3
+
+
+def test_of_a_large_corpus_all_parts_are_looked_at(monkeypatch, caplog):
+    texts = [*sample_texts() * 6, *corpus(800)]
+    characters = sum(map(len, texts))
+    monkeypatch.setattr("data.segmentation.discovery.MAX_CHARACTERS", characters // 3)
+    found = {word.word: word.count for word in discover_words(texts, min_count=10)}
+    assert found[TERM] == sum(text.count(TERM) for text in texts[::4])
+    assert f"one text of 4, {sum(map(len, texts[::4])):,} of {characters:,} characters" in caplog.text
+    caplog.clear()
+    monkeypatch.setattr("data.segmentation.discovery.MAX_CHARACTERS", characters)
+    discover_words(texts, min_count=10)
+    assert not caplog.text
+
+
+def test_words_jieba_knows_are_left_out():
+    known = Segmenter()
+    assert all(len(known.split(word.word)) > 1 for word in discover_words(sample_texts(), min_count=5))
+
+
+def test_the_measures_are_what_they_say():
+    text = "茶水好，茶水好。茶水坏！茶叶好水好"
+    counted = _Text(text)
+    counted.count(3, 1)
+    alphabet = sorted({c for c in text if "\u4e00" <= c <= "\u9fff"})
+    labels = counted.labels[1]
+    strings = {int(labels[i]): text[i - 1 : i + 1] for i in np.flatnonzero(labels >= 0)}
+    left, right = counted.entropies(2, -1), counted.entropies(2, 2)
+    for number, string in strings.items():
+        places = [i for i in range(len(text) - 1) if text[i : i + 2] == string]
+        assert counted.counts[1][number] == len(places)
+        for side, entropies in ((-1, left), (2, right)):
+            neighbours = Counter()
+            for n, place in enumerate(places):
+                at = place + side
+                inside = 0 <= at < len(text) and text[at] in alphabet
+                neighbours[text[at] if inside else f"boundary {n}"] += 1
+            shares = np.array([*neighbours.values()]) / len(places)
+            assert entropies[number] == pytest.approx(-(shares * np.log2(shares)).sum())
+    at = np.flatnonzero(labels >= 0)[:1]
+    pair = text[at[0] - 1 : at[0] + 1]
+    total = sum(c in alphabet for c in text)
+    expected = np.log2(text.count(pair) * total / (text.count(pair[0]) * text.count(pair[1])))
+    assert counted.cohesions(2, at)[0] == pytest.approx(expected)
+
+
+def test_the_next_refresh_takes_what_was_found(tmp_path, vocabulary_file):
+    source = tmp_path / "raw.txt"
+    source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
+    settings = RefreshSettings(
+        corpus="c",
+        sources=(str(source),),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        discover_words=50,
+        workers=1,
+    )
+    refresh(settings)
+    dictionary = tmp_path / "w/lexicons/c/version-1.txt"
+    assert TERM in dictionary.read_text(encoding="utf-8").split()
+    assert TERM in dictionary.with_suffix(".tsv").read_text(encoding="utf-8")
+
+    def words():
+        with open_workspace(settings.workspace) as statistics:
+            return dict(statistics.words("c", 100_000).fetchall())
+
+    before = words().get(TERM, 0)
+    result = refresh(RefreshSettings(**{**vars(settings), "dictionaries": (str(dictionary),)}))
+    assert result.version == 2 and words()[TERM] > before
+
+
+def test_the_command_writes_a_dictionary(tmp_path, capsys):
+    source = tmp_path / "raw.txt"
+    source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
+    output = tmp_path / "words.txt"
+    assert main(["corpus", "words", "--source", str(source), "--output", str(output)]) == 0
+    assert TERM in output.read_text(encoding="utf-8") and TERM in capsys.readouterr().out
+    assert main(["corpus", "words", "--output", str(output)]) == 2 and "either" in capsys.readouterr().err
+
+
+def test_no_words_make_an_empty_dictionary(tmp_path):
+    assert discover_words(["茶"]) == []
+    write_dictionary([], tmp_path / "words.txt")
+    assert Segmenter([tmp_path / "words.txt"]).split("茶水") == ["茶水"]

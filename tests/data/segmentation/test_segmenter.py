@@ -1,0 +1,168 @@
+"""Words, tokens and the flags that tie them together."""
+
+import re
+
+import jieba
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from data.errors import InputError
+from data.instances import tokenize_documents
+from data.segmentation import Segmenter
+from data.segmentation.segmenter import LATIN_WORDS
+from tests.conftest import sample_sentences
+from tests.data.helpers import SEGMENTER
+
+MIXED = [
+    "用iPhone15拍照，很好。",
+    "PyTorch 2.0的model训练中",
+    "价格是3.5万元！",
+    "“引号”里的[MASK]字样",
+    "covid-19疫情",
+    "𠮷野家",
+]
+sentences = st.sampled_from(sample_sentences() + MIXED)
+
+
+@given(sentences)
+def test_words_concatenate_to_the_sentence(sentence):
+    assert "".join(SEGMENTER.split(sentence)) == sentence
+
+
+# what real text is made of: Han characters common and rare, letters, digits, signs, repetitions
+fragments = st.sampled_from(
+    [
+        "差评",
+        "赞",
+        "语言模型",
+        "C++",
+        "AT&T",
+        "v1.15.0",
+        "2020-2035",
+        "_",
+        "--",
+        "%",
+        "3.5%",
+        "𠮷",
+        "鿖",
+        "γ射线",
+        "T恤",
+    ]
+)
+texts = st.lists(fragments | sentences | st.text(max_size=3), max_size=12).map("".join)
+
+
+@given(texts)
+def test_words_are_jiebas(text):
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+
+
+@given(st.text(alphabet="aZ9+#&._%-AT&Tc ", max_size=14))
+def test_words_without_han_characters_are_jiebas(text):
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+
+
+def test_jieba_knows_no_other_words_without_han_characters():
+    jieba.initialize()
+    assert sorted(w for w, n in jieba.dt.FREQ.items() if n and w.isascii()) == sorted(LATIN_WORDS)
+
+
+@given(st.sampled_from("差评赞好哈一"), st.integers(1, 60), st.sampled_from(["", "评", "的", "茶"]))
+def test_words_are_jiebas_where_a_pattern_repeats(character, count, tail):
+    text = character * count + tail
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+
+
+@given(st.text(alphabet=sorted(set("".join(sample_sentences()[:200]))), max_size=30))
+def test_words_of_characters_thrown_together_are_jiebas(text):
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+
+
+def test_nearly_equal_ways_are_told_apart_as_jieba_does():
+    # two ways that differ by 1.5e-7 in log probability
+    assert SEGMENTER.split("常在较陡峭的") == jieba.lcut("常在较陡峭的") == ["常", "在", "较", "陡峭", "的"]
+
+
+# 繻 and the like stand only at the end of words in what jieba's Markov model has seen
+@given(st.text(alphabet="繻躞鵅阌茶\n", max_size=8))
+def test_words_of_rare_characters_are_jiebas(text):
+    assert SEGMENTER.split(text) == jieba.lcut(text)
+    assert SEGMENTER.split(f"茶。\n繻躞{text}")[:3] == ["茶", "。", "\n"]
+
+
+def test_a_users_words_are_found_as_jieba_finds_them(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("语言模型 100 n\n炒青法\n茶A级\nv2.x 50\n冻顶乌龙 3\n", encoding="utf-8")
+    theirs = jieba.Tokenizer()
+    theirs.load_userdict(str(path))
+    ours = Segmenter([path])
+    for text in [*sample_sentences(), "继续预训练语言模型", "这是茶A级，用炒青法做的冻顶乌龙茶，v2.x-y。"]:
+        assert ours.split(text) == theirs.lcut(text)
+    assert "语言模型" in ours.split("继续预训练语言模型")
+
+
+def test_a_dictionary_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("词\n词 3 n 多余\n", encoding="utf-8")
+    with pytest.raises(InputError, match="words.txt line 2"):
+        Segmenter([path])
+    with pytest.raises(InputError, match="nowhere.txt cannot be read"):
+        Segmenter([tmp_path / "nowhere.txt"])
+
+
+def tokenize(text, lines, tokenizer, max_piece):
+    lengths = np.array([len(word) for word in SEGMENTER.split(text)])
+    return tokenize_documents(["0" * 16], text, lengths, np.array([lines]), tokenizer, max_piece)
+
+
+@given(st.lists(sentences, min_size=1, max_size=5))
+def test_word_starts_agree_with_jieba_on_han_runs(tokenizer, lines):
+    text = "".join(f"{line}\n" for line in lines)
+    document = tokenize(text, len(lines), tokenizer, 10_000)
+    ids, starts = tokenizer.encode(text)
+    assert document.input_ids.tolist() == ids.tolist()
+    flag_at = dict(zip(starts.tolist(), document.word_starts.tolist(), strict=True))
+    begin = 0
+    for line in lines:
+        boundaries = set(np.cumsum([0, *map(len, jieba.lcut(line))]).tolist())
+        for run in re.finditer("[\u4e00-\u9fff]+", line):
+            for position in range(run.start(), run.end()):
+                assert flag_at[begin + position] == (position in boundaries), line[position:]
+        begin += len(line) + 1
+
+
+@given(st.lists(sentences, min_size=1, max_size=4))
+def test_ids_and_offsets_are_those_of_the_tokenizers_library(tokenizer, lines):
+    text = "\n".join(lines)
+    library = tokenizer._library.encode(text, add_special_tokens=False)
+    ids, starts = tokenizer.encode(text)
+    assert ids.tolist() == library.ids
+    assert starts.tolist() == [start for start, _ in library.offsets]
+
+
+@given(st.text(max_size=40))
+@example("0\u2e43")  # a dash that the library's Unicode does not know
+def test_ids_are_the_librarys_on_any_text(tokenizer, text):
+    library = tokenizer._library.encode(text, add_special_tokens=False)
+    assert tokenizer.encode(text)[0].tolist() == library.ids
+
+
+@given(st.sampled_from(sample_sentences()))
+def test_ids_round_trip(tokenizer, sentence):
+    assert tokenizer.decode(tokenizer.encode(sentence)[0]) == sentence
+
+
+def test_special_tokens_in_the_text_are_text(tokenizer):
+    special = {tokenizer.mask_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id}
+    assert not special & set(tokenizer.encode("文中的[MASK]和[CLS]")[0].tolist())
+
+
+@pytest.mark.parametrize("max_piece", [8, 20])
+def test_a_long_sentence_is_cut_without_losing_a_token(tokenizer, max_piece):
+    sentence = "，".join(sample_sentences()[:6])
+    document = tokenize(f"{sentence}\n", 1, tokenizer, max_piece)
+    assert document.pieces[0] == 0 and document.pieces[-1] == len(document.input_ids)
+    assert np.diff(document.pieces).max() <= max_piece
+    assert document.word_starts[document.pieces[1:-1]].all()

@@ -1,0 +1,72 @@
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from data.catalog import open_workspace
+from data.instances import read_info, word_keys
+from data.refresh import RefreshSettings, refresh
+from data.refresh.build import read_pieces
+from data.segmentation import Segmenter, train_similar_words
+
+
+@pytest.fixture
+def piece(tmp_path):
+    """Sentences in which two pairs of words are used alike."""
+    sentences = [
+        f"{who}在{where}慢慢喝{what}。"
+        for who in ("老人", "学生", "客人", "朋友")
+        for where in ("早上", "晚上", "中午")
+        for what in ("绿茶", "红茶", "花茶")
+        for _ in range(8)
+    ]
+    staged = tmp_path / "staged.parquet"
+    pq.write_table(pa.table({"doc_id": ["0" * 16], "source_uri": ["x"], "sentences": [sentences]}), staged)
+    assigned = tmp_path / "assigned.parquet"
+    pq.write_table(pa.table({"staged_path": [str(staged)], "staged_row": [0]}), assigned)
+    return assigned
+
+
+def test_stand_ins_have_as_many_tokens_and_are_the_same_every_time(piece, tokenizer):
+    first, again = (
+        train_similar_words(lambda: read_pieces([piece]), Segmenter(), tokenizer, seed=0) for _ in range(2)
+    )
+    assert len(first.keys) > 5 and (np.diff(first.keys.astype(float)) > 0).all()
+    assert first.keys.tolist() == again.keys.tolist()
+    assert first.input_ids.tolist() == again.input_ids.tolist()
+    for word in ("绿茶", "早上", "老人"):
+        ids = tokenizer.encode(word)[0]
+        at = np.searchsorted(first.keys, word_keys(ids, np.array([0]), np.array([len(ids)]))[0])
+        stand_in = first.input_ids[first.offsets[at] : first.offsets[at + 1]]
+        assert len(stand_in) == len(ids) and stand_in.tolist() != ids.tolist()
+
+
+@pytest.mark.parametrize("objective", ["roberta", "macbert", "spanbert"])
+def test_a_refresh_makes_shards_of_every_objective(tmp_path, samples, vocabulary_file, objective):
+    settings = RefreshSettings(
+        corpus="tea",
+        sources=(str(samples / "tea.jsonl"),),
+        workspace=tmp_path / "w",
+        tokenizer=str(vocabulary_file),
+        objective=objective,
+        workers=1,
+    )
+    result = refresh(settings)
+    assert result.sop == (objective == "macbert")
+    (path,) = (tmp_path / "w/shards/tea").glob("[0-9a-f]*.parquet")
+    info = read_info(path)
+    assert info.rule.objective == objective
+    assert (info.vocabulary.similar is not None) == (objective == "macbert")
+    with open_workspace(settings.workspace) as statistics:
+        kinds = {kind for kind, *_ in statistics.masks("tea").fetchall()}
+        assert ("[MASK]" in kinds) == (objective != "macbert")
+        ((documents,),) = statistics.sql(
+            "select max(n) from (select count(distinct doc_id) as n from instances group by instance_id)"
+        ).fetchall()
+        assert documents == 1
+    # a document more: the same similar words
+    extra = tmp_path / "extra.txt"
+    extra.write_text("新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。", encoding="utf-8")
+    more = refresh(RefreshSettings(**{**vars(settings), "sources": (*settings.sources, str(extra))}))
+    assert more.version == 2 and more.kept_shards == 1
+    assert len(list((tmp_path / "w/shards/tea").glob("similar-*"))) == (objective == "macbert")

@@ -1,0 +1,104 @@
+import io
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.sources.decoding import Unfinished, decoded_lines
+from tests.data.sources.test_documents import FIRST, SECOND, texts
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["utf-8", "utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "big5", "big5hkscs"],
+)
+def test_encodings_are_found_out(tmp_path, encoding):
+    text = "這是一份文件，內容只有兩句話。今天天氣很好。" if encoding == "big5" else FIRST + "\n" + SECOND
+    if encoding == "big5hkscs":  # characters of Hong Kong, which Big5 itself has not
+        text = "佢哋喺茶餐廳度飲奶茶，啲多士好好食。今天天氣很好，我們一起去山上看看。"
+        assert text.encode("big5", "ignore").decode("big5") != text
+    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
+    path = tmp_path / "corpus.txt"
+    path.write_bytes(mark + text.encode(encoding))
+    assert texts(path) == [text]
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
+def test_utf16_and_utf32_are_known_without_their_mark(tmp_path, encoding):
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(
+        "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in (FIRST, SECOND)).encode(encoding)
+    )
+    assert texts(path) == [FIRST, SECOND]
+
+
+def jsonl_rows(count):
+    return [json.dumps({"text": f"{FIRST}第{n}行。"}, ensure_ascii=False) + "\n" for n in range(count)]
+
+
+@pytest.mark.parametrize("share", [0, 1, 2, 10], ids=["damaged", "alternating", "thirds", "one in ten"])
+def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(tmp_path, share):
+    rows = jsonl_rows(60)
+    lines = [row.encode("utf-8" if share and n % (share + 1) else "gb18030") for n, row in enumerate(rows)]
+    if not share:
+        lines[30] = lines[30].replace("采".encode("gb18030"), b"\xff\xff", 1)
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b"".join(lines))
+    found = texts(path)
+    expected = [json.loads(row)["text"] for row in rows]
+    assert sum(text == other for text, other in zip(found, expected, strict=True)) == 60 - (not share)
+    # what no encoding decodes is there to be counted
+    assert sum(text.count("\ufffd") for text in found) == (0 if share else 2)
+
+
+def test_another_encoding_after_the_sample_is_found_too(tmp_path):
+    rows = jsonl_rows(9000)
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes("".join(rows[:8000]).encode() + "".join(rows[8000:]).encode("gb18030"))
+    assert texts(path) == [json.loads(row)["text"] for row in rows]
+
+
+@given(edits=st.lists(st.tuples(st.integers(0, 40), st.binary(max_size=1)), min_size=1, max_size=2))
+def test_a_damaged_line_of_utf8_stays_utf8(edits):
+    damaged = bytearray(FIRST.encode())
+    for at, noise in edits:
+        damaged[at % len(damaged) : at % len(damaged) + 1] = noise
+    line = bytes(damaged).replace(b"\n", b"").replace(b"\r", b"")
+    file = io.BufferedReader(io.BytesIO(line))
+    assert list(decoded_lines(file, "utf-8")) == [line.decode("utf-8", "replace")]
+
+
+def test_short_words_of_gb18030_are_not_taken_for_utf8(tmp_path):
+    words = ["位", "尾", "妹", "喂", "卫", "味", "联通", "啊"]
+    assert any(is_utf8(word.encode("gb18030")) for word in words)
+    path = tmp_path / "words.txt"
+    path.write_bytes("\n".join([FIRST, *words]).encode("gb18030"))
+    assert texts(path) == ["\n".join([FIRST, *words])]
+
+
+def is_utf8(content):
+    try:
+        return bool(content.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
+@pytest.mark.parametrize("encoding", ["utf-8", "gb18030", "utf-16"])
+def test_lines_are_the_same_however_they_end_and_however_long_one_is(monkeypatch, encoding, end):
+    lines = ["", FIRST, "", SECOND * 40, "茶" * 3, "", ""]
+    for longest, block in [(1 << 22, 1 << 16), (16, 7), (15, 8), (64, 1)]:
+        monkeypatch.setattr("data.sources.decoding.LONGEST_LINE", longest)
+        monkeypatch.setattr("data.sources.decoding._BLOCK", block)
+        file = io.BufferedReader(io.BytesIO(end.join(lines).encode(encoding)))
+        pieces = list(decoded_lines(file, encoding))
+        assert any(type(piece) is Unfinished for piece in pieces) == (longest < 100)
+        assert "".join(p if type(p) is not str else p + "\n" for p in pieces) == "\n".join(lines[:-1]) + "\n"
+
+
+def test_broken_bytes_cost_only_themselves(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_bytes((FIRST + "\n").encode() * 5 + b"\xff\xfe\xfd" + (SECOND + "\n").encode() * 5)
+    (text,) = texts(path)
+    assert text.count(FIRST) == 5 and SECOND in text

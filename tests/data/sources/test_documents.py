@@ -1,0 +1,316 @@
+import bz2
+import gzip
+import io
+import json
+import lzma
+import tarfile
+import threading
+import zipfile
+from collections import Counter
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from data.errors import InputError
+from data.sources import Dropped, RawDocument, find_files, read_documents
+from data.storage import base_name, size_and_digest
+
+FIRST, SECOND = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。"
+BERT = "第一篇讲采茶。\n要趁早上采。\n\n第二篇讲炒茶。\n锅要烧热。\n"
+
+
+def texts(path, **options):
+    return [item.text for item in read_documents(path, **options) if isinstance(item, RawDocument)]
+
+
+def reasons(path, **options):
+    return Counter(item.reason for item in read_documents(path, **options) if isinstance(item, Dropped))
+
+
+def content(kind):
+    rows = [{"text": FIRST}, {"text": SECOND}]
+    if kind == "jsonl":
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    if kind == "json":
+        return json.dumps(rows, ensure_ascii=False, indent=2).encode()
+    if kind in ("csv", "tsv"):
+        mark = "," if kind == "csv" else "\t"
+        return f"id{mark}text\n1{mark}{FIRST}\n2{mark}{SECOND}\n".encode()
+    return BERT.encode()
+
+
+@pytest.mark.parametrize("compression", ["", ".gz", ".zst", ".bz2", ".xz"])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "txt"])
+def test_every_format_gives_its_documents(tmp_path, kind, compression):
+    pack = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".zst": zstandard.ZstdCompressor().compress,
+        ".bz2": bz2.compress,
+        ".xz": lzma.compress,
+    }[compression]
+    path = tmp_path / f"corpus.{kind}{compression}"
+    path.write_bytes(pack(content(kind)))
+    assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND]
+
+
+def members(kind):
+    """Files of an archive: good ones, one of another kind, a folder, and names that lead out of it."""
+    files = {
+        "a.jsonl": content("jsonl"),
+        "deep/b.txt.gz": gzip.compress(content("txt")),
+        "picture.png": b"\x89PNG",
+        "../out.txt": b"\xe5\x87\xba",
+    }
+    packed = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, text in files.items():
+                archive.writestr(name, text)
+    else:
+        mode = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz", "tgz": "w:gz"}
+        with tarfile.open(fileobj=packed, mode=mode.get(kind, "w")) as archive:
+            for name, text in files.items():
+                entry = tarfile.TarInfo(name)
+                entry.size = len(text)
+                archive.addfile(entry, io.BytesIO(text))
+    content_of = packed.getvalue()
+    return zstandard.ZstdCompressor().compress(content_of) if kind == "tar.zst" else content_of
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst"])
+def test_archives_give_the_documents_of_their_members(tmp_path, kind):
+    path = tmp_path / f"corpus.{kind}"
+    path.write_bytes(members(kind))
+    assert [text.replace("\n", "") for text in texts(path)] == [FIRST, SECOND] * 2
+    assert reasons(path) == {"not_supported": 1, "unsafe_name": 1}
+    uris = [item.source_uri for item in read_documents(path)]
+    assert f"{path}!a.jsonl#line=1" in uris and f"{path}!deep/b.txt.gz#line=1" in uris
+    assert not (tmp_path.parent / "out.txt").exists()
+
+
+def test_a_damaged_archive_keeps_what_stood_before_the_damage(tmp_path):
+    whole = members("tar")
+    path = tmp_path / "cut.tar"
+    path.write_bytes(whole[:1400])
+    assert texts(path)[:2] == [FIRST, SECOND] and reasons(path)["unreadable_file"] == 1
+    path = tmp_path / "cut.zip"
+    path.write_bytes(members("zip")[:-30])
+    assert reasons(path) == {"unreadable_file": 1}
+
+
+def test_markdown_gives_its_words(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(
+        "---\ntitle: 茶\n---\n# 采茶\n\n要*趁早*上采，见[这里](https://a.cn/b)。\n\n```python\nx = 1\n```\n\n"
+        "- 一芽二叶\n- 一芽一叶 ![图](a.png)\n\n"
+        "| 名 | 时 |\n|---|---|\n| 明前 | 四月 |\n<!-- 看不见 -->\n",
+        encoding="utf-8",
+    )
+    (text,) = texts(path)
+    assert text.split("\n") == [
+        "采茶",
+        "要趁早上采，见这里。",
+        "一芽二叶",
+        "一芽一叶",
+        "名",
+        "时",
+        "明前",
+        "四月",
+    ]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'import A from "b"',
+        "import 'style.css'",
+        "import {\n  A,\n  B,\n} from 'c'",
+        "export default Layout",
+        "export const meta = {\n  title: '标题', // 名字\n  tags: ['茶'],\n}",
+        "export const broken = {",
+        "{/* 看不见\n也看不见 */}",
+    ],
+)
+def test_mdx_loses_its_statements_and_no_prose(tmp_path, code):
+    path = tmp_path / "page.mdx"
+    prose = ["采茶", "import 是一个关键字。", "export default 后面是表达式。", "import duties on tea"]
+    path.write_text(f"{code}\n\n# " + "\n\n".join(prose) + "\n", encoding="utf-8")
+    assert texts(path) == ["\n".join(prose)]
+
+
+def test_a_web_page_gives_its_main_content(tmp_path):
+    path = tmp_path / "page.html"
+    body = "".join(f"<p>{n}{FIRST * 6}{SECOND}</p>" for n in range(6))
+    path.write_text(
+        f"<html><head><title>茶</title><style>p {{}}</style></head><body><nav><a href='/'>首页</a></nav>"
+        f"<article>{body}</article><script>var x = '脚本';</script></body></html>",
+        encoding="utf-8",
+    )
+    (text,) = texts(path)
+    assert text.count(SECOND) == 6 and "脚本" not in text and "<" not in text and "首页" not in text
+
+
+def test_every_file_of_a_folder_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(content("jsonl"))
+    (tmp_path / "notes.docx").write_bytes(b"PK")
+    files = find_files(str(tmp_path))
+    assert [Path(f).name for f in files] == ["a.jsonl", "notes.docx"]
+    assert reasons(tmp_path / "notes.docx") == {"not_supported": 1}
+
+
+def test_urls_are_read_through_fsspec(tmp_path):
+    folder = tmp_path / "far"
+    folder.mkdir()
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(content("jsonl")))
+    (folder / "a.zip").write_bytes(members("zip"))
+    pq.write_table(pa.table({"text": [FIRST]}), folder / "c.parquet")
+    files = find_files(f"file://{folder}")
+    assert [base_name(f) for f in files] == ["a.zip", "b.jsonl.gz", "c.parquet"]
+    assert len([text for uri in files for text in texts(uri)]) == 4 + 2 + 1
+    size, digest = size_and_digest(files[1])
+    assert size == (folder / "b.jsonl.gz").stat().st_size
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(content("jsonl") * 2))
+    assert size_and_digest(files[1])[1] != digest
+
+
+def test_a_web_server_is_read_and_one_that_is_not_there_is_named(tmp_path):
+    pytest.importorskip("aiohttp")
+    (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(content("jsonl")))
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        assert texts(f"{address}/corpus.jsonl.gz") == [FIRST, SECOND]
+        assert size_and_digest(f"{address}/corpus.jsonl.gz")[1]
+        with pytest.raises(InputError, match="does not exist"):
+            find_files(f"{address}/other.jsonl")
+        server.shutdown()
+    with pytest.raises(InputError, match="cannot be reached"):
+        find_files(f"{address}/corpus.jsonl.gz")
+
+
+def test_a_kind_of_url_that_is_not_installed_names_the_extra():
+    with pytest.raises(InputError, match=r"jixu\[remote\]"):
+        find_files("nonsense://bucket/corpus.jsonl")
+
+
+@pytest.mark.parametrize("name", ["corpus.parquet", "corpus.parquet.gz", "corpus.zip"])
+def test_parquet_gives_its_documents(tmp_path, name):
+    path = tmp_path / name
+    table = pa.BufferOutputStream()
+    pq.write_table(pa.table({"content": [FIRST, None, SECOND]}), table)
+    packed = table.getvalue().to_pybytes()
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("deep/corpus.parquet", packed)
+    else:
+        path.write_bytes(gzip.compress(packed) if name.endswith(".gz") else packed)
+    assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 1}
+
+
+def test_blank_lines_part_documents_only_where_sentences_have_lines(tmp_path):
+    path = tmp_path / "one.txt"
+    path.write_text("第一段说采茶，有两句。第二句在这里。\n\n第二段说炒茶。\n", encoding="utf-8")
+    assert len(texts(path)) == 1
+    assert len(texts(path, text_format="bert")) == 2
+    path.write_text(BERT, encoding="utf-8")
+    assert len(texts(path)) == 2
+    assert len(texts(path, text_format="document")) == 1
+
+
+def test_damaged_files_give_a_reason(tmp_path):
+    whole = gzip.compress(content("jsonl") * 50)
+    for name, bad, reason in [
+        ("cut.jsonl.gz", whole[: len(whole) // 2], "unreadable_file"),
+        ("noise.txt", bytes(range(256)) * 40, "not_text"),
+        ("quotes.csv", b'text\n"never closed\n', "bad_csv"),
+        ("bomb.txt.gz", gzip.compress(b"\0" * (1 << 26)), "unreadable_file"),
+        ("bad.parquet", b"PAR1 not really", "unreadable_file"),
+    ]:
+        path = tmp_path / name
+        path.write_bytes(bad)
+        assert reason in reasons(path), name
+
+
+def test_plain_text_with_a_gz_name_is_read(tmp_path):
+    path = tmp_path / "corpus.jsonl.gz"
+    path.write_bytes(content("jsonl"))
+    assert texts(path) == [FIRST, SECOND]
+
+
+def test_a_huge_document_is_cut_into_several(tmp_path):
+    path = tmp_path / "corpus.txt"
+    path.write_text(FIRST * 200_000, encoding="utf-8")
+    parts = texts(path)
+    assert len(parts) == 3 and "".join(parts) == FIRST * 200_000
+    assert all(part.endswith("。") for part in parts)
+
+
+def test_a_line_too_long_to_be_held_is_cut_at_the_same_places(tmp_path, monkeypatch):
+    path = tmp_path / "corpus.txt"
+    path.write_text(f"{SECOND}\n{FIRST * 100_000}\n{SECOND}\n", encoding="utf-8")
+    at_once = texts(path)
+    monkeypatch.setattr("data.sources.documents.MAX_HELD_CHARACTERS", 1_100_000)
+    monkeypatch.setattr("data.sources.decoding.LONGEST_LINE", 100_000)
+    assert texts(path) == at_once
+    uris = [item.source_uri for item in read_documents(path)]
+    assert uris == [f"{path}#part={n}" for n in (1, 2)]
+
+
+def test_nothing_to_read_is_an_error(tmp_path):
+    for source, message in [
+        (tmp_path / "no", "does not exist"),
+        (tmp_path, "holds no file"),
+        (tmp_path / "*.txt", "exist"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            find_files(str(source))
+    (tmp_path / "a.docx").write_bytes(b"")
+    with pytest.raises(InputError, match="not a supported input"):
+        find_files(str(tmp_path / "a.docx"))
+
+
+def test_folders_and_globs_are_searched_in_order(tmp_path):
+    for name in ("b.txt", "a.jsonl", "名字 有空格 (1).txt", "deep/c.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text\n", encoding="utf-8")
+    names = [str(Path(p).relative_to(tmp_path)) for p in find_files(str(tmp_path))]
+    assert names == sorted(names) and len(names) == 4
+    assert [Path(p).name for p in find_files(str(tmp_path / "**/*.csv"))] == ["c.csv"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(
+    kind=st.sampled_from(
+        [
+            "txt",
+            "jsonl",
+            "json",
+            "csv",
+            "tsv",
+            "md",
+            "html",
+            "parquet",
+            "jsonl.gz",
+            "txt.zst",
+            "zip",
+            "tar.gz",
+        ]
+    ),
+    noise=st.binary(max_size=80),
+    at=st.integers(0, 200),
+)
+def test_no_bytes_whatever_raise(tmp_path, kind, noise, at):
+    good = members(kind) if kind in ("zip", "tar.gz") else content(kind.split(".")[0])
+    path = tmp_path / f"fuzz.{kind}"
+    path.write_bytes(good[:at] + noise + good[at:] if at % 3 else noise)
+    for item in read_documents(path):
+        assert isinstance(item, RawDocument | Dropped)

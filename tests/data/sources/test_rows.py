@@ -1,0 +1,119 @@
+import json
+
+import pytest
+
+from data.sources import Dropped, read_documents
+from tests.data.sources.test_documents import FIRST, SECOND, reasons, texts
+
+
+def test_pretty_printed_values_are_read_one_after_the_other(tmp_path):
+    path = tmp_path / "corpus.json"
+    rows = [{"text": f"{FIRST}{n}" * 50, "other": {"deep": [1, {"a": "]"}]}} for n in range(400)]
+    for text in (
+        json.dumps(rows, ensure_ascii=False, indent=1),
+        "\n".join(json.dumps(row, ensure_ascii=False, indent=2) for row in rows),
+    ):
+        path.write_text(text, encoding="utf-8")
+        assert texts(path) == [row["text"] for row in rows]
+        path.write_text(text[: len(text) // 2], encoding="utf-8")
+        assert len(texts(path)) in range(190, 210) and reasons(path) == {"bad_json": 1}
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        lambda rows: "[" + ",\n".join(map(dumps, rows)) + "]",
+        lambda rows: "[\n" + ",\n".join(map(dumps, rows)) + "\n]\n",
+        lambda rows: "\n  \n" + json.dumps(rows, ensure_ascii=False, indent=1),
+        lambda rows: "\n" + "\n\n".join(map(dumps, rows)),
+        lambda rows: "\n".join('{ "text": "' + row["text"] + '",\n"n": 1}' for row in rows),
+        lambda rows: "[ " + ", ".join(map(dumps, rows)) + " ]",
+    ],
+    ids=["array of lines", "brackets apart", "blank line first", "blank lines", "objects", "one line"],
+)
+def test_json_is_read_in_whatever_layout(tmp_path, layout):
+    rows = [{"text": f"{FIRST}{n}"} for n in range(60)]
+    for name in ("corpus.json", "corpus.jsonl"):
+        path = tmp_path / name
+        path.write_text(layout(rows), encoding="utf-8")
+        assert texts(path) == [row["text"] for row in rows] and not reasons(path)
+
+
+def dumps(row):
+    return json.dumps(row, ensure_ascii=False)
+
+
+def test_a_bad_value_costs_only_itself(tmp_path):
+    path = tmp_path / "corpus.json"
+    rows = [dumps({"text": f"{FIRST}{n}"}) for n in range(60)]
+    rows[9] = rows[9].replace('"text"', "text")
+    rows[20] = rows[20][:-1]
+    rows[40] = rows[40].replace("第", "\t")
+    good = [f"{FIRST}{n}" for n in range(60) if n not in (9, 20, 40)]
+    for text in ("[" + ",\n".join(rows) + "]", "[" + ",".join(rows) + "\n]"):
+        path.write_text(text, encoding="utf-8")
+        assert texts(path) == good and reasons(path) == {"bad_json": 3}
+    dropped = [item.source_uri for item in read_documents(path) if isinstance(item, Dropped)]
+    assert dropped == [f"{path}#item={n}" for n in (10, 21, 41)]
+
+
+def test_what_only_begins_values_ends(tmp_path):
+    path = tmp_path / "corpus.json"
+    for text in ("{\n" * 20_000, '[{"a":[\n' * 20_000, "[" * 100_000):
+        path.write_text(text, encoding="utf-8")
+        assert not texts(path) and set(reasons(path)) == {"bad_json"}
+
+
+@pytest.mark.parametrize("bad", ['9,"没有结束', '9,"他说"好"。"', '9,"两行\n"没有"结束"'])
+def test_a_bad_quote_costs_only_its_row(tmp_path, bad):
+    rows = [f'{n},"{FIRST}第{n}行，""引用""。\n第二行。"' for n in range(60)]
+    rows[9] = bad
+    path = tmp_path / "corpus.csv"
+    path.write_text("id,text\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    assert texts(path) == [f'{FIRST}第{n}行，"引用"。\n第二行。' for n in range(60) if n != 9]
+    dropped = [item for item in read_documents(path) if isinstance(item, Dropped)]
+    assert dropped[0].source_uri == f"{path}#row=11" and dropped[0].reason == "bad_csv"
+    assert dropped[0].characters == len(bad.split("\n")[0])
+
+
+def test_what_is_too_long_is_named_and_the_rest_read(tmp_path, monkeypatch):
+    monkeypatch.setattr("data.sources.rows.MAX_ROW_CHARACTERS", 5_000_000)
+    monkeypatch.setattr("data.sources.documents.MAX_PAGE_CHARACTERS", 1000)
+    long = "茶" * 6_000_000
+    for name, content in [
+        ("rows.jsonl", f"{dumps({'text': FIRST})}\n{dumps({'text': long})}\n{dumps({'text': SECOND})}\n"),
+        ("rows.tsv", f"text\n{FIRST}\n{long}\n{SECOND}\n"),
+        ("rows.csv", f"text\n{FIRST}\n{long}\n{SECOND}\n"),
+    ]:
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        assert texts(tmp_path / name) == [FIRST, SECOND], name
+        (dropped,) = (item for item in read_documents(tmp_path / name) if isinstance(item, Dropped))
+        assert dropped.reason == "row_too_long" and dropped.characters >= len(long)
+        assert dropped.source_uri.endswith("#line=2" if name.endswith("jsonl") else "#row=3")
+    (tmp_path / "page.md").write_text("茶" * 2000, encoding="utf-8")
+    assert reasons(tmp_path / "page.md") == {"page_too_long": 1}
+
+
+def test_bad_rows_are_named_and_the_good_ones_kept(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    deep = "[" * 100_000
+    rows = [
+        json.dumps({"text": FIRST}),
+        "{broken",
+        '{"title": "x"}',
+        '{"text": 5}',
+        '"a string"',
+        deep,
+        json.dumps({"text": SECOND}),
+    ]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    assert texts(path) == [FIRST, SECOND]
+    assert reasons(path) == {"bad_json": 2, "no_text_field": 1, "text_not_string": 1, "not_an_object": 1}
+    dropped = next(item for item in read_documents(path) if isinstance(item, Dropped))
+    assert dropped.source_uri == f"{path}#line=2"
+
+
+def test_line_separators_inside_strings_end_no_row(tmp_path):
+    path = tmp_path / "corpus.jsonl"
+    path.write_text(json.dumps({"text": "一\u2028二\x85三"}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert texts(path) == ["一\u2028二\x85三"]

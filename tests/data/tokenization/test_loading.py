@@ -1,0 +1,74 @@
+import pytest
+from transformers import AutoTokenizer
+
+from data.errors import InputError
+from data.tokenization import find_tokenizer, load_tokenizer, train_tokenizer
+from data.tokenization.wordpiece import read_vocabulary
+from tests.conftest import sample_sentences
+
+
+def test_saved_files_open_in_transformers_with_the_same_ids(tokenizer, vocabulary_file):
+    theirs = AutoTokenizer.from_pretrained(str(vocabulary_file.parent))
+    for sentence in sample_sentences()[:50]:
+        inner = tokenizer.encode(sentence)[0].tolist()
+        assert theirs(sentence)["input_ids"] == [tokenizer.cls_id, *inner, tokenizer.sep_id]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_a_trained_vocabulary_saves_loads_and_covers_its_text(kind, tmp_path):
+    trained = train_tokenizer(sample_sentences(), kind=kind, vocab_size=2500)
+    trained.save(tmp_path)
+    loaded = load_tokenizer(find_tokenizer(str(tmp_path)))
+    assert loaded.kind == kind and loaded.vocab_size == trained.vocab_size <= 2500
+    ids = [i for sentence in sample_sentences() for i in loaded.encode(sentence)[0].tolist()]
+    assert ids.count(loaded.unknown_id) < 0.02 * len(ids)
+    assert not {loaded.pad_id, loaded.mask_id, loaded.cls_id} & set(loaded.replacement_ids().tolist())
+
+
+def test_sentencepiece_offsets_point_into_the_sentence():
+    trained = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
+    for sentence in [*sample_sentences()[:30], "带 空格 的 句子。"]:
+        ids, starts = trained.encode(sentence)
+        assert (starts[1:] >= starts[:-1]).all() and starts.max() < len(sentence)
+        assert trained.decode(ids).replace(" ", "") == sentence.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    "lines, message",
+    [
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "好"], r"no \[MASK\] in .*vocab.txt \(5 entries\)"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "好", "好"], "more than once"),
+        (["[PAD]", "[UNK]", "", "[CLS]", "[SEP]", "[MASK]"], "1 blank line.* first at line 3"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "", "", "好"], "2 blank line.* first at line 6"),
+        ([], r"no \[PAD\], \[UNK\], \[CLS\], \[SEP\], \[MASK\] in .*vocab.txt \(0 entries\)"),
+    ],
+)
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"], ids=["unix", "windows"])
+def test_a_vocabulary_that_cannot_work_is_refused(tmp_path, lines, message, line_end):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("".join(line + line_end for line in lines).encode())
+    with pytest.raises(InputError, match=message) as error:
+        load_tokenizer(path)
+    assert "\n" not in str(error.value)
+
+
+def test_line_ends_of_windows_are_no_part_of_a_token(tmp_path):
+    path = tmp_path / "vocab.txt"
+    # blank lines at the end are no entries either; those inside would shift the ids
+    path.write_bytes("[PAD]\r\n[UNK]\r\n好\r\n\r\n\r\n".encode())
+    assert read_vocabulary(path) == ["[PAD]", "[UNK]", "好"]
+
+
+def test_what_is_no_text_is_no_vocabulary(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("[PAD]\n[UNK]\n".encode("utf-16"))
+    with pytest.raises(InputError, match="is not UTF-8 text at byte 0: not a vocab.txt"):
+        load_tokenizer(path)
+
+
+def test_an_unknown_tokenizer_is_named(tmp_path):
+    with pytest.raises(InputError, match="no tokenizer 'nope'"):
+        find_tokenizer("nope", tmp_path)
+    (tmp_path / "bad.model").write_bytes(b"not a model")
+    with pytest.raises(InputError, match="not a SentencePiece model"):
+        load_tokenizer(tmp_path / "bad.model")

@@ -1,0 +1,245 @@
+"""Domain terms in free slots, and tokenizers as the original models have them."""
+
+import json
+
+import numpy as np
+import pytest
+from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer
+
+from data.errors import InputError
+from data.tokenization import (
+    WordPieceTokenizer,
+    add_terms_to_vocabulary,
+    find_tokenizer,
+    load_tokenizer,
+    read_terms,
+    train_tokenizer,
+)
+from data.tokenization.terms import free_slots
+from data.tokenization.unigram import UnigramTokenizer
+from tests.conftest import sample_sentences
+
+TEXT = "新采的普洱茶和乌龙茶，普洱茶饼。DNA测序model普洱"
+TERMS = ["普洱茶", "普洱茶饼", "乌龙", "DNA测序", "茶", "model"]
+
+
+@pytest.fixture(scope="module")
+def chinese(tokenizer):
+    """The test vocabulary with characters of the terms, [unused] slots and `##` twins as in BERT's Chinese
+    one.
+    """
+    characters = sorted(set("".join(TERMS) + TEXT) - set(tokenizer.vocabulary) - set("DNA"))
+    han = [c for c in [*tokenizer.vocabulary, *characters] if len(c) == 1 and "\u4e00" <= c <= "\u9fff"]
+    slots = [f"[unused{n}]" for n in range(2, 4)]
+    return WordPieceTokenizer([*tokenizer.vocabulary, *characters, *slots, *(f"##{c}" for c in han)])
+
+
+def pieces(tokenizer, text):
+    return [tokenizer.vocabulary[i] for i in tokenizer.encode(text)[0]]
+
+
+def test_terms_take_free_slots_and_the_table_keeps_its_size(chinese):
+    grown, added = add_terms_to_vocabulary(chinese, TERMS)
+    # 茶 and model are tokens already
+    assert [one.term for one in added] == ["普洱茶", "普洱茶饼", "乌龙", "DNA测序"]
+    assert grown.vocab_size == chinese.vocab_size
+    assert [chinese.vocabulary[one.token_id] for one in added[:3]] == ["[unused1]", "[unused2]", "[unused3]"]
+    assert chinese.vocabulary[added[3].token_id].startswith("##")
+    for one in added:
+        assert list(one.pieces) == chinese.encode(one.term)[0].tolist()
+    changed = {i for i in range(chinese.vocab_size) if chinese.vocabulary[i] != grown.vocabulary[i]}
+    assert changed == {one.token_id for one in added}
+
+
+def test_the_longest_term_is_found_where_it_stands(chinese):
+    grown, _ = add_terms_to_vocabulary(chinese, TERMS)
+    expected = [
+        "新",
+        "采",
+        "的",
+        "普洱茶",
+        "和",
+        "乌龙",
+        "茶",
+        "，",
+        "普洱茶饼",
+        "。",
+        "DNA测序",
+        "model",
+        "普",
+        "洱",
+    ]
+    ids, starts = grown.encode(TEXT)
+    assert [grown.vocabulary[i] for i in ids] == expected
+    assert [TEXT[s] for s in starts] == [token[0] for token in expected]
+    assert (np.diff(starts) > 0).all()
+
+
+def test_no_text_is_ever_encoded_as_a_free_slot(chinese):
+    slots = set(free_slots(chinese.vocabulary))
+    assert len(slots) > 100
+    texts = [*sample_sentences(), TEXT, "##采 ##茶 [unused1] 采##茶", "a采b茶c"]
+    assert not slots & {i for text in texts for i in chinese.encode(text)[0].tolist()}
+
+
+def test_a_grown_vocabulary_comes_back_and_opens_in_transformers(chinese, tmp_path):
+    grown, _ = add_terms_to_vocabulary(chinese, TERMS)
+    grown.save(tmp_path)
+    again = load_tokenizer(find_tokenizer(str(tmp_path)))
+    assert again.vocabulary == grown.vocabulary and again.terms == grown.terms
+    theirs = AutoTokenizer.from_pretrained(str(tmp_path))
+    for text in [TEXT, *sample_sentences()[:20]]:
+        ids = grown.encode(text)[0].tolist()
+        assert again.encode(text)[0].tolist() == ids
+        assert theirs(text)["input_ids"] == [grown.cls_id, *ids, grown.sep_id]
+    assert theirs.convert_tokens_to_ids("普洱茶") == grown.vocabulary.index("普洱茶")
+    assert len(theirs) == grown.vocab_size
+
+
+def test_terms_are_added_to_what_has_terms(chinese):
+    first, _ = add_terms_to_vocabulary(chinese, ["普洱茶"])
+    second, added = add_terms_to_vocabulary(first, ["普洱茶", "乌龙"])
+    assert [one.term for one in added] == ["乌龙"] and set(second.terms) == {"普洱茶", "乌龙"}
+    assert "普洱茶" in pieces(second, TEXT) and "乌龙" in pieces(second, TEXT)
+
+
+def test_terms_that_cannot_be_spelt_or_do_not_fit_are_told(chinese, tokenizer):
+    assert add_terms_to_vocabulary(chinese, ["龘龘"])[1] == []  # pieces are [UNK]
+    with pytest.raises(InputError, match="2 terms, but only 1 free slots"):
+        add_terms_to_vocabulary(tokenizer, ["采茶", "炒锅"])  # it has one [unused] and no twins
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "holds no term"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
+        ("普洱 茶\n".encode(), "or have spaces, first '普洱 茶'"),
+        ("茶".encode() * 40, "longer than 32 characters"),
+    ],
+)
+def test_a_file_of_terms_is_checked(tmp_path, content, message):
+    (tmp_path / "terms.txt").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        read_terms(tmp_path / "terms.txt")
+    with pytest.raises(InputError, match="no file of terms"):
+        read_terms(tmp_path / "none.txt")
+
+
+ORIGINAL = [
+    "Ünïcödé Café naïve ÅNGSTRÖM",
+    "采茶model要早Model",
+    "全角ＡＢＣ，１２３！",
+    "é decomposed: e\u0301, 한국어, ñandú",
+    "tab\tnew  space\u3000end",
+    "\u4e00\u9fa5\u3400\U00020000\uf900",
+]
+
+
+@pytest.mark.parametrize("lower_case", [True, False])
+@pytest.mark.parametrize("strip_accents", [None, True, False])
+def test_lower_case_accents_and_han_spacing_are_the_originals(tokenizer, lower_case, strip_accents, tmp_path):
+    more = [c for text in ORIGINAL for c in text + text.lower() if not c.isspace()]
+    vocabulary = list(dict.fromkeys([*tokenizer.vocabulary, *more, *(f"##{c}" for c in more)]))
+    ours = WordPieceTokenizer(vocabulary, lower_case=lower_case, strip_accents=strip_accents)
+    theirs = BertTokenizer(
+        vocab={token: i for i, token in enumerate(vocabulary)},
+        do_lower_case=lower_case,
+        strip_accents=strip_accents,
+    )
+    ours.save(tmp_path)
+    again = load_tokenizer(tmp_path / "vocab.txt")
+    for text in ORIGINAL:
+        expected = theirs(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode(text)[0].tolist() == expected == again.encode(text)[0].tolist(), text
+
+
+@pytest.fixture(scope="module")
+def english():
+    """A SentencePiece model of English text, as ALBERT's are: to be used without accents and in lower
+    case.
+    """
+    words = [
+        "the",
+        "tea",
+        "of",
+        "the",
+        "garden",
+        "is",
+        "picked",
+        "early",
+        "and",
+        "dried",
+        "slowly",
+        "over",
+        "a",
+        "small",
+        "fire",
+        "in",
+        "the",
+        "old",
+        "house",
+    ]
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, 8)) + ' "cafe" 123.' for _ in range(400)]
+    return train_tokenizer(texts, kind="sentencepiece", vocab_size=90).model
+
+
+@pytest.mark.parametrize("keep_accents", [False, True])
+@pytest.mark.parametrize("lower_case", [True, False])
+def test_sentencepiece_is_used_as_alberts_own_tokenizer_does(english, keep_accents, lower_case, tmp_path):
+    ours = UnigramTokenizer(english, lower_case=lower_case, keep_accents=keep_accents)
+    vocabulary = [
+        (ours._processor.id_to_piece(i), ours._processor.get_score(i)) for i in range(ours.vocab_size)
+    ]
+    theirs = AlbertTokenizer(vocab=vocabulary, do_lower_case=lower_case, keep_accents=keep_accents)
+    ours.save(tmp_path)
+    again = load_tokenizer(tmp_path / "spiece.model")
+    for text in [
+        "The Tea of the GARDEN",
+        "café tëä in thé house",
+        "``cafe'' 123",
+        "slowly dried, early tea.",
+    ]:
+        ids, starts = ours.encode(text)
+        assert again.encode(text)[0].tolist() == ids.tolist()
+        if keep_accents and "``" in text:
+            continue  # transformers changes these quotes whatever it is told of accents
+        assert ids.tolist() == theirs(text, add_special_tokens=False)["input_ids"], text
+        assert (np.diff(starts) >= 0).all() and starts.max() < len(text)
+
+
+def test_a_published_model_without_a_config_drops_accents(english, tmp_path):
+    (tmp_path / "30k-clean.model").write_bytes(english)
+    published = load_tokenizer(find_tokenizer(str(tmp_path)))
+    assert published.encode("café")[0].tolist() == published.encode("cafe")[0].tolist()
+
+
+def test_the_wrong_kind_of_vocabulary_is_refused(tokenizer, english, tmp_path):
+    tokenizer.save(tmp_path)
+    with pytest.raises(InputError, match="not a SentencePiece model"):
+        (tmp_path / "other.model").write_bytes((tmp_path / "vocab.txt").read_bytes())
+        load_tokenizer(tmp_path / "other.model")
+    (tmp_path / "other.model").unlink()
+    (tmp_path / "other.txt").write_bytes(english)
+    with pytest.raises(InputError, match="not UTF-8 text|blank line|more than once|no .* in"):
+        load_tokenizer(tmp_path / "other.txt")
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps({"tokenizer_class": "AlbertTokenizer"}))
+    with pytest.raises(InputError, match="is a WordPiece vocabulary, but .* asks for AlbertTokenizer"):
+        load_tokenizer(tmp_path / "vocab.txt")
+    config.write_text(json.dumps({"tokenizer_class": "BertTokenizerFast"}))
+    (tmp_path / "spiece.model").write_bytes(english)
+    with pytest.raises(InputError, match="is a SentencePiece model, but .* asks for BertTokenizerFast"):
+        load_tokenizer(tmp_path / "spiece.model")
+    with pytest.raises(InputError, match="holds 2 vocabularies .vocab.txt, spiece.model.: pass the one"):
+        find_tokenizer(str(tmp_path))
+    config.write_text(json.dumps({"tokenize_chinese_chars": False}))
+    with pytest.raises(InputError, match="tokenize_chinese_chars off: not supported"):
+        load_tokenizer(tmp_path / "vocab.txt")
+    config.write_text(json.dumps({"domain_terms": ["不在表中的词"]}))
+    with pytest.raises(InputError, match=r"1 domain term\(s\) are not in"):
+        load_tokenizer(tmp_path / "vocab.txt")
+    config.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="not a JSON object"):
+        load_tokenizer(tmp_path / "vocab.txt")

@@ -1,0 +1,50 @@
+"""Prefect's environment as a command sets it, and whether there is room."""
+
+import os
+
+import pytest
+
+from data.errors import InputError
+from flows.orchestration import command as cli
+from flows.orchestration.command import check_room, set_up_prefect
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """An environment of its own, with nothing of Prefect's."""
+    for name in [name for name in os.environ if name.startswith("PREFECT_")] + ["DO_NOT_TRACK"]:
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    yield os.environ
+    for name in set(os.environ) - set(before):
+        del os.environ[name]
+
+
+def test_nothing_is_sent_anywhere_and_files_stay_in_the_workspace(environment, tmp_path):
+    environment["PREFECT_API_URL"] = ""
+    set_up_prefect(tmp_path / "w")
+    silent = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1"}
+    silent["PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS"] = "false"
+    assert silent.items() <= environment.items()
+    assert environment["PREFECT_HOME"] == str(tmp_path / "w" / ".prefect")
+    assert (tmp_path / "w" / ".prefect").is_dir()
+
+
+def test_a_server_of_the_users_keeps_its_files_and_what_is_set_stays(environment, tmp_path):
+    environment |= {"PREFECT_API_URL": "http://127.0.0.1:4200/api", "PREFECT_LOGGING_LEVEL": "DEBUG"}
+    set_up_prefect(tmp_path / "w")
+    assert "PREFECT_HOME" not in environment and not (tmp_path / "w").exists()
+    assert environment["PREFECT_LOGGING_LEVEL"] == "DEBUG"
+    environment["PREFECT_HOME"] = str(tmp_path / "theirs")
+    set_up_prefect(tmp_path / "w")
+    assert environment["PREFECT_HOME"] == str(tmp_path / "theirs") and (tmp_path / "theirs").is_dir()
+
+
+def test_a_workspace_without_room_or_that_is_a_file_is_refused(tmp_path, monkeypatch):
+    check_room(tmp_path / "w")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file is a file: choose another --workspace"):
+        check_room(tmp_path / "file")
+    monkeypatch.setattr(cli, "LEAST_BYTES", 2**60)
+    with pytest.raises(InputError, match="MiB are free on the disk of .*: make room"):
+        check_room(tmp_path / "w")

@@ -1,0 +1,268 @@
+"""The commands as a user runs them: help, refusals, and the whole way on a small sample with Prefect's own
+server.
+"""
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
+
+import duckdb
+import pytest
+
+from flows.orchestration import command as cli
+from tests import ROOT
+from tests.conftest import few_examples, few_texts, save_small_model
+
+TENSORFLOW = ROOT / "tests" / "albert" / "tensorflow"
+COMMANDS = [
+    "refresh_corpus",
+    "continued_pretraining",
+    "fine_tune",
+    "train_tokenizer",
+    "end_to_end",
+    "lcqmc_experiment",
+]
+
+
+def run(command, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", f"flows.{command}", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        # Prefect's files go into the workspace, as they do for a user
+        env={k: v for k, v in os.environ.items() if k != "PREFECT_HOME"} | environment,
+        timeout=600,
+    )
+
+
+def run_here(command, *arguments, **environment):
+    """The same without a process of its own, whose imports take seconds."""
+    output, errors = StringIO(), StringIO()
+    # which takes back what a command sets for itself
+    with patch.dict(os.environ, environment), redirect_stdout(output), redirect_stderr(errors):
+        code = cli.run(command, [str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_answers(command):
+    done = run(command, "--help")
+    assert done.returncode == 0 and "--workspace" in done.stdout and not done.stderr
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory, tokenizer):
+    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer, max_position_embeddings=64)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return few_texts(tmp_path_factory.mktemp("texts"))
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, texts, vocabulary_file):
+    """A workspace with one corpus, made by the command."""
+    root = tmp_path_factory.mktemp("jixu") / "w"
+    given = ["--corpus", "tea", "--source", texts[1], "--tokenizer", vocabulary_file, "--workers", 2]
+    done = run("refresh_corpus", *given, "--workspace", root)
+    assert done.returncode == 0, done.stderr
+    assert "tea version 1" in done.stdout
+    return root
+
+
+def refused(done, message, *unwritten):
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert message in done.stderr, done.stderr
+    for path in unwritten:
+        assert not Path(path).exists()
+
+
+def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, prefect_server):
+    (tmp_path / "guard.tsv").write_text("text\n没有一篇文档里会有这样的一句话的\n", encoding="utf-8")
+    recipe = tmp_path / "tea.yaml"
+    recipe.write_text(
+        f"corpus: 茶\nsources: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\nsop: off\n"
+        "guard: {files: [guard.tsv]}\ndiscover_words: 20\nworkers: 1\n",
+        encoding="utf-8",
+    )
+    workspace = tmp_path / "w"
+    arguments = ("refresh_corpus", "--recipe", recipe, "--workspace", workspace)
+    done = run(*arguments, "--dry-run")
+    assert done.returncode == 0 and "茶 is new: 1 source(s) would be read" in done.stdout, done.stderr
+    assert not workspace.exists()
+    done = run(*arguments, **prefect_server)
+    assert done.returncode == 0 and "茶 version 1" in done.stdout and "off (as asked)" in done.stdout
+    assert (workspace / "lexicons/茶/version-1.tsv").is_file()
+    done = run(*arguments, "--dry-run")
+    assert "nothing would change: 茶 version 1 stands" in done.stdout
+    done = run(*arguments, "--dry-run", "--seed", 5)
+    assert "the recipe of 茶 changed" in done.stdout
+    recipe.write_text("corpus: 茶\nmask: 1\n", encoding="utf-8")
+    refused(run(*arguments), "unknown mask, known are corpus")
+
+
+def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
+    (tmp_path / "empty").mkdir()
+    no_mask = tmp_path / "vocab.txt"
+    no_mask.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n", encoding="utf-8")
+    good = {"--source": samples / "tea.jsonl", "--tokenizer": vocabulary_file}
+    for starts, change, message in [
+        (run, {"--source": "/no/such/place"}, "source /no/such/place does not exist"),
+        (run_here, {"--source": tmp_path / "empty"}, "holds no file that can be read"),
+        (run_here, {"--tokenizer": "nope"}, "no tokenizer 'nope'"),
+        (run_here, {"--tokenizer": no_mask}, "no [MASK] in"),
+        (run_here, {"--max-seq-length": 513}, "max_seq_length=513: it must be from 16 to 512"),
+    ]:
+        arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
+        refused(
+            starts("refresh_corpus", "--corpus", "c", "--workspace", tmp_path / "w", *arguments),
+            message,
+            tmp_path / "w",
+        )
+
+
+def test_a_server_that_is_not_there_is_told_before_any_work(tmp_path, samples, vocabulary_file):
+    given = ["--corpus", "tea", "--source", samples / "tea.jsonl", "--tokenizer", vocabulary_file]
+    dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    done = run("refresh_corpus", *given, "--workspace", tmp_path / "w", **dead)
+    refused(done, "start it with make serve, or unset PREFECT_API_URL", tmp_path / "w" / "shards")
+
+
+def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
+    before = sorted(p.name for p in workspace.iterdir())
+    for starts, arguments, message in [
+        (run, ["--corpus", "law"], "no corpus 'law' in this workspace (there is: tea)"),
+        (
+            run_here,
+            ["--corpus", "tea", "--init", "enormous"],
+            "--init 'enormous' is no checkpoint folder and no preset",
+        ),
+        (run_here, ["--corpus", "tea", "--init", checkpoint], "up to 128 tokens, the model"),
+        (run_here, ["--corpus", "tea", "--steps", "0"], "steps=0"),
+        (
+            run_here,
+            ["--corpus", "tea", "--init", "hf:no slash here"],
+            "is no repository name; write hf:OWNER/NAME",
+        ),
+        (run_here, ["--corpus", "tea", "--init", TENSORFLOW / "bright"], "has sequences of up to 128 tokens"),
+        (run_here, ["--corpus", "tea", "--num-hidden-layers", "2"], "layers are only added"),
+    ]:
+        refused(starts("continued_pretraining", "--workspace", workspace, *arguments), message)
+    assert sorted(p.name for p in workspace.iterdir()) == before
+    refused(
+        run_here("continued_pretraining", "--corpus", "tea", "--workspace", tmp_path / "w"),
+        "no catalog",
+        tmp_path / "w",
+    )
+
+
+def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
+    task = tmp_path / "task.yaml"
+    task.write_text("name: t\ncolumns: {text: sentence}\n", encoding="utf-8")
+    good = {
+        "--task": "t",
+        "--train": samples / "tea_topics_train.tsv",
+        "--dev": samples / "tea_topics_dev.tsv",
+        "--model": checkpoint,
+    }
+    for starts, change, message in [
+        (run, {"--task": task}, "no column 'sentence'"),
+        (run_here, {"--model": tmp_path}, "no config.json"),
+        (run_here, {"--model": "tiny"}, "a preset has no vocabulary and no weights"),
+        (run_here, {"--model": TENSORFLOW / "bright"}, "no vocab.txt or spiece.model in"),
+        (run_here, {"--train": tmp_path / "none.tsv"}, "no file"),
+        (run_here, {"--seeds": "1,1"}, "give one or more, each once"),
+    ]:
+        arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
+        refused(starts("fine_tune", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
+    task.write_text("name: !!python/object/apply:os.system ['true']\n", encoding="utf-8")
+    refused(
+        run_here("fine_tune", *[str(p) for pair in {**good, "--task": task}.items() for p in pair]),
+        "is not YAML",
+    )
+
+
+def test_bad_input_to_the_others_is_one_line(tmp_path):
+    refused(
+        run("train_tokenizer", "--workspace", tmp_path / "w"), "either --corpus or --source", tmp_path / "w"
+    )
+    refused(
+        run("end_to_end", "--workspace", tmp_path / "w"),
+        "--domain, --task, --train, --dev missing",
+        tmp_path / "w",
+    )
+
+
+@pytest.mark.slow
+def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server):
+    training = ["--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace]
+    trained = run("continued_pretraining", *training)
+    assert trained.returncode == 0, trained.stderr
+    again = run_here("continued_pretraining", *training, **prefect_server)
+    assert "resumed at 6" in again.stdout, again.stdout + again.stderr
+    more = ["--corpus", "tea", *(part for path in texts for part in ("--source", path))]
+    more += ["--then-pretrain-if", "mlm_loss>-100", "--then-steps", 2, "--workers", 1]
+    grown = run("refresh_corpus", *more, "--workspace", workspace, **prefect_server)
+    assert grown.returncode == 0, grown.stderr
+    told = re.search(r"MLM loss ([+-][\d.]+)\npretraining went on: .*/checkpoint-2\n", grown.stdout)
+    assert told and abs(float(told[1])) < 5, grown.stdout
+    (checkpoint,) = workspace.glob("models/*/checkpoint-6")
+    asked = ["--task", "topics", *few_examples(tmp_path, 60, 60, 60), "--seeds", "0,1"]
+    asked += ["--model", checkpoint, "--model", checkpoint]
+    asked += ["--epochs", 1, "--workspace"]
+    tuned = run("fine_tune", *asked, workspace, "--workers", 1, **prefect_server)
+    at_once = run_here("fine_tune", *asked, tmp_path / "at-once", "--workers", 2, **prefect_server)
+    assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
+    assert tuned.returncode == 0, tuned.stderr
+    with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
+        runs = "select corpus, version, status, steps from pretraining_runs order by version"
+        assert db.sql(runs).fetchall() == [("tea", 1, "completed", 6), ("tea", 2, "completed", 2)]
+        paths = [path for (path,) in db.sql("select path from checkpoints").fetchall()]
+        assert paths and all((workspace / path).is_dir() for path in paths)
+        query = "select split, metric, count(score) from evaluations group by all order by all"
+        scored = [(split, name, 4) for split in ("dev", "test") for name in ("accuracy", "macro_f1")]
+        assert db.sql(query).fetchall() == scored
+    for page in workspace.glob("reports/*/index.html"):
+        metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
+        assert metrics["command"].startswith("jixu ")
+        assert metrics["verdict"] in page.read_text(encoding="utf-8")
+    assert len(list(workspace.glob("reports/*/index.html"))) == 3
+
+
+@pytest.mark.slow
+def test_the_whole_way_in_one_flow(tmp_path):
+    """Raw text to report, on a few documents; the artifacts are in the flow's own server."""
+    (tmp_path / "general").mkdir()
+    general, domain = few_texts(tmp_path)
+    general.rename(tmp_path / "general" / general.name)
+    (tmp_path / "general" / "of another kind.docx").write_bytes(b"PK")
+    given = ["--general", tmp_path / "general", "--domain", domain, "--task", "topics"]
+    given += [*few_examples(tmp_path), "--vocab-size", 2000, "--base-steps", 4, "--steps", 4]
+    given += ["--batch-tokens", 512, "--seeds", "0,1", "--epochs", 1, "--workspace", tmp_path / "w"]
+    done = run("end_to_end", *given)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert len(lines) == 6 and lines[-1].startswith("report ")
+    assert Path(lines[-1].removeprefix("report ")).is_file()
+    with closing(sqlite3.connect(tmp_path / "w/.prefect/prefect.db")) as db:
+        keys = {key for (key,) in db.execute("select key from artifact")}
+    for kind in (
+        "funnel-general",
+        "funnel-domain",
+        "evaluation-end-to-end-topics",
+        "verdict-end-to-end-topics",
+        "progress-topics",
+    ):
+        assert kind in keys, keys
+    shutil.rmtree(tmp_path / "w")

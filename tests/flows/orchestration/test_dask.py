@@ -1,0 +1,113 @@
+"""A refresh by prefect-dask on a real Dask cluster of two worker processes: the same bytes as here."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from data.catalog import read_catalog, require_version, version_shards
+from data.cleaning import GuardRules, QualityRules
+from data.errors import InputError
+from data.refresh import RefreshSettings, plan_refresh, refresh
+from data.workspace import Workspace
+from flows.orchestration import check_runner, open_runner
+from tests.flows.orchestration.test_commands import run
+
+distributed = pytest.importorskip("distributed")
+pytest.importorskip("prefect_dask")
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    # processes of their own; the page of the cluster on any port
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def settings(tmp_path, samples, vocabulary_file):
+    """The sample in four files."""
+    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for number in range(4):
+        (tmp_path / f"{number}.jsonl").write_text("".join(lines[number::4]), encoding="utf-8")
+    return RefreshSettings(
+        corpus="tea",
+        sources=tuple(str(tmp_path / f"{number}.jsonl") for number in range(4)),
+        workspace=tmp_path / "here",
+        tokenizer=str(vocabulary_file),
+        workers=1,
+    )
+
+
+def shards(workspace):
+    with read_catalog(Workspace(workspace)) as db:
+        return version_shards(db, require_version(db, "tea"))
+
+
+@pytest.mark.slow
+def test_two_workers_make_the_same_shards_byte_for_byte(cluster, settings):
+    """By the command: tasks run on the cluster, their states are told by its workers."""
+    here, there = settings.workspace, settings.workspace.parent / "there"
+    refresh(settings)
+    arguments = ["--corpus", "tea", "--tokenizer", settings.tokenizer, "--runner", "dask"]
+    arguments += [part for source in settings.sources for part in ("--source", source)]
+    arguments += ["--dask-address", cluster.scheduler_address, "--workspace", there]
+    with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
+        with distributed.get_task_stream(client) as stream:
+            done = run("refresh_corpus", *arguments)
+        assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
+        assert len({task["worker"] for task in stream.data}) == 2, stream.data  # both were there for it
+    assert shards(there) == shards(here)
+    for shard in shards(there):
+        for path in (shard.path, shard.documents_path):
+            assert (there / path).read_bytes() == (here / path).read_bytes()
+    states = task_states(there)
+    assert states.pop("read-source") == ["Completed"] * 4 and states.pop("build-shard") == ["Completed"]
+    assert set(states) == {"divide", "quality-gates", "commit"}, states
+
+
+def task_states(workspace):
+    """States of the tasks of the workspace's runs, as its own server kept them."""
+    states = {}
+    with closing(sqlite3.connect(workspace / ".prefect" / "prefect.db")) as db:
+        for name, state in db.execute("select name, state_name from task_run"):
+            states.setdefault(name.split()[0], []).append(state)
+    return states
+
+
+def test_what_a_cluster_cannot_follow_is_refused(settings):
+    planned = plan_refresh(settings)
+    check_runner("dask", "tcp://127.0.0.1:8786", planned)
+    check_runner("processes", None, planned)
+    for runner, address in (("dask", None), ("processes", "tcp://127.0.0.1:8786")):
+        with pytest.raises(InputError, match="belong together"):
+            check_runner(runner, address, planned)
+    for name, relative in (
+        ("w", replace(planned, settings=replace(settings, workspace=Path("w")))),
+        ("t.txt", replace(planned, settings=replace(settings, dictionaries=("t.txt",)))),
+        ("dev.tsv", replace(planned, settings=replace(settings, guard=GuardRules(files=("dev.tsv",))))),
+        ("ads.txt", replace(planned, settings=replace(settings, quality=QualityRules(blocklist="ads.txt")))),
+        ("vocab.txt", replace(planned, tokenizer_path=Path("vocab.txt"))),
+        ("a.txt", replace(planned, files=(replace(planned.files[0], uri="a.txt"),))),
+    ):
+        with pytest.raises(InputError, match=f"^{name}: on a Dask cluster paths must be absolute"):
+            check_runner("dask", "tcp://127.0.0.1:8786", relative)
+    far = replace(planned, files=(replace(planned.files[0], uri="s3://tea/a.txt"),))
+    check_runner("dask", "tcp://127.0.0.1:8786", far)
+    with pytest.raises(InputError, match="set PREFECT_API_URL to one that every machine reaches"):
+        check_runner("dask", "tcp://10.0.0.1:8786", planned)
+
+
+def test_a_cluster_that_is_not_there_or_has_no_workers_is_refused(monkeypatch):
+    monkeypatch.setattr("flows.orchestration.runners.CONNECT_SECONDS", 2)
+    with distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty:
+        for address in ("tcp://127.0.0.1:9", empty.scheduler_address):
+            with (
+                pytest.raises(InputError, match=f"no Dask scheduler with workers at {address}"),
+                open_runner("dask", 1, address),
+            ):
+                pass

@@ -1,0 +1,116 @@
+"""Trainings on one device take turns, whatever becomes of the process that has it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from filelock import FileLock, Timeout
+
+from data.workspace import Workspace
+from flows.orchestration import device_slot
+from flows.orchestration.slots import slot_file
+from tests import ROOT
+
+HOLD = (
+    "import sys, time; from pathlib import Path; from data.workspace import Workspace\n"
+    "from flows.devices import device_slot\n"
+    "with device_slot(Workspace(Path(sys.argv[1]))):\n"
+    "    print('has it', flush=True); time.sleep(float(sys.argv[2]))"
+)
+
+
+def hold(workspace, seconds):
+    return subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(workspace), str(seconds)],
+        cwd=ROOT,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.slow
+def test_a_second_training_waits_until_the_first_is_killed(tmp_path):
+    first = hold(tmp_path, 600)
+    assert first.stdout.readline() == "has it\n"
+    second = hold(tmp_path, 0)
+    assert "another training uses cpu: waiting" in second.stderr.readline()
+    time.sleep(0.7)  # it has looked again by then
+    assert second.poll() is None
+    first.send_signal(signal.SIGKILL)
+    assert second.stdout.readline() == "has it\n" and second.wait(30) == 0
+    first.wait()
+
+
+def test_a_gpu_is_one_device_for_every_workspace(tmp_path):
+    one, other = Workspace(tmp_path / "a"), Workspace(tmp_path / "b")
+    assert slot_file(one, "cuda-0") == slot_file(other, "cuda-0") != slot_file(one, "cuda-1")
+    assert slot_file(one, "cpu") != slot_file(other, "cpu")
+
+
+def test_a_training_on_several_gpus_holds_each_of_them_and_lets_all_go(tmp_path, monkeypatch):
+    names = ("cuda-1", "cuda-0")
+    monkeypatch.setattr("flows.orchestration.slots.device_names", lambda processes: names[:processes])
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    place = Workspace(tmp_path / "w")
+    for processes, held in ((1, ["cuda-1"]), (2, ["cuda-0", "cuda-1"])):
+        with device_slot(place, processes):
+            assert [name for name in sorted(names) if is_held(place, name)] == held
+        assert not any(is_held(place, name) for name in names)
+
+
+def test_devices_are_taken_in_one_order_so_that_no_two_trainings_wait_for_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("flows.orchestration.slots.device_names", lambda processes: ("cuda-1", "cuda-0"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    place = Workspace(tmp_path / "w")
+    path = slot_file(place, "cuda-1")
+    path.parent.mkdir()
+
+    def train():
+        with device_slot(place, 2):
+            pass
+
+    training = threading.Thread(target=train)
+    with FileLock(path):
+        training.start()
+        until = time.monotonic() + 60
+        while not is_held(place, "cuda-0"):
+            assert time.monotonic() < until
+            time.sleep(0.05)
+    training.join()
+
+
+def is_held(place, name):
+    try:
+        with FileLock(slot_file(place, name), timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+ORPHAN = """
+import os, signal, subprocess, sys, time
+if sys.argv[1:]:
+    from albert.pretraining.__main__ import _stop_without
+    signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop", flush=True), os._exit(0)))
+    print("begun", flush=True)
+    _stop_without(int(sys.argv[1]))
+    time.sleep(60)
+subprocess.run([sys.executable, "-c", os.environ["ORPHAN"], str(os.getpid())])
+"""
+
+
+def test_a_process_whose_launcher_is_killed_is_asked_to_stop():
+    code = {"ORPHAN": ORPHAN}
+    command = [sys.executable, "-c", ORPHAN]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | code, stdout=subprocess.PIPE, text=True
+    ) as launcher:
+        assert launcher.stdout.readline() == "begun\n"
+        launcher.kill()
+        assert launcher.stdout.readline() == "asked to stop\n"

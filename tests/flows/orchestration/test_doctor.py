@@ -1,0 +1,224 @@
+"""What doctor says of an installation, a workspace and a server."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
+
+import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.schedules import CronSchedule
+from prefect.states import Scheduled
+
+from albert.runtime import device_names, triton_error
+from data.catalog import end_killed_run, read_catalog, record_run, write_catalog
+from data.refresh import RefreshSettings, refresh
+from data.workspace import Workspace
+from flows.orchestration import sole_training
+from flows.orchestration.doctor import (
+    ROUNDING,
+    _check_runs,
+    check_devices,
+    check_schedules,
+    check_versions,
+    check_workspace,
+)
+from tests import ROOT
+from tests.conftest import make_corpus
+
+
+def doctor(workspace, *arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "flows.orchestration.doctor", "--workspace", str(workspace), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | environment,
+        timeout=120,
+    )
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, vocabulary_file):
+    """One short document; the tests damage it more and more."""
+    tmp_path = tmp_path_factory.mktemp("doctor")
+    source = tmp_path / "tea.txt"
+    source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
+    refresh(
+        RefreshSettings(
+            corpus="茶",
+            sources=(str(source),),
+            workspace=tmp_path / "w",
+            tokenizer=str(vocabulary_file),
+            workers=1,
+        )
+    )
+    return tmp_path / "w"
+
+
+def test_a_healthy_workspace_ends_well(workspace):
+    done = doctor(workspace)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "prefect 3." in done.stdout and "4 file(s) of its versions looked at" in done.stdout
+    assert not any(line.startswith("bad") for line in done.stdout.splitlines())
+
+
+def test_a_deleted_shard_and_a_dead_server_are_told_and_the_shard_mended(workspace):
+    (shard,) = workspace.glob("shards/茶/*.parquet")
+    shard.unlink()
+    dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
+    done = doctor(workspace, **dead)
+    assert done.returncode == 1 and f"{shard.name} (gone)" in done.stdout
+    assert "start it with make serve" in done.stdout, done.stdout
+    done = doctor(workspace, "--fix")
+    assert done.returncode == 0 and "refresh 茶 now" in done.stdout, done.stdout + done.stderr
+
+
+def found(workspace):
+    return {one.what.split(",")[0]: one for one in check_workspace(Workspace(workspace))}
+
+
+def test_changed_files_and_those_that_nobody_uses_are_told_and_the_latter_removed(tmp_path, vocabulary_file):
+    source = tmp_path / "tea.txt"
+    source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
+    (shard,) = make_corpus(tmp_path / "w", "tea", source, vocabulary_file)
+    stray = shard.with_name("stray.parquet")
+    stray.write_bytes(b"12345")
+    name = f"shards/tea/{shard.name}"
+    shard.write_bytes(shard.read_bytes() + b"0")
+    findings = found(tmp_path / "w")
+    damaged = findings["1 file(s) of corpus tea are not as committed"]
+    assert damaged.level == "bad" and damaged.what.endswith(f"first: {name} (changed)")
+    unused = findings["1 file(s) that no version uses"]
+    assert unused.level == "note" and unused.what.endswith(", 5 bytes, first: shards/tea/stray.parquet")
+    assert unused.fix() == "removed 1 file(s)"
+    assert not stray.exists() and shard.exists()
+
+
+@pytest.mark.parametrize(("free", "level"), [(3 * 2**30, "ok"), (2**30, "note"), (2**27, "bad")])
+def test_a_disk_with_little_room_is_told(tmp_path, monkeypatch, free, level):
+    monkeypatch.setattr(
+        "flows.orchestration.doctor.shutil.disk_usage", lambda path: SimpleNamespace(free=free)
+    )
+    room, _ = check_workspace(Workspace(tmp_path))
+    assert room.level == level and f"{free / 2**30:.1f} GiB free on its disk" in room.what
+    assert ("a refresh needs" in room.what) == (level != "ok")
+
+
+def test_a_workspace_that_is_none_yet_or_a_file_is_told(tmp_path):
+    (one,) = check_workspace(Workspace(tmp_path / "w"))
+    assert one.level == "note" and "no workspace" in one.what and not (tmp_path / "w").exists()
+    (tmp_path / "file").touch()
+    (one,) = check_workspace(Workspace(tmp_path / "file"))
+    assert one.level == "bad" and "is a file" in one.what
+    room, empty = check_workspace(Workspace(tmp_path))
+    assert room.level != "bad" and room.what.startswith("workspace")
+    assert (empty.level, empty.what[:10]) == ("note", "no catalog")
+
+
+def test_a_run_whose_process_was_killed_is_told_and_no_longer_called_running(workspace):
+    place = Workspace(workspace)
+    shared = {"corpus": "茶", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 9}
+    for run, status in (("killed", "running"), ("at-work", "running"), ("done", "completed")):
+        record_run(place, run=run, status=status, metrics={"step": 5}, checkpoints=[], **shared)
+    with sole_training(place, "at-work"):
+        (finding,) = _check_runs(place)
+        assert finding.what.startswith("run killed is called running") and finding.level == "note"
+        assert "killed failed" in finding.fix()
+        assert not list(_check_runs(place))
+        end_killed_run(place, "done")
+    with read_catalog(place) as db:
+        found = db.execute("select run, status, metrics from pretraining_runs order by run").fetchall()
+    assert [row[:2] for row in found] == [("at-work", "running"), ("done", "completed"), ("killed", "failed")]
+    assert json.loads(found[2][2])["step"] == 5 and "was killed" in json.loads(found[2][2])["error"]
+
+
+def test_a_catalog_of_a_newer_jixu_is_told(workspace):
+    with write_catalog(Workspace(workspace)) as db:
+        db.execute("update meta set catalog_version = 99")
+    done = doctor(workspace)
+    assert done.returncode == 1 and "written by a newer jixu (catalog 99" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_the_triton_check_tells_rounding_from_a_wrong_kernel():
+    # in Triton's interpreter where there is no GPU
+    assert triton_error("cpu" if device_names() == ("cpu",) else "cuda") < ROUNDING
+
+
+@pytest.mark.parametrize(
+    ("answer", "level", "told"),
+    [
+        (ROUNDING / 100, "ok", "differs from its torch reference by 1.0e-06"),
+        (ROUNDING * 2, "bad", "differs from its torch reference by 2.0e-04"),
+        (
+            RuntimeError("no\nptxas"),
+            "bad",
+            "cannot run its kernels: RuntimeError: no ptxas; JIXU",
+        ),
+    ],
+    ids=["sound", "wrong", "refused"],
+)
+def test_a_gpu_whose_kernels_are_wrong_or_do_not_run_is_bad(monkeypatch, answer, level, told):
+    def measure(device):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("albert.runtime.describe_devices", lambda: ["one"])
+    monkeypatch.setattr("albert.runtime.triton_error", measure)
+    _, gpu, kernel = check_devices()
+    assert gpu.what == "GPU one" and kernel.level == level and told in kernel.what
+
+
+def test_a_package_that_is_absent_is_bad_but_for_triton(monkeypatch):
+    def version(name):
+        if name in ("triton", "duckdb"):
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    _, found, *absent = check_versions()
+    assert "torch 1" in found.what and "duckdb" not in found.what
+    assert [(one.level, one.what) for one in absent] == [
+        ("note", "triton is not installed"),
+        ("bad", "duckdb is not installed"),
+    ]
+
+
+def test_a_workspace_that_cannot_be_written_to_is_bad(tmp_path, monkeypatch):
+    assert not [one for one in check_workspace(Workspace(tmp_path)) if one.level == "bad"]
+    monkeypatch.setattr("flows.orchestration.doctor.os.access", lambda *_: False)
+    bad = [one.what for one in check_workspace(Workspace(tmp_path)) if one.level == "bad"]
+    assert bad == [f"workspace {tmp_path} cannot be written to: choose another --workspace"]
+
+
+def test_a_scheduler_that_plans_nothing_and_a_run_that_no_worker_starts_are_bad(prefect_server):
+    """The server of the tests runs no scheduler: it plans a run when the test does."""
+
+    @flow(name="brew")
+    def brew():
+        pass
+
+    def verdict():
+        (finding,) = [one for one in check_schedules(soon) if "brew/daily" in one.what]
+        return finding.level, finding.what
+
+    soon = datetime.now(UTC) + timedelta(minutes=10)
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow(brew), "daily")
+        (schedule,) = client.create_deployment_schedules(deployment, [(CronSchedule(cron="0 3 * * *"), True)])
+        level, what = verdict()
+        assert level == "bad" and "the server plans no run of it" in what
+        later = Scheduled(scheduled_time=soon + timedelta(hours=1))
+        client.create_flow_run_from_deployment(deployment, state=later)
+        assert verdict()[0] == "ok"
+        client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=datetime.now(UTC)))
+        assert verdict() == ("bad", "a scheduled run of brew/daily is 10 minutes late: no worker starts it")
+        client.update_deployment_schedule(deployment, schedule.id, active=False)
+        assert verdict()[0] == "note" and "is not active" in verdict()[1]
+        client.delete_deployment(deployment)

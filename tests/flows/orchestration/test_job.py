@@ -1,0 +1,105 @@
+"""A workspace on an S3-compatible server: refreshed by a command on one machine, trained on another."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from data.catalog import open_workspace
+from data.errors import InputError
+from data.publication import working_copy
+from flows.orchestration import in_working_copy
+from tests.conftest import save_small_model
+from tests.flows.orchestration.test_commands import ROOT, refused, run
+from tests.s3 import environment, serve_s3
+
+pytest.importorskip("s3fs")
+pytest.importorskip("moto")
+
+URL = "s3://jixu/teams/tea"
+
+
+@pytest.fixture(scope="module")
+def s3():
+    with serve_s3("jixu") as variables:
+        yield variables
+
+
+def machine(folder: Path, s3) -> dict[str, str]:
+    """The environment of a machine: nothing but the server is shared."""
+    return {"XDG_CACHE_HOME": str(folder), **s3}
+
+
+def copy_of(folder: Path) -> Path:
+    (found,) = (folder / "jixu").glob("tea-*")
+    return found
+
+
+def test_what_a_flow_makes_in_a_copy_is_published_when_it_ends_well(s3, tmp_path):
+    @in_working_copy
+    def make(name: str, workspace: str = "workspace", fails: bool = False) -> str:
+        (Path(workspace) / "reports").mkdir(exist_ok=True)
+        (Path(workspace) / "reports" / name).write_text(name, encoding="utf-8")
+        if fails:
+            raise InputError("it failed")
+        return workspace
+
+    @in_working_copy
+    def preview(workspace: str, dry_run: bool = False) -> str:
+        return workspace
+
+    url = "s3://jixu/made"
+    with environment(machine(tmp_path / "one", s3)):
+        assert make(str(tmp_path / "plain.txt"), str(tmp_path)) == str(tmp_path)  # a folder stays one
+        with pytest.raises(InputError, match="it failed"):
+            make("lost.txt", url, fails=True)
+        with pytest.raises(InputError, match="nothing is published"), working_copy(url, read_only=True):
+            pass
+        with pytest.raises(InputError, match="nothing is published"):
+            preview(url, dry_run=True)
+        here = Path(make("kept.txt", workspace=url))
+    with environment(machine(tmp_path / "two", s3)), working_copy(url, read_only=True) as there:
+        # what the failed run left on the first machine came along with the next
+        assert sorted(p.name for p in Path(there, "reports").iterdir()) == ["kept.txt", "lost.txt"]
+        assert Path(there) != here
+
+
+def test_a_flow_that_is_given_no_workspace_works_in_its_own(tmp_path):
+    @in_working_copy
+    def make(name: str, workspace: str = str(tmp_path)) -> tuple[str, str]:
+        return name, workspace
+
+    assert make("tea") == ("tea", str(tmp_path))
+
+
+@pytest.mark.slow
+def test_one_machine_refreshes_and_another_trains(
+    s3, samples, vocabulary_file, tokenizer, prefect_server, tmp_path
+):
+    one, two = machine(tmp_path / "one", s3), machine(tmp_path / "two", s3)
+    source, vocabulary = tmp_path / "tea.jsonl", tmp_path / "vocab.txt"
+    source.write_bytes((samples / "tea.jsonl").read_bytes())
+    vocabulary.write_bytes(vocabulary_file.read_bytes())
+    given = ["--corpus", "tea", "--source", source, "--tokenizer", vocabulary, "--workers", 1]
+    refused(run("continued_pretraining", "--corpus", "tea", "--workspace", URL, **one), "no catalog in")
+    done = run("refresh_corpus", *given, "--max-seq-length", 64, "--workspace", URL, **one)
+    assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
+    # what the first machine had beside the workspace is not on the second
+    source.unlink()
+    vocabulary.unlink()
+    init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
+    given = ["--corpus", "tea", "--init", init, "--steps", 4, "--batch-tokens", 512, "--run", "far"]
+    done = run("continued_pretraining", *given, "--workspace", URL, **two, **prefect_server)
+    assert done.returncode == 0, done.stderr
+    here, there = copy_of(tmp_path / "one"), copy_of(tmp_path / "two")
+    shards = {path.name: path.read_bytes() for path in here.glob("shards/tea/*.parquet")}
+    assert shards == {path.name: path.read_bytes() for path in there.glob("shards/tea/*.parquet")} != {}
+    command = [sys.executable, "-m", "flows", "corpus", "pull", URL]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | one, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("publication 2: "), done.stderr
+    assert (here / "models/far/checkpoint-4/model.safetensors").is_file()
+    with open_workspace(here) as statistics:
+        found = statistics.sql("select run, status, steps from pretraining_runs").fetchall()
+    assert found == [("far", "completed", 4)] and (here / "reports/far/index.html").is_file()

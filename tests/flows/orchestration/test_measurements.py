@@ -1,0 +1,71 @@
+"""Whether a corpus holds a task's texts, and what of a corpus a model is asked about."""
+
+import pytest
+
+from albert.batching import is_held_out
+from albert.evaluation import HeldOut
+from data.catalog import open_workspace
+from data.cleaning import CleaningRules, clean_text
+from data.instances import document_keys
+from data.refresh import RefreshSettings, refresh
+from data.tokenization import WordPieceTokenizer
+from data.workspace import Workspace
+from flows.orchestration import domain_words
+from flows.orchestration.measurements import _cloze, _held_out, contamination
+from flows.orchestration.settings import held_out_share
+from tests.conftest import make_corpus, save_small_model
+
+TEXT = "第１２３号茶室和第４５６号茶室的ＷＩＦＩ密码都在门后"
+OTHER = "第７号仓库和第８９号仓库的钥匙都交给了值班的人"
+
+
+def test_texts_are_looked_for_as_cleaning_left_them(vocabulary_file, tmp_path):
+    source = tmp_path / "rooms.txt"
+    source.write_text(f"{TEXT}。\n", encoding="utf-8")
+    refresh(
+        RefreshSettings(
+            corpus="rooms",
+            sources=(str(source),),
+            workspace=tmp_path / "w",
+            tokenizer=str(vocabulary_file),
+            workers=1,
+        )
+    )
+    assert clean_text(TEXT, CleaningRules()) != TEXT
+    found = contamination([TEXT, OTHER], tmp_path / "w", "rooms", "test")
+    assert (found.texts, found.found, found.documents) == (2, 1, 1)
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, samples, vocabulary_file):
+    root = tmp_path_factory.mktemp("tea")
+    make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file)
+    return Workspace(root)
+
+
+def test_words_of_the_field_are_asked_in_sentences_that_were_not_trained_on(workspace):
+    with open_workspace(workspace.root) as statistics:
+        documents = list(statistics.documents("tea"))
+    share = held_out_share(len(documents))
+    held_out, trained = set(), set()
+    for doc_id, text in documents:
+        side = held_out if is_held_out(document_keys(doc_id), share)[0] else trained
+        side.update(text.split("\n"))
+    asked = _cloze(workspace.root, "tea")
+    assert asked and trained
+    words = domain_words(workspace.root, "tea")
+    assert {one.sentence for one in asked} <= held_out - trained
+    assert all(one.word in words and one.word in one.sentence for one in asked)
+
+
+def test_a_corpus_of_other_words_is_not_asked_about(workspace, tokenizer, tmp_path):
+    same = save_small_model(tmp_path / "same", tokenizer)
+    held_out = _held_out(workspace, "tea", same)
+    assert isinstance(held_out, HeldOut) and all(path.is_file() for path in held_out.shards)
+    terms = ["龙井茶" if word == "[unused1]" else word for word in tokenizer.vocabulary]
+    with_term = save_small_model(tmp_path / "with a term", WordPieceTokenizer(terms))
+    assert _held_out(workspace, "tea", with_term) == held_out
+    # as many words, in another order
+    *others, last = tokenizer.vocabulary
+    swapped = WordPieceTokenizer([*others[:-1], last, others[-1]])
+    assert _held_out(workspace, "tea", save_small_model(tmp_path / "swapped", swapped)) is None

@@ -1,0 +1,238 @@
+"""Corpora by name, and training in several processes that the flow watches over."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from prefect.exceptions import TerminationSignal
+
+from albert.pretraining import list_checkpoints, pretrain, read_settings
+from albert.pretraining.sentinel import Sentinel
+from data.catalog import read_catalog
+from data.errors import ConfigError, InputError
+from flows.continued_pretraining import run_pretraining
+from flows.orchestration import pretraining_plan, sole_training, train_in_processes
+from flows.orchestration.processes import _watch
+from tests import ROOT
+from tests.conftest import make_corpus, save_small_model
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory, samples, vocabulary_file, tokenizer):
+    root = tmp_path_factory.mktemp("workspace")
+    for name, source in (("tea", "tea.jsonl"), ("general", "general.txt")):
+        make_corpus(root, name, samples / source, vocabulary_file, max_seq_length=64)
+    save_small_model(root / "small", tokenizer, max_position_embeddings=64)
+    return root
+
+
+def plan(workspace, **options):
+    init = str(workspace / "small")
+    return pretraining_plan("tea", str(workspace), init, steps=6, batch_tokens=512, **options)
+
+
+def test_corpora_are_named_with_their_shares(workspace):
+    settings = plan(workspace, mix=["general:0.25"], mask_rates=[0.3, 0.15]).settings
+    assert settings.mix[0].name == "general" and settings.mix[0].share == 0.25
+    assert settings.mix[0].shards and settings.mask_rates == (0.3, 0.15)
+    assert [phase.shares for phase in settings.phases()] == [(0.75, 0.25)]
+    then = plan(workspace, then="general:0.5").settings
+    assert [(phase.until, phase.shares) for phase in then.phases()] == [(3, (1, 0)), (6, (0, 1))]
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        ("general", "'general': give a corpus and its share as NAME:SHARE"),
+        ("nothing:0.2", "no corpus 'nothing' in this workspace"),
+        ("general:1.5", "a share must lie between 0 and 1"),
+    ],
+)
+def test_a_corpus_that_cannot_be_mixed_in_is_refused(workspace, mix, message):
+    with pytest.raises(ValueError, match=message):
+        plan(workspace, mix=[mix])
+
+
+def test_what_does_not_change_the_weights_does_not_change_a_runs_name(workspace):
+    assert plan(workspace, resume="never").run == plan(workspace, resume="auto").run
+    assert plan(workspace, mix=["general:0.2"]).run != plan(workspace).run
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_the_flow_sees_their_checkpoints(workspace):
+    settings = replace(plan(workspace, mix=["general:0.25"]).settings, steps=40, checkpoint_every=20)
+    seen = []
+    result = train_in_processes(settings, 2, lambda state, folder, status: seen.append((state.step, status)))
+    assert result.status == "completed" and result.steps == 40 and result.checkpoint.is_dir()
+    assert seen[-1] == (40, "completed")
+    assert read_settings(settings.run_folder)["accumulate"] == 2
+
+
+@pytest.mark.slow
+def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=5000, checkpoint_every=10)
+    (tmp_path / "settings.json").write_text(json.dumps(settings.to_record()))
+    code = (
+        "import json, signal, sys; from albert.pretraining import PretrainSettings\n"
+        "from flows.training_processes import train_in_processes\n"
+        # what a shell starts in the background ignores Ctrl-C, and hands that on
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "settings = PretrainSettings.from_record(json.load(open(sys.argv[1])))\n"
+        "print(train_in_processes(settings, 2, lambda *_: None).status)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "settings.json")], cwd=ROOT, stdout=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 120
+    while not list_checkpoints(settings.run_folder) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    output, _ = process.communicate(timeout=300)
+    assert output.strip() == b"interrupted"
+
+
+@pytest.mark.parametrize("told", [KeyboardInterrupt(), TerminationSignal(15)], ids=["Ctrl-C", "SIGTERM"])
+def test_asked_to_stop_in_a_flow_they_are_waited_for_and_leave_their_result(
+    workspace, tmp_path, monkeypatch, told
+):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
+    pretrain(settings)
+    result, kept = tmp_path / "run" / "result.json", tmp_path / "result.json"
+    kept.write_bytes(result.read_bytes())
+    ends = f"trap 'sleep 0.2; cp {kept} {result}; exit 75' TERM; echo here; while :; do sleep 0.1; done"
+
+    def launch(*_):
+        process = subprocess.Popen(["sh", "-c", ends], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        return [process]
+
+    def watch(*_):
+        raise told
+
+    monkeypatch.setattr("flows.orchestration.processes._launch", launch)
+    monkeypatch.setattr("flows.orchestration.processes._watch", watch)
+    seen = []
+    result = train_in_processes(settings, 1, lambda state, folder, status: seen.append(state.step))
+    assert result.steps == 2 and seen == [2]
+
+
+def test_processes_that_end_without_a_result_are_said(workspace, tmp_path, capfd):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2, accumulate=2)
+    pretrain(settings)
+    with pytest.raises(InputError, match="2 training processes ended early, with codes (2, 2|2, -15|-15, 2)"):
+        train_in_processes(replace(settings, batch_tokens=1024), 2, lambda *_: None)
+    said = capfd.readouterr().err
+    assert "batch_tokens 512 -> 1024" in said and "Traceback" not in said
+
+
+@pytest.fixture
+def no_server(monkeypatch):
+    """A training's progress is shown by a server, and these have none."""
+    monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: lambda done: None)
+
+
+def recorded(made):
+    """Status, steps and reason of a run in the catalog."""
+    with read_catalog(made.workspace) as db:
+        query = "select status, steps, metrics ->> 'error' from pretraining_runs where run = ?"
+        return db.execute(query, [made.run]).fetchone()
+
+
+def changed(made, **changes):
+    return replace(made, settings=replace(made.settings, **changes))
+
+
+def test_the_catalog_says_that_a_training_diverged(workspace, monkeypatch, no_server):
+    """And goes on saying so, with the settings of then, when the run is refused with others."""
+    made = plan(workspace, run="apart")
+    check, seen = Sentinel.check, []
+
+    def spoilt(sentinel, losses, norm, **known):
+        seen.append(norm)
+        return check(sentinel, losses, norm if len(seen) < 4 else math.nan, **known)
+
+    monkeypatch.setattr(Sentinel, "check", spoilt)
+    with pytest.raises(ConfigError, match="fell apart for the 4th time"):
+        run_pretraining(made)
+    status, steps, reason = recorded(made)
+    assert (status, steps) == ("diverged", 3) and "4th time" in reason and "checkpoint-3 is sound" in reason
+    with pytest.raises(ConfigError, match="begun with other settings"):
+        run_pretraining(changed(made, batch_tokens=256))
+    assert recorded(made) == (status, steps, reason)
+    with read_catalog(made.workspace) as db:
+        kept = "select settings ->> 'batch_tokens' from pretraining_runs where run = 'apart'"
+        assert db.execute(kept).fetchone() == ("512",)
+
+
+def test_the_catalog_says_that_a_training_failed_until_it_goes_on(workspace, monkeypatch, no_server):
+    made = changed(plan(workspace, run="unlucky"), evaluate_every=2)
+    statuses = []
+
+    def fill(done):
+        statuses.append(recorded(made)[0])
+        if len(statuses) == 2:
+            Path("/dev/full").write_text("no room for this")
+
+    if not Path("/dev/full").exists():
+        pytest.skip("Linux has a device that is always full")
+    monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: fill)
+    with pytest.raises(InputError, match="is full"):
+        run_pretraining(made)
+    status, steps, reason = recorded(made)
+    assert (status, steps) == ("failed", 4) and "is full" in reason
+    assert run_pretraining(made).resumed_from == 4
+    assert statuses == ["running", "running", "running", "completed"]
+    assert recorded(made) == ("completed", 6, None)
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(workspace, no_server):
+    made = plan(workspace, run="held")
+    asked = "run held is being trained by another process: wait for it to end"
+    with sole_training(made.workspace, made.run), pytest.raises(InputError, match=asked):
+        run_pretraining(made)
+    assert recorded(made) is None
+
+
+def test_processes_that_go_on_are_told_of_once_they_have_begun(workspace, tmp_path):
+    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
+    pretrain(settings)
+    told = []
+    for begins in ("true", f"touch {settings.run_folder}/settings.json"):
+        with subprocess.Popen(["sh", "-c", f"sleep 0.6; {begins}; sleep 1"]) as process:
+            _watch([process], settings.run_folder, lambda state, _, status: told.append((state.step, status)))
+        assert told == ([] if begins == "true" else [(2, "running")])
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_leave_a_run_that_failed(workspace, no_server):
+    made = changed(plan(workspace, run="killed"), steps=5000, checkpoint_every=5)
+
+    def kill(done):
+        for child in psutil.Process().children(recursive=True):
+            if "albert.pretraining" in child.cmdline():
+                child.kill()
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="codes -9, -9"):
+        patch.setattr("flows.continued_pretraining.begin_progress", lambda *_: kill)
+        run_pretraining(made, processes=2)
+    status, _, reason = recorded(made)
+    assert status == "failed" and "was killed" in reason
+
+
+def test_the_catalog_is_told_what_it_did_not_hear_of(workspace, no_server):
+    """A process killed between its last checkpoint and the catalog's row."""
+    made = plan(workspace, run="untold")
+    pretrain(made.settings)
+    assert run_pretraining(made).resumed_from == 6
+    with read_catalog(made.workspace) as db:
+        told = db.execute("select status, steps from pretraining_runs where run = 'untold'").fetchall()
+        rows = db.execute("select step, mlm_loss > 0 from checkpoints where run = 'untold' order by step")
+        assert told == [("completed", 6)] and rows.fetchall() == [(5, True), (6, True)]

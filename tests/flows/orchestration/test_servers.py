@@ -1,0 +1,52 @@
+"""What a command says of a server that is of no use to it."""
+
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from prefect.settings import PREFECT_API_URL, temporary_settings
+
+from data.errors import InputError
+from flows.orchestration.servers import server_version
+
+
+@contextmanager
+def answering(status):
+    """A web server that is not Prefect's."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            body = b"<html>a page</html>"
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_POST
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{http.server_port}/api"
+        http.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [(401, "it wants a password: set PREFECT_API_AUTH_STRING"), (404, "start it with make serve")],
+)
+def test_what_answers_and_is_of_no_use_is_told_in_a_line(status, message, monkeypatch):
+    with answering(status) as url, temporary_settings({PREFECT_API_URL: url}):
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        with pytest.raises(InputError, match=f"^server {url}: .*{message}") as told:
+            server_version()
+    assert "\n" not in str(told.value)
+
+
+def test_no_server_is_asked_where_none_is_named(monkeypatch):
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    assert server_version() is None

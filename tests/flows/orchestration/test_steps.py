@@ -1,0 +1,263 @@
+"""What Prefect adds to a function: a name, a bar, another try where that can help, an end where it hangs."""
+
+import json
+import logging
+import os
+import time
+from concurrent.futures import CancelledError
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+from httpx import ConnectError
+from prefect import flow, get_run_logger
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    ArtifactFilter,
+    ArtifactFilterKey,
+    FlowRunFilter,
+    FlowRunFilterStartTime,
+)
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import CancelledRun
+from prefect.states import Cancelled
+
+from data.errors import InputError
+from data.refresh import RefreshSettings, refresh
+from flows.end_to_end import end_to_end
+from flows.orchestration import (
+    begin_progress,
+    cancelled_with_its_parts,
+    open_runner,
+    publish_vocabulary,
+    repeat_command,
+    step,
+)
+from flows.orchestration.artifacts import update_progress_artifact
+from flows.refresh_corpus import refresh_corpus, run_refresh
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+
+
+@flow
+def try_twice(work):
+    return step("try", retries=1).with_options(retry_delay_seconds=0)("it", work)
+
+
+def failing(errors):
+    """Work that raises one error after the other, then tells how often it was called."""
+    calls = []
+
+    def work():
+        calls.append(1)
+        if len(calls) <= len(errors):
+            raise errors[len(calls) - 1]
+        return len(calls)
+
+    return work, calls
+
+
+def test_what_may_pass_is_tried_again_and_what_was_refused_is_not():
+    work, calls = failing([OSError("connection reset")])
+    assert try_twice(work) == 2
+    work, calls = failing([InputError("no [MASK] in vocab.txt")] * 2)
+    with pytest.raises(InputError, match="no .MASK."):
+        try_twice(work)
+    assert len(calls) == 1
+    for error, told in (
+        (BrokenProcessPool("ended abruptly"), BrokenProcessPool),
+        (CancelledError(), CancelledRun),
+    ):
+        work, calls = failing([error] * 2)
+        with pytest.raises(told):
+            try_twice(work)
+        assert len(calls) == 1
+    work, calls = failing([OSError("connection reset")] * 3)
+    with pytest.raises(OSError, match="connection reset"):
+        try_twice(work)
+    assert len(calls) == 2
+
+
+def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
+    monkeypatch.setattr("data.workers.END_SECONDS", 1)
+    processes = []
+
+    @flow
+    def read_what_hangs():
+        with open_runner("processes", 1, None) as (submit, _):
+            processes.append(submit(step("begin"), "it", os.getpid).result())
+            submit(step("read-source").with_options(timeout_seconds=2), "it", time.sleep, 600).result()
+
+    began = time.monotonic()
+    with pytest.raises(TimeoutError, match="timed out|exceeded|^$"):
+        read_what_hangs()
+    assert time.monotonic() - began < 300
+    with pytest.raises(ProcessLookupError):
+        os.kill(processes[0], 0)
+
+
+def test_what_a_run_that_ends_has_not_done_is_called_off_and_did_not_fail(monkeypatch):
+    monkeypatch.setattr("data.workers.END_SECONDS", 1)
+    tasks = []
+
+    @flow
+    def read_what_is_gone():
+        with open_runner("processes", 1, None) as (submit, _):
+            submit(step("begin"), "it", os.getpid).result()
+            tasks.extend(submit(step("read-source"), label, time.sleep, 600) for label in ("first", "second"))
+            raise OSError("no such source")
+
+    with pytest.raises(OSError, match="no such source"):
+        read_what_is_gone()
+    assert [task.state.type for task in tasks] == 2 * [StateType.CANCELLED]
+
+
+def test_no_task_of_a_refresh_warns_of_its_timeout():
+    records = []
+    logger, handler = logging.getLogger("prefect.task_runs"), logging.Handler(logging.NOTSET)
+    handler.emit = lambda record: records.append(record.getMessage())
+
+    @flow
+    def warn():
+        def work():
+            get_run_logger().warning("a warning")
+            return 1
+
+        with_timeout = step("read-source").with_options(timeout_seconds=600)
+        with_timeout.submit("it", work).result()
+        with open_runner("processes", 1, None):
+            with_timeout.submit("it", work).result()
+
+    logger.addHandler(handler)
+    try:
+        warn()
+    finally:
+        logger.removeHandler(handler)
+    warnings = [told for told in records if "Timeout" in told or told == "a warning"]
+    assert [told[:9] for told in warnings] == ["Timeout o", "a warning", "a warning"]
+
+
+def names_of_runs(since):
+    begun = FlowRunFilter(start_time=FlowRunFilterStartTime(after_=since))
+    with get_client(sync_client=True) as client:
+        return {run.name for run in client.read_flow_runs(flow_run_filter=begun)}
+
+
+def test_runs_are_called_by_what_they_do_and_a_preview_is_told(
+    tmp_path, samples, vocabulary_file, monkeypatch
+):
+    told, since = [], datetime.now(UTC)
+    monkeypatch.setattr("flows.refresh_corpus.log", told.append)
+    recipe = tmp_path / "green-tea.yaml"
+    recipe.write_text(
+        f"corpus: tea\nsources: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\n", encoding="utf-8"
+    )
+    refresh_corpus(recipe=str(recipe), workspace=str(tmp_path / "w"), dry_run=True)
+    refresh_corpus(recipe=str(recipe), corpus="茶", workspace=str(tmp_path / "w"), dry_run=True)
+    assert told[0].startswith("tea is new: 1 source(s) would be read"), told
+    with pytest.raises(OSError):  # a file, where a folder is needed
+        end_to_end(demo=True, workspace=str(recipe))
+    assert {"refresh green-tea", "refresh 茶", "end to end on tea-topics"} <= names_of_runs(since)
+
+
+@flow
+def tell(corpus, steps=1000, mix=()):
+    return repeat_command()
+
+
+def test_the_command_to_repeat_a_deployments_run_leaves_defaults_out(monkeypatch):
+    monkeypatch.delenv("JIXU_COMMAND", raising=False)
+    assert tell("茶 1", steps=5) == "prefect deployment run 'tell/default' -p 'corpus=\"茶 1\"' -p steps=5"
+
+
+@flow
+def go(parts):
+    move = begin_progress("bar", "of a test")
+    for part in range(parts):
+        move((part + 1) / parts)
+
+
+def test_a_bar_is_moved_seldom_and_holds_nobody_up(monkeypatch):
+    calls = []
+
+    def update(artifact, percent):
+        calls.append(percent)
+        if len(calls) == 2:
+            raise ConnectError("the server is away")
+        return update_progress_artifact(artifact, percent)
+
+    monkeypatch.setattr("flows.orchestration.artifacts.update_progress_artifact", update)
+    go(5000)
+    assert calls == [100.0]  # it took less than five seconds
+    go(3)
+    assert calls == [100.0, 100.0]
+
+
+@flow
+def publish(entries):
+    publish_vocabulary("of a test", "entries", entries)
+
+
+def test_the_entries_of_a_vocabulary_are_told_by_kind():
+    publish(["[PAD]", "##ing", "茶", "##叶", "▁红茶", "绿茶", "a茶", "9"])
+    named = ArtifactFilter(key=ArtifactFilterKey(any_=["vocabulary-of-a-test"]))
+    with get_client(sync_client=True) as client:
+        (made,) = client.read_artifacts(artifact_filter=named)
+    assert {row["entries"]: (row["count"], row["first"]) for row in json.loads(made.data)} == {
+        "special tokens, Latin, digits, marks": (4, "[PAD] ##ing a茶 9"),
+        "one Chinese character": (2, "茶 ##叶"),
+        "several Chinese characters": (2, "▁红茶 绿茶"),
+    }
+
+
+def run_here(settings, task_hours=1.0):
+    """A refresh, sources read and shards built in this process; of its tasks the name, limit and label."""
+    tasks = []
+
+    def submit(step, label, function, *arguments):
+        tasks.append((step.name, step.timeout_seconds, label))
+        return SimpleNamespace(result=lambda: function(*arguments))
+
+    @flow
+    def run(settings):
+        return run_refresh(settings, submit, 2, task_hours)
+
+    return run(settings), tasks
+
+
+def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
+    given = {"corpus": "tea", "sources": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
+    result, tasks = run_here(RefreshSettings(**given, workspace=tmp_path / "w", workers=1), task_hours=0.5)
+    assert result.is_new
+    assert tasks == [("read-source", 1800, "tea.jsonl"), ("build-shard", 1800, "tea 1/1")]
+
+
+def test_small_sources_and_shards_are_worked_at_by_few_tasks(tmp_path, samples, vocabulary_file, monkeypatch):
+    monkeypatch.setattr("data.refresh.run.SHARD_CHARACTERS", 4000)
+    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "raw").mkdir()
+    for number in range(40):
+        (tmp_path / "raw" / f"{number:02}.jsonl").write_text("".join(lines[number::40]), encoding="utf-8")
+    given = {"corpus": "tea", "sources": (str(tmp_path / "raw"),), "tokenizer": str(vocabulary_file)}
+    settings = RefreshSettings(**given, workspace=tmp_path / "w", workers=1)
+    result, tasks = run_here(settings)
+    reading = [label for name, _, label in tasks if name == "read-source"]
+    assert len(reading) == 10 and reading[:2] == ["00.jsonl and 9 more", "10.jsonl and 7 more"]
+    building = [label for name, _, label in tasks if name == "build-shard"]
+    assert building == ["tea 1-3/10", "tea 4-5/10", "tea 6-7/10", "tea 8/10", "tea 9/10", "tea 10/10"]
+    assert refresh(replace(settings, workspace=tmp_path / "plain")) == result
+
+
+@flow
+def stopped():
+    return Cancelled(message="Stopped at step 3.")
+
+
+def test_a_flow_in_which_a_training_is_stopped_is_cancelled_and_not_failed():
+    def calls_it():
+        stopped()
+
+    assert flow(calls_it)(return_state=True).is_failed()  # as Prefect has it
+    assert flow(cancelled_with_its_parts(calls_it))(return_state=True).is_cancelled()
