@@ -23,7 +23,14 @@ import torch
 import transformers
 
 from albert.checkpoints import load_pretrained, save_model
-from albert.finetuning import Candidate, FineTuneSettings, fine_tune_one, prepare, read_task
+from albert.finetuning import (
+    Candidate,
+    FineTuneOptimizer,
+    FineTuneSettings,
+    fine_tune_one,
+    prepare,
+    read_task,
+)
 from albert.finetuning.training import predict
 from albert.model import AlbertConfig, PretrainingModel
 from albert.tasks import load_task
@@ -85,7 +92,7 @@ def theirs(candidate: Candidate, seed: int, dtype: str, folder: Path) -> Outcome
     arguments = transformers.TrainingArguments(
         output_dir=str(folder), num_train_epochs=settings.epochs, learning_rate=RATE, seed=seed,
         per_device_train_batch_size=settings.batch_size, per_device_eval_batch_size=128,
-        warmup_steps=settings.warmup_share, weight_decay=0.01, bf16=dtype == "bf16", use_cpu=True,
+        warmup_steps=settings.optimizer.warmup_share, weight_decay=0.01, bf16=dtype == "bf16", use_cpu=True,
         save_strategy="no", logging_strategy="no", report_to=[], disable_tqdm=True,
     )  # fmt: skip
     trainer = transformers.Trainer(
@@ -143,7 +150,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             model = random_checkpoint(texts, Path(temporary) / "model")
         settings = FineTuneSettings(
             task=load_task(given.task), train=given.train, dev=given.dev, models=(model,),
-            seeds=tuple(given.seeds), epochs=given.epochs, learning_rates=(RATE,), max_restarts=0,
+            seeds=tuple(given.seeds), epochs=given.epochs, learning_rate=RATE,
+            optimizer=FineTuneOptimizer(max_restarts=0),
         )  # fmt: skip
         candidate = prepare(settings, read_task(settings), 0)
         outcomes: dict[str, list[Outcome]] = {"jixu": [], "fp32": [], "bf16": []}

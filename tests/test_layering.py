@@ -28,7 +28,7 @@ NEVER = {
     "albert": {"prefect", "duckdb", "jieba", "transformers", "triton"},
     "flows": {"torch", "triton", "transformers", "duckdb", "jieba"},
 }
-GROUND = {"errors", "files", "hashing", "locks", "storage", "terminal", "workers", "workspace"}
+GROUND = {"errors", "files", "hashing", "locks", "options", "storage", "terminal", "workers", "workspace"}
 ALBERT_TAKES = GROUND | {"instances", "tokenization", "segmentation", "cleaning", "sources"}
 # stems that may stand in several rooms of a package
 COMMON_STEMS = {"__init__", "__main__", "settings"}

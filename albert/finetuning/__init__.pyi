@@ -6,7 +6,10 @@ from .compare import ModelRuns as ModelRuns
 from .compare import compare_models as compare_models
 from .compare import fine_tune as fine_tune
 from .cost import measure_cost as measure_cost
+from .settings import FineTuneOptimizer as FineTuneOptimizer
+from .settings import FineTuneRunning as FineTuneRunning
 from .settings import FineTuneSettings as FineTuneSettings
+from .settings import TuningOptions as TuningOptions
 from .training import Candidate as Candidate
 from .training import SeedAndRate as SeedAndRate
 from .training import SeedRun as SeedRun

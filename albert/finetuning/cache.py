@@ -19,7 +19,6 @@ from data.files import sha256, write_bytes
 
 _FORMAT = 2  # of the files; another one is not read
 _ARRAYS = ("right", "labels", "probabilities")
-_SETTINGS = ("epochs", "batch_size", "warmup_share", "max_restarts", "max_seq_length", "precision")
 
 
 def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
@@ -30,7 +29,13 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
         "weights": candidate.checksum,
         "task": asdict(settings.task),
         "files": {name: sha256_of(path) for name, path in settings.split_paths.items()},
-        "settings": {name: getattr(settings, name) for name in _SETTINGS},
+        "settings": {
+            "epochs": settings.epochs,
+            "batch_size": settings.batch_size,
+            "warmup_share": settings.optimizer.warmup_share,
+            "max_restarts": settings.optimizer.max_restarts,
+            **asdict(settings.running),
+        },
         "seed": seed,
         "learning_rate": learning_rate,
     }

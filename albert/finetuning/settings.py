@@ -1,58 +1,116 @@
-"""TODO."""
+"""Options of fine-tuning: which models to compare on which task, and how to train them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal
 
-from albert.tasks import Kind, Task
+from pydantic import BeforeValidator, Field
+
+from albert.tasks import Kind, Task, load_task
 from data.errors import ConfigError
+from data.options import Floats, Integers, Words, options
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTuneSettings:
-    """What to compare, on what, and how."""
+@options
+class FineTuneOptimizer:
+    """How a model is optimized beside its learning rate."""
 
-    task: Task
-    train: Path | None = None  # None: for a kind that trains nothing
-    dev: Path
-    test: Path | None = None
-    models: tuple[Path, ...]
-    names: tuple[str, ...] | None = None  # of the models in tables; None: their folders'
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    epochs: int = 3
-    batch_size: int = 32  # examples
-    learning_rates: tuple[float, ...] = (1e-4,)  # albert_zh's for LCQMC; of several the best on dev
-    warmup_share: float = 0.1
-    max_restarts: int = 2
-    max_seq_length: int = 128
-    precision: str = "bf16"
+    sweep: Annotated[
+        Floats,
+        Field(description="Learning rates to choose from on dev with the first seed"),
+    ] = ()
+    warmup_share: Annotated[
+        float, Field(ge=0, le=1, description="Share of the steps in which the rate rises to its peak")
+    ] = 0.1
+    max_restarts: Annotated[
+        int, Field(ge=0, le=10, description="Fresh starts allowed while a model stays at chance level")
+    ] = 2
 
-    def __post_init__(self):
-        if not self.models:
-            raise ConfigError("no model to fine-tune: pass --model with a checkpoint folder")
+    def __post_init__(self) -> None:
+        for rate in self.sweep:
+            if not 0 < rate < 1:
+                raise ConfigError(f"learning_rate={rate} in sweep: it must be more than 0 and less than 1")
+
+
+@options
+class FineTuneRunning:
+    """How the computation runs."""
+
+    precision: Annotated[Literal["bf16", "fp32"], Field(description="Precision of the arithmetic")] = "bf16"
+    max_seq_length: Annotated[
+        int, Field(ge=8, le=512, description="Most tokens of an example; a longer one is cut")
+    ] = 128
+
+
+@options
+class TuningOptions:
+    """How every model is fine-tuned."""
+
+    seeds: Annotated[
+        Integers, Field(description="Seeds to train every model with, separated by commas (随机种子)")
+    ] = (0, 1, 2, 3, 4)
+    epochs: Annotated[
+        int,
+        Field(ge=1, le=1000, description="Epochs of training; the best on dev counts (轮数)"),
+    ] = 3
+    batch_size: Annotated[int, Field(ge=1, le=4096, description="Examples in a step")] = 32
+    # the default is albert_zh's for LCQMC
+    learning_rate: Annotated[float, Field(gt=0, lt=1, description="Peak learning rate (学习率)")] = 1e-4
+    optimizer: Annotated[FineTuneOptimizer, Field(description="Rates to try, warmup and restarts")] = (
+        FineTuneOptimizer()
+    )
+    running: Annotated[FineTuneRunning, Field(description="Precision and length of the examples")] = (
+        FineTuneRunning()
+    )
+
+    def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise ConfigError(f"seeds={self.seeds}: give one or more, each once")
+
+    @property
+    def learning_rates(self) -> tuple[float, ...]:
+        """The rates to choose from on dev, usually one."""
+        return self.optimizer.sweep or (self.learning_rate,)
+
+
+def _load(task: object) -> object:
+    return load_task(task) if isinstance(task, str) else task
+
+
+@options
+class FineTuneSettings(TuningOptions):
+    """Fine-tune models on a labelled task under the same seeds and compare them."""
+
+    task: Annotated[
+        Task,
+        BeforeValidator(_load),
+        Field(description="Task: one that comes with jixu, a YAML task file, or a name of yours (任务)"),
+    ]
+    train: Annotated[
+        Path | None, Field(description="Training examples, as the task's publisher has them (训练集)")
+    ] = None
+    dev: Annotated[Path, Field(description="Examples that choose the best epoch (验证集)")]
+    test: Annotated[Path | None, Field(description="Examples scored once, at the best epoch (测试集)")] = None
+    models: Annotated[
+        tuple[Path, ...],
+        Field(description="Checkpoint folders or hf:REPO; each is compared with the first (模型)"),
+    ]
+    names: Annotated[
+        Words | None, Field(description="Names of the models in tables; by default their folders'")
+    ] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.models:
+            raise ConfigError("no model to fine-tune: pass --model with a checkpoint folder")
         if self.names is not None and len(self.names) != len(self.models):
             raise ConfigError(f"{len(self.names)} names for {len(self.models)} models")
         if self.train is None and self.task.kind is not Kind.SIMILARITY:
             raise ConfigError(f"no training file for {self.task.name}: pass --train")
-        for name, low, high in (
-            ("epochs", 1, 1000),
-            ("batch_size", 1, 4096),
-            ("max_seq_length", 8, 512),
-            ("max_restarts", 0, 10),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"{name}={getattr(self, name)}: it must be from {low} to {high}")
-        if not self.learning_rates:
-            raise ConfigError("no learning rate: give one or more")
-        for rate in self.learning_rates:
-            if not 0 < rate < 1:
-                raise ConfigError(f"learning_rate={rate}: it must be more than 0 and less than 1")
 
     def model_names(self) -> tuple[str, ...]:
-        """A short name for each model, each once."""
+        """A unique short name for each model."""
         names = list(self.names or [_short_name(path) for path in self.models])
         return tuple(n if names.count(n) == 1 else f"{n} ({i})" for i, n in enumerate(names, 1))
 

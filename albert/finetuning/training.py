@@ -103,7 +103,7 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     """Tokenize the task for the model of that number."""
     path = settings.models[model]
     pretrained, tokenizer = load_pretrained(path)
-    length = min(settings.max_seq_length, pretrained.config.max_position_embeddings)
+    length = min(settings.running.max_seq_length, pretrained.config.max_position_embeddings)
     learner = find_learner(data)
     encoded = {name: learner.encode(split.examples, tokenizer, length) for name, split in data.splits.items()}
     return Candidate(
@@ -226,7 +226,7 @@ def _new_model(candidate: Candidate, seed: int) -> nn.Module:
 
 def _train_until_learnt(candidate: Candidate, seed: int, learning_rate: float) -> _Training:
     """Train, again with another head and other dropout while the model stays at chance level."""
-    for restarts in range(candidate.settings.max_restarts + 1):
+    for restarts in range(candidate.settings.optimizer.max_restarts + 1):
         training = _train(candidate, seed, learning_rate, restarts)
         if training.left_chance:
             break
@@ -282,7 +282,7 @@ def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_ra
     optimizer = adamw(model, learning_rate)
     plan = plan_batches(len(encoded), settings, seed)
     steps = sum(len(batches) for batches in plan)
-    warmup, step = round(steps * settings.warmup_share), 0
+    warmup, step = round(steps * settings.optimizer.warmup_share), 0
     title = f"{candidate.name} seed {seed}"
     with tqdm(total=steps, desc=title, unit="step", disable=not sys.stderr.isatty(), leave=False) as bar:
         for batches in plan:
@@ -307,7 +307,7 @@ def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_ra
 
 
 def _autocast(settings: FineTuneSettings, device: torch.device) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16")
+    return torch.autocast(device.type, torch.bfloat16, enabled=settings.running.precision == "bf16")
 
 
 @torch.no_grad()

@@ -234,13 +234,13 @@ def fine_tune_settings(
     train: str | None = None,
     test: str | None = None,
     seeds: Sequence[int] = (0, 1, 2, 3, 4),
-    learning_rate: float = 1e-4,
     sweep: Sequence[float] = (),
+    max_seq_length: int = 128,
     names: Sequence[str] | None = None,
     **same: object,
 ) -> FineTuneSettings:
     """The settings of fine-tune."""
-    from albert.finetuning import FineTuneSettings
+    from albert.finetuning import FineTuneOptimizer, FineTuneRunning, FineTuneSettings
     from albert.tasks import load_task
 
     return FineTuneSettings(
@@ -250,7 +250,8 @@ def fine_tune_settings(
         test=Path(test) if test else None,
         models=tuple(Path(m) for m in model),
         seeds=tuple(seeds),
-        learning_rates=tuple(sweep) or (learning_rate,),
+        optimizer=FineTuneOptimizer(sweep=tuple(sweep)),
+        running=FineTuneRunning(max_seq_length=max_seq_length),
         names=tuple(names) if names else None,
         **same,
     )

@@ -10,7 +10,15 @@ from torch.nn import functional as F
 
 from albert.checkpoints import load_pretrained
 from albert.evaluation import retrieval_statistics, score
-from albert.finetuning import FineTuneSettings, fine_tune, fine_tune_one, prepare, read_task
+from albert.finetuning import (
+    FineTuneOptimizer,
+    FineTuneRunning,
+    FineTuneSettings,
+    fine_tune,
+    fine_tune_one,
+    prepare,
+    read_task,
+)
 from albert.finetuning.choice import Choice
 from albert.finetuning.encoding import Encoded, fit_pair
 from albert.finetuning.regression import Similarity
@@ -38,10 +46,20 @@ def write_splits(folder, write):
         write(folder / name, rng, n)
 
 
+ONE_START = FineTuneOptimizer(max_restarts=0)
+
+
 def learnt(task, folder, suffix, model, **changes):
-    given = {"seeds": (0,), "epochs": 10, "batch_size": 12, "learning_rates": (3e-3,), "max_restarts": 0}
+    options = {
+        "optimizer": ONE_START,
+        "seeds": (0,),
+        "epochs": 10,
+        "batch_size": 12,
+        "learning_rate": 3e-3,
+        **changes,
+    }
     paths = {name: folder / f"{name}{suffix}" for name in ("train", "dev", "test")}
-    settings = FineTuneSettings(task=load_task(task), **paths, models=(model,), **{**given, **changes})
+    settings = FineTuneSettings(task=load_task(task), **paths, models=(model,), **options)
     return fine_tune(settings)
 
 
@@ -277,7 +295,10 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
     rows = [f"{a}\t{b}\t{score}" for (a, b), score in zip(pairs, gold, strict=True)]
     (tmp_path / "t.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]), encoding="utf-8")
     settings = FineTuneSettings(
-        task=load_task("stsb-probe"), dev=tmp_path / "t.tsv", models=(model_folder,), precision="fp32"
+        task=load_task("stsb-probe"),
+        dev=tmp_path / "t.tsv",
+        models=(model_folder,),
+        running=FineTuneRunning(precision="fp32"),
     )
     candidate = prepare(settings, read_task(settings), 0)
     run = fine_tune_one(candidate, 0, 1e-4)

@@ -8,6 +8,8 @@ import torch
 from albert.checkpoints import load_pretrained
 from albert.evaluation import SeedResult, chance_of, leaves_chance
 from albert.finetuning import (
+    FineTuneOptimizer,
+    FineTuneRunning,
     FineTuneSettings,
     SeedRun,
     fine_tune,
@@ -47,9 +49,10 @@ def split_files(tmp_path):
     return {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
 
 
-def quick(split_files, *models, **changes):
-    given = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rates": (3e-3,), "max_restarts": 0}
-    return FineTuneSettings(task=Task(name="t"), **split_files, models=models, **{**given, **changes})
+def quick(split_files, *models, sweep=(), max_restarts=0, **changes):
+    options = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rate": 3e-3, **changes}
+    optimizer = FineTuneOptimizer(sweep=sweep, max_restarts=max_restarts)
+    return FineTuneSettings(task=Task(name="t"), **split_files, models=models, optimizer=optimizer, **options)
 
 
 def shuffle_labels(file):
@@ -79,14 +82,14 @@ def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder)
 
 def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, model_folder):
     shuffle_labels(split_files["train"])
-    result = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=1, learning_rates=(3e-4,)))
+    result = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=1, learning_rate=3e-4))
     (model,) = result.models
     # two seeds of 40 examples: four standard errors of a share of one half
     assert abs(model.test["accuracy"].mean - 0.5) < 4 * 0.5 / 40**0.5
     assert result.chance == 0.5
     assert all(seed.restarts == 1 and not seed.left_chance for seed in model.seeds)
     # another start is another one: the same order of examples, but other random weights of the head
-    again = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=0, learning_rates=(3e-4,)))
+    again = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=0, learning_rate=3e-4))
     assert all(a.curve != b.curve for a, b in zip(model.seeds, again.models[0].seeds, strict=True))
 
 
@@ -126,7 +129,7 @@ def test_the_best_learning_rate_on_dev_is_used_with_every_seed(split_files, mode
     wrong = split_files["test"].read_text(encoding="utf-8").translate(str.maketrans("好坏", "坏好"))
     split_files["test"].write_text(wrong, encoding="utf-8")
     rates = (1e-6, 3e-3)
-    (model,) = fine_tune(quick(split_files, model_folder, learning_rates=rates, max_restarts=1)).models
+    (model,) = fine_tune(quick(split_files, model_folder, sweep=rates, max_restarts=1)).models
     assert [point.learning_rate for point in model.sweep] == list(rates)
     assert model.sweep[1].dev > model.sweep[0].dev and not model.sweep[0].left_chance
     assert {seed.learning_rate for seed in model.seeds} == {3e-3}
@@ -207,7 +210,7 @@ def test_labels_that_training_never_saw_and_single_classes_are_refused(split_fil
 
 
 def test_a_rate_that_breaks_the_model_is_told_and_is_no_number_that_json_lacks(split_files, model_folder):
-    settings = quick(split_files, model_folder, seeds=(0,), epochs=1, learning_rates=(0.99,), max_restarts=0)
+    settings = quick(split_files, model_folder, seeds=(0,), epochs=1, learning_rate=0.99, max_restarts=0)
     (model,) = (result := fine_tune(settings)).models
     assert not model.seeds[0].left_chance
     json.dumps(result.to_record(), allow_nan=False)
@@ -224,7 +227,7 @@ def test_test_is_asked_once_a_seed_whatever_else_was_tried(split_files, model_fo
 
     monkeypatch.setattr(Classification, "predict", watched)
     shuffle_labels(split_files["train"])
-    settings = quick(split_files, model_folder, epochs=1, max_restarts=1, learning_rates=(1e-4, 3e-4))
+    settings = quick(split_files, model_folder, epochs=1, max_restarts=1, sweep=(1e-4, 3e-4))
     (model,) = fine_tune(settings).models
     assert all(seed.restarts == 1 for seed in model.seeds)
     test = read_task(settings).splits["test"].examples
@@ -236,7 +239,7 @@ def test_test_is_asked_once_a_seed_whatever_else_was_tried(split_files, model_fo
 def test_a_sweep_knows_no_test_and_of_equal_rates_takes_the_first(split_files, model_folder, has_test):
     if not has_test:
         del split_files["test"]
-    settings = quick(split_files, model_folder, seeds=(4, 2), learning_rates=(1e-5, 3e-5, 2e-5))
+    settings = quick(split_files, model_folder, seeds=(4, 2), sweep=(1e-5, 3e-5, 2e-5))
     candidate, asked = prepare(settings, read_task(settings), 0), []
 
     def train(candidate, wanted):
@@ -305,7 +308,7 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
     path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
     settings = FineTuneSettings(
         task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=path, models=(model_folder,), epochs=2,
-        batch_size=3, precision="fp32", max_restarts=0,
+        batch_size=3, running=FineTuneRunning(precision="fp32"), optimizer=FineTuneOptimizer(max_restarts=0),
     )  # fmt: skip
     candidate = prepare(settings, read_task(settings), 0)
     run = fine_tune_one(candidate, 5, 1e-3)
