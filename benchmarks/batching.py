@@ -86,7 +86,7 @@ def main() -> None:
         write_corpus(source, sentences, given.characters, file_characters=given.characters // 16)
         refresh(
             RefreshSettings(
-                corpus="c", sources=(str(source),), workspace=workspace, tokenizer=str(vocabulary), workers=1
+                corpus="c", source=(str(source),), workspace=workspace, tokenizer=str(vocabulary), workers=1
             )
         )
         shards = sorted((workspace / "shards" / "c").glob("*.parquet"))

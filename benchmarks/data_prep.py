@@ -126,7 +126,7 @@ def refresh_speed(source: Path, vocabulary: Path, folder: Path, workers: int) ->
     """Seconds of a whole refresh without and with the start of its processes, and characters in."""
     settings = RefreshSettings(
         corpus="c",
-        sources=(str(source),),
+        source=(str(source),),
         workspace=folder,
         tokenizer=str(vocabulary),
         workers=workers,

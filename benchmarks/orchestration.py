@@ -64,7 +64,7 @@ def serve_runs(kind: str, source: str, vocabulary: str, workers: int) -> None:
             if kind == "flow":
                 refresh_corpus(source=[source], workspace=workspace, **given)
             else:
-                refresh(RefreshSettings(sources=(source,), workspace=Path(workspace), **given))
+                refresh(RefreshSettings(source=(source,), workspace=Path(workspace), **given))
             print(json.dumps({"core_seconds": core_seconds() - cores}), flush=True)
 
 

@@ -30,7 +30,7 @@ LARGE_BYTES = 5 * 10**9
 def run_one(source: str, vocabulary: str, workspace: str, workers: int) -> dict[str, float]:
     """Refresh in this process and workers; seconds, and MiB of the largest worker and of this process."""
     settings = RefreshSettings(
-        corpus="c", sources=(source,), workspace=Path(workspace), tokenizer=vocabulary, workers=workers
+        corpus="c", source=(source,), workspace=Path(workspace), tokenizer=vocabulary, workers=workers
     )
     began = time.perf_counter()
     result = refresh(settings)

@@ -30,10 +30,9 @@ def _on_off(value: object) -> object:
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
-Integers = Annotated[tuple[int, ...], BeforeValidator(_split)]
-Floats = Annotated[tuple[float, ...], BeforeValidator(_split)]
-Words = Annotated[tuple[str, ...], BeforeValidator(_split)]
-OnOff = BeforeValidator(_on_off)
+Commas, OnOff = BeforeValidator(_split), BeforeValidator(_on_off)
+Integers = Annotated[tuple[int, ...], Commas]
+Floats = Annotated[tuple[float, ...], Commas]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))

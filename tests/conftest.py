@@ -123,7 +123,7 @@ def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: obj
 
 def make_corpus(root: Path, name: str, source: Path, vocabulary: Path, **options: object) -> tuple[Path, ...]:
     """Make a corpus of a workspace from one source; returns its shards."""
-    shared = {"corpus": name, "sources": (str(source),), "tokenizer": str(vocabulary), "workers": 1}
+    shared = {"corpus": name, "source": (str(source),), "tokenizer": str(vocabulary), "workers": 1}
     refresh(RefreshSettings(workspace=root, **shared, **options))
     return tuple(sorted((root / "shards" / name).glob("*.parquet")))
 

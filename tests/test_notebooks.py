@@ -16,7 +16,7 @@ def test_the_notebook_of_a_corpus_runs(tmp_path, samples, vocabulary_file, monke
     refresh(
         RefreshSettings(
             corpus="茶",
-            sources=(str(samples / "tea.jsonl"),),
+            source=(str(samples / "tea.jsonl"),),
             workspace=tmp_path,
             tokenizer=str(vocabulary_file),
             workers=1,

@@ -1,7 +1,5 @@
-from .filtering import QualityRules as QualityRules
 from .filtering import drop_reasons as drop_reasons
 from .filtering import read_blocklist as read_blocklist
-from .guard import GuardRules as GuardRules
 from .guard import Leak as Leak
 from .guard import count_hits as count_hits
 from .guard import find_leak as find_leak
@@ -11,12 +9,14 @@ from .measures import measure as measure
 from .near_duplicates import ALGORITHM as ALGORITHM
 from .near_duplicates import BANDS as BANDS
 from .near_duplicates import PERMUTATIONS as PERMUTATIONS
-from .near_duplicates import DuplicateRules as DuplicateRules
 from .near_duplicates import Sketches as Sketches
 from .near_duplicates import find_near_duplicates as find_near_duplicates
 from .near_duplicates import sketch as sketch
-from .normalise import CleaningRules as CleaningRules
 from .normalise import clean_and_count as clean_and_count
 from .normalise import clean_text as clean_text
 from .privacy import KINDS as KINDS
 from .sentences import split_sentences as split_sentences
+from .settings import CleaningRules as CleaningRules
+from .settings import DuplicateRules as DuplicateRules
+from .settings import GuardRules as GuardRules
+from .settings import QualityRules as QualityRules

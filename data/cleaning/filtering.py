@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from data.cleaning.measures import Measures
 from data.cleaning.sentences import CLOSERS, ENDERS
+from data.cleaning.settings import QualityRules
 from data.errors import InputError
 
 REASONS = (
@@ -31,25 +31,6 @@ REASONS = (
 FEW = 10  # sentences, lines: of fewer, a share says nothing
 FEW_NGRAMS = 400  # of fewer, an estimate from one in eight says nothing
 _ended = re.compile(rf"[{ENDERS}：:][{re.escape(CLOSERS)}]*$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class QualityRules:
-    """Documents beyond these are dropped; each keeps a row with its reason. Hashed into the recipe."""
-
-    min_characters: int = 5  # C4: lines of five words, which short Chinese sentences have not
-    # of the characters that are not spaces, a number of any length being one: a telephone number is no more
-    # foreign than a year; Gopher: 0.8 of the words with a letter, but names and code in Chinese text have
-    # many letters
-    min_han_share: float = 0.3
-    max_repeated_sentences: float = 0.5  # Gopher: 0.3 of the lines; headings and cells are sentences too
-    # of 10 characters; Gopher: 0.1 for 10 words, but statutes repeat themselves for good reason
-    max_repeated_ngrams: float = 0.6
-    max_unended_lines: float = 1.0  # share of lines without a sentence end; C4 drops such lines; 1: off
-    boilerplate_documents: int = 50  # a sentence in so many is boilerplate (C4: three times); 0: off
-    max_boilerplate: float = 0.5  # share of a document's characters
-    blocklist: str | None = None  # a file of words, one a line
-    max_blocked: int = 2  # hits; C4 drops at the first, but two Chinese characters also meet by chance
 
 
 def read_blocklist(path: Path) -> list[str]:

@@ -17,21 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from data.cleaning.measures import Measures, letters_of
-from data.cleaning.normalise import CleaningRules, clean_text
+from data.cleaning.normalise import clean_text
+from data.cleaning.settings import CleaningRules
 from data.errors import InputError
 from data.sources import DAMAGED, one_line
 
 _FILTER_BITS = 24
 SHORTEST = 6  # letters; a shorter evaluation text proves nothing
-
-
-@dataclass(frozen=True, kw_only=True)
-class GuardRules:
-    """Evaluation sets to keep out of the corpus. Hashed into the recipe with the files' content."""
-
-    files: tuple[str, ...] = ()
-    ngram: int = 13
-    action: str = "drop"  # or "report": keep the document, and count its hits
 
 
 @dataclass(frozen=True)

@@ -26,16 +26,6 @@ _PAIRS = 1 << 16  # compared at once
 _FOUND = pa.schema([("doc_id", pa.string()), ("duplicate_of", pa.string()), ("earlier", pa.int64())])
 
 
-@dataclass(frozen=True, kw_only=True)
-class DuplicateRules:
-    """Which documents are nearly the same. Hashed into the recipe."""
-
-    near: float | None = (
-        0.8  # likeness (Jaccard, of n-grams) from which on the later one is dropped; None: off
-    )
-    ngram: int = 5  # characters, punctuation and spaces aside
-
-
 @dataclass(frozen=True, slots=True)
 class Sketches:
     """Of D documents."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from data.cleaning.privacy import scrub
+from data.cleaning.settings import CleaningRules
 
 # full-width punctuation that Chinese text is written with; NFKC maps each of these to ASCII
 KEPT_PUNCTUATION = "！（），：；？～…—＂＇％＆＊＋．／＜＝＞＠［］｛｝｜￥"
@@ -49,16 +49,6 @@ _link = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]*\)")
 _url = re.compile(r"(?:\b(?:https?|ftp)://|\bwww\.)[\w\-.~:/?#@!$&'()*+,;=%]+", re.I | re.A)
 # no tokenizer knows a word of so many letters (BERT's gives up at 100): encoded data, or damage
 _endless_word = re.compile(r"[A-Za-z0-9+/=_\-]{101,}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class CleaningRules:
-    """What cleaning does beside what it always does. Hashed into the recipe."""
-
-    fold_width: bool = True  # full-width Latin letters and digits to plain ones, NFKC
-    simplify: bool = False  # traditional to simplified, with OpenCC's t2s
-    max_repeats: int = 3  # of one punctuation mark in a row; the rest is taken out; 0: any number
-    scrub: tuple[str, ...] = ()  # personal data replaced by placeholders: `data.privacy.KINDS`
 
 
 def normalize(text: str) -> str:

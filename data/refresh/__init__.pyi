@@ -26,5 +26,7 @@ from .run import find_similar as find_similar
 from .run import read_batch as read_batch
 from .run import refresh as refresh
 from .settings import GateRules as GateRules
+from .settings import InstanceRules as InstanceRules
+from .settings import MaskingRules as MaskingRules
 from .settings import RefreshSettings as RefreshSettings
 from .settings import load_recipe as load_recipe

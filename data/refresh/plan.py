@@ -20,7 +20,7 @@ from data.instances import SHARD_CHARACTERS, Shard
 from data.refresh.assign import Piece
 from data.refresh.build import segmenter
 from data.refresh.read import READING_VERSION
-from data.refresh.settings import RefreshSettings, SourceSpec, check_settings
+from data.refresh.settings import RefreshSettings, SourceSpec
 from data.sources import TextFormat, find_files
 from data.storage import base_name, is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer
@@ -86,7 +86,8 @@ class Changes:
 
 def plan_refresh(settings: RefreshSettings) -> Plan:
     """Check the settings and find the sources. Writes nothing; raises InputError for what cannot work."""
-    check_settings(settings)
+    if not settings.source:
+        raise InputError("no source given: pass --source with a file, a folder, a glob or a URL")
     files = _find_all(settings)
     workspace = Workspace(settings.workspace)
     current, sources, shards, corpus_tokenizer = None, [], [], None
@@ -106,8 +107,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         tuple(files),
         tokenizer_path,
         tokenizer.vocab_size,
-        # how each source is read is hashed with the source: a new one leaves the others as they are
-        {**recipe, **{name: asdict(settings)[name] for name in _OF_SOURCES}},
+        {**recipe, **_reading_record(settings)},
         recipe_hash,
         current,
         tuple(sources) if same_recipe else (),
@@ -118,7 +118,7 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
 def _find_all(settings: RefreshSettings) -> list[SourceFile]:
     files: dict[str, SourceFile] = {}
     faults: list[str] = []
-    for source in settings.sources:
+    for source in settings.source:
         spec = source if isinstance(source, SourceSpec) else SourceSpec(path=source)
         try:
             found = find_files(spec.path)
@@ -128,8 +128,10 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
         for uri in found:
             # a file named twice is read once
             key = uri if is_remote(uri) else os.path.realpath(uri)
-            text_format = spec.text_format or settings.text_format
-            files.setdefault(key, SourceFile(uri, text_format, spec.text_field or settings.text_field))
+            text_format = spec.text_format or settings.reading.text_format
+            files.setdefault(
+                key, SourceFile(uri, text_format, spec.text_field or settings.reading.text_field)
+            )
     if faults:
         raise InputError("; ".join(faults))
     return list(files.values())
@@ -149,9 +151,6 @@ def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: 
     )
 
 
-_OF_SOURCES = ("sources", "text_format", "text_field")
-
-
 def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
     """What the shards are a function of, beside the documents: files by their content, not by their place."""
     if settings.guard.files:
@@ -159,31 +158,43 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
         make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning)
     if settings.quality.blocklist:
         read_blocklist(Path(settings.quality.blocklist))
-    if settings.dictionaries:
-        segmenter(settings.dictionaries)  # refuses what is no dictionary
+    if settings.dictionary:
+        segmenter(settings.dictionary)  # refuses what is no dictionary
+    blocklist = settings.quality.blocklist
     contents = {
         "tokenizer": sha256(tokenizer_path),
         "guard": [sha256(Path(path)) for path in settings.guard.files],
-        "dictionaries": [sha256(Path(path)) for path in settings.dictionaries],
-        "blocklist": sha256(Path(settings.quality.blocklist)) if settings.quality.blocklist else None,
+        "dictionaries": [sha256(Path(path)) for path in settings.dictionary],
+        "blocklist": sha256(Path(blocklist)) if blocklist else None,
     }
-    shown = replace(
-        settings,
-        guard=replace(settings.guard, files=()),
-        quality=replace(settings.quality, blocklist=None),
-        dictionaries=(),
-    )
-    asked = asdict(shown)
-    for name in ("corpus", "workspace", "tokenizer", "workers", "discover_words", "gates", *_OF_SOURCES):
-        del asked[name]
     return {
-        **asked,
+        "objective": settings.objective,
+        "max_seq_length": settings.max_seq_length,
+        "seed": settings.seed,
+        "sop": settings.instances.sop,
+        "copies": settings.instances.copies,
+        "mask_rate": settings.masking.rate,
+        "max_ngram": settings.masking.max_ngram,
+        "max_predictions": settings.masking.max_predictions,
+        "cleaning": asdict(settings.cleaning),
+        "quality": asdict(replace(settings.quality, blocklist=None)),
+        "duplicates": asdict(settings.duplicates),
+        "guard": asdict(replace(settings.guard, files=())),
+        "dictionaries": (),
         "contents": contents,
         "reading_version": READING_VERSION,
         "building_version": BUILDING_VERSION,
         "near_duplicates_by": ALGORITHM,
         "shard_characters": SHARD_CHARACTERS,
     }
+
+
+def _reading_record(settings: RefreshSettings) -> dict[str, object]:
+    """How each source is read, as the catalog keeps it: hashed with the source, not with the recipe, so that
+    a new source leaves the others as they are.
+    """
+    sources = [one if isinstance(one, str) else asdict(one) for one in settings.source]
+    return {"sources": sources, **asdict(settings.reading)}
 
 
 def preview(planned: Plan) -> Changes:

@@ -48,7 +48,7 @@ def result_of(
     elif not find_objective(settings.objective).sentence_order:
         reason = f"{settings.objective} has none"
     else:
-        reason = "as asked" if settings.sop == "off" else "the documents have no sentence order"
+        reason = "as asked" if settings.instances.sop == "off" else "the documents have no sentence order"
     counts = (version.documents, version.instances, version.tokens)
     told = (_by_reason(funnel, unit) for unit in ("documents", "decoded_from"))
     return RefreshResult(

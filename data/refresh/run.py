@@ -132,7 +132,7 @@ def _list(plan: Plan, sources: Sequence[ReadSource], db: duckdb.DuckDBPyConnecti
     if not db.execute("select count(*) from listed where stage is null").fetchall()[0][0]:
         reasons = db.execute("select reason, count(*) from listed group by reason order by reason").fetchall()
         dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
-        names = ", ".join(s if isinstance(s, str) else s.path for s in settings.sources)
+        names = ", ".join(s if isinstance(s, str) else s.path for s in settings.source)
         first = db.execute(
             "select source_uri from listed where stage = 'read' order by position limit 1"
         ).fetchone()
@@ -155,7 +155,7 @@ def _decide_order(plan: Plan, db: duckdb.DuckDBPyConnection) -> bool:
     """Whether instances get sentence order. Raises InputError where it is asked for and there is none."""
     settings = plan.settings
     possible = find_objective(settings.objective).sentence_order
-    if settings.sop == "on":
+    if settings.instances.sop == "on":
         if not possible:
             raise InputError(f"sop=on: the objective {settings.objective} has no sentence order")
         if longest_document(db) < 2:
@@ -164,7 +164,7 @@ def _decide_order(plan: Plan, db: duckdb.DuckDBPyConnection) -> bool:
                 "pass --sop off or auto"
             )
         return True
-    if settings.sop == "off" or not possible:
+    if settings.instances.sop == "off" or not possible:
         return False
     # decided once for a corpus and recipe: a change of mind would change every instance
     return plan.current.sop if plan.current and plan.current_shards else has_order(db)
@@ -179,7 +179,7 @@ def find_similar(plan: Plan, division: Division) -> str | None:
     from data.segmentation import train_similar_words
 
     pieces = [Path(piece.assigned_path) for piece in division.assignment.pieces]
-    words_of = segmenter(plan.settings.dictionaries)
+    words_of = segmenter(plan.settings.dictionary)
     similar = train_similar_words(
         lambda: read_pieces(pieces), words_of, load_tokenizer(plan.tokenizer_path), seed=plan.settings.seed
     )
@@ -194,12 +194,12 @@ def build(piece: Piece, plan: Plan, sop: bool, similar: str | None = None) -> Sh
         objective=settings.objective,
         max_seq_length=settings.max_seq_length,
         sop=sop,
-        copies=settings.copies,
+        copies=settings.instances.copies,
         seed=settings.seed,
-        mask_rate=settings.mask_rate,
-        max_ngram=settings.max_ngram,
-        max_predictions=settings.max_predictions,
-        dictionaries=settings.dictionaries,
+        mask_rate=settings.masking.rate,
+        max_ngram=settings.masking.max_ngram,
+        max_predictions=settings.masking.max_predictions,
+        dictionaries=settings.dictionary,
         similar_words=str(plan.workspace.root / similar) if similar else None,
     )
     shard = build_shard(piece, rules, plan.workspace, settings.corpus)
@@ -295,7 +295,7 @@ def discover(plan: Plan, result: RefreshResult) -> list[Word]:
     """New words of the version a refresh made, written to the workspace as a dictionary."""
     settings = plan.settings
     words = corpus_words(
-        settings.workspace, result.corpus, dictionaries=settings.dictionaries, limit=settings.discover_words
+        settings.workspace, result.corpus, dictionaries=settings.dictionary, limit=settings.discover_words
     )
     write_dictionary(words, plan.workspace.lexicon(result.corpus, result.version))
     return words

@@ -1,149 +1,121 @@
-"""A refresh's settings, and the YAML file that can hold them: the recipe of a corpus.
+"""The options of a refresh, and the YAML file that can hold them: the recipe of a corpus.
 
 ```yaml
 corpus: law
-sources:                      # relative to this file
+source:                       # relative to this file
   - raw/*.jsonl.gz
   - {path: export.csv, text_field: body}
 quality: {min_characters: 50, blocklist: ads.txt}
 cleaning: {simplify: true, scrub: [phone, id_card]}
 duplicates: {near: 0.85}
 guard: {files: [../task/dev.tsv, ../task/test.tsv]}
-dictionaries: [terms.txt]
+dictionary: [terms.txt]
 ```
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import fields, replace
 from pathlib import Path
-from types import UnionType
-from typing import Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal
 
 import yaml
+from pydantic import Field
 
-from data.cleaning import KINDS, CleaningRules, DuplicateRules, GuardRules, QualityRules
+from data.cleaning import CleaningRules, DuplicateRules, GuardRules, QualityRules
 from data.errors import InputError
-from data.instances import OBJECTIVES
-from data.sources import TEXT_FORMATS, TextFormat
+from data.options import OnOff, options, parse
+from data.sources import SourceRules, SourceSpec
 from data.storage import is_remote
 from data.workspace import check_name, default_workspace
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class GateRules:
-    """Bounds that depend on the corpus. The shards are not a function of them."""
+    """Bounds that a new version must keep to; the shards are not a function of them."""
 
-    max_lost_documents: float = 0.5  # of the current version's: a folder may not have been mounted
-    max_unknown_share: float = 0.2  # [UNK] among tokens: the vocabulary is of another language
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceSpec:
-    """One source and how it is read."""
-
-    path: str  # a file, a folder, a glob or a URL
-    text_field: str | None = None  # None: the recipe's
-    text_format: TextFormat | None = None
+    # a folder may not have been mounted
+    max_lost_documents: Annotated[
+        float, Field(ge=0, le=1, description="Largest share of the current version's documents that may go.")
+    ] = 0.5
+    # with more, the vocabulary is of another language
+    max_unknown_share: Annotated[
+        float, Field(ge=0, le=1, description="Largest share of [UNK] among the tokens.")
+    ] = 0.2
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
+class MaskingRules:
+    """What is masked."""
+
+    rate: Annotated[float, Field(ge=0.01, le=0.8, description="Share of tokens masked (遮盖比例).")] = 0.15
+    max_ngram: Annotated[int, Field(ge=1, le=10, description="Most words that albert masks together.")] = 3
+    max_predictions: Annotated[
+        int | None,
+        Field(ge=1, le=512, description="Most masked tokens of an instance; by default any."),
+    ] = None
+
+
+@options
+class InstanceRules:
+    """How documents are cut into instances."""
+
+    sop: Annotated[
+        Literal["auto", "on", "off"],
+        OnOff,
+        Field(description="Sentence-order prediction (句序预测); auto: where documents have an order."),
+    ] = "auto"
+    copies: Annotated[
+        int, Field(ge=1, le=100, description="Times each document is cut into instances anew.")
+    ] = 1
+
+
+@options
 class RefreshSettings:
     """What to refresh, from what, and how."""
 
-    __pydantic_config__ = {"extra": "forbid"}
+    corpus: Annotated[str, Field(description="Name of the corpus (语料名).")]
+    source: Annotated[
+        tuple[str | SourceSpec, ...],
+        Field(description="Raw text: files, folders, globs or URLs (原始文本)."),
+    ] = ()
+    workspace: Annotated[Path, Field(description="Folder for everything made (工作区).")] = Field(
+        default_factory=default_workspace
+    )
+    tokenizer: Annotated[
+        str | None,
+        Field(
+            description="vocab.txt, spiece.model, folder, or name in the workspace (词表); by default the "
+            "corpus's own, or the only one."
+        ),
+    ] = None
+    objective: Annotated[
+        Literal["albert", "roberta", "macbert", "spanbert"], Field(description="What is masked and how.")
+    ] = "albert"
+    # 512 positions: every public Chinese model's limit
+    max_seq_length: Annotated[int, Field(ge=16, le=512, description="Most tokens of an instance.")] = 128
+    dictionary: Annotated[
+        tuple[str, ...], Field(description="Words of the field in jieba's format (用户词典).")
+    ] = ()
+    discover_words: Annotated[
+        int, Field(ge=0, le=1_000_000, description="New words to list after a new version (新词发现).")
+    ] = 0
+    seed: Annotated[int, Field(ge=0, le=2**31, description="Seed of all that is random (随机种子).")] = 0
+    workers: Annotated[int, Field(ge=1, le=1024, description="Processes; by default one a core.")] = Field(
+        default_factory=lambda: os.cpu_count() or 1
+    )
+    reading: Annotated[SourceRules, Field(description="How sources are read.")] = SourceRules()
+    cleaning: Annotated[CleaningRules, Field(description="What cleaning does (清洗).")] = CleaningRules()
+    quality: Annotated[QualityRules, Field(description="Filters (过滤).")] = QualityRules()
+    duplicates: Annotated[DuplicateRules, Field(description="Near copies (近似去重).")] = DuplicateRules()
+    guard: Annotated[GuardRules, Field(description="Evaluation sets kept out.")] = GuardRules()
+    gates: Annotated[GateRules, Field(description="Bounds of a new version (质量门).")] = GateRules()
+    masking: Annotated[MaskingRules, Field(description="What is masked (遮盖).")] = MaskingRules()
+    instances: Annotated[InstanceRules, Field(description="How documents are cut.")] = InstanceRules()
 
-    corpus: str
-    sources: tuple[str | SourceSpec, ...]
-    workspace: Path = field(default_factory=default_workspace)
-    # a vocabulary's path or name; None: the corpus's own, or the workspace's only one
-    tokenizer: str | None = None
-    objective: str = "albert"
-    max_seq_length: int = 128
-    sop: Literal["auto", "on", "off"] = "auto"
-    text_format: TextFormat = "auto"
-    text_field: str | None = None
-    cleaning: CleaningRules = field(default_factory=CleaningRules)
-    quality: QualityRules = field(default_factory=QualityRules)
-    duplicates: DuplicateRules = field(default_factory=DuplicateRules)
-    guard: GuardRules = field(default_factory=GuardRules)
-    gates: GateRules = field(default_factory=GateRules)
-    dictionaries: tuple[str, ...] = ()  # of the user's words, in jieba's format
-    mask_rate: float = 0.15
-    max_ngram: int = 3
-    max_predictions: int | None = None
-    copies: int = 1
-    seed: int = 0
-    discover_words: int = 0  # new words to look for after a new version; 0: none
-    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
-
-
-# of this list a settings object's values must be, beside what its types say
-_RANGES: dict[str, tuple[float, float]] = {
-    "max_seq_length": (16, 512),  # 512 positions: every public Chinese model's limit
-    "mask_rate": (0.01, 0.8),
-    "max_ngram": (1, 10),
-    "max_predictions": (1, 512),
-    "copies": (1, 100),
-    "seed": (0, 2**31),
-    "workers": (1, 1024),
-    "discover_words": (0, 1_000_000),
-    "cleaning.max_repeats": (0, 1000),
-    "quality.min_characters": (1, 1_000_000),
-    "quality.min_han_share": (0, 1),
-    "quality.max_repeated_sentences": (0, 1),
-    "quality.max_repeated_ngrams": (0, 1),
-    "quality.max_unended_lines": (0, 1),
-    "quality.boilerplate_documents": (0, 10**9),
-    "quality.max_boilerplate": (0, 1),
-    "quality.max_blocked": (0, 10**6),
-    "duplicates.near": (0.6, 1),  # below, the bands miss too many pairs
-    "duplicates.ngram": (2, 50),
-    "guard.ngram": (6, 100),
-    "gates.max_lost_documents": (0, 1),
-    "gates.max_unknown_share": (0, 1),
-}
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "objective": tuple(OBJECTIVES),
-    "sop": ("auto", "on", "off"),
-    "text_format": TEXT_FORMATS,
-    "guard.action": ("drop", "report"),
-}
-
-
-def check_settings(settings: RefreshSettings) -> None:
-    """Raise InputError that names every value out of its range."""
-    if faults := _faults(settings):
-        raise InputError("; ".join(faults))
-
-
-def _faults(settings: RefreshSettings) -> list[str]:
-    faults: list[str] = []
-    try:
-        check_name(settings.corpus, "corpus")
-    except InputError as error:
-        faults.append(str(error))
-    if not settings.sources:
-        faults.append("no source given: pass --source with a file, a folder, a glob or a URL")
-    for name, (low, high) in _RANGES.items():
-        value = _value(settings, name)
-        if value is not None and not low <= value <= high:
-            faults.append(f"{name}={value}: it must be from {low} to {high}")
-    for name, known in _CHOICES.items():
-        if (value := _value(settings, name)) not in known:
-            faults.append(f"{name}={value!r}: choose one of {', '.join(known)}")
-    if unknown := set(settings.cleaning.scrub) - set(KINDS):
-        faults.append(f"cleaning.scrub={', '.join(sorted(unknown))}: choose among {', '.join(KINDS)}")
-    return faults
-
-
-def _value(settings: object, name: str) -> object:
-    for part in name.split("."):
-        settings = getattr(settings, part)
-    return settings
+    def __post_init__(self) -> None:
+        check_name(self.corpus, "corpus")
 
 
 class _Loader(yaml.SafeLoader):
@@ -189,8 +161,12 @@ def _parse(text: str) -> tuple[object, list[str]]:
         loader.dispose()
 
 
+# names that recipes of before 0.2 have
+_RENAMED = {"sources": "source", "dictionaries": "dictionary"}
+
+
 def load_recipe(path: Path) -> dict[str, object]:
-    """Settings in a recipe file, its paths made absolute. Raises InputError that names every bad value."""
+    """Options in a recipe file, its paths made absolute. Raises InputError that names every bad value."""
     if not path.is_file():
         raise InputError(f"no recipe {path}")
     try:
@@ -199,76 +175,32 @@ def load_recipe(path: Path) -> dict[str, object]:
         raise InputError(f"{path} is not a recipe: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a recipe: it must hold names and values, such as 'corpus: law'")
-    allowed = {k: v for k, v in get_type_hints(RefreshSettings).items() if k not in ("workspace",)}
-    settings = _convert_fields(content, allowed, "", faults)
-    if faults:  # and what else would be refused later; what is missing may be given beside the recipe
-        faults += _faults(RefreshSettings(**{"corpus": "c", "sources": ("all",), **settings}))
+    if faults:
         raise InputError(f"{path}: {'; '.join(faults)}")
-    return _absolute(settings, path.parent)
+    values = {_RENAMED.get(name, name): value for name, value in content.items()}
+    for name in ("source", "dictionary"):
+        if isinstance(values.get(name), str | dict):
+            values[name] = [values[name]]
+    # the corpus may be named beside the recipe
+    settings = parse(RefreshSettings, {"corpus": "corpus", **values}, str(path))
+    settings = _absolute(settings, path.parent)
+    return {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in values}
 
 
-def _convert_fields(
-    content: Mapping, hints: Mapping[str, object], prefix: str, faults: list[str]
-) -> dict[str, object]:
-    settings = {}
-    if unknown := [f"{prefix}{name}" for name in content if name not in hints]:
-        faults.append(f"unknown {', '.join(unknown)}, known are {', '.join(hints)}")
-    for name, value in content.items():
-        if name not in hints or value is _REFUSED:
-            continue
-        try:
-            settings[name] = _convert(value, hints[name], f"{prefix}{name}", faults)
-        except TypeError as error:
-            faults.append(f"{prefix}{name}={value!r} must be {error}")
-    return settings
-
-
-def _convert(value: object, hint: object, name: str, faults: list[str]) -> object:
-    """The value as a setting of this type holds it; raises TypeError with what it should have been."""
-    if get_origin(hint) in (Union, UnionType):
-        options = get_args(hint)
-        if value is None and type(None) in options:
-            return None
-        for option in options:
-            if option is not type(None):
-                try:
-                    return _convert(value, option, name, faults)
-                except TypeError as error:
-                    expected = error
-        raise expected
-    if get_origin(hint) is Literal:
-        value = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
-        if value not in get_args(hint):
-            raise TypeError(f"one of {', '.join(get_args(hint))}")
-        return value
-    if get_origin(hint) is tuple:
-        items = value if isinstance(value, list) else [value]
-        return tuple(_convert(item, get_args(hint)[0], name, faults) for item in items)
-    if dataclasses.is_dataclass(hint):
-        if not isinstance(value, dict):
-            raise TypeError("names and values")
-        return hint(**_convert_fields(value, get_type_hints(hint), f"{name}.", faults))
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, hint) or (isinstance(value, bool) and hint is not bool):
-        raise TypeError({str: "text", int: "a whole number", float: "a number", bool: "true or false"}[hint])
-    return value
-
-
-def _absolute(settings: dict[str, object], folder: Path) -> dict[str, object]:
-    """Paths of a recipe are relative to it."""
+def _absolute(settings: RefreshSettings, folder: Path) -> RefreshSettings:
+    """The settings with paths that are relative to the recipe's folder."""
 
     def place(path: str) -> str:
         return path if is_remote(path) else str(folder / Path(path).expanduser())
 
-    changes: dict[str, Callable] = {
-        "sources": lambda sources: tuple(
-            place(s) if isinstance(s, str) else dataclasses.replace(s, path=place(s.path)) for s in sources
+    blocklist = settings.quality.blocklist
+    return replace(
+        settings,
+        source=tuple(
+            place(one) if isinstance(one, str) else replace(one, path=place(one.path))
+            for one in settings.source
         ),
-        "dictionaries": lambda paths: tuple(map(place, paths)),
-        "guard": lambda rules: dataclasses.replace(rules, files=tuple(map(place, rules.files))),
-        "quality": lambda rules: dataclasses.replace(
-            rules, blocklist=rules.blocklist and place(rules.blocklist)
-        ),
-    }
-    return {name: changes[name](value) if name in changes else value for name, value in settings.items()}
+        dictionary=tuple(map(place, settings.dictionary)),
+        guard=replace(settings.guard, files=tuple(map(place, settings.guard.files))),
+        quality=replace(settings.quality, blocklist=blocklist and place(blocklist)),
+    )

@@ -1,11 +1,12 @@
 from .archives import DAMAGED as DAMAGED
 from .archives import one_line as one_line
 from .decoding import REPLACEMENT as REPLACEMENT
-from .documents import TEXT_FORMATS as TEXT_FORMATS
 from .documents import Dropped as Dropped
 from .documents import RawDocument as RawDocument
-from .documents import TextFormat as TextFormat
 from .documents import document_id as document_id
 from .documents import find_files as find_files
 from .documents import read_documents as read_documents
 from .documents import read_texts as read_texts
+from .settings import SourceRules as SourceRules
+from .settings import SourceSpec as SourceSpec
+from .settings import TextFormat as TextFormat

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from shutil import copyfileobj
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,7 @@ from data.sources.archives import COMPRESSIONS, DAMAGED, Part, one_line, open_pa
 from data.sources.decoding import SAMPLE_BYTES, Unfinished, decoded_lines, detect_encoding
 from data.sources.markup import html_text, markdown_text, mdx_text
 from data.sources.rows import BadRow, json_rows, table_rows
+from data.sources.settings import TextFormat
 from data.storage import base_name, expand, is_remote, open_binary, refusal, size_and_digest
 
 
@@ -56,8 +57,6 @@ def document_id(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-TextFormat = Literal["auto", "bert", "document"]
-TEXT_FORMATS = ("auto", "bert", "document")
 SUFFIXES = {
     ".txt": "text",
     ".text": "text",

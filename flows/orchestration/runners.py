@@ -136,7 +136,7 @@ def check_runner(runner: Runner, dask_address: str | None, plan: Plan | None = N
 
 def _relative_paths(plan: Plan) -> Sequence[str]:
     settings = plan.settings
-    named = [settings.workspace, plan.tokenizer_path, *settings.dictionaries, *settings.guard.files]
+    named = [settings.workspace, plan.tokenizer_path, *settings.dictionary, *settings.guard.files]
     named += [file.uri for file in plan.files if not is_remote(file.uri)]
     named += [settings.quality.blocklist] if settings.quality.blocklist else []
     return [str(path) for path in named if not Path(path).is_absolute()]

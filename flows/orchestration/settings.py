@@ -24,6 +24,8 @@ from data.errors import InputError
 from data.files import sha256
 from data.refresh import (
     GateRules,
+    InstanceRules,
+    MaskingRules,
     RefreshSettings,
     describe_changes,
     describe_standing,
@@ -32,7 +34,7 @@ from data.refresh import (
     preview,
     standing,
 )
-from data.sources import find_files
+from data.sources import SourceRules, find_files
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name
 
@@ -45,6 +47,12 @@ if TYPE_CHECKING:
 
 # parameters that are part of a group of settings
 _GROUPED = {
+    "text_format": "reading.text_format",
+    "text_field": "reading.text_field",
+    "sop": "instances.sop",
+    "copies": "instances.copies",
+    "mask_rate": "masking.rate",
+    "max_ngram": "masking.max_ngram",
     "simplify": "cleaning.simplify",
     "scrub": "cleaning.scrub",
     "min_characters": "quality.min_characters",
@@ -57,6 +65,9 @@ _GROUPED = {
     "max_unknown_share": "gates.max_unknown_share",
 }
 _GROUPS = {
+    "reading": SourceRules,
+    "instances": InstanceRules,
+    "masking": MaskingRules,
     "cleaning": CleaningRules,
     "quality": QualityRules,
     "duplicates": DuplicateRules,
@@ -68,13 +79,12 @@ _GROUPS = {
 def refresh_settings(workspace: str, recipe: str | None = None, **given: object) -> RefreshSettings:
     """The settings of refresh-corpus: a recipe's, with those given in their place. None: not given."""
     settings = load_recipe(Path(recipe)) if recipe else {}
-    names = {"source": "sources", "dictionary": "dictionaries"}
     for name, value in given.items():
         if value is None or value == []:
             continue
         value = tuple(value) if isinstance(value, list) else value
         if name not in _GROUPED:
-            settings[names.get(name, name)] = value
+            settings[name] = value
             continue
         group, part = _GROUPED[name].split(".")
         if name == "near_duplicates":
@@ -82,7 +92,6 @@ def refresh_settings(workspace: str, recipe: str | None = None, **given: object)
         settings[group] = replace(settings.get(group, _GROUPS[group]()), **{part: value})
     if "corpus" not in settings:
         raise InputError("no corpus named: pass --corpus, or a --recipe that names one")
-    settings.setdefault("sources", ())
     return RefreshSettings(workspace=Path(workspace), **settings)
 
 

@@ -67,7 +67,7 @@ def url(s3, request):
 
 def settings_in(folder, vocabulary_file):
     shared = {"corpus": "tea", "tokenizer": str(vocabulary_file), "workers": 1}
-    return RefreshSettings(sources=(str(folder / "raw"),), workspace=folder / "one", **shared)
+    return RefreshSettings(source=(str(folder / "raw"),), workspace=folder / "one", **shared)
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def settings(made, tmp_path, vocabulary_file):
 
 
 def add(settings, text):
-    folder = Path(settings.sources[0])
+    folder = Path(settings.source[0])
     line = json.dumps({"text": text}, ensure_ascii=False)
     (folder / f"{len(list(folder.iterdir()))}.jsonl").write_text(line, encoding="utf-8")
 
@@ -236,10 +236,10 @@ def test_urls_that_hold_no_workspace_are_refused(s3, tmp_path, url):
 
 def test_sources_on_s3_are_read_and_read_again_when_they_change(url, settings, tmp_path):
     system, folder = Store(url).system, url.removeprefix("s3://")
-    lines = Path(settings.sources[0], "tea.jsonl").read_bytes().splitlines(keepends=True)
+    lines = Path(settings.source[0], "tea.jsonl").read_bytes().splitlines(keepends=True)
     for number in range(2):
         system.pipe_file(f"{folder}/{number}.jsonl", b"".join(lines[number::2]))
-    there = replace(settings, sources=(f"{url}/*.jsonl",), workspace=tmp_path / "there")
+    there = replace(settings, source=(f"{url}/*.jsonl",), workspace=tmp_path / "there")
     here = refresh(settings)
     first = refresh(there)
     assert (first.documents, first.instances) == (here.documents, here.instances)

@@ -21,14 +21,14 @@ def workspace(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("drift")
     settings = RefreshSettings(
         corpus="茶",
-        sources=(str(samples / "tea.jsonl"),),
+        source=(str(samples / "tea.jsonl"),),
         workspace=root / "w",
         tokenizer=str(vocabulary_file),
         gates=GateRules(max_lost_documents=1.0),
         workers=1,
     )
     refresh(settings)
-    refresh(replace(settings, sources=(str(samples / "tea.jsonl"), str(samples / "general.txt"))))
+    refresh(replace(settings, source=(str(samples / "tea.jsonl"), str(samples / "general.txt"))))
     return Workspace(root / "w")
 
 

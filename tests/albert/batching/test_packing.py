@@ -14,9 +14,7 @@ def stream(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("workspace")
     sources = (str(samples / "tea.jsonl"), str(samples / "general.txt"))
     refresh(
-        RefreshSettings(
-            corpus="c", sources=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1
-        )
+        RefreshSettings(corpus="c", source=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1)
     )
     return {
         masking: InstanceStream(

@@ -35,7 +35,7 @@ def corpus(tmp_path_factory, vocabulary_file):
         (root / f"{number}.txt").write_text(text, encoding="utf-8")
     settings = RefreshSettings(
         corpus="tea",
-        sources=(str(root / "*.txt"),),
+        source=(str(root / "*.txt"),),
         workspace=root / "w",
         tokenizer=str(vocabulary_file),
         workers=1,

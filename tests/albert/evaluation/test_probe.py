@@ -26,7 +26,7 @@ def trained(tmp_path_factory, samples, vocabulary_file, tokenizer):
     refresh(
         RefreshSettings(
             corpus="c",
-            sources=(str(samples / "tea.jsonl"), str(samples / "general.txt")),
+            source=(str(samples / "tea.jsonl"), str(samples / "general.txt")),
             workspace=root,
             tokenizer=str(vocabulary_file),
             workers=1,

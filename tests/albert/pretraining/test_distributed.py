@@ -21,8 +21,12 @@ from tests.conftest import make_corpus, save_small_model
 def corpora(tmp_path_factory, samples, vocabulary_file):
     root, shape = tmp_path_factory.mktemp("workspace"), {"max_seq_length": 64}
     return {
-        "tea": make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file, sop="on", **shape),
-        "general": make_corpus(root, "general", samples / "general.txt", vocabulary_file, sop="off", **shape),
+        "tea": make_corpus(
+            root, "tea", samples / "tea.jsonl", vocabulary_file, instances={"sop": "on"}, **shape
+        ),
+        "general": make_corpus(
+            root, "general", samples / "general.txt", vocabulary_file, instances={"sop": "off"}, **shape
+        ),
     }
 
 

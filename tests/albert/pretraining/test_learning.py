@@ -40,9 +40,7 @@ def shards(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("workspace")
     sources = (str(samples / "tea.jsonl"), str(samples / "general.txt"))
     refresh(
-        RefreshSettings(
-            corpus="c", sources=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1
-        )
+        RefreshSettings(corpus="c", source=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1)
     )
     return tuple(sorted((root / "shards" / "c").glob("*.parquet")))
 
@@ -323,7 +321,7 @@ def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samp
     refresh(
         RefreshSettings(
             corpus="t",
-            sources=(str(samples / "tea.jsonl"),),
+            source=(str(samples / "tea.jsonl"),),
             workspace=tmp_path,
             tokenizer=str(folder / "vocab_chinese.txt"),
             gates=GateRules(max_unknown_share=1.0),  # it has 31 tokens

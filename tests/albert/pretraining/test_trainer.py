@@ -22,7 +22,7 @@ from tests.conftest import make_corpus, save_small_model
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory, samples, vocabulary_file, tokenizer):
     root = tmp_path_factory.mktemp("workspace")
-    shape = {"max_seq_length": 64, "sop": "on"}
+    shape = {"max_seq_length": 64, "instances": {"sop": "on"}}
     return PretrainSettings(
         run_folder=root / "run",
         shards=make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file, **shape),

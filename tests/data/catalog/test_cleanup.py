@@ -41,7 +41,7 @@ def settings(tmp_path, samples, vocabulary_file, monkeypatch):
     (source / "tea.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
     settings = RefreshSettings(
         corpus="tea",
-        sources=(str(source),),
+        source=(str(source),),
         workspace=tmp_path / "w",
         tokenizer=str(vocabulary_file),
         gates=GateRules(max_unknown_share=1.0),
@@ -57,7 +57,7 @@ def files(workspace):
 
 
 def add(settings, text, name="new.jsonl"):
-    folder = Path(settings.sources[0])
+    folder = Path(settings.source[0])
     (folder / name).write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
     return refresh(settings)
 
@@ -158,7 +158,7 @@ def test_what_a_killed_refresh_built_goes_when_the_next_begins(settings):
     other.parent.mkdir()
     other.write_bytes(b"of another corpus")
     before = files(settings.workspace)
-    source = Path(settings.sources[0]) / "next.jsonl"
+    source = Path(settings.source[0]) / "next.jsonl"
     source.write_text(json.dumps({"text": "茶要慢慢喝。水要慢慢烧。"}), encoding="utf-8")
     build_without_commit(settings)  # no lock: as a process that was killed leaves it
     assert files(settings.workspace) > before
@@ -184,7 +184,7 @@ def test_the_commands_say_what_they_did(settings, capsys):
 
 def test_what_goes_away_brings_back_what_it_hid(settings):
     """A near copy in an unchanged file is read again when the document it repeated is removed."""
-    folder = Path(settings.sources[0])
+    folder = Path(settings.source[0])
     text = "这一篇讲怎样挑选一只合适的茶杯。白瓷的最公道，紫砂的最有味。先看口沿，再看杯底，最后倒水试一试。"
     (folder / "a.jsonl").write_text(json.dumps({"text": text}), encoding="utf-8")
     (folder / "b.jsonl").write_text(json.dumps({"text": text + "好。"}), encoding="utf-8")

@@ -28,7 +28,7 @@ def made(tmp_path_factory, vocabulary_file):
         source.write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
         one = RefreshSettings(
             corpus=corpus,
-            sources=(str(source),),
+            source=(str(source),),
             workspace=folder / "w",
             tokenizer=str(vocabulary_file),
             workers=1,

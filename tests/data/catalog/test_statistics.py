@@ -14,7 +14,7 @@ def statistics(tmp_path_factory, samples, vocabulary_file):
     refresh(
         RefreshSettings(
             corpus="tea",
-            sources=(str(samples / "tea.jsonl"),),
+            source=(str(samples / "tea.jsonl"),),
             workspace=root,
             tokenizer=str(vocabulary_file),
             workers=1,
@@ -127,7 +127,7 @@ def test_versions_duplicates_and_new_words_are_told(tmp_path, samples, vocabular
     lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines()
     (source / "a.jsonl").write_text("\n".join(lines[:40]), encoding="utf-8")
     settings = RefreshSettings(
-        corpus="tea", sources=(str(source),), workspace=tmp_path / "w", tokenizer=str(vocabulary_file)
+        corpus="tea", source=(str(source),), workspace=tmp_path / "w", tokenizer=str(vocabulary_file)
     )
     refresh(settings)
     (source / "b.jsonl").write_text("\n".join([*lines[38:60], lines[0][:-2] + '。好。"}']), encoding="utf-8")

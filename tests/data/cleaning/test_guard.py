@@ -8,6 +8,7 @@ from data.catalog import open_workspace
 from data.cleaning import CleaningRules, GuardRules, clean_text, count_hits, find_leak, make_guard, measure
 from data.errors import InputError
 from data.refresh import RefreshSettings, refresh
+from data.sources import SourceRules
 
 QUESTION = "清明前采的龙井茶应该用多少度的水来泡才好"
 SHORT = "龙井怎么泡才好"
@@ -101,11 +102,11 @@ def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, 
     evaluation.write_text("text\n清明前採的龍井茶應該用多少度的水來泡才好\n", encoding="utf-8")
     settings = RefreshSettings(
         corpus="c",
-        sources=(str(source),),
+        source=(str(source),),
         cleaning=CleaningRules(simplify=True),
         workspace=tmp_path / "w",
         tokenizer=str(vocabulary_file),
-        text_format="bert",
+        reading=SourceRules(text_format="bert"),
         guard=GuardRules(files=(str(evaluation),), action=action),
         workers=1,
     )

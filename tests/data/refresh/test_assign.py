@@ -24,7 +24,7 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
     (tmp_path / "raw.jsonl").write_text("\n".join(rows), encoding="utf-8")
     settings = RefreshSettings(
         corpus="c",
-        sources=(str(tmp_path / "raw.jsonl"),),
+        source=(str(tmp_path / "raw.jsonl"),),
         workspace=tmp_path / "w",
         tokenizer=str(vocabulary_file),
         workers=1,

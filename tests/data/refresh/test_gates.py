@@ -38,7 +38,7 @@ def built(tmp_path_factory, samples, vocabulary_file):
     folder = tmp_path_factory.mktemp("quality")
     settings = RefreshSettings(
         corpus="tea",
-        sources=(str(samples / "tea.jsonl"),),
+        source=(str(samples / "tea.jsonl"),),
         workspace=folder / "w",
         tokenizer=str(vocabulary_file),
         workers=1,
@@ -115,7 +115,7 @@ def growing(tmp_path, vocabulary_file):
     (tmp_path / "raw").mkdir()
     return RefreshSettings(
         corpus="茶",
-        sources=(str(tmp_path / "raw"),),
+        source=(str(tmp_path / "raw"),),
         workspace=tmp_path / "w",
         tokenizer=str(vocabulary_file),
         workers=1,

@@ -104,7 +104,7 @@ BAD["one-sentence.bert.txt"] = (BAD["one-sentence.bert.txt"], 2, {})
 def settings_for(root, source, vocabulary_file, corpus="c"):
     return RefreshSettings(
         corpus=corpus,
-        sources=(str(source),),
+        source=(str(source),),
         workspace=root / "w",
         tokenizer=str(vocabulary_file),
         workers=1,

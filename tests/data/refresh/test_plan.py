@@ -15,7 +15,7 @@ from data.refresh.plan import BATCH_SHARDS, BATCH_WEIGHT, FILE_WEIGHT
 def planned(tmp_path_factory, vocabulary_file):
     folder = tmp_path_factory.mktemp("planned")
     (folder / "a.txt").write_text("一篇文章。", encoding="utf-8")
-    given = {"corpus": "c", "sources": (str(folder / "a.txt"),), "tokenizer": str(vocabulary_file)}
+    given = {"corpus": "c", "source": (str(folder / "a.txt"),), "tokenizer": str(vocabulary_file)}
     return plan_refresh(RefreshSettings(**given, workspace=folder / "w"))
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from data.catalog import open_workspace
 from data.cleaning import CleaningRules
-from data.errors import InputError
+from data.errors import ConfigError, InputError
 from data.refresh import RefreshSettings, load_recipe, plan_refresh, preview, refresh
-from data.refresh.settings import SourceSpec, check_settings
+from data.sources import SourceSpec
 from flows.orchestration import refresh_settings
 
 
@@ -23,14 +23,14 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path):
         write(
             tmp_path,
             "corpus: 法律\nsources:\n  - raw/*.txt\n  - {path: b.csv, text_field: body}\n  - s3://bucket/c.jsonl\n"
-            "sop: off\nmask_rate: 0.2\nquality: {min_characters: 9, blocklist: ads.txt}\n"
+            "instances: {sop: off}\nmasking: {rate: 0.2}\nquality: {min_characters: 9, blocklist: ads.txt}\n"
             "cleaning: {simplify: true, scrub: [phone]}\nduplicates: {near: null}\n"
             "guard: {files: [dev.tsv]}\ndictionaries: terms.txt\n",
         )
     )
     settings = RefreshSettings(**recipe)
-    assert settings.corpus == "法律" and settings.sop == "off" and settings.mask_rate == 0.2
-    assert settings.sources == (
+    assert settings.corpus == "法律" and settings.instances.sop == "off" and settings.masking.rate == 0.2
+    assert settings.source == (
         str(tmp_path / "raw/*.txt"),
         SourceSpec(path=str(tmp_path / "b.csv"), text_field="body"),
         "s3://bucket/c.jsonl",
@@ -38,23 +38,23 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path):
     assert settings.cleaning == CleaningRules(simplify=True, scrub=("phone",))
     assert settings.quality.min_characters == 9 and settings.quality.blocklist == str(tmp_path / "ads.txt")
     assert settings.duplicates.near is None and settings.guard.files == (str(tmp_path / "dev.tsv"),)
-    assert settings.dictionaries == (str(tmp_path / "terms.txt"),)
+    assert settings.dictionary == (str(tmp_path / "terms.txt"),)
 
 
 @pytest.mark.parametrize(
     "content, messages",
     [
         (
-            "mask_rate: high\nmax_seq_length: 1.5\nunknown: 1\n",
+            "masking: {rate: high}\nmax_seq_length: 1.5\nunknown: 1\n",
             [
-                "mask_rate='high' must be a number",
-                "max_seq_length=1.5 must be a whole number",
-                "unknown unknown",
+                "masking.rate='high': it must be a valid number",
+                "max_seq_length=1.5",
+                "unknown unknown, known",
             ],
         ),
         (
             "quality: {min_han: 1}\ncleaning: yes\n",
-            ["unknown quality.min_han", "cleaning=True must be names"],
+            ["unknown quality.min_han; did you mean min_han_share?", "cleaning=True: it must be"],
         ),
         ("seed: 1\nseed: 2\n", ["'seed' is given twice"]),
         (
@@ -62,19 +62,20 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path):
             ["line 1: no tags are read, as tag:yaml.org,2002:python/object/apply:os"],
         ),
         (
-            "seed: abc\nrate: 1\ncorpus: !!python/none\nrate: 2\npart: 3\nmax_seq_length: 9999\n"
-            "quality: {min_characters: 0}\nseed: x\n",
+            "seed: abc\nrate: 1\ncorpus: !!python/none\nrate: 2\n",
+            ["line 3: no tags are read", "'rate' is given twice, again in line 4"],
+        ),
+        (
+            "max_seq_length: 9999\nquality: {min_characters: 0}\nseed: x\n",
             [
-                "line 3: no tags are read",
-                "'rate' is given twice, again in line 4; 'seed' is given twice",
-                "unknown rate, part, known are corpus,",
-                "seed='x' must be a whole number",
-                "max_seq_length=9999: it must be from 16 to 512; quality.min_characters=0: it must be",
+                "seed='x': it must be a valid integer",
+                "max_seq_length=9999: it must be less than or equal to 512",
+                "quality.min_characters=0: it must be greater than or equal to 1",
             ],
         ),
         ("- a\n- b\n", ["it must hold names and values"]),
         ("corpus: [\n", ["is not a recipe"]),
-        ("sop: maybe\n", ["sop='maybe' must be one of auto, on, off"]),
+        ("instances: {sop: maybe}\n", ["instances.sop='maybe': it must be 'auto', 'on' or 'off'"]),
     ],
 )
 def test_every_bad_value_is_named(tmp_path, content, messages):
@@ -86,21 +87,25 @@ def test_every_bad_value_is_named(tmp_path, content, messages):
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"mask_rate": 1.5}, "mask_rate=1.5: it must be from 0.01 to 0.8"),
+        ({"masking": {"rate": 1.5}}, "masking.rate=1.5: it must be less than or equal to 0.8"),
         ({"max_seq_length": 1_000_000}, "max_seq_length=1000000"),
-        ({"cleaning": CleaningRules(scrub=("names",))}, "cleaning.scrub=names: choose among url"),
-        ({"objective": "electra"}, "objective='electra': choose one of albert, roberta, macbert, spanbert"),
-        ({"sources": ()}, "no source given"),
+        ({"cleaning": {"scrub": ("names",)}}, "cleaning.scrub.0='names': it must be 'url', 'email'"),
         (
-            {"sources": (), "copies": 0, "sop": "no"},
-            "copies=0: it must be from 1 to 100; sop='no': choose",
+            {"objective": "electra"},
+            "objective='electra': it must be 'albert', 'roberta', 'macbert' or",
         ),
+        ({"corpus": "../c"}, "corpus '../c': use 1 to 64 letters"),
+        ({"instances": {"copies": 0, "sop": "no"}}, "instances.sop='no': it must be .*; instances.copies=0"),
     ],
 )
 def test_values_out_of_range_are_refused(change, message):
-    settings = RefreshSettings(corpus="c", sources=("a",))
-    with pytest.raises(InputError, match=message.replace(".", r"\.")):
-        check_settings(replace(settings, **change))
+    with pytest.raises(ConfigError, match=message):
+        replace(RefreshSettings(corpus="c", source=("a",)), **change)
+
+
+def test_a_refresh_without_a_source_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no source given"):
+        plan_refresh(RefreshSettings(corpus="c", workspace=tmp_path))
 
 
 def test_what_is_given_goes_before_the_recipe(tmp_path):
@@ -115,7 +120,7 @@ def test_what_is_given_goes_before_the_recipe(tmp_path):
         min_characters=7,
         near_duplicates="off",
     )
-    assert (settings.corpus, settings.seed) == ("b", 3) and settings.sources == (str(tmp_path / "x.txt"),)
+    assert (settings.corpus, settings.seed) == ("b", 3) and settings.source == (str(tmp_path / "x.txt"),)
     assert (settings.quality.min_characters, settings.quality.min_han_share) == (7, 0.5)
     assert settings.duplicates.near is None
     with pytest.raises(InputError, match="near_duplicates='often'"):
@@ -129,15 +134,15 @@ def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_
     terms.write_text("炒青\n", encoding="utf-8")
     settings = RefreshSettings(
         corpus="tea",
-        sources=(str(samples / "tea.jsonl"),),
+        source=(str(samples / "tea.jsonl"),),
         workspace=tmp_path / "w",
         tokenizer=str(vocabulary_file),
-        dictionaries=(str(terms),),
+        dictionary=(str(terms),),
     )
     before = plan_refresh(settings).recipe_hash
     moved = tmp_path / "moved.txt"
     moved.write_bytes(terms.read_bytes())
-    assert plan_refresh(replace(settings, dictionaries=(str(moved),), workers=9)).recipe_hash == before
+    assert plan_refresh(replace(settings, dictionary=(str(moved),), workers=9)).recipe_hash == before
     terms.write_text("炒青\n茶汤色\n", encoding="utf-8")
     assert plan_refresh(settings).recipe_hash != before
 
@@ -165,7 +170,7 @@ def fields(tmp_path, vocabulary_file):
     paths = [write_fields(tmp_path / folder / "x.jsonl", n) for n, folder in enumerate("ab")]
     specs = tuple(SourceSpec(path=p, text_field=f) for p, f in zip(paths, ["text", "body"], strict=True))
     settings = RefreshSettings(
-        corpus="c", sources=specs, workspace=tmp_path / "w", tokenizer=str(vocabulary_file), workers=1
+        corpus="c", source=specs, workspace=tmp_path / "w", tokenizer=str(vocabulary_file), workers=1
     )
     refresh(settings)
     return settings
@@ -173,15 +178,15 @@ def fields(tmp_path, vocabulary_file):
 
 def test_a_new_source_with_its_own_field_leaves_the_others_as_they_are(fields, tmp_path):
     path = write_fields(tmp_path / "c" / "y.jsonl", 2)
-    more = replace(fields, sources=(*fields.sources, SourceSpec(path=path, text_field="body")))
+    more = replace(fields, source=(*fields.source, SourceSpec(path=path, text_field="body")))
     changes = preview(plan_refresh(more))
     assert not changes.recipe_changed and changes.read == (path,) and changes.unchanged == 2
     assert not preview(plan_refresh(fields)).read
 
 
 def test_another_field_of_one_of_two_files_of_a_name_is_read(fields):
-    first, second = fields.sources
-    changed = replace(fields, sources=(replace(first, text_field="body"), second))
+    first, second = fields.source
+    changed = replace(fields, source=(replace(first, text_field="body"), second))
     changes = preview(plan_refresh(changed))
     assert not changes.recipe_changed and changes.read == (first.path,)
     result = refresh(changed)
@@ -195,6 +200,6 @@ def test_another_field_of_one_of_two_files_of_a_name_is_read(fields):
 def test_the_example_in_the_file_is_a_recipe(tmp_path):
     import data.refresh.settings
 
-    example = data.recipe.__doc__.split("```yaml\n")[1].split("```")[0]
+    example = data.refresh.settings.__doc__.split("```yaml\n")[1].split("```")[0]
     assert load_recipe(write(tmp_path, example))["corpus"] == "law"
-    assert Path(load_recipe(write(tmp_path, example))["dictionaries"][0]).name == "terms.txt"
+    assert Path(load_recipe(write(tmp_path, example))["dictionary"][0]).name == "terms.txt"

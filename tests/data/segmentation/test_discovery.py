@@ -84,7 +84,7 @@ def test_the_next_refresh_takes_what_was_found(tmp_path, vocabulary_file):
     source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
     settings = RefreshSettings(
         corpus="c",
-        sources=(str(source),),
+        source=(str(source),),
         workspace=tmp_path / "w",
         tokenizer=str(vocabulary_file),
         discover_words=50,

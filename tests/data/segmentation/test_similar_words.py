@@ -45,7 +45,7 @@ def test_stand_ins_have_as_many_tokens_and_are_the_same_every_time(piece, tokeni
 def test_a_refresh_makes_shards_of_every_objective(tmp_path, samples, vocabulary_file, objective):
     settings = RefreshSettings(
         corpus="tea",
-        sources=(str(samples / "tea.jsonl"),),
+        source=(str(samples / "tea.jsonl"),),
         workspace=tmp_path / "w",
         tokenizer=str(vocabulary_file),
         objective=objective,
@@ -67,6 +67,6 @@ def test_a_refresh_makes_shards_of_every_objective(tmp_path, samples, vocabulary
     # a document more: the same similar words
     extra = tmp_path / "extra.txt"
     extra.write_text("新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。", encoding="utf-8")
-    more = refresh(RefreshSettings(**{**vars(settings), "sources": (*settings.sources, str(extra))}))
+    more = refresh(RefreshSettings(**{**vars(settings), "source": (*settings.source, str(extra))}))
     assert more.version == 2 and more.kept_shards == 1
     assert len(list((tmp_path / "w/shards/tea").glob("similar-*"))) == (objective == "macbert")

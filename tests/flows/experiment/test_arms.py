@@ -111,7 +111,7 @@ def shards(tmp_path, tokenizer):
     vocabulary = str(tmp_path / "vocabulary/vocab.txt")
     refresh(
         RefreshSettings(
-            corpus="tea", sources=(str(text),), workspace=tmp_path / "w", tokenizer=vocabulary, workers=1
+            corpus="tea", source=(str(text),), workspace=tmp_path / "w", tokenizer=vocabulary, workers=1
         )
     )
     return sorted((tmp_path / "w/shards/tea").glob("*.parquet")), load_tokenizer(

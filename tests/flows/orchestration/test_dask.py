@@ -36,7 +36,7 @@ def settings(tmp_path, samples, vocabulary_file):
         (tmp_path / f"{number}.jsonl").write_text("".join(lines[number::4]), encoding="utf-8")
     return RefreshSettings(
         corpus="tea",
-        sources=tuple(str(tmp_path / f"{number}.jsonl") for number in range(4)),
+        source=tuple(str(tmp_path / f"{number}.jsonl") for number in range(4)),
         workspace=tmp_path / "here",
         tokenizer=str(vocabulary_file),
         workers=1,
@@ -54,7 +54,7 @@ def test_two_workers_make_the_same_shards_byte_for_byte(cluster, settings):
     here, there = settings.workspace, settings.workspace.parent / "there"
     refresh(settings)
     arguments = ["--corpus", "tea", "--tokenizer", settings.tokenizer, "--runner", "dask"]
-    arguments += [part for source in settings.sources for part in ("--source", source)]
+    arguments += [part for source in settings.source for part in ("--source", source)]
     arguments += ["--dask-address", cluster.scheduler_address, "--workspace", there]
     with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
         with distributed.get_task_stream(client) as stream:
@@ -88,7 +88,7 @@ def test_what_a_cluster_cannot_follow_is_refused(settings):
             check_runner(runner, address, planned)
     for name, relative in (
         ("w", replace(planned, settings=replace(settings, workspace=Path("w")))),
-        ("t.txt", replace(planned, settings=replace(settings, dictionaries=("t.txt",)))),
+        ("t.txt", replace(planned, settings=replace(settings, dictionary=("t.txt",)))),
         ("dev.tsv", replace(planned, settings=replace(settings, guard=GuardRules(files=("dev.tsv",))))),
         ("ads.txt", replace(planned, settings=replace(settings, quality=QualityRules(blocklist="ads.txt")))),
         ("vocab.txt", replace(planned, tokenizer_path=Path("vocab.txt"))),

@@ -16,7 +16,7 @@ from pathlib import Path
 from data.refresh import RefreshSettings, refresh
 
 shared = dict(corpus="tea", tokenizer=sys.argv[2], workers=1)
-print(refresh(RefreshSettings(workspace=Path(sys.argv[1]), sources=tuple(sys.argv[3:]), **shared)))
+print(refresh(RefreshSettings(workspace=Path(sys.argv[1]), source=tuple(sys.argv[3:]), **shared)))
 """
 
 

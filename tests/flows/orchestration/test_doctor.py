@@ -51,7 +51,7 @@ def workspace(tmp_path_factory, vocabulary_file):
     refresh(
         RefreshSettings(
             corpus="茶",
-            sources=(str(source),),
+            source=(str(source),),
             workspace=tmp_path / "w",
             tokenizer=str(vocabulary_file),
             workers=1,

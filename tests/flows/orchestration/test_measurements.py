@@ -25,7 +25,7 @@ def test_texts_are_looked_for_as_cleaning_left_them(vocabulary_file, tmp_path):
     refresh(
         RefreshSettings(
             corpus="rooms",
-            sources=(str(source),),
+            source=(str(source),),
             workspace=tmp_path / "w",
             tokenizer=str(vocabulary_file),
             workers=1,

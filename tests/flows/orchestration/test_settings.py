@@ -35,8 +35,8 @@ def test_every_parameter_of_a_refresh_becomes_the_setting_of_its_name():
     )  # fmt: skip
     assert settings == RefreshSettings(
         workspace=Path("w"),
-        sources=("a", "b"),
-        dictionaries=("terms.txt",),
+        source=("a", "b"),
+        dictionary=("terms.txt",),
         cleaning=CleaningRules(simplify=True, scrub=("url", "phone")),
         quality=QualityRules(min_characters=7, min_han_share=0.8, blocklist="ads.txt"),
         duplicates=DuplicateRules(near=0.9),
@@ -131,7 +131,7 @@ def test_about_eight_documents_are_held_out_of_a_small_corpus():
 
 
 def test_going_on_needs_a_checkpoint(tmp_path):
-    settings = RefreshSettings(corpus="茶", sources=("a",), workspace=tmp_path)
+    settings = RefreshSettings(corpus="茶", source=("a",), workspace=tmp_path)
     assert next_start(None, settings) is None
     with pytest.raises(InputError, match="no checkpoint of a completed pretraining on 茶"):
         next_start("drift>0.2", settings)
@@ -164,4 +164,4 @@ def test_an_empty_list_of_a_form_leaves_the_recipes(tmp_path):
     recipe = tmp_path / "tea.yaml"
     recipe.write_text("corpus: 茶\nsources: x.txt\ncleaning: {scrub: [url]}\n", encoding="utf-8")
     settings = refresh_settings(workspace="w", recipe=str(recipe), source=[], scrub=[], guard=[])
-    assert settings.sources == (str(tmp_path / "x.txt"),) and settings.cleaning.scrub == ("url",)
+    assert settings.source == (str(tmp_path / "x.txt"),) and settings.cleaning.scrub == ("url",)

@@ -228,7 +228,7 @@ def run_here(settings, task_hours=1.0):
 
 
 def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
-    given = {"corpus": "tea", "sources": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
+    given = {"corpus": "tea", "source": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
     result, tasks = run_here(RefreshSettings(**given, workspace=tmp_path / "w", workers=1), task_hours=0.5)
     assert result.is_new
     assert tasks == [("read-source", 1800, "tea.jsonl"), ("build-shard", 1800, "tea 1/1")]
@@ -240,7 +240,7 @@ def test_small_sources_and_shards_are_worked_at_by_few_tasks(tmp_path, samples, 
     (tmp_path / "raw").mkdir()
     for number in range(40):
         (tmp_path / "raw" / f"{number:02}.jsonl").write_text("".join(lines[number::40]), encoding="utf-8")
-    given = {"corpus": "tea", "sources": (str(tmp_path / "raw"),), "tokenizer": str(vocabulary_file)}
+    given = {"corpus": "tea", "source": (str(tmp_path / "raw"),), "tokenizer": str(vocabulary_file)}
     settings = RefreshSettings(**given, workspace=tmp_path / "w", workers=1)
     result, tasks = run_here(settings)
     reading = [label for name, _, label in tasks if name == "read-source"]
