@@ -1,5 +1,5 @@
 """Model and learning: continued pretraining and fine-tuning of ALBERT on packed batches."""
 
-import lazy_loader
+from data.faces import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

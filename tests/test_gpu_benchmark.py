@@ -64,7 +64,7 @@ def test_whole_models_need_torch_and_triton_alone():
         "import sys\n"
         "sys.modules |= dict.fromkeys(['numpy', 'safetensors', 'yaml', 'pyarrow', 'tokenizers'])\n"
         "from benchmarks import gpu\n"
-        "from benchmarks.gpu_correctness import Claim, check\n"
+        "from benchmarks.gpu.correctness import Claim, check\n"
         "import albert.batch, albert.heads\n"
         "gpu.main(['--dry-run', '--only', 'step'])\n"
         "claim = Claim('add_layer_norm', 'add_layer_norm', (3, 24))\n"

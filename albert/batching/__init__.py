@@ -1,5 +1,5 @@
 """Batches of packed instances: a stream over shards, packing, mixtures of corpora, and the loader."""
 
-import lazy_loader
+from data.faces import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

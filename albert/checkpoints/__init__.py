@@ -1,5 +1,5 @@
 """Checkpoints in and out: transformers' ALBERT and BERT, TensorFlow's, and jixu's own."""
 
-import lazy_loader
+from data.faces import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,5 +1,5 @@
 """The encoder from BERT to ALBERT: its shape, layers, heads and pretraining losses."""
 
-import lazy_loader
+from data.faces import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

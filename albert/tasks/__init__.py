@@ -1,5 +1,5 @@
 """Labelled tasks: what they are, and their examples from the files their publishers give."""
 
-import lazy_loader
+from data.faces import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

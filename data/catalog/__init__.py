@@ -1,5 +1,5 @@
 """The index of a workspace: versions, runs, statistics, drift and clean-up."""
 
-import lazy_loader
+from data.faces import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,5 +1,5 @@
 """Vocabularies: BERT's WordPiece, SentencePiece's unigram, and added terms."""
 
-import lazy_loader
+from data.faces import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -1,5 +1,5 @@
 """What runs the flows: commands, tasks, processes, slots, the server, artifacts and settings."""
 
-import lazy_loader
+from data.faces import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -8,7 +8,7 @@ import pytest
 GROWTH = """
 import sys
 import torch
-from albert.memory import bound_caches, give_back
+from albert.runtime import bound_caches, give_back
 
 def held():
     lines = open("/proc/self/status").read().splitlines()

@@ -38,7 +38,7 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
 ENDED_IN_A_QUERY = """
 import os, signal, sys, threading
 from pathlib import Path
-from data.assignment import connect, interruptible
+from data.refresh.assign import connect, interruptible
 
 class Ended(BaseException):
     pass

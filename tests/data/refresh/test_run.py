@@ -353,7 +353,7 @@ def random_documents(count, seed):
 
 def test_workers_end_with_the_process_that_began_them(tmp_path):
     code = (
-        "import os, time; from data.refresh import worker_pool\n"
+        "import os, time; from data.workers import worker_pool\n"
         "with worker_pool(1) as pool:\n"
         "    print(pool.submit(os.getpid).result(), flush=True); time.sleep(600)"
     )

@@ -74,7 +74,7 @@ echo "code $?"
 "$PYTHON" -m flows.serve --workspace "$DISK/w" --port "$PORT"
 echo "code $?"
 "$PYTHON" -m flows.doctor --workspace "$DISK/w" | grep "cannot be written"
-"$PYTHON" -c "import data.statistics as s; print(s.open_workspace('$DISK/w').funnel('tea').fetchall()[0])"
+"$PYTHON" -c "import data.catalog as s; print(s.open_workspace('$DISK/w').funnel('tea').fetchall()[0])"
 """
 
 
