@@ -33,6 +33,7 @@ def _on_off(value: object) -> object:
 Commas, OnOff = BeforeValidator(_split), BeforeValidator(_on_off)
 Integers = Annotated[tuple[int, ...], Commas]
 Floats = Annotated[tuple[float, ...], Commas]
+Words = Annotated[tuple[str, ...], Commas]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
