@@ -4,27 +4,30 @@ from flows.orchestration import run_if_main
 
 run_if_main(__name__)
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from prefect import flow, runtime
 from prefect.events import emit_event
-from prefect.futures import PrefectFuture
 from prefect.task_runners import ThreadPoolTaskRunner
 from pydantic import Field
-from tqdm import tqdm
 
 from data import refresh
 from data.catalog import Drift, describe_drift, measure_drift, open_workspace, parse_condition
-from data.instances import find_objective
-from data.refresh import Changes, Piece, RefreshResult, RefreshSettings, describe_new, describe_standing
+from data.refresh import (
+    Changes,
+    Plan,
+    RefreshResult,
+    RefreshSettings,
+    Runner,
+    describe_new,
+    describe_standing,
+)
 from data.workspace import Workspace, default_place
 from flows.orchestration import (
     BESIDE_REFRESH,
-    Submit,
-    begin_progress,
     cancelled_with_its_parts,
     check_runner,
     documented,
@@ -46,13 +49,6 @@ from flows.orchestration import (
 if TYPE_CHECKING:
     from albert.pretraining import PretrainResult
 
-read_source = step("read-source", retries=1)
-build_shard = step("build-shard", retries=1)
-divide = step("divide")
-find_similar = step("similar-words")
-check_quality = step("quality-gates")
-commit = step("commit")
-find_words = step("discover-words")
 find_drift = step("drift")
 
 
@@ -187,8 +183,8 @@ def refresh_corpus(
         changes = refresh.preview(planned)
         log(describe(changes))
         return changes
-    with open_runner(runner, settings.workers, dask_address) as (submit, workers):
-        result = run_refresh(settings, submit, workers, task_hours)
+    with open_runner(runner, settings.workers, dask_address, 3600 * task_hours) as tasks:
+        result = run_refresh(planned, tasks)
     asked = {telling.measure, *([following[0].measure] if following else [])}
     has_older = result.is_new and result.version > 1
     drift = find_drift(result.corpus, lambda: _drift(settings, result, asked)) if has_older else None
@@ -206,78 +202,15 @@ def refresh_corpus(
     return outcome
 
 
-def run_refresh(settings: RefreshSettings, submit: Submit, workers: int, task_hours: float) -> RefreshResult:
-    """The refresh as tasks, one for a stage and for a batch of sources or shards; `submit` begins the latter,
-    of which so many run at once as there are `workers`.
-    """
-    place, name = Workspace(settings.workspace), settings.corpus
-    reader, builder = (
-        one.with_options(timeout_seconds=3600 * task_hours) for one in (read_source, build_shard)
-    )
-    # a command answers at once that it is refused; a deployment's run has time
-    with refresh.locked(place, name, log if is_deployed() else None):
-        plan = refresh.plan_refresh(settings)  # as things stand now that no other refresh changes them
-        batches = refresh.reading_batches(plan, workers)
-        reading = [submit(reader, name_of(batch), refresh.read_batch, batch) for batch in batches]
-        sources = in_order(reading, [len(batch) for batch in batches], name, "sources read")
-        division = divide(name, lambda: refresh.divide(plan, sources))
-        similar = similar_words(plan, division)
-        pieces, small = division.assignment.pieces, refresh.building_plan(plan)
-        parts = refresh.building_batches(pieces, workers)
-        building = [
-            submit(
-                builder,
-                f"{name} {numbers_of(part)}/{len(pieces)}",
-                refresh.build_batch,
-                *(part, small, division.sop, similar),
-            )
-            for part in parts
-        ]
-        shards = in_order(building, [len(part) for part in parts], name, "shards built")
-        gates = check_quality(
-            name, lambda: refresh.check_quality(plan, division.assignment, shards, division.sop)
-        )
-        result = commit(name, lambda: refresh.commit(plan, sources, division, shards, similar))
-    publish_refresh(settings.workspace, result)
-    publish_gates(result, gates)
-    if settings.discover_words and result.is_new:
-        words = find_words(name, lambda: refresh.discover(plan, result))
-        publish_words(result, words)
+def run_refresh(plan: Plan, runner: Runner) -> RefreshResult:
+    """Refresh by the runner's tasks, and publish the tables of the run."""
+    # a deployment's run can wait for another refresh of the corpus; a command is refused at once
+    result = refresh.refresh(plan.settings, runner, plan, on_wait=log if is_deployed() else None)
+    publish_refresh(plan.settings.workspace, result)
+    publish_gates(result, result.gates)
+    if plan.settings.discover_words and result.is_new:
+        publish_words(result, list(result.new_words))
     return result
-
-
-def name_of(batch: Sequence[tuple[refresh.SourceFile, refresh.Plan]]) -> str:
-    """What a task that reads these is called."""
-    first = batch[0][0].name
-    return first if len(batch) == 1 else f"{first} and {len(batch) - 1:,} more"
-
-
-def numbers_of(part: Sequence[Piece]) -> str:
-    """Of the shards that a task builds, as people count."""
-    first, last = part[0].number + 1, part[-1].number + 1
-    return str(first) if first == last else f"{first}-{last}"
-
-
-def similar_words(plan: refresh.Plan, division: refresh.Division) -> str | None:
-    """The table of similar words as a task where the objective has one."""
-    if not find_objective(plan.settings.objective).similar_words:
-        return refresh.find_similar(plan, division)
-    return find_similar(plan.settings.corpus, lambda: refresh.find_similar(plan, division))
-
-
-def in_order(futures: Sequence[PrefectFuture], sizes: Sequence[int], name: str, what: str) -> list:
-    """The results of tasks, each a list of so many, as they were submitted, with a bar on the run's page and
-    on a terminal.
-    """
-    count, results = sum(sizes), []
-    move = begin_progress(name, f"{count:,} {what}") if len(futures) > 1 else None
-    with tqdm(desc=f"{name}: {what}", total=count, disable=None, leave=False) as bar:
-        for future, size in zip(futures, sizes, strict=True):
-            results += future.result()
-            bar.update(size)
-            if move:
-                move(len(results) / count)
-    return results
 
 
 def _drift(settings: RefreshSettings, result: RefreshResult, asked: Collection[str]) -> Drift | None:

@@ -7,17 +7,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from data.catalog import Source, Version, newest_version, read_catalog, version_shards, version_sources
 from data.cleaning import ALGORITHM, make_guard, read_blocklist
 from data.errors import InputError
 from data.files import sha256
 from data.instances import SHARD_CHARACTERS, Shard
-from data.refresh.assign import Piece
 from data.refresh.build import segmenter
 from data.refresh.read import READING_VERSION
 from data.refresh.settings import RefreshSettings, SourceSpec
@@ -27,12 +24,6 @@ from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace
 
 BUILDING_VERSION = 4  # of words, tokens, instances and masks: a change of what they give raises it
-
-
-BATCH_WEIGHT = 64 << 20  # bytes read as one piece of work at most: ten seconds
-BATCH_SHARDS = 8  # built as one piece of work at most: ten seconds
-FILE_WEIGHT = 1 << 16  # of a file whatever its size, and of one that is only found to be unchanged
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +81,8 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         raise InputError("no source given: pass --source with a file, a folder, a glob or a URL")
     files = _find_all(settings)
     workspace = Workspace(settings.workspace)
-    current, sources, shards, corpus_tokenizer = None, [], [], None
-    if workspace.catalog.is_file():
-        with read_catalog(workspace) as db:
-            current = newest_version(db, settings.corpus)
-            if current:
-                sources, shards = version_sources(db, current), version_shards(db, current)
-                corpus_tokenizer = current.tokenizer
-    tokenizer_path = _find_tokenizer(settings, workspace, corpus_tokenizer)
+    current, sources, shards = _read_current(workspace, settings.corpus)
+    tokenizer_path = _find_tokenizer(settings, workspace, current.tokenizer if current else None)
     tokenizer = load_tokenizer(tokenizer_path)
     recipe = _recipe(settings, tokenizer_path)
     recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
@@ -113,6 +98,23 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
         tuple(sources) if same_recipe else (),
         tuple(shards) if same_recipe else (),
     )
+
+
+def renew(plan: Plan) -> Plan:
+    """The plan itself, or a new one if another refresh committed to the corpus since it was made."""
+    current, _, _ = _read_current(plan.workspace, plan.settings.corpus)
+    return plan if current == plan.current else plan_refresh(plan.settings)
+
+
+def _read_current(workspace: Workspace, corpus: str) -> tuple[Version | None, list[Source], list[Shard]]:
+    """The current version of a corpus, its sources and its shards, as the catalog has them."""
+    if not workspace.catalog.is_file():
+        return None, [], []
+    with read_catalog(workspace) as db:
+        current = newest_version(db, corpus)
+        if current is None:
+            return None, [], []
+        return current, version_sources(db, current), version_shards(db, current)
 
 
 def _find_all(settings: RefreshSettings) -> list[SourceFile]:
@@ -226,61 +228,3 @@ def describe_changes(changes: Changes) -> str:
         lines = [f"{changes.corpus} version {changes.version}: {changes.unchanged} source(s) unchanged"]
     lines += [f"  read  {uri}" for uri in changes.read] + [f"  gone  {uri}" for uri in changes.gone]
     return "\n".join(lines)
-
-
-def reading_batches(plan: Plan, workers: int) -> list[list[tuple[SourceFile, Plan]]]:
-    """Each file, in order, with as much of the plan as reading it needs: that does not grow with the corpus.
-
-    Small neighbours are together: a folder may hold a hundred thousand files.
-    """
-    tasks = _reading_tasks(plan)
-    weights = [_reading_weight(file, reading.current_sources) for file, reading in tasks]
-    return _batches(tasks, weights, workers, BATCH_WEIGHT)
-
-
-def building_batches(pieces: Sequence[Piece], workers: int) -> list[list[Piece]]:
-    """Pieces, in order, of which so many are built as one piece of work."""
-    return _batches(pieces, [1] * len(pieces), workers, BATCH_SHARDS)
-
-
-def _batches(items: Sequence[T], weights: Sequence[int], workers: int, most: int) -> list[list[T]]:
-    """Neighbours together, in larger groups first: each has about half of a worker's share of what is left.
-
-    What orchestrates has a price for each piece of work, and the small ones at the end keep every worker busy
-    until all have finished (guided self-scheduling: Polychronopoulos and Kuck, 1987).
-    """
-    batches: list[list[T]] = []
-    left, weight, enough = sum(weights), 0.0, 0.0
-    for item, its_weight in zip(items, weights, strict=True):
-        if weight >= enough:
-            batches.append([])
-            weight, enough = 0.0, min(most, left / (2 * workers))
-        batches[-1].append(item)
-        weight += its_weight
-        left -= its_weight
-    return batches
-
-
-def _reading_tasks(plan: Plan) -> list[tuple[SourceFile, Plan]]:
-    known = {source.uri: source for source in plan.current_sources}
-    small = replace(plan, files=(), current_shards=())
-    return [
-        (file, replace(small, current_sources=(known[file.uri],) if file.uri in known else ()))
-        for file in plan.files
-    ]
-
-
-def _reading_weight(file: SourceFile, known: Sequence[Source]) -> int:
-    if is_remote(file.uri):
-        return BATCH_WEIGHT  # to ask for its size may take as long as to read it
-    try:
-        size = os.stat(file.uri).st_size
-    except OSError:  # reading it will tell
-        size = 0
-    is_known = any(source.size == size for source in known)
-    return FILE_WEIGHT + (0 if is_known else size)
-
-
-def building_plan(plan: Plan) -> Plan:
-    """As much of the plan as building a shard needs."""
-    return replace(plan, files=(), current_sources=(), current_shards=())

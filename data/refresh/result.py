@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from data.catalog import Version
 from data.instances import find_objective
 from data.refresh.funnel import FunnelRow
+from data.refresh.gates import Gate
 from data.refresh.plan import Plan, preview
+from data.segmentation import Word
 
 MOST_REASONS = 5  # told by name
 
@@ -30,6 +32,8 @@ class RefreshResult:
     # in another encoding than UTF-8; the most first
     left_out: tuple[tuple[str, int], ...] = ()
     decoded_from: tuple[tuple[str, int], ...] = ()
+    gates: tuple[Gate, ...] = ()
+    new_words: tuple[Word, ...] = ()  # the best first; none unless `discover_words` asked for some
 
 
 def result_of(

@@ -13,6 +13,7 @@ from .cancelling import cancelled_with_its_parts as cancelled_with_its_parts
 from .checks import checked as checked
 from .command import run as run
 from .command import run_if_main as run_if_main
+from .dask import check_runner as check_runner
 from .forms import documented as documented
 from .job import in_working_copy as in_working_copy
 from .lifecycle import ends_with_its_worker as ends_with_its_worker
@@ -24,9 +25,6 @@ from .measurements import added_mlm_loss as added_mlm_loss
 from .measurements import domain_words as domain_words
 from .measurements import measure_model as measure_model
 from .processes import train_in_processes as train_in_processes
-from .runners import Submit as Submit
-from .runners import check_runner as check_runner
-from .runners import open_runner as open_runner
 from .settings import BESIDE_REFRESH as BESIDE_REFRESH
 from .settings import PretrainingPlan as PretrainingPlan
 from .settings import complete_tokenizer as complete_tokenizer
@@ -38,4 +36,6 @@ from .settings import refresh_settings as refresh_settings
 from .settings import tokenizer_sources as tokenizer_sources
 from .slots import device_slot as device_slot
 from .slots import sole_training as sole_training
+from .steps import PrefectRunner as PrefectRunner
+from .steps import open_runner as open_runner
 from .steps import step as step

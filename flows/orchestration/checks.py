@@ -15,8 +15,8 @@ from data.errors import InputError
 from data.refresh import plan_refresh
 from data.sources import find_files
 from data.workspace import Workspace, check_name
+from flows.orchestration.dask import RunnerName, check_runner
 from flows.orchestration.logs import is_deployed
-from flows.orchestration.runners import Runner, check_runner
 from flows.orchestration.settings import (
     fine_tune_settings,
     next_start,
@@ -35,7 +35,7 @@ def _check_refresh(
     then_pretrain_if: str | None,
     then_steps: int,
     event_if: str,
-    runner: Runner,
+    runner: RunnerName,
     dask_address: str | None,
     task_hours: float,
     **parameters: object,

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 from data.catalog import describe_drift, measure_drift, open_workspace
 from data.errors import InputError
-from data.refresh import describe_new, describe_standing, plan_refresh, refresh
+from data.refresh import ProcessRunner, describe_new, describe_standing, plan_refresh, refresh
 from data.storage import is_remote
+from data.workers import worker_pool
 from flows.orchestration.command import HUNG
-from flows.orchestration.runners import Runner
+from flows.orchestration.dask import RunnerName
 from flows.orchestration.settings import BESIDE_REFRESH, refresh_settings
 
 
 def refresh_plainly(
-    runner: Runner, then_pretrain_if: str | None, task_hours: float, **parameters: object
+    runner: RunnerName, then_pretrain_if: str | None, task_hours: float, **parameters: object
 ) -> str | None:
     """Refresh, and what a person is told of it. None, and nothing done, where that takes Prefect: on a Dask
     cluster, with pretraining to follow, and for sources at URLs, whose reading is tried twice.
@@ -24,7 +25,8 @@ def refresh_plainly(
     if runner != "processes" or then_pretrain_if or is_elsewhere:
         return None
     try:
-        result = refresh(settings, 3600 * task_hours)
+        with worker_pool(settings.workers) as pool:
+            result = refresh(settings, ProcessRunner(pool, settings.workers, 3600 * task_hours))
     except TimeoutError:
         raise InputError(HUNG) from None
     if not result.is_new:

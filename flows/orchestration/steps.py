@@ -1,29 +1,41 @@
-"""A piece of work as a Prefect task: what an orchestrator adds (name, state, retry) and nothing else."""
+"""Work as Prefect tasks: what an orchestrator adds (name, state, retry, timeout) and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, CancelledError
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, CancelledError, Future
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import TaskRun
+from prefect.futures import PrefectFuture
 from prefect.states import Cancelled
 
+from data.refresh import Batch, collect
+from data.workers import worker_pool
+from flows.orchestration.artifacts import begin_progress
+from flows.orchestration.dask import RunnerName, Submit, open_cluster
+
 T = TypeVar("T")
+Item = TypeVar("Item")
 
 
 def _call(label: str, work: Callable[[], T]) -> T | State:
-    # the work is a closure: Prefect neither walks through nor keeps what it closes over
+    # the work is a closure: Prefect neither inspects nor keeps what it closes over
     try:
         return work()
     except CancelledError:
         return Cancelled(message="The run ended before it was done.")
 
 
-def _may_pass(task: Task, run: TaskRun, state: State) -> bool:
-    """Whether another try can help: not with a refused input, nor where a pool lost a worker."""
+def _is_worth_retrying(task: Task, run: TaskRun, state: State) -> bool:
+    """Not if the input was refused, nor if the pool lost a worker."""
     try:
         state.result()
     except (ValueError, BrokenExecutor):  # InputError and ConfigError are ValueErrors
@@ -34,14 +46,108 @@ def _may_pass(task: Task, run: TaskRun, state: State) -> bool:
 
 
 def step(name: str, *, retries: int = 0) -> Task:
-    """A task that runs `work()` under a name people read; retries only where a retry can help."""
+    """Make a task that runs `work()` with a label people read, and retries only where that can help."""
     return task(
         _call,
         name=name,
         task_run_name=f"{name} {{label}}",
         retries=retries,
         retry_delay_seconds=5,
-        retry_condition_fn=_may_pass,
+        retry_condition_fn=_is_worth_retrying,
         cache_policy=NO_CACHE,
         persist_result=False,
     )
+
+
+@dataclass(frozen=True)
+class PrefectRunner:
+    """Runs the stages and batches of a refresh as Prefect tasks: a `data.refresh.Runner`."""
+
+    submit: Submit  # batches go through it to processes or a cluster
+    workers: int
+    timeout_seconds: float | None = None  # for a batch
+
+    def stage(self, name: str, label: str, work: Callable[[], T]) -> T:
+        return step(name)(label, work)
+
+    def map(
+        self,
+        name: str,
+        label: str,
+        progress: str,
+        function: Callable[[Sequence[Item]], Sequence[T]],
+        batches: Sequence[Batch[Item]],
+    ) -> list[T]:
+        batch_step = step(name, retries=1).with_options(timeout_seconds=self.timeout_seconds)
+        futures = [self.submit(batch_step, batch.label, partial(function, batch.items)) for batch in batches]
+        total = sum(len(batch.items) for batch in batches)
+        on_progress = begin_progress(label, f"{total:,} {progress}") if len(batches) > 1 else None
+        results = (future.result() for future in futures)
+        return collect(results, total, f"{label}: {progress}", on_progress)
+
+
+@contextmanager
+def open_runner(
+    runner: RunnerName, workers: int, dask_address: str | None = None, timeout_seconds: float | None = None
+) -> Iterator[PrefectRunner]:
+    """Run batches in processes of this machine, or on a Dask cluster if there is an address.
+
+    Tasks that are not done when the block ends are cancelled. Raises InputError if there is no cluster.
+    """
+    opened = open_cluster(dask_address) if runner == "dask" and dask_address else _open_processes(workers)
+    with opened as (submit, count):
+        yield PrefectRunner(submit, count, timeout_seconds)
+
+
+@contextmanager
+def _open_processes(workers: int) -> Iterator[tuple[Submit, int]]:
+    is_over = threading.Event()
+    with worker_pool(workers) as pool, _without_timeout_warnings():
+
+        def submit(task: Task, label: str, work: Callable[[], object]) -> PrefectFuture:
+            # goes to the pool at once, so that work starts in the order it was submitted, the largest first:
+            # Prefect starts tasks in any order, and after several requests
+            begun: list[Future] = []
+            with suppress(BrokenExecutor):  # each task reports it
+                begun.append(pool.submit(work))
+
+            def wait() -> object:
+                try:
+                    return _wait(begun.pop() if begun else pool.submit(work))
+                except BrokenExecutor:
+                    # whatever ends a run may end its processes first
+                    if is_over.wait(1):
+                        raise CancelledError from None
+                    raise
+
+            return task.submit(label, wait)
+
+        try:
+            yield submit, workers
+        finally:
+            is_over.set()
+
+
+@contextmanager
+def _without_timeout_warnings() -> Iterator[None]:
+    """Drop Prefect's warning that timeouts cannot interrupt blocking calls: `_wait` does not block."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return "Timeouts in worker threads" not in str(record.msg)
+
+    logger = logging.getLogger("prefect.task_runs")
+    logger.addFilter(is_other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(is_other)
+
+
+def _wait(future: Future) -> object:
+    # Prefect raises a timeout in this thread between two waits, never within one
+    while True:
+        try:
+            return future.result(timeout=1)
+        except TimeoutError:
+            if future.done():
+                return future.result()

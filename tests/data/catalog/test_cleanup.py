@@ -11,6 +11,7 @@ from data.instances import verify
 from data.refresh import (
     GateRules,
     RefreshSettings,
+    build_batch,
     building_plan,
     commit,
     divide,
@@ -19,7 +20,6 @@ from data.refresh import (
     reading_batches,
     refresh,
 )
-from data.refresh.run import build
 from data.workspace import Workspace
 from flows.__main__ import main
 
@@ -27,15 +27,15 @@ from flows.__main__ import main
 def build_without_commit(settings):
     """A refresh in this process, up to its commit."""
     planned = plan_refresh(settings)
-    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
+    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch.items)]
     division = divide(planned, sources)
-    shards = [build(piece, building_plan(planned), division.sop) for piece in division.assignment.pieces]
+    shards = build_batch(division.assignment.pieces, building_plan(planned), division.sop)
     return planned, sources, division, shards
 
 
 @pytest.fixture
 def settings(tmp_path, samples, vocabulary_file, monkeypatch):
-    monkeypatch.setattr("data.refresh.run.SHARD_CHARACTERS", 8000)
+    monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 8000)
     source = tmp_path / "raw"
     source.mkdir()
     (source / "tea.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())

@@ -7,9 +7,8 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from data.refresh import RefreshSettings, divide, plan_refresh
+from data.refresh import RefreshSettings, divide, plan_refresh, read_batch
 from data.refresh.assign import connect, interruptible
-from data.refresh.run import read
 
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
 
@@ -30,7 +29,7 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
         workers=1,
     )
     planned = plan_refresh(settings)
-    division = divide(planned, [read(file, planned) for file in planned.files])
+    division = divide(planned, read_batch([(file, planned) for file in planned.files]))
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)
 

@@ -21,14 +21,14 @@ from data.errors import InputError
 from data.refresh import (
     GateRules,
     RefreshSettings,
+    build_batch,
     building_plan,
     check_quality,
     divide,
     plan_refresh,
+    read_batch,
     refresh,
 )
-from data.refresh import run as refreshing
-from data.refresh.run import read
 from data.workspace import Workspace
 
 
@@ -44,9 +44,8 @@ def built(tmp_path_factory, samples, vocabulary_file):
         workers=1,
     )
     planned = plan_refresh(settings)
-    division = divide(planned, [read(file, planned) for file in planned.files])
-    small = building_plan(planned)
-    shards = [refreshing.build(piece, small, division.sop) for piece in division.assignment.pieces]
+    division = divide(planned, read_batch([(file, planned) for file in planned.files]))
+    shards = build_batch(division.assignment.pieces, building_plan(planned), division.sop)
     return planned, division, shards
 
 

@@ -15,23 +15,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.catalog import locked, open_workspace
+from data.catalog import open_workspace
 from data.cleaning import CleaningRules
 from data.errors import InputError
-from data.refresh import (
-    RefreshSettings,
-    building_plan,
-    commit,
-    divide,
-    plan_refresh,
-    read_batch,
-    reading_batches,
-    refresh,
-)
+from data.refresh import RefreshSettings, plan_refresh, refresh
 from data.refresh.read import ReadingRules, read_source
-from data.refresh.run import build
-from data.workspace import Workspace
 from tests.conftest import SAMPLES
+from tests.data.refresh.in_process import InProcess
 
 A, B, C = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。", "第三篇讲泡茶。水不要太烫。"
 
@@ -112,14 +102,8 @@ def settings_for(root, source, vocabulary_file, corpus="c"):
 
 
 def refresh_here(settings):
-    """A refresh in this process: its steps as `refresh` runs them in others."""
-    with locked(Workspace(settings.workspace), settings.corpus):
-        planned = plan_refresh(settings)
-        sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
-        division = divide(planned, sources)
-        small = building_plan(planned)
-        shards = [build(piece, small, division.sop) for piece in division.assignment.pieces]
-        return commit(planned, sources, division, shards)
+    """A refresh in this process alone."""
+    return refresh(settings, InProcess())
 
 
 def dropped(workspace, where="true"):

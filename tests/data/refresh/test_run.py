@@ -98,7 +98,7 @@ def test_an_instance_reads_like_its_document(settings):
 
 
 def test_same_input_gives_the_same_bytes_with_one_and_two_workers(settings, tmp_path, monkeypatch):
-    monkeypatch.setattr("data.refresh.run.SHARD_CHARACTERS", 4000)
+    monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 4000)
     refresh(settings)
     refresh(replace(settings, workspace=tmp_path / "w2", workers=2))
     one, two = shard_files(tmp_path / "w"), shard_files(tmp_path / "w2")
@@ -149,7 +149,7 @@ def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings,
 
 
 def test_new_and_removed_documents_touch_only_their_shards(settings, source, monkeypatch):
-    monkeypatch.setattr("data.refresh.run.SHARD_CHARACTERS", 4000)
+    monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 4000)
     refresh(settings)
     before = shard_files(settings.workspace)
     lines = (source / "tea.jsonl").read_text(encoding="utf-8").splitlines()
@@ -203,7 +203,7 @@ def test_listings_are_on_disk_before_their_batch_is_done(settings, monkeypatch):
     synced = []
     monkeypatch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
     planned = plan_refresh(settings)
-    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch)]
+    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch.items)]
     assert sorted(synced) == sorted((Path(source.listing), True) for source in sources)
     assert len(synced) == 2
 

@@ -12,7 +12,8 @@ from data.cleaning import GuardRules, QualityRules
 from data.errors import InputError
 from data.refresh import RefreshSettings, plan_refresh, refresh
 from data.workspace import Workspace
-from flows.orchestration import check_runner, open_runner
+from flows.orchestration import check_runner
+from flows.orchestration.dask import open_cluster
 from tests.flows.orchestration.test_commands import run
 
 distributed = pytest.importorskip("distributed")
@@ -102,12 +103,11 @@ def test_what_a_cluster_cannot_follow_is_refused(settings):
         check_runner("dask", "tcp://10.0.0.1:8786", planned)
 
 
-def test_a_cluster_that_is_not_there_or_has_no_workers_is_refused(monkeypatch):
-    monkeypatch.setattr("flows.orchestration.runners.CONNECT_SECONDS", 2)
+def test_a_cluster_that_is_not_there_or_has_no_workers_is_refused():
     with distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty:
         for address in ("tcp://127.0.0.1:9", empty.scheduler_address):
             with (
                 pytest.raises(InputError, match=f"no Dask scheduler with workers at {address}"),
-                open_runner("dask", 1, address),
+                open_cluster(address, connect_seconds=2),
             ):
                 pass

@@ -8,6 +8,7 @@ from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -25,9 +26,10 @@ from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled
 
 from data.errors import InputError
-from data.refresh import RefreshSettings, refresh
+from data.refresh import Batch, RefreshSettings, plan_refresh, refresh
 from flows.end_to_end import end_to_end
 from flows.orchestration import (
+    PrefectRunner,
     begin_progress,
     cancelled_with_its_parts,
     open_runner,
@@ -80,15 +82,19 @@ def test_what_may_pass_is_tried_again_and_what_was_refused_is_not():
     assert len(calls) == 2
 
 
+def map_sleep(items):
+    return [time.sleep(seconds) for seconds in items]
+
+
 def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
     monkeypatch.setattr("data.workers.END_SECONDS", 1)
     processes = []
 
     @flow
     def read_what_hangs():
-        with open_runner("processes", 1, None) as (submit, _):
-            processes.append(submit(step("begin"), "it", os.getpid).result())
-            submit(step("read-source").with_options(timeout_seconds=2), "it", time.sleep, 600).result()
+        with open_runner("processes", 1, timeout_seconds=2) as runner:
+            processes.append(runner.submit(step("begin"), "it", os.getpid).result())
+            runner.map("read-source", "it", "sources read", map_sleep, [Batch("it", (600,))])
 
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="timed out|exceeded|^$"):
@@ -98,15 +104,56 @@ def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
         os.kill(processes[0], 0)
 
 
+class Late:
+    """A task whose runs begin when all are submitted, the last one first."""
+
+    def __init__(self):
+        self.begun = []
+
+    def submit(self, label, work):
+        self.begun.insert(0, work)
+
+
+def write_line(path, line):
+    with path.open("a", encoding="utf-8") as out:
+        out.write(f"{line}\n")
+    return line
+
+
+def test_work_starts_in_the_order_it_was_submitted_whichever_task_begins_first(tmp_path):
+    task, lines = Late(), [str(n) for n in range(20)]
+    with open_runner("processes", 1) as runner:
+        for line in lines:
+            runner.submit(task, line, partial(write_line, tmp_path / "lines", line))
+        assert runner.workers == 1 and [work() for work in task.begun] == lines[::-1]
+        assert (tmp_path / "lines").read_text("utf-8").split() == lines
+        # a task that is retried does its work again
+        assert task.begun[0]() == "19"
+    assert (tmp_path / "lines").read_text("utf-8").split() == [*lines, "19"]
+
+
+def test_each_task_reports_that_the_processes_are_gone(tmp_path):
+    task = Late()
+    with open_runner("processes", 1) as runner:
+        runner.submit(task, "ends it", partial(os._exit, 1))
+        with pytest.raises(BrokenProcessPool):
+            task.begun[0]()
+        runner.submit(task, "too late", partial(write_line, tmp_path / "lines", "never"))
+        with pytest.raises(BrokenProcessPool):
+            task.begun[0]()
+    assert not (tmp_path / "lines").exists()
+
+
 def test_what_a_run_that_ends_has_not_done_is_called_off_and_did_not_fail(monkeypatch):
     monkeypatch.setattr("data.workers.END_SECONDS", 1)
     tasks = []
 
     @flow
     def read_what_is_gone():
-        with open_runner("processes", 1, None) as (submit, _):
-            submit(step("begin"), "it", os.getpid).result()
-            tasks.extend(submit(step("read-source"), label, time.sleep, 600) for label in ("first", "second"))
+        with open_runner("processes", 1) as runner:
+            runner.submit(step("begin"), "it", os.getpid).result()
+            sleep = partial(time.sleep, 600)
+            tasks.extend(runner.submit(step("read-source"), label, sleep) for label in ("first", "second"))
             raise OSError("no such source")
 
     with pytest.raises(OSError, match="no such source"):
@@ -127,7 +174,7 @@ def test_no_task_of_a_refresh_warns_of_its_timeout():
 
         with_timeout = step("read-source").with_options(timeout_seconds=600)
         with_timeout.submit("it", work).result()
-        with open_runner("processes", 1, None):
+        with open_runner("processes", 1):
             with_timeout.submit("it", work).result()
 
     logger.addHandler(handler)
@@ -212,30 +259,32 @@ def test_the_entries_of_a_vocabulary_are_told_by_kind():
     }
 
 
-def run_here(settings, task_hours=1.0):
-    """A refresh, sources read and shards built in this process; of its tasks the name, limit and label."""
+def run_here(settings, timeout_seconds=3600.0):
+    """A refresh in this process; the name, timeout and label of each task that was submitted."""
     tasks = []
 
-    def submit(step, label, function, *arguments):
+    def submit(step, label, work):
         tasks.append((step.name, step.timeout_seconds, label))
-        return SimpleNamespace(result=lambda: function(*arguments))
+        return SimpleNamespace(result=work)
 
     @flow
     def run(settings):
-        return run_refresh(settings, submit, 2, task_hours)
+        return run_refresh(plan_refresh(settings), PrefectRunner(submit, 2, timeout_seconds))
 
     return run(settings), tasks
 
 
 def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
     given = {"corpus": "tea", "source": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
-    result, tasks = run_here(RefreshSettings(**given, workspace=tmp_path / "w", workers=1), task_hours=0.5)
+    result, tasks = run_here(
+        RefreshSettings(**given, workspace=tmp_path / "w", workers=1), timeout_seconds=1800
+    )
     assert result.is_new
     assert tasks == [("read-source", 1800, "tea.jsonl"), ("build-shard", 1800, "tea 1/1")]
 
 
 def test_small_sources_and_shards_are_worked_at_by_few_tasks(tmp_path, samples, vocabulary_file, monkeypatch):
-    monkeypatch.setattr("data.refresh.run.SHARD_CHARACTERS", 4000)
+    monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 4000)
     lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "raw").mkdir()
     for number in range(40):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from data.catalog import Source
 from data.refresh import Piece, RefreshSettings, SourceFile, building_batches, plan_refresh, reading_batches
-from data.refresh.plan import BATCH_SHARDS, BATCH_WEIGHT, FILE_WEIGHT
+from data.refresh.batches import BATCH_SHARDS, BATCH_WEIGHT, FILE_WEIGHT
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +31,15 @@ def with_files(planned, folder, sizes):
 
 
 def counts(planned, workers=2):
-    return [len(batch) for batch in reading_batches(planned, workers)]
+    return [len(batch.items) for batch in reading_batches(planned, workers)]
 
 
 @given(st.lists(st.sampled_from([0, 100, 10**6, 10**9]), max_size=60), st.integers(1, 9))
 def test_every_file_is_read_once_and_in_order(planned, tmp_path_factory, sizes, workers):
     planned = with_files(planned, tmp_path_factory.mktemp("files"), sizes)
     batches = reading_batches(planned, workers)
-    assert [file for batch in batches for file, _ in batch] == list(planned.files)
-    assert all(batches)
+    assert [file for batch in batches for file, _ in batch.items] == list(planned.files)
+    assert all(batch.items for batch in batches)
 
 
 def test_small_files_are_read_together_and_large_ones_alone(planned, tmp_path):
@@ -63,9 +63,9 @@ def test_there_is_work_for_every_worker_to_the_end(planned, tmp_path):
 @given(st.integers(0, 300), st.integers(1, 20))
 def test_shards_are_built_in_few_tasks_that_end_together(count, workers):
     pieces = [Piece(number, f"{number}.parquet", 1, None) for number in range(count)]
-    batches = building_batches(pieces, workers)
-    assert [piece for batch in batches for piece in batch] == pieces
-    sizes = [len(batch) for batch in batches]
+    batches = building_batches("茶", pieces, workers)
+    assert [piece for batch in batches for piece in batch.items] == pieces
+    sizes = [len(batch.items) for batch in batches]
     assert max(sizes, default=0) <= BATCH_SHARDS
     # a worker that has just begun a batch when the others run dry keeps them waiting no longer than this
     for number, size in enumerate(sizes):
@@ -87,7 +87,8 @@ def test_a_file_that_seems_unchanged_weighs_little_and_one_elsewhere_much(planne
 def test_reading_a_file_needs_little_of_the_plan(planned, tmp_path):
     changed = with_files(planned, tmp_path, [10, 20])
     known = tuple(Source(file.uri, 5, "digest", "listing") for file in changed.files)
-    (((_, first),), ((_, second),)) = reading_batches(replace(changed, current_sources=known), 2)
+    batches = reading_batches(replace(changed, current_sources=known), 2)
+    ((_, first),), ((_, second),) = (batch.items for batch in batches)
     assert first.files == second.files == ()
     assert (first.current_sources, second.current_sources) == (known[:1], known[1:])
 

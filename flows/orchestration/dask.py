@@ -1,0 +1,80 @@
+"""A Dask cluster as the place where sources are read and shards built. Loads Prefect only to connect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+from urllib.parse import urlsplit
+
+from data.errors import InputError
+from data.refresh import Plan
+from data.storage import is_remote
+
+if TYPE_CHECKING:
+    from prefect import Task
+    from prefect.futures import PrefectFuture
+
+RunnerName = Literal["processes", "dask"]
+# starts a task of `step` with its label and its work
+Submit = Callable[["Task", str, Callable[[], object]], "PrefectFuture"]
+CONNECT_SECONDS = 20
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@contextmanager
+def open_cluster(address: str, connect_seconds: float = CONNECT_SECONDS) -> Iterator[tuple[Submit, int]]:
+    """Give a function that submits tasks to the cluster, and its number of threads.
+
+    Prefect's own runner for Dask submits them; workers report their states. Raises InputError if there
+    is no scheduler with workers.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect_dask import DaskTaskRunner
+
+    options = {"timeout": connect_seconds, "set_as_default": False}
+    with DaskTaskRunner(address=address, client_kwargs=options) as runner:
+        try:
+            runner.client.wait_for_workers(1, timeout=connect_seconds)
+        except (TimeoutError, OSError, ValueError) as error:
+            raise InputError(
+                f"no Dask scheduler with workers at {address}: {' '.join(str(error).split())[:200]}"
+            ) from None
+        with get_client(sync_client=True) as api:
+            # without it workers would start a server of their own if this process has a short-lived one
+            server = {PREFECT_API_URL: str(api.api_url)}
+
+        def submit(task: Task, label: str, work: Callable[[], object]) -> PrefectFuture:
+            with temporary_settings(server):
+                return runner.submit(task, {"label": label, "work": work})
+
+        yield submit, sum(runner.client.nthreads().values())
+
+
+def check_runner(runner: RunnerName, dask_address: str | None, plan: Plan | None = None) -> None:
+    """Raise InputError unless `dask` comes with an address, and its workers can reach all they need."""
+    if runner == "processes" and not dask_address:
+        return
+    if runner == "processes" or not dask_address:
+        raise InputError("runner dask and a dask_address, such as tcp://10.0.0.1:8786, belong together")
+    server = urlsplit(os.environ.get("PREFECT_API_URL", "http://127.0.0.1"))
+    if server.hostname in LOOPBACK and urlsplit(dask_address).hostname not in LOOPBACK:
+        raise InputError(
+            f"workers of {dask_address} tell Prefect's server of their tasks: set PREFECT_API_URL to one "
+            "that every machine reaches"
+        )
+    if plan is not None and (relative := _relative_paths(plan)):
+        raise InputError(
+            f"{relative[0]}: on a Dask cluster paths must be absolute, and on storage that every worker has"
+        )
+
+
+def _relative_paths(plan: Plan) -> list[str]:
+    settings = plan.settings
+    paths = [settings.workspace, plan.tokenizer_path, *settings.dictionary, *settings.guard.files]
+    paths += [file.uri for file in plan.files if not is_remote(file.uri)]
+    paths += [settings.quality.blocklist] if settings.quality.blocklist else []
+    return [str(path) for path in paths if not Path(path).is_absolute()]

@@ -1,0 +1,13 @@
+"""A refresh without other processes, for tests that make many."""
+
+
+class InProcess:
+    """A `data.refresh.Runner` that does all of the work in this process."""
+
+    workers = 2
+
+    def stage(self, name, label, work):
+        return work()
+
+    def map(self, name, label, progress, function, batches):
+        return [result for batch in batches for result in function(batch.items)]
