@@ -15,7 +15,7 @@ from prefect.states import Cancelled
 from pydantic import Field
 
 from albert import pretraining
-from albert.optim import OptimizerName, ScheduleName
+from albert.learning_rate import OptimizerName, ScheduleName
 from albert.pretraining import (
     PretrainResult,
     TrainerState,

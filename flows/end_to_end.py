@@ -213,7 +213,7 @@ def _report(
         evaluations=[result],
         settings={
             **{
-                f"pretraining: {run.run_folder.name}": read_settings(run.run_folder)
+                f"pretraining: {run.run_folder.name}": plain(read_settings(run.run_folder))
                 for run in (base, continued)
                 if run
             },

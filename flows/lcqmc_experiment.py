@@ -264,7 +264,7 @@ def _settings(
         "sizes": plain(sizes),
         **{f"arm: {arm.name}": plain(arm) for arm in arms},
         **{
-            f"base model: {name}": read_settings(base.run_folder)
+            f"base model: {name}": plain(read_settings(base.run_folder))
             for name, base in zip(tuned, bases, strict=True)
         },
         **{f"fine-tuning: {name}": plain(one) for name, one in tuned.items()},

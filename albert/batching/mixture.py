@@ -82,7 +82,7 @@ class TrainingData:
         accumulate: int = 1,
         rank: int = 0,
         world_size: int = 1,
-        mask_rates: tuple[float, float] | None = None,
+        mask_rates: tuple[float, ...] | None = None,
     ):
         """`mask_rates`: at the run's first and last step, in between on a line; None: each corpus's own."""
         self.streams, self.phases, self.accumulate = list(streams), list(phases), accumulate
@@ -140,7 +140,7 @@ class TrainingData:
             yield StepData(batches, [item.corpus for item in mine], after)
 
 
-def mask_rate_at(rates: tuple[float, float], step: int, steps: int) -> float:
+def mask_rate_at(rates: tuple[float, ...], step: int, steps: int) -> float:
     """The rate on the line from the first to the last of `steps` steps, counted from 0."""
     first, last = rates
     progress = min(step / max(steps - 1, 1), 1.0)

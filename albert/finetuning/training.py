@@ -34,8 +34,9 @@ from albert.finetuning.regression import Regression, Similarity
 from albert.finetuning.settings import FineTuneSettings
 from albert.finetuning.span import Span
 from albert.finetuning.tagging import Tagging
+from albert.learning_rate import linear_schedule
 from albert.model import PRESETS, AlbertConfig
-from albert.optim import adamw, linear_schedule
+from albert.optim import adamw
 from albert.runtime import bound_caches, give_back
 from albert.tasks import Kind, TaskData
 from albert.tasks import read_task as read_splits

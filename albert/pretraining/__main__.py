@@ -6,7 +6,6 @@ torchrun --nproc-per-node 8 -m albert.pretraining models/RUN/settings.json
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -15,7 +14,7 @@ import time
 from pathlib import Path
 
 from albert.pretraining.run import pretrain
-from albert.pretraining.settings import PretrainSettings
+from albert.pretraining.settings import read_settings
 from data.errors import ConfigError, InputError
 
 EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try again"
@@ -29,7 +28,7 @@ def main() -> int:
     if launcher := os.environ.get("JIXU_LAUNCHER"):
         threading.Thread(target=_stop_without, args=(int(launcher),), daemon=True).start()
     try:
-        result = pretrain(_read(path))
+        result = pretrain(read_settings(path))
     except (ConfigError, InputError) as error:
         print(f"pretraining: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
@@ -46,13 +45,6 @@ def _stop_without(launcher: int) -> None:
     while os.getppid() == launcher:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _read(path: Path) -> PretrainSettings:
-    try:
-        return PretrainSettings.from_record(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} is not a run's settings.json: {error}") from None
 
 
 if __name__ == "__main__":

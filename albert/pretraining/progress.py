@@ -59,7 +59,7 @@ class ProgressLog:
         self._reset(state)
 
     def _open_board(self, state: TrainerState):
-        if not self.speaks or not self.settings.tensorboard:
+        if not self.speaks or not self.settings.running.tensorboard:
             return None
         from torch.utils.tensorboard import SummaryWriter
 
@@ -76,7 +76,7 @@ class ProgressLog:
             self.sums = self.sums.plus(figures)
         self.tokens += step.tokens
         self.bar.update()
-        if step.step % self.settings.log_every and step.step != self.settings.steps:
+        if step.step % self.settings.running.log_every and step.step != self.settings.steps:
             return
         sums = self.sums
         record = {

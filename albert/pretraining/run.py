@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import threading
@@ -17,18 +16,19 @@ import torch
 
 from albert.batching import Loader, TrainingData
 from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_changes, probe_model
-from albert.optim import LearningRate, choose_learning_rate
+from albert.learning_rate import LearningRate, choose_learning_rate
 from albert.pretraining.audits import audit_data, peak_memory
 from albert.pretraining.evaluate import evaluate
 from albert.pretraining.failure import failure_kept
 from albert.pretraining.progress import ProgressLog
-from albert.pretraining.settings import RESULT_FILE, PretrainResult, PretrainSettings, read_settings
-from albert.pretraining.start import Start, check_same_run, check_start, settle
+from albert.pretraining.result import PretrainResult, write_result
+from albert.pretraining.settings import PretrainSettings, read_settings
+from albert.pretraining.start import Start, check_same_run, check_start, phases, settle
 from albert.pretraining.state import MANIFEST_FILE, TrainerState, checkpoint_folder, list_checkpoints
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process, bound_caches, give_back, join
 from data.errors import ConfigError, InputError
-from data.files import sha256, write_text
+from data.files import sha256
 
 OnCheckpoint = Callable[[TrainerState, Path, str], None]
 
@@ -45,7 +45,7 @@ def pretrain(
     the reason afterwards too.
     """
     bound_caches()
-    with join() as process, _deterministic(settings.deterministic), _stop_requested() as stopping:
+    with join() as process, _deterministic(settings.running.deterministic), _stop_requested() as stopping:
         settings = _shared_out(settings, process)
         start = check_start(settings)
         check_same_run(settings)
@@ -73,17 +73,17 @@ def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSetting
     """
     if process.is_restarted:
         settings = replace(settings, resume="auto")
-    accumulate = settings.accumulate
+    accumulate = settings.running.accumulate
     if accumulate is None and settings.resume == "auto" and list_checkpoints(settings.run_folder):
-        with suppress(OSError, ValueError):  # there are none, or damaged ones: `check_same_run` says so
-            accumulate = read_settings(settings.run_folder).get("accumulate")
-    settings = replace(settings, accumulate=accumulate or process.world_size)
-    if settings.accumulate < process.world_size:
+        with suppress(InputError):  # they are missing or damaged: `check_same_run` says so
+            accumulate = read_settings(settings.run_folder).running.accumulate
+    accumulate = accumulate or process.world_size
+    if accumulate < process.world_size:
         raise ConfigError(
-            f"a step of {settings.accumulate} parts cannot be shared out to {process.world_size} processes: "
+            f"a step of {accumulate} parts cannot be shared out to {process.world_size} processes: "
             f"begin the run with --accumulate {process.world_size} or more, or use fewer processes"
         )
-    return settings
+    return replace(settings, running=replace(settings.running, accumulate=accumulate))
 
 
 @contextmanager
@@ -164,11 +164,11 @@ class _Run:
             self.tell(self.learning_rate.warning)
         self.data = TrainingData(
             list(start.streams.values()),
-            settings.phases(),
-            accumulate=settings.accumulate or 1,
+            phases(settings),
+            accumulate=settings.running.accumulate or 1,
             rank=process.rank,
             world_size=process.world_size,
-            mask_rates=settings.mask_rates,
+            mask_rates=settings.objective.mask_rates,
         )
         self.loader = Loader(self.data, self.trainer.state.data)
         self.newest = checkpoint_folder(settings.run_folder, self.resumed_from)
@@ -181,9 +181,10 @@ class _Run:
         halved = f", at {state.rate_scale:g} of the learning rate" if state.rate_scale < 1 else ""
         self.log.say(f"going on from checkpoint-{state.step}{halved}")
         if state.processes != now:
+            parts = self.settings.running.accumulate
             self.tell(
                 f"up to step {state.step} the run had {state.processes} process(es), now it has {now}: a "
-                f"step stays {self.settings.accumulate} parts, so that batches and their order are the same"
+                f"step stays {parts} parts, so that batches and their order are the same"
             )
 
     def tell(self, notice: str) -> None:
@@ -248,7 +249,11 @@ class _Run:
     def _evaluate(self, known: dict[str, float] | None = None) -> dict[str, float]:
         trainer = self.trainer
         figures = evaluate(
-            trainer.model, trainer.streams, self.settings.held_out_tokens, self.process, trainer.precision
+            trainer.model,
+            trainer.streams,
+            self.settings.evaluation.held_out_tokens,
+            self.process,
+            trainer.precision,
         )
         record = {"step": trainer.state.step, **figures, **(known or {})}
         self.log.record(record, trainer.state)
@@ -272,7 +277,7 @@ class _Run:
         return self.trainer.state.step >= self.settings.steps or self._is_stale()
 
     def _is_stale(self) -> bool:
-        patience = self.settings.patience
+        patience = self.settings.evaluation.patience
         return patience is not None and self.trainer.state.stale_evaluations >= patience
 
     def _checkpoint(self, status: str) -> None:
@@ -287,7 +292,7 @@ class _Run:
                 f"stopped at step {state.step}: {state.stale_evaluations} evaluations without a better one"
             )
         with trainer.precision():
-            held_out = next(trainer.streams[""].held_out_batches(settings.held_out_tokens))
+            held_out = next(trainer.streams[""].held_out_batches(settings.evaluation.held_out_tokens))
             layers = measure_layer_changes(trainer.model.encoder, held_out.to(self.process.device))
         best = checkpoint_folder(settings.run_folder, int(state.best["step"])) if state.best else None
         result = PretrainResult(
@@ -308,7 +313,7 @@ class _Run:
             audits=self._audits(),
         )
         if self.process.is_first:
-            write_text(settings.run_folder / RESULT_FILE, json.dumps(result.to_record(), indent=1) + "\n")
+            write_result(result)
         return result
 
     def _audits(self) -> dict[str, object]:
@@ -322,9 +327,9 @@ class _Run:
 
 def _learning_rate(settings: PretrainSettings, start: Start) -> LearningRate:
     return choose_learning_rate(
-        settings.optimizer,
+        settings.optimizer.name,
         settings.batch_tokens,
         from_checkpoint=start.report is not None,
         given=settings.learning_rate,
-        given_for=settings.reference_batch_tokens,
+        given_for=settings.optimizer.reference_batch_tokens,
     )

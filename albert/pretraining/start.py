@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from pydantic_core import to_jsonable_python
 
-from albert.batching import InstanceStream
+from albert.batching import InstanceStream, Phase
 from albert.checkpoints import LoadReport, find_source, new_model
 from albert.model import PretrainingModel, grow, initialize
 from albert.pretraining.failure import forget_failure
@@ -18,13 +19,17 @@ from albert.pretraining.settings import (
     FREE_TO_CHANGE,
     RESULT_FILE,
     SETTINGS_FILE,
+    Corpus,
     PretrainSettings,
     read_settings,
+    write_settings,
 )
 from albert.pretraining.state import finish_writing, list_checkpoints
 from data.errors import ConfigError, InputError
-from data.files import sha256, write_text
+from data.files import sha256
 from data.tokenization import find_tokenizer, vocabulary_of
+
+_BEGIN_ANEW = "give this run another --run name, or --resume never to begin anew"
 
 
 class Start(NamedTuple):
@@ -37,7 +42,7 @@ class Start(NamedTuple):
 
 def check_start(settings: PretrainSettings) -> Start:
     """The model and the data of a run. Raises ConfigError or InputError if they cannot work together."""
-    if settings.tensorboard and importlib.util.find_spec("tensorboard") is None:
+    if settings.running.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("tensorboard is not installed: pip install 'jixu[tensorboard]'")
     streams = _open_streams(settings)
     vocab_size = max(stream.info.vocab_size for stream in streams.values())
@@ -52,17 +57,27 @@ def check_start(settings: PretrainSettings) -> Start:
 def build_model(settings: PretrainSettings, vocab_size: int) -> tuple[PretrainingModel, LoadReport | None]:
     """The model a run begins with, and what its checkpoint held; the same whenever it is asked for."""
     model, report = new_model(settings.init, vocab_size, seed=settings.seed)
-    grown = grow(model, share=settings.share, num_hidden_layers=settings.num_hidden_layers)
+    grown = grow(model, share=settings.growth.share, num_hidden_layers=settings.growth.num_hidden_layers)
     if report is None and grown is not model:  # random weights: copies would be the same in every layer
         torch.manual_seed(settings.seed)
         initialize(grown, grown.config.initializer_range)
     return grown, report
 
 
+def phases(settings: PretrainSettings) -> list[Phase]:
+    """The shares of the run's own corpus and the others: in one phase, or in two with `then`."""
+    mixed = tuple(corpus.share for corpus in settings.mix)
+    own = 1 - sum(mixed)
+    if settings.then is None:
+        return [Phase(settings.steps, (own, *mixed))]
+    switch = settings.steps - max(round(settings.steps * settings.then.share), 1)
+    return [Phase(switch, (own, *mixed, 0.0)), Phase(settings.steps, (0.0, *mixed, own))]
+
+
 def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
     # a document held out of one corpus may stand in another too
     shares = [settings.held_out_share, *(corpus.held_out_share for corpus in settings.others)]
-    accumulate = settings.accumulate or 1
+    accumulate = settings.running.accumulate or 1
     if settings.batch_tokens // accumulate < 128:
         raise ConfigError(
             f"batch_tokens={settings.batch_tokens} in {accumulate} parts leaves fewer than 128 tokens a part"
@@ -76,7 +91,7 @@ def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
             seed=settings.seed,
             held_out_share=share,
             never_trained_share=max(shares),
-            masking=settings.masking,
+            masking=settings.objective.masking,
         )
         for name, shards, share in corpora
     }
@@ -116,35 +131,24 @@ def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
 
 
 def check_same_run(settings: PretrainSettings) -> None:
-    """Raise ConfigError, naming what differs, where a run would be gone on with under other settings."""
+    """Raise ConfigError, naming what differs, if the run would resume under other settings."""
     folder = settings.run_folder
     if settings.resume == "never" or not (folder / SETTINGS_FILE).is_file() or not list_checkpoints(folder):
         return
-    known, wanted = _from_workspace(_begun_with(folder)), _from_workspace(settings.to_record())
+    try:
+        before, now = _by_name(read_settings(folder)), _by_name(settings)
+    except InputError as error:
+        raise ConfigError(f"{error}; {_BEGIN_ANEW}") from None
     corpora = ("shards", "mix", "then")
     changed = [
-        f"{name} {known.get(name)!r} -> {wanted[name]!r}"
-        for name in wanted
-        if name not in (*FREE_TO_CHANGE, *corpora) and known.get(name) != wanted[name]
+        f"{name} {before[name]!r} -> {now[name]!r}"
+        for name in now
+        if name not in (*FREE_TO_CHANGE, *corpora) and before[name] != now[name]
     ]
-    if any(known.get(name) != wanted[name] for name in corpora):
+    if any(before[name] != now[name] for name in corpora):
         changed.append("the corpora or their versions")
     if changed:
-        raise ConfigError(
-            f"{folder} was begun with other settings ({'; '.join(changed)}): "
-            "give this run another --run name, or --resume never to begin anew"
-        )
-
-
-def _begun_with(folder: Path) -> dict[str, object]:
-    """A run's settings; those that it does not know yet, as it is of an older version, by their defaults."""
-    try:
-        return PretrainSettings.from_record(read_settings(folder)).to_record()
-    except (KeyError, TypeError, ValueError) as error:
-        raise ConfigError(
-            f"{folder / SETTINGS_FILE} is not of this version of jixu, or is damaged ({error}): give this "
-            "run another --run name, or --resume never to begin anew"
-        ) from None
+        raise ConfigError(f"{folder} was begun with other settings ({'; '.join(changed)}): {_BEGIN_ANEW}")
 
 
 def settle(settings: PretrainSettings) -> None:
@@ -157,29 +161,36 @@ def settle(settings: PretrainSettings) -> None:
         (folder / RESULT_FILE).unlink(missing_ok=True)
         for checkpoint in list_checkpoints(folder):
             shutil.rmtree(checkpoint)
-    record = json.dumps(settings.to_record(), indent=2, ensure_ascii=False)
-    write_text(folder / SETTINGS_FILE, record + "\n")
+    write_settings(settings, folder / SETTINGS_FILE)
 
 
-def _from_workspace(record: dict[str, object]) -> dict[str, object]:
-    """Settings with the paths of their workspace as they are called from there: one that was moved, or is
-    named in another way, has the same. A run's folder is models/RUN of its workspace.
+def _by_name(settings: PretrainSettings) -> dict[str, object]:
+    """Settings by dotted name, with paths as seen from their workspace.
+
+    A workspace that was moved, or is named in another way, so has the same settings. A run's folder is
+    models/RUN of its workspace.
     """
-    place = Path(record["run_folder"]).absolute().parents[1]
+    place = settings.run_folder.absolute().parents[1]
 
-    def called(path: str) -> str:
-        whole = Path(path).absolute()
-        return str(whole.relative_to(place) if whole.is_relative_to(place) else whole)
+    def local(path: Path) -> Path:
+        whole = path.absolute()
+        return whole.relative_to(place) if whole.is_relative_to(place) else whole
 
-    def corpus(one: dict[str, object]) -> dict[str, object]:
-        return {**one, "shards": [called(path) for path in one["shards"]]}
+    def moved(corpus: Corpus) -> Corpus:
+        return replace(corpus, shards=tuple(map(local, corpus.shards)))
 
-    tokenizer, init = record["tokenizer_folder"], record["init"]
-    return {
-        **corpus(record),
-        "run_folder": called(record["run_folder"]),
-        "mix": [corpus(one) for one in record["mix"]],
-        "then": corpus(record["then"]) if record["then"] else None,
-        "tokenizer_folder": called(tokenizer) if tokenizer else None,
-        "init": called(init) if Path(init).is_absolute() else init,
-    }
+    init, tokenizer = Path(settings.init), settings.tokenizer_folder
+    seen = replace(
+        settings,
+        run_folder=local(settings.run_folder),
+        shards=tuple(map(local, settings.shards)),
+        mix=tuple(map(moved, settings.mix)),
+        then=moved(settings.then) if settings.then else None,
+        tokenizer_folder=local(tokenizer) if tokenizer else None,
+        init=str(local(init)) if init.is_absolute() else settings.init,
+    )
+    found: dict[str, object] = {}
+    for name, value in to_jsonable_python(seen).items():
+        nested = value if isinstance(value, dict) and name != "then" else None
+        found |= {f"{name}.{inner}": v for inner, v in nested.items()} if nested else {name: value}
+    return found

@@ -13,8 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from albert.batching import DataState, StepData, mask_rate_at
 from albert.checkpoints import new_model
+from albert.learning_rate import learning_rate_at
 from albert.model import IGNORED, Batch, Losses, PretrainingModel, PretrainingObjective
-from albert.optim import learning_rate_at, make_optimizer
+from albert.optim import make_optimizer
 from albert.pretraining.evaluate import add_output
 from albert.pretraining.failure import TrainingDiverged
 from albert.pretraining.progress import Figures, StepRecord
@@ -61,13 +62,13 @@ class Trainer:
         torch.manual_seed(self.settings.seed)
         self.objective = PretrainingObjective(model, span_boundary=self._span_boundary)
         self.objective.to(self.process.device).train()
-        model.encoder.activation_checkpointing = self.settings.activation_checkpointing
+        model.encoder.activation_checkpointing = self.settings.running.activation_checkpointing
         self.module: torch.nn.Module = self.objective
         if self.process.world_size > 1:
             # a batch without order labels leaves the sentence-order head without a gradient
             self.module = DistributedDataParallel(self.objective, find_unused_parameters=True)
         self.optimizer = make_optimizer(
-            self.settings.optimizer, self.objective, self.rate, self.settings.weight_decay
+            self.settings.optimizer.name, self.objective, self.rate, self.settings.optimizer.weight_decay
         )
 
     def resume(self) -> list[str]:
@@ -94,7 +95,7 @@ class Trainer:
 
     def precision(self) -> torch.autocast:
         """The context a forward pass runs in."""
-        enabled = self.settings.precision == "bf16"
+        enabled = self.settings.running.precision == "bf16"
         return torch.autocast(self.process.device.type, torch.bfloat16, enabled=enabled)
 
     def step(self, data: StepData, *, stop: bool = False) -> bool:
@@ -110,7 +111,7 @@ class Trainer:
         shared = torch.tensor([tokens, masked, ordered, stop], dtype=torch.int64)
         tokens, masked, ordered, stops = self.process.sum(shared).tolist()
         rate = self.rate * state.rate_scale
-        rate *= learning_rate_at(settings.schedule, state.step, settings.steps, settings.warmup_steps)
+        rate *= learning_rate_at(settings.schedule.name, state.step, settings.steps, settings.warmup_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.zero_grad(set_to_none=True)
@@ -122,7 +123,7 @@ class Trainer:
             is_last = number == len(data.batches) - 1
             losses = self._backward(batch, counts[number], (masked, ordered), synchronize=is_last)
             _add(sums[corpus], losses)
-        norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm)
         self.optimizer.step()
         state.step += 1
         state.tokens += tokens
@@ -147,7 +148,7 @@ class Trainer:
             output = losses.output
             loss = shares[0] * output.mlm_loss
             if output.sop_loss is not None:
-                loss = loss + (self.settings.sop_weight * shares[1]) * output.sop_loss
+                loss = loss + (self.settings.objective.sop_weight * shares[1]) * output.sop_loss
             if losses.boundary_loss is not None:
                 loss = loss + shares[0] * losses.boundary_loss
             (loss * self.process.world_size).backward()  # gradients are averaged over the processes
@@ -156,7 +157,7 @@ class Trainer:
     @property
     def is_review_due(self) -> bool:
         """Whether the figures of the steps done should be looked at now."""
-        is_logged = self.state.step % self.settings.log_every == 0
+        is_logged = self.state.step % self.settings.running.log_every == 0
         return is_logged or len(self._pending) >= self._review_every
 
     def review(self) -> tuple[list[StepRecord], str | None]:
@@ -182,10 +183,11 @@ class Trainer:
 
     def _is_harder(self, step: int) -> bool:
         """Whether more is masked in a step, counted from 1, than in the one before."""
-        if self.settings.mask_rates is None:
+        if self.settings.objective.mask_rates is None:
             return False
         before, now = (
-            mask_rate_at(self.settings.mask_rates, n, self.settings.steps) for n in (step - 2, step - 1)
+            mask_rate_at(self.settings.objective.mask_rates, n, self.settings.steps)
+            for n in (step - 2, step - 1)
         )
         return now > before
 
@@ -212,7 +214,7 @@ class Trainer:
             f"step {spoilt.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "
             "the batches since"
         )
-        self.state.data = spoilt.data.without_steps(self.state.step * (self.settings.accumulate or 1))
+        self.state.data = spoilt.data.without_steps(self.state.step * (self.settings.running.accumulate or 1))
         self.state.rollbacks, self.state.rate_scale = spoilt.rollbacks + 1, spoilt.rate_scale / 2
         self.state.events = [*spoilt.events, {"step": spoilt.step, "kind": "rollback", "text": text}]
         self.state.trends, self.sentinel = {}, Sentinel()
@@ -227,7 +229,7 @@ class Trainer:
             tokenizer = settings.tokenizer_folder
             save_checkpoint(settings.run_folder, self.objective, self.optimizer, state, tokenizer)
             best = int(state.best["step"]) if state.best else None
-            remove_old_checkpoints(settings.run_folder, state.step, settings.keep_checkpoints, best)
+            remove_old_checkpoints(settings.run_folder, state.step, settings.running.keep_checkpoints, best)
         self.process.wait_for_all()
         return folder
 
@@ -236,7 +238,7 @@ class Trainer:
         state, start = self.state, self.state.history[0]
         loss = record["held_out_mlm_loss"]
         forgotten = [record[name] - start[name] for name in record if name.startswith("held_out_mlm_loss@")]
-        bound = self.settings.max_forgetting
+        bound = self.settings.evaluation.max_forgetting
         allowed = bound is None or all(rise <= bound for rise in forgotten)
         if allowed and loss < (state.best["loss"] if state.best else math.inf):
             state.best, state.stale_evaluations = {"step": state.step, "loss": loss}, 0

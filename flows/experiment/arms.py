@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from albert.optim import OptimizerName
+from albert.learning_rate import OptimizerName
 from albert.tasks import Kind, Task, load_task, read_lines, read_split, suffix_of
 from data.files import write_text
 from flows.experiment.flawed_control import BATCH_TOKENS, RATE_OF_LARGE_BATCHES, group_by_labels

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
@@ -24,10 +23,11 @@ from albert.pretraining import (
     is_whole,
     list_checkpoints,
     read_failure,
+    read_result,
     read_trainer_state,
+    write_settings,
 )
 from data.errors import InputError
-from data.files import write_text
 
 _LOOK_EVERY = 0.5  # seconds
 _GRACE = 60.0  # seconds to write a checkpoint in, once asked to stop
@@ -43,7 +43,7 @@ def train_in_processes(
     when they end without a result.
     """
     asked = settings.run_folder / "requested.json"
-    write_text(asked, json.dumps(settings.to_record(), indent=2, ensure_ascii=False) + "\n")
+    write_settings(settings, asked)
     (settings.run_folder / RESULT_FILE).unlink(missing_ok=True)
     forget_failure(settings.run_folder)
     launched = _launch(asked, processes)
@@ -64,11 +64,6 @@ def train_in_processes(
     result = read_result(settings.run_folder)
     on_checkpoint(read_trainer_state(result.checkpoint), result.checkpoint, result.status)
     return result
-
-
-def read_result(run_folder: Path) -> PretrainResult:
-    """The result a run has left in its folder."""
-    return PretrainResult.from_record(json.loads((run_folder / RESULT_FILE).read_text(encoding="utf-8")))
 
 
 def _launch(settings: Path, processes: int) -> list[subprocess.Popen]:

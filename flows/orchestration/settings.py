@@ -150,12 +150,13 @@ def pretraining_plan(
     """The settings of continued-pretraining on the corpora's current versions. The run's name says what it
     is.
     """
-    from albert.pretraining import FREE_TO_CHANGE, PretrainSettings
+    from albert.pretraining import FREE_TO_CHANGE
 
     place = Workspace(Path(workspace))
     version, shards = _corpus_shards(place, corpus)
     start = Path(init).resolve() if Path(init).exists() else init
-    lasting = {name: value for name, value in same.items() if name not in FREE_TO_CHANGE}
+    free = {name.rpartition(".")[2] for name in FREE_TO_CHANGE}
+    lasting = {name: value for name, value in same.items() if name not in free}
     given = [_called(start, place), list(mix), then, mask_rates, lasting]
     digest = hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:8]
     name = Path(init).resolve().parent.name if Path(init).name.startswith("checkpoint-") else Path(init).name
@@ -163,18 +164,42 @@ def pretraining_plan(
     name = re.sub(r"[^\w.-]", "-", name.removeprefix("hf:").partition("@")[0]).lstrip(".-") or "start"
     run = check_name(run or f"{corpus}-v{version.version}-{name[:32]}-{digest}", "run")
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
-    settings = PretrainSettings(
+    settings = _pretrain_settings(
         run_folder=place.model(run),
         shards=shards,
         mix=tuple(_second_corpus(place, text, version) for text in mix),
         then=_second_corpus(place, then, version) if then else None,
-        mask_rates=tuple(mask_rates) if mask_rates else None,
+        mask_rates=mask_rates or None,
         tokenizer_folder=_tokenizer_folder(vocabulary, place),
         init=str(start),
         held_out_share=held_out_share(version.documents),
         **same,
     )
     return PretrainingPlan(place, run, version, vocabulary, settings)
+
+
+_PRETRAINING_GROUPS = {
+    "optimizer": {"optimizer": "name", "reference_batch_tokens": "reference_batch_tokens"},
+    "schedule": {"schedule": "name"},
+    "objective": {name: name for name in ("masking", "mask_rates", "sop_weight")},
+    "evaluation": {name: name for name in ("patience", "max_forgetting")},
+    "growth": {name: name for name in ("share", "num_hidden_layers")},
+    "running": {
+        name: name
+        for name in ("precision", "accumulate", "activation_checkpointing", "deterministic", "tensorboard")
+    },
+}
+
+
+def _pretrain_settings(**flat: object) -> PretrainSettings:
+    """The flow's flat parameters in the groups that the settings have."""
+    from albert.pretraining import PretrainSettings
+
+    groups = {
+        group: {inner: flat.pop(name) for name, inner in names.items() if name in flat}
+        for group, names in _PRETRAINING_GROUPS.items()
+    }
+    return PretrainSettings(**flat, **groups)
 
 
 def _called(start: Path | str, place: Workspace) -> str:
@@ -214,7 +239,7 @@ def _second_corpus(place: Workspace, text: str, first: Version) -> Corpus:
             f"{name} was made with the vocabulary {version.tokenizer}, {first.corpus} with "
             f"{first.tokenizer}: refresh one of them with the other's tokenizer"
         )
-    return Corpus(name, shards, part, held_out_share(version.documents))
+    return Corpus(name=name, shards=shards, share=part, held_out_share=held_out_share(version.documents))
 
 
 def held_out_share(documents: int) -> float:

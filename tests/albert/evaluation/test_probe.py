@@ -44,8 +44,7 @@ def trained(tmp_path_factory, samples, vocabulary_file, tokenizer):
         batch_tokens=1024,
         learning_rate=3e-3,
         held_out_share=0.1,
-        held_out_tokens=4000,
-        evaluate_every=20,
+        evaluation={"held_out_tokens": 4000, "every": 20},
     )
     return pretrain(settings), settings
 

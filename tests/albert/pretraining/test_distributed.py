@@ -11,9 +11,10 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from albert.pretraining import Corpus, PretrainSettings, list_checkpoints, pretrain
+from albert.pretraining import Corpus, PretrainSettings, list_checkpoints, pretrain, write_settings
 from data.errors import ConfigError
 from tests import ROOT
+from tests.albert.pretraining.conftest import with_options
 from tests.conftest import make_corpus, save_small_model
 
 
@@ -37,24 +38,21 @@ def settings(tmp_path, corpora, tokenizer):
         run_folder=tmp_path / "run",
         shards=corpora["tea"],
         # without sentence order: some batches leave that head without a gradient
-        mix=(Corpus("general", corpora["general"], 0.4, 0.1),),
+        mix=(Corpus(name="general", shards=corpora["general"], share=0.4, held_out_share=0.1),),
         init=str(tmp_path / "small"),
         steps=50,
         batch_tokens=1024,
-        accumulate=4,
+        running={"accumulate": 4, "precision": "fp32", "log_every": 1},
         learning_rate=2e-3,
-        precision="fp32",
         held_out_share=0.1,
-        held_out_tokens=1000,
-        evaluate_every=10,
-        log_every=1,
+        evaluation={"held_out_tokens": 1000, "every": 10},
     )
 
 
 def launch(settings, processes, *options):
     """torchrun; what it says goes to a file beside the run."""
     path = settings.run_folder.parent / "settings.json"
-    path.write_text(json.dumps(settings.to_record()))
+    write_settings(settings, path)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     command += [str(processes), *options, "-m", "albert.pretraining", str(path)]
     with (settings.run_folder.parent / "said.txt").open("w") as said:
@@ -78,14 +76,14 @@ def test_two_processes_have_the_losses_of_one(settings, tmp_path):
         assert together[step]["mlm_loss"] == pytest.approx(record["mlm_loss"], abs=1e-5), step
     assert len(together) == 50
     # what the two have done one can go on from
-    result = pretrain(replace(settings, log_every=10))
+    result = pretrain(with_options(settings, running={"log_every": 10}))
     assert result.resumed_from == 50
     assert any("2 process(es), now it has 1: a step stays 4 parts" in notice for notice in result.notices)
 
 
 @pytest.mark.slow
 def test_a_lost_process_ends_the_run_and_one_goes_on_from_the_last_checkpoint(settings, tmp_path):
-    settings = replace(settings, steps=4000, checkpoint_every=5)
+    settings = with_options(settings, steps=4000, running={"checkpoint_every": 5})
     launched = launch(settings, 2)
     workers = kill_one(launched, settings)
     assert launched.wait(90) != 0
@@ -103,7 +101,10 @@ def test_more_processes_than_parts_of_a_step_are_refused(settings, monkeypatch):
 
     with pytest.raises(ConfigError, match="4 parts cannot be shared out to 8 processes.*--accumulate 8"):
         _shared_out(settings, Process(0, 8))
-    assert _shared_out(replace(settings, accumulate=None), Process(0, 8)).accumulate == 8
+    assert (
+        _shared_out(with_options(settings, running={"accumulate": None}), Process(0, 8)).running.accumulate
+        == 8
+    )
 
 
 def kill_one(launched, settings):
@@ -120,7 +121,7 @@ def kill_one(launched, settings):
 
 @pytest.mark.slow
 def test_torchrun_starts_a_lost_process_again_and_the_run_goes_on(settings):
-    settings = replace(settings, steps=80, checkpoint_every=5, resume="never")
+    settings = with_options(settings, steps=80, running={"checkpoint_every": 5}, resume="never")
     launched = launch(settings, 2, "--max-restarts", "1")
     kill_one(launched, settings)
     assert launched.wait(120) == 0

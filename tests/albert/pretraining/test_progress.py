@@ -11,7 +11,7 @@ from albert.pretraining.progress import Figures, ProgressLog, StepRecord
 
 @pytest.fixture
 def settings(tmp_path):
-    return PretrainSettings(run_folder=tmp_path / "run", shards=(), steps=40, log_every=2)
+    return PretrainSettings(run_folder=tmp_path / "run", shards=(), steps=40, running={"log_every": 2})
 
 
 def steps(log, state, numbers):

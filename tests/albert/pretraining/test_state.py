@@ -5,8 +5,9 @@ import torch
 
 from albert.batching import DataState
 from albert.batching.stream import Cursor
+from albert.learning_rate import OPTIMIZERS
 from albert.model import PretrainingObjective
-from albert.optim import OPTIMIZERS, make_optimizer
+from albert.optim import make_optimizer
 from albert.pretraining import TrainerState, is_whole, list_checkpoints, read_trainer_state
 from albert.pretraining.state import (
     finish_writing,

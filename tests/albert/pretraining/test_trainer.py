@@ -9,13 +9,16 @@ import torch
 import torch.distributed as dist
 
 from albert.batching import StepData, TrainingData, pack_batches
+from albert.learning_rate import learning_rate_at
 from albert.model import PretrainingObjective
-from albert.optim import Lamb, learning_rate_at
+from albert.optim import Lamb
 from albert.pretraining import Corpus, PretrainSettings, check_start, pretrain
 from albert.pretraining.progress import StepRecord
 from albert.pretraining.sentinel import Sentinel
+from albert.pretraining.start import phases
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process
+from tests.albert.pretraining.conftest import with_options
 from tests.conftest import make_corpus, save_small_model
 
 
@@ -29,10 +32,9 @@ def settings(tmp_path_factory, samples, vocabulary_file, tokenizer):
         init=str(save_small_model(root / "small", tokenizer, max_position_embeddings=64)),
         steps=3,
         batch_tokens=512,
-        precision="fp32",
+        running={"precision": "fp32", "log_every": 1},
         held_out_share=0.1,
-        held_out_tokens=1000,
-        log_every=1,
+        evaluation={"held_out_tokens": 1000},
     )
 
 
@@ -65,12 +67,14 @@ def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
 
 def steps_of(trainer):
     """Steps of its data, without end."""
-    data = TrainingData(list(trainer.streams.values()), trainer.settings.phases())
+    data = TrainingData(list(trainer.streams.values()), phases(trainer.settings))
     return data.steps(trainer.state.data)
 
 
 def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
-    trainer = trainer_of(replace(settings, steps=8, warmup_share=0.25, schedule="polynomial"))
+    trainer = trainer_of(
+        with_options(settings, steps=8, schedule={"warmup_share": 0.25, "name": "polynomial"})
+    )
     trainer.state.rate_scale = 0.5
     source, tokens = steps_of(trainer), 0
     for done in range(8):
@@ -87,7 +91,9 @@ def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
 
 def test_a_steps_gradient_is_its_own_and_all_of_it_is_clipped(settings):
     """Of the model and of a second head; at a rate of 0 the same step comes twice."""
-    trainer = Trainer(replace(settings, clip_norm=1e-3), check_start(settings), 0.0, Process())
+    trainer = Trainer(
+        with_options(settings, optimizer={"clip_norm": 1e-3}), check_start(settings), 0.0, Process()
+    )
     trainer._span_boundary = True
     trainer._take(trainer.model)
     data, norms = next(steps_of(trainer)), []
@@ -103,8 +109,10 @@ def test_what_is_asked_for_is_what_trains(settings):
     plain = trainer_of(settings)
     with plain.precision():
         assert not torch.is_autocast_enabled("cpu")
-    asked = replace(settings, optimizer="lamb", weight_decay=0.03, precision="bf16")
-    trainer = trainer_of(replace(asked, activation_checkpointing=True))
+    asked = with_options(
+        settings, optimizer={"name": "lamb", "weight_decay": 0.03}, running={"precision": "bf16"}
+    )
+    trainer = trainer_of(with_options(asked, running={"activation_checkpointing": True}))
     with trainer.precision():
         assert torch.get_autocast_dtype("cpu") == torch.bfloat16 and torch.is_autocast_enabled("cpu")
     assert isinstance(trainer.optimizer, Lamb) and isinstance(plain.optimizer, torch.optim.AdamW)
@@ -113,7 +121,10 @@ def test_what_is_asked_for_is_what_trains(settings):
 
 
 def test_each_corpus_has_figures_and_a_trend_of_its_own(settings):
-    again = (Corpus("again", settings.shards, 0.3, 0.1), Corpus("idle", settings.shards, 0.3, 0.1))
+    again = (
+        Corpus(name="again", shards=settings.shards, share=0.3, held_out_share=0.1),
+        Corpus(name="idle", shards=settings.shards, share=0.3, held_out_share=0.1),
+    )
     trainer = trainer_of(replace(settings, mix=again))
     (first, *_), (second, *_) = (next(steps_of(trainer)).batches for _ in range(2))
     trainer.step(StepData([first, second], [0, 1], trainer.state.data))
@@ -132,16 +143,22 @@ def test_every_batch_has_dropout_of_its_own(settings, tmp_path, monkeypatch):
         return forward(objective, batch)
 
     monkeypatch.setattr(PretrainingObjective, "forward", noting)
-    pretrain(replace(settings, accumulate=2, run_folder=tmp_path / "run"))
+    pretrain(with_options(settings, running={"accumulate": 2}, run_folder=tmp_path / "run"))
     assert len(set(seeds)) == len(seeds) == 6
-    pretrain(replace(settings, accumulate=2, seed=1, run_folder=tmp_path / "other"))
+    pretrain(with_options(settings, running={"accumulate": 2}, seed=1, run_folder=tmp_path / "other"))
     assert len(set(seeds)) == len(seeds) == 12
 
 
 def test_the_gradient_is_clipped_and_its_norm_before_that_is_kept(settings, tmp_path):
     """Gradients far below its epsilon move nothing in AdamW."""
     free, clipped = (
-        pretrain(replace(settings, clip_norm=norm, weight_decay=0, run_folder=tmp_path / str(norm) / "run"))
+        pretrain(
+            with_options(
+                settings,
+                optimizer={"clip_norm": norm, "weight_decay": 0},
+                run_folder=tmp_path / str(norm) / "run",
+            )
+        )
         for norm in (1.0, 1e-6)
     )
     first = [next(r["gradient_norm"] for r in run.history if "mlm_loss" in r) for run in (free, clipped)]
@@ -160,14 +177,14 @@ def test_an_operation_that_varies_is_refused_while_a_run_is_deterministic(settin
     pretrain(replace(settings, steps=1, run_folder=tmp_path / "free"))
     assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     seen = []
-    asked = replace(settings, deterministic=True, steps=1, run_folder=tmp_path / "run")
+    asked = with_options(settings, running={"deterministic": True}, steps=1, run_folder=tmp_path / "run")
     pretrain(asked, on_checkpoint=lambda *_: seen.append(torch.are_deterministic_algorithms_enabled()))
     assert seen == [True] and not torch.are_deterministic_algorithms_enabled()
     assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
 
 
 def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
-    trainer = trainer_of(replace(settings, max_forgetting=0.5))
+    trainer = trainer_of(with_options(settings, evaluation={"max_forgetting": 0.5}))
     trainer.state.history = [{"step": 0, "held_out_mlm_loss": 4.0, "held_out_mlm_loss@general": 2.0}]
     judged = []
     for own, general in ((3.0, 2.5), (2.5, 2.51), (2.9, 2.4), (2.9, 2.4), (3.5, 1.0)):
@@ -179,7 +196,7 @@ def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
 
 
 def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settings, tmp_path):
-    trainer = trainer_of(replace(settings, run_folder=tmp_path / "run", keep_checkpoints=9))
+    trainer = trainer_of(with_options(settings, run_folder=tmp_path / "run", running={"keep_checkpoints": 9}))
     trainer.step(next(steps_of(trainer)))
     rising, calm = ({"0": {"mean": mean, "lowest": 3.0, "steps": 20}} for mean in (3.6, 3.4))
     found = []
@@ -201,10 +218,10 @@ def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settin
 
 @pytest.mark.parametrize(("rates", "harder"), [((0.15, 0.3), 15), ((0.3, 0.15), 0), (None, 0)])
 def test_a_step_is_harder_where_more_is_masked_than_before(settings, rates, harder):
-    trainer = trainer_of(replace(settings, mask_rates=rates, steps=40))
+    trainer = trainer_of(with_options(settings, objective={"mask_rates": rates}, steps=40))
     found = [step for step in range(1, 41) if trainer._is_harder(step)]
     assert len(found) == harder
-    data = TrainingData(list(trainer.streams.values()), trainer.settings.phases(), mask_rates=rates)
+    data = TrainingData(list(trainer.streams.values()), phases(trainer.settings), mask_rates=rates)
     # steps are counted from 1, and what they are masked by from 0
     masked = [data.rule_at(0, step).rate for step in range(40)]
     assert all(masked[step - 1] > masked[step - 2] for step in found)
@@ -226,7 +243,7 @@ def test_of_several_steps_those_before_the_first_bad_one_count(settings):
 
 def test_losses_may_rise_in_a_step_that_is_harder(settings):
     for step, is_wrong in ((2, True), (3, False)):
-        trainer = trainer_of(replace(settings, mask_rates=(0.15, 0.3), steps=40))
+        trainer = trainer_of(with_options(settings, objective={"mask_rates": (0.15, 0.3)}, steps=40))
         assert trainer._is_harder(step) != is_wrong
         trainer.sentinel = Sentinel({"0": {"mean": 3.0, "lowest": 1.9, "steps": 20}})
         pending(trainer, step, 3.1, 1.0)
@@ -242,7 +259,7 @@ def group():
 
 
 def test_gradients_are_exchanged_once_a_step_however_many_parts_it_has(settings, group):
-    settings = replace(settings, accumulate=6, batch_tokens=128 * 6)
+    settings = with_options(settings, running={"accumulate": 6}, batch_tokens=128 * 6)
     trainer = trainer_of(settings, Process(0, 2))
     exchanged = []
 
@@ -254,7 +271,7 @@ def test_gradients_are_exchanged_once_a_step_however_many_parts_it_has(settings,
 
     trainer.module.register_comm_hook(None, note)
     source = TrainingData(
-        list(trainer.streams.values()), settings.phases(), accumulate=6, rank=0, world_size=2
+        list(trainer.streams.values()), phases(settings), accumulate=6, rank=0, world_size=2
     )
     for step, _ in zip(source.steps(trainer.state.data), range(4), strict=False):
         assert len(step.batches) == 3

@@ -1,6 +1,5 @@
 """Corpora by name, and training in several processes that the flow watches over."""
 
-import json
 import math
 import os
 import signal
@@ -14,7 +13,7 @@ import psutil
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from albert.pretraining import list_checkpoints, pretrain, read_settings
+from albert.pretraining import list_checkpoints, pretrain, read_settings, write_settings
 from albert.pretraining.sentinel import Sentinel
 from data.catalog import read_catalog
 from data.errors import ConfigError, InputError
@@ -22,6 +21,7 @@ from flows.continued_pretraining import run_pretraining
 from flows.orchestration import pretraining_plan, sole_training, train_in_processes
 from flows.orchestration.processes import _watch
 from tests import ROOT
+from tests.albert.pretraining.conftest import with_options
 from tests.conftest import make_corpus, save_small_model
 
 
@@ -42,7 +42,7 @@ def plan(workspace, **options):
 def test_corpora_are_named_with_their_shares(workspace):
     settings = plan(workspace, mix=["general:0.25"], mask_rates=[0.3, 0.15]).settings
     assert settings.mix[0].name == "general" and settings.mix[0].share == 0.25
-    assert settings.mix[0].shards and settings.mask_rates == (0.3, 0.15)
+    assert settings.mix[0].shards and settings.objective.mask_rates == (0.3, 0.15)
     assert [phase.shares for phase in settings.phases()] == [(0.75, 0.25)]
     then = plan(workspace, then="general:0.5").settings
     assert [(phase.until, phase.shares) for phase in then.phases()] == [(3, (1, 0)), (6, (0, 1))]
@@ -68,24 +68,28 @@ def test_what_does_not_change_the_weights_does_not_change_a_runs_name(workspace)
 
 @pytest.mark.slow
 def test_two_processes_train_and_the_flow_sees_their_checkpoints(workspace):
-    settings = replace(plan(workspace, mix=["general:0.25"]).settings, steps=40, checkpoint_every=20)
+    settings = changed(
+        plan(workspace, mix=["general:0.25"]).settings, steps=40, running={"checkpoint_every": 20}
+    )
     seen = []
     result = train_in_processes(settings, 2, lambda state, folder, status: seen.append((state.step, status)))
     assert result.status == "completed" and result.steps == 40 and result.checkpoint.is_dir()
     assert seen[-1] == (40, "completed")
-    assert read_settings(settings.run_folder)["accumulate"] == 2
+    assert read_settings(settings.run_folder).running.accumulate == 2
 
 
 @pytest.mark.slow
 def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
-    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=5000, checkpoint_every=10)
-    (tmp_path / "settings.json").write_text(json.dumps(settings.to_record()))
+    settings = with_options(
+        plan(workspace).settings, run_folder=tmp_path / "run", steps=5000, running={"checkpoint_every": 10}
+    )
+    write_settings(settings, tmp_path / "settings.json")
     code = (
-        "import json, signal, sys; from albert.pretraining import PretrainSettings\n"
+        "import pathlib, signal, sys; from albert.pretraining import read_settings\n"
         "from flows.training_processes import train_in_processes\n"
         # what a shell starts in the background ignores Ctrl-C, and hands that on
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "settings = PretrainSettings.from_record(json.load(open(sys.argv[1])))\n"
+        "settings = read_settings(pathlib.Path(sys.argv[1]))\n"
         "print(train_in_processes(settings, 2, lambda *_: None).status)"
     )
     process = subprocess.Popen(
@@ -125,7 +129,9 @@ def test_asked_to_stop_in_a_flow_they_are_waited_for_and_leave_their_result(
 
 
 def test_processes_that_end_without_a_result_are_said(workspace, tmp_path, capfd):
-    settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2, accumulate=2)
+    settings = with_options(
+        plan(workspace).settings, run_folder=tmp_path / "run", steps=2, running={"accumulate": 2}
+    )
     pretrain(settings)
     with pytest.raises(InputError, match="2 training processes ended early, with codes (2, 2|2, -15|-15, 2)"):
         train_in_processes(replace(settings, batch_tokens=1024), 2, lambda *_: None)
