@@ -1,12 +1,6 @@
 """Operators of the encoder: Triton kernels on CUDA, each beside the torch reference that runs elsewhere."""
 
-from kernels.attention import (
-    Schedule,
-    attention,
-    attention_packed,
-    attention_schedule,
-    padded_head_dim,
-)
+from kernels.attention import Schedule, attention, attention_packed, attention_schedule
 from kernels.bias_gelu import bias_gelu, linear_gelu
 from kernels.dispatch import KernelError, use
 from kernels.embedding import embed
@@ -26,7 +20,6 @@ __all__ = [
     "linear_gelu",
     "merge_heads",
     "mlm_loss",
-    "padded_head_dim",
     "split_heads",
     "use",
 ]

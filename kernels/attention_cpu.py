@@ -1,8 +1,8 @@
-"""Attention on a CPU: batched matrix products over groups of sequences of like length, forward and backward.
+"""Attention on a CPU: batched matrix products over groups of sequences of similar length, in both passes.
 
-The products run in the dtype of the input, where bf16 doubles the speed or more. What is saved are the heads,
-side by side as the products want them, and the probabilities in the input's dtype. T = packed tokens, S =
-sequences of a group, L = its longest, N = heads, D = head dim.
+The products run in the input's dtype; bf16 at least doubles the speed. Saved for the backward pass are the
+heads, laid out for the products, and the probabilities in the input's dtype. T = packed tokens, S = sequences
+of a group, L = its longest, P = S * L places, N = heads, D = head dim.
 """
 
 from __future__ import annotations
@@ -14,56 +14,63 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# a group's sequences are no shorter than this share of its longest: padding then costs at most a half more
-LIKE_LENGTH = 0.8
-GROUP_TOKENS = 512  # a smaller group is not worth the calls it takes, and takes shorter sequences in
-GROUP_SCORES = 4 * 128**2  # S * L * L at most: what is made for a group then stays in the caches
-LOWEST = -1e30  # added to the scores of padding; finite, as a row of nothing else would become NaN
+# shortest sequence of a group as a share of its longest: padding then adds at most half the work
+SIMILAR_LENGTH = 0.8
+GROUP_TOKENS = 512  # a smaller group is not worth its calls, and also takes shorter sequences
+GROUP_SCORES = 4 * 128**2  # largest S * L * L: a group's intermediates then stay in the caches
+LOWEST = -1e30  # added to the scores of padding; finite, since a row of -inf alone would become NaN
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the tokens of scattered or padded sequences go."""
+
+    tokens: Tensor  # [t] int64 of the batch
+    inside: Tensor  # [t] int64, the places of `tokens`
+    token_at: Tensor  # [P] int64; padding repeats a token of its own sequence
+    penalty: Tensor | None  # [S, 1, L] fp32, LOWEST for padding
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sequences of like length, padded to the longest where they differ. P = S * L places."""
+    """Sequences of similar length, padded to the longest where they differ."""
 
     sequences: int
     length: int
-    begin: int  # first token, where the sequences follow each other and all are of one length
-    tokens: Tensor | None  # [t] int64 of the batch; None where they are those from `begin` on
-    inside: Tensor | None  # [t] int64, the places of `tokens`
-    places: Tensor | None  # [P] int64, the token at each place; padding repeats one of its own sequence
-    penalty: Tensor | None  # [S, 1, L] fp32, LOWEST for padding
+    begin: int  # first token
+    places: Places | None  # None where the sequences are adjacent and of equal length
 
     def read(self, x: Tensor) -> Tensor:
-        """Rows of x [T, ...] at the group's places [P, ...]; whatever stands at padding is finite."""
+        """Read the rows of x [T, ...] at the group's places [P, ...]; padding holds finite numbers."""
         if self.places is None:
             return x[self.begin : self.begin + self.sequences * self.length]
-        return x.index_select(0, self.places)
+        return x.index_select(0, self.places.token_at)
 
     def read_or_zero(self, x: Tensor) -> Tensor:
-        """The same with 0 at padding."""
-        if self.tokens is None:
+        """Read the rows of x [T, ...] with 0 at padding."""
+        if self.places is None:
             return self.read(x)
         rows = x.new_zeros(self.sequences * self.length, *x.shape[1:])
-        return rows.index_copy_(0, self.inside, x.index_select(0, self.tokens))
+        return rows.index_copy_(0, self.places.inside, x.index_select(0, self.places.tokens))
 
     def write(self, x: Tensor, rows: Tensor) -> None:
-        """Put the rows at the group's places, [S, L, ...] of any strides, to their tokens in x [T, ...]."""
-        if self.tokens is None:
+        """Write the rows [S, L, ...], of any strides, to their tokens in x [T, ...]."""
+        if self.places is None:
             x[self.begin : self.begin + self.sequences * self.length].view(rows.shape).copy_(rows)
         else:
-            x.index_copy_(0, self.tokens, rows.flatten(0, 1).index_select(0, self.inside))
+            x.index_copy_(0, self.places.tokens, rows.flatten(0, 1).index_select(0, self.places.inside))
 
 
 Groups = tuple[Group, ...]
 
 
 def _cut(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Sequence numbers in groups of like length, the longest first; empty sequences are in none."""
+    """Cut sequence numbers into groups of similar length, the longest first, without empty sequences."""
     order = sorted((s for s in range(len(lengths)) if lengths[s]), key=lambda s: (-lengths[s], s))
     begin = tokens = 0
     for end, sequence in enumerate(order):
         longest, length = lengths[order[begin]], lengths[sequence]
-        is_shorter = length < LIKE_LENGTH * longest and tokens >= GROUP_TOKENS
+        is_shorter = length < SIMILAR_LENGTH * longest and tokens >= GROUP_TOKENS
         if end > begin and (is_shorter or (end - begin + 1) * longest**2 > GROUP_SCORES):
             yield order[begin:end]
             begin, tokens = end, 0
@@ -73,7 +80,7 @@ def _cut(lengths: Sequence[int]) -> Iterator[list[int]]:
 
 
 def group_sequences(cu_seqlens: Tensor) -> Groups:
-    """The groups attention works through; the same for every layer."""
+    """Cut a batch into the groups that attention works through in every layer."""
     offsets = cu_seqlens.tolist()
     lengths = [end - begin for begin, end in zip(offsets, offsets[1:], strict=False)]
     return tuple(_group(sequences, offsets, lengths) for sequences in _cut(lengths))
@@ -84,21 +91,21 @@ def _group(sequences: list[int], offsets: list[int], lengths: list[int]) -> Grou
     first = offsets[sequences[0]]
     begins = [offsets[s] for s in sequences]
     if begins == list(range(first, first + S * L, L)) and lengths[sequences[-1]] == L:
-        return Group(S, L, first, None, None, None, None)
+        return Group(S, L, first, None)
     start = torch.tensor(begins)[:, None]  # [S, 1]
     length = torch.tensor([lengths[s] for s in sequences])[:, None]
     place = torch.arange(L)
     is_inside = place < length  # [S, L]
-    places = (start + torch.minimum(place, length - 1)).flatten()
+    token_at = (start + torch.minimum(place, length - 1)).flatten()
     inside = is_inside.flatten().nonzero().squeeze(1)
     penalty = None if bool(is_inside.all()) else (~is_inside * LOWEST)[:, None]
-    return Group(S, L, first, places[inside], inside, places, penalty)
+    return Group(S, L, first, Places(token_at[inside], inside, token_at, penalty))
 
 
 def _softmax(scores: Tensor, penalty: Tensor | None) -> Tensor:
-    """Softmax of scores [N * S, L, L] with the penalty [S, 1, L] of padding, worked out in fp32 or more.
+    """Take the softmax of scores [N * S, L, L] plus padding's penalty [S, 1, L], in fp32 or more.
 
-    Rows that do not fill its vectors cost torch's bf16 kernels several times as much.
+    torch's bf16 kernels are several times slower on rows that do not fill a vector.
     """
     exact = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if penalty is not None:
@@ -109,7 +116,7 @@ def _softmax(scores: Tensor, penalty: Tensor | None) -> Tensor:
 
 def _softmax_backward(gradient: Tensor, probabilities: Tensor) -> Tensor:
     dtype = gradient.dtype
-    # as above
+    # bf16 is slow on short rows, as in `_softmax`
     if gradient.element_size() == 2 and gradient.shape[-1] < 32:
         exact = torch._softmax_backward_data(gradient.float(), probabilities.float(), -1, torch.float32)
         return exact.to(dtype)
@@ -117,7 +124,7 @@ def _softmax_backward(gradient: Tensor, probabilities: Tensor) -> Tensor:
 
 
 class _Attention(torch.autograd.Function):
-    """qkv [T, 3, N, D] -> [T, N, D]."""
+    """Map qkv [T, 3, N, D] to [T, N, D]."""
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
@@ -129,19 +136,20 @@ class _Attention(torch.autograd.Function):
         saved: list[Tensor | None] = []
         for group in groups:
             S, L = group.sequences, group.length
-            # heads first: each is then copied in long strides
+            # heads first, so that each is copied in long strides
             heads = group.read(qkv).view(S, L, 3, N, D).permute(2, 3, 0, 1, 4)
             heads = heads.clone(memory_format=torch.contiguous_format)
             q, k, v = heads.view(3, N * S, L, D)
             q.mul_(scale)
-            probabilities = _softmax(torch.bmm(q, k.transpose(1, 2)), group.penalty)
-            kept, dropped = None, probabilities
+            penalty = group.places.penalty if group.places else None
+            probabilities = _softmax(torch.bmm(q, k.transpose(1, 2)), penalty)
+            mask, dropped = None, probabilities
             if generator is not None:
-                kept = torch.rand(probabilities.shape, generator=generator, device=qkv.device) >= dropout_p
-                dropped = probabilities * kept / (1 - dropout_p)
+                mask = torch.rand(probabilities.shape, generator=generator, device=qkv.device) >= dropout_p
+                dropped = probabilities * mask / (1 - dropout_p)
             mixed = torch.bmm(dropped, v)
             group.write(out, mixed.view(N, S, L, D).permute(1, 2, 0, 3))
-            saved += [heads, probabilities, kept]
+            saved += [heads, probabilities, mask]
         ctx.save_for_backward(*saved)
         ctx.groups, ctx.scale, ctx.dropout_p, ctx.shape = groups, scale, dropout_p, qkv.shape
         return out
@@ -149,12 +157,12 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     @torch.autocast("cpu", enabled=False)
-    def backward(ctx, dout: Tensor):
+    def backward(ctx, dout: Tensor):  # type: ignore[override]  # once_differentiable hides the signature
         _T, _three, N, D = ctx.shape
         dqkv = dout.new_empty(ctx.shape)
         saved = iter(ctx.saved_tensors)
         for group in ctx.groups:
-            heads, probabilities, kept = next(saved), next(saved), next(saved)
+            heads, probabilities, mask = next(saved), next(saved), next(saved)
             S, L = group.sequences, group.length
             q, k, v = heads.view(3, N * S, L, D)
             gradient = group.read_or_zero(dout).reshape(S, L, N, D).permute(2, 0, 1, 3).reshape(N * S, L, D)
@@ -162,9 +170,9 @@ class _Attention(torch.autograd.Function):
             dq, dk, dv = dheads.view(3, N * S, L, D)
             dprobabilities = torch.bmm(gradient, v.transpose(1, 2))
             dropped = probabilities
-            if kept is not None:
-                dropped = probabilities * kept / (1 - ctx.dropout_p)
-                dprobabilities = dprobabilities * kept / (1 - ctx.dropout_p)
+            if mask is not None:
+                dropped = probabilities * mask / (1 - ctx.dropout_p)
+                dprobabilities = dprobabilities * mask / (1 - ctx.dropout_p)
             torch.bmm(dropped.transpose(1, 2), gradient, out=dv)
             dscores = _softmax_backward(dprobabilities, probabilities)
             torch.bmm(dscores, k, out=dq).mul_(ctx.scale)
@@ -176,13 +184,12 @@ class _Attention(torch.autograd.Function):
 def attention_on_cpu(
     qkv: Tensor,
     cu_seqlens: Tensor,
-    scale: float | None,
+    scale: float,
     dropout_p: float,
     seed: int | Tensor,
     groups: Groups | None,
 ) -> Tensor:
-    """As `kernels.attention_packed`; `groups` as of `group_sequences`, or made here."""
-    scale = qkv.shape[3] ** -0.5 if scale is None else scale
+    """Compute `kernels.attention_packed`; `groups` come from `group_sequences`."""
     generator = torch.Generator(qkv.device).manual_seed(int(seed)) if dropout_p else None
     if groups is None:
         groups = group_sequences(cu_seqlens)

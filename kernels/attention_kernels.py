@@ -1,9 +1,8 @@
-"""The kernels of `kernels.attention`. One program owns TILE rows of one head of one sequence.
+"""Kernels of `kernels.attention`: one program owns TILE rows of one head of one sequence.
 
 With s = q k^T * scale, p = exp(s - lse) and delta = sum(dout * out): dv = p^T dout, ds = p * (dout v^T -
 delta), dq = ds k * scale, dk = ds^T q * scale (Dao et al. 2022, appendix B). Scores are in units of log2(e),
-for exp2. No atomics: the owner of a row sums its gradient, in the order of the sequence, so that runs agree
-bit by bit.
+for exp2. No atomics: a row's owner sums its gradient in the order of the sequence, so runs agree bit for bit.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from kernels.dispatch import tl, triton
 
 @triton.jit
 def _load_rows(ptr, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Rows [R, BLOCK_D] of a head, zero outside of the sequence and past D."""
+    """Load rows [R, BLOCK_D] of a head, zero outside of the sequence and past D."""
     d = tl.arange(0, BLOCK_D)
     inside = rows[:, None] < length
     if D < BLOCK_D:
@@ -31,11 +30,10 @@ def _store_rows(ptr, x, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLO
 
 
 @triton.jit
-def _kept(seed_ptr, head, row, col, DROPOUT: tl.constexpr):
-    """Which probabilities stay: Philox (Salmon et al. 2011, 7 rounds) of (column, row, head), whatever the
-    tiles.
+def _keep(seed_ptr, head, row, col, DROPOUT: tl.constexpr):
+    """Draw which probabilities stay: Philox (Salmon et al. 2011, 7 rounds) of (column, row, head).
 
-    Rows count from the batch's first token, columns from the sequence's.
+    Rows count from the batch's first token, columns from the sequence's, so tiles make no difference.
     """
     random, _1, _2, _3 = tl.philox(tl.load(seed_ptr), col, row, head, head * 0, n_rounds=7)
     return (random >> 1).to(tl.int32) >= DROPOUT
@@ -43,7 +41,7 @@ def _kept(seed_ptr, head, row, col, DROPOUT: tl.constexpr):
 
 @triton.jit
 def _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE: tl.constexpr):
-    """The program's head, its sequence's first token and length, and its rows of it."""
+    """Look up the program's head, its sequence's first token and length, and its rows."""
     program, head = tl.program_id(0) // N, tl.program_id(0) % N
     start = tl.load(cu_seqlens_ptr + sequence)
     length = tl.load(cu_seqlens_ptr + sequence + 1) - start
@@ -57,7 +55,7 @@ def attention_fwd_kernel(
     cu_seqlens_ptr, schedule_ptr, seed_ptr,     # in: [S+1], [programs, 2], [1]
     T, scale,                                   # scale in units of log2(e)
     N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    DROPOUT: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, PRECISION: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
@@ -80,10 +78,10 @@ def attention_fwd_kernel(
         shrink = tl.exp2(highest - higher)
         total = total * shrink + tl.sum(p, 1)
         if DROPOUT:
-            p = tl.where(_kept(seed_ptr, head, start + rows[:, None], cols[None, :], DROPOUT), p, 0.0)
+            p = tl.where(_keep(seed_ptr, head, start + rows[:, None], cols[None, :], DROPOUT), p, 0.0)
         out = tl.dot(p.to(v.dtype), v, out * shrink[:, None], input_precision=PRECISION)
         highest = higher
-    out = out * (KEPT / total)[:, None]
+    out = out * (RESCALE / total)[:, None]
     _store_rows(out_ptr + (start.to(tl.int64) * N + head) * D, out, rows, length, N * D, D, BLOCK_D)
     tl.store(lse_ptr + head.to(tl.int64) * T + start + rows, highest + tl.log2(total), mask=rows < length)
 
@@ -99,7 +97,7 @@ def attention_bwd_queries_kernel(
     dq_ptr, delta_ptr,                          # out: [T, N, D], strides GRAD_TOKEN and GRAD_HEAD; [N, T]
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
     N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    DROPOUT: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
     GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
@@ -119,16 +117,16 @@ def attention_bwd_queries_kernel(
         k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
         v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
         if PRECISION == "ieee":
-            # products in fp32 read whole rows from shared memory: the barrier Triton needs for k it would put
-            # behind the read of q, a row of which would then be held in registers, and spill
+            # fp32 products read whole rows from shared memory; Triton would place its barrier for k after
+            # the read of q, whose rows would then stay in registers and spill
             tl.debug_barrier()
         s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
         # a key past the end scores 0, far above an lse that is very negative: 2**big * 0 is NaN
         p = tl.where(cols[None, :] < length, tl.exp2(s - lse[:, None]), 0.0)
         dp = tl.dot(dout, tl.trans(v), input_precision=PRECISION)
         if DROPOUT:
-            kept = _kept(seed_ptr, head, start + rows[:, None], cols[None, :], DROPOUT)
-            dp = tl.where(kept, dp * KEPT, 0.0)
+            keep = _keep(seed_ptr, head, start + rows[:, None], cols[None, :], DROPOUT)
+            dp = tl.where(keep, dp * RESCALE, 0.0)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
     grad_at = start.to(tl.int64) * GRAD_TOKEN + head * GRAD_HEAD
@@ -142,9 +140,9 @@ def attention_bwd_keys_kernel(
     delta_ptr,                                  # in: [N, T], None if WHOLE
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
     N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    DROPOUT: tl.constexpr, KEPT: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
     GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
-    WHOLE: tl.constexpr,                        # the tile holds whole sequences: dq and delta are made here
+    WHOLE: tl.constexpr,                        # a tile holds whole sequences: compute dq and delta here
 ):  # fmt: skip
     sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
     if sequence < 0:
@@ -170,14 +168,14 @@ def attention_bwd_keys_kernel(
         # transposed: keys by queries
         s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (scale * 1.4426950408889634)
         p = tl.exp2(s - lse[None, :])
-        if WHOLE:  # elsewhere keys past the end reach nothing that is stored
+        if WHOLE:  # otherwise keys past the end reach nothing that is stored
             p = tl.where(cols[:, None] < length, p, 0.0)
         dp = tl.dot(v, tl.trans(dout), input_precision=PRECISION)
         dropped = p
         if DROPOUT:
-            kept = _kept(seed_ptr, head, start + rows[None, :], cols[:, None], DROPOUT)
-            dropped = tl.where(kept, p * KEPT, 0.0)
-            dp = tl.where(kept, dp * KEPT, 0.0)
+            keep = _keep(seed_ptr, head, start + rows[None, :], cols[:, None], DROPOUT)
+            dropped = tl.where(keep, p * RESCALE, 0.0)
+            dp = tl.where(keep, dp * RESCALE, 0.0)
         dv = tl.dot(dropped.to(dout.dtype), dout, dv, input_precision=PRECISION)
         ds = (p * (dp - delta[None, :])).to(q.dtype)
         dk = tl.dot(ds, q, dk, input_precision=PRECISION)

@@ -1,7 +1,7 @@
 """Bias and activation in one pass: erf's GELU, its tanh approximation, or ReLU.
 
-Hendrycks & Gimpel 2016: x * Phi(x), or x * sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), which is the
-usual x/2 (1 + tanh(u)). R = packed tokens (rows), F = width. The backward pass also sums the bias's gradient.
+Hendrycks & Gimpel 2016: x * Phi(x), or x * sigmoid(2u) with u = sqrt(2/pi) (x + 0.044715 x^3), which equals
+x/2 (1 + tanh(u)). R = packed tokens (rows), F = width. The backward pass also sums the bias's gradient.
 """
 
 from __future__ import annotations
@@ -10,29 +10,29 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.dispatch import by_hand, on_device, tl, triton, use_triton
+from kernels.dispatch import handwritten, on_device, tl, triton, use_triton
 from kernels.gelu_cpu import gelu_on_cpu
 
-ACTIVATIONS = ("gelu", "gelu_new", "relu")  # as configs name them: erf's, tanh's, relu
+ACTIVATIONS = ("gelu", "gelu_new", "relu")  # names of configs; gelu is erf's, gelu_new tanh's
 _APPROXIMATION = {"gelu": "none", "gelu_new": "tanh"}
-_PROGRAMS = 128  # how many programs share the rows in the backward pass, each summing its own
+PROGRAMS = 128  # of the backward pass; each sums its share of the rows
 
 
 def activate(x: Tensor, activation: str) -> Tensor:
-    """The activation by its config's name."""
-    if activation == "gelu_new" and by_hand(x):
+    """Apply the activation that a config names."""
+    if activation == "gelu_new" and handwritten(x):
         return gelu_on_cpu(x)
     return F.relu(x) if activation == "relu" else F.gelu(x, approximate=_APPROXIMATION[activation])
 
 
 def bias_gelu_reference(x: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """As `bias_gelu`, in plain torch."""
+    """Compute `bias_gelu` in plain torch."""
     return activate(x + bias, activation)
 
 
 @triton.jit
 def _normal(x):
-    """Phi(x), the normal distribution's share below x."""
+    """Compute Phi(x), the normal distribution's share below x."""
     return 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
 
 
@@ -88,7 +88,7 @@ def bias_gelu_bwd_kernel(
 
 
 def _blocks(width: int) -> tuple[int, int]:
-    """Rows and columns of a tile of 2048 numbers."""
+    """Choose rows and columns of a tile of 2048 numbers."""
     columns = min(512, triton.next_power_of_2(width))
     return 2048 // columns, columns
 
@@ -115,7 +115,7 @@ def _(x, bias, activation):
 def _backward(dy: Tensor, x: Tensor, bias: Tensor, activation: str) -> tuple[Tensor, Tensor]:
     R, width = x.shape
     rows, columns = _blocks(width)
-    programs = min(_PROGRAMS, max(1, triton.cdiv(R, rows)))
+    programs = min(PROGRAMS, max(1, triton.cdiv(R, rows)))
     dx = torch.empty_like(x)
     dbias = torch.empty(programs, width, dtype=torch.float32, device=x.device)
     with on_device(x):
@@ -144,14 +144,14 @@ _forward.register_autograd(_gradients, setup_context=_save)
 
 
 def bias_gelu(x: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """The activation of x + bias. x [R, F]; bias [F]. Returns [R, F] in x's dtype."""
+    """Apply the activation to x + bias. x [R, F]; bias [F]. Returns [R, F] in x's dtype."""
     if not use_triton(x):
         return bias_gelu_reference(x, bias, activation)
     return _forward(x.contiguous(), bias.contiguous(), activation)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """The activation of a linear map, [R, H], [F, H], [F] -> [R, F], its bias added with the activation."""
+    """Apply the activation to a linear map of x [R, H], with weight [F, H] and bias [F]. Returns [R, F]."""
     if not use_triton(x):
         return activate(F.linear(x, weight, bias), activation)
     return bias_gelu(F.linear(x, weight), bias, activation)

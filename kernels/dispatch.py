@@ -1,7 +1,7 @@
-"""Which implementation an operator runs: its Triton kernel or its torch reference.
+"""Choose whether an operator runs its Triton kernel or its torch reference.
 
-`auto` (the default) takes Triton for CUDA tensors and torch elsewhere. `JIXU_KERNELS` sets the choice from
-outside; `use` changes it in the process. Triton runs on a CPU only in its interpreter (`TRITON_INTERPRET=1`).
+`auto` (the default) takes Triton for CUDA tensors and torch elsewhere. `JIXU_KERNELS` sets the choice for a
+process, `use` changes it. Triton runs on a CPU only in its interpreter (`TRITON_INTERPRET=1`).
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import importlib.util
 import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
 Choice = Literal["triton", "torch", "auto"]
-CHOICES = ("triton", "torch", "auto")
-DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # that the kernels take
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # the kernels take these
+Constants = dict[str, int | float | str]  # compile-time arguments of a launch
 
 
 class KernelError(RuntimeError):
-    """A kernel was asked for where it cannot run."""
+    """A kernel cannot run here, or not on these tensors."""
 
 
 class _Absent:
-    """Stands in for `triton` and `triton.language` where there is no wheel: modules still import."""
+    """Stands in for `triton` and `triton.language` where there is no wheel, so that modules import."""
 
     def jit(self, function=None, **options):
         return self
@@ -33,14 +33,12 @@ class _Absent:
         return self
 
     def __getitem__(self, grid):
-        raise KernelError(
-            "no triton here: install it (Linux with an NVIDIA GPU) or call kernels.use('torch')"
-        )
+        raise KernelError("triton is not installed: install it (Linux only) or call kernels.use('torch')")
 
 
 has_triton = importlib.util.find_spec("triton") is not None
 if has_triton:
-    # the default changes with Triton 3.10: what was compiled and tested here is with fused multiply-adds
+    # Triton 3.10 changes the default; the kernels were compiled and tested with fused multiply-adds
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     import triton
     import triton.language as tl
@@ -51,39 +49,37 @@ _choice: Choice = "auto"
 
 
 def use(choice: Choice) -> None:
-    """Choose how the operators of this process run; one that has no kernel runs its torch reference.
+    """Choose how the operators of this process run.
 
     Raises KernelError for an unknown choice, and for "triton" where triton is not installed.
     """
     global _choice
-    if choice not in CHOICES:
-        raise KernelError(f"unknown kernels {choice!r}: choose one of {', '.join(CHOICES)}")
+    if choice not in get_args(Choice):
+        raise KernelError(f"unknown kernels {choice!r}: choose one of {', '.join(get_args(Choice))}")
     if choice == "triton" and not has_triton:
-        raise KernelError(
-            "kernels 'triton' asked for, but triton is not installed (it has Linux wheels only)"
-        )
+        raise KernelError("kernels 'triton' were chosen, but triton is not installed (Linux wheels only)")
     _choice = choice
 
 
 def use_triton(x: Tensor) -> bool:
-    """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it was told to and cannot."""
+    """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it must and cannot."""
     if _choice != "triton":
         return _choice == "auto" and x.is_cuda and has_triton and x.dtype in DTYPES
     if x.dtype not in DTYPES:
         raise KernelError(
-            f"kernels 'triton' asked for, but the tensors are {x.dtype}: "
+            f"kernels 'triton' were chosen, but the tensors are {x.dtype}: "
             "the kernels take float32, float16 and bfloat16"
         )
     if not x.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise KernelError(
-            f"kernels 'triton' asked for, but the tensors are on {x.device}: move them to a GPU, "
+            f"kernels 'triton' were chosen, but the tensors are on {x.device}: move them to a GPU, "
             "call kernels.use('auto'), or set TRITON_INTERPRET=1 before the first import"
         )
     return True
 
 
-def by_hand(x: Tensor) -> bool:
-    """Whether an operator on `x` takes its hand-written passes for a CPU; torch.compile gets plain torch."""
+def handwritten(x: Tensor) -> bool:
+    """Whether an operator on `x` runs its handwritten passes for a CPU; torch.compile gets plain torch."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -91,19 +87,24 @@ _ANYWHERE = nullcontext()
 
 
 def on_device(x: Tensor) -> AbstractContextManager:
-    """Makes the GPU of `x` the current one, which is where Triton launches; does nothing for a CPU."""
+    """Make the GPU of `x` the current one, where Triton launches; do nothing for a CPU."""
     return torch.cuda.device_of(x) if x.is_cuda else _ANYWHERE
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:
-    """What autocast, which does not reach into custom operators, would have an operator on `x` compute in."""
+    """Choose the dtype of an operator on `x`: autocast's, which does not reach custom operators, or x's."""
     kind = x.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
 
 
 def autocast(x: Tensor) -> Tensor:
-    """`x` in the dtype autocast asks for, or as it is."""
+    """Convert `x` to its `compute_dtype`."""
     return x.to(compute_dtype(x))
 
 
-use(os.environ.get("JIXU_KERNELS", "auto"))
+def precision(dtype: torch.dtype) -> str:
+    """Choose `tl.dot`'s precision: tensor cores would round fp32 operands to tf32."""
+    return "ieee" if dtype == torch.float32 else "tf32"
+
+
+use(cast(Choice, os.environ.get("JIXU_KERNELS", "auto")))  # checked in there

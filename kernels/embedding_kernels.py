@@ -1,14 +1,14 @@
-"""The kernels of `kernels.embedding`: rows gathered, summed, normalised, projected; gradients back into a
-table.
+"""Kernels of `kernels.embedding`: gather, sum, normalise and project rows; sum gradients into a table.
 
-The sum of a table's gradient is deterministic and balanced: token ids are sorted, the sorted rows cut into
-slices of a fixed length, and every slice summed by itself. A token's run of rows that crosses slices, as
-[MASK]'s does, leaves one partial sum a slice, and a second kernel adds those up in order.
+The sum into a table is deterministic and balanced: token ids are sorted and cut into slices of a fixed
+length, each summed by one program. A run of one id that crosses slices, such as [MASK]'s, leaves a partial
+sum per slice, and a second kernel adds those up in order.
 """
 
 from __future__ import annotations
 
 from kernels.dispatch import tl, triton
+from kernels.layer_norm import normalise, normalise_backward
 
 
 @triton.jit
@@ -16,9 +16,7 @@ def _sum_rows(
     word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, W: tl.constexpr,
     BLOCK_W: tl.constexpr,
 ):  # fmt: skip
-    """word + type + position rows [R, BLOCK_W] in fp32, zero past the ends; without ids, word is [T, W]
-    itself.
-    """
+    """Sum word, type and position rows [R, BLOCK_W] in fp32; without ids, `word` holds one row per token."""
     cols = tl.arange(0, BLOCK_W)
     inside = (rows[:, None] < T) & (cols[None, :] < W)
     word = rows.to(tl.int64)
@@ -33,18 +31,6 @@ def _sum_rows(
 
 
 @triton.jit
-def _normalise(x, weight_ptr, bias_ptr, eps, W: tl.constexpr, BLOCK_W: tl.constexpr):
-    """LayerNorm of the rows of x, which are zero past W, with their means and 1 / deviations."""
-    cols = tl.arange(0, BLOCK_W)
-    mean = tl.sum(x, 1) / W
-    centred = tl.where(cols[None, :] < W, x - mean[:, None], 0.0)
-    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / W + eps)
-    weight = tl.load(weight_ptr + cols, mask=cols < W, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + cols, mask=cols < W, other=0.0).to(tl.float32)
-    return centred * rstd[:, None] * weight[None, :] + bias[None, :], mean, rstd
-
-
-@triton.jit
 def embed_norm_fwd_kernel(
     y_ptr, mean_ptr, rstd_ptr,                  # out: [T, W], [T], [T]
     word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr, bias_ptr,
@@ -55,7 +41,7 @@ def embed_norm_fwd_kernel(
     x = _sum_rows(
         word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, W, BLOCK_W
     )
-    y, mean, rstd = _normalise(x, weight_ptr, bias_ptr, eps, W, BLOCK_W)
+    y, mean, rstd = normalise(x, weight_ptr, bias_ptr, eps, W, BLOCK_W)
     at = rows.to(tl.int64)[:, None] * W + cols[None, :]
     inside = (rows[:, None] < T) & (cols[None, :] < W)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
@@ -65,7 +51,7 @@ def embed_norm_fwd_kernel(
 
 @triton.jit
 def embed_project_fwd_kernel(
-    y_ptr, mean_ptr, rstd_ptr,                  # out: [T, H], [T], [T]; the last two None without NORM
+    y_ptr, mean_ptr, rstd_ptr,                  # out: [T, H], [T], [T]; the last two empty without NORM
     word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr, bias_ptr,
     projection_ptr, projection_bias_ptr,        # in: [H, E], [H] or None
     T, eps, E: tl.constexpr, H: tl.constexpr, NORM: tl.constexpr, PRECISION: tl.constexpr,
@@ -77,7 +63,7 @@ def embed_project_fwd_kernel(
         x = _sum_rows(
             word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, E, BLOCK_E
         )
-        x, mean, rstd = _normalise(x, weight_ptr, bias_ptr, eps, E, BLOCK_E)
+        x, mean, rstd = normalise(x, weight_ptr, bias_ptr, eps, E, BLOCK_E)
         tl.store(mean_ptr + rows, mean, mask=rows < T)
         tl.store(rstd_ptr + rows, rstd, mask=rows < T)
     else:
@@ -115,14 +101,9 @@ def embed_norm_bwd_kernel(
         inside = (rows[:, None] < T) & (cols[None, :] < W)
         at = rows.to(tl.int64)[:, None] * W + cols[None, :]
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        mean = tl.load(mean_ptr + rows, mask=rows < T, other=0.0)
-        rstd = tl.load(rstd_ptr + rows, mask=rows < T, other=0.0)
-        normed = (x - mean[:, None]) * rstd[:, None]
+        dx, normed = normalise_backward(dy, x, weight, mean_ptr, rstd_ptr, rows, T, W)
         dweight += tl.sum(dy * normed, 0)
         dbias += tl.sum(dy, 0)
-        dnormed = dy * weight[None, :]
-        along = tl.sum(dnormed * normed, 1) / W
-        dx = rstd[:, None] * (dnormed - (tl.sum(dnormed, 1) / W)[:, None] - normed * along[:, None])
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
     tl.store(dweight_ptr + program * W + cols, dweight, mask=cols < W)
     tl.store(dbias_ptr + program * W + cols, dbias, mask=cols < W)
@@ -145,14 +126,14 @@ def scatter_slices_kernel(
     # row i of the product is the sum of the slice's rows that have i's id
     same = (ids[:, None] == ids[None, :]).to(x.dtype)
     sums = tl.dot(same, x, input_precision=PRECISION)
-    # of every id the slice's first row writes
+    # the first row of an id in the slice writes its sum
     previous = tl.load(ids_ptr + at - 1, mask=inside & (at > begin), other=-1)
     is_first = ids != previous
     before = tl.load(ids_ptr + begin - 1, mask=begin > 0, other=-1)
     after = tl.load(ids_ptr + begin + SLICE, mask=begin + SLICE < T, other=-1)
     carried_in = is_first & (ids == before)
     carried_out = is_first & (ids == after)
-    # of a run carried in this is not all: the second kernel overwrites it
+    # incomplete for a run carried in: the second kernel overwrites it
     ends = is_first & (ids != after)
     tl.store(table_ptr + ids.to(tl.int64)[:, None] * W + cols[None, :], sums, mask=ends[:, None] & within)
     carry = partial_ptr + tl.program_id(0).to(tl.int64) * 2 * W + cols[None, :] + tl.zeros_like(at)[:, None]
@@ -172,7 +153,7 @@ def scatter_runs_kernel(
     end = tl.load(ends_ptr + number)
     token = tl.load(ids_ptr + tl.minimum(begin + SLICE, T) - 1)
     before = tl.load(ids_ptr + begin - 1, mask=begin > 0, other=-1)
-    # only the slice where a run begins that goes on past it adds the run up
+    # the slice where a longer run begins adds it up
     if (end <= begin + SLICE) | (token == before):
         return
     base = partial_ptr + number.to(tl.int64) * 2 * W

@@ -1,9 +1,9 @@
-"""GELU's tanh approximation on a CPU, with its slope made in the same pass.
+"""GELU's tanh approximation on a CPU, with its slope computed in the same pass.
 
 x/2 (1 + tanh(u)) is x sigmoid(2u), with 2u = x (a + b x^2) (Hendrycks & Gimpel 2016), and torch's sigmoid
 takes a sixth of the time of its tanh. With s that sigmoid, y the result and r = y (a + 3b x^2), the slope is
-s + r (1 - s), which lies between r and 1 as s says: it is kept in place of x, and the backward pass is one
-product. Rows are worked through a few at a time, so that what is made of them in fp32 stays in the caches.
+s + r (1 - s), a linear interpolation between r and 1. It is saved in place of x, and the backward pass is one
+product. A few rows at a time, so that their fp32 intermediates stay in the caches.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch.autograd.function import once_differentiable
 
 LINEAR = 2 * (2 / torch.pi) ** 0.5  # a
 CUBIC = 0.044715 * LINEAR  # b
-PIECE_NUMBERS = 1 << 18  # worked on at once, in fp32 a megabyte
+PIECE_NUMBERS = 1 << 18  # processed at once, 1 MiB in fp32
 
 
 def _activate(x: Tensor, with_slope: bool) -> tuple[Tensor, Tensor | None]:
-    """GELU of x [R, F] and its slope there, in the dtype of x."""
+    """Compute GELU of x [R, F] and its slope, in x's dtype."""
     y, slope = torch.empty_like(x), torch.empty_like(x) if with_slope else None
     exact = torch.promote_types(x.dtype, torch.float32)
     rows = max(1, PIECE_NUMBERS // x.shape[1])
@@ -52,5 +52,5 @@ class _Gelu(torch.autograd.Function):
 
 
 def gelu_on_cpu(x: Tensor) -> Tensor:
-    """GELU's tanh approximation of x [R, F], in its dtype."""
+    """Compute GELU's tanh approximation of x [R, F], in x's dtype."""
     return _Gelu.apply(x)

@@ -1,9 +1,8 @@
-"""Projections into and out of attention's heads, wide enough for aligned loads.
+"""Projections into and out of attention's heads, padded to a width that aligns loads.
 
-Where the kernels want wider heads than the model has (`padded_head_dim`), zero rows and columns are put
-between those of the weights for the product: scores and outputs are the same, and the gradients come back
-without them, so that neither optimiser nor checkpoint ever sees a pad. T = packed tokens, N = heads, D = head
-dim, P = padded.
+Where the kernels want wider heads than the model has (`padded_head_dim`), the product runs on weights with
+zero rows or columns in between: scores, outputs and gradients are the same, and neither optimiser nor
+checkpoint sees a pad. T = packed tokens, N = heads, D = head dim, P = padded.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from kernels.attention import padded_head_dim
 
 
 def split_heads(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
-    """Queries, keys and values [T, 3, N, P] of x [T, H]; weight [3 N D, H], bias [3 N D]."""
+    """Project x [T, H] to queries, keys and values [T, 3, N, P]; weight [3 N D, H], bias [3 N D]."""
     D = weight.shape[0] // (3 * heads)
     P = padded_head_dim(D, x)
     if P > D:
@@ -25,7 +24,7 @@ def split_heads(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
 
 
 def merge_heads(mixed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """The output projection [T, H] of mixed [T, N, P]; weight [H, N D], bias [H]."""
+    """Project mixed [T, N, P] to the output [T, H]; weight [H, N D], bias [H]."""
     N, P = mixed.shape[1:]
     D = weight.shape[1] // N
     if P > D:

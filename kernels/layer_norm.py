@@ -1,9 +1,9 @@
-"""Dropout, residual add and LayerNorm in one pass: y = (s - mean) * rstd * weight + bias, s = dropout(x) +
-residual.
+"""Dropout, residual add and LayerNorm in one pass.
 
-Ba et al. 2016, eq. 3-4. R = packed tokens (rows), H = hidden size. Statistics in fp32, the variance from
-centred values: E[x^2] - mean^2 would lose it where the mean is large. With n = (s - mean) * rstd and
-dn = dy * weight: ds = rstd * (dn - mean(dn) - n * mean(dn * n)).
+y = (s - mean) * rstd * weight + bias with s = dropout(x) + residual (Ba et al. 2016, eq. 3-4). Statistics in
+fp32, the variance from centred values: E[x^2] - mean^2 would lose it where the mean is large. With n = (s -
+mean) * rstd and dn = dy * weight: ds = rstd * (dn - mean(dn) - n * mean(dn * n)). R = packed tokens (rows),
+H = hidden size.
 """
 
 from __future__ import annotations
@@ -12,36 +12,55 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout, layer_norm
 
-from kernels.dispatch import KernelError, on_device, tl, triton, use_triton
+from kernels.dispatch import Constants, KernelError, on_device, tl, triton, use_triton
 
-_PROGRAMS = 512  # how many programs share the rows in the backward pass, each summing its own
+PROGRAMS = 512  # of the backward pass; each sums its share of the rows
 
 
 def add_layer_norm_reference(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float,
-    dropout_p: float = 0.0,
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, dropout_p: float = 0.0
 ) -> Tensor:
-    """As `add_layer_norm`, in plain torch; drops by torch's generator."""
+    """Compute `add_layer_norm` in plain torch; torch's generator decides what is dropped."""
     return layer_norm(dropout(x, dropout_p) + residual, weight.shape, weight, bias, eps)
 
 
 @triton.jit
-def _kept(seed_ptr, rows, cols, DROPOUT: tl.constexpr):
-    """Which numbers stay: Philox (Salmon et al. 2011, 7 rounds) of (column, row)."""
+def _keep(seed_ptr, rows, cols, DROPOUT: tl.constexpr):
+    """Draw which numbers stay: Philox (Salmon et al. 2011, 7 rounds) of (column, row)."""
     zero = cols * 0
     random, _1, _2, _3 = tl.philox(tl.load(seed_ptr), cols, rows, zero, zero, n_rounds=7)
     return (random >> 1).to(tl.int32) >= DROPOUT
 
 
 @triton.jit
+def normalise(s, weight_ptr, bias_ptr, eps, H: tl.constexpr, BLOCK_H: tl.constexpr):
+    """LayerNorm the rows of s, which are zero past H; return them, their means and 1 / deviations."""
+    cols = tl.arange(0, BLOCK_H)
+    mean = tl.sum(s, 1) / H
+    centred = tl.where(cols[None, :] < H, s - mean[:, None], 0.0)
+    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / H + eps)
+    weight = tl.load(weight_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
+    bias = tl.load(bias_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
+    return centred * rstd[:, None] * weight[None, :] + bias[None, :], mean, rstd
+
+
+@triton.jit
+def normalise_backward(dy, s, weight, mean_ptr, rstd_ptr, rows, R, H: tl.constexpr):
+    """Compute the gradient of s, and the normalised rows."""
+    mean = tl.load(mean_ptr + rows, mask=rows < R, other=0.0)
+    rstd = tl.load(rstd_ptr + rows, mask=rows < R, other=0.0)
+    normed = (s - mean[:, None]) * rstd[:, None]
+    dnormed = dy * weight[None, :]
+    along = tl.sum(dnormed * normed, 1) / H
+    ds = rstd[:, None] * (dnormed - (tl.sum(dnormed, 1) / H)[:, None] - normed * along[:, None])
+    return ds, normed
+
+
+@triton.jit
 def add_layer_norm_fwd_kernel(
     y_ptr, mean_ptr, rstd_ptr,                  # out: [R, H], [R], [R]
     x_ptr, residual_ptr, weight_ptr, bias_ptr,  # in: [R, H], [R, H], [H], [H]
-    seed_ptr, R, eps, H: tl.constexpr, DROPOUT: tl.constexpr, KEPT: tl.constexpr,
+    seed_ptr, R, eps, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -50,14 +69,9 @@ def add_layer_norm_fwd_kernel(
     at = rows.to(tl.int64)[:, None] * H + cols[None, :]
     s = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
     if DROPOUT:
-        s = tl.where(_kept(seed_ptr, rows[:, None], cols[None, :], DROPOUT), s * KEPT, 0.0)
+        s = tl.where(_keep(seed_ptr, rows[:, None], cols[None, :], DROPOUT), s * RESCALE, 0.0)
     s += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    mean = tl.sum(s, 1) / H
-    centred = tl.where(cols[None, :] < H, s - mean[:, None], 0.0)
-    rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, 1) / H + eps)
-    weight = tl.load(weight_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
-    bias = tl.load(bias_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
-    y = centred * rstd[:, None] * weight[None, :] + bias[None, :]
+    y, mean, rstd = normalise(s, weight_ptr, bias_ptr, eps, H, BLOCK_H)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
     tl.store(mean_ptr + rows, mean, mask=rows < R)
     tl.store(rstd_ptr + rows, rstd, mask=rows < R)
@@ -67,7 +81,7 @@ def add_layer_norm_fwd_kernel(
 def add_layer_norm_bwd_kernel(
     ds_ptr, dx_ptr, dweight_ptr, dbias_ptr,     # out: [R, H], [R, H] if DROPOUT, [programs, H] twice
     dy_ptr, x_ptr, residual_ptr, weight_ptr, mean_ptr, rstd_ptr,
-    seed_ptr, R, H: tl.constexpr, DROPOUT: tl.constexpr, KEPT: tl.constexpr,
+    seed_ptr, R, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     program = tl.program_id(0)
@@ -81,31 +95,26 @@ def add_layer_norm_bwd_kernel(
         at = rows.to(tl.int64)[:, None] * H + cols[None, :]
         s = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
         if DROPOUT:
-            kept = _kept(seed_ptr, rows[:, None], cols[None, :], DROPOUT)
-            s = tl.where(kept, s * KEPT, 0.0)
+            keep = _keep(seed_ptr, rows[:, None], cols[None, :], DROPOUT)
+            s = tl.where(keep, s * RESCALE, 0.0)
         s += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        mean = tl.load(mean_ptr + rows, mask=rows < R, other=0.0)
-        rstd = tl.load(rstd_ptr + rows, mask=rows < R, other=0.0)
-        normed = (s - mean[:, None]) * rstd[:, None]
+        ds, normed = normalise_backward(dy, s, weight, mean_ptr, rstd_ptr, rows, R, H)
         dweight += tl.sum(dy * normed, 0)
         dbias += tl.sum(dy, 0)
-        dnormed = dy * weight[None, :]
-        along = tl.sum(dnormed * normed, 1) / H
-        ds = rstd[:, None] * (dnormed - (tl.sum(dnormed, 1) / H)[:, None] - normed * along[:, None])
         tl.store(ds_ptr + at, ds.to(ds_ptr.dtype.element_ty), mask=inside)
         if DROPOUT:
-            tl.store(dx_ptr + at, tl.where(kept, ds * KEPT, 0.0).to(dx_ptr.dtype.element_ty), mask=inside)
+            tl.store(dx_ptr + at, tl.where(keep, ds * RESCALE, 0.0).to(dx_ptr.dtype.element_ty), mask=inside)
     tl.store(dweight_ptr + program * H + cols, dweight, mask=cols < H)
     tl.store(dbias_ptr + program * H + cols, dbias, mask=cols < H)
 
 
-def _constants(H: int, dropout_p: float) -> dict[str, object]:
+def _constants(H: int, dropout_p: float) -> Constants:
     columns = triton.next_power_of_2(H)
     return {
         "H": H,
-        "DROPOUT": int(dropout_p * 2**31),  # of 31 random bits
-        "KEPT": 1 / (1 - dropout_p),
+        "DROPOUT": int(dropout_p * 2**31),  # out of 31 random bits
+        "RESCALE": 1 / (1 - dropout_p),
         "BLOCK_R": max(1, 1024 // columns),
         "BLOCK_H": columns,
         "num_warps": 4 if columns <= 1024 else 8,
@@ -114,14 +123,9 @@ def _constants(H: int, dropout_p: float) -> dict[str, object]:
 
 @torch.library.custom_op("jixu::add_layer_norm", mutates_args=())
 def _forward(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float,
-    dropout_p: float = 0.0,
-    seed: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, dropout_p: float = 0.0, seed:
+    Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     R, H = x.shape
     y = torch.empty_like(x)
     mean, rstd = (torch.empty(R, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -142,19 +146,13 @@ def _(x, residual, weight, bias, eps, dropout_p=0.0, seed=None):
 
 @torch.library.custom_op("jixu::add_layer_norm_backward", mutates_args=())
 def _backward(
-    dy: Tensor,
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    dropout_p: float,
+    dy: Tensor, x: Tensor, residual: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, dropout_p: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of the sum, of x (empty without dropout: that of the sum), of weight and of bias."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of residual, x (empty without dropout: as residual's), weight and bias."""
     R, H = x.shape
     constants = _constants(H, dropout_p)
-    programs = min(_PROGRAMS, max(1, triton.cdiv(R, constants["BLOCK_R"])))
+    programs = min(PROGRAMS, max(1, triton.cdiv(R, constants["BLOCK_R"])))
     ds = torch.empty_like(residual)
     dx = torch.empty(x.shape if dropout_p else (0, H), dtype=x.dtype, device=x.device)
     dweight, dbias = (torch.empty(programs, H, dtype=torch.float32, device=x.device) for _ in range(2))
@@ -188,22 +186,16 @@ _forward.register_autograd(_gradients, setup_context=_save)
 
 
 def add_layer_norm(
-    x: Tensor,
-    residual: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float = 1e-12,
-    *,
-    dropout_p: float = 0.0,
-    seed: Tensor | None = None,
-) -> Tensor:
-    """LayerNorm(dropout(x) + residual). x, residual [R, H]; weight, bias [H]. Returns [R, H] in x's dtype.
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-12,
+    *, dropout_p: float = 0.0, seed: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Compute LayerNorm(dropout(x) + residual). x, residual [R, H]; weight, bias [H]. Returns x's dtype.
 
-    `dropout_p` of the numbers of x are dropped. Which ones, torch's generator decides; on Triton through one
-    number drawn from it, or through `seed` ([1] int64 on the device).
+    torch's generator decides what is dropped; on Triton through `seed` ([1] int64 on the device), drawn from
+    it by default.
     """
     if not 0 <= dropout_p < 1:
-        raise KernelError(f"dropout_p={dropout_p}: it must be from 0 up to, not including, 1")
+        raise KernelError(f"dropout_p={dropout_p} is not in [0, 1)")
     if not use_triton(x):
         return add_layer_norm_reference(x, residual, weight, bias, eps, dropout_p)
     if dropout_p and seed is None:

@@ -1,9 +1,9 @@
 """Masked-language-model loss: decode masked states with the tied word table and take the cross-entropy.
 
 Devlin et al. 2019, section 3.1; the logsumexp runs over tiles of logits that are never stored, and the
-gradient makes them again (Wijmans et al. 2024, without its gradient filter). n = masked positions, E =
-embedding size, V = vocabulary. z-loss (Chowdhery et al. 2022, section 5) adds z_loss * lse^2, which keeps the
-logits small.
+gradient recomputes them (Wijmans et al. 2024, without its gradient filter). z-loss (Chowdhery et al. 2022,
+section 5) adds z_loss * lse^2, which keeps the logits small. n = masked positions, E = embedding size, V =
+vocabulary.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from kernels.dispatch import autocast, by_hand, on_device, triton, use_triton
+from kernels.dispatch import Constants, autocast, handwritten, on_device, precision, triton, use_triton
 from kernels.mlm_loss_cpu import mlm_loss_on_cpu
 from kernels.mlm_loss_kernels import (
     mlm_loss_bwd_states_kernel,
@@ -22,17 +22,17 @@ from kernels.mlm_loss_kernels import (
 )
 from kernels.tuning import loss_tiles
 
-IGNORED = -100  # label of a row that does not count, as in torch.nn.functional.cross_entropy
-# wider states make the product compute-bound: cuBLAS in chunks of rows is then the better kernel
+IGNORED = -100  # label of a row that does not count, as in torch's cross_entropy
+# with wider states the product is compute-bound: cuBLAS in chunks of rows is then the better kernel
 MAX_FUSED_WIDTH = 256
 CHUNK = 1024
-ENOUGH_PROGRAMS = 264  # two for each multiprocessor of an H200
+ENOUGH_PROGRAMS = 264  # two per multiprocessor of an H200
 
 
 def mlm_loss_reference(
     states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """As `mlm_loss`, with the logits stored."""
+    """Compute `mlm_loss` with the logits stored."""
     logits = linear(states, weight.to(states.dtype), bias.to(states.dtype))  # [n, V]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     loss = cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED)
@@ -41,17 +41,16 @@ def mlm_loss_reference(
     return loss, logits.argmax(-1)
 
 
-def _constants(states: Tensor) -> dict[str, object]:
+def _constants(states: Tensor) -> Constants:
     return {
         "E": states.shape[1],
         "BLOCK_E": max(16, triton.next_power_of_2(states.shape[1])),
-        # tensor cores would round fp32 operands to tf32
-        "PRECISION": "ieee" if states.dtype == torch.float32 else "tf32",
+        "PRECISION": precision(states.dtype),
     }
 
 
 def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
-    """Into how many parts the vocabulary is cut, so that few rows still fill a GPU, and their size."""
+    """Choose into how many parts to cut the vocabulary, so that few rows fill a GPU, and their size."""
     parts = min(16, triton.next_power_of_2(max(1, ENOUGH_PROGRAMS // max(rows, 1))))
     return parts, triton.cdiv(triton.cdiv(V, block), parts) * block
 
@@ -60,14 +59,13 @@ def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
 def _forward(
     states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    n, E = states.shape
-    V = weight.shape[0]
-    loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
-    predicted = torch.empty(n, dtype=torch.int64, device=states.device)
+    (n, E), V = states.shape, weight.shape[0]
     weight = weight.to(states.dtype)
     if E > MAX_FUSED_WIDTH:
-        _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, z_loss)
-    elif n:
+        return forward_in_chunks(states, weight, bias, labels, z_loss)
+    loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
+    predicted = torch.empty(n, dtype=torch.int64, device=states.device)
+    if n:
         launch = loss_tiles(states.device, E, states.dtype == torch.float32).forward
         tiles = triton.cdiv(n, launch.rows)
         parts, part_size = _parts(tiles, V, launch.block)
@@ -96,31 +94,29 @@ def _(states, weight, bias, labels, z_loss):
 def _backward(
     dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor, z_loss: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    n, E = states.shape
-    V = weight.shape[0]
-    dweight = torch.empty(V, E, dtype=torch.float32, device=states.device)
-    dbias = torch.empty(V, dtype=torch.float32, device=states.device)
+    (n, E), V = states.shape, weight.shape[0]
     table, dloss = weight.to(states.dtype), dloss.contiguous()
     if E > MAX_FUSED_WIDTH:
-        dstates = _backward_in_chunks(dweight, dbias, dloss, states, table, bias, labels, lse, z_loss)
-    else:
-        tiles = loss_tiles(states.device, E, states.dtype == torch.float32)
-        rows = triton.cdiv(n, tiles.states.rows)
-        parts, part_size = _parts(rows, V, tiles.states.block)
-        partial = torch.empty(parts, n, E, dtype=torch.float32, device=states.device)
-        arguments = (dloss, states, table, bias, labels, lse, n, V, z_loss)
-        with on_device(states):
-            if n:
-                mlm_loss_bwd_states_kernel[(rows, parts)](
-                    partial, *arguments, part_size, **_constants(states),
-                    ROWS=tiles.states.rows, BLOCK=tiles.states.block, **tiles.states.options,
-                )  # fmt: skip
-            mlm_loss_bwd_table_kernel[(triton.cdiv(V, tiles.table.rows),)](
-                dweight, dbias, *arguments, **_constants(states),
-                ROWS=tiles.table.rows, BLOCK=tiles.table.block, **tiles.table.options,
+        dstates, dweight, dbias = backward_in_chunks(dloss, states, table, bias, labels, lse, z_loss)
+        return dstates, dweight.to(weight.dtype), dbias.to(bias.dtype)
+    dweight = torch.empty(V, E, dtype=torch.float32, device=states.device)
+    dbias = torch.empty(V, dtype=torch.float32, device=states.device)
+    tiles = loss_tiles(states.device, E, states.dtype == torch.float32)
+    rows = triton.cdiv(n, tiles.states.rows)
+    parts, part_size = _parts(rows, V, tiles.states.block)
+    partial = torch.empty(parts, n, E, dtype=torch.float32, device=states.device)
+    arguments = (dloss, states, table, bias, labels, lse, n, V, z_loss)
+    with on_device(states):
+        if n:
+            mlm_loss_bwd_states_kernel[(rows, parts)](
+                partial, *arguments, part_size, **_constants(states),
+                ROWS=tiles.states.rows, BLOCK=tiles.states.block, **tiles.states.options,
             )  # fmt: skip
-        dstates = partial.sum(0).to(states.dtype)
-    return dstates, dweight.to(weight.dtype), dbias.to(bias.dtype)
+        mlm_loss_bwd_table_kernel[(triton.cdiv(V, tiles.table.rows),)](
+            dweight, dbias, *arguments, **_constants(states),
+            ROWS=tiles.table.rows, BLOCK=tiles.table.block, **tiles.table.options,
+        )  # fmt: skip
+    return partial.sum(0).to(states.dtype), dweight.to(weight.dtype), dbias.to(bias.dtype)
 
 
 @_backward.register_fake
@@ -128,41 +124,32 @@ def _(dloss, states, weight, bias, labels, lse, z_loss):
     return states.new_empty(states.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
-def _forward_in_chunks(
-    loss: Tensor,
-    predicted: Tensor,
-    lse: Tensor,
-    states: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    labels: Tensor,
-    z_loss: float,
-) -> None:
-    """Write loss, predicted and lse, with the logits of CHUNK rows at a time."""
-    for start in range(0, states.shape[0], CHUNK):
+def forward_in_chunks(
+    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute loss, prediction and logsumexp [n] with the logits of CHUNK rows at a time."""
+    n = states.shape[0]
+    loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
+    predicted = torch.empty(n, dtype=torch.int64, device=states.device)
+    for start in range(0, n, CHUNK):
         at = slice(start, start + CHUNK)
         logits = (states[at] @ weight.t()).float() + bias.float()
         lse[at], predicted[at] = logits.logsumexp(-1), logits.argmax(-1)
         counted = labels[at] != IGNORED
         target = logits.gather(1, labels[at].where(counted, 0)[:, None]).squeeze(1)
         loss[at] = (lse[at] - target + z_loss * lse[at].square()).where(counted, 0.0)
+    return loss, predicted, lse
 
 
-def _backward_in_chunks(
-    dweight: Tensor,
-    dbias: Tensor,
-    dloss: Tensor,
-    states: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    labels: Tensor,
-    lse: Tensor,
-    z_loss: float,
-) -> Tensor:
-    """Write dweight and dbias as `_forward_in_chunks` does; returns the gradient of the states."""
+def backward_in_chunks(
+    dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor, z_loss: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of states, weight and bias, the last two in fp32, CHUNK rows at a time."""
     dstates = torch.empty_like(states)
-    dweight.zero_()
-    dbias.zero_()
+    dweight, dbias = (
+        torch.zeros_like(weight, dtype=torch.float32),
+        torch.zeros_like(bias, dtype=torch.float32),
+    )
     for start in range(0, states.shape[0], CHUNK):
         at = slice(start, start + CHUNK)
         x, counted = states[at], labels[at] != IGNORED
@@ -174,7 +161,7 @@ def _backward_in_chunks(
         dlogits = dlogits.to(x.dtype)
         dstates[at] = dlogits @ weight
         dweight += dlogits.t() @ x
-    return dstates
+    return dstates, dweight, dbias
 
 
 def _save(ctx, inputs, output):
@@ -193,18 +180,17 @@ _forward.register_autograd(_gradients, setup_context=_save)
 def mlm_loss(
     states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Loss and prediction of every masked position.
+    """Compute the loss and the prediction of every masked position.
 
     states [n, E]; weight [V, E] the word table; bias [V]; labels [n] int64 in 0..V-1, or IGNORED.
     Returns the loss [n] fp32 (0 where ignored) and the likeliest token [n] int64 (the first of equals), which
-    carries no gradient. The table is used in the dtype of the states and its gradient has its own.
+    carries no gradient. The table is read in the states' dtype; its gradient has the table's.
 
     No [n, V] is stored: up to E = MAX_FUSED_WIDTH logits live in tiles, above it in fp32 for CHUNK rows at a
-    time, so that memory beside inputs and gradients is a few [CHUNK, V]. The backward pass is kept the inputs
-    and an fp32 number of each row.
+    time. The backward pass saves the inputs and one fp32 number per row.
     """
     if not use_triton(states):
-        if by_hand(states):
+        if handwritten(states):
             return mlm_loss_on_cpu(autocast(states), weight, bias, labels, z_loss, IGNORED)
         return mlm_loss_reference(states, weight, bias, labels, z_loss)
     states = autocast(states).contiguous()

@@ -1,8 +1,8 @@
 """Masked-language-model loss on a CPU: logits, loss and the logits' gradient in one pass.
 
-The gradient of the logits is known as soon as their softmax is, so it takes their place in the forward pass,
-and what the backward pass does is two products. Rows are worked through a few at a time, so that what is made
-of them in fp32 stays in the caches. n = masked positions, E = embedding size, V = vocabulary.
+The gradient of the logits follows from their softmax, so the forward pass overwrites the logits with it and
+the backward pass is two products. A few rows at a time, so that their fp32 intermediates stay in the caches.
+n = masked positions, E = embedding size, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-PIECE_NUMBERS = 1 << 19  # logits worked on at once, in fp32 two megabytes
-PIECES = 16  # to one product, in bf16 16 MiB
-PART = 256  # numbers of a row among which the largest is looked for by themselves
+PIECE_NUMBERS = 1 << 19  # logits processed at once, 2 MiB in fp32
+PIECES = 16  # pieces per product, 16 MiB in bf16
+PART = 256  # numbers whose largest is found first
 
 
-def _first_largest(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Largest number of each row of x [n, V] and where it first is, [n, 1] each."""
+def first_largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the largest number of each row of x [n, V] and its first index, [n, 1] each."""
     n, V = x.shape
     whole = x[:, : V - V % PART].view(n, -1, PART)
-    # torch's argmax compares one number after the other, its amax sixteen at once
+    # torch's argmax compares numbers one by one, its amax sixteen at once
     parts = torch.cat([whole.amax(2), x[:, V - V % PART :]], 1) if V >= PART else x
     largest, at = parts.max(1, keepdim=True)
     in_part = at < whole.shape[1]
@@ -33,9 +33,9 @@ def _first_largest(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _lose(logits: Tensor, labels: Tensor, z_loss: float, ignored: int, work: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and prediction [n, 1] each of logits [n, V], whose place their gradient takes; work [2, n, V]."""
+    """Compute loss and prediction [n, 1] of logits [n, V], overwritten by their gradient; work [2, n, V]."""
     z = work[0].copy_(logits)
-    largest, predicted = _first_largest(z)
+    largest, predicted = first_largest(z)
     counted = labels != ignored
     label = labels.where(counted, 0)
     target = z.gather(1, label)
@@ -51,7 +51,7 @@ def _lose(logits: Tensor, labels: Tensor, z_loss: float, ignored: int, work: Ten
 
 
 class _MlmLoss(torch.autograd.Function):
-    """states [n, E], weight [V, E], bias [V], labels [n] -> loss [n] fp32 or more, prediction [n] int64."""
+    """Map states [n, E], weight [V, E], bias [V], labels [n] to a loss (fp32 or more) and prediction [n]."""
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
@@ -63,7 +63,7 @@ class _MlmLoss(torch.autograd.Function):
         loss = states.new_empty(n, 1, dtype=torch.promote_types(states.dtype, torch.float32))
         predicted = torch.empty(n, 1, dtype=torch.int64, device=states.device)
         products, rows = [], max(1, PIECE_NUMBERS // V)
-        # made once: memory that is given back and asked for again has to be mapped again
+        # allocated once: memory that is freed and allocated again has to be mapped again
         work = loss.new_empty(2, rows, V)
         for part in range(0, n, rows * PIECES):
             products.append(linear(states[part : part + rows * PIECES], table, offset))
@@ -81,9 +81,9 @@ class _MlmLoss(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     @torch.autocast("cpu", enabled=False)
-    def backward(ctx, dloss: Tensor, _predicted: Tensor):
+    def backward(ctx, dloss: Tensor, _predicted: Tensor):  # type: ignore[override]  # as in attention_cpu
         states, table, counted, *products = ctx.saved_tensors
-        # a row's gradient is its loss's times what was saved: the narrower factors are scaled
+        # a row's gradient is dloss times the saved row: scale the narrower factor of each product
         by_row = dloss[:, None].where(counted, 0.0)
         scaled = (states * by_row).to(states.dtype)
         dstates = torch.empty_like(states)
@@ -101,5 +101,5 @@ class _MlmLoss(torch.autograd.Function):
 def mlm_loss_on_cpu(
     states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float, ignored: int
 ) -> tuple[Tensor, Tensor]:
-    """As `kernels.mlm_loss`."""
+    """Compute `kernels.mlm_loss`."""
     return _MlmLoss.apply(states, weight, bias, labels, z_loss, ignored)

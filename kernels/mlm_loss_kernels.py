@@ -1,7 +1,7 @@
-"""The kernels of `kernels.mlm_loss`. Logits, in units of log2(e) for exp2, exist a tile at a time.
+"""Kernels of `kernels.mlm_loss`; logits, in units of log2(e) for exp2, exist one tile at a time.
 
 With p = exp(logits - lse): dlogits = dloss * ((1 + 2 z lse) p - onehot(label)). The gradients of the states
-and of the table each make the logits again, so that every row has one owner: no atomics, no [n, V] tensor.
+and of the table each recompute the logits, so that every row has one owner: no atomics, no [n, V] tensor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _load_rows(ptr, rows, R, E: tl.constexpr, BLOCK_E: tl.constexpr):
 
 @triton.jit
 def mlm_loss_fwd_kernel(
-    highest_ptr, total_ptr, best_ptr,           # out: [parts, n]: logsumexp in two numbers, and the arg-max
+    highest_ptr, total_ptr, best_ptr,           # out: [parts, n]: logsumexp as two numbers, and the arg-max
     x_ptr, w_ptr, bias_ptr,                     # in: [n, E], [V, E], [V]
     n, V, part_size,
     E: tl.constexpr, BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -34,7 +34,7 @@ def mlm_loss_fwd_kernel(
     for first in range(part * part_size, tl.minimum((part + 1) * part_size, V), BLOCK):
         cols = first + tl.arange(0, BLOCK)
         w = _load_rows(w_ptr, cols, V, E, BLOCK_E)
-        # a column past the vocabulary has a logit of -inf: nothing in the sum, never the largest
+        # a column past the vocabulary gets -inf: adds nothing to the sum, is never the largest
         bias = tl.load(bias_ptr + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
         logits = tl.dot(x, tl.trans(w), input_precision=PRECISION) + bias[None, :]
         logits *= 1.4426950408889634
@@ -75,7 +75,7 @@ def mlm_loss_combine_kernel(
     e = tl.arange(0, BLOCK_E)
     x = _load_rows(x_ptr, rows, n, E, BLOCK_E).to(tl.float32)
     w = tl.load(w_ptr + label[:, None] * E + e[None, :], mask=known[:, None] & (e[None, :] < E), other=0.0)
-    # a label that is no token gives NaN, not a plausible loss
+    # an invalid label gives NaN, not a plausible loss
     bias = tl.load(bias_ptr + label, mask=known, other=float("nan")).to(tl.float32)
     loss = lse - (tl.sum(x * w.to(tl.float32), 1) + bias) + z_loss * lse * lse
     tl.store(loss_ptr + rows, tl.where(label == -100, 0.0, loss), mask=inside)
@@ -85,7 +85,7 @@ def mlm_loss_combine_kernel(
 
 @triton.jit
 def mlm_loss_bwd_states_kernel(
-    dx_ptr,                                     # out: [parts, n, E], the parts' shares
+    dx_ptr,                                     # out: [parts, n, E], summed over parts later
     dloss_ptr, x_ptr, w_ptr, bias_ptr, labels_ptr, lse_ptr, n, V, z_loss, part_size,
     E: tl.constexpr, BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -126,7 +126,7 @@ def mlm_loss_bwd_table_kernel(
     for first in range(0, n, BLOCK):
         rows = first + tl.arange(0, BLOCK)
         x = _load_rows(x_ptr, rows, n, E, BLOCK_E)
-        # of a row past the end every probability is 0, whatever the bias
+        # makes every probability of a row past the end 0, whatever the bias
         lse = tl.load(lse_ptr + rows, mask=rows < n, other=float("inf"))
         label = tl.load(labels_ptr + rows, mask=rows < n, other=-100)
         dloss = tl.load(dloss_ptr + rows, mask=rows < n, other=0.0)

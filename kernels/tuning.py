@@ -1,9 +1,8 @@
-"""Tile sizes of the kernels: a table keyed by architecture, width and length, no run-time autotuning.
+"""Tile sizes of the kernels: a table by architecture, width and length, without run-time autotuning.
 
-No entry was timed. They are what `benchmarks.compile_only` accepts for the architecture (no spills, tensor
-cores and asynchronous copies in use, shared memory under the limit) with Triton 3.6 and 3.9 alike, chosen
-among those by arithmetic. The sm_80 entries also fit the 99 KiB of shared memory of sm_86 and sm_89.
-"interpreter" is Triton's, on a CPU.
+No entry was timed. `benchmarks.compile_only` accepts them all (no spills, tensor cores and asynchronous
+copies in use, shared memory within the limit) with Triton 3.6 and 3.9; arithmetic chose among the accepted.
+The sm_80 entries also fit the 99 KiB of shared memory of sm_86 and sm_89. "interpreter" is Triton's on a CPU.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Architecture = str  # "sm_80", "sm_90" or "interpreter"
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How one kernel is launched: the width of its inner loop's block, warps, depth of the pipeline."""
+    """Launch settings of a kernel: block of its inner loop, warps, depth of the pipeline."""
 
     block: int
     num_warps: int
@@ -30,10 +29,9 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiles:
-    """`tile` rows belong to one program: queries in `forward` and `queries` (dq), keys in `keys` (dk, dv).
+    """Launches with `tile` rows per program: queries in `forward` and `queries` (dq), keys in `keys`.
 
-    `whole` computes all three gradients in one pass, for batches whose longest sequence fits in a tile; None
-    where that spills.
+    `whole` computes all three gradients at once where the longest sequence fits a tile; None where it spills.
     """
 
     tile: int
@@ -45,14 +43,14 @@ class AttentionTiles:
 
 @dataclass(frozen=True, slots=True)
 class LossLaunch(Launch):
-    """`rows` belong to one program, of states or of the vocabulary; `block` of the other pass by."""
+    """A launch with `rows` of states or vocabulary per program, which loops over `block` of the other."""
 
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class LossTiles:
-    """The loss, the gradient of the states, the gradient of the table."""
+    """Launches of the loss, of the states' gradient and of the table's."""
 
     forward: LossLaunch
     states: LossLaunch
@@ -60,7 +58,7 @@ class LossTiles:
 
 
 def architecture(device: torch.device) -> Architecture:
-    """The table's name for a device; newer GPUs than those listed take the newest entry."""
+    """Name a device's entries; GPUs newer than those listed take the newest."""
     if device.type != "cuda":
         return "interpreter"
     return "sm_90" if torch.cuda.get_device_capability(device)[0] >= 9 else "sm_80"
@@ -68,8 +66,8 @@ def architecture(device: torch.device) -> Architecture:
 
 # buckets of the longest sequence; longer ones share the last entry
 LENGTHS = (64, 128)
-# tile of each bucket, by padded head dim
-_TILES: dict[Architecture, dict[int, tuple[int, int, int]]] = {
+# by padded head dim: tile of each bucket
+TILES: dict[Architecture, dict[int, tuple[int, int, int]]] = {
     "sm_80": {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64), 256: (64, 64, 64)},
     "sm_90": {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 128, 128), 256: (32, 32, 32)},
     "interpreter": dict.fromkeys((32, 64, 128, 256), (64, 64, 64)),
@@ -77,7 +75,7 @@ _TILES: dict[Architecture, dict[int, tuple[int, int, int]]] = {
 
 L = Launch
 # by padded head dim, tile, and whether there is dropout: forward, queries, keys, whole
-_ATTENTION: dict[Architecture, dict[tuple[int, int, bool], AttentionTiles]] = {
+ATTENTION: dict[Architecture, dict[tuple[int, int, bool], AttentionTiles]] = {
     "sm_80": {
         (32, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
         (32, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(32, 8, 2)),
@@ -119,18 +117,18 @@ _ATTENTION: dict[Architecture, dict[tuple[int, int, bool], AttentionTiles]] = {
 def attention_tiles(
     device: torch.device, width: int, max_seqlen: int, dropout: bool = False, exact: bool = False
 ) -> AttentionTiles:
-    """Tiles for heads `width` wide (a power of two up to 256). The tile does not depend on dropout.
+    """Choose tiles for heads `width` wide (a power of two up to 256). The tile does not depend on dropout.
 
     `exact` is for fp32, whose products do not run on tensor cores: small tiles that fit.
     """
     name, width = architecture(device), max(width, 32)
     if exact and name != "interpreter":
         tile = 32 if width <= 64 else 16
-        # the draws of dropout take registers too
+        # dropout's random numbers take registers too
         launch = Launch(16, 8, 1) if dropout else Launch(tile, 4, 1)
         return AttentionTiles(tile, *(launch,) * 3, None)
-    tile = _TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
-    return _ATTENTION[name][width, tile, dropout]
+    tile = TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
+    return ATTENTION[name][width, tile, dropout]
 
 
 _LOSS: dict[Architecture, dict[int, LossTiles]] = {
@@ -148,7 +146,7 @@ _LOSS: dict[Architecture, dict[int, LossTiles]] = {
 
 
 def loss_tiles(device: torch.device, width: int, exact: bool = False) -> LossTiles:
-    """Tiles of the MLM loss for states up to 256 wide; `exact` as of `attention_tiles`."""
+    """Choose tiles of the MLM loss for states up to 256 wide; `exact` as in `attention_tiles`."""
     name = architecture(device)
     if exact and name != "interpreter":
         return LossTiles(*(LossLaunch(16, 4, 1, 16),) * 3)
@@ -156,14 +154,10 @@ def loss_tiles(device: torch.device, width: int, exact: bool = False) -> LossTil
 
 
 def embedding_projects(device: torch.device, exact: bool) -> bool:
-    """Whether the embedding's pass has the projection in it. Not in fp32: its tile spills, and cuBLAS is the
-    better kernel.
-    """
+    """Whether to fuse the embedding's projection. Not in fp32: its tile spills, and cuBLAS is faster."""
     return not exact or architecture(device) == "interpreter"
 
 
 def scatter_tile(exact: bool) -> tuple[int, int]:
-    """Sorted rows and columns that a program of the embedding's backward scatter sums; `exact` as of
-    `attention_tiles`.
-    """
+    """Choose how many sorted rows and columns a program of the embedding's backward scatter sums."""
     return (32, 64) if exact else (64, 128)

@@ -1,8 +1,8 @@
-"""Addresses in Triton's interpreter, which by itself reads and writes whatever is there.
+"""Address checks in Triton's interpreter, which by itself reads and writes anywhere.
 
-`watched` lets a kernel touch nothing but the tensors of its launch, and write no address twice: not in one
-store, and not from two programs unless they write the same, since on a GPU either may come last. It can also
-note which masks kept an address out: without such a mask the kernel would touch it, and fail.
+`watched` lets a kernel touch only the tensors of its launch, and write no address twice: not in one store,
+and not from two programs unless they write the same, since on a GPU either may come last. It can also record
+which masks excluded an address outside of the tensors: those masks are needed.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Site = tuple[str, int]  # file's stem, line
 
 
 class AddressError(AssertionError):
-    """A kernel touched what is outside of its tensors, or wrote an address twice."""
+    """A kernel touched memory outside of its tensors, or wrote an address twice."""
 
 
 class Watch:
-    """The tensors of the launch at hand as spans of addresses, and the sites whose masks were needed."""
+    """The address spans of a launch's tensors, and the sites of needed masks."""
 
     def __init__(self, folder: Path | None):
         self.folder = folder
@@ -41,22 +41,22 @@ class Watch:
         ]
 
     def check(self, pointers, mask) -> None:
-        """Raises AddressError unless all that is not masked lies in one tensor."""
+        """Raise AddressError unless all unmasked addresses lie in one tensor."""
         size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
         addresses, used = (np.ravel(x) for x in np.broadcast_arrays(pointers.data, mask.data))
         addresses, used = addresses.astype(np.int64), used.astype(bool)
         if used.any():
             low, high = addresses[used].min(), addresses[used].max() + size
             if not any(start <= low and high <= end for start, end in self.spans):
-                raise AddressError(f"{self.site()}: touches what is outside of its tensors")
+                raise AddressError(f"{self.site()}: touches memory outside of its tensors")
         if self.folder and not used.all():
-            kept = addresses[~used]
-            known = [(start <= kept) & (kept + size <= end) for start, end in self.spans]
-            if not np.any(known, axis=0).all():
+            masked = addresses[~used]
+            inside = [(start <= masked) & (masked + size <= end) for start, end in self.spans]
+            if not np.any(inside, axis=0).all():
                 self.needed.add(self.site())
 
     def note(self, pointers, value, mask, program: int) -> None:
-        """Keep what a store writes until `leave`. Raises AddressError where it writes an address twice."""
+        """Record a store until `leave`. Raise AddressError if it writes an address twice."""
         addresses, numbers, used = np.broadcast_arrays(pointers.data, value.data, mask.data)
         used = used.astype(bool)
         addresses, numbers = addresses[used].astype(np.int64), np.ascontiguousarray(numbers[used])
@@ -66,7 +66,7 @@ class Watch:
         self.written.append((self.site(), addresses, bits, program))
 
     def leave(self) -> None:
-        """Raises AddressError if two programs of the launch wrote different numbers to an address."""
+        """Raise AddressError if two programs of the launch wrote different numbers to an address."""
         written, self.written = self.written, []
         if not written:
             return
@@ -82,7 +82,7 @@ class Watch:
             raise AddressError(f"{sites[which[this[race.argmax()]]]}: two programs write an address")
 
     def site(self) -> Site:
-        """Where in the kernels' source the interpreter is."""
+        """Find the line of the kernels' source that the interpreter is at."""
         frame = sys._getframe()
         while frame and (frame.f_code.co_filename == __file__ or "triton" in frame.f_code.co_filename):
             frame = frame.f_back
@@ -91,7 +91,7 @@ class Watch:
 
 @contextmanager
 def watched(folder: Path | None = None) -> Iterator[Watch]:
-    """Every launch inside is watched; with a folder of kernels the sites of needed masks are noted."""
+    """Watch every launch inside; with a folder of kernels, record the sites of needed masks."""
     from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
     watch = Watch(folder)
@@ -129,7 +129,7 @@ def watched(folder: Path | None = None) -> Iterator[Watch]:
 
 
 def masked_sites(folder: Path) -> Iterator[tuple[Site, int]]:
-    """Every load and store with a mask in the kernels of a folder, and the last line of each."""
+    """Yield every masked load and store in the kernels of a folder, and its last line."""
     for path in sorted(folder.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             access = isinstance(node, ast.Call) and ast.unparse(node.func) in ("tl.load", "tl.store")

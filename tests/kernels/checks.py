@@ -1,8 +1,7 @@
-"""Claims about the kernels, as functions of the package: the tests make them, and the mutation test sees each
-fail when a term is taken out of a kernel.
+"""Claims about the kernels, as functions of the package; mutated kernels must fail them.
 
-An error is measured against double precision. The rule (FlashAttention's): at most `factor` times the error
-of torch in the kernel's own dtype; in fp32 2e-6 of the largest number, on a GPU the larger of both.
+Errors are measured against double precision. As in FlashAttention's tests they are at most `factor` times
+torch's error in the kernel's own dtype; in fp32 2e-6 of the largest number, on a GPU the larger of both.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from kernels.bias_gelu import bias_gelu_reference
 from kernels.embedding import Norm, Projection, Tables, embed_reference
 from kernels.layer_norm import add_layer_norm_reference
 from kernels.mlm_loss import mlm_loss_reference
-from tests.kernels.philox import kept
+from tests.kernels.philox import keep_mask
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-FORWARD, BACKWARD = 2, 3
+FORWARD, BACKWARD = 2, 3  # allowed errors relative to torch's
 
 
 def assert_close(name: str, got: Tensor, exact: Tensor, torchs: Tensor, factor: float) -> None:
@@ -31,16 +30,11 @@ def assert_close(name: str, got: Tensor, exact: Tensor, torchs: Tensor, factor: 
     largest = exact.abs().max().item()
     if got.dtype == torch.float32:
         floor = 2e-6 * max(1.0, largest)
-    else:  # the rounding of the result itself
+    else:  # one rounding of the result
         floor = torch.finfo(got.dtype).eps / 2 * largest
     strict = got.dtype == torch.float32 and DEVICE == "cpu"
     allowed = floor if strict else max(factor * allowed, floor)
     assert error <= allowed, f"{name}: error {error:.2e}, allowed {allowed:.2e}"
-
-
-def assert_gradients_close(names, got, exact, torchs) -> None:
-    for name, g, e, t in zip(names, got, exact, torchs, strict=True):
-        assert_close(name, g, e, t, BACKWARD)
 
 
 def offsets(lengths: list[int]) -> Tensor:
@@ -48,7 +42,7 @@ def offsets(lengths: list[int]) -> Tensor:
 
 
 def plain_attention(qkv: Tensor, lengths: list[int], dropout_p: float = 0.0, seed: int = 0) -> Tensor:
-    """Attention of packed qkv [T, 3, N, D], a sequence and a head at a time."""
+    """Compute attention of packed qkv [T, 3, N, D] one sequence at a time."""
     out, start = [], 0
     N, D = qkv.shape[2:]
     for length in lengths:
@@ -56,7 +50,9 @@ def plain_attention(qkv: Tensor, lengths: list[int], dropout_p: float = 0.0, see
         p = torch.softmax(q @ k.transpose(1, 2) * D**-0.5, -1)
         if dropout_p:
             at, heads = (torch.arange(n, device=qkv.device) for n in (length, N))
-            keep = kept(seed, dropout_p, at[None, None, :], start + at[None, :, None], heads[:, None, None])
+            keep = keep_mask(
+                seed, dropout_p, at[None, None, :], start + at[None, :, None], heads[:, None, None]
+            )
             p = p * keep / (1 - dropout_p)
         out.append((p @ v).transpose(0, 1))
         start += length
@@ -70,39 +66,23 @@ def attention(
     dtype: torch.dtype = torch.float32,
     heads: int = 2,
     dropout_p: float = 0.0,
-    packed: bool = True,
 ) -> None:
-    """Output and gradients."""
+    """Check output and gradients."""
     torch.manual_seed(sum(lengths))
     qkv = torch.randn(sum(lengths), 3, heads, head_dim, device=DEVICE).to(dtype)
     dout = torch.randn(sum(lengths), heads, head_dim, device=DEVICE).to(dtype)
     cu_seqlens, longest, seed = offsets(lengths), max(lengths), 2**33 + 5
-
-    def ours(x):
-        settings = {"dropout_p": dropout_p, "seed": seed}
-        if packed:
-            return package.attention_packed(x, cu_seqlens, longest, **settings)
-        return package.attention(*x.unbind(1), cu_seqlens, longest, **settings)
-
-    results = []
-    for run, kind in (
-        (ours, dtype),
-        (lambda x: plain_attention(x, lengths, dropout_p, seed), torch.float64),
-        (lambda x: plain_attention(x, lengths, dropout_p, seed), dtype),
-    ):
-        x = qkv.detach().to(kind, copy=True).requires_grad_()
-        out = run(x)
-        out.backward(dout.to(kind))
-        results.append((out, x.grad))
-    out, gradient = zip(*results, strict=True)
-    assert_close("out", *out, FORWARD)
-    assert_close("dqkv", *gradient, BACKWARD)
+    compare(
+        lambda x: package.attention_packed(x, cu_seqlens, longest, dropout_p=dropout_p, seed=seed),
+        lambda x: plain_attention(x, lengths, dropout_p, seed),
+        [qkv], dtype, dout, "out dqkv",
+    )  # fmt: skip
 
 
 def attention_of_extreme_scores(
     package: ModuleType, sign: int, lengths: list[int], dtype: torch.dtype = torch.float32
 ) -> None:
-    """Scores of +-362 in every place, or of a few keys: exponentials of them overflow unless shifted."""
+    """Check equal scores of +-362, whose exponentials overflow unless shifted."""
     torch.manual_seed(0)
     qkv = torch.randn(sum(lengths), 3, 1, 32, device=DEVICE).to(dtype)
     qkv[:, 0], qkv[:, 1] = 8.0, 8.0 * sign
@@ -112,13 +92,13 @@ def attention_of_extreme_scores(
     for y in (out, plain):
         (y * y).sum().backward()
     assert_close("out", out, plain, plain, FORWARD)
-    # a logsumexp of 522 bits has an error of 2**-15, and so have the probabilities; queries and keys are 8
+    # the logsumexp of 522 bits and the probabilities have an error of 2**-15; queries and keys are 8
     allowed = 1e-3 + 4 * torch.finfo(dtype).eps * exact.grad.abs().max()
     assert (x.grad - exact.grad).abs().max() < allowed
 
 
 def attention_without_neighbours(package: ModuleType, long: bool, dtype: torch.dtype = torch.float32) -> None:
-    """NaN in every other sequence, forward and backward, changes no bit."""
+    """Check that NaN in all other sequences changes no bit in either pass."""
     lengths = [70, 65, 3, 0, 20] if long else [7, 9, 3, 0, 20]
     torch.manual_seed(0)
     qkv = torch.randn(sum(lengths), 3, 2, 26, device=DEVICE).to(dtype)
@@ -126,11 +106,7 @@ def attention_without_neighbours(package: ModuleType, long: bool, dtype: torch.d
     cu_seqlens = offsets(lengths)
     for sequence, length in enumerate(lengths):
         mine = slice(int(cu_seqlens[sequence]), int(cu_seqlens[sequence]) + length)
-        alone, among, dirty = (
-            qkv.clone(),
-            torch.full_like(qkv, float("nan")),
-            torch.full_like(dout, float("nan")),
-        )
+        alone, among, dirty = qkv.clone(), qkv * float("nan"), dout * float("nan")
         among[mine], dirty[mine] = alone[mine], dout[mine]
         results = []
         for x, d in ((alone.requires_grad_(), dout), (among.requires_grad_(), dirty)):
@@ -138,9 +114,7 @@ def attention_without_neighbours(package: ModuleType, long: bool, dtype: torch.d
             out.backward(d)
             results.append((out[mine], x.grad[mine]))
         for a, b in zip(*results, strict=True):
-            assert a.isfinite().all() and torch.equal(a, b), (
-                f"sequence {sequence} of {lengths} saw a neighbour"
-            )
+            assert a.isfinite().all() and torch.equal(a, b), f"sequence {sequence} saw a neighbour"
 
 
 def mlm_loss(
@@ -152,7 +126,7 @@ def mlm_loss(
     z_loss: float = 0.0,
     bias_scale: float = 1.0,
 ) -> None:
-    """Loss, prediction and gradients, a fifth of the labels ignored."""
+    """Check loss, prediction and gradients with a fifth of the labels ignored."""
     torch.manual_seed(n + V)
     inputs = [
         torch.randn(n, E, device=DEVICE),
@@ -189,14 +163,14 @@ def mlm_loss(
 def mlm_loss_of_equal_logits(
     package: ModuleType, V: int, value: float, dtype: torch.dtype = torch.float32
 ) -> None:
-    """Every logit the same, of any size: the loss is log(V), the first token is predicted."""
+    """Check equal logits of any size: the loss is log(V), the prediction the first token."""
     states, weight = torch.zeros(3, 16, device=DEVICE), torch.randn(V, 16, device=DEVICE)
     states, weight = states.to(dtype).requires_grad_(), weight.to(dtype)
     bias = torch.full((V,), value, device=DEVICE, dtype=dtype, requires_grad=True)
     labels = torch.tensor([0, V - 1, -100], device=DEVICE)
     loss, predicted = package.mlm_loss(states, weight, bias, labels)
     loss.sum().backward()
-    # the logits themselves are only exact to their last bit
+    # the logits are only exact to their last bit
     expected = torch.tensor([1.0, 1.0, 0.0], device=DEVICE) * torch.tensor(V).log()
     assert (loss - expected).abs().max() < 1e-5 + abs(value) * 2e-7
     assert predicted.tolist() == [0, 0, 0]
@@ -209,7 +183,7 @@ def mlm_loss_of_equal_logits(
 
 
 def gradients_of(run, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor) -> tuple[Tensor, ...]:
-    """What `run` returns for copies of the inputs in a dtype, and their gradients."""
+    """Return `run`'s output for copies of the inputs in a dtype, and their gradients."""
     x = [i.detach().to(dtype, copy=True).requires_grad_() for i in inputs]
     y = run(*x)
     y.backward(dy.to(y.dtype))
@@ -217,7 +191,7 @@ def gradients_of(run, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor) -> t
 
 
 def compare(run, reference, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor, names: str) -> None:
-    """Output and gradients of `run` in a dtype, against the reference's in it and in double precision."""
+    """Check output and gradients of `run` in a dtype against the reference in it and in double precision."""
     inputs, dy = [i.to(dtype) for i in inputs], dy.to(dtype)
     results = [
         gradients_of(run, inputs, dtype, dy),
@@ -236,7 +210,7 @@ def add_layer_norm(
     inputs = [torch.randn(s, device=DEVICE) for s in [(R, H), (R, H), (H,), (H,)]]
     seed = torch.tensor([2**40 + 3], device=DEVICE)
     rows, cols = (torch.arange(n, device=DEVICE) for n in (R, H))
-    keep = kept(2**40 + 3, dropout_p, cols[None, :], rows[:, None], torch.zeros_like(cols))
+    keep = keep_mask(2**40 + 3, dropout_p, cols[None, :], rows[:, None], torch.zeros_like(cols))
     share = (keep / (1 - dropout_p)).float()
     compare(
         lambda *a: package.add_layer_norm(*a, 1e-5, dropout_p=dropout_p, seed=seed),
@@ -273,9 +247,7 @@ def embed(
     hot: float = 0.3,
     bias: bool = True,
 ) -> None:
-    """Output and gradients of every table; layout bert is google without a projection, a share of ids the
-    same.
-    """
+    """Check output and gradients; bert is google without a projection; a `hot` share of ids is equal."""
     torch.manual_seed(T + E)
     W = H if layout == "bright" else E
     ids = torch.randint(V, (T,), device=DEVICE)
@@ -304,7 +276,7 @@ def embed(
 
 
 def mlm_loss_of_dirty_padding(package: ModuleType, dtype: torch.dtype = torch.float32) -> None:
-    """A huge bias and rows short of a tile: what is past the end of states and labels counts for nothing."""
+    """Check that places past the end of states and labels count for nothing, whatever the bias."""
     states = torch.randn(3, 16, device=DEVICE, dtype=dtype, requires_grad=True)
     weight = torch.randn(40, 16, device=DEVICE, dtype=dtype, requires_grad=True)
     bias = torch.full((40,), 200.0, device=DEVICE, dtype=dtype, requires_grad=True)
@@ -315,7 +287,7 @@ def mlm_loss_of_dirty_padding(package: ModuleType, dtype: torch.dtype = torch.fl
 
 
 def embed_without_neighbours(package: ModuleType, dtype: torch.dtype = torch.float32) -> None:
-    """A NaN row of the projection makes its own column and no other, one of the word table its own tokens."""
+    """Check that a NaN row spoils only its tokens (of the word table) or column (of the projection)."""
     torch.manual_seed(0)
     ids = torch.arange(5, device=DEVICE)
     for layout, W in (("google", 26), ("bright", 8)):

@@ -1,11 +1,15 @@
-"""What a kernel does not write is NaN, or a number no kernel writes; what is not its own it may not touch."""
+"""Unwritten output holds NaN, or a number no kernel writes; kernels may touch nothing but their tensors."""
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 import kernels
 from tests.kernels.addresses import watched
 from tests.kernels.operand_checks import poisoned
+
+# the fixture `triton` is the same for every example
+ANY_SHAPE = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +20,7 @@ def poison():
 
 @pytest.fixture(autouse=True)
 def addresses():
-    """In the interpreter every launch is watched; a GPU has compute-sanitizer."""
+    """Watch every launch in the interpreter; a GPU has compute-sanitizer."""
     if torch.cuda.is_available() or not kernels.dispatch.has_triton:
         yield
         return
@@ -26,7 +30,7 @@ def addresses():
 
 @pytest.fixture
 def triton():
-    """The package, told to run its kernels: in the interpreter where there is no GPU."""
+    """Return the package with its kernels in use: in the interpreter where there is no GPU."""
     if not kernels.dispatch.has_triton:
         pytest.skip("triton has wheels for Linux only")
     kernels.use("triton")

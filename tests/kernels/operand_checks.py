@@ -1,7 +1,4 @@
-"""Claims about where an operator's operands lie: anywhere in memory, far into it, and twice the same.
-
-As in `checks`, functions of the package; those operands of an operator are `Operands`.
-"""
+"""Claims about strided, far and repeated operands, as functions of the package like those in `checks`."""
 
 from __future__ import annotations
 
@@ -17,13 +14,13 @@ from torch import Tensor
 from kernels.embedding import Norm, Projection, Tables
 from tests.kernels.checks import DEVICE
 
-OPERATORS = ("attention", "attention_packed", "mlm_loss", "add_layer_norm", "bias_gelu", "embed")
-LENGTH = 128  # of the sequences of a batch
+OPERATORS = ("attention", "mlm_loss", "add_layer_norm", "bias_gelu", "embed")
+LENGTH = 128  # tokens of a sequence
 
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """What is allocated inside holds NaN, or a number no kernel writes: what a kernel leaves out is seen."""
+    """Fill new tensors with NaN, or a number no kernel writes, so that an unwritten output shows."""
 
     def poison(real):
         def allocate(*args, **kwargs):
@@ -41,9 +38,7 @@ def poisoned() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Operands:
-    """What an operator is called with: a row of each of `rows` and an entry of each of `ids` belong to a
-    token, except that attention's ids are `cu_seqlens`; `rest` are the weights.
-    """
+    """Arguments: `rows` and `ids` of each token (attention's ids are `cu_seqlens`), `rest` are weights."""
 
     rows: list[Tensor]
     rest: list[Tensor]
@@ -51,22 +46,23 @@ class Operands:
     call: Callable[[ModuleType, list[Tensor], list[Tensor], list[Tensor]], Tensor]
 
     def last(self, count: int) -> Operands:
-        """Those of the last tokens: for attention of the last sequence, which has so many."""
+        """Take the operands of the last `count` tokens, for attention the last sequence."""
         ends = [torch.tensor([0, count], dtype=x.dtype, device=x.device) for x in self.ids]
-        ids = ends if self.call in (_attention, _attention_packed) else [x[-count:] for x in self.ids]
+        ids = ends if self.call is _attention else [x[-count:] for x in self.ids]
         return replace(self, rows=[x[-count:] for x in self.rows], ids=ids)
 
     def spread(self) -> Operands:
-        """The same numbers, every one with another between it and the next."""
+        """Copy the operands into views with a gap after every number."""
         return replace(
             self, **{name: [_spread(x) for x in getattr(self, name)] for name in ("rows", "rest", "ids")}
         )
 
     def results(self, package: ModuleType, dy: Tensor | None = None) -> list[Tensor]:
-        """The output, and the gradients of rows and rest."""
+        """Return the output and the gradients of rows and rest."""
         rows, rest = ([x.detach().requires_grad_() for x in some] for some in (self.rows, self.rest))
         y = self.call(package, rows, rest, self.ids)
-        return [y.detach(), *torch.autograd.grad(y, [*rows, *rest], torch.ones_like(y) if dy is None else dy)]
+        dy = torch.ones_like(y) if dy is None else dy.expand_as(y)
+        return [y.detach(), *torch.autograd.grad(y, [*rows, *rest], dy)]
 
 
 def _spread(x: Tensor) -> Tensor:
@@ -75,10 +71,6 @@ def _spread(x: Tensor) -> Tensor:
 
 
 def _attention(package, rows, _rest, ids):
-    return package.attention(*rows, *ids, LENGTH)
-
-
-def _attention_packed(package, rows, _rest, ids):
     return package.attention_packed(*rows, *ids, LENGTH)
 
 
@@ -100,7 +92,7 @@ def _embed(package, _rows, rest, ids):
 
 
 def operands(operator: str, tokens: int, width: int, dtype: torch.dtype) -> Operands:
-    """Random ones for so many tokens; rows of `width` numbers, of attention 3 times as many."""
+    """Draw operands with rows of `width` numbers (attention's 3 times as wide)."""
     torch.manual_seed(tokens)
     R, W, E, V = tokens, width, 24, 60
 
@@ -111,14 +103,10 @@ def operands(operator: str, tokens: int, width: int, dtype: torch.dtype) -> Oper
         return torch.randint(end, (R,), device=DEVICE)
 
     D = 64 if W % 64 == 0 else 16
-    heads = (R, W // D, D)
     starts = [*range(0, R, LENGTH), R]
     cu_seqlens = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
     made = {
-        "attention": lambda: ([random(*heads) for _ in range(3)], [], [cu_seqlens], _attention),
-        "attention_packed": lambda: (
-            [random(R, 3, *heads[1:])], [], [cu_seqlens], _attention_packed,
-        ),
+        "attention": lambda: ([random(R, 3, W // D, D)], [], [cu_seqlens], _attention),
         "mlm_loss": lambda: ([random(R, W)], [random(V, W), random(V)], [below(V)], _mlm_loss),
         "add_layer_norm": lambda: ([random(R, W), random(R, W)], [random(W), random(W)], [], _add_layer_norm),
         "bias_gelu": lambda: ([random(R, W)], [random(W)], [], _bias_gelu),
@@ -131,27 +119,27 @@ def operands(operator: str, tokens: int, width: int, dtype: torch.dtype) -> Oper
 
 
 def strided(package: ModuleType, operator: str, dtype: torch.dtype = torch.float32) -> None:
-    """Operands that are views with gaps, garbage in them, change no bit of output or gradients."""
+    """Check that operands with garbage in gaps and an expanded gradient change no bit of the results."""
     dense = operands(operator, 40, 48, dtype)
-    for name, got, want in zip(
-        range(9), dense.spread().results(package), dense.results(package), strict=False
-    ):
-        assert got.isfinite().all() and torch.equal(got, want), f"strided {operator}: result {name} differs"
+    spread = dense.spread().results(package, torch.ones((), device=DEVICE, dtype=dtype))
+    pairs = zip(spread, dense.results(package), strict=True)
+    for number, (got, want) in enumerate(pairs):
+        assert got.isfinite().all() and torch.equal(got, want), f"strided {operator}: result {number} differs"
 
 
 def repeated(package: ModuleType, operator: str, tokens: int, dtype: torch.dtype = torch.float32) -> None:
-    """A second run agrees with the first in every bit, of output and gradients."""
-    given = operands(operator, tokens, 48, dtype)
-    for number, (a, b) in enumerate(zip(given.results(package), given.results(package), strict=True)):
+    """Check that a second run agrees with the first in every bit of output and gradients."""
+    same = operands(operator, tokens, 48, dtype)
+    for number, (a, b) in enumerate(zip(same.results(package), same.results(package), strict=True)):
         assert torch.equal(a, b), f"{operator} again: result {number} differs"
 
 
 def far(
     package: ModuleType, operator: str, tokens: int, width: int, dtype: torch.dtype = torch.bfloat16
 ) -> None:
-    """The last tokens of many, and what gradients they alone give, are as without the others.
+    """Check that the last of many tokens, and the gradients of these alone, are as without the others.
 
-    With tokens * width over 2**31 an address that is not of 64 bits lands elsewhere.
+    With tokens * width over 2**31, a 32-bit address lands elsewhere.
     """
     whole = operands(operator, tokens, width, dtype)
     count = tokens % LENGTH
@@ -159,17 +147,17 @@ def far(
     y, *gradients = tail.results(package)
     dy = torch.zeros(tokens, *y.shape[1:], device=DEVICE, dtype=y.dtype)
     dy[-count:] = 1
-    found = whole.results(package, dy)
-    of_rows = 1 + len(whole.rows)
-    found = [x[-count:] for x in found[:of_rows]] + found[of_rows:]
-    for number, (got, want) in enumerate(zip(found, [y, *gradients], strict=True)):
-        # sums may be cut into other parts; a wrong address is not near
+    results = whole.results(package, dy)
+    last = 1 + len(whole.rows)
+    results = [x[-count:] for x in results[:last]] + results[last:]
+    for number, (got, want) in enumerate(zip(results, [y, *gradients], strict=True)):
+        # sums may be split differently; a wrong address is far off
         allowed = 4 * torch.finfo(dtype).eps * want.abs().max()
         assert (got - want).abs().max() <= allowed, f"{operator} of {tokens} tokens: result {number} differs"
 
 
 def scatter_of_one_id(package: ModuleType, count: int = 1500) -> None:
-    """An id of so many rows, more than a program adds up at once, between two rare ones."""
+    """Check an id with more rows than a program adds up at once, between two rare ones."""
     torch.manual_seed(0)
     x = torch.randn(count, 8, device=DEVICE)
     ids = torch.full((count,), 1, device=DEVICE)
@@ -181,7 +169,7 @@ def scatter_of_one_id(package: ModuleType, count: int = 1500) -> None:
 
 
 def scatter_without_neighbours(package: ModuleType) -> None:
-    """A NaN row reaches the ids of its own slice of the sorted rows, no others."""
+    """Check that a NaN row reaches only the ids of its own slice of the sorted rows."""
     x, ids = torch.ones(150, 8, device=DEVICE), torch.arange(150, device=DEVICE)
     x[0] = float("nan")
     table = package.embedding.scatter_rows(x, ids, 150)

@@ -1,4 +1,4 @@
-"""Philox 4x32 (Salmon et al. 2011) in torch: the dropout masks of the kernels, made a second time."""
+"""Philox 4x32 (Salmon et al. 2011) in torch, to recompute the kernels' dropout masks."""
 
 import torch
 from torch import Tensor
@@ -7,11 +7,11 @@ LOW = 0xFFFFFFFF
 
 
 def _high(x: Tensor) -> Tensor:
-    return (x >> 32) & LOW  # of a signed number the shift fills in ones
+    return (x >> 32) & LOW  # the shift of a negative number fills in ones
 
 
 def philox(seed: int, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, rounds: int) -> Tensor:
-    """First of the four 32-bit words of every counter; counters int64, products wrap at 64 bits."""
+    """Return the first of the four 32-bit words of every counter; int64, products wrap at 64 bits."""
     k0, k1 = seed & LOW, seed >> 32
     for _ in range(rounds):
         left, right = 0xD2511F53 * c0, 0xCD9E8D57 * c2
@@ -21,7 +21,7 @@ def philox(seed: int, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, rounds: in
     return c0
 
 
-def kept(seed: int, dropout_p: float, c0: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
+def keep_mask(seed: int, dropout_p: float, c0: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
     """Whether the kernels keep the element of a counter."""
     c0, c1, c2 = torch.broadcast_tensors(c0.long(), c1.long(), c2.long())
     return philox(seed, c0, c1, c2, torch.zeros_like(c0), rounds=7) >> 1 >= int(dropout_p * 2**31)

@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kernels
-from kernels.attention import schedule_tiles
+from kernels.attention import attention_reference, schedule_tiles
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE, offsets
+from tests.kernels.conftest import ANY_SHAPE
 
 MIXED = [1, 0, 17, 130, 64, 65]
 LONG = [513, 1, 128, 255, 31, 2]
@@ -26,7 +27,7 @@ def test_half_precision_is_no_worse_than_torchs(triton, head_dim, lengths):
     checks.attention(triton, lengths, head_dim, torch.float16)
 
 
-def test_lengths_up_to_513_together(triton):
+def test_lengths_from_1_to_513_in_one_batch(triton):
     checks.attention(triton, LONG, 32, heads=1)
 
 
@@ -34,10 +35,6 @@ def test_lengths_up_to_513_together(triton):
 @pytest.mark.parametrize("dropout_p", [0.1, 0.6])
 def test_dropout_is_the_same_philox_forward_and_backward(triton, lengths, dropout_p):
     checks.attention(triton, lengths, 26, dropout_p=dropout_p)
-
-
-def test_separate_queries_keys_and_values(triton):
-    checks.attention(triton, [9, 70], 28, packed=False)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -58,54 +55,28 @@ def test_nothing_in_nothing_out(triton, lengths):
     assert qkv.grad.shape == qkv.shape
 
 
-def test_strided_and_expanded_inputs(triton):
-    torch.manual_seed(0)
-    wide = torch.randn(20, 2, 3, 16, 2, device=DEVICE)[..., 0]  # last stride 2
-    q, k, v = wide.transpose(1, 2).unbind(1)
-    cu_seqlens = offsets([20])
-    expected = checks.plain_attention(torch.stack([q, k, v], 1).double(), [20])
-    x = [y.detach().requires_grad_() for y in (q, k, v)]
-    out = triton.attention(*x, cu_seqlens, 20)
-    assert (out - expected).abs().max() < 2e-6
-    out.sum().backward()  # the gradient of a sum has strides of zero
-    one = torch.ones_like(out)
-    again = torch.autograd.grad(triton.attention(*x, cu_seqlens, 20), x, one)
-    assert all(torch.equal(a.grad, b) for a, b in zip(x, again, strict=True))
-
-
-def test_two_runs_agree_bit_by_bit_and_packed_agrees_with_separate(triton):
+def test_separate_heads_and_a_second_run_agree_bit_for_bit(triton):
     torch.manual_seed(0)
     qkv = torch.randn(75, 3, 2, 26, device=DEVICE, requires_grad=True)
     cu_seqlens = offsets([70, 5])
-    runs = []
-    for run in (
-        lambda: triton.attention_packed(qkv, cu_seqlens, 70),
-        lambda: triton.attention_packed(qkv, cu_seqlens, 70),
-        lambda: triton.attention(*qkv.unbind(1), cu_seqlens, 70),
-    ):
-        out = run()
-        runs.append((out, torch.autograd.grad(out, qkv, torch.ones_like(out))[0]))
-    for out, gradient in runs[1:]:
-        assert torch.equal(out, runs[0][0]) and torch.equal(gradient, runs[0][1])
+    outputs = [triton.attention_packed(qkv, cu_seqlens, 70) for _ in range(2)]
+    outputs.append(triton.attention(*qkv.unbind(1), cu_seqlens, 70))
+    gradients = [torch.autograd.grad(out, qkv, torch.ones_like(out))[0] for out in outputs]
+    assert all(torch.equal(out, outputs[0]) for out in outputs)
+    assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
 
 
-@settings(max_examples=12)
+@ANY_SHAPE
 @given(
     lengths=st.lists(st.integers(0, 90), min_size=1, max_size=5),
     head_dim=st.sampled_from([8, 16, 26, 40]),
     heads=st.integers(1, 3),
 )
-def test_any_lengths(lengths, head_dim, heads):
-    try:
-        kernels.use("triton")
-        checks.attention(kernels, lengths, head_dim, heads=heads)
-    finally:
-        kernels.use("auto")
+def test_any_lengths(triton, lengths, head_dim, heads):
+    checks.attention(triton, lengths, head_dim, heads=heads)
 
 
-@given(
-    lengths=st.lists(st.integers(0, 300), max_size=12), tile=st.sampled_from([16, 64, 128]),
-)  # fmt: skip
+@given(lengths=st.lists(st.integers(0, 300), max_size=12), tile=st.sampled_from([16, 64, 128]))
 def test_the_schedule_covers_every_tile_once_longest_sequence_first(lengths, tile):
     schedule = schedule_tiles(offsets(lengths), sum(lengths), tile).tolist()
     real = [tuple(row) for row in schedule if row[0] >= 0]
@@ -116,13 +87,13 @@ def test_the_schedule_covers_every_tile_once_longest_sequence_first(lengths, til
     assert len(schedule) == sum(lengths) // tile + len(lengths)
 
 
-def test_dropout_of_the_kernel_keeps_the_mean():
-    keep = checks.kept(7, 0.3, *torch.meshgrid(*(torch.arange(40) for _ in range(3)), indexing="ij"))
+def test_the_kernels_dropout_preserves_the_mean():
+    keep = checks.keep_mask(7, 0.3, *torch.meshgrid(*(torch.arange(40) for _ in range(3)), indexing="ij"))
     # 64,000 draws: three standard deviations are 0.0054
     assert abs(keep.double().mean().item() - 0.7) < 0.0055
 
 
-def test_gradients_of_the_operator_that_are_not_asked_for_are_not_needed(triton):
+def test_inputs_may_have_no_gradient(triton):
     q, k, v = (torch.randn(6, 1, 16, device=DEVICE) for _ in range(3))
     v.requires_grad_()
     triton.attention(q, k, v, offsets([6]), 6).sum().backward()
@@ -131,10 +102,17 @@ def test_gradients_of_the_operator_that_are_not_asked_for_are_not_needed(triton)
 
 def test_a_head_dim_or_dropout_that_cannot_work_is_an_error(triton):
     q = torch.zeros(2, 1, 300, device=DEVICE)
-    with pytest.raises(kernels.KernelError, match="heads of 300 numbers"):
+    with pytest.raises(kernels.KernelError, match="head dim 300 is too large"):
         triton.attention(q, q, q, offsets([2]), 2)
     q = torch.zeros(2, 1, 16, device=DEVICE)
     with pytest.raises(kernels.KernelError, match="dropout_p=1.0"):
         triton.attention(q, q, q, offsets([2]), 2, dropout_p=1.0)
     with pytest.raises(kernels.KernelError, match="float64"):
         triton.attention(q.double(), q.double(), q.double(), offsets([2]), 2)
+
+
+@pytest.mark.parametrize("lengths", [[1], [5, 5, 5], [17, 0, 3, 1], [33, 2, 64]], ids=str)
+def test_the_reference_is_softmax_within_each_sequence(lengths):
+    qkv = torch.randn(sum(lengths), 3, 3, 26, dtype=torch.float64, device=DEVICE)
+    out = attention_reference(*qkv.unbind(1), offsets(lengths), max(lengths))
+    assert torch.allclose(out, checks.plain_attention(qkv, lengths), atol=1e-12)

@@ -1,16 +1,14 @@
 """Bias and activation against double precision: on a GPU where there is one, else in the interpreter."""
 
-import sys
-
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-import kernels
 from kernels.bias_gelu import ACTIVATIONS, bias_gelu_reference
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE
+from tests.kernels.conftest import ANY_SHAPE
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -29,19 +27,10 @@ def test_numbers_far_out_neither_overflow_nor_vanish(triton, activation):
     checks.bias_gelu(triton, 3, 50, activation, scale=1000.0)
 
 
-def test_many_rows_are_shared_by_a_fixed_number_of_programs(triton, monkeypatch):
-    monkeypatch.setattr(sys.modules["kernels.bias_gelu"], "_PROGRAMS", 3)
-    checks.bias_gelu(triton, 70, 300, "gelu_new")
-
-
-@settings(max_examples=20)
+@ANY_SHAPE
 @given(R=st.integers(1, 150), F=st.integers(1, 400), activation=st.sampled_from(ACTIVATIONS))
-def test_any_shape(R, F, activation):
-    try:
-        kernels.use("triton")
-        checks.bias_gelu(kernels, R, F, activation)
-    finally:
-        kernels.use("auto")
+def test_any_shape(triton, R, F, activation):
+    checks.bias_gelu(triton, R, F, activation)
 
 
 def test_no_rows(triton):
@@ -58,10 +47,3 @@ def test_linear_gelu_is_the_linear_map_first(triton, activation):
     assert (triton.linear_gelu(x, weight, bias, activation) - expected).abs().max() < 1e-5
     triton.use("torch")
     assert (triton.linear_gelu(x, weight, bias, activation) - expected).abs().max() < 1e-5
-
-
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_reference_gradients(activation):
-    torch.manual_seed(0)
-    inputs = [torch.randn(s).double().requires_grad_() for s in [(3, 4), (4,)]]
-    assert torch.autograd.gradcheck(lambda *a: bias_gelu_reference(*a, activation), inputs)

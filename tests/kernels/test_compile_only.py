@@ -1,32 +1,47 @@
-"""The compile-only gate: a part of it, in a process without the interpreter; and that it can refuse."""
+"""The compile-only gate in a process without the interpreter: a part of it, and that it can refuse."""
 
-import json
-import os
-import subprocess
-import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from multiprocessing import get_context
+from unittest.mock import patch
 
 import pytest
 
+from kernels import tuning
 from kernels.dispatch import has_triton
-from tests import ROOT
+from kernels.tuning import AttentionTiles, Launch
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_triton, reason="triton has wheels for Linux only")]
 
 
-def run(code: str) -> subprocess.CompletedProcess:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
+@pytest.fixture
+def run(monkeypatch):
+    """Call a function in a new process, where Triton compiles."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield lambda function: pool.submit(function).result(timeout=600)
 
 
-def test_every_kernel_compiles_for_both_architectures_without_spills_and_with_tensor_cores():
-    done = run(
-        "import json; from dataclasses import asdict; from benchmarks.compile_only import compile_all;"
-        "print(json.dumps([asdict(row) for row in compile_all((80, 90), fast=True)]))"
-    )
-    assert not done.returncode, done.stderr
-    rows = json.loads(done.stdout)
+def compile_fast() -> list[dict[str, object]]:
+    from benchmarks.compile_only import compile_all
+
+    return [asdict(row) for row in compile_all((80, 90), fast=True)]
+
+
+def problems_of_large_tiles() -> tuple[str, ...]:
+    from benchmarks import compile_only
+    from benchmarks.gpu.launches import compile_for, record
+
+    large = Launch(64, 4, 6)
+    tiles = {(128, 64, False): AttentionTiles(128, large, large, large, None)}
+    with patch.dict(tuning.ATTENTION["sm_80"], tiles), record(80) as launches:
+        compile_only.attention_launches(128, 512, 0.0)
+    (keys,) = (launch for launch in launches if "keys" in launch.name)
+    return compile_only.problems(keys, 80, compile_for(keys, 80))
+
+
+def test_every_kernel_compiles_for_both_architectures_without_spills_and_with_tensor_cores(run):
+    rows = run(compile_fast)
     assert {row["architecture"] for row in rows} == {"sm_80", "sm_90"}
     assert len({row["kernel"] for row in rows}) == 16
     assert not [(row["kernel"], row["architecture"], row["problems"]) for row in rows if row["problems"]]
@@ -35,16 +50,6 @@ def test_every_kernel_compiles_for_both_architectures_without_spills_and_with_te
     assert all(r["dots"] and r["tensor_cores"] and r["async_copies"] for r in attention)
 
 
-def test_a_launch_that_spills_or_does_not_fit_is_refused():
-    done = run(
-        "import sys; from unittest.mock import patch; import benchmarks.compile_only as gate;"
-        "from benchmarks.recording import record, compile_for; from kernels.tuning import *;"
-        "import kernels.attention; module = sys.modules['kernels.attention'];"
-        "large = Launch(64, 4, 6); tiles = AttentionTiles(128, large, large, large, None)\n"
-        "with patch.object(module, 'attention_tiles', lambda *a, **k: tiles), record(80) as launches:\n"
-        "    gate.attention_launches(128, 512, 0.0)\n"
-        "keys = [launch for launch in launches if 'keys' in launch.name][0]\n"
-        "print(gate.problems(keys, 80, compile_for(keys, 80)))"
-    )
-    assert not done.returncode, done.stderr
-    assert "registers spilled" in done.stdout and "of shared memory" in done.stdout
+def test_a_launch_that_spills_or_does_not_fit_is_refused(run):
+    problems = "; ".join(run(problems_of_large_tiles))
+    assert "registers spilled" in problems and "of shared memory" in problems

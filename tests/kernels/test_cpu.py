@@ -1,4 +1,4 @@
-"""What runs on a CPU: its gradients against differences in fp64, its numbers against the references."""
+"""The CPU path: gradients against finite differences in fp64, results against the references."""
 
 from functools import partial
 
@@ -12,19 +12,20 @@ from kernels.attention import attention_reference
 from kernels.attention_cpu import GROUP_SCORES, group_sequences
 from kernels.gelu_cpu import gelu_on_cpu
 from kernels.mlm_loss import IGNORED, mlm_loss_reference
-from kernels.mlm_loss_cpu import _first_largest
+from kernels.mlm_loss_cpu import first_largest
+from tests.kernels import checks
 
 LENGTHS = {
     "one": [1],
     "equal": [6, 6, 6],
-    "like": [9, 10, 8],
+    "similar": [9, 10, 8],
     "empty and far apart": [3, 0, 40, 2, 0],
     "several groups": [300, 30, 300, 290, 31, 29],
 }
 
 
 def offsets(lengths):
-    return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
+    return checks.offsets(lengths).cpu()
 
 
 @pytest.mark.parametrize("lengths", [*LENGTHS.values(), [5] * 200, [130] * 20 + [7] * 100], ids=str)
@@ -43,7 +44,7 @@ def test_groups_hold_every_token_once_and_little_padding(lengths):
         assert group.sequences == 1 or group.sequences * group.length**2 <= GROUP_SCORES
         padding += group.sequences * group.length
     assert torch.equal(out, torch.arange(2.0 * total).view(total, 2))
-    # a group takes in shorter sequences only while it holds few tokens
+    # a group accepts shorter sequences only while it holds few tokens
     assert padding <= 1.25 * total + 512 * max(lengths) / max(1, min(n for n in lengths if n))
 
 
@@ -60,9 +61,9 @@ def test_attention_gradients(lengths, dropout_p):
 
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
-# a rounding of the result is 2**-9 in bf16; there are five on the way to a gradient
+# rounding is 2**-9 in bf16, five times on the way to a gradient
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 2e-5), (torch.bfloat16, 2**-6)], ids=str)
-def test_attention_and_its_gradients_are_those_of_the_reference_in_fp64(lengths, dtype, tolerance):
+def test_attention_and_its_gradients_match_the_reference_in_fp64(lengths, dtype, tolerance):
     torch.manual_seed(0)
     cu_seqlens = offsets(lengths)
     qkv = torch.randn(sum(lengths), 3, 3, 26, dtype=dtype, requires_grad=True)
@@ -98,7 +99,7 @@ def test_gelu_and_its_slope(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_gelu_is_at_most_twice_as_far_from_fp64_as_torchs(dtype):
+def test_gelus_error_is_at_most_twice_torchs(dtype):
     values = torch.linspace(-12, 12, 40_000, dtype=torch.float64).view(-1, 40).to(dtype)
     results = []
     for function, x in (
@@ -116,7 +117,7 @@ def test_gelu_is_at_most_twice_as_far_from_fp64_as_torchs(dtype):
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])
 def test_mlm_loss_gradients(monkeypatch, z_loss):
-    monkeypatch.setattr(mlm_loss_cpu, "PIECE_NUMBERS", 20)  # two rows, and two of them to a product
+    monkeypatch.setattr(mlm_loss_cpu, "PIECE_NUMBERS", 20)  # pieces of two rows, two pieces per product
     monkeypatch.setattr(mlm_loss_cpu, "PIECES", 2)
     torch.manual_seed(0)
     states, weight, bias = (
@@ -131,7 +132,7 @@ def test_mlm_loss_gradients(monkeypatch, z_loss):
     assert torch.allclose(loss, want) and torch.equal(predicted, want_predicted)
 
 
-def test_mlm_loss_of_no_row_and_of_ignored_rows_alone():
+def test_mlm_loss_without_counted_rows_is_zero():
     weight, bias = torch.randn(10, 3, requires_grad=True), torch.zeros(10, requires_grad=True)
     for n in (0, 2):
         states = torch.randn(n, 3, requires_grad=True)
@@ -142,11 +143,10 @@ def test_mlm_loss_of_no_row_and_of_ignored_rows_alone():
         assert not loss.any() and not weight.grad.any() and not states.grad.any()
 
 
-def test_mlm_loss_of_a_hopeless_label_is_finite():
+def test_mlm_loss_of_a_very_unlikely_label_is_finite():
     states = torch.tensor([[300.0]], requires_grad=True)
-    loss, predicted = kernels.mlm_loss(
-        states, torch.tensor([[1.0], [-1.0]]), torch.zeros(2), torch.tensor([1])
-    )
+    weight, label = torch.tensor([[1.0], [-1.0]]), torch.tensor([1])
+    loss, predicted = kernels.mlm_loss(states, weight, torch.zeros(2), label)
     assert loss.item() == 600 and predicted.item() == 0
 
 
@@ -154,12 +154,12 @@ def test_mlm_loss_of_a_hopeless_label_is_finite():
 def test_the_first_of_the_largest_is_found(V):
     generator = torch.Generator().manual_seed(V)
     x = torch.randint(-9, 10, (200, V), generator=generator).float()  # many equals
-    largest, at = _first_largest(x)
+    largest, at = first_largest(x)
     assert torch.equal(largest[:, 0], x.amax(1))
     assert torch.equal(at[:, 0], (x == largest).int().argmax(1))
 
 
-def test_the_loss_under_autocast_is_near_the_fp32_one_and_its_gradients_have_the_parameters_dtype():
+def test_the_loss_under_autocast_is_close_to_fp32_and_its_gradients_have_the_parameters_dtype():
     torch.manual_seed(0)
     states = torch.randn(20, 16, requires_grad=True)
     weight, bias = torch.randn(600, 16, requires_grad=True), torch.randn(600, requires_grad=True)
@@ -173,3 +173,34 @@ def test_the_loss_under_autocast_is_near_the_fp32_one_and_its_gradients_have_the
     for got, want in zip(torch.autograd.grad(loss.sum(), (states, weight, bias)), exact, strict=True):
         assert got.dtype == torch.float32
         assert (got - want).norm() <= 2**-6 * want.norm()
+
+
+def test_neighbouring_sequences_never_meet():
+    qkv, cu_seqlens = torch.randn(20, 3, 2, 26), offsets([7, 9, 4])
+    clean = kernels.attention_packed(qkv, cu_seqlens, 9)[:7]
+    qkv[7:16] = float("nan")
+    assert torch.equal(kernels.attention_packed(qkv, cu_seqlens, 9)[:7], clean)
+
+
+def test_attention_dropout_is_a_function_of_its_seed_and_preserves_the_mean():
+    torch.manual_seed(0)
+    qkv, cu_seqlens = torch.randn(64, 3, 3, 26), offsets([40, 24])
+
+    def drop(seed):
+        return kernels.attention_packed(qkv, cu_seqlens, 40, dropout_p=0.3, seed=seed)
+
+    assert torch.equal(drop(1), drop(1)) and not torch.equal(drop(1), drop(2))
+    error = torch.stack([drop(seed) for seed in range(300)]).mean(0)
+    error -= kernels.attention_packed(qkv, cu_seqlens, 40)
+    assert error.abs().mean() < 0.02
+
+
+def test_mlm_loss_is_cross_entropy_with_the_tied_table():
+    torch.manual_seed(0)
+    states, weight, bias = torch.randn(6, 4), torch.randn(13, 4), torch.randn(13)
+    labels = torch.tensor([0, 12, 5, IGNORED, 7, 7])
+    loss, predicted = kernels.mlm_loss(states, weight, bias, labels)
+    log_p = torch.log_softmax(states.double() @ weight.double().T + bias.double(), -1)
+    expected = -log_p[torch.arange(6), labels.clamp_min(0)] * (labels != IGNORED)
+    assert torch.allclose(loss.double(), expected, atol=1e-5)
+    assert torch.equal(predicted, log_p.argmax(-1))

@@ -1,24 +1,15 @@
-"""The whole model on the kernels: as on torch, in torch.compile, autocast and activation checkpointing."""
+"""The whole model on the kernels: against torch, in torch.compile, autocast and activation checkpointing."""
 
-import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
 from torch.utils.checkpoint import checkpoint
 
 import kernels
 from albert.model import AlbertConfig, Batch, PretrainingModel, pack
-from kernels.attention import _attention, _attention_backward, _packed, _packed_backward, _schedule
-from kernels.bias_gelu import _backward as bias_gelu_backward_op
-from kernels.bias_gelu import _forward as bias_gelu_op
-from kernels.embedding import _backward as embed_backward_op
-from kernels.embedding import _forward as embed_op
-from kernels.layer_norm import _backward as add_layer_norm_backward_op
-from kernels.layer_norm import _forward as add_layer_norm_op
-from kernels.mlm_loss import _backward as mlm_loss_backward_op
-from kernels.mlm_loss import _forward as mlm_loss_op
 from tests.kernels.checks import DEVICE, offsets
 
 SHAPE = {
@@ -36,10 +27,9 @@ def make(**changes: object) -> tuple[PretrainingModel, Batch]:
     torch.manual_seed(0)
     batch = pack([list(range(5, 75)), [7, 8, 9], [3] * 20])
     masked = torch.tensor([1, 30, 69, 70, 92])
-    batch = Batch(
-        **{name: getattr(batch, name) for name in ("input_ids", "token_type_ids", "position_ids")},
-        cu_seqlens=batch.cu_seqlens, max_seqlen=batch.max_seqlen, masked_index=masked,
-        masked_labels=torch.tensor([6, 299, 0, 7, 3]), sop_labels=torch.tensor([0, 1, -100]),
+    batch = replace(
+        batch, masked_index=masked, masked_labels=torch.tensor([6, 299, 0, 7, 3]),
+        sop_labels=torch.tensor([0, 1, -100]),
     )  # fmt: skip
     model = PretrainingModel(AlbertConfig(**{**SHAPE, "initializer_range": 0.2, **changes}))
     return model.to(DEVICE), batch.to(DEVICE)
@@ -83,7 +73,7 @@ def test_loss_and_gradients_are_those_of_the_torch_path(changes):
 
 
 @pytest.mark.parametrize("layout", ["google", "bright"])
-def test_the_last_layer_gives_the_wanted_rows_alone_as_among_all(triton, layout):
+def test_the_last_layer_computes_the_same_for_some_rows_as_for_all(triton, layout):
     model, batch = make(layout=layout)
     rows = torch.cat([batch.masked_index, batch.cu_seqlens[:-1]])
     every = model.encoder(batch)[rows]
@@ -93,7 +83,7 @@ def test_the_last_layer_gives_the_wanted_rows_alone_as_among_all(triton, layout)
     assert torch.equal(model.losses(masked, first, batch).loss, model(batch).loss)
 
 
-def test_heads_of_26_are_computed_32_wide_and_the_pads_have_no_parameters(triton):
+def test_heads_of_26_are_computed_32_wide_without_more_parameters(triton):
     model, batch = make()
     attention = model.encoder.attentions[0]
     x = torch.randn(batch.tokens, 52, device=DEVICE)
@@ -143,7 +133,7 @@ def test_autocast_computes_in_half_precision_and_keeps_the_parameters_gradients_
 
 
 def test_neither_pass_asks_the_device_for_a_number(triton):
-    """So a CUDA graph can hold them: of a fake tensor nothing but the shape is known."""
+    """A CUDA graph needs this; a fake tensor has nothing but a shape."""
     model, batch = make(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     with FakeTensorMode(allow_non_fake_inputs=True):
         output = model(batch)
@@ -170,7 +160,7 @@ def test_a_cuda_graph_holds_both_passes(triton):
     assert_same((loss, {name: p.grad for name, p in model.named_parameters()}), expected, 2e-5)
 
 
-def test_a_batch_whose_orders_are_all_ignored_trains_on_its_masks_alone():
+def test_a_batch_without_order_labels_trains_on_its_masks_alone():
     model, batch = make()
     unknown = replace(batch, sop_labels=torch.full_like(batch.sop_labels, -100))
     output = model(unknown)
@@ -206,65 +196,62 @@ def test_torch_compile_takes_the_whole_encoder_as_one_graph(triton):
             assert torch.allclose(ours[name], p.grad, atol=1e-6), name
 
 
-def operators():
-    """Every operator with arguments."""
-    q, k, v = (torch.randn(9, 2, 16, device=DEVICE, requires_grad=True) for _ in range(3))
+OPS = torch.ops.jixu
+
+
+def operators() -> dict[str, tuple[object, ...]]:
+    """Return every operator with arguments, by a name."""
     qkv = torch.randn(9, 3, 2, 26, device=DEVICE, requires_grad=True)
-    cu_seqlens = offsets([6, 0, 3])
-    schedule, seed = _schedule(cu_seqlens, 9, 6, 16, True), torch.tensor([3], device=DEVICE)
-    settings = (cu_seqlens, schedule, seed, 6, 0.25, 0.1)
-    yield "schedule", _schedule, (cu_seqlens, 9, 6, 16, False)
-    yield "attention", _attention, (q, k, v, *settings)
-    yield "packed", _packed, (qkv, *settings)
-    yield "packed without dropout", _packed, (qkv, cu_seqlens, schedule, None, 6, 0.25, 0.0)
+    cu_seqlens, seed = offsets([6, 0, 3]), torch.tensor([3], device=DEVICE)
+    schedule = OPS.attention_schedule(cu_seqlens, 9, 6, 16, True)
     x = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 16), (40, 16), (40,)]]
     labels = torch.tensor([3, -100, 39, 0, 3], device=DEVICE)
-    yield "mlm_loss", mlm_loss_op, (*x, labels, 0.1)
     y = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 12), (5, 12), (12,), (12,)]]
-    yield "add_layer_norm", add_layer_norm_op, (*y, 1e-5)
-    yield "add_layer_norm with dropout", add_layer_norm_op, (*y, 1e-5, 0.1, seed)
-    yield "bias_gelu", bias_gelu_op, (y[0], y[2], "gelu_new")
+    found = {
+        "schedule": (OPS.attention_schedule, cu_seqlens, 9, 6, 16, False),
+        "attention": (OPS.attention, qkv, cu_seqlens, schedule, seed, 6, 0.25, 0.1),
+        "attention without dropout": (OPS.attention, qkv, cu_seqlens, schedule, None, 6, 0.25, 0.0),
+        "mlm_loss": (OPS.mlm_loss, *x, labels, 0.1),
+        "add_layer_norm": (OPS.add_layer_norm, *y, 1e-5, 0.0, None),
+        "add_layer_norm with dropout": (OPS.add_layer_norm, *y, 1e-5, 0.1, seed),
+        "bias_gelu": (OPS.bias_gelu, y[0], y[2], "gelu_new"),
+    }
     ids, place = torch.tensor([3, 0, 3], device=DEVICE), torch.arange(3, device=DEVICE)
     for layout, W in (("google", 8), ("bright", 24), ("bert", 8)):
         shapes = [(5, 8), (2, W), (4, W), (W,), (W,), (24, 8), (24,)]
         tables = [torch.randn(s, device=DEVICE, requires_grad=True) for s in shapes]
-        tables[5:] = [None, None] if layout == "bert" else tables[5:]
-        yield layout, embed_op, (ids, place * 0, place, *tables, 1e-5, layout == "bright", torch.float32)
+        tables = tables[:5] if layout == "bert" else tables
+        settings = (1e-5, layout == "bright", torch.float32)
+        found[f"embed {layout}"] = (OPS.embed, [ids, place * 0, place], tables, *settings)
+    return found
 
 
-def backward_operators():
-    """The operators of the backward passes, with what the forward ones leave them."""
-    for name, operator, arguments in operators():
-        if operator is _schedule:
-            continue
-        given = [x.detach() if isinstance(x, torch.Tensor) else x for x in arguments]
-        left = operator(*given)
-        if operator in (_attention, _packed):
-            heads = 3 if operator is _attention else 1
-            arguments = (torch.randn_like(left[0]), *given[:heads], *left, *given[heads:])
-            yield name, _attention_backward if heads == 3 else _packed_backward, arguments
-        elif operator is mlm_loss_op:
-            yield name, mlm_loss_backward_op, (torch.randn_like(left[0]), *given[:4], left[2], given[4])
-        elif operator is add_layer_norm_op:
-            dropout_p, seed = given[5:] or (0.0, None)
-            arguments = (torch.randn_like(left[0]), *given[:3], *left[1:], dropout_p, seed)
-            yield name, add_layer_norm_backward_op, arguments
-        elif operator is bias_gelu_op:
-            yield name, bias_gelu_backward_op, (torch.randn_like(left), *given)
-        else:
-            yield name, embed_backward_op, (torch.randn_like(left[0]), *left[1:], *given)
+def backward_operator(name: str) -> tuple[object, ...]:
+    """Return the operator of a backward pass, with the arguments that the forward pass leaves it."""
+    operator, *arguments = operators()[name]
+    arguments = tree_map(lambda x: x.detach() if isinstance(x, torch.Tensor) else x, arguments)
+    output, *saved = outputs if isinstance(outputs := operator(*arguments), tuple) else (outputs,)
+    dy = torch.randn_like(output)
+    if operator is OPS.attention:
+        return OPS.attention_backward, dy, arguments[0], output, *saved, *arguments[1:]
+    if operator is OPS.mlm_loss:
+        return OPS.mlm_loss_backward, dy, *arguments[:4], saved[1], arguments[4]
+    if operator is OPS.add_layer_norm:
+        return OPS.add_layer_norm_backward, dy, *arguments[:3], *saved, *arguments[5:]
+    if operator is OPS.bias_gelu:
+        return OPS.bias_gelu_backward, dy, *arguments
+    return OPS.embed_backward, dy, *saved, *arguments
 
 
-@pytest.mark.parametrize("name", [name for name, operator, _ in operators() if operator is not _schedule])
-def test_shapes_strides_and_dtypes_of_a_backward_operator_are_as_its_fake_says(name):
-    (operator, arguments), *_ = [rest for n, *rest in backward_operators() if n == name]
-    torch.library.opcheck(operator, arguments, test_utils=("test_schema", "test_faketensor"))
+@pytest.mark.parametrize("name", [name for name in operators() if name != "schedule"])
+def test_outputs_of_a_backward_operator_are_as_its_fake_says(name):
+    operator, *arguments = backward_operator(name)
+    torch.library.opcheck(operator.default, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, *_ in operators()])
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", list(operators()))
 def test_the_operator_is_what_torch_asks_of_one(name):
-    (operator, arguments), *_ = [rest for n, *rest in operators() if n == name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.library.opcheck(operator, arguments)
+    operator, *arguments = operators()[name]
+    torch.library.opcheck(operator.default, arguments)

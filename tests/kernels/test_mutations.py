@@ -1,6 +1,6 @@
-"""Every mask, scale and correction of the kernels is needed: taking one out of the source fails a claim.
+"""Every mask, scale and correction of the kernels is needed: removing one from the source fails a claim.
 
-A mutant is the package's source with one term changed, imported under another name and held to `checks`.
+A mutant is the package's source with one term changed, imported under another name and put through `checks`.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ SOURCE = Path(kernels.__file__).parent
 
 
 def attention(package: ModuleType) -> None:
-    """Sequences within a tile, then over several."""
+    """Check sequences within a tile, then over several."""
     for lengths in ([20, 0, 33], [70, 0, 3, 65]):
         checks.attention(package, lengths, 26)
         checks.attention(package, lengths, 26, dropout_p=0.3)
@@ -75,13 +75,13 @@ CLAIMS = (attention, mlm_loss, add_layer_norm, bias_gelu, embed)
 
 
 def read_mutations() -> list[tuple[str, str, str, str]]:
-    """Claims, file, what is taken out, and what comes in its place."""
-    found = []
+    """Read claims, file, old text and new text of every mutation."""
+    mutations = []
     for block in (Path(__file__).parent / "mutations.txt").read_text(encoding="utf-8").split("\n@ ")[1:]:
         head, *lines = block.rstrip("\n").split("\n")
         old, new = ("\n".join(line[1:] for line in lines if line[:1] == sign) for sign in "-+")
-        found.append((*head.split(), old, new))
-    return found
+        mutations.append((*head.split(), old, new))
+    return mutations
 
 
 MUTATIONS = read_mutations()
@@ -89,7 +89,7 @@ FEW_PROGRAMS = ("layer_norm", "bias_gelu", "embedding")  # so that each has seve
 
 
 def changed_lines(file: str, old: str, new: str) -> list[int]:
-    """The lines of a kernel that differ in a mutant."""
+    """List the lines of a kernel that differ in a mutant."""
     lines = (SOURCE / f"{file}.py").read_text(encoding="utf-8").split("\n")
     mutant = "\n".join(lines).replace(old, new).split("\n")
     blocks = difflib.SequenceMatcher(None, lines, mutant, autojunk=False).get_opcodes()
@@ -97,7 +97,7 @@ def changed_lines(file: str, old: str, new: str) -> list[int]:
 
 
 def load(folder: Path, name: str, file: str, old: str, new: str) -> ModuleType:
-    """The package under another name, with one change; its operators get that name too."""
+    """Import the package with one change, under another name that its operators get too."""
     shutil.copytree(SOURCE, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for path in (folder / name).glob("*.py"):
         text = path.read_text(encoding="utf-8")
@@ -109,15 +109,14 @@ def load(folder: Path, name: str, file: str, old: str, new: str) -> ModuleType:
     package = importlib.import_module(name)
     package.use("triton")
     for stem in FEW_PROGRAMS:
-        sys.modules[f"{name}.{stem}"]._PROGRAMS = 2
+        sys.modules[f"{name}.{stem}"].PROGRAMS = 2
     return package
 
 
 def outcome(claims: Callable[[ModuleType], None], *source: object) -> str:
-    """ "holds", "fails", "crashes" or "breaks": of the claims about a changed package, in a process of its
-    own.
+    """Check claims about a mutant in a process of its own: they hold, fail, crash or break.
 
-    A mutant may write past its tensors and bring the process down, which is one way of being noticed.
+    A mutant may write past its tensors and crash the process, which counts as noticed.
     """
     child = os.fork()
     if not child:
@@ -125,7 +124,7 @@ def outcome(claims: Callable[[ModuleType], None], *source: object) -> str:
         with contextlib.suppress(Exception):
             faulthandler.disable()  # crashes are expected
             torch.set_num_threads(1)  # the threads of the parent are not in the child
-            # another name, another heap
+            # another heap for another name
             _ballast = [bytearray(64 * n) for n in range(zlib.crc32(str(source[1]).encode()) % 500)]
             sys.path.insert(0, str(source[0]))
             package = load(*source)
@@ -134,7 +133,7 @@ def outcome(claims: Callable[[ModuleType], None], *source: object) -> str:
                 status = 0
             except AssertionError:
                 status = 1
-            except Exception as error:  # what the interpreter raises of its own, it wraps
+            except Exception as error:  # the interpreter wraps the AddressError
                 status = 1 if re.search("outside of its tensors|an address", str(error)) else 2
         os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -147,9 +146,7 @@ def test_the_unchanged_source_holds(tmp_path, claims):
 
 
 def test_every_mask_of_a_kernel_is_needed():
-    """Each keeps an address out that is not the kernel's, so that its loss is an error; or is among those
-    taken out below, where it chooses between numbers that are.
-    """
+    """A mask excludes an address outside of the tensors, or is one of the mutations below."""
     changed = {
         (file, line) for _claims, file, old, new in MUTATIONS for line in changed_lines(file, old, new)
     }
@@ -157,7 +154,7 @@ def test_every_mask_of_a_kernel_is_needed():
     try:
         with watched(SOURCE) as watch, pytest.MonkeyPatch.context() as patch:
             for stem in FEW_PROGRAMS:
-                patch.setattr(sys.modules[f"kernels.{stem}"], "_PROGRAMS", 2)
+                patch.setattr(sys.modules[f"kernels.{stem}"], "PROGRAMS", 2)
             for claims in CLAIMS:
                 claims(kernels)
     finally:
@@ -173,9 +170,9 @@ def test_every_mask_of_a_kernel_is_needed():
 
 
 @pytest.mark.parametrize("number", range(len(MUTATIONS)), ids=lambda n: f"{MUTATIONS[n][1]}-{n}")
-def test_a_term_taken_out_is_noticed(tmp_path, number):
+def test_a_removed_term_is_noticed(tmp_path, number):
     name, *change = MUTATIONS[number]
     (claims,) = [c for c in CLAIMS if c.__name__ == name]
-    # what is written outside a tensor is noticed only where it hits something: tried with other heaps
+    # a write outside of a tensor is noticed only where it hits something: try other heaps
     tries = (outcome(claims, tmp_path, f"mutant{attempt}", *change) for attempt in range(4))
-    assert any(found in ("fails", "crashes") for found in tries)
+    assert any(result in ("fails", "crashes") for result in tries)

@@ -1,4 +1,4 @@
-"""The GPUs' entries of the table, in the interpreter: the kernels are right at their tiles too."""
+"""The GPUs' entries of the table in the interpreter: the kernels are correct at their tiles too."""
 
 import pytest
 import torch
@@ -12,10 +12,10 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes i
 
 
 def entries() -> list[tuple[str, int, int, bool]]:
-    """GPU, width, tile and dropout; of entries that differ in warps only, the first."""
+    """List GPU, width, tile and dropout of the entries, without those that differ in warps only."""
     distinct = {}
     for name in GPUS:
-        for (width, tile, dropout), t in tuning._ATTENTION[name].items():
+        for (width, tile, dropout), t in tuning.ATTENTION[name].items():
             launches = (t.forward, t.queries, t.keys, t.whole)
             blocks = (tile, *(launch and launch.block for launch in launches))
             distinct.setdefault(blocks, (name, width, tile, dropout))
@@ -25,9 +25,9 @@ def entries() -> list[tuple[str, int, int, bool]]:
 @pytest.mark.parametrize("name, width, tile, dropout", entries())
 def test_attention_at_the_tiles_of_a_gpu(triton, monkeypatch, name, width, tile, dropout):
     monkeypatch.setattr(tuning, "architecture", lambda device: name)
-    lengths = {tuning._TILES[name][width][i]: n for i, n in enumerate((40, 100, max(LENGTHS) + 6))}
+    lengths = {tuning.TILES[name][width][i]: n for i, n in enumerate((40, 100, max(LENGTHS) + 6))}
     assert tile in lengths
-    for longest in {min(tile, lengths[tile]), lengths[tile]}:  # within a tile, and over several
+    for longest in {min(tile, lengths[tile]), lengths[tile]}:  # within a tile, then over several
         checks.attention(triton, [longest, 3], width, torch.float16, 1, 0.1 if dropout else 0.0)
 
 
