@@ -32,13 +32,13 @@ def make_batch() -> Batch:
 
 
 def peak_bytes() -> int:
-    """Highest resident memory of this process so far."""
+    """Return the peak resident memory of this process."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def step(preset: str, checkpointing: bool) -> dict[str, float]:
-    """Memory above the model, seconds and loss of one forward and backward pass."""
+    """Measure the memory above the model, the seconds and the loss of one forward and backward pass."""
     torch.manual_seed(0)
     model = PretrainingModel(AlbertConfig.preset(preset, vocab_size=2000))
     model.encoder.activation_checkpointing = checkpointing

@@ -1,6 +1,6 @@
 """Instances a second from shards through dynamic masking into packed batches, on one core.
 
-    python -m benchmarks.reading [--source FILE ...] [--characters N] [--repeats N]
+    python -m benchmarks.batching [--source FILE ...] [--characters N] [--repeats N]
 
 Two sets of shards are read: a corpus as a refresh makes it, whose instances of at most 128 tokens are shorter
 on average (one in ten aims at a shorter length, and documents end), and those of its instances that have at
@@ -34,7 +34,7 @@ FULL_LENGTH = 120  # tokens
 
 
 def keep_full(shards: list[Path], folder: Path) -> list[Path]:
-    """Shards of those instances that fill their length."""
+    """Write shards of the instances that fill their length."""
     folder.mkdir()
     tables = [pq.read_table(shard) for shard in shards]
     full = [t.filter(pc.greater_equal(pc.list_value_length(t["input_ids"]), FULL_LENGTH)) for t in tables]
@@ -42,7 +42,7 @@ def keep_full(shards: list[Path], folder: Path) -> list[Path]:
 
 
 def measure_once(shards: list[Path]) -> dict[str, float]:
-    """An epoch's counts, and the seconds it took."""
+    """Count and time one epoch."""
     stream = InstanceStream(shards, batch_tokens=BATCH_TOKENS)
     rows = sum(pq.read_metadata(shard).num_rows for shard in shards)
     instances = tokens = 0
@@ -71,19 +71,19 @@ def summary(runs: list[dict[str, float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.reading", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.batching", description=__doc__)
     parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
     parser.add_argument("--tokenizer", help="vocab.txt [every character]")
     parser.add_argument("--characters", type=int, default=8_000_000, help="of made-up text [%(default)s]")
     parser.add_argument("--repeats", type=int, default=9, help="[%(default)s]")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        sentences = load_sentences(given.source)
-        vocabulary = Path(given.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
+        sentences = load_sentences(options.source)
+        vocabulary = Path(options.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
         source, workspace = folder / "raw", folder / "workspace"
-        write_corpus(source, sentences, given.characters, file_characters=given.characters // 16)
+        write_corpus(source, sentences, options.characters, file_characters=options.characters // 16)
         refresh(
             RefreshSettings(
                 corpus="c", source=(str(source),), workspace=workspace, tokenizer=str(vocabulary), workers=1
@@ -92,7 +92,7 @@ def main() -> None:
         shards = sorted((workspace / "shards" / "c").glob("*.parquet"))
         sets = {"as_made": shards, "full_length": keep_full(shards, folder / "full")}
         runs = {name: [] for name in sets}
-        for _ in range(given.repeats):
+        for _ in range(options.repeats):
             for name, members in sets.items():
                 runs[name].append(measure_once(members))
     results = {name: summary(of_set) for name, of_set in runs.items()}
@@ -101,9 +101,9 @@ def main() -> None:
         f"({'met' if r['instances_per_second'] >= GOAL else 'missed'})"
         for r in results.values()
     ]
-    verdict = f"reading (goal {GOAL:,}): {', '.join(parts)}"
+    verdict = f"batching (goal {GOAL:,}): {', '.join(parts)}"
     write_result(
-        "reading",
+        "batching",
         verdict,
         {"batch_tokens": BATCH_TOKENS, "load_average": os.getloadavg()[0], **results},
     )

@@ -50,7 +50,7 @@ class Row:
 
 
 def problems(launch: KernelLaunch, architecture: int, result: Compiled) -> tuple[str, ...]:
-    """Why a launch does not pass."""
+    """List why a launch does not pass."""
     found = []
     if result.spill_bytes:
         found.append(f"{result.spill_bytes} bytes of registers spilled")
@@ -107,7 +107,7 @@ def activation_launches(F: int, activation: str) -> None:
 
 
 def cases(fast: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """What to run under `record`, each with the words that name it."""
+    """Yield what to run under `record`, with a description."""
     for head_dim in (32, 64) if fast else (26, 28, 32, 64, 128, 256):
         for length in (128, 512) if fast else (64, 128, 512):
             for dropout_p in (0.0,) if fast else (0.0, 0.1):
@@ -137,7 +137,7 @@ def cases(fast: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
 
 
 def exact_cases(fast: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
-    """Those of `cases` in fp32."""
+    """Yield the fp32 cases."""
     for head_dim in (64,) if fast else (26, 64, 128, 256):
         for dropout_p in (0.1,) if fast else (0.0, 0.1):
             yield f"D={head_dim} dropout={dropout_p} fp32", (
@@ -151,7 +151,7 @@ def exact_cases(fast: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
 
 
 def compile_all(architectures: tuple[int, ...], *, fast: bool = False, only: str = "") -> Iterator[Row]:
-    """Every distinct launch of the cases, compiled."""
+    """Compile every distinct launch of the cases."""
     for architecture in architectures:
         seen = set()
         for configuration, (run, *arguments) in cases(fast):

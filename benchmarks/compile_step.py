@@ -2,9 +2,9 @@
 
     python -m benchmarks.compile_step [--rounds N] [--sequences N]
 
-As it is and compiled in turn, in one process and on one thread, on sequences of one length; batches of other
-shapes would each be compiled anew. Told are steps a second of processor time, since the machine may be busy,
-and the seconds to the end of the first step. Losses must agree, or there is no result.
+Eager and compiled take turns in one process, on one thread, with sequences of one length; each other batch
+shape would be compiled again. Reports steps per second of processor time, since the machine may be busy, and
+the seconds to the end of the first step. Refuses to report if the losses differ.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from benchmarks.support.cpu_steps import full_batch, pretraining_step
 from benchmarks.support.results import write_result
 
 LENGTH = 128
-SAME_LOSS = 1e-3  # what bf16 in another order explains of a loss of 10
+SAME_LOSS = 1e-3  # bf16 in another order changes a loss of 10 by this much
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.compile_step", description=__doc__)
     parser.add_argument("--rounds", type=int, default=8, help="[%(default)s]")
     parser.add_argument("--sequences", type=int, default=32, help="of 128 tokens [%(default)s]")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    torch.compiler.config.force_disable_caches = True  # an earlier process's would hide what it takes
+    torch.compiler.config.force_disable_caches = True  # else an earlier process hides the compile time
     config = AlbertConfig.preset("tiny", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    batch = full_batch(given.sequences, LENGTH, config.vocab_size)
+    batch = full_batch(options.sequences, LENGTH, config.vocab_size)
     works: dict[str, Work] = {}
     losses: dict[str, float] = {}
     first_seconds: dict[str, float] = {}
@@ -42,7 +42,7 @@ def main() -> None:
         works[way] = lambda step=step: float(step(batch).item() > 0)
     if abs(losses["compiled"] - losses["as it is"]) > SAME_LOSS:
         raise SystemExit(f"losses differ: {losses}: no result")
-    rates = alternate(works, given.rounds)
+    rates = alternate(works, options.rounds)
     times = rates["compiled"].times_by_processor(rates["as it is"])
     took, usual = first_seconds["compiled"], first_seconds["as it is"]
     verdict = (
@@ -51,7 +51,7 @@ def main() -> None:
         f"{'long runs' if times > 1 else 'no run, however long'}"
     )
     found = {way: rate.to_record() for way, rate in rates.items()}
-    details = {"torch": torch.__version__, "sequences": given.sequences, "losses": losses}
+    details = {"torch": torch.__version__, "sequences": options.sequences, "losses": losses}
     write_result("compile_step", verdict, {**details, "first_step_seconds": first_seconds, "rates": found})
 
 

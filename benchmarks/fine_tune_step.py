@@ -44,7 +44,7 @@ RATE = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Examples a second, and the share of dev answered right."""
+    """Examples per second, and accuracy on dev."""
 
     trained: float
     predicted: float
@@ -52,7 +52,7 @@ class Outcome:
 
 
 def random_checkpoint(texts: Sequence[str], folder: Path) -> Path:
-    """A tiny model of random weights with a vocabulary that has every character."""
+    """Save a tiny model with random weights and a vocabulary of every character."""
     entries = make_vocabulary(list(texts), folder).read_text("utf-8").splitlines()
     torch.manual_seed(0)
     save_model(PretrainingModel(AlbertConfig.preset("tiny", vocab_size=len(entries))), folder)
@@ -71,7 +71,7 @@ def ours(candidate: Candidate, seed: int) -> Outcome:
 
 
 def _rows(tokenizer, candidate: Candidate, split: str) -> list[dict[str, object]]:
-    """A split as people hand it to Trainer: tokenised beforehand, neither padded nor masked."""
+    """Prepare a split as users do for Trainer: tokenised, neither padded nor masked."""
     examples = candidate.data.splits[split].examples
     number = {label: i for i, label in enumerate(candidate.data.labels)}
     pairs = None if examples[0].pair is None else [one.pair for one in examples]
@@ -111,7 +111,7 @@ def theirs(candidate: Candidate, seed: int, dtype: str, folder: Path) -> Outcome
 
 
 def compare(outcomes: dict[str, list[Outcome]]) -> tuple[list[str], dict[str, object]]:
-    """The lines of the verdict and their record; the rival is its faster way."""
+    """Write the verdict's lines and record; the rival is the faster dtype."""
     rivals = [name for name in outcomes if name != "jixu"]
     best = max(rivals, key=lambda name: statistics.median(o.trained for o in outcomes[name]))
     lines, record = [], {"goal": GOAL, "rival": best}
@@ -142,27 +142,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model", type=Path, help="checkpoint with a vocab.txt [tiny, random weights]")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="[%(default)s]")
     parser.add_argument("--epochs", type=int, default=1, help="[%(default)s]")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
-        model = given.model
+        model = options.model
         if model is None:
-            texts = [path.read_text("utf-8") for path in (given.train, given.dev)]
+            texts = [path.read_text("utf-8") for path in (options.train, options.dev)]
             model = random_checkpoint(texts, Path(temporary) / "model")
         settings = FineTuneSettings(
-            task=load_task(given.task), train=given.train, dev=given.dev, models=(model,),
-            seeds=tuple(given.seeds), epochs=given.epochs, learning_rate=RATE,
+            task=load_task(options.task), train=options.train, dev=options.dev, models=(model,),
+            seeds=tuple(options.seeds), epochs=options.epochs, learning_rate=RATE,
             optimizer=FineTuneOptimizer(max_restarts=0),
         )  # fmt: skip
         candidate = prepare(settings, read_task(settings), 0)
         outcomes: dict[str, list[Outcome]] = {"jixu": [], "fp32": [], "bf16": []}
-        for seed in given.seeds:
+        for seed in options.seeds:
             outcomes["jixu"].append(ours(candidate, seed))
             for dtype in ("fp32", "bf16"):
                 outcomes[dtype].append(theirs(candidate, seed, dtype, Path(temporary)))
     lines, record = compare(outcomes)
     sizes = {name: len(split.examples) for name, split in candidate.data.splits.items()}
     about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "examples": sizes}
-    write_result("fine_tune_step", "\n".join(lines), {**about, "epochs": given.epochs, **record})
+    write_result("fine_tune_step", "\n".join(lines), {**about, "epochs": options.epochs, **record})
 
 
 if __name__ == "__main__":

@@ -26,11 +26,11 @@ from benchmarks.support.results import write_result
 
 RATE, DECAY, BETAS, EPS = 1e-3, 0.01, (0.9, 0.999), 1e-6
 PRESETS = ("tiny", "base")
-SAME = 2e-6  # difference of fp32 parameters after the steps that rounding explains
+SAME = 2e-6  # largest difference of fp32 parameters that rounding explains
 
 
 def flatten(parameters: list[nn.Parameter]) -> nn.Parameter:
-    """One parameter with the values and gradients of many, which become views of it."""
+    """Join parameters and gradients into one parameter; they become views of it."""
     flat = nn.Parameter(torch.cat([p.detach().flatten() for p in parameters]))
     flat.grad = torch.cat([p.grad.flatten() for p in parameters])
     sizes = [p.numel() for p in parameters]
@@ -54,7 +54,7 @@ def adamw_step(model: nn.Module, *, flat: bool, **implementation: bool) -> Calla
 
 
 class FlatLamb(Lamb):
-    """LAMB whose moments and updates are flat; norms and trust ratios are those of the tensors."""
+    """LAMB with flat moments and updates, and norms and trust ratios per tensor."""
 
     def __init__(self, model: nn.Module):
         self.tensors = [matrices(model), vectors(model)]
@@ -83,7 +83,7 @@ class FlatLamb(Lamb):
 
 
 def ways(model: nn.Module) -> dict[str, tuple[nn.Module, Callable[[], None]]]:
-    """Copies of the model, each with a step of its own."""
+    """Copy the model for each way, with its step."""
     copies = [copy.deepcopy(model) for _ in range(7)]
     for one in copies:
         for p, q in zip(one.parameters(), model.parameters(), strict=True):
@@ -101,7 +101,7 @@ def ways(model: nn.Module) -> dict[str, tuple[nn.Module, Callable[[], None]]]:
 
 
 def check_same(made: dict[str, tuple[nn.Module, Callable[[], None]]]) -> None:
-    """End the program if two ways of one optimiser differ."""
+    """Exit if two ways of one optimiser differ."""
     for name, (model, _) in made.items():
         first = next(other for key, (other, _) in made.items() if key.split()[0] == name.split()[0])
         for p, q in zip(model.parameters(), first.parameters(), strict=True):
@@ -110,7 +110,7 @@ def check_same(made: dict[str, tuple[nn.Module, Callable[[], None]]]) -> None:
 
 
 def measure(config: AlbertConfig, steps: int) -> dict[str, object]:
-    """Milliseconds of the process's time a step of each way, the ways in turn."""
+    """Measure milliseconds of processor time per step, the ways in turn."""
     torch.manual_seed(0)
     model = PretrainingModel(config)
     for p in model.parameters():
@@ -136,9 +136,9 @@ def measure(config: AlbertConfig, steps: int) -> dict[str, object]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.optimizer_step", description=__doc__)
     parser.add_argument("--steps", type=int, default=30, help="[%(default)s]")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = {name: measure(preset(name), given.steps) for name in PRESETS}
+    rows = {name: measure(preset(name), options.steps) for name in PRESETS}
     said = []
     for name, row in rows.items():
         best = {way: times["best"] for way, times in row["milliseconds"].items()}
@@ -150,7 +150,7 @@ def main() -> None:
     write_result(
         "optimizer_step",
         f"optimizer_step (cpu, 1 thread): {'; '.join(said)}",
-        {"torch": torch.__version__, "steps": given.steps, "models": rows},
+        {"torch": torch.__version__, "steps": options.steps, "models": rows},
     )
 
 

@@ -50,7 +50,7 @@ from data.tokenization import load_tokenizer
 GOALS = {"tiny": 10.0, "base": 5.0, "pairs": 20.0}
 START_GOAL = 5.0  # seconds
 LENGTH = 128
-STEPS = 4  # of ours in a turn on pairs, which are quick
+STEPS = 4  # of ours per turn on pairs, which are quick
 
 
 def _several(step: Callable[[], object], amount: float, times: int) -> Work:
@@ -63,7 +63,7 @@ def _several(step: Callable[[], object], amount: float, times: int) -> Work:
 
 
 def measure_model(name: str, sequences: int, rounds: int) -> dict[str, Rates]:
-    """Tokens a second of ours and the rival's, and the operations a second of "products"."""
+    """Measure tokens per second of ours and the rival, and operations per second of "products"."""
     from benchmarks.support.transformers_albert import WAYS, padded
     from benchmarks.support.transformers_albert import pretraining_step as their_step
 
@@ -92,7 +92,7 @@ def read_pairs(path: Path | None) -> list[tuple[str, str]]:
 
 
 def write_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, folder: Path) -> Path:
-    """A shard with an instance of every pair."""
+    """Write a shard with one instance per pair."""
     tokenizer = load_tokenizer(vocabulary)
     text = "".join(f"{a}\n{b}\n" for a, b in pairs)
     lengths = segmenter(()).lengths(text)
@@ -118,7 +118,7 @@ def _loaded(batches: Iterator[dict], step: Callable[[dict], None]) -> Work:
 def measure_pairs(
     pairs: Sequence[tuple[str, str]], vocabulary: Path, rounds: int
 ) -> tuple[dict[str, Rates], dict[str, float]]:
-    """Real tokens a second with the loading of data; the share of our time that is waiting for a batch."""
+    """Measure real tokens per second with data loading, and our share of time spent waiting for batches."""
     from benchmarks.support.transformers_albert import WAYS, loader
     from benchmarks.support.transformers_albert import pretraining_step as their_step
 
@@ -152,7 +152,7 @@ def measure_pairs(
 
 
 def measure_start(pairs: Sequence[tuple[str, str]], vocabulary: Path, rounds: int) -> dict[str, object]:
-    """Seconds from the start of a process, imports included, to the end of its first step."""
+    """Time a process from its start, imports included, to the end of its first step."""
     seconds, parts = [], []
     with tempfile.TemporaryDirectory() as temporary:
         shard = write_pairs(pairs[:3000], vocabulary, Path(temporary))
@@ -174,7 +174,7 @@ def _met(is_met: bool) -> str:
 
 
 def compare(name: str, rates: dict[str, Rates]) -> tuple[str, dict[str, object]]:
-    """The line of a goal and its record."""
+    """Write a goal's line and record."""
     ours = rates["jixu"]
     best = max((way for way in rates if way not in ("jixu", "products")), key=lambda w: rates[w].median)
     times, lowest, highest = ours.times(rates[best])
@@ -189,7 +189,7 @@ def compare(name: str, rates: dict[str, Rates]) -> tuple[str, dict[str, object]]
 
 
 def share_of_ceiling(name: str, sequences: int, rates: dict[str, Rates]) -> tuple[str, dict[str, float]]:
-    """How much of the tokens a second that products alone would allow a whole step reaches."""
+    """Compare a step with the tokens per second that its matrix products alone would allow."""
     config, tokens = AlbertConfig.preset(name), sequences * LENGTH
     masked = int(MASKED_SHARE * tokens)
     flops = needed_flops(config, tokens, LENGTH, masked + sequences, masked) / tokens
@@ -209,24 +209,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="[%(default)s]")
     parser.add_argument("--sequences", type=int, default=32, help="to a batch of tiny and base [%(default)s]")
     parser.add_argument("--pairs", type=Path, help="TSV with a header [made of the samples]")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     lines, results = [], {}
     for name in ("tiny", "base"):
-        if name in given.only:
-            rates = measure_model(name, given.sequences, given.rounds)
+        if name in options.only:
+            rates = measure_model(name, options.sequences, options.rounds)
             line, results[name] = compare(name, rates)
-            limit, results[name]["arithmetic_limit"] = share_of_ceiling(name, given.sequences, rates)
+            limit, results[name]["arithmetic_limit"] = share_of_ceiling(name, options.sequences, rates)
             lines += [line, limit]
-    pairs = read_pairs(given.pairs)
+    pairs = read_pairs(options.pairs)
     with tempfile.TemporaryDirectory() as temporary:
         vocabulary = make_vocabulary([a + b for a, b in pairs], Path(temporary))
-        if "pairs" in given.only:
-            rates, more = measure_pairs(pairs, vocabulary, given.rounds)
+        if "pairs" in options.only:
+            rates, more = measure_pairs(pairs, vocabulary, options.rounds)
             line, results["pairs"] = compare("pairs", rates)
             results["pairs"] |= more
             lines += [line, f"pairs: {more['wait_share']:.1%} of our time is waiting for a batch"]
-        if "start" in given.only:
-            results["start"] = measure_start(pairs, vocabulary, given.rounds)
+        if "start" in options.only:
+            results["start"] = measure_start(pairs, vocabulary, options.rounds)
             seconds, processor = (results["start"][name] for name in ("seconds", "processor_seconds"))
             lines.append(
                 f"start: {seconds:.1f} s to the first step ({processor:.1f} s of processor time): "
@@ -234,7 +234,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
     about = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     about |= {name: torch.cpu.get_capabilities().get(name) for name in ("amx_bf16", "avx512_bf16")}
-    write_result("train_step", "\n".join(lines), {**about, "sequences": given.sequences, "results": results})
+    write_result(
+        "train_step", "\n".join(lines), {**about, "sequences": options.sequences, "results": results}
+    )
 
 
 if __name__ == "__main__":

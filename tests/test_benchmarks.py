@@ -58,7 +58,7 @@ def test_rivals_take_turns_and_the_slow_ones_leave():
         return run
 
     works = {"own": work("own", 0.02), "slow": work("slow", 0.3), "fast": work("fast", 0.001)}
-    kept = keep_best(works, "own", kept=1)
+    kept = keep_best(works, "own", count=1)
     assert list(kept) == ["own", "fast"]
     turns.clear()
     rates = alternate(kept, 2)

@@ -1,4 +1,4 @@
-"""Measure the kernels and whole training steps on one NVIDIA GPU, after seeing that they are right.
+"""Measure the kernels and whole training steps on one NVIDIA GPU, after checking their results.
 
     python -m benchmarks.gpu [--minutes 7] [--only WORD] [--dry-run] [--smoke]
 
@@ -37,12 +37,12 @@ from kernels.dispatch import has_triton
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-CHECKING = 1 / 3  # of the time may go into correctness
-PROCESSES = 10  # that check side by side, on a node of 16 cores
+CHECKING = 1 / 3  # share of the time that correctness may take
+PROCESSES = 10  # for correctness, on a node of 16 cores
 
 
 def machine() -> dict[str, object]:
-    """What was measured on."""
+    """Describe the machine."""
     found: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
     if has_triton:
         import triton
@@ -61,7 +61,7 @@ def machine() -> dict[str, object]:
 
 @dataclass
 class Report:
-    """All that was found so far."""
+    """All results so far."""
 
     start: float = field(default_factory=time.monotonic)
     ceilings: Ceilings | str = "not measured"
@@ -69,7 +69,7 @@ class Report:
     results: list[Result] = field(default_factory=list)
 
     def write(self, folder: Path) -> None:
-        """gpu.json and gpu.md."""
+        """Write gpu.json and gpu.md."""
         ceilings = self.ceilings if isinstance(self.ceilings, Ceilings) else None
         verdicts, seconds = judge(self.results, ceilings), round(time.monotonic() - self.start)
         content = {
@@ -102,12 +102,12 @@ class Report:
 
 
 def all_cases(scale: Scale) -> list[Case]:
-    """Whole models, kernels and optimisers, those of the goals first."""
+    """List whole models, kernels and optimisers, those of the goals first."""
     return by_importance([*optimizer_cases(scale), *model_cases(scale), *kernel_cases(scale)])
 
 
 def run(scale: Scale, minutes: float, only: str, folder: Path) -> Report:
-    """The whole benchmark; the report is written to the folder as it grows."""
+    """Run the benchmark and write the growing report to the folder."""
     report = Report()
     end = report.start + 60 * minutes
     on_gpu = scale.device == "cuda"
@@ -139,14 +139,14 @@ def run(scale: Scale, minutes: float, only: str, folder: Path) -> Report:
 
 
 def _forget(on_gpu: bool) -> None:
-    """Give back what a case held: its memory, and what was compiled for it."""
+    """Free a case's memory and compiled code."""
     torch._dynamo.reset()
     if on_gpu:
         torch.cuda.empty_cache()
 
 
 def status(report: Report, everyone: bool) -> int:
-    """1 if a claim is wrong or jixu (or, to try the benchmark, anyone) failed in a case, else 0."""
+    """Return 1 if a claim is wrong, or jixu (with `everyone`, any runner) failed in a case, else 0."""
     failed = [
         f"{result.case}, {name}: {why}"
         for result in report.results
@@ -163,7 +163,7 @@ def describe(case: Case) -> str:
 
 
 def smoke(only: str) -> int:
-    """Everything once, small, on a CPU: tries the benchmark, says nothing about speed."""
+    """Run everything once on a CPU at a small size, to test the benchmark itself."""
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     scale = Scale(device="cpu", tokens=512, vocabulary=500, kernels="triton" if interpreted else "auto")
     with tempfile.TemporaryDirectory() as folder:

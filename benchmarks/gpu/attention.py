@@ -1,8 +1,8 @@
-"""Attention as `benchmarks.gpu` measures it. T = packed tokens, S = sequences, N = heads, D = head dim, P =
-padded.
+"""Attention as `benchmarks.gpu` measures it.
 
-All rivals get heads as wide as the kernel reads them, which suits them too, and operands they need not copy:
-the packed projection, or queries, keys and values apart.
+All rivals get heads of the padded width, which suits them too, and operands they need not copy: the packed
+projection, or separate queries, keys and values. T = packed tokens, S = sequences, N = heads, D = head dim,
+P = padded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import kernels
 from benchmarks.gpu.scale import EVALUATED, FORWARD_ONLY, Scale, compiled_or_why, lengths_of, offsets
 from benchmarks.gpu.timing import Case, Run, attempt, forward_backward
-from kernels.attention import attention_reference
+from kernels.attention import attention_reference, padded_head_dim
 
 Backend = torch.nn.attention.SDPBackend
 
@@ -41,7 +41,7 @@ def attention_cases(scale: Scale) -> Iterator[Case]:
 
 @dataclass(frozen=True)
 class Operands:
-    """A batch as the rivals take it; the same lengths, random numbers."""
+    """A batch as the rivals take it: the same lengths, random numbers."""
 
     packed: Tensor  # [T, 3, N, P]
     cu_seqlens: Tensor
@@ -55,7 +55,7 @@ class Operands:
         return self.packed.device.type
 
     def leaves(self, *shape: int) -> list[Tensor]:
-        """Queries, keys and values of a shape [..., P], as wide and as dense as the packed ones."""
+        """Draw contiguous queries, keys and values of a shape [..., P]."""
         like = {"device": self.packed.device, "dtype": self.packed.dtype}
         return [torch.randn(shape, **like, requires_grad=self.backward) for _ in range(3)]
 
@@ -66,7 +66,7 @@ class Operands:
 def _attention(
     scale: Scale, N: int, D: int, lengths: list[int], longest: int, backward: bool
 ) -> dict[str, Run | str]:
-    P = kernels.padded_head_dim(D, torch.empty(0, device=scale.device, dtype=scale.dtype))
+    P = padded_head_dim(D, torch.empty(0, device=scale.device, dtype=scale.dtype))
     packed = torch.randn(scale.tokens, 3, N, P, device=scale.device, dtype=scale.dtype)
     packed[..., D:] = 0
     packed.requires_grad_(backward)
@@ -97,7 +97,7 @@ def _jixu(x: Operands) -> Run:
 
 
 def _padded_sdpa(x: Operands, full: bool) -> dict[str, Run | str]:
-    """torch's SDPA of the padded batch, with a mask where sequences are shorter."""
+    """Run torch's SDPA on the padded batch, with a mask where sequences are shorter."""
     S, (N, P) = len(x.lengths), x.packed.shape[2:]
     inputs = x.leaves(S, N, x.longest, P)
     inside = torch.arange(x.longest, device=x.device) < x.cu_seqlens.diff()[:, None]  # [S, L]
@@ -121,7 +121,7 @@ def _padded_sdpa(x: Operands, full: bool) -> dict[str, Run | str]:
 
 
 def _nested(x: Operands) -> Run:
-    """torch's SDPA of nested tensors, which knows where sequences end."""
+    """Run torch's SDPA on nested tensors, which know where sequences end."""
     inputs = x.leaves(*x.packed[:, 0].shape)
     ends = x.cu_seqlens.long()
 
@@ -138,7 +138,7 @@ def _nested(x: Operands) -> Run:
 
 
 def _varlen(x: Operands) -> Run | str:
-    """FlashAttention-2 over packed sequences as torch ships it; its own scale, which costs the same."""
+    """Run torch's FlashAttention-2 over packed sequences, with its own scale, which costs the same."""
     if x.device != "cuda":
         return "for the GPU"
     from torch.nn.attention.varlen import varlen_attn
@@ -159,7 +159,7 @@ def _flash_attn(x: Operands) -> Run | str:
 
 
 def _flex(x: Operands) -> Run | str:
-    """FlexAttention; nothing of it is made, or compiled, before it runs."""
+    """Run FlexAttention, which is created and compiled at its first run."""
     if x.device != "cuda":
         return "for the GPU"
     made: list[Run] = []

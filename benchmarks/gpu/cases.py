@@ -23,7 +23,7 @@ from benchmarks.gpu.timing import Case, Run, attempt, forward_backward
 from kernels.bias_gelu import bias_gelu_reference
 from kernels.embedding import Norm, Projection, Tables, embed_reference
 from kernels.layer_norm import add_layer_norm_reference
-from kernels.mlm_loss import CHUNK, _backward_in_chunks, _forward_in_chunks, mlm_loss_reference
+from kernels.mlm_loss import CHUNK, backward_in_chunks, forward_in_chunks, mlm_loss_reference
 
 
 def loss_cases(scale: Scale) -> Iterator[Case]:
@@ -60,24 +60,20 @@ def _loss(scale: Scale, n: int, E: int, V: int, backward: bool) -> dict[str, Run
         "torch eager": both(reference),
         "torch.compile": compiled if isinstance(compiled, str) else both(compiled),
         "chunks of 1024 rows": both(chunked),
-        "chunks, logits made again": _chunks_again(states, weight, bias, labels, backward),
+        "chunks, logits recomputed": _chunks_again(states, weight, bias, labels, backward),
         "Liger-Kernel": attempt(_liger, inputs, labels, both),
     }
 
 
 def _chunks_again(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, backward: bool) -> Run:
-    """The product and softmax of cuBLAS and torch, for rows few enough that logits stay in the L2 cache."""
-    n, V = states.shape[0], weight.shape[0]
-    loss, lse, dloss = (torch.ones(n, device=states.device) for _ in range(3))
-    predicted = torch.empty(n, dtype=torch.int64, device=states.device)
-    dweight = torch.empty(weight.shape, device=states.device)
-    dbias = torch.empty(V, device=states.device)
+    """Run cuBLAS and torch's softmax on so few rows that their logits stay in the L2 cache."""
+    dloss = torch.ones(states.shape[0], device=states.device)
 
     @torch.no_grad()
     def run() -> None:
-        _forward_in_chunks(loss, predicted, lse, states, weight, bias, labels, 0.0)
+        _loss, _predicted, lse = forward_in_chunks(states, weight, bias, labels, 0.0)
         if backward:
-            _backward_in_chunks(dweight, dbias, dloss, states, weight, bias, labels, lse, 0.0)
+            backward_in_chunks(dloss, states, weight, bias, labels, lse, 0.0)
 
     return run
 
@@ -112,7 +108,7 @@ def _embedding(scale: Scale, H: int, layout: str, backward: bool) -> dict[str, R
         torch.randn(s, device=device, dtype=scale.dtype, requires_grad=backward)
         for s in [(V, E), (2, W), (512, W), (W,), (W,), (H, E), (H,)]
     ]
-    # Zipf's ranks, and a twelfth of all tokens [MASK]: what the backward scatter must not serialise on
+    # Zipf's ranks and a twelfth [MASK]: the backward scatter must not serialise on these
     ranks = (torch.rand(T, device=device) * torch.tensor(float(V)).log()).exp().long().clamp_max(V - 1)
     ids = torch.where(torch.rand(T, device=device) < 0.12, 4, ranks)
     places, types = torch.arange(T, device=device) % 512, torch.arange(T, device=device) // 64 % 2
@@ -183,6 +179,6 @@ def _activation(scale: Scale, width: int, backward: bool) -> dict[str, Run | str
 
 
 def kernel_cases(scale: Scale) -> list[Case]:
-    """Everything but whole models."""
+    """Yield every case but whole models."""
     cases = [*attention_cases(scale), *loss_cases(scale), *embedding_cases(scale), *row_cases(scale)]
     return [replace(case, of_kernels=True) for case in cases]

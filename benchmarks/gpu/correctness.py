@@ -24,18 +24,18 @@ from benchmarks.gpu.timing import reason
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # masked positions, embedding size, vocabulary
 LOSSES = ((1000, 128, 21128), (1, 128, 21128), (130, 128, 30000), (65, 26, 1009), (70, 312, 21128))
-TOKENS, MASKED = 65536, 9830  # of a batch of training
+TOKENS, MASKED = 65536, 9830  # of a training batch
 ACTIVATIONS = ("gelu_new", "gelu", "relu")
 # tokens and width, for a tensor of more than 2**31 numbers; the last sequence is short
 FAR = {
-    "attention_packed": (700_000 + 33, 1024),
+    "attention": (700_000 + 33, 1024),
     "mlm_loss": (2**24 + 77, 128),
     "add_layer_norm": (2**21 + 77, 1024),
     "bias_gelu": (2**19 + 77, 4096),
     "embed": (2**21 + 77, 1024),
 }
 OPERANDS = "tests.kernels.operand_checks"
-GRACE_SECONDS = 20.0  # for a claim that was begun before the deadline
+GRACE_SECONDS = 20.0  # for a claim that started before the deadline
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Claim:
 
 @dataclass
 class Correctness:
-    """What was found: claims that held, those that did not with their kernel and error, those left out."""
+    """How many claims held, those that did not with their kernel and error, and those left out."""
 
     held: int = 0
     wrong: list[tuple[str, str]] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Correctness:
 
 
 def claims() -> Iterator[Claim]:
-    """All for a GPU, what training uses first: each claim compiles kernels, and time may run out."""
+    """Yield all claims for a GPU, first what training uses: each compiles kernels, and time may run out."""
     yield from _grid(BF16)
     yield from _numbers(BF16)
     yield from _real_sizes()
@@ -80,13 +80,12 @@ def claims() -> Iterator[Claim]:
 
 
 def _grid(dtype: torch.dtype) -> Iterator[Claim]:
-    """Odd and even shapes of every kernel."""
-    # every head dim in the dtype of training; compiling each in all three would take minutes
+    """Yield odd and even shapes of every kernel."""
+    # every head dim in the dtype of training only: compiling each in all three would take minutes
     for head_dim in (64, 26, 128, 32, 28, 256) if dtype == BF16 else (26, 64):
         for lengths in ([513, 1, 129, 64], [17, 0, 3, 128], [1], [384, 512, 100]):
             yield Claim("attention", "attention", (lengths, head_dim, dtype))
         yield Claim("attention", "attention", ([70, 5, 128, 300], head_dim, dtype, 2, 0.1))
-    yield Claim("attention", "attention", ([70, 5, 128, 300], 64, dtype, 2, 0.0, False))
     for n, E, V in LOSSES:
         yield Claim("mlm_loss", "mlm_loss", (n, E, V, dtype))
     for layout in ("google", "bright", "bert"):
@@ -99,7 +98,7 @@ def _grid(dtype: torch.dtype) -> Iterator[Claim]:
 
 
 def _numbers(dtype: torch.dtype) -> Iterator[Claim]:
-    """Numbers that a kernel may trip over: NaN next door, extreme and equal scores, what lies past an end."""
+    """Yield awkward numbers: NaN in neighbours, extreme and equal scores, padding."""
     for long in (False, True):
         yield Claim("attention", "attention_without_neighbours", (long, dtype))
     for sign in (1, -1):
@@ -113,7 +112,7 @@ def _numbers(dtype: torch.dtype) -> Iterator[Claim]:
 
 
 def _real_sizes() -> Iterator[Claim]:
-    """A batch of training."""
+    """Yield batches of training."""
     for mix in ("full", "mixed"):
         for tokens, dropout_p in ((TOKENS, 0.0), (TOKENS // 4, 0.1)):
             yield Claim("attention", "attention", (lengths_of(mix, 512, tokens), 64, BF16, 12, dropout_p))
@@ -125,18 +124,16 @@ def _real_sizes() -> Iterator[Claim]:
 
 
 def _operands() -> Iterator[Claim]:
-    """Operands with gaps, the same ones twice, and more of them than 32 bits can count."""
-    for operator in ("attention", "attention_packed", "mlm_loss", "add_layer_norm", "bias_gelu", "embed"):
-        kernel = operator.removesuffix("_packed")
-        yield Claim(kernel, "strided", (operator, BF16), OPERANDS)
-        yield Claim(kernel, "repeated", (operator, 4000, BF16), OPERANDS)
-        if operator in FAR:
-            yield Claim(kernel, "far", (operator, *FAR[operator]), OPERANDS)
+    """Yield strided and repeated operands, and more of them than 32 bits can count."""
+    for operator, size in FAR.items():
+        yield Claim(operator, "strided", (operator, BF16), OPERANDS)
+        yield Claim(operator, "repeated", (operator, 4000, BF16), OPERANDS)
+        yield Claim(operator, "far", (operator, *size), OPERANDS)
     yield Claim("embed", "scatter_of_one_id", (100_000,), OPERANDS)
 
 
 def small_claims() -> Iterator[Claim]:
-    """One claim a kernel, of a size for Triton's interpreter."""
+    """Yield one claim per kernel, small enough for Triton's interpreter."""
     yield Claim("attention", "attention", ([17, 0, 3], 26))
     yield Claim("mlm_loss", "mlm_loss", (3, 26, 300))
     yield Claim("embed", "embed", (20, 16, 24, "google"))
@@ -146,9 +143,7 @@ def small_claims() -> Iterator[Claim]:
 
 
 def make(claim: Claim) -> tuple[str, str]:
-    """Whether a claim held: "held", "wrong" or "unchecked" for lack of memory, and the error. Raises
-    nothing.
-    """
+    """Return "held", "wrong" or "unchecked" (out of memory), and the error. Raises nothing."""
     try:
         from tests.kernels.operand_checks import poisoned
 
@@ -165,9 +160,7 @@ def make(claim: Claim) -> tuple[str, str]:
 
 
 def check(grid: Iterable[Claim], deadline: float, processes: int = 0) -> Correctness:
-    """Make the claims of a grid until the deadline, in this process or in so many others. Raises nothing: a
-    claim that fails any way is wrong.
-    """
+    """Check claims until the deadline, here or in other processes. Raises nothing: any failure is wrong."""
     found = Correctness()
     left = iter(list(grid))
     if not processes:
@@ -216,14 +209,14 @@ def _check_elsewhere(
 
 
 class _Child:
-    """A process that makes claims."""
+    """Start a process that checks claims."""
 
     def __init__(self):
         context = multiprocessing.get_context("spawn")
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
         self.process.start()
-        theirs.close()  # so that its end is seen here
+        theirs.close()  # so that its end is noticed here
 
     def make(self, claim: Claim, deadline: float) -> tuple[str, str]:
         try:

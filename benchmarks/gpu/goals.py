@@ -1,4 +1,4 @@
-"""What `benchmarks.gpu` is to show on an H200, and whether its results do."""
+"""The goals of `benchmarks.gpu` on an H200, and whether its results meet them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Figure = Callable[[dict[str, Result], Ceilings], float]
 
 
 class Unmeasured(Exception):
-    """A goal's case or rival was not measured; says why."""
+    """A goal's case or rival was not measured, for this reason."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A figure of one or two cases that is to be at least `least`."""
+    """A figure of one or two cases that must reach `least`."""
 
     claim: str
     least: float
@@ -43,19 +43,19 @@ def _milliseconds(results: dict[str, Result], case: str, who: str) -> float:
 
 
 def _times(claim: str, least: float, case: str, rivals: Sequence[str]) -> Goal:
-    """jixu's speed in multiples of the fastest of the rivals that ran."""
+    """Make a goal for jixu's speed relative to the fastest rival that ran."""
 
     def figure(results: dict[str, Result], _ceilings: Ceilings) -> float:
         ours = _milliseconds(results, case, "jixu")
         ran = [name for name in rivals if name in results[case].timings]
-        # of rivals none of which ran, the first says why
+        # if no rival ran, the first says why
         return min(_milliseconds(results, case, name) for name in ran or rivals[:1]) / ours
 
     return Goal(claim, least, figure, (case,))
 
 
 def _share(claim: str, least: float, case: str, what: str) -> Goal:
-    """The share of the measured ceiling of "flops" or "bytes" that jixu reaches."""
+    """Make a goal for jixu's share of the measured ceiling of "flops" or "bytes"."""
 
     def figure(results: dict[str, Result], ceilings: Ceilings) -> float:
         seconds = _milliseconds(results, case, "jixu") / 1e3
@@ -65,7 +65,7 @@ def _share(claim: str, least: float, case: str, what: str) -> Goal:
 
 
 def _memory(claim: str, least: float, case: str, rival: str) -> Goal:
-    """How many times what jixu takes at its peak the rival takes."""
+    """Make a goal for the rival's peak memory relative to jixu's."""
 
     def figure(results: dict[str, Result], _ceilings: Ceilings) -> float:
         for who in ("jixu", rival):
@@ -77,7 +77,7 @@ def _memory(claim: str, least: float, case: str, rival: str) -> Goal:
 
 
 def _tokens(claim: str, least: float, case: str, other: str) -> Goal:
-    """jixu's tokens a second in one case over those in another."""
+    """Make a goal for jixu's tokens per second in one case relative to another."""
 
     def figure(results: dict[str, Result], _ceilings: Ceilings) -> float:
         ours, theirs = (_milliseconds(results, name, "jixu") / results[name].tokens for name in (case, other))
@@ -88,7 +88,7 @@ def _tokens(claim: str, least: float, case: str, other: str) -> Goal:
 
 FLASH = ("SDPA flash", "varlen_attn", "flash-attn")  # FlashAttention-2 in torch, and its own package
 SDPA = ("SDPA any", "SDPA efficient", "SDPA nested")
-CHUNKS = ("chunks of 1024 rows", "chunks, logits made again")
+CHUNKS = ("chunks of 1024 rows", "chunks, logits recomputed")
 MASKED, VOCABULARY = 9830, 21128  # of a batch of 65536 tokens
 _LOSS = f"mlm_loss n={MASKED} E=128 V={VOCABULARY} both passes"
 _FLASH = "attention D=64 T=512: as fast as FlashAttention-2"
@@ -115,7 +115,7 @@ GOALS = (
 
 
 def by_importance(cases: Sequence[Case]) -> list[Case]:
-    """The cases of the goals in their order, then the others; of those what compiles comes last, apart."""
+    """Order cases: those of the goals, then the others, then what compiles among these."""
     wanted = list(dict.fromkeys(name for goal in GOALS for name in goal.cases))
     others = [case for case in cases if case.name not in wanted]
     first = sorted((case for case in cases if case.name in wanted), key=lambda c: wanted.index(c.name))
@@ -128,7 +128,7 @@ def by_importance(cases: Sequence[Case]) -> list[Case]:
 
 
 def _only(case: Case, compiled: bool) -> Case:
-    """A case with jixu and the rivals that compile, or with all but these."""
+    """Restrict a case to jixu and the rivals that compile, or to all others."""
 
     def runners() -> dict[str, Run | str]:
         made = case.runners()
@@ -138,7 +138,7 @@ def _only(case: Case, compiled: bool) -> Case:
 
 
 def judge(results: Sequence[Result], ceilings: Ceilings | None) -> list[Verdict]:
-    """What became of every goal."""
+    """Decide every goal."""
     by_name = {result.case: result for result in results}
     verdicts = []
     for goal in GOALS:
@@ -153,7 +153,7 @@ def judge(results: Sequence[Result], ceilings: Ceilings | None) -> list[Verdict]
 
 
 def goals_table(verdicts: Sequence[Verdict]) -> str:
-    """Markdown."""
+    """Write verdicts as Markdown."""
     words = {True: "met", False: "missed", None: "not measured"}
     lines = ["| goal | | figure |", "|---|---|---|"]
     lines += [f"| {v.claim} | {words[v.met]} | {v.said} |" for v in verdicts]

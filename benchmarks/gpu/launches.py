@@ -1,7 +1,7 @@
-"""Kernel launches as they would be, recorded instead of run, and compiled for a GPU that is not there.
+"""Record kernel launches instead of running them, and compile them for a GPU that is absent.
 
 `record` runs the operators on CPU tensors with the launcher replaced: what is compiled afterwards is what the
-operators launch, with the same constants, alignments and options, not a list kept beside them.
+operators launch, with the same constants, alignments and options, not a separate list.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class KernelLaunch:
 
 @dataclass(frozen=True)
 class Compiled:
-    """What ptxas says of a kernel, and what its code uses."""
+    """What ptxas reports for a kernel, and what its code uses."""
 
     registers: int
     spill_bytes: int
     shared_bytes: int
-    serialized: bool  # ptxas gave up keeping wgmma asynchronous (C7511 and its kin)
+    serialized: bool  # ptxas serialised wgmma (C7511 and similar)
     dots: bool  # the source multiplies matrices of 16-bit numbers
     tensor_cores: int  # mma.sync or wgmma.mma_async instructions
     async_copies: int  # cp.async instructions
@@ -81,7 +81,7 @@ def _launch(kernel: JITFunction, args: tuple, kwargs: dict) -> KernelLaunch:
     signature, constants, aligned = [], [], []
     for name in kernel.arg_names:
         value = values[name]
-        # a plain number of 1 and None are constants to the launcher too
+        # the launcher also treats 1 and None as constants
         if (
             name in fixed
             or value is None
@@ -105,7 +105,7 @@ def _launch(kernel: JITFunction, args: tuple, kwargs: dict) -> KernelLaunch:
 
 @contextmanager
 def record(architecture: int) -> Iterator[list[KernelLaunch]]:
-    """Every distinct launch made inside, on CPU tensors, with the table's entries for `architecture`."""
+    """Record every distinct launch inside, on CPU tensors, with the table's entries for `architecture`."""
     launches: dict[tuple[object, ...], KernelLaunch] = {}
 
     def note(self, *args, grid, warmup, **kwargs):
@@ -118,7 +118,7 @@ def record(architecture: int) -> Iterator[list[KernelLaunch]]:
         with (
             patch.object(JITFunction, "run", note),
             patch.object(tuning, "architecture", lambda device: f"sm_{architecture}"),
-            patch.dict(os.environ, TRITON_INTERPRET="1"),  # so that the operators take tensors of the CPU
+            patch.dict(os.environ, TRITON_INTERPRET="1"),  # so that the operators accept CPU tensors
         ):
             kernels.use("triton")
             yield found
@@ -156,7 +156,7 @@ def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:
 
 
 def _ptxas(ptx: str, architecture: int) -> str:
-    """What ptxas -v prints."""
+    """Return the output of ptxas -v."""
     blackwell = _NVIDIA / "ptxas-blackwell"
     ptxas = blackwell if architecture >= 90 and blackwell.exists() else _NVIDIA / "ptxas"
     with tempfile.TemporaryDirectory() as folder:

@@ -100,7 +100,7 @@ def _steps(scale: Scale, name: str, config, lengths: list[int], longest: int) ->
 
 
 def _step(model: torch.nn.Module, loss, device: str) -> Run:
-    """Forward and backward in bf16 autocast, and AdamW."""
+    """Make a step: forward and backward in bf16 autocast, and AdamW."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device == "cuda")
 
     def run() -> None:
@@ -114,7 +114,7 @@ def _step(model: torch.nn.Module, loss, device: str) -> Run:
 
 
 def _transformers(scale: Scale, config, batch, lengths: list[int], longest: int, compile_it: bool) -> Run:
-    """A step of transformers' ALBERT on the same sequences, padded."""
+    """Make a step of transformers' ALBERT on the same sequences, padded."""
     import transformers
 
     theirs = transformers.AlbertConfig(

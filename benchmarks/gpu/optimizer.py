@@ -53,7 +53,7 @@ def optimizer_cases(scale: Scale) -> Iterator[Case]:
 
 
 def parameters(config: AlbertConfig) -> int:
-    """How many a model for pretraining has."""
+    """Count the parameters of a pretraining model."""
     from albert.model import PretrainingModel
 
     with torch.device("meta"):
@@ -61,7 +61,7 @@ def parameters(config: AlbertConfig) -> int:
 
 
 def _prepared(scale: Scale, config: AlbertConfig, make: Callable[[torch.nn.Module], Run]) -> Run:
-    """A step of a model of its own, with gradients."""
+    """Make an optimiser step for a new model with gradients."""
     from albert.model import PretrainingModel
 
     with torch.device(scale.device):

@@ -1,4 +1,4 @@
-"""How much work `benchmarks.gpu` measures, and of which shapes."""
+"""Amount and shapes of the work that `benchmarks.gpu` measures."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ FORWARD_ONLY = "compiled for both passes only"
 
 @dataclass(frozen=True)
 class Scale:
-    """How much work: the real sizes on a GPU, small ones where the code is only tried."""
+    """Real sizes on a GPU, small ones to test the code."""
 
     device: str = "cuda"
     tokens: int = 65536
     vocabulary: int = 21128
-    kernels: str = "triton"  # as of `kernels.use`
+    kernels: str = "triton"  # for `kernels.use`
 
     @property
     def masked(self) -> int:
@@ -33,9 +33,10 @@ class Scale:
 
 
 def lengths_of(mix: str, longest: int, tokens: int) -> list[int]:
-    """Lengths that fill a batch: all the longest ("full"), or as BERT's recipe makes them, nine in ten within
-    a tenth of the longest and the tenth anywhere ("mixed"; Devlin et al. 2019's create_pretraining_data, 10%
-    short).
+    """Draw lengths that fill a batch: all the longest ("full"), or "mixed" as in BERT's recipe.
+
+    Nine in ten are within a tenth of the longest, the others anywhere (Devlin et al. 2019's
+    create_pretraining_data, 10% short).
     """
     if mix == "full":
         return [longest] * (tokens // longest)
@@ -52,7 +53,7 @@ def offsets(lengths: list[int], device: str) -> Tensor:
 
 
 def compiled_or_why(function: Callable, device: str, backward: bool) -> Callable | str:
-    """`function` compiled, or why it is not."""
+    """Compile `function`, or say why not."""
     if device != "cuda":
         return "torch.compile is for the GPU"
     return torch.compile(function) if backward else FORWARD_ONLY

@@ -13,7 +13,7 @@ Run = Callable[[], object]
 # rivals that compile before they run, and the seconds that may take: not begun when fewer are left
 COMPILE = ("torch.compile", "FlexAttention", "transformers compiled")
 COMPILE_SECONDS = 45.0
-CLOCK_HERTZ = 2e9  # of no GPU so far much less than its highest
+CLOCK_HERTZ = 2e9  # about the highest of any GPU so far
 L2_BYTES = 2**28  # more than any GPU's L2
 
 
@@ -36,7 +36,7 @@ class Case:
 
 @dataclass
 class Timing:
-    """Milliseconds (median, 20% and 80% quantile) and the memory a run takes beyond what was there."""
+    """Milliseconds (median, 20% and 80% quantile) and a run's peak memory beyond its start."""
 
     milliseconds: float
     low: float
@@ -56,14 +56,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What this GPU does at best, measured here: bf16 products of random 8192 matrices, copies in and out."""
+    """The measured best of this GPU: bf16 products of random 8192 matrices, copies in and out."""
 
     flops: float  # a second
     bytes: float  # a second, read and written
 
 
 def time_run(run: Run, of_kernels: bool = False, seconds: float = 0.15) -> Timing:
-    """Median of repeated runs on the GPU with a cold L2 (on a CPU, where only the code is tried, of one)."""
+    """Time repeated runs on the GPU with a cold L2; on a CPU, where only the code is tested, one run."""
     if not torch.cuda.is_available():
         start = time.perf_counter()
         run()
@@ -86,7 +86,7 @@ def time_run(run: Run, of_kernels: bool = False, seconds: float = 0.15) -> Timin
 
 
 def _queued(run: Run, seconds: float) -> list[float]:
-    """Milliseconds between the first and the last kernel of a run.
+    """Measure the milliseconds between the first and the last kernel of a run.
 
     The GPU sleeps until the host, which may take longer to launch a small kernel than the GPU to run it, has
     launched all of a run. A run that waits for the GPU itself is timed with its waits.
@@ -112,12 +112,12 @@ def _queued(run: Run, seconds: float) -> list[float]:
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line."""
+    """Describe an error in one line."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def attempt(make: Callable[..., Run | str], *arguments: object) -> Run | str:
-    """The runner `make` makes, or why it cannot: a rival that fails is a finding, not the end of a case."""
+    """Return `make`'s runner or why it failed: a rival that fails is a result, not the end of a case."""
     try:
         return make(*arguments)
     except Exception as error:
@@ -125,7 +125,7 @@ def attempt(make: Callable[..., Run | str], *arguments: object) -> Run | str:
 
 
 def measure(case: Case, deadline: float) -> Result:
-    """Every runner of a case, one after the other; what fails or comes too late says so. Raises nothing."""
+    """Time every runner of a case in turn; record what fails or comes too late. Raises nothing."""
     result = Result(case.name, flops=case.flops, bytes=case.bytes, tokens=case.tokens)
     if time.monotonic() > deadline:
         result.absent["jixu"] = "no time left"
@@ -147,7 +147,7 @@ def measure(case: Case, deadline: float) -> Result:
 
 
 def measure_ceilings(device: str = "cuda", side: int = 8192, size: int = 2**32) -> Ceilings:
-    """Of `side` x `side` matrices and a copy of `size` bytes."""
+    """Measure products of `side` x `side` matrices and a copy of `size` bytes."""
     a, b = (torch.randn(side, side, device=device, dtype=torch.bfloat16) for _ in range(2))
     product = statistics.median(time_run(lambda: a @ b).milliseconds for _ in range(3))
     source = torch.empty(size, device=device, dtype=torch.uint8)
@@ -157,7 +157,7 @@ def measure_ceilings(device: str = "cuda", side: int = 8192, size: int = 2**32) 
 
 
 def forward_backward(forward: Callable[[], torch.Tensor], inputs: list[torch.Tensor]) -> Run:
-    """A run of both passes, with a random gradient made once."""
+    """Make a run of both passes, with one random gradient."""
     gradient: list[torch.Tensor] = []
 
     def run() -> None:
@@ -170,7 +170,7 @@ def forward_backward(forward: Callable[[], torch.Tensor], inputs: list[torch.Ten
 
 
 def table(results: list[Result], ceilings: Ceilings | None) -> str:
-    """Markdown: a row for every runner, with its rate, its share of the ceilings and its ratio to jixu's.
+    """Write a Markdown row for every runner: its rate, its share of the ceilings, its ratio to jixu's.
 
     The share of a training step, of which only FLOPs are counted, is its MFU.
     """

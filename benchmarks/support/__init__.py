@@ -1,1 +1,1 @@
-"""What the benchmarks share: sources, timing in turns, result files."""
+"""Shared by the benchmarks: sources, timing in turns, result files."""

@@ -1,4 +1,4 @@
-"""Rivals in turn, so that whatever else the machine does hits them alike."""
+"""Run rivals in turn, so that other load on the machine affects them alike."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Rates:
         return statistics.median(self.of_round)
 
     def times(self, rival: Rates) -> tuple[float, float, float]:
-        """How many times the rival's rate: median, lowest and highest over the rounds."""
+        """Return our rate relative to the rival's: median, lowest and highest over the rounds."""
         ratios = [ours / theirs for ours, theirs in zip(self.of_round, rival.of_round, strict=True)]
         return statistics.median(ratios), min(ratios), max(ratios)
 
     def times_by_processor(self, rival: Rates) -> float:
-        """The same for each second of processor time, the median."""
+        """Return the median ratio per second of processor time."""
         pairs = zip(self.of_processor, rival.of_processor, strict=True)
         return statistics.median(ours / theirs for ours, theirs in pairs)
 
@@ -39,7 +39,7 @@ class Rates:
 
 
 def alternate(works: Mapping[str, Work], rounds: int) -> dict[str, Rates]:
-    """Rates of some works, each done once in every round, after one that does not count."""
+    """Measure rates of works, each done once per round, after a warm-up."""
     rates: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
     for work in works.values():
         work()
@@ -52,9 +52,9 @@ def alternate(works: Mapping[str, Work], rounds: int) -> dict[str, Rates]:
     return {name: Rates(*zip(*values, strict=True)) for name, values in rates.items()}
 
 
-def keep_best(works: Mapping[str, Work], own: str, kept: int = 2) -> dict[str, Work]:
-    """`own` and the fastest others, by one round: the slower settings of a rival need no more of them."""
+def keep_best(works: Mapping[str, Work], own: str, count: int = 2) -> dict[str, Work]:
+    """Select `own` and the `count` fastest others by one round: slower settings of a rival need no more."""
     others = {name: work for name, work in works.items() if name != own}
     tried = alternate(others, 1)
-    best = sorted(others, key=lambda name: -tried[name].median)[:kept]
+    best = sorted(others, key=lambda name: -tried[name].median)[:count]
     return {own: works[own], **{name: works[name] for name in best}}

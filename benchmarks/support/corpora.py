@@ -22,17 +22,17 @@ FILE_CHARACTERS = 4_000_000
 
 
 def given_sources(sources: Sequence[str]) -> list[str]:
-    """Some sources, or the samples."""
+    """Return the sources, or the samples by default."""
     return list(sources) or [str(SAMPLES / name) for name in ("general.txt", "tea.jsonl")]
 
 
 def source_names(sources: Sequence[str]) -> list[str]:
-    """What a result says of its sources: their names, without the place they have on one machine."""
+    """Name the sources without their folders on one machine."""
     return [base_name(source.rstrip("/")) for source in given_sources(sources)]
 
 
 def load_sentences(sources: Sequence[str]) -> list[str]:
-    """Sentences of some sources, or of the samples."""
+    """Load the sentences of the sources, or of the samples."""
     return list(read_sentences([uri for source in given_sources(sources) for uri in find_files(source)]))
 
 
@@ -45,7 +45,7 @@ def write_corpus(
     document: int = 1500,
     file_characters: int = FILE_CHARACTERS,
 ) -> int:
-    """Write JSONL files of about so many characters in documents of about `document`; returns how many."""
+    """Write about `characters` as JSONL, in documents of about `document`; return how many."""
     folder.mkdir(parents=True, exist_ok=True)
     rng = random.Random(seed)
     han = [chr(code) for code in range(0x4E00, 0x9FA6)]

@@ -1,4 +1,4 @@
-"""Pretraining steps on a CPU, what there is to compute in them, and how fast products alone would be."""
+"""Pretraining steps on a CPU, their operations, and the speed of their products alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ MASKED_SHARE = 0.15
 
 
 def needed_flops(config: AlbertConfig, tokens: float, length: float, rows: float, masked: float) -> float:
-    """Operations of a step's matrix products: forward and twice that backward. Of the last layer, what comes
-    after attention on `rows` tokens alone, and the decoder on `masked` ones.
+    """Count a step's operations in matrix products: forward, and twice that backward.
+
+    After the last layer's attention only `rows` tokens count, in the decoder only `masked` ones.
     """
     H, E, F = config.hidden_size, config.embedding_size, config.intermediate_size
     before = 6 * H * H + 4 * length * H  # queries, keys and values, scores and mixing, a token
@@ -27,7 +28,7 @@ def needed_flops(config: AlbertConfig, tokens: float, length: float, rows: float
 
 
 def pretraining_step(config: AlbertConfig, *, compiled: bool = False) -> Callable[[Batch], Tensor]:
-    """A function that trains a model on a batch as `albert.pretraining` does, and returns the loss."""
+    """Return a function that trains a model on a batch as `albert.pretraining` does and returns the loss."""
     torch.manual_seed(0)
     model = PretrainingModel(config).train()
     optimizer = adamw(model, 1e-4)
@@ -46,7 +47,7 @@ def pretraining_step(config: AlbertConfig, *, compiled: bool = False) -> Callabl
 
 
 def full_batch(sequences: int, length: int, vocab_size: int) -> Batch:
-    """Random tokens in sequences of one length, 15% of them masked."""
+    """Draw random tokens in sequences of one length, 15% of them masked."""
     torch.manual_seed(1)
     batch = pack(torch.randint(5, vocab_size, (sequences, length)).tolist())
     masked = torch.randperm(batch.tokens)[: max(1, int(MASKED_SHARE * batch.tokens))].sort().values
@@ -55,7 +56,7 @@ def full_batch(sequences: int, length: int, vocab_size: int) -> Batch:
 
 
 def ceiling(config: AlbertConfig, tokens: int) -> Work:
-    """The layer's products, forward and backward, in bf16; the work is counted in operations."""
+    """Return the layer's bf16 products, forward and backward, as work counted in operations."""
     H, F = config.hidden_size, config.intermediate_size
     shapes = [(H, 3 * H), (H, H), (H, F), (F, H)]
     operands = [

@@ -1,6 +1,6 @@
-"""What a run does up to its first step, in a process of its own: `benchmarks.train_step` times it.
+"""Do what a run does up to its first step, for `benchmarks.train_step` to time.
 
-    python -m benchmarks.first_step SHARD
+    python -m benchmarks.support.first_step SHARD
 
 Imports the training loop, opens the shard, makes the model and takes one step.
 """

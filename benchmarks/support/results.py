@@ -1,4 +1,4 @@
-"""A benchmark's result: a JSON file beside the others, and one line that says how it stands."""
+"""Write a benchmark's result: a JSON file, and a verdict in one line."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-RESULTS = Path(__file__).parents[1] / "results"
+# quick runs write elsewhere
+RESULTS = Path(os.environ.get("JIXU_BENCHMARK_RESULTS") or Path(__file__).parents[1] / "results")
 
 
 def machine() -> dict[str, object]:
-    """What the numbers were measured on."""
+    """Describe the machine the numbers were measured on."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
@@ -24,7 +25,7 @@ def machine() -> dict[str, object]:
 
 def write_result(name: str, verdict: str, result: Mapping[str, object]) -> None:
     """Write benchmarks/results/<name>.json and print the verdict."""
-    RESULTS.mkdir(exist_ok=True)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     content = {"verdict": verdict, "date": time.strftime("%Y-%m-%d"), "machine": machine(), **result}
     (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", "utf-8")
     print(verdict)

@@ -1,6 +1,6 @@
-"""The sizing table of docs/scale.md, computed from what `scale` and `orchestration` measured.
+"""Compute the sizing table of docs/scale.md from what `scale` and `orchestration` measured.
 
-python -m benchmarks.sizing
+python -m benchmarks.support.sizing
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def read(name: str) -> dict:
 
 
 def table() -> str:
-    """A row for each amount of text: hours by number of workers, disk, and what comes of it."""
+    """Write a row per amount of text: hours by number of workers, disk, instances and tokens."""
     scale, runs = read("scale"), read("orchestration")
     largest = max(scale["sizes"].values(), key=lambda size: size["characters"])
     rate = largest["characters_per_second"] / scale["workers"]  # of one worker, at the largest size measured
@@ -45,7 +45,7 @@ def table() -> str:
 
 
 def short(value: float) -> str:
-    """Two digits, without a power of ten.
+    """Round to two digits, without a power of ten.
 
     >>> short(0.0583), short(184.2)
     ('0.058', '180')

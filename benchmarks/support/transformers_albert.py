@@ -1,4 +1,4 @@
-"""transformers' ALBERT in its usual ways, as the rival of a training step on a CPU.
+"""transformers' ALBERT in its usual settings, the rival of a training step on a CPU.
 
 S = sequences, L = longest of a batch.
 """
@@ -21,13 +21,13 @@ WAYS = [f"{attention} {dtype}" for attention, dtype in product(("sdpa", "eager")
 
 
 def their_config(config: AlbertConfig, attention: str = "sdpa") -> transformers.AlbertConfig:
-    """The same model there."""
+    """Return transformers' config of the same model."""
     shape = {name: getattr(config, name) for name in SHARED}
     return transformers.AlbertConfig(**shape, classifier_dropout_prob=0.0, attn_implementation=attention)
 
 
 def padded(batch: Batch) -> dict[str, Tensor]:
-    """A packed batch as transformers takes it, padded to its longest sequence."""
+    """Pad a packed batch to its longest sequence, as transformers takes it."""
     lengths = batch.cu_seqlens.diff()
     inside = torch.arange(batch.max_seqlen) < lengths[:, None]  # [S, L]
 
@@ -42,12 +42,12 @@ def padded(batch: Batch) -> dict[str, Tensor]:
         "labels": spread(labels, -100),
         "sentence_order_label": batch.sop_labels,
     }
-    # with no padding at all transformers needs no mask, and is faster without
+    # without padding transformers needs no mask, and is faster without one
     return inputs if bool(inside.all()) else {**inputs, "attention_mask": inside.long()}
 
 
 def pretraining_step(config: AlbertConfig, way: str) -> Callable[[dict[str, Tensor]], None]:
-    """A function that trains `AlbertForPreTraining` on a batch; the way is one of WAYS."""
+    """Return a function that trains `AlbertForPreTraining` on a batch; the way is one of WAYS."""
     attention, dtype = way.split()
     torch.manual_seed(0)
     model = transformers.AlbertForPreTraining(their_config(config, attention)).train()
@@ -65,8 +65,9 @@ def pretraining_step(config: AlbertConfig, way: str) -> Callable[[dict[str, Tens
 
 
 def loader(pairs: Sequence[tuple[str, str]], vocabulary: str, batch_size: int) -> Iterator[dict[str, Tensor]]:
-    """Batches of pairs for ever as people make them: tokenised beforehand, then shuffled, padded to the
-    longest of the batch and masked by transformers' collator in a DataLoader.
+    """Yield batches of pairs forever as users make them.
+
+    Pairs are tokenised beforehand; transformers' collator in a DataLoader shuffles, pads and masks them.
     """
     tokenizer = transformers.BertTokenizerFast(vocab=vocabulary)
     encoded = tokenizer(
