@@ -1,13 +1,14 @@
 # make demo    install, then the whole job on the shipped sample: raw text -> report
 # make test    install, then every test
 # make serve   install, then Prefect's server and UI, the deployments and a worker on 127.0.0.1; Ctrl-C stops all
-# make lint    ruff check and format check
+# make lint    ruff check, ruff format check, mypy
+# make bench   the CPU benchmarks in their quick forms: shows that they run, results go to build/benchmarks
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test serve lint clean
+.PHONY: demo test serve lint bench clean
 .DEFAULT_GOAL := demo
 
 # runs again only when what is to be installed changed
@@ -30,6 +31,17 @@ serve: $(INSTALLED)
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+bench: export JIXU_BENCHMARK_RESULTS := build/benchmarks
+bench: $(INSTALLED)
+	@$(BIN)/python -m benchmarks.data_prep --characters 400000
+	@$(BIN)/python -m benchmarks.batching --characters 400000 --repeats 2
+	@$(BIN)/python -m benchmarks.train_step --only tiny --rounds 1 --sequences 8
+	@$(BIN)/python -m benchmarks.fine_tune_step --seeds 0
+	@$(BIN)/python -m benchmarks.optimizer_step --steps 3
+	@$(BIN)/python -m benchmarks.compile_only --fast --only layer_norm
+	@$(BIN)/python -m benchmarks.gpu --smoke --only gelu
 
 clean:
 	rm -rf $(VENV) workspace build *.egg-info
