@@ -14,8 +14,17 @@ from torch import Tensor
 from kernels.embedding import Norm, Projection, Tables
 from tests.kernels.checks import DEVICE
 
-OPERATORS = ("attention", "mlm_loss", "add_layer_norm", "bias_gelu", "embed")
 LENGTH = 128  # tokens of a sequence
+Call = Callable[[ModuleType, list[Tensor], list[Tensor], list[Tensor]], Tensor]
+CALLS: dict[str, Call] = {
+    "attention": lambda p, rows, _rest, ids: p.attention_packed(*rows, *ids, LENGTH),
+    "mlm_loss": lambda p, rows, rest, ids: p.mlm_loss(*rows, *rest, *ids, 0.05)[0],
+    "add_layer_norm": lambda p, rows, rest, _ids: p.add_layer_norm(*rows, *rest, 1e-5),
+    "bias_gelu": lambda p, rows, rest, _ids: p.bias_gelu(*rows, *rest, "gelu_new"),
+    "embed": lambda p, _rows, rest, ids: p.embed(
+        *ids, Tables(*rest[:3]), Norm(*rest[3:5], 1e-5), Projection(*rest[5:])
+    ),
+}
 
 
 @contextmanager
@@ -40,27 +49,26 @@ def poisoned() -> Iterator[None]:
 class Operands:
     """Arguments: `rows` and `ids` of each token (attention's ids are `cu_seqlens`), `rest` are weights."""
 
+    operator: str
     rows: list[Tensor]
     rest: list[Tensor]
     ids: list[Tensor]
-    call: Callable[[ModuleType, list[Tensor], list[Tensor], list[Tensor]], Tensor]
 
     def last(self, count: int) -> Operands:
         """Take the operands of the last `count` tokens, for attention the last sequence."""
         ends = [torch.tensor([0, count], dtype=x.dtype, device=x.device) for x in self.ids]
-        ids = ends if self.call is _attention else [x[-count:] for x in self.ids]
+        ids = ends if self.operator == "attention" else [x[-count:] for x in self.ids]
         return replace(self, rows=[x[-count:] for x in self.rows], ids=ids)
 
     def spread(self) -> Operands:
         """Copy the operands into views with a gap after every number."""
-        return replace(
-            self, **{name: [_spread(x) for x in getattr(self, name)] for name in ("rows", "rest", "ids")}
-        )
+        rows, rest, ids = ([_spread(x) for x in some] for some in (self.rows, self.rest, self.ids))
+        return Operands(self.operator, rows, rest, ids)
 
     def results(self, package: ModuleType, dy: Tensor | None = None) -> list[Tensor]:
         """Return the output and the gradients of rows and rest."""
         rows, rest = ([x.detach().requires_grad_() for x in some] for some in (self.rows, self.rest))
-        y = self.call(package, rows, rest, self.ids)
+        y = CALLS[self.operator](package, rows, rest, self.ids)
         dy = torch.ones_like(y) if dy is None else dy.expand_as(y)
         return [y.detach(), *torch.autograd.grad(y, [*rows, *rest], dy)]
 
@@ -68,27 +76,6 @@ class Operands:
 def _spread(x: Tensor) -> Tensor:
     other = float("nan") if x.is_floating_point() else -(2**30)
     return torch.stack([x, torch.full_like(x, other)], -1)[..., 0]
-
-
-def _attention(package, rows, _rest, ids):
-    return package.attention_packed(*rows, *ids, LENGTH)
-
-
-def _mlm_loss(package, rows, rest, ids):
-    return package.mlm_loss(*rows, *rest, *ids, 0.05)[0]
-
-
-def _add_layer_norm(package, rows, rest, _ids):
-    return package.add_layer_norm(*rows, *rest, 1e-5)
-
-
-def _bias_gelu(package, rows, rest, _ids):
-    return package.bias_gelu(*rows, *rest, "gelu_new")
-
-
-def _embed(package, _rows, rest, ids):
-    tables, norm, projection = Tables(*rest[:3]), Norm(*rest[3:5], 1e-5), Projection(*rest[5:])
-    return package.embed(*ids, tables, norm, projection)
 
 
 def operands(operator: str, tokens: int, width: int, dtype: torch.dtype) -> Operands:
@@ -106,16 +93,16 @@ def operands(operator: str, tokens: int, width: int, dtype: torch.dtype) -> Oper
     starts = [*range(0, R, LENGTH), R]
     cu_seqlens = torch.tensor(starts, dtype=torch.int32, device=DEVICE)
     made = {
-        "attention": lambda: ([random(R, 3, W // D, D)], [], [cu_seqlens], _attention),
-        "mlm_loss": lambda: ([random(R, W)], [random(V, W), random(V)], [below(V)], _mlm_loss),
-        "add_layer_norm": lambda: ([random(R, W), random(R, W)], [random(W), random(W)], [], _add_layer_norm),
-        "bias_gelu": lambda: ([random(R, W)], [random(W)], [], _bias_gelu),
+        "attention": lambda: ([random(R, 3, W // D, D)], [], [cu_seqlens]),
+        "mlm_loss": lambda: ([random(R, W)], [random(V, W), random(V)], [below(V)]),
+        "add_layer_norm": lambda: ([random(R, W), random(R, W)], [random(W), random(W)], []),
+        "bias_gelu": lambda: ([random(R, W)], [random(W)], []),
         "embed": lambda: (
             [], [random(*s) for s in ((V, E), (2, E), (50, E), (E,), (E,), (W, E), (W,))],
-            [below(V), below(2), below(50)], _embed,
+            [below(V), below(2), below(50)],
         ),
     }  # fmt: skip
-    return Operands(*made[operator]())
+    return Operands(operator, *made[operator]())
 
 
 def strided(package: ModuleType, operator: str, dtype: torch.dtype = torch.float32) -> None:

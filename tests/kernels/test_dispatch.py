@@ -53,10 +53,8 @@ def test_every_kernel_is_launched_on_its_tensors_device():
 
     def launches(tree: ast.AST) -> list[str]:
         calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        kernels_by_grid = [
-            f.value.id for f in calls if isinstance(f, ast.Subscript) and hasattr(f.value, "id")
-        ]
-        return [name for name in kernels_by_grid if name.endswith("_kernel")]
+        names = [f.value.id for f in calls if isinstance(f, ast.Subscript) and hasattr(f.value, "id")]
+        return [name for name in names if name.endswith("_kernel")]
 
     guarded, everywhere = [], []
     for path in sorted((ROOT / "kernels").glob("*.py")):

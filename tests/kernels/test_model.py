@@ -35,9 +35,8 @@ def make(**changes: object) -> tuple[PretrainingModel, Batch]:
     return model.to(DEVICE), batch.to(DEVICE)
 
 
-def gradients(
-    model: PretrainingModel, batch: Batch, run=None
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def gradients(model: PretrainingModel, batch: Batch, run=None):
+    """Return the loss and the gradients by name."""
     model.zero_grad()
     loss = (run or model)(batch).loss
     loss.backward()

@@ -6,11 +6,11 @@ import torch
 from tests.kernels import operand_checks
 
 
-@pytest.mark.parametrize("operator", operand_checks.OPERATORS)
+@pytest.mark.parametrize("operator", list(operand_checks.CALLS))
 def test_strided_operands_give_the_same_bits(triton, operator):
     operand_checks.strided(triton, operator)
 
 
-@pytest.mark.parametrize("operator", operand_checks.OPERATORS)
+@pytest.mark.parametrize("operator", list(operand_checks.CALLS))
 def test_the_last_tokens_are_as_without_the_others(triton, operator):
     operand_checks.far(triton, operator, 150, 48, torch.float16)
