@@ -211,7 +211,7 @@ class Bomb:
 
 
 def bombs(pwned):
-    yield "plain pickle", lambda path: path.write_bytes(pickle.dumps(Bomb(pwned)))
+    yield "plain pickle", lambda path: path.write_bytes(pickle.dumps(Bomb(pwned), protocol=2))
     yield (
         "open",
         lambda path: path.write_bytes(

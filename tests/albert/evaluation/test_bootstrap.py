@@ -35,6 +35,7 @@ def test_accuracy_and_macro_f1_are_scikit_learns(pairs):
     assert ours("macro_f1") == pytest.approx(f1_score(gold, predicted, labels=labels, average="macro"))
 
 
+@pytest.mark.filterwarnings("ignore:A single label was found:UserWarning")  # from scikit-learn
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=40))
 def test_scores_of_two_labels_are_scikit_learns(pairs):
     predicted, gold = (np.array(column) for column in zip(*pairs, strict=True))
