@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,12 +68,12 @@ def words(
     Args:
         corpus: A corpus of the workspace.
         source: Or raw text: a file, folder, glob or URL (repeatable).
-        dictionary: Words that are known already, in jieba's format (repeatable).
+        dictionary: Words already known, in jieba's format (repeatable).
         output: The dictionary to write; a .tsv with counts and examples goes beside it.
         min_count: Least occurrences of a word.
         min_cohesion: Least cohesion of a word, in bits.
-        min_freedom: Least freedom of what stands beside a word, on both sides, in bits.
-        limit: Words at most.
+        min_freedom: Least entropy of the characters on either side of a word, in bits.
+        limit: Most words to write.
         workspace: Folder of the workspace.
     """
     from data.catalog import open_workspace
@@ -82,23 +83,23 @@ def words(
 
     if bool(corpus) == bool(source):
         raise InputError("give either --corpus or --source")
-    options = {
-        "known": Segmenter(dictionary),
-        "min_count": min_count,
-        "min_cohesion": min_cohesion,
-        "min_freedom": min_freedom,
-        "limit": limit,
-    }
-    if corpus:
-        with open_workspace(workspace) as statistics:
-            found = discover_words(statistics.texts(corpus), **options)
-    else:
-        files = [uri for one in source for uri in find_files(one)]
-        found = discover_words(read_sentences(files), **options)
-    table = write_dictionary(found, output)
-    for word in found[:20]:
+    with open_workspace(workspace) if corpus else nullcontext() as statistics:
+        if corpus and statistics:
+            texts = statistics.texts(corpus)
+        else:
+            texts = read_sentences([uri for name in source for uri in find_files(name)])
+        new = discover_words(
+            texts,
+            known=Segmenter(dictionary),
+            min_count=min_count,
+            min_cohesion=min_cohesion,
+            min_freedom=min_freedom,
+            limit=limit,
+        )
+    table = write_dictionary(new, output)
+    for word in new[:20]:
         print(f"{word.word}\t{word.count}\t{word.example}")
-    print(f"{len(found):,} words in {output}, with counts and examples in {table}")
+    print(f"{len(new):,} words in {output}, with counts and examples in {table}")
 
 
 @app.command
@@ -109,11 +110,11 @@ def pull(url: str, /, *, workspace: Path | None = None) -> None:
         url: The published workspace, such as s3://bucket/workspace.
         workspace: Folder of the copy; by default the one that commands use.
     """
-    from data.publication import Store, pull, require
+    from data.publication import pull
+    from data.storage import RemoteFolder
 
     copy = Workspace(workspace or local_folder(url))
-    copy.root.mkdir(parents=True, exist_ok=True)
-    print(_describe(require(pull(Store(url), copy), url), copy))
+    print(_describe(pull(RemoteFolder(url), copy), copy))
 
 
 @app.command
@@ -124,10 +125,12 @@ def push(url: str, /, *, workspace: Path | None = None) -> None:
         url: Where to publish it, such as s3://bucket/workspace.
         workspace: Folder to publish; by default the copy that commands use.
     """
-    from data.publication import Store, publish
+    from data.locks import writer_lock
+    from data.publication import publish
+    from data.storage import RemoteFolder
 
-    copy, store = Workspace(workspace or local_folder(url)), Store(url)
-    with store.writing():
+    copy, store = Workspace(workspace or local_folder(url)), RemoteFolder(url)
+    with writer_lock(store):
         print(_describe(publish(store, copy), copy))
 
 
@@ -138,10 +141,11 @@ def unlock(url: str, /) -> None:
     Args:
         url: The published workspace, such as s3://bucket/workspace.
     """
-    from data.publication import Store
+    from data import locks
+    from data.storage import RemoteFolder
 
-    store = Store(url)
-    store.release()
+    store = RemoteFolder(url)
+    locks.unlock(store)
     print(f"{store.url} can be written to")
 
 

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written under a temporary name, synced, then renamed."""
+"""Files that are either complete or absent: written under a temporary name, synced, then renamed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SYNC_THREADS = 16
 
 @contextmanager
 def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
-    """A temporary path to write; when the block ends well, it takes the place of `path`.
+    """Yield a temporary path to write; when the block succeeds, the file replaces `path`.
 
-    `durable`: whether it must outlive a loss of power; work in progress need not.
+    `durable`: whether it must survive a power failure; work in progress need not.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
@@ -33,7 +33,7 @@ def replacing(path: Path, *, durable: bool = True) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """Have the operating system put a file or a folder's entries on disk."""
+    """Flush a file, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -42,7 +42,7 @@ def sync(path: Path) -> None:
 
 
 def sync_all(paths: Sequence[Path]) -> None:
-    """The same for many files at a time, which takes a disk hardly longer than for one."""
+    """Flush many files at a time, which takes a disk hardly longer than one."""
     with ThreadPoolExecutor(SYNC_THREADS) as pool:
         list(pool.map(sync, paths))
 
@@ -57,6 +57,6 @@ def write_text(path: Path, content: str) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file's content."""
+    """Return the hex digest of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,22 +1,30 @@
-"""TODO."""
+"""Write locks: of a corpus on this machine, and of a published workspace wherever it is written from."""
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 
+import psutil
 from filelock import FileLock, Timeout
 
 from data.errors import InputError
+from data.storage import RemoteFolder, reaching
 from data.workspace import Workspace
+
+WRITER = "writer.json"  # in a published workspace: who may write to it
 
 
 @contextmanager
-def sole_writer(
-    workspace: Workspace, corpus: str, waits: Callable[[str], None] | None = None
+def corpus_lock(
+    workspace: Workspace, corpus: str, on_wait: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Nobody else writes to the corpus meanwhile. If somebody does, raises InputError or,
-    given `waits`, calls it with a line for people and waits for the other to end.
+    """Hold the corpus's write lock. Raises InputError if it is taken; with `on_wait`, passes it a message for
+    people and waits.
     """
     path = workspace.lock(f"refresh-{corpus}")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,9 +33,50 @@ def sole_writer(
     try:
         held = lock.acquire(timeout=0)
     except Timeout:
-        if waits is None:
+        if on_wait is None:
             raise InputError(f"{busy}: wait for it to end") from None
-        waits(f"{busy}: waiting for it to end")
+        on_wait(f"{busy}: waiting for it to end")
         held = lock.acquire(poll_interval=0.5)
     with held:
         yield
+
+
+@contextmanager
+def writer_lock(store: RemoteFolder) -> Iterator[None]:
+    """Be the only writer of a store. Raises InputError naming another one, unless it died on this machine."""
+    me = {"host": socket.gethostname(), "process": os.getpid(), "since": datetime.now(UTC).isoformat()}
+    try:
+        while True:
+            with suppress(FileExistsError):
+                store.create(WRITER, json.dumps(me).encode())
+                break
+            _remove_dead_writer(store)
+    except FileNotFoundError:
+        raise InputError(f"{store.url}: no such bucket") from None
+    try:
+        yield
+    finally:
+        if _writer(store) == me:  # it may have been unlocked, and locked by another
+            unlock(store)
+
+
+def unlock(store: RemoteFolder) -> None:
+    """Let others write."""
+    with reaching(store.url):
+        store.files.rm_file(WRITER)
+
+
+def _writer(store: RemoteFolder) -> dict | None:
+    with suppress(FileNotFoundError), reaching(store.url, FileNotFoundError):
+        return json.loads(store.files.cat_file(WRITER))
+    return None
+
+
+def _remove_dead_writer(store: RemoteFolder) -> None:
+    if other := _writer(store):
+        if other["host"] != socket.gethostname() or psutil.pid_exists(other["process"]):
+            raise InputError(
+                f"{store.url} is being written to by process {other['process']} of {other['host']} since "
+                f"{other['since']}: wait for it to end; if it is gone: jixu corpus unlock {store.url}"
+            )
+        unlock(store)

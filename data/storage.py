@@ -7,14 +7,20 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING
 
 from data.errors import InputError
 from data.files import sha256
 
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
 _EXTRA = "install jixu with its extra: pip install 'jixu[remote]'"
+_TRANSFERS = 8  # at a time
 
 
 def is_remote(uri: str) -> bool:
@@ -22,8 +28,7 @@ def is_remote(uri: str) -> bool:
     return "://" in uri
 
 
-def file_system(uri: str):
-    """fsspec's file system for a URL, and the URL's path in it."""
+def _file_system(uri: str) -> tuple[AbstractFileSystem, str]:
     import fsspec
 
     try:
@@ -32,53 +37,88 @@ def file_system(uri: str):
         raise InputError(f"{uri}: {' '.join(str(error).split())}; {_EXTRA}") from None
 
 
-def unreached(uri: str, error: Exception) -> InputError:
-    """What a user is told of an error of a URL's file system."""
-    what = " ".join(str(error).split())[:200] or type(error).__name__
-    return InputError(f"{uri} cannot be reached: {what}")
+@contextmanager
+def reaching(uri: str, *passing: type[Exception]) -> Iterator[None]:
+    """Turn any error of a URL's file system into InputError, except the classes in `passing`."""
+    try:
+        yield
+    except Exception as error:  # each library has its own classes
+        if isinstance(error, (InputError, *passing)):
+            raise
+        message = " ".join(str(error).split())[:200] or type(error).__name__
+        raise InputError(f"{uri} cannot be reached: {message}") from None
+
+
+class RemoteFolder:
+    """A folder behind a URL, whose files are created and removed but never changed."""
+
+    def __init__(self, url: str):
+        from fsspec.implementations.dirfs import DirFileSystem
+
+        self.url = url.rstrip("/")
+        if self.url.startswith(("file://", "local://")):
+            raise InputError(f"{url}: a folder needs no URL: pass its path")
+        system, root = _file_system(self.url)
+        self.files = DirFileSystem(path=root.rstrip("/"), fs=system)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """List the files of an inner folder by path, in order, with their bytes."""
+        self.files.invalidate_cache()
+        with reaching(self.url, FileNotFoundError):
+            try:
+                found = self.files.find(folder, detail=True)
+            except FileNotFoundError:
+                return {}
+        return {path: found[path]["size"] for path in sorted(found)}
+
+    def create(self, path: str, content: bytes) -> None:
+        """Write a new file. Raises FileExistsError if there is one."""
+        with reaching(self.url, FileExistsError, FileNotFoundError):
+            self.files.pipe_file(path, content, mode="create")
+
+    def transfer(self, work: Callable[[str], object], paths: Iterable[str]) -> None:
+        """Call `work` for each path, several at a time."""
+        with reaching(self.url), ThreadPoolExecutor(_TRANSFERS) as pool:
+            list(pool.map(work, paths))
 
 
 def expand(source: str) -> list[str]:
-    """Every file a source names, in the order of their names: a file, a folder (searched through), or a glob.
+    """List every file that a file, a folder (searched through) or a glob names, sorted by name.
 
-    What stands among a folder's files and is none is named too: see `refusal`. Links to folders are not
-    followed. Raises InputError where there is nothing, or a URL that cannot be reached.
+    Entries of a folder that cannot be read are listed too: see `refusal`. Links to folders are not followed.
+    Raises InputError if there is nothing, or a URL cannot be reached.
     """
     if is_remote(source):
         return _expand_remote(source)
     path = Path(source).expanduser()
     if path.is_dir():
-        found = list(_entries(path))
+        paths = list(_entries(path))
     elif os.path.lexists(path):
         if refused := refusal(str(path)):
             raise InputError(f"source {source} is no file that can be read ({refused})")
         return [str(path)]
     else:
-        found = [name for name in glob.glob(str(path), recursive=True) if not os.path.isdir(name)]
-        if not found:
+        paths = [name for name in glob.glob(str(path), recursive=True) if not os.path.isdir(name)]
+        if not paths:
             raise InputError(f"source {source} does not exist")
-    if all(map(refusal, found)):
+    if all(map(refusal, paths)):
         raise InputError(f"source {source} holds no file that can be read")
-    return sorted(str(Path(name)) for name in found)
+    return sorted(str(Path(name)) for name in paths)
 
 
 def _entries(folder: Path) -> Iterator[str]:
-    """What is in a folder and the folders in it, but hidden ones; of links to folders the links."""
-
-    def unreadable(error: OSError) -> None:
-        barred.append(error.filename)
-
-    barred: list[str] = []
-    for place, folders, files in os.walk(folder, onerror=unreadable):
+    """Walk a folder, hidden files and folders left out, and yield files, links and unreadable folders."""
+    unreadable: list[str] = []
+    for place, folders, files in os.walk(folder, onerror=lambda error: unreadable.append(error.filename)):
         folders[:] = [name for name in folders if not name.startswith(".")]
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         yield from (os.path.join(place, name) for name in files + links if not name.startswith("."))
-    yield from barred
+    yield from unreadable
 
 
 def refusal(path: str) -> str | None:
-    """Why a path of this machine is not read, if it is no file: a broken link, a link to a folder, a folder
-    that may not be listed, a device, a pipe or a socket, which may never end.
+    """Say why a local path is not read: a broken link, a link to a folder, a folder that may not be listed, a
+    device, a pipe or a socket, which may never end. None for a file.
     """
     try:
         mode = os.stat(path).st_mode
@@ -90,70 +130,69 @@ def refusal(path: str) -> str | None:
 
 
 def _expand_remote(source: str) -> list[str]:
-    system, path = file_system(source)
+    system, path = _file_system(source)
     try:
-        if glob.has_magic(path):
-            found = [p for p in system.glob(path) if system.isfile(p)]
-        elif system.isdir(path) and not system.isfile(path):
-            found = system.find(path)
-        else:
-            system.info(path)
-            found = [path]
+        with reaching(source, FileNotFoundError):
+            if glob.has_magic(path):
+                paths = [p for p in system.glob(path) if system.isfile(p)]
+            elif system.isdir(path) and not system.isfile(path):
+                paths = system.find(path)
+            else:
+                system.info(path)
+                paths = [path]
     except FileNotFoundError:
         raise InputError(f"source {source} does not exist") from None
-    except Exception as error:  # whatever the file system's own library raises
-        raise unreached(source, error) from None
-    if not found:
+    if not paths:
         raise InputError(f"source {source} holds no file that can be read")
-    return sorted(system.unstrip_protocol(p) for p in found)
+    return sorted(system.unstrip_protocol(p) for p in paths)
 
 
 def size_and_digest(uri: str) -> tuple[int, str]:
-    """Bytes and a digest that changes with the content: sha256, or for a URL what its server says of it.
+    """Return a file's bytes and a digest that changes with its content.
 
-    A server that gives neither tag nor time makes the content be read and hashed. Of what cannot be read, the
-    reason is the content.
+    The digest is the sha256; for a URL it is of the server's tag or time, and only without either is the
+    content read. For a file that cannot be read the reason is hashed.
     """
-    if not is_remote(uri):
-        path = Path(uri)
-        reason = refusal(uri)
-        try:
-            if reason is None:
-                return path.stat().st_size, sha256(path)
-        except OSError as error:
-            reason = str(error)
-        return 0, hashlib.sha256(f"not read: {reason}".encode()).hexdigest()
-    system, path = file_system(uri)
+    if is_remote(uri):
+        with reaching(uri):
+            return _remote_size_and_digest(uri)
+    path, reason = Path(uri), refusal(uri)
     try:
-        info = system.info(path)
-        tag = info.get("ETag") or info.get("etag") or info.get("blob_id") or info.get("LastModified")
-        tag = tag or info.get("mtime") or info.get("last_modified")
-        if tag is not None:
-            return int(info.get("size") or 0), hashlib.sha256(
-                f"{uri}\0{tag}\0{info.get('size')}".encode()
-            ).hexdigest()
-        with system.open(path, "rb") as file:
-            digest = hashlib.sha256()
-            size = 0
-            while block := file.read(1 << 20):
-                digest.update(block)
-                size += len(block)
-            return size, digest.hexdigest()
-    except Exception as error:
-        raise unreached(uri, error) from None
+        if reason is None:
+            return path.stat().st_size, sha256(path)
+    except OSError as error:
+        reason = str(error)
+    return 0, hashlib.sha256(f"not read: {reason}".encode()).hexdigest()
 
 
-def open_binary(uri: str) -> BinaryIO:
-    """A file to read, buffered and, where its system allows, seekable."""
+def _remote_size_and_digest(uri: str) -> tuple[int, str]:
+    system, path = _file_system(uri)
+    info = system.info(path)
+    names = ("ETag", "etag", "blob_id", "LastModified", "mtime", "last_modified")
+    tag = next((info[name] for name in names if info.get(name)), None)
+    if tag is not None:
+        described = f"{uri}\0{tag}\0{info.get('size')}"
+        return int(info.get("size") or 0), hashlib.sha256(described.encode()).hexdigest()
+    digest, size = hashlib.sha256(), 0
+    with system.open(path, "rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
+
+
+def open_binary(uri: str) -> io.BufferedReader:
+    """Open a file for reading, buffered and, if its system allows, seekable."""
     if not is_remote(uri):
-        return Path(uri).open("rb", buffering=1 << 18)
-    system, path = file_system(uri)
+        return io.BufferedReader(io.FileIO(uri), 1 << 18)
+    system, path = _file_system(uri)
     try:
-        return io.BufferedReader(system.open(path, "rb"), 1 << 20)
-    except Exception as error:
-        raise OSError(str(unreached(uri, error))) from None
+        with reaching(uri):
+            return io.BufferedReader(system.open(path, "rb"), 1 << 20)
+    except InputError as error:
+        raise OSError(str(error)) from None
 
 
 def base_name(uri: str) -> str:
-    """The last part of a path or URL, without a query."""
+    """Return the last part of a path, or of a URL without its query."""
     return uri.rsplit("/", 1)[-1].split("?")[0] if is_remote(uri) else Path(uri).name

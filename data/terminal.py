@@ -1,4 +1,4 @@
-"""What every command shares: one line for a user's mistake, and exit codes."""
+"""Shared by all commands: exit codes, and one line on standard error for a user's mistake."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from data.errors import InputError
+from data.errors import UserError
 
 # 75: EX_TEMPFAIL of sysexits.h, "try again"
 EXIT_DIFFERENT, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 75
 
 
 def make_app(name: str, help: str) -> App:
-    """A tree of commands; an option is named by its flag alone."""
+    """Make a tree of commands; an option is given by its flag alone."""
     return App(name=name, help=help, version_flags=(), result_action="return_value")
 
 
@@ -26,12 +26,12 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> int:
         status = app(tokens, exit_on_error=False, print_error=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
-    except (CycloptsError, InputError) as error:
+    except (CycloptsError, UserError) as error:
         print(f"{app.name[0]}: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
         print(f"{app.name[0]}: stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # whoever read the output, such as head, has seen enough
+    except BrokenPipeError:  # a reader such as head has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Worker processes that start clean and never outlive their parent."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
 
-END_SECONDS = 20  # for workers, when there is nothing left to do
+END_SECONDS = 20  # for workers that have nothing left to do
 
 
 def _begin_worker(begin: Callable[[], None] | None) -> None:
-    # Ctrl-C reaches all processes of a terminal: the one that waits for this one tells of it
+    # Ctrl-C reaches every process of a terminal; the parent reports it
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if begin:
@@ -23,16 +23,18 @@ def _begin_worker(begin: Callable[[], None] | None) -> None:
 
 
 def _end_with_parent() -> None:
-    # it waits for work on a pipe that it holds open itself: nothing else would tell it
-    parent_process().join()
-    os._exit(1)
+    # a worker holds the pipe it waits on open itself, so nothing else would wake it
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager
 def worker_pool(workers: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
-    """Processes that start clean, whatever threads this one has, and call `begin` first. After the block they
-    have some seconds to end: one that hangs, be it in a library's farewell, keeps nobody. They do not outlive
-    this process, however it ends.
+    """Start worker processes that share no thread or state with this one and call `begin` first.
+
+    When the block ends they get END_SECONDS to exit, then are killed: a library may hang at exit. They end
+    with this process, however it ends.
     """
     pool = ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(begin,)

@@ -1,4 +1,4 @@
-"""Where a workspace keeps what: one folder, found by `--workspace` or JIXU_WORKSPACE; of a URL, a copy."""
+"""Paths inside a workspace, one folder given by `--workspace` or JIXU_WORKSPACE; a URL has a local copy."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _name = re.compile(r"[\w][\w.-]{0,63}")
 
 
 def default_place() -> str:
-    """JIXU_WORKSPACE, a folder or a URL, or ./workspace."""
+    """Return JIXU_WORKSPACE, a folder or a URL, or ./workspace."""
     return os.environ.get("JIXU_WORKSPACE", DEFAULT)
 
 
 def default_workspace() -> Path:
-    """The folder of `default_place`."""
+    """Return the folder of `default_place`."""
     return local_folder(default_place())
 
 
 def local_folder(place: str) -> Path:
-    """The folder itself, or the copy on this machine of a URL such as s3://bucket/workspace."""
+    """Return the folder itself, or the local copy of a URL such as s3://bucket/workspace."""
     if "://" not in place:
         return Path(place)
     url = place.rstrip("/")
@@ -35,9 +35,7 @@ def local_folder(place: str) -> Path:
 
 
 def check_name(name: str, what: str) -> str:
-    """`name` if it can be a folder's; raises InputError if not. Letters of any script, digits, `_`, `.`,
-    `-`.
-    """
+    """Return `name` if a folder may have it; raise InputError otherwise. Letters may be of any script."""
     if not _name.fullmatch(name):
         raise InputError(
             f"{what} {name!r}: use 1 to 64 letters, digits, '_', '.' or '-', not starting with '.' or '-'"
@@ -47,7 +45,7 @@ def check_name(name: str, what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Paths of a workspace; nothing is made before something is written."""
+    """Paths of a workspace; no folder is created before something is written."""
 
     root: Path
 
@@ -66,11 +64,11 @@ class Workspace:
         return self.root / "documents" / corpus
 
     def staging(self, corpus: str) -> Path:
-        """Work in progress of a refresh; swept when the next one begins."""
+        """Work in progress of a refresh, removed when the next one begins."""
         return self.root / "staging" / corpus
 
     def lexicon(self, corpus: str, version: int) -> Path:
-        """The dictionary of new words found in a version."""
+        """Dictionary of new words found in a version."""
         return self.root / "lexicons" / corpus / f"version-{version}.txt"
 
     def lock(self, name: str) -> Path:
@@ -83,5 +81,5 @@ class Workspace:
         return self.root / "reports" / run
 
     def relative(self, path: Path) -> str:
-        """As the catalog names a file of the workspace."""
+        """Return a path as the catalog stores it."""
         return path.resolve().relative_to(self.root.resolve()).as_posix()

@@ -1,9 +1,8 @@
-"""The catalog: one DuckDB file that says what a workspace holds, since when, and made from what.
+"""The catalog: one DuckDB file that records what a workspace holds, since when, and from which sources.
 
-A writer works on a copy and renames it over the catalog, so a commit is one atomic step, a reader is never
-locked out, and no open notebook can hold a writer up; a reader sees the state of the moment it opened the
-file. Writers take turns by a lock file. Every query against these tables stands in this module or, where it
-writes versions of a corpus, in `data.versions`.
+A writer works on a copy and renames it over the catalog: a commit is one atomic step, readers are never
+locked out, and an open notebook never blocks a writer. A reader sees the state at the time it opened the
+file. Writers take turns with a lock file. Only this room queries the tables.
 """
 
 from __future__ import annotations
@@ -67,24 +66,24 @@ create table evaluations (
     created_at timestamptz not null default now(), primary key (run, model, seed, split, metric));
 """
 
-# views of an empty workspace, so that every name of the catalog can be queried from the first day
-_EMPTY_VIEWS = {
-    "documents": "null::varchar as doc_id, null::varchar as source_uri, null::bigint as chars, "
-    "null::bigint as sentences, null::bigint as words, null::integer as first_version, "
-    "null::varchar as dropped_stage, null::varchar as dropped_reason, null::varchar as duplicate_of, "
-    "null::integer as guard_hits",
-    "document_texts": "null::varchar as doc_id, null::varchar as source_uri, null::varchar as text, "
-    "null::varchar[][] as words, null::bigint as word_count",
-    "instances": "null::ubigint as instance_id, null::varchar as doc_id, null::usmallint[] as input_ids, "
-    "null::usmallint as segment_b_start, null::varchar as word_starts, null::utinyint as sop_label, "
-    "null::usmallint[] as masked_positions, null::usmallint[] as masked_input_ids, null::usmallint[] as "
-    "masked_labels",
+# columns of the views in an empty workspace, so that they can be queried from the first day
+_VIEWS = {
+    "documents": """
+        doc_id varchar, source_uri varchar, chars bigint, sentences bigint, words bigint,
+        first_version integer, dropped_stage varchar, dropped_reason varchar, duplicate_of varchar,
+        guard_hits integer""",
+    "document_texts": """
+        doc_id varchar, source_uri varchar, text varchar, words varchar[][], word_count bigint""",
+    "instances": """
+        instance_id ubigint, doc_id varchar, input_ids usmallint[], segment_b_start usmallint,
+        word_starts varchar, sop_label utinyint, masked_positions usmallint[],
+        masked_input_ids usmallint[], masked_labels usmallint[]""",
 }
 
 
 @contextmanager
 def read_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A read-only connection. Raises InputError where there is no catalog, or one of a newer jixu."""
+    """Connect for reading. Raises InputError if there is no catalog, or it is of another version of jixu."""
     if not workspace.catalog.is_file():
         raise InputError(f"no catalog in {workspace.root}: jixu refresh-corpus makes one")
     with duckdb.connect(str(workspace.catalog), read_only=True) as db:
@@ -94,11 +93,11 @@ def read_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
 
 @contextmanager
 def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
-    """One transaction: takes effect as a whole when the block ends, not at all when it raises."""
+    """Run one transaction: it takes effect when the block ends, and not at all if it raises."""
     workspace.lock("catalog").parent.mkdir(parents=True, exist_ok=True)
     with FileLock(workspace.lock("catalog")), replacing(workspace.catalog) as temporary:
-        for left in workspace.root.glob(f"{workspace.catalog.name}.*{TEMPORARY_SUFFIX}*"):
-            left.unlink()  # by a writer that was killed
+        for path in workspace.root.glob(f"{workspace.catalog.name}.*{TEMPORARY_SUFFIX}*"):
+            path.unlink()  # left by a killed writer
         is_new = not workspace.catalog.is_file()
         if not is_new:
             shutil.copyfile(workspace.catalog, temporary)
@@ -118,8 +117,7 @@ def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
     if version > CATALOG_VERSION:
         raise InputError(
             f"{workspace.catalog} was written by a newer jixu (catalog {version}, this one knows "
-            f"{CATALOG_VERSION}): "
-            "upgrade jixu or use another workspace"
+            f"{CATALOG_VERSION}): upgrade jixu or use another workspace"
         )
     if version < CATALOG_VERSION:
         raise InputError(
@@ -129,8 +127,9 @@ def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
 
 
 def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
-    """Point the views at the files of each corpus's newest version, by absolute path, and corpora at the
-    vocabularies of a workspace that was moved.
+    """Point the views at the absolute paths of each corpus's newest version, and corpora at vocabularies.
+
+    The vocabularies' paths change if the workspace was moved.
     """
     root = workspace.root.resolve()
     db.execute(
@@ -140,17 +139,17 @@ def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
     )
     db.execute("update meta set root = ?", [str(root)])
     newest = db.execute(
-        "select corpus, max(version), max_by(index_path, version) from versions group by corpus order by "
-        "corpus"
+        "select corpus, max(version), max_by(index_path, version) from versions group by all order by all"
     ).fetchall()
-    parts: dict[str, list[str]] = {name: [] for name in _EMPTY_VIEWS}
+    parts: dict[str, list[str]] = {name: [] for name in _VIEWS}
     for corpus, version, index_path in newest:
         files = db.execute(
-            "select path, documents_path from version_shards join shards using (corpus, path) "
-            "where corpus = ? and version = ? order by position",
+            """
+            select path, documents_path from version_shards join shards using (corpus, path)
+            where corpus = ? and version = ? order by position
+            """,
             [corpus, version],
         ).fetchall()
-        named = f"select {_quoted(corpus)} as corpus, {version} as version, *"
         paths = {
             "documents": [index_path],
             "instances": [f[0] for f in files],
@@ -159,18 +158,23 @@ def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
         for view, relative in paths.items():
             if relative:
                 listed = ", ".join(_quoted(str(root / path)) for path in relative)
-                select = f"{named} from read_parquet([{listed}])"
+                labels = f"{_quoted(corpus)} as corpus, {version} as version"
+                select = f"select {labels}, * from read_parquet([{listed}])"
                 if _is_readable(select):
                     parts[view].append(select)
     for view, selects in parts.items():
-        empty = f"select null::varchar as corpus, null::integer as version, {_EMPTY_VIEWS[view]} where false"
-        db.execute(f"create or replace view {view} as {' union all by name '.join(selects) or empty}")
+        db.execute(f"create or replace view {view} as {' union all by name '.join(selects) or _empty(view)}")
+
+
+def _empty(view: str) -> str:
+    columns = (column.split() for column in f"corpus varchar, version integer, {_VIEWS[view]}".split(","))
+    return f"select {', '.join(f'null::{kind} as {name}' for name, kind in columns)} where false"
 
 
 def _is_readable(select: str) -> bool:
-    """Whether a view may hold it: a corpus whose files are gone must not keep others from being written."""
+    """Whether a view may include it: lost files of one corpus must not keep others from being written."""
     try:
-        # beside the writer's transaction, which an error would abort
+        # outside the writer's transaction, which an error would abort
         with duckdb.connect() as db:
             db.execute(f"{select} limit 0")
     except (duckdb.IOException, duckdb.InvalidInputException):
@@ -185,12 +189,14 @@ def _quoted(text: str) -> str:
 def uncommitted_files(
     workspace: Workspace, corpora: Sequence[str], without: Sequence[tuple[str, int]] = ()
 ) -> list[Path]:
-    """Shards and documents of some corpora that no version uses, those of some versions left out.
+    """List files of some corpora that no version uses, except the versions in `without`.
 
-    Whoever removes them holds the lock of each of these corpora: a refresh's new files are among them.
+    Hold the lock of each of these corpora before removing them: a refresh's new files are among them.
     """
     folders = [folder(corpus) for corpus in corpora for folder in (workspace.shards, workspace.documents)]
-    files = [path for folder in folders for path in sorted(folder.glob("*")) if _is_data(path)]
+    suffixes = (".parquet", TEMPORARY_SUFFIX)
+    paths = [path for folder in folders for path in sorted(folder.glob("*"))]
+    files = [path for path in paths if path.suffix in suffixes and path.is_file()]
     used: set[str] = set()
     if files and workspace.catalog.is_file():
         with read_catalog(workspace) as db:
@@ -198,21 +204,12 @@ def uncommitted_files(
     return [path for path in files if path.relative_to(workspace.root).as_posix() not in used]
 
 
-def _is_data(path: Path) -> bool:
-    return path.suffix in (".parquet", TEMPORARY_SUFFIX) and path.is_file()
-
-
-def is_moved(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> bool:
-    """Whether the workspace was moved or copied since its views were made."""
-    return db.execute("select root from meta").fetchall()[0][0] != str(workspace.root.resolve())
-
-
 def bring_in_tokenizers(workspace: Workspace) -> None:
-    """Copy vocabularies of corpora that lie outside the workspace into it, so that it can be carried away."""
+    """Copy vocabularies from outside the workspace into it, so that it can be moved to another machine."""
     with read_catalog(workspace) as db:
-        named = db.execute("select distinct tokenizer from corpora").fetchall()
+        names = db.execute("select distinct tokenizer from corpora").fetchall()
     folder = workspace.tokenizers.resolve()
-    outside = [path for (name,) in named if not (path := Path(name)).is_relative_to(folder)]
+    outside = [path for (name,) in names if not (path := Path(name)).is_relative_to(folder)]
     copies = []
     for path in filter(Path.is_file, outside):
         copy = folder / f"{path.stem}-{sha256(path)[:8]}" / path.name
@@ -225,9 +222,9 @@ def bring_in_tokenizers(workspace: Workspace) -> None:
 
 
 def heal_views(workspace: Workspace) -> None:
-    """Point the views at the workspace's present place, if it was moved."""
+    """Point the views at the workspace's present folder if it was moved or copied."""
     with read_catalog(workspace) as db:
-        moved = is_moved(db, workspace)
-    if moved:
+        ((root,),) = db.execute("select root from meta").fetchall()
+    if root != str(workspace.root.resolve()):
         with write_catalog(workspace):
             pass

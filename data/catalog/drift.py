@@ -1,7 +1,7 @@
-"""How far the documents that a version added are from those before: words, [UNK], lengths.
+"""Drift: how far the documents that a version added differ from older ones in words, [UNK] and lengths.
 
-The two sides are samples of documents by their id, which is a hash: the same ones every time, and for a
-larger corpus no more work than reading its index.
+Both sides are samples of documents by their id, which is a hash: the same ones every time, and for a larger
+corpus no more work than reading its index.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import duckdb
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
@@ -19,22 +20,21 @@ from data.catalog.versions import require_version, version_shards
 from data.errors import InputError
 
 SAMPLED = 20_000  # documents of each side
-READ_BY_MODEL = 500  # of them: a model reads no more than some tens of thousands of tokens
+READ_BY_MODEL = 500  # of those: some tens of thousands of tokens for a model to read
 MEASURES = ("new_words", "unknown", "lengths", "drift", "mlm_loss")
 _condition = re.compile(rf"({'|'.join(MEASURES)})\s*>\s*(-?(?:\d+(?:\.\d+)?|\.\d+))")
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Three shares in [0, 1], 0 where the added documents are like the older ones, and a model's loss."""
+    """Three shares in [0, 1], 0 if the added documents are like the older ones, and a model's loss."""
 
-    new_words: float  # of the words in added documents, those that no older document has
-    unknown: float  # by how much [UNK] is more frequent; 0 where it is less
-    lengths: float  # half the sum of differences between the two histograms of lengths, by powers of two
-    added: int  # documents looked at
+    new_words: float  # share of the words in added documents that no older document has
+    unknown: float  # increase of the share of [UNK]; 0 for a decrease
+    lengths: float  # half the sum of differences between the histograms of lengths, by powers of two
+    added: int  # documents sampled
     older: int
-    # by how many nats a masked token of the added ones is harder for a checkpoint; None: not asked
-    mlm_loss: float | None = None
+    mlm_loss: float | None = None  # increase of a checkpoint's loss in nats a token; None: not measured
 
     @property
     def drift(self) -> float:
@@ -42,7 +42,7 @@ class Drift:
         return max(self.new_words, self.unknown, self.lengths)
 
     def rows(self) -> list[dict[str, object]]:
-        """As a table."""
+        """List the measures as a table."""
         return [
             {"measure": name, "value": value}
             for name, value in {**asdict(self), "drift": self.drift}.items()
@@ -52,7 +52,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A measure and what it has to exceed."""
+    """A measure and the value that it has to exceed."""
 
     measure: str
     bound: float
@@ -63,15 +63,15 @@ class Condition:
 
 
 def parse_condition(text: str) -> Condition:
-    """The condition that a text such as "drift>0.2" names. Raises InputError."""
-    found = _condition.fullmatch(text.strip())
-    if not found:
+    """Read a condition such as "drift>0.2". Raises InputError for any other text."""
+    match = _condition.fullmatch(text.strip())
+    if not match:
         raise InputError(f"{text!r} is no condition: write MEASURE>NUMBER, of {', '.join(MEASURES)}")
-    return Condition(found[1], float(found[2]))
+    return Condition(match[1], float(match[2]))
 
 
 def measure_drift(statistics: Statistics, corpus: str) -> Drift | None:
-    """Drift of the current version's new documents; None where it has none, or nothing is older."""
+    """Measure the drift of the current version's new documents; None if there are no new or no older ones."""
     version = require_version(statistics.db, corpus).version
     db = statistics.db.cursor()
     db.execute("create temp table sides (doc_id varchar, chars bigint, added boolean)")
@@ -97,7 +97,7 @@ def measure_drift(statistics: Statistics, corpus: str) -> Drift | None:
 
 
 def describe_drift(drift: Drift) -> str:
-    """What a person is told of it."""
+    """Describe a drift in a line."""
     loss = "" if drift.mlm_loss is None else f"; MLM loss {drift.mlm_loss:+.3f}"
     return (
         f"drift of the new documents {drift.drift:.3f} (new words {drift.new_words:.3f}, more [UNK] "
@@ -106,30 +106,32 @@ def describe_drift(drift: Drift) -> str:
 
 
 def sample_shards(statistics: Statistics, corpus: str, folder: Path) -> tuple[Path, Path]:
-    """Write instances of some added and of some older documents as a shard each, for a model to read."""
+    """Write instances of some added and some older documents as a shard each, for a model to read."""
     db, root = statistics.db, statistics.workspace.root
     version = require_version(db, corpus)
     shards = [root / shard.path for shard in version_shards(db, version)]
     if version.similar_words:
-        shutil.copy(root / version.similar_words, folder)  # a shard looks for it beside itself
+        shutil.copy(root / version.similar_words, folder)  # a shard expects it in its own folder
     table = ds.dataset(shards)
     written = []
     for name, comparison in (("added", "="), ("older", "<")):
-        found = db.execute(
-            f"select doc_id from documents where corpus = ? and dropped_reason is null and first_version "
-            f"{comparison} ? order by doc_id limit {READ_BY_MODEL}",
+        rows = db.execute(
+            f"""
+            select doc_id from documents where corpus = ? and dropped_reason is null
+                and first_version {comparison} ? order by doc_id limit {READ_BY_MODEL}
+            """,
             [corpus, version.version],
         ).fetchall()
-        instances = table.to_table(filter=ds.field("doc_id").isin([doc_id for (doc_id,) in found]))
+        instances = table.to_table(filter=ds.field("doc_id").isin([doc_id for (doc_id,) in rows]))
         path = folder / f"{name}.parquet"
-        # every shard of a version says the same of itself
+        # all shards of a version have the same metadata
         pq.write_table(instances.replace_schema_metadata(pq.read_schema(shards[0]).metadata), path)
         written.append(path)
     return written[0], written[1]
 
 
-def _new_words(db, corpus: str) -> float:
-    return _one(
+def _new_words(db: duckdb.DuckDBPyConnection, corpus: str) -> float:
+    return _number(
         db,
         """
         with words as (
@@ -142,8 +144,8 @@ def _new_words(db, corpus: str) -> float:
     )
 
 
-def _more_unknown(db, corpus: str, unknown_id: int) -> float:
-    return _one(
+def _more_unknown(db: duckdb.DuckDBPyConnection, corpus: str, unknown_id: int) -> float:
+    return _number(
         db,
         """
         with tokens as (
@@ -158,8 +160,8 @@ def _more_unknown(db, corpus: str, unknown_id: int) -> float:
     )
 
 
-def _length_distance(db) -> float:
-    return _one(
+def _length_distance(db: duckdb.DuckDBPyConnection) -> float:
+    return _number(
         db,
         """
         with bars as (
@@ -172,6 +174,6 @@ def _length_distance(db) -> float:
     )
 
 
-def _one(db, query: str, *parameters: object) -> float:
+def _number(db: duckdb.DuckDBPyConnection, query: str, *parameters: object) -> float:
     ((value,),) = db.execute(query, list(parameters)).fetchall()
     return float(value)

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Rows of the catalog about pretraining runs, their checkpoints, and evaluations."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from data.workspace import Workspace
 
 
 def newest_checkpoint(db: duckdb.DuckDBPyConnection, corpus: str) -> str | None:
-    """The last checkpoint of the last completed run on any version of a corpus, relative to the workspace."""
+    """Find the last checkpoint of the last completed run on a corpus; its path in the workspace, or None."""
     rows = db.execute(
-        "select path from checkpoints join pretraining_runs using (run) where corpus = ? and status = "
-        "'completed' order by finished_at desc, step desc limit 1",
+        """
+        select path from checkpoints join pretraining_runs using (run)
+        where corpus = ? and status = 'completed' order by finished_at desc, step desc limit 1
+        """,
         [corpus],
     ).fetchall()
     return rows[0][0] if rows else None
@@ -35,16 +37,18 @@ def record_run(
     metrics: Mapping[str, object],
     checkpoints: Sequence[Mapping[str, object]],
 ) -> None:
-    """Record what is known of a pretraining run and its checkpoints, in place of what was known before.
+    """Record a pretraining run and its checkpoints, replacing older rows about it.
 
-    `status`: running, completed, interrupted (asked to stop), failed or diverged; of the last two `metrics`
-    has the reason as "error", beside the newest evaluation.
+    `status`: running, completed, interrupted (asked to stop), failed or diverged. `metrics` are those of the
+    newest evaluation, and for the last two the reason as "error".
     """
     with write_catalog(workspace) as db:
         db.execute(
-            "insert or replace into pretraining_runs values (?, ?, ?, ?, ?, ?, ?, ?, ?, "
-            "coalesce((select created_at from pretraining_runs where run = ?), now()), "
-            "case when ? = 'completed' then now() end)",
+            """
+            insert or replace into pretraining_runs values (?, ?, ?, ?, ?, ?, ?, ?, ?,
+                coalesce((select created_at from pretraining_runs where run = ?), now()),
+                case when ? = 'completed' then now() end)
+            """,
             [run, corpus, version, init, json.dumps(settings, ensure_ascii=False), status, steps, tokens]
             + [json.dumps(metrics), run, status],
         )
@@ -58,24 +62,27 @@ def record_run(
 
 
 def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
-    """Pretraining runs that are being trained, by what was last recorded of them."""
+    """List the pretraining runs that are recorded as running."""
     query = "select run from pretraining_runs where status = 'running' order by run"
     return [run for (run,) in db.execute(query).fetchall()]
 
 
 def end_killed_run(workspace: Workspace, run: str) -> None:
-    """Record that a run failed without a word, where what was last recorded is that it is being trained."""
+    """Mark a run as failed if it is still recorded as running."""
     reason = json.dumps({"error": "its process was killed, or the machine went down"})
     with write_catalog(workspace) as db:
         db.execute(
-            "update pretraining_runs set status = 'failed', metrics = json_merge_patch(coalesce(metrics, "
-            "'{}'), ?) where run = ? and status = 'running'",
+            """
+            update pretraining_runs
+            set status = 'failed', metrics = json_merge_patch(coalesce(metrics, '{}'), ?)
+            where run = ? and status = 'running'
+            """,
             [reason, run],
         )
 
 
 def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[str, object]]) -> None:
-    """Record an evaluation run, one row a model, seed, split and metric, in place of what was known of it."""
+    """Record an evaluation run, a row for each model, seed, split and metric, replacing older rows."""
     names = ("task", "model", "seed", "learning_rate", "best_epoch", "split", "metric", "score", "seconds")
     with write_catalog(workspace) as db:
         db.execute("delete from evaluations where run = ?", [run])

@@ -1,4 +1,4 @@
-"""Versions of a corpus in the catalog: what a refresh, a compaction and garbage collection write of them."""
+"""Versions of a corpus in the catalog, as a refresh, a compaction and garbage collection write them."""
 
 from __future__ import annotations
 
@@ -15,45 +15,51 @@ from data.instances import Shard
 
 
 def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None:
-    """The current version of a corpus, or None if there is none."""
+    """Return the current version of a corpus, or None if there is none."""
     rows = db.execute(
-        "select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens, "
-        "index_path, similar_words from "
-        "versions join corpora using (corpus) where corpus = ? order by version desc limit 1",
+        """
+        select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens,
+            index_path, similar_words
+        from versions join corpora using (corpus) where corpus = ? order by version desc limit 1
+        """,
         [corpus],
     ).fetchall()
     return Version(*rows[0]) if rows else None
 
 
 def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
-    """The current version of a corpus; raises InputError naming those there are."""
+    """Return the current version of a corpus; raise InputError listing the corpora if it has none."""
     version = newest_version(db, corpus)
     if version is None:
-        known = [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
+        names = [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
         raise InputError(
-            f"no corpus {corpus!r} in this workspace (there is: {', '.join(known) or 'none'}); "
+            f"no corpus {corpus!r} in this workspace (there is: {', '.join(names) or 'none'}); "
             "make it with jixu refresh-corpus"
         )
     return version
 
 
 def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:
-    """Shards of a version in order."""
+    """List the shards of a version in order."""
     rows = db.execute(
-        "select path, sha256, documents_path, documents_sha256, instances, tokens, documents, characters, "
-        "words, "
-        "sentences, length_histogram from version_shards join shards using (corpus, path) "
-        "where corpus = ? and version = ? order by position",
+        """
+        select path, sha256, documents_path, documents_sha256, instances, tokens, documents, characters,
+            words, sentences, length_histogram
+        from version_shards join shards using (corpus, path)
+        where corpus = ? and version = ? order by position
+        """,
         [version.corpus, version.version],
     ).fetchall()
-    return [Shard(*row[:-1], tuple(row[-1])) for row in rows]
+    return [Shard(*[*row[:-1], tuple(row[-1])]) for row in rows]
 
 
 def version_sources(db: duckdb.DuckDBPyConnection, version: Version) -> list[Source]:
-    """Source files of a version in order."""
+    """List the source files of a version in order."""
     rows = db.execute(
-        "select uri, size, sha256, listing_path from sources where corpus = ? and version = ? order by "
-        "position",
+        """
+        select uri, size, sha256, listing_path from sources
+        where corpus = ? and version = ? order by position
+        """,
         [version.corpus, version.version],
     ).fetchall()
     return [Source(*row) for row in rows]
@@ -73,12 +79,12 @@ class Version:
     instances: int
     tokens: int
     index_path: str
-    similar_words: str | None = None  # the table that "macbert" takes replacements from
+    similar_words: str | None = None  # table of replacements for the objective macbert
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A source file as a version read it."""
+    """A source file that a version was read from."""
 
     uri: str
     size: int
@@ -101,9 +107,10 @@ def add_version(
     """Record a corpus version with its sources, shards and funnel (rows: step .. count)."""
     corpus, number = version.corpus, version.version
     db.execute(
-        "insert or replace into corpora (corpus, tokenizer, vocab_size, objective, max_seq_length, "
-        "created_at) values "
-        "(?, ?, ?, ?, ?, coalesce((select created_at from corpora where corpus = ?), now()))",
+        """
+        insert or replace into corpora values
+            (?, ?, ?, ?, ?, coalesce((select created_at from corpora where corpus = ?), now()))
+        """,
         [corpus, version.tokenizer, vocab_size, objective, version.max_seq_length, corpus],
     )
     totals = [sum(getattr(shard, name) for shard in shards) for name in ("characters", "words", "sentences")]
@@ -113,17 +120,14 @@ def add_version(
         + [version.documents, *totals, version.instances, version.tokens]
         + [version.index_path, version.similar_words],
     )
-    _insert(
-        db,
-        "sources",
-        [(corpus, number, i, s.uri, s.size, s.sha256, s.listing_path) for i, s in enumerate(sources)],
-    )
+    rows = [(corpus, number, i, s.uri, s.size, s.sha256, s.listing_path) for i, s in enumerate(sources)]
+    _insert(db, "sources", rows)
     _add_shards(db, version, shards)
     _insert(db, "funnel", [(corpus, number, *row) for row in funnel])
 
 
 def remove_versions(db: duckdb.DuckDBPyConnection, keep: int, *, dry_run: bool) -> list[tuple[str, int]]:
-    """Remove all but each corpus's `keep` newest versions and those that were trained on; returns which."""
+    """Remove all but each corpus's `keep` newest versions and those that were trained on; return which."""
     old = db.execute(
         """
         select corpus, version from versions
@@ -134,18 +138,14 @@ def remove_versions(db: duckdb.DuckDBPyConnection, keep: int, *, dry_run: bool) 
     ).fetchall()
     if not dry_run:
         for table in ("versions", "sources", "version_shards", "funnel"):
-            _delete_versions(db, table, old)
+            for version in old:
+                db.execute(f"delete from {table} where corpus = ? and version = ?", list(version))
         db.execute("delete from shards where path not in (select path from version_shards)")
     return old
 
 
-def _delete_versions(db: duckdb.DuckDBPyConnection, table: str, versions: Sequence[tuple[str, int]]) -> None:
-    for corpus, version in versions:
-        db.execute(f"delete from {table} where corpus = ? and version = ?", [corpus, version])
-
-
 def used_files(db: duckdb.DuckDBPyConnection, without: Sequence[tuple[str, int]]) -> set[str]:
-    """Files of the workspace that versions use, those of some versions left out."""
+    """List the workspace's files that versions use, except the versions in `without`."""
     rows = db.execute(
         """
         select corpus, version, path from version_shards
@@ -155,36 +155,34 @@ def used_files(db: duckdb.DuckDBPyConnection, without: Sequence[tuple[str, int]]
         union all select corpus, version, similar_words from versions where similar_words is not null
         """
     ).fetchall()
-    left_out = set(without)
-    return {path for corpus, version, path in rows if (corpus, version) not in left_out}
+    return {path for corpus, version, path in rows if (corpus, version) not in set(without)}
 
 
 def add_compacted(db: duckdb.DuckDBPyConnection, old: Version, new: Version, shards: Sequence[Shard]) -> None:
-    """Record a version that differs from an older one in nothing but how its instances are divided."""
+    """Record a version that differs from an older one only in how its instances are divided into shards."""
     corpus = old.corpus
     db.execute(
-        "insert into versions select * replace (? as version, ? as parent, now() as created_at) "
-        "from versions where corpus = ? and version = ?",
+        """
+        insert into versions select * replace (? as version, ? as parent, now() as created_at)
+        from versions where corpus = ? and version = ?
+        """,
         [new.version, old.version, corpus, old.version],
     )
     for table in ("sources", "funnel"):
-        db.execute(
-            f"insert into {table} select * replace (? as version) from {table} "
-            "where corpus = ? and version = ?",
-            [new.version, corpus, old.version],
-        )
+        copied = f"select * replace (? as version) from {table} where corpus = ? and version = ?"
+        db.execute(f"insert into {table} {copied}", [new.version, corpus, old.version])
     _add_shards(db, new, shards)
 
 
 def _add_shards(db: duckdb.DuckDBPyConnection, version: Version, shards: Sequence[Shard]) -> None:
     corpus = version.corpus
-    known = {path for (path,) in db.execute("select path from shards where corpus = ?", [corpus]).fetchall()}
+    old = {path for (path,) in db.execute("select path from shards where corpus = ?", [corpus]).fetchall()}
     now = datetime.now(UTC)
     rows = [
         (s.path, corpus, s.sha256, s.documents_path, s.documents_sha256, s.instances, s.tokens, s.documents)
         + (s.characters, s.words, s.sentences, list(s.length_histogram), version.recipe_hash, now)
         for s in shards
-        if s.path not in known
+        if s.path not in old
     ]
     _insert(db, "shards", rows)
     places = [(corpus, version.version, i, shard.path) for i, shard in enumerate(shards)]

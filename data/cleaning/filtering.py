@@ -1,6 +1,6 @@
-"""Document filters: what is too short, hardly Chinese, or repeats itself teaches a Chinese model little.
+"""Filter documents that teach a Chinese model little: too short, hardly Chinese, or repetitive.
 
-Thresholds are those of filters for English web text where they carry over, and looser where Chinese differs:
+Thresholds are those of filters for English web text if they carry over, and looser where Chinese differs:
 Gopher (Rae et al. 2021, table A1) and C4 (Raffel et al. 2020, section 2.2). Gopher's word lengths and stop
 words do not carry over: they would drop nearly all Chinese.
 """
@@ -19,22 +19,13 @@ from data.cleaning.sentences import CLOSERS, ENDERS
 from data.cleaning.settings import QualityRules
 from data.errors import InputError
 
-REASONS = (
-    "empty",
-    "too_short",
-    "too_little_chinese",
-    "repeated_sentences",
-    "repeated_ngrams",
-    "unended_lines",
-    "blocked_words",
-)
-FEW = 10  # sentences, lines: of fewer, a share says nothing
-FEW_NGRAMS = 400  # of fewer, an estimate from one in eight says nothing
+FEW = 10  # sentences or lines: a share of fewer means nothing
+FEW_NGRAMS = 400  # an estimate from one in eight of fewer means nothing
 _ended = re.compile(rf"[{ENDERS}：:][{re.escape(CLOSERS)}]*$")
 
 
 def read_blocklist(path: Path) -> list[str]:
-    """Words of a blocklist. Raises InputError if it cannot be read or is empty."""
+    """Read the words of a blocklist. Raises InputError if it cannot be read or is empty."""
     try:
         words = [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -56,18 +47,15 @@ def _unended_share(text: str) -> float:
 
 
 def drop_reasons(texts: Sequence[str], measures: Measures, rules: QualityRules) -> list[str | None]:
-    """Why each of the documents is not to be used, or None; `texts` are the cleaned ones."""
+    """Give each document the reason to drop it, or None; `texts` are cleaned."""
     sentences = np.diff(measures.first_sentence)
-    many = sentences >= FEW
+    many, enough = sentences >= FEW, measures.ngrams >= FEW_NGRAMS
     checks = [
         ("empty", measures.characters == 0),
         ("too_short", measures.characters < rules.min_characters),
         ("too_little_chinese", measures.han_share < rules.min_han_share),
         ("repeated_sentences", many & (measures.repeated_sentences > rules.max_repeated_sentences)),
-        (
-            "repeated_ngrams",
-            (measures.ngrams >= FEW_NGRAMS) & (measures.repeated_ngrams > rules.max_repeated_ngrams),
-        ),
+        ("repeated_ngrams", enough & (measures.repeated_ngrams > rules.max_repeated_ngrams)),
     ]
     if rules.max_unended_lines < 1:
         shares = np.array([_unended_share(text) for text in texts])
@@ -77,7 +65,7 @@ def drop_reasons(texts: Sequence[str], measures: Measures, rules: QualityRules) 
         hits = np.array([len(pattern.findall(text)) for text in texts])
         checks.append(("blocked_words", hits > rules.max_blocked))
     reasons: list[str | None] = [None] * len(texts)
-    for reason, failed in reversed(checks):  # the first that fails is the reason
+    for reason, failed in reversed(checks):  # the first failed check is the reason
         for number in np.flatnonzero(failed).tolist():
             reasons[number] = reason
     return reasons

@@ -1,7 +1,7 @@
-"""The guard: documents that hold text of an evaluation set, found by long character n-grams they share.
+"""The guard: find documents that contain text of an evaluation set, by the long character n-grams they share.
 
-Brown et al. 2020, appendix C, use 13 words; here it is 13 letters or Han characters, about eight words, with
-case, punctuation and spaces left aside. A text shorter than that counts where a sentence is the same.
+Brown et al. 2020, appendix C, use 13 words; here it is 13 letters or Han characters, about eight words,
+without case, punctuation and spaces. A shorter text matches only a whole sentence.
 """
 
 from __future__ import annotations
@@ -28,33 +28,34 @@ SHORTEST = 6  # letters; a shorter evaluation text proves nothing
 
 @dataclass(frozen=True)
 class Guard:
-    """What must not be in a corpus."""
+    """Texts that must not be in a corpus."""
 
     ngram: int
     hashes: np.ndarray  # [G] uint64 ascending, of the n-grams
     sentences: np.ndarray  # [s] uint64 ascending, of whole texts shorter than an n-gram
-    filter: np.ndarray  # bool, by the high bits of a hash: most n-grams of a corpus end here
+    filter: np.ndarray  # bool, by the high bits of a hash: excludes most n-grams of a corpus
 
 
 @lru_cache(maxsize=1)
 def make_guard(files: tuple[str, ...], ngram: int, cleaning: CleaningRules) -> Guard:
-    """The guard of some files: every text of every row, cleaned as the corpus is, or it would miss what
-    cleaning changed. Raises InputError if a file cannot be read to its end, or gives no text.
+    """Make a guard from every text of every row of some files, cleaned like the corpus to match it.
+
+    Raises InputError if a file cannot be read to its end, or has no text.
     """
     grams: list[np.ndarray] = []
     short: list[np.ndarray] = []
     for path in files:
-        found = False
+        has_text = False
         texts_of = (clean_text(text, cleaning) for text in _texts(path))
         while texts := list(islice(texts_of, 10_000)):
             letters = letters_of(texts)
             hashes, first = letters.ngrams(ngram)
             lengths = np.diff(letters.first)
             of_text = np.repeat(lengths, np.diff(first))
-            found = found or bool((lengths >= SHORTEST).any())
+            has_text = has_text or bool((lengths >= SHORTEST).any())
             grams.append(np.unique(hashes[of_text >= ngram]))
             short.append(hashes[(of_text >= SHORTEST) & (of_text < ngram)])
-        if not found:
+        if not has_text:
             raise InputError(f"guard file {path}: no text of {SHORTEST} letters or more in it")
     hashes = np.unique(np.concatenate([*grams, np.empty(0, np.uint64)]))
     table = np.zeros(1 << _FILTER_BITS, dtype=bool)
@@ -75,7 +76,7 @@ def _texts(path: str) -> Iterator[str]:
     except InputError:
         raise
     except (*DAMAGED, pa.ArrowException, csv.Error, ValueError, RecursionError) as error:
-        # what comes after the damage would not be kept out of the corpus
+        # texts after the damage would not be kept out of the corpus
         raise InputError(
             f"guard file {path} cannot be read to its end ({type(error).__name__}: {one_line(error)}): "
             "mend it, or leave it out"
@@ -83,13 +84,13 @@ def _texts(path: str) -> Iterator[str]:
 
 
 def count_hits(guard: Guard, documents: Sequence[Sequence[str]], measures: Measures) -> np.ndarray:
-    """How many n-grams and sentences of the guard each document holds, [D]."""
+    """Count the n-grams and sentences of the guard in each document, [D]."""
     hashes, first = measures.letters.ngrams(guard.ngram)
     maybe = np.flatnonzero(guard.filter[hashes >> np.uint64(64 - _FILTER_BITS)])
-    held = maybe[_is_in(hashes[maybe], guard.hashes)]
-    hits = np.bincount(np.searchsorted(first, held, side="right") - 1, minlength=len(documents))
+    hit = maybe[_is_in(hashes[maybe], guard.hashes)]
+    hits = np.bincount(np.searchsorted(first, hit, side="right") - 1, minlength=len(documents))
     if len(guard.sentences):
-        sentences = letters_of([sentence for one in documents for sentence in one])
+        sentences = letters_of([sentence for document in documents for sentence in document])
         lengths = np.diff(sentences.first)
         short = np.flatnonzero((lengths >= SHORTEST) & (lengths < guard.ngram))
         whole, at = sentences.ngrams(guard.ngram)
@@ -100,53 +101,54 @@ def count_hits(guard: Guard, documents: Sequence[Sequence[str]], measures: Measu
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Evaluation texts that a corpus holds."""
+    """Evaluation texts that a corpus contains."""
 
-    texts: int  # that are long enough to prove anything
-    found: tuple[str, ...]  # of them in the corpus, in the order given
-    documents: int  # that hold one
+    texts: int  # long enough to prove anything
+    found: tuple[str, ...]  # those in the corpus, in order
+    documents: int  # that contain one
 
 
 def find_leak(texts: Iterable[str], documents: Iterable[str], ngram: int = 13) -> Leak:
-    """Which texts stand in the documents, by the guard's rule: an n-gram of letters in common; of a text
-    shorter than that, a whole sentence. Documents have a sentence on each line.
+    """Find the texts that documents (a sentence a line) contain, by the guard's rule.
+
+    A text counts by an n-gram of letters in common, or if it is shorter by a whole sentence.
     """
-    asked = list(dict.fromkeys(texts))
-    letters = letters_of(asked)
+    unique = list(dict.fromkeys(texts))
+    letters = letters_of(unique)
     hashes, first = letters.ngrams(ngram)
     lengths = np.diff(letters.first)
-    of_text = np.repeat(np.arange(len(asked)), np.diff(first))
+    of_text = np.repeat(np.arange(len(unique)), np.diff(first))
     proves = lengths >= SHORTEST
     is_long = lengths >= ngram
     grams = np.unique(hashes[is_long[of_text]])
     short = np.unique(hashes[(proves & ~is_long)[of_text]])
-    seen: list[np.ndarray] = []
+    seen = [np.empty(0, np.uint64)]
     holding = 0
     documents = iter(documents)
-    while some := list(islice(documents, 1000)):
-        of_documents = _held(some, ngram, grams, lambda n: n >= ngram)
-        sentences = [sentence for one in some for sentence in one.split("\n")]
-        of_sentences = _held(sentences, ngram, short, lambda n: (n >= SHORTEST) & (n < ngram))
-        document_of = np.repeat(np.arange(len(some)), [one.count("\n") + 1 for one in some])
+    while batch := list(islice(documents, 1000)):
+        of_documents = _matches(batch, ngram, grams, lambda n: n >= ngram)
+        sentences = [sentence for document in batch for sentence in document.split("\n")]
+        of_sentences = _matches(sentences, ngram, short, lambda n: (n >= SHORTEST) & (n < ngram))
+        document_of = np.repeat(np.arange(len(batch)), [text.count("\n") + 1 for text in batch])
         places = np.concatenate([of_documents[0], document_of[of_sentences[0]]])
         holding += len(np.unique(places))
         seen += [of_documents[1], of_sentences[1]]
-    known = np.unique(np.concatenate([np.empty(0, np.uint64), *seen]))
-    hit = np.zeros(len(asked), dtype=bool)
-    hit[of_text[_is_in(hashes, known)]] = True
-    found = tuple(asked[at] for at in np.flatnonzero(hit & proves).tolist())
-    return Leak(int(proves.sum()), found, holding)
+    matched = np.unique(np.concatenate(seen))
+    hit = np.zeros(len(unique), dtype=bool)
+    hit[of_text[_is_in(hashes, matched)]] = True
+    leaked = tuple(unique[at] for at in np.flatnonzero(hit & proves).tolist())
+    return Leak(int(proves.sum()), leaked, holding)
 
 
-def _held(
-    texts: Sequence[str], ngram: int, known: np.ndarray, counts: Callable[[np.ndarray], np.ndarray]
+def _matches(
+    texts: Sequence[str], ngram: int, ascending: np.ndarray, counts: Callable[[np.ndarray], np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of the texts whose number of letters counts: which text each known n-gram stands in, and its hash."""
+    """Match n-grams in `ascending` of texts whose number of letters counts; return their texts and hashes."""
     letters = letters_of(texts)
     hashes, first = letters.ngrams(ngram)
     of_text = np.repeat(np.arange(len(texts)), np.diff(first))
-    held = _is_in(hashes, known) & counts(np.diff(letters.first))[of_text]
-    return of_text[held], hashes[held]
+    is_match = _is_in(hashes, ascending) & counts(np.diff(letters.first))[of_text]
+    return of_text[is_match], hashes[is_match]
 
 
 def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:

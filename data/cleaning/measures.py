@@ -1,7 +1,7 @@
-"""What filters and deduplication have to know of documents, measured for many at once.
+"""Measure many documents at once for filters and deduplication.
 
-Substrings are told by a polynomial hash modulo 2**64: with prefix sums any substring's takes one subtraction
-(Karp and Rabin 1987). T = characters of all, D = documents, L = sentences, G = n-grams.
+Substrings are compared by a polynomial hash modulo 2**64; with prefix sums any substring's hash takes one
+subtraction (Karp and Rabin 1987). D = documents, L = sentences, G = n-grams.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 from data.hashing import GOLDEN, mix
 
 REPEATED_NGRAM = 10  # characters
-_SAMPLE_BITS = 3  # repeated n-grams are counted among one in 2**3, chosen by their hash
-_UNSEEN = 0  # folded code of a character that is neither letter nor digit
+_SAMPLE_BITS = 3  # repeated n-grams are estimated from one in 2**3, chosen by hash
+_UNSEEN = 0  # folded code of characters that are neither letters nor digits
 _HAN_RANGES = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2EBEF), (0x2F800, 0x2FA1F)]
 _TABLE = 0x30000  # code points from here on are folded to one
 _OTHER, _HAN, _SPACE, _DIGIT = 0, 1, 2, 3
-_GROUP_BITS = 20  # of a packed hash, for the document it is of
+_GROUP_BITS = 20  # of a packed hash, for the number of its document
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Of each document; arrays are [D] unless they say otherwise."""
+    """Measures of each document; arrays are [D] unless noted."""
 
     characters: np.ndarray  # without line ends
-    han_share: np.ndarray  # of those that are not spaces; a run of digits counts as one
-    repeated_sentences: np.ndarray  # share of sentences that stood in the document before
-    repeated_ngrams: np.ndarray  # share of its n-grams of REPEATED_NGRAM characters, estimated
-    ngrams: np.ndarray  # how many of them it has
+    han_share: np.ndarray  # of the characters other than spaces; a run of digits counts as one
+    repeated_sentences: np.ndarray  # share of sentences that occurred earlier in the document
+    repeated_ngrams: np.ndarray  # estimated share of n-grams of REPEATED_NGRAM characters
+    ngrams: np.ndarray  # number of those n-grams
     sentence_hashes: np.ndarray  # [L] uint64
     sentence_lengths: np.ndarray  # [L]
     first_sentence: np.ndarray  # [D+1]
@@ -40,15 +40,15 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Letters and digits of documents in lower case, one after the other: what counts in a comparison."""
+    """Letters and digits of documents in lower case, one after the other, for comparisons."""
 
-    first: np.ndarray  # [D+1], where each document's begin
+    first: np.ndarray  # [D+1], start of each document
     prefixes: np.ndarray  # [n+1] uint64, prefix sums of the polynomial
 
     def ngrams(self, n: int) -> tuple[np.ndarray, np.ndarray]:
-        """Hashes of every document's n-grams, [G] uint64, and where each document's begin, [D+1].
+        """Hash every document's n-grams, [G] uint64; return also where each document's begin, [D+1].
 
-        A document of fewer than n letters has one: all of it.
+        A document of fewer than n letters has one n-gram: all of it.
         """
         lengths = np.diff(self.first)
         counts = np.where(lengths < n, np.minimum(lengths, 1), lengths - n + 1)
@@ -61,7 +61,7 @@ class Letters:
 
 @cache
 def _powers(count: int, base: int) -> np.ndarray:
-    """base**0, base**1, .. modulo 2**64."""
+    """Return base**0, base**1, .. modulo 2**64."""
     powers = np.ones(count, dtype=np.uint64)
     powers[1:] = np.uint64(base)
     return np.multiply.accumulate(powers)
@@ -72,7 +72,7 @@ _INVERSE = pow(_BASE, -1, 2**64)
 
 
 def _prefixes(codes: np.ndarray) -> np.ndarray:
-    """Prefix sums of code * base**place, [n+1]."""
+    """Return prefix sums of code * base**place, [n+1]."""
     size = 1 << max(len(codes), 1).bit_length()
     sums = np.zeros(len(codes) + 1, dtype=np.uint64)
     terms = codes.astype(np.uint64)
@@ -82,7 +82,7 @@ def _prefixes(codes: np.ndarray) -> np.ndarray:
 
 
 def _substrings(prefixes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Hashes of substrings, wherever they stand. Their high bits are good; the low ones need mixing."""
+    """Hash substrings independently of their place. High bits are good; low ones need mixing."""
     hashes = prefixes[ends]
     hashes -= prefixes[begins]
     hashes *= _powers(1 << max(len(prefixes) - 1, 1).bit_length(), _INVERSE)[begins]
@@ -91,7 +91,7 @@ def _substrings(prefixes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> n
 
 @cache
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """For every code point: its lower-case letter or digit, or _UNSEEN; and whether Han, space or digit."""
+    """Give every code point's lower-case letter or digit, or _UNSEEN, and its kind: Han, space or digit."""
     letters = np.zeros(_TABLE, dtype=np.uint32)
     kinds = np.full(_TABLE, _OTHER, dtype=np.uint8)
     for first, last in _HAN_RANGES:
@@ -116,7 +116,7 @@ def _codes(text: str) -> np.ndarray:
 
 
 def letters_of(texts: Sequence[str]) -> Letters:
-    """The letters of some texts."""
+    """Extract the letters of some texts."""
     codes = _codes("".join(texts))
     bounds = np.cumsum([0, *map(len, texts)])
     folded = _tables()[0][codes]
@@ -125,14 +125,14 @@ def letters_of(texts: Sequence[str]) -> Letters:
 
 
 def _running(values: np.ndarray) -> np.ndarray:
-    """Sums of the values before each place, [n+1]."""
+    """Sum the values before each place, [n+1]."""
     sums = np.zeros(len(values) + 1, dtype=np.int64)
     np.cumsum(values, out=sums[1:])
     return sums
 
 
 def measure(documents: Sequence[Sequence[str]]) -> Measures:
-    """Measures of documents given as their sentences."""
+    """Measure documents given as their sentences."""
     counts = np.array([len(sentences) for sentences in documents], dtype=np.int64)
     text = "".join([f"{sentence}\n" for sentences in documents for sentence in sentences])
     codes = _codes(text)
@@ -165,9 +165,9 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
 
 
 def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Estimated share of repeated n-grams, and the number of all, [D] each.
+    """Estimate the share of repeated n-grams from one in 2**_SAMPLE_BITS of the different ones; count all.
 
-    Of different n-grams one in 2**_SAMPLE_BITS is chosen by its hash, however often it stands.
+    Both [D].
     """
     chosen = np.flatnonzero((hashes >> np.uint64(64 - _SAMPLE_BITS)) == 0)
     starts = np.searchsorted(chosen, first)
@@ -177,7 +177,7 @@ def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> tuple[np.ndarray,
 
 
 def _repeated(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Share of each document's hashes that stood in it before, [D]."""
+    """Share of each document's hashes that occurred earlier in it, [D]."""
     sizes = np.diff(first)
     group = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
     low = np.uint64((1 << _GROUP_BITS) - 1)

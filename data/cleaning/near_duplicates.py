@@ -1,13 +1,12 @@
-"""Repeated documents: the same text exactly, or nearly so by the n-grams it is made of.
+"""Find near-duplicate documents by the n-grams they share.
 
-MinHash with banding (Broder 1997; Leskovec et al., Mining of Massive Datasets, section 3.4), signatures by
-the rensa library. They stand in the listings, so a document that was read is never hashed again; buckets and
-comparisons are DuckDB's, which goes to disk when memory is short.
+MinHash with banding (Broder 1997; Leskovec et al., Mining of Massive Datasets, section 3.4), with signatures
+by the rensa library. They are stored in the listings, so no document is hashed twice; DuckDB makes buckets
+and comparisons, on disk if memory is short.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import duckdb
@@ -18,7 +17,7 @@ import rensa
 from data.cleaning.measures import Measures
 from data.hashing import GOLDEN, mix
 
-BANDS, ROWS = 21, 6  # at a likeness of 0.8, 99.8% of pairs meet in a band; at 0.5, 28%
+BANDS, ROWS = 21, 6  # at similarity 0.8, 99.8% of pairs meet in a band; at 0.5, 28%
 PERMUTATIONS = BANDS * ROWS
 ALGORITHM = f"rensa-{rensa.RMinHash.ALGORITHM_VERSION}"
 _SEED = 1
@@ -28,14 +27,14 @@ _FOUND = pa.schema([("doc_id", pa.string()), ("duplicate_of", pa.string()), ("ea
 
 @dataclass(frozen=True, slots=True)
 class Sketches:
-    """Of D documents."""
+    """MinHash signatures of D documents."""
 
     bands: np.ndarray  # [D, BANDS] uint32, a hash of each band
     signatures: np.ndarray  # [D, PERMUTATIONS] uint8, the low bits of each minimum (Li and Koenig 2010)
 
 
 def sketch(measures: Measures, ngram: int) -> Sketches:
-    """Signatures of documents."""
+    """Compute the signatures of documents."""
     hashes, first = measures.letters.ngrams(ngram)
     matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
         mix(hashes), first.astype(np.uint64), PERMUTATIONS, _SEED
@@ -49,23 +48,18 @@ def sketch(measures: Measures, ngram: int) -> Sketches:
     )
 
 
-def likeness(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Estimated Jaccard similarity of pairs of signatures, [P, PERMUTATIONS] each; [P] in [0, 1]."""
+def similarity(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Estimate the Jaccard similarity of pairs of signatures, [P, PERMUTATIONS] each; [P] in [0, 1]."""
     same = (first == second).mean(axis=1)
     chance = 2.0**-8  # of equal low bits from different minima
     return np.maximum((same - chance) / (1 - chance), 0.0)
 
 
-def _stacked(signatures: Sequence[bytes]) -> np.ndarray:
-    return np.frombuffer(b"".join(signatures), np.uint8).reshape(-1, PERMUTATIONS)
-
-
 def find_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float) -> None:
-    """Make the table `near` (doc_id, duplicate_of): documents nearly the same as an earlier one.
+    """Make the table `near` (doc_id, duplicate_of) of near-duplicates of earlier documents.
 
-    Needs the table `sketched` (doc_id, rank, bands, signature). A document is compared with the first one of
-    every bucket it falls into; a later one is dropped where they are `threshold` alike, also if the earlier
-    one is dropped itself.
+    Needs the table `sketched` (doc_id, rank, bands, signature). Each document is compared with the first of
+    every bucket it falls into, whether or not that one is dropped itself.
     """
     db.execute(
         """
@@ -86,10 +80,9 @@ def find_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float) -> Non
     )
     while rows := reader.fetchmany(_PAIRS):
         later, earlier, leader, first, second = zip(*rows, strict=True)
-        sides = [
-            np.frombuffer(b"".join(side), np.uint8).reshape(-1, PERMUTATIONS) for side in (first, second)
-        ]
-        alike = np.flatnonzero(likeness(*sides) >= threshold).tolist()
+        left, right = (np.frombuffer(b"".join(side), np.uint8) for side in (first, second))
+        similar = similarity(left.reshape(-1, PERMUTATIONS), right.reshape(-1, PERMUTATIONS)) >= threshold
+        alike = np.flatnonzero(similar).tolist()
         names = {"doc_id": later, "duplicate_of": earlier, "earlier": leader}
         same = pa.table({name: [values[i] for i in alike] for name, values in names.items()}, _FOUND)
         db.register("same", same)

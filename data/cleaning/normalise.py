@@ -1,7 +1,7 @@
-"""Text cleaning: one normal form for the same words, and nothing in it that no reader would see.
+"""Clean text: give the same words one normal form and remove everything invisible.
 
-Unicode NFKC (UAX #15) makes full-width Latin, ligatures and compatibility forms plain, but would turn Chinese
-punctuation into ASCII; those characters are kept as they are. `clean_text` is idempotent.
+Unicode NFKC (UAX #15) turns full-width Latin, ligatures and compatibility forms into plain letters; Chinese
+punctuation, which it would turn into ASCII, stays. `clean_text` is idempotent.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from functools import cache
 
 import numpy as np
 
-from data.cleaning.privacy import scrub
+from data.cleaning.privacy import URL, scrub
 from data.cleaning.settings import CleaningRules
 
-# full-width punctuation that Chinese text is written with; NFKC maps each of these to ASCII
+# full-width punctuation of Chinese text, which NFKC would map to ASCII
 KEPT_PUNCTUATION = "！（），：；？～…—＂＇％＆＊＋．／＜＝＞＠［］｛｝｜￥"
 _other_text = re.compile(f"[^{re.escape(KEPT_PUNCTUATION)}]+")
 
@@ -45,14 +45,12 @@ _block_tag = re.compile(r"</?(?:p|br|div|li|tr|h[1-6]|title|section|article|tabl
 _tag = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>", re.I)
 _image = re.compile(r"!\[[^\[\]\n]*\]\([^()\n]*\)")
 _link = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]*\)")
-# only characters a URL may have (RFC 3986), so that Chinese written straight after it stays
-_url = re.compile(r"(?:\b(?:https?|ftp)://|\bwww\.)[\w\-.~:/?#@!$&'()*+,;=%]+", re.I | re.A)
-# no tokenizer knows a word of so many letters (BERT's gives up at 100): encoded data, or damage
+# encoded data or damage: no tokenizer accepts such a word (BERT's gives up at 100 letters)
 _endless_word = re.compile(r"[A-Za-z0-9+/=_\-]{101,}")
 
 
 def normalize(text: str) -> str:
-    """NFKC of everything but Chinese punctuation.
+    """Apply NFKC to everything except Chinese punctuation.
 
     >>> normalize("ＡＢＣ，１２３！")
     'ABC，123！'
@@ -63,16 +61,16 @@ def normalize(text: str) -> str:
 
 
 def strip_markup(text: str) -> str:
-    """Without HTML elements, entities, Markdown links and URLs; block elements become line ends."""
+    """Remove HTML elements, entities, Markdown links and URLs; block elements become line ends."""
     text = html.unescape(text)
     text = _unseen_markup.sub("\n", text)
     text = _tag.sub("", _block_tag.sub("\n", text))
     text = _link.sub(r"\1", _image.sub("", text))
-    return _url.sub("", text)
+    return URL.sub("", text)
 
 
 def clean_text(text: str, rules: CleaningRules = CleaningRules()) -> str:
-    """Normal form of a text: lines joined by a single line end, no blank line, no outer space. Idempotent.
+    """Clean a text: one line end between lines, no blank lines, no outer space. Idempotent.
 
     >>> clean_text("<p>今天&nbsp;天气很好。</p>\\r\\n\\r\\n见 https://a.cn/b ，谢谢！")
     '今天 天气很好。\\n见 ，谢谢！'
@@ -81,8 +79,8 @@ def clean_text(text: str, rules: CleaningRules = CleaningRules()) -> str:
 
 
 def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int]]:
-    """The clean text, and how often each kind of personal data was replaced in it."""
-    found: dict[str, int] = {}
+    """Clean a text; return it with the number of replacements of each kind of personal data."""
+    replaced: dict[str, int] = {}
     while True:
         before = text
         needs = _needs(text)
@@ -94,7 +92,7 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
             text = normalize(text)
         if rules.scrub:  # before links and addresses lose their marks
             text, counts = scrub(text, rules.scrub)
-            found |= {kind: found.get(kind, 0) + count for kind, count in counts.items()}
+            replaced |= {kind: replaced.get(kind, 0) + count for kind, count in counts.items()}
         markup = _may_hold_markup(text)
         if markup:
             text = strip_markup(text)
@@ -104,23 +102,23 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
         if rules.simplify:
             text = _simplifier().convert(text)
         text = _tidy_spaces(text, needs)
-        # what came out of an entity or from between two tags may be markup again
+        # entities and removed tags may leave new markup
         if text == before or not markup:
-            return text, found
+            return text, replaced
 
 
-# what a text may need, by the characters in it
+# steps that a text may need, by its characters
 _LINE_END, _INVISIBLE, _CHANGEABLE, _ODD_SPACE = 1, 2, 4, 8
 _EVERYTHING = 0xFF
-_LONG = 2000  # characters: in a shorter text looking costs more than doing
+CHECK_FROM = 2000  # characters; a shorter text is cleaned faster than checked
 
 
 @cache
 def _needs_table() -> np.ndarray:
-    """For every code point up to the last that may need something, what."""
+    """Give the steps needed for every code point."""
     table = np.zeros(0x30000, dtype=np.uint8)
     table[0x2F800:] = _EVERYTHING
-    seconds = set(range(0x1161, 0x1200))  # Hangul vowels and finals, which join what stands before them
+    seconds = set(range(0x1161, 0x1200))  # Hangul vowels and finals, which join the preceding character
     for code in range(0x30000):
         if 0x4E00 <= code <= 0x9FFF or 0xAC00 <= code <= 0xD7A3 or 0x20000 <= code < 0x2F800:
             continue
@@ -143,7 +141,7 @@ def _needs_table() -> np.ndarray:
 
 
 def _needs(text: str) -> int:
-    if len(text) < _LONG:
+    if len(text) < CHECK_FROM:
         return _EVERYTHING
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     return int(np.bitwise_or.reduce(_needs_table()[np.minimum(codes, 0x2FFFF)]))
@@ -165,7 +163,7 @@ def _tidy_spaces(text: str, needs: int) -> str:
 
 @cache
 def _repeated(limit: int) -> re.Pattern[str]:
-    """More than `limit` of the same mark in a row; its group is as many as may stay."""
+    """Match more than `limit` of the same mark in a row; the group is the marks that stay."""
     return re.compile(rf"(([^\w\s])\2{{{limit - 1}}})\2+" if limit > 1 else r"(([^\w\s]))\2+")
 
 

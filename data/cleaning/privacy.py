@@ -1,6 +1,6 @@
-"""Personal data by its form, replaced by a placeholder that says what stood there.
+"""Replace personal data, found by its form, with placeholders that name its kind.
 
-Numbers that carry a check digit are only replaced where it holds: identity cards (GB 11643-1999, ISO 7064
+Numbers with a check digit are replaced only if it is right: identity cards (GB 11643-1999, ISO 7064
 MOD 11-2) and bank cards (ISO/IEC 7812-1, Luhn), so that article numbers and years stay.
 """
 
@@ -16,19 +16,21 @@ PLACEHOLDERS = {
     "bank_card": "〔卡号〕",
     "phone": "〔电话〕",
 }
-KINDS = tuple(PLACEHOLDERS)  # in the order they are looked for: the longer numbers first
+# only characters of a URL (RFC 3986), so that Chinese written straight after it stays
+URL = re.compile(r"(?:\b(?:https?|ftp)://|\bwww\.)[\w\-.~:/?#@!$&'()*+,;=%]+", re.I | re.A)
+KINDS = tuple(PLACEHOLDERS)  # in the order of the search: longer numbers first
 
 _WEIGHTS = (7, 9, 10, 5, 8, 4, 2, 1, 6, 3, 7, 9, 10, 5, 8, 4, 2)
 
 
 def is_id_card(number: str) -> bool:
-    """Whether an 18-character identity number's check character holds (GB 11643-1999)."""
+    """Whether the check character of an 18-character identity number is right (GB 11643-1999)."""
     total = sum(weight * int(digit) for weight, digit in zip(_WEIGHTS, number, strict=False))
     return "10X98765432"[total % 11] == number[17].upper()
 
 
 def is_bank_card(number: str) -> bool:
-    """Whether a card number's last digit is Luhn's (ISO/IEC 7812-1, annex B); spaces and dashes aside.
+    """Whether a card number's last digit is Luhn's (ISO/IEC 7812-1, annex B), without spaces and dashes.
 
     >>> is_bank_card("6222 0202 0001 2345 672")
     False
@@ -39,8 +41,7 @@ def is_bank_card(number: str) -> bool:
 
 
 _PATTERNS: dict[str, tuple[re.Pattern[str], Callable[[str], bool]]] = {
-    # only characters a URL may have (RFC 3986), so that Chinese written straight after it stays
-    "url": (re.compile(r"(?:\b(?:https?|ftp)://|\bwww\.)[\w\-.~:/?#@!$&'()*+,;=%]+", re.I | re.A), bool),
+    "url": (URL, bool),
     "email": (re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63})+", re.A), bool),
     "id_card": (
         re.compile(
@@ -62,17 +63,19 @@ _PATTERNS: dict[str, tuple[re.Pattern[str], Callable[[str], bool]]] = {
 
 
 def scrub(text: str, kinds: Sequence[str]) -> tuple[str, dict[str, int]]:
-    """The text with placeholders, and how many of each kind were put in.
+    """Replace personal data of some kinds in a text; return it and the number of replacements of each kind.
 
     >>> scrub("请打13800138000，或写信到 a@b.cn。", ["phone", "email"])
     ('请打〔电话〕，或写信到 〔邮箱〕。', {'email': 1, 'phone': 1})
     """
     counts: dict[str, int] = {}
     for kind in (kind for kind in KINDS if kind in kinds):
-        pattern, holds = _PATTERNS[kind]
+        pattern, is_valid = _PATTERNS[kind]
 
-        def replaced(match: re.Match[str], kind: str = kind, holds: Callable[[str], bool] = holds) -> str:
-            if not holds(match[0]):
+        def replaced(
+            match: re.Match[str], kind: str = kind, is_valid: Callable[[str], bool] = is_valid
+        ) -> str:
+            if not is_valid(match[0]):
                 return match[0]
             counts[kind] = counts.get(kind, 0) + 1
             return PLACEHOLDERS[kind]

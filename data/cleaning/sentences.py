@@ -1,6 +1,4 @@
-"""Sentence splitting: after Chinese and Western enders; closing quotes and brackets stay with their
-sentence.
-"""
+"""Split text into sentences, after Chinese and Western enders and the closing quotes and brackets."""
 
 from __future__ import annotations
 
@@ -11,13 +9,12 @@ CLOSERS = "”’」』）》】〕〉\"')]}"
 
 _closers = f"[{re.escape(CLOSERS)}]*"
 _ender = re.compile(f"[{ENDERS}]+{_closers}")
-# a Western full stop ends a sentence where a space or the line's end follows, except after an initial ("J.
-# Smith")
+# a Western full stop ends a sentence before a space or line end, except after an initial ("J. Smith")
 _full_stop = re.compile(rf"(?<![A-Z])(?<=[^\W\d_])\.(?={_closers}(?:\s|$)){_closers}")
 
 
 def split_sentences(text: str) -> list[str]:
-    """Sentences of a cleaned text, in order, without the spaces between them. A line end is always one's end.
+    """Split a cleaned text into sentences without the spaces between them; a line end always ends one.
 
     >>> split_sentences("他说：“下雨了。”然后走了！")
     ['他说：“下雨了。”', '然后走了！']

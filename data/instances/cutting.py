@@ -1,8 +1,8 @@
-"""Training instances: [CLS] A [SEP] B [SEP], A and B adjacent sentences, half of them swapped.
+"""Cut documents into instances: [CLS] A [SEP] B [SEP], A and B adjacent sentences, half of them swapped.
 
 Sentence-order prediction: Lan et al. 2020, section 3.1. Full sentences without a pair: Liu et al. 2019,
-section 4.2. No token of a document is lost: a chunk closes before the sentence that would not fit, and a
-sentence too long by itself is cut. All of it works on many documents at once.
+section 4.2. No token of a document is lost: a chunk ends before the sentence that would not fit, and a
+sentence longer than a chunk is cut. Everything works on many documents at once.
 
 T = tokens, P = pieces (sentences, or parts of long ones), D = documents, R = instances.
 """
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from data.tokenization import Tokenizer
 
 IN_ORDER, SWAPPED, NO_ORDER = 0, 1, -1  # sop_label; NO_ORDER is null in a shard
-SHORT_SEQUENCE_SHARE = 0.1  # of chunks are cut short (Devlin et al. 2019, appendix A.2)
-SHORTEST_CHUNK = 8  # tokens a short chunk aims at, at least
+SHORT_SEQUENCE_SHARE = 0.1  # share of chunks cut short (Devlin et al. 2019, appendix A.2)
+SHORTEST_CHUNK = 8  # least target of a short chunk, in tokens
 _CLAUSE_MARKS = tuple(map(ord, "，、：,:"))
 
 
@@ -49,11 +49,11 @@ class Instances:
     """Instances one after the other."""
 
     instance_ids: np.ndarray  # [R] uint64
-    documents: np.ndarray  # [R], which of the documents; of several, the one with the lowest id
+    documents: np.ndarray  # [R], number of its document; of several, the one with the lowest id
     input_ids: np.ndarray  # [T]
     word_starts: np.ndarray  # [T] bool; special tokens count as words
     cu_seqlens: np.ndarray  # [R+1]
-    segment_b_start: np.ndarray  # [R], index of B's first token; 0 when there is no B
+    segment_b_start: np.ndarray  # [R], index of B's first token; 0 if there is no B
     sop_labels: np.ndarray  # [R]
 
     def __len__(self) -> int:
@@ -65,7 +65,7 @@ class Instances:
 
 
 def document_keys(doc_ids: str | memoryview) -> np.ndarray:
-    """Documents' ids, 16 hex digits each, one after the other, as numbers, [D] uint64.
+    """Turn documents' ids, 16 hex digits each without separators, into numbers, [D] uint64.
 
     >>> document_keys("00000000000000ff").tolist()
     [255]
@@ -74,7 +74,7 @@ def document_keys(doc_ids: str | memoryview) -> np.ndarray:
 
 
 def take_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Indices starts[i], starts[i] + 1, .. of `lengths[i]` each, one range after the other.
+    """Concatenate ranges of indices: starts[i], starts[i] + 1, .., `lengths[i]` of them.
 
     >>> take_ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
@@ -91,20 +91,19 @@ def tokenize_documents(
     tokenizer: Tokenizer,
     max_piece: int,
 ) -> TokenizedDocuments:
-    """Token ids, word starts and pieces of documents.
+    """Tokenise documents and find word starts and pieces.
 
-    `text` holds their sentences, a line end after each; `word_lengths` [w] the characters of its words, line
-    ends being words; `sentences` [D] how many of the lines are each document's. A sentence of more than
-    `max_piece` tokens is cut into pieces, after a clause mark where there is one in the second half of the
-    piece, else between words, else (one word longer than a piece) anywhere.
+    `text` holds their sentences, a line end after each; `word_lengths` [w] the characters of its words, with
+    line ends as words; `sentences` [D] each document's number of lines. A sentence of more than `max_piece`
+    tokens is cut after a clause mark in the second half of a piece, else between words, else anywhere.
     """
     ids, starts = tokenizer.encode(text)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     word = np.repeat(np.arange(len(word_lengths)), word_lengths)[starts]
     word_starts = np.diff(word, prepend=-1) != 0
-    word_starts |= ids == tokenizer.unknown_id  # special, and so a word of its own
+    word_starts |= ids == tokenizer.unknown_id  # a special token is a word by itself
     line_starts = np.concatenate([[0], np.flatnonzero(codes == 10) + 1])
-    lines = np.searchsorted(starts, line_starts)  # [lines+1], where each begins among the tokens
+    lines = np.searchsorted(starts, line_starts)  # [lines+1], first token of each
     first_line = np.concatenate([[0], np.cumsum(sentences)])
     has_token = np.diff(lines) > 0  # a line without a token is no piece
     before = np.concatenate([[0], np.cumsum(has_token)])
@@ -119,10 +118,10 @@ def tokenize_documents(
 def _cut_long(
     pieces: np.ndarray, first_piece: np.ndarray, word_starts: np.ndarray, is_mark: np.ndarray, max_piece: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Piece bounds with none further apart than `max_piece`, and the documents' first pieces among them."""
+    """Cut pieces to at most `max_piece` tokens; return their bounds and each document's first piece."""
     long = np.flatnonzero(np.diff(pieces) > max_piece)
     cuts: list[int] = []
-    after: list[int] = []  # the long piece each cut lies in
+    after: list[int] = []  # the long piece that each cut divides
     for number in long.tolist():
         begin, end = int(pieces[number]), int(pieces[number + 1])
         while end - begin > max_piece:
@@ -151,16 +150,16 @@ def build_instances(
     copy: int = 0,
     seed: int = 0,
 ) -> Instances:
-    """Instances of the documents, in order; of each document a pure function of it and the arguments.
+    """Cut documents into instances, in order; a document's are a pure function of it and the arguments.
 
-    Each chunk of whole pieces aims at `max_seq_length` tokens with its special ones, one in ten at a shorter
-    length. With `sop` a chunk of two or more pieces is split at a random one into A and B and swapped with
+    Each chunk of whole pieces aims at `max_seq_length` tokens including special ones, one in ten at fewer.
+    With `sop` a chunk of two or more pieces is split at a random piece into A and B and swapped with
     probability a half; any other chunk is a single segment without a label. An objective that packs fills
     its chunks across the ends of documents.
     """
     keys = documents.keys + salt(seed, copy)
     first_piece = documents.first_piece
-    if objective.packs:  # as if all were one document
+    if objective.packs:  # as if they were one document
         keys, first_piece = keys[:1], first_piece[[0, -1]]
     room = max_seq_length - 3
     first, last, document, number = _chunks(documents.pieces, first_piece, keys, room)
@@ -181,7 +180,7 @@ def build_instances(
 def _chunks(
     pieces: np.ndarray, first_piece: np.ndarray, keys: np.ndarray, room: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """First piece, end piece, document and number within it of every chunk, in order; each [R].
+    """Find every chunk's first piece, end piece, document and number in the document, in order; each [R].
 
     Round k finds the k-th chunk of every document that has one.
     """
@@ -199,8 +198,8 @@ def _chunks(
         end = np.searchsorted(pieces, pieces[begin] + target, side="right") - 1
         end = np.minimum(np.maximum(end, begin + 1), first_piece[document + 1])
         rounds.append((begin, end, document, numbers))
-        going_on = end < first_piece[document + 1]
-        document, begin = document[going_on], end[going_on]
+        has_more = end < first_piece[document + 1]
+        document, begin = document[has_more], end[has_more]
         number += 1
     if not rounds:
         nothing = np.empty(0, dtype=np.int64)
@@ -211,7 +210,7 @@ def _chunks(
 
 
 def _lowest_document(documents: TokenizedDocuments, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The document with the lowest id of those each chunk touches: what decides if it is held out."""
+    """Find the document with the lowest id in each chunk, which decides whether the chunk is held out."""
     document_of_piece = np.repeat(np.arange(len(documents.doc_ids)), np.diff(documents.first_piece))
     rank = np.argsort(np.argsort(documents.keys, kind="stable"), kind="stable")
     by_rank = np.argsort(rank)
@@ -239,14 +238,14 @@ def _assemble(
     word_starts = np.ones(cu_seqlens[-1], dtype=bool)
     input_ids[at] = tokenizer.cls_id
     separator = at + 1 + a_length
-    # A and B of each instance in turn, so that one copy fills them all
+    # A and B of each instance in turn, so that a single copy fills all of them
     starts = np.stack([a, b], axis=1).ravel()
     counts = np.stack([a_length, b_length], axis=1).ravel()
     places = np.stack([at + 1, separator + 1], axis=1).ravel()
     source, target = take_ranges(starts, counts), take_ranges(places, counts)
     input_ids[target] = documents.input_ids[source]
     word_starts[target] = documents.word_starts[source]
-    # a part of a long word that a segment begins with is a word there
+    # a segment may begin inside a long word: there it starts a word
     word_starts[at + 1] = True
     word_starts[separator[has_b] + 1] = True
     numbers = number.astype(np.uint64) + (np.uint64(copy) << np.uint64(32))

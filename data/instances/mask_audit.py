@@ -1,4 +1,4 @@
-"""What masks really hide, against what the rule says: a check that anybody can read.
+"""Audit masks: the tokens that they really hide, next to what the rule says.
 
 T = tokens, S = sequences, n = masked positions, W = words.
 """
@@ -12,7 +12,7 @@ import numpy as np
 from data.instances.masking import MaskRule, MaskVocabulary, draw_ngram_lengths
 from data.instances.objectives import length_probabilities
 
-_LONGEST = 6  # longer words count as such
+_LONGEST = 6  # tokens; longer words count as this long
 
 
 def audit_masks(
@@ -21,7 +21,7 @@ def audit_masks(
     masked_positions: np.ndarray,
     vocabulary: MaskVocabulary,
 ) -> dict[str, object]:
-    """Share of the tokens masked by the length of their word, and of the words hit those masked whole.
+    """Measure the share of masked tokens by word length, and the share of hit words masked whole.
 
     input_ids [T], word_starts [T] bool, masked_positions [n]. Special tokens do not count.
     """
@@ -55,10 +55,9 @@ def audit_ngrams(
     seed: int,
     epoch: int,
 ) -> dict[str, object]:
-    """How many words were masked together, and the shares the rule draws lengths with.
+    """Count how many words were masked together, next to the shares that the rule draws.
 
-    Groups are cut by a sequence's budget and by the ends of its sentences' segments, so that short ones are
-    a little more frequent than drawn.
+    A sequence's budget and the ends of its segments cut groups, so short ones are a little too frequent.
     """
     lengths = draw_ngram_lengths(
         input_ids, word_starts, cu_seqlens, instance_ids, vocabulary, rule, seed=seed, epoch=epoch
@@ -72,17 +71,17 @@ def audit_ngrams(
 
 
 def sop_balance(lengths: np.ndarray, sop_labels: np.ndarray, bounds: Sequence[int]) -> list[dict[str, int]]:
-    """Sequences in order and swapped by length, both [S]; labels other than 0 and 1 do not count.
+    """Count sequences in order and swapped by length; lengths and labels [S], only labels 0 and 1 count.
 
     `bounds` are the longest lengths of the buckets, ascending.
     """
-    found, begin = [], 1
+    buckets, begin = [], 1
     for end in bounds:
         inside = (lengths >= begin) & (lengths <= end)
         in_order, swapped = ((inside & (sop_labels == label)).sum() for label in (0, 1))
         if in_order or swapped:
-            found.append(
+            buckets.append(
                 {"length_from": begin, "length_to": end, "in_order": int(in_order), "swapped": int(swapped)}
             )
         begin = end + 1
-    return found
+    return buckets

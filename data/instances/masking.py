@@ -1,9 +1,9 @@
-"""Which tokens are masked and what stands in their place: whole words and n-grams of them.
+"""Draw which tokens are masked and what replaces them: whole words and n-grams of words.
 
-Devlin et al. 2019, section 3.1 (15%, 80/10/10); Cui et al. 2019 (whole words for Chinese). What the
-objectives add is in `data.objectives`. A label is the plain token id. A draw is a pure function of (seed,
-epoch, instance_id) by a counter-based hash, so it does not depend on how instances are batched, on workers,
-or on what was drawn before. T = tokens, S = sequences, W = words, G = groups (n-grams or spans) of words.
+Devlin et al. 2019, section 3.1 (15%, 80/10/10); Cui et al. 2019 (whole words for Chinese). The objectives'
+own rules are in `objectives`. A label is the plain token id. A draw is a pure function of (seed, epoch,
+instance_id) by a counter-based hash: batches, workers and earlier draws do not matter.
+T = tokens, S = sequences, W = words, K = stretches of words, G = groups (n-grams or spans) of words.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from data.hashing import mix, random_bits, rebase, salt
 from data.instances.cutting import take_ranges
 from data.instances.objectives import find_objective, length_probabilities
 
-_BLOCK_TOKENS = 1 << 18  # drawn at once: more would leave the cache, fewer cost more in calls
-# groups with a key below this many times the rate nearly always hold the budget, and only they are sorted
+BLOCK_TOKENS = 1 << 18  # drawn at once: more would leave the cache, fewer cost more in calls
+# groups with a key below this multiple of the rate nearly always fill the budget; only they are sorted
 _ENOUGH = 2.0
 _PLACE, _FILL = 0, 1  # streams of random bits
 
@@ -30,12 +30,12 @@ class MaskRule:
     rate: float = 0.15  # of the tokens that are not special
     objective: str = "albert"
     max_ngram: int = 3  # words masked together by "albert"; 1 is plain whole-word masking
-    max_predictions: int | None = None  # at most so many tokens of one sequence
+    max_predictions: int | None = None  # most tokens masked in one sequence
 
 
 @dataclass(frozen=True)
 class SimilarWords:
-    """For words, as many token ids that stand for a similar word of the same length."""
+    """For each word, the token ids of a similar word of the same length."""
 
     keys: np.ndarray  # [K] uint64 ascending, `word_keys` of the words
     offsets: np.ndarray  # [K+1]
@@ -44,42 +44,51 @@ class SimilarWords:
 
 @dataclass(frozen=True)
 class MaskVocabulary:
-    """What masking has to know of a vocabulary."""
+    """The parts of a vocabulary that masking needs."""
 
     vocab_size: int
     mask_id: int
     special_ids: np.ndarray  # never masked
-    replacement_ids: np.ndarray  # what a random replacement is drawn from
+    replacement_ids: np.ndarray  # random replacements are drawn from these
     similar: SimilarWords | None = None
 
 
 class Masks(NamedTuple):
     positions: np.ndarray  # [n] int64, in 0..T-1, ascending
-    labels: np.ndarray  # [n], the ids that stood there
-    replacements: np.ndarray  # [n], the ids that stand there now
+    labels: np.ndarray  # [n], the original ids
+    replacements: np.ndarray  # [n], the ids put in their place
+
+
+class _Block(NamedTuple):
+    """Sequences that are drawn together; none is empty."""
+
+    input_ids: np.ndarray  # [T]
+    word_starts: np.ndarray  # [T] bool
+    firsts: np.ndarray  # [S], first token of each sequence
+    keys: np.ndarray  # [S] uint64
 
 
 class _Words(NamedTuple):
-    """Words in stretches that begin with a special token or a sequence; no group leaves its stretch."""
+    """Words in stretches that begin at a special token or a sequence; a group stays in its stretch."""
 
     edges: np.ndarray  # [W+1], first token of each word, special tokens being words; T at the end
     firsts: np.ndarray  # [K+1], first word of each stretch; W at the end
     is_special: np.ndarray  # [K] bool, whether that word is a special token
-    sequences: np.ndarray  # [K], the sequence a stretch lies in
+    sequences: np.ndarray  # [K], the sequence of each stretch
 
 
 class _Draws(NamedTuple):
-    """The k-th draw of a stretch decides on its k-th group; those past its end on none."""
+    """The k-th draw of a stretch makes its k-th group; draws past its end make none."""
 
     bits: np.ndarray  # [W] uint64: the upper half orders the groups, the lower one gives their lengths
     lengths: np.ndarray  # [W] uint8, words
-    reach: np.ndarray  # [W], words of this and all draws before
+    reach: np.ndarray  # [W], words of this and all earlier draws
     stretches: np.ndarray  # [W]
     shift: np.ndarray  # [K], from a draw's reach to the last word + 1 of its group
 
 
 class _Groups(NamedTuple):
-    """Words that are masked together."""
+    """Words that may be masked together."""
 
     words: np.ndarray  # [G], first word of each
     starts: np.ndarray  # [G], first token
@@ -89,7 +98,7 @@ class _Groups(NamedTuple):
 
 
 class _Spans(NamedTuple):
-    """What is masked, ascending."""
+    """The masked tokens, ascending."""
 
     starts: np.ndarray  # [G], first token of each
     ends: np.ndarray  # [G], last token + 1
@@ -97,7 +106,7 @@ class _Spans(NamedTuple):
 
 
 def word_keys(input_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """A hash of the token ids of each word, [W] uint64."""
+    """Hash the token ids of each word, [W] uint64."""
     if not len(starts):
         return np.empty(0, dtype=np.uint64)
     tokens = input_ids[take_ranges(starts, lengths)].astype(np.uint64)
@@ -118,30 +127,27 @@ def draw_masks(
     seed: int,
     epoch: int,
 ) -> Masks:
-    """Masks of S packed sequences.
+    """Draw the masks of S packed sequences.
 
     input_ids [T], word_starts [T] bool (every special token and every sequence starts a word), cu_seqlens
     [S+1], instance_ids [S] uint64. In each sequence the words between special tokens are cut into groups of
-    drawn lengths; groups are taken in random order, word by word, until the next word would pass rate *
-    tokens (rounded) or `max_predictions`. The first word is masked even if it passes the rate, so that short
-    sentences do not lose their long words; a group that begins with a word longer than `max_predictions` is
-    passed over.
+    drawn lengths; groups are taken in random order, word by word, until the next word would exceed rate *
+    tokens (rounded) or `max_predictions`. The first word is masked even if it exceeds the rate, so that long
+    words of short sentences are masked too; a group whose first word is longer than `max_predictions` is
+    skipped.
     """
     keys = mix(instance_ids + salt(seed, epoch))
     parts: list[Masks] = []
     first, S = 0, len(instance_ids)
     while first < S:
-        end = int(np.searchsorted(cu_seqlens, cu_seqlens[first] + _BLOCK_TOKENS, side="right")) - 1
+        end = int(np.searchsorted(cu_seqlens, cu_seqlens[first] + BLOCK_TOKENS, side="right")) - 1
         end = max(end, first + 1)
         begin, stop = int(cu_seqlens[first]), int(cu_seqlens[end])
-        part = _draw_block(
-            input_ids[begin:stop],
-            word_starts[begin:stop],
-            cu_seqlens[first : end + 1] - begin,
-            keys[first:end],
-            vocabulary,
-            rule,
-        )
+        has_tokens = np.diff(cu_seqlens[first : end + 1]) > 0
+        firsts = (cu_seqlens[first:end] - begin)[has_tokens]
+        block_keys = rebase(keys[first:end][has_tokens], firsts)
+        block = _Block(input_ids[begin:stop], word_starts[begin:stop], firsts, block_keys)
+        part = _replace(block, _draw_spans(block, vocabulary, rule), vocabulary, rule)
         parts.append(part._replace(positions=part.positions + begin))
         first = end
     if not parts:
@@ -149,32 +155,10 @@ def draw_masks(
     return Masks(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-def _draw_block(
-    input_ids: np.ndarray,
-    word_starts: np.ndarray,
-    cu_seqlens: np.ndarray,
-    keys: np.ndarray,
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-) -> Masks:
-    has_tokens = np.diff(cu_seqlens) > 0
-    firsts = cu_seqlens[:-1][has_tokens]
-    keys = rebase(keys[has_tokens], firsts)
-    chosen = _draw_spans(input_ids, word_starts, firsts, keys, vocabulary, rule)
-    return _replace(input_ids, word_starts, keys, vocabulary, rule, chosen)
-
-
-def _draw_spans(
-    input_ids: np.ndarray,
-    word_starts: np.ndarray,
-    firsts: np.ndarray,
-    keys: np.ndarray,
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-) -> _Spans:
-    words = _find_words(input_ids, word_starts, firsts, vocabulary)
+def _draw_spans(block: _Block, vocabulary: MaskVocabulary, rule: MaskRule) -> _Spans:
+    words = _find_words(block, vocabulary)
     probabilities = length_probabilities(rule.objective, rule.max_ngram)
-    draws = _draw(words, keys, probabilities)
+    draws = _draw(words, block.keys, probabilities)
     budget = _budgets(words, rule)
     groups = _find_groups(words, draws, budget, rule)
     return _choose(words, groups, budget, len(probabilities))
@@ -191,23 +175,22 @@ def draw_ngram_lengths(
     seed: int,
     epoch: int,
 ) -> np.ndarray:
-    """How many words each group has that `draw_masks` masks, [G]; none of the sequences may be empty."""
-    keys = rebase(mix(instance_ids + salt(seed, epoch)), cu_seqlens[:-1])
-    spans = _draw_spans(input_ids, word_starts, cu_seqlens[:-1], keys, vocabulary, rule)
+    """Count the words of each group that `draw_masks` masks, [G]; no sequence may be empty."""
+    firsts = cu_seqlens[:-1]
+    block = _Block(input_ids, word_starts, firsts, rebase(mix(instance_ids + salt(seed, epoch)), firsts))
+    spans = _draw_spans(block, vocabulary, rule)
     words_before = np.concatenate([[0], np.cumsum(word_starts)])
     return words_before[spans.ends] - words_before[spans.starts]
 
 
-def _find_words(
-    input_ids: np.ndarray, word_starts: np.ndarray, firsts: np.ndarray, vocabulary: MaskVocabulary
-) -> _Words:
-    T = len(input_ids)
+def _find_words(block: _Block, vocabulary: MaskVocabulary) -> _Words:
+    T = len(block.input_ids)
     is_special = np.zeros(T, dtype=bool)
-    for token in vocabulary.special_ids.tolist():  # they are few: faster than a table
-        is_special |= input_ids == token
+    for token in vocabulary.special_ids.tolist():  # there are few: faster than a table
+        is_special |= block.input_ids == token
     is_first = np.zeros(T, dtype=bool)
-    is_first[firsts] = True
-    edges = np.flatnonzero(np.append(word_starts, True))
+    is_first[block.firsts] = True
+    edges = np.flatnonzero(np.append(block.word_starts, True))
     stretches = np.flatnonzero((is_special | is_first).take(edges[:-1]))
     begins = edges[stretches]
     sequences = np.cumsum(is_first[begins]) - 1
@@ -230,7 +213,7 @@ def _draw(words: _Words, keys: np.ndarray, probabilities: np.ndarray) -> _Draws:
 
 
 def _budgets(words: _Words, rule: MaskRule) -> np.ndarray:
-    """Tokens to be masked in each sequence, [S]."""
+    """Count the tokens to mask in each sequence, [S]."""
     first_words = words.firsts[:-1] + words.is_special
     tokens = words.edges[words.firsts[1:]] - words.edges[first_words]
     budget = np.rint(np.bincount(words.sequences, tokens) * rule.rate).astype(np.int64)
@@ -238,22 +221,22 @@ def _budgets(words: _Words, rule: MaskRule) -> np.ndarray:
 
 
 def _find_groups(words: _Words, draws: _Draws, budget: np.ndarray, rule: MaskRule) -> _Groups:
-    """Of each sequence the groups with the lowest keys: as many tokens as its budget or more, or all."""
+    """Find each sequence's groups with the lowest keys: enough to fill its budget, or all."""
     bound = np.uint64(min(_ENOUGH * rule.rate, 1.0) * (2**32 - 1)) << np.uint64(32)
     longest = rule.max_predictions
-    found = _groups(words, draws, np.flatnonzero(draws.bits < bound), longest)
-    is_short = np.bincount(found.sequences, found.ends - found.starts, len(budget)) < budget
+    lowest = _groups(words, draws, np.flatnonzero(draws.bits < bound), longest)
+    is_short = np.bincount(lowest.sequences, lowest.ends - lowest.starts, len(budget)) < budget
     if not is_short.any():
-        return found
+        return lowest
     again = np.flatnonzero(is_short[words.sequences])
     begins = words.firsts[again] + words.is_special[again]
     rest = take_ranges(begins, words.firsts[again + 1] - begins)
     more = _groups(words, draws, rest[draws.bits[rest] >= bound], longest)
-    return _Groups(*map(np.concatenate, zip(found, more, strict=True)))
+    return _Groups(*map(np.concatenate, zip(lowest, more, strict=True)))
 
 
 def _groups(words: _Words, draws: _Draws, drawn: np.ndarray, longest: int | None) -> _Groups:
-    """The groups of some draws, as far as they have one: none begins with a word of over `longest` tokens."""
+    """Find the groups of some draws, except those whose first word has more than `longest` tokens."""
     stretches = draws.stretches.take(drawn)
     ends = draws.reach.take(drawn)
     ends += draws.shift.take(stretches)
@@ -271,8 +254,9 @@ def _groups(words: _Words, draws: _Draws, drawn: np.ndarray, longest: int | None
 
 
 def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) -> _Spans:
-    """What is masked: groups of at most `longest` words in the order of their keys, as far as the budget
-    goes; the last one of a sequence is cut after a word.
+    """Choose groups of at most `longest` words in the order of their keys until the budget is spent.
+
+    The last group of a sequence is cut after a word.
     """
     order = np.argsort(groups.sequences.astype(np.uint64) << np.uint64(32) | groups.keys, kind="stable")
     taken = np.concatenate([[0], np.cumsum((groups.ends - groups.starts).take(order))])
@@ -300,8 +284,9 @@ def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) ->
 def _cut(
     words: _Words, groups: _Groups, cut: np.ndarray, left: np.ndarray, is_first: np.ndarray, longest: int
 ) -> np.ndarray:
-    """Ends [C] of the groups `cut` after as many words as fit into `left` tokens; the first group of a
-    sequence keeps a word all the same.
+    """Return the ends [C] of the groups `cut` after the words that fit into `left` tokens.
+
+    The first group of a sequence keeps at least one word.
     """
     word, starts = groups.words[cut], groups.starts[cut]
     ends = np.where(is_first, words.edges[word + 1], starts)
@@ -311,44 +296,37 @@ def _cut(
     return ends
 
 
-def _replace(
-    input_ids: np.ndarray,
-    word_starts: np.ndarray,
-    keys: np.ndarray,
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-    spans: _Spans,
-) -> Masks:
+def _replace(block: _Block, spans: _Spans, vocabulary: MaskVocabulary, rule: MaskRule) -> Masks:
+    input_ids = block.input_ids
     objective = find_objective(rule.objective)
     lengths = spans.ends - spans.starts
     positions = take_ranges(spans.starts, lengths)
     labels = input_ids.take(positions)
-    bits = random_bits(np.repeat(keys.take(spans.sequences), lengths), positions, _FILL)
+    bits = random_bits(np.repeat(block.keys.take(spans.sequences), lengths), positions, _FILL)
     kind = bits.astype(np.uint32)  # the lower half
     replacements = np.full(len(labels), vocabulary.mask_id, dtype=input_ids.dtype)
-    # where one draw decides for several tokens it is that of the first one
+    # if one draw decides for several tokens, it is the first token's
     if objective.whole_spans:
         kind = np.repeat(kind[np.cumsum(lengths) - lengths], lengths)
     elif objective.similar_words:
-        first = np.flatnonzero(word_starts[positions])
+        first = np.flatnonzero(block.word_starts[positions])
         of_word = np.diff(first, append=len(positions))
         kind = np.repeat(kind[first], of_word)
         random = _random_ids(bits, vocabulary).astype(input_ids.dtype)
         replacements = _similar(input_ids, positions[first], of_word, random, vocabulary.similar)
     other = np.flatnonzero(kind >= np.uint32(0.8 * 2**32))
     is_random = kind.take(other) < np.uint32(0.9 * 2**32)
-    random, kept = other[is_random], other[~is_random]
+    random, same = other[is_random], other[~is_random]
     replacements[random] = _random_ids(bits.take(random), vocabulary)
-    replacements[kept] = labels.take(kept)
+    replacements[same] = labels.take(same)
     return Masks(positions, labels, replacements)
 
 
 def _random_ids(bits: np.ndarray, vocabulary: MaskVocabulary) -> np.ndarray:
-    """Ids drawn by the upper halves of the bits."""
+    """Draw ids by the upper halves of the bits."""
     number = np.uint64(len(vocabulary.replacement_ids))
-    return vocabulary.replacement_ids.take(
-        ((bits >> np.uint64(32)) * number >> np.uint64(32)).astype(np.int64)
-    )
+    drawn = (bits >> np.uint64(32)) * number >> np.uint64(32)
+    return vocabulary.replacement_ids.take(drawn.astype(np.int64))
 
 
 def _similar(
@@ -358,14 +336,15 @@ def _similar(
     random: np.ndarray,
     similar: SimilarWords | None,
 ) -> np.ndarray:
-    """Ids of the words' similar ones; random ones for a word without (Cui et al. 2020, section 3.2)."""
+    """Take each word's similar word, or random ids if it has none (Cui et al. 2020, section 3.2)."""
     if similar is None or not len(similar.keys):
         return random
     wanted = word_keys(input_ids, starts, lengths)
     at = np.minimum(np.searchsorted(similar.keys, wanted), len(similar.keys) - 1)
-    found = similar.keys[at] == wanted
+    has_similar = similar.keys[at] == wanted
     filled = random.copy()
     first = np.cumsum(lengths) - lengths
-    target = take_ranges(first[found], lengths[found])
-    filled[target] = similar.input_ids[take_ranges(similar.offsets[at[found]], lengths[found])]
+    target = take_ranges(first[has_similar], lengths[has_similar])
+    source = take_ranges(similar.offsets[at[has_similar]], lengths[has_similar])
+    filled[target] = similar.input_ids[source]
     return filled

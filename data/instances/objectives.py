@@ -1,10 +1,10 @@
-"""What a model is trained to do with an instance: which tokens are hidden, in what units, and behind what.
+"""Training objectives: which tokens are masked, in what units, and what replaces them.
 
 albert    1 to 3 words, p(n) ~ 1/n; sentence order (Lan et al. 2020, sections 3.1 and 4.1)
 roberta   one word; full sentences across documents, no sentence order (Liu et al. 2019, section 4.2, with the
           whole words of Cui et al. 2021)
-macbert   1 to 4 words, 40/30/20/10%, hidden behind similar words in place of [MASK]; sentence order (Cui et
-          al. 2020, section 3.2)
+macbert   1 to 4 words, 40/30/20/10%, replaced by similar words instead of [MASK]; sentence order (Cui et al.
+          2020, section 3.2)
 spanbert  geometric(0.2) words, at most 10; one draw of 80/10/10 a span, no sentence order (Joshi et al. 2020,
           sections 3.1 and 3.3)
 """
@@ -24,13 +24,13 @@ _MACBERT = (0.4, 0.3, 0.2, 0.1)
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """The rules of one objective that do not depend on settings."""
+    """The rules of an objective that do not depend on settings."""
 
     name: str
-    sentence_order: bool  # whether SOP is part of it
-    packs: bool  # whether an instance may run from one document into the next
-    whole_spans: bool  # whether one draw of 80/10/10 decides for all tokens masked together
-    similar_words: bool  # whether a masked word is hidden behind a similar one
+    sentence_order: bool  # SOP is part of it
+    packs: bool  # an instance may run from one document into the next
+    whole_spans: bool  # one draw of 80/10/10 decides for all tokens masked together
+    similar_words: bool  # a masked word is replaced by a similar one
 
 
 OBJECTIVES = {
@@ -45,18 +45,19 @@ OBJECTIVES = {
 
 
 def find_objective(name: str) -> Objective:
-    """The objective of a name; raises InputError naming those there are."""
+    """Return the objective of a name; raise InputError listing all names."""
     if name not in OBJECTIVES:
         raise InputError(f"objective={name!r}: choose one of {', '.join(OBJECTIVES)}")
     return OBJECTIVES[name]
 
 
 def length_probabilities(objective: str, max_ngram: int) -> np.ndarray:
-    """p(n) of masking n = 1, 2, .. words together; `max_ngram` counts for "albert" alone.
+    """Return p(n) of masking n = 1, 2, .. words together; only "albert" uses `max_ngram`.
 
     >>> length_probabilities("albert", 3).round(3).tolist()
     [0.545, 0.273, 0.182]
     """
+    weights: np.ndarray
     if objective == "albert":
         weights = 1.0 / np.arange(1, max_ngram + 1)
     elif objective == "roberta":

@@ -1,6 +1,4 @@
-"""Shards: immutable Parquet files of instances, named by their content, and of the documents they came
-from.
-"""
+"""Shards: immutable Parquet files of instances and of their documents, named by their content."""
 
 from __future__ import annotations
 
@@ -20,21 +18,20 @@ from data.files import replacing, sha256
 from data.instances.cutting import NO_ORDER, Instances
 from data.instances.masking import MaskRule, MaskVocabulary, SimilarWords, draw_masks
 
-SHARD_CHARACTERS = 2_000_000  # of text to a shard
-
 if TYPE_CHECKING:
     from data.tokenization import Tokenizer
 
-ROW_GROUP = 4096  # instances: what a reader loads at once
+SHARD_CHARACTERS = 2_000_000  # of text in a shard
+ROW_GROUP = 4096  # instances that a reader loads at once
 STATIC_EPOCH = 0xFFFF_FFFF  # the stored masks are an epoch that training never reaches
-_NUMBERS = ("input_ids", "masked_positions", "masked_input_ids", "masked_labels")  # columns of lists
+_LISTS = ("input_ids", "masked_positions", "masked_input_ids", "masked_labels")  # columns
 _INFO_KEY = b"jixu"
 LENGTH_BIN = 16  # tokens to a bar of the length histogram
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One committed pair of files, as the catalog keeps it. Paths are relative to the workspace."""
+    """A committed pair of files in the catalog. Paths are relative to the workspace."""
 
     path: str
     sha256: str
@@ -50,19 +47,19 @@ class Shard:
 
 
 def list_column(values: pa.Array, offsets: np.ndarray) -> pa.ListArray:
-    """Arrow lists of the values between one offset and the next."""
+    """Make Arrow lists of the values between one offset and the next."""
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values)
 
 
 def _whole_lists(values: np.ndarray, offsets: np.ndarray) -> pa.ListArray:
-    """The same of numbers, none of them null: Parquet then reads them faster."""
+    """Make lists of numbers that are never null, which Parquet reads faster."""
     numbers = pa.array(values)
     kind = pa.list_(pa.field("element", numbers.type, nullable=False))
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), numbers, type=kind)
 
 
 def _flags(flags: np.ndarray, offsets: np.ndarray) -> pa.StringArray:
-    """A text of 0 and 1 for each row: read four times as fast as a list."""
+    """Make a text of 0 and 1 for each row, which is read four times as fast as a list."""
     text = pa.py_buffer((flags.astype(np.uint8) + ord("0")).tobytes())
     return pa.StringArray.from_buffers(
         len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32).tobytes()), text
@@ -79,7 +76,7 @@ def instance_table(
     seed: int,
     similar_file: str | None = None,
 ) -> pa.Table:
-    """Instances with their static masks as a table (columns: see the design's "An instance")."""
+    """Make a table of instances with their static masks."""
     cu_seqlens = instances.cu_seqlens
     token = pa.uint16() if vocabulary.vocab_size <= 1 << 16 else pa.uint32()
     input_ids = instances.input_ids.astype(token.to_pandas_dtype())
@@ -114,7 +111,7 @@ def instance_table(
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """What a shard says of itself, so that a trainer needs no tokenizer and no catalog."""
+    """The metadata of a shard, so that a trainer needs no tokenizer and no catalog."""
 
     vocab_size: int
     max_seq_length: int
@@ -137,13 +134,13 @@ def _info(
         "max_predictions": rule.max_predictions,
         "mask_id": vocabulary.mask_id,
         "special_ids": vocabulary.special_ids.tolist(),
-        "replacement_runs": list(runs),  # first and last id of each run of ids in a row
+        "replacement_runs": list(runs),  # first and last id of each run of consecutive ids
         "similar_words": similar_file,  # a file beside the shard
     }
 
 
 def read_info(path: Path) -> ShardInfo:
-    """What a shard file says of itself. Raises InputError if it is not a shard."""
+    """Read a shard's metadata. Raises InputError if the file is not a shard."""
     try:
         info = json.loads(pq.read_schema(path).metadata[_INFO_KEY])
         rule = MaskRule(
@@ -170,7 +167,7 @@ def write_similar_words(similar: SimilarWords, folder: Path) -> Path:
 
 
 def read_similar_words(path: Path) -> SimilarWords:
-    """A table of similar words. Raises InputError if the file is gone or no such table."""
+    """Read a table of similar words. Raises InputError if the file is gone or damaged."""
     try:
         table = pq.read_table(path)
         ids = table["input_ids"].combine_chunks()
@@ -182,8 +179,8 @@ def read_similar_words(path: Path) -> SimilarWords:
 
 
 def mask_vocabulary(tokenizer: Tokenizer, similar: SimilarWords | None = None) -> MaskVocabulary:
-    """What masking has to know of this tokenizer."""
-    # [UNK] too: nothing is learnt from predicting it
+    """Collect the parts of a tokenizer that masking needs."""
+    # including [UNK]: nothing is learnt from predicting it
     special = [tokenizer.pad_id, tokenizer.unknown_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id]
     return MaskVocabulary(
         tokenizer.vocab_size, tokenizer.mask_id, np.array(special), tokenizer.replacement_ids(), similar
@@ -191,13 +188,11 @@ def mask_vocabulary(tokenizer: Tokenizer, similar: SimilarWords | None = None) -
 
 
 def write_table(table: pa.Table, folder: Path, content: str, *, prefix: str = "") -> Path:
-    """Write a table durably as `folder/<prefix><hash>.parquet`; the hash is of `content`, a digest of what it
-    holds.
-    """
+    """Write a table durably as `folder/<prefix><16 digits of content>.parquet`; `content` is its digest."""
     path = folder / f"{prefix}{content[:16]}.parquet"
-    # numbers that vary too much for a dictionary, their bytes in streams of their own: the upper ones are
-    # mostly 0, so that the file is as small, written in two thirds of the time and read in three quarters
-    streams = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in _NUMBERS if name in table.column_names}
+    # these numbers vary too much for a dictionary; with a stream for each byte, mostly 0 in the upper ones,
+    # the file is as small, written in two thirds of the time and read in three quarters
+    streams = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in _LISTS if name in table.column_names}
     with replacing(path) as temporary:
         pq.write_table(
             table,
@@ -211,7 +206,7 @@ def write_table(table: pa.Table, folder: Path, content: str, *, prefix: str = ""
 
 
 def table_digest(table: pa.Table) -> str:
-    """sha256 of a table's values, schema and order."""
+    """Return the sha256 of a table's values, schema and order."""
     digest = hashlib.sha256(table.schema.to_string().encode())
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
@@ -221,7 +216,7 @@ def table_digest(table: pa.Table) -> str:
 
 
 def length_histogram(lengths: Iterable[int]) -> tuple[int, ...]:
-    """Counts of lengths in bars of LENGTH_BIN: 1..16, 17..32 and so on.
+    """Count lengths in bars of LENGTH_BIN: 1..16, 17..32 and so on.
 
     >>> length_histogram([1, 16, 17])
     (2, 1)
@@ -231,5 +226,5 @@ def length_histogram(lengths: Iterable[int]) -> tuple[int, ...]:
 
 
 def verify(path: Path, expected: str) -> bool:
-    """Whether a file is there with the content the catalog has for it."""
+    """Whether a file exists with the content recorded in the catalog."""
     return path.is_file() and sha256(path) == expected

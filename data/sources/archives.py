@@ -1,7 +1,6 @@
-"""What is inside a file: its decompressed content, or the members of an archive, one after the other.
+"""Open what is inside a file: its decompressed content, or the members of an archive, one after the other.
 
-Nothing is unpacked to disk but Parquet, to a temporary file. A compressed stream ends where a bomb would
-go on.
+Nothing is unpacked to disk except Parquet, to a temporary file. Decompression bombs are cut off.
 """
 
 from __future__ import annotations
@@ -16,33 +15,39 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import IO, TYPE_CHECKING, Any, Protocol, cast
 
 import zstandard
 
 from data.storage import base_name, open_binary
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 _SHORT = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz"}
 MAX_EXPANSION = 200  # decompressed bytes to one compressed one; real text stays under 30
 _ALWAYS_ALLOWED = 1 << 24  # bytes, however small the file
 _BUFFER = 1 << 18
-DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, tarfile.TarError)
-DAMAGED += (zipfile.BadZipFile, NotImplementedError, RuntimeError)  # an unknown method, a password
+# the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
+DAMAGED = (
+    *(OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, tarfile.TarError),
+    *(zipfile.BadZipFile, NotImplementedError, RuntimeError),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a source that is read as a file of its own."""
+    """A part of a source that is read as a separate file."""
 
-    uri: str  # of the source; with "!" and the member's name inside an archive
-    name: str  # without compression's suffix: says how it is read
-    file: BinaryIO | None
-    refused: str | None = None  # why it is not read
+    uri: str  # of the source, then "!" and the name of an archive's member
+    name: str  # without the suffix of a compression; its own suffix says how it is read
+    file: io.BufferedReader | None
+    refused: str | None = None  # the reason why it is not read
 
 
 def plain_name(name: str) -> str:
-    """A file's name without the suffix of its compression.
+    """Remove the suffix of a compression from a file's name.
 
     >>> plain_name("laws.jsonl.gz"), plain_name("raw.tgz")
     ('laws.jsonl', 'raw.tar')
@@ -55,23 +60,29 @@ def plain_name(name: str) -> str:
     return name[: len(name) - len(suffix)]
 
 
-class _Limited(io.RawIOBase):
-    """A decompressed stream that stops where a bomb would go on."""
+class _Stream(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+    def close(self) -> None: ...
 
-    def __init__(self, stream: BinaryIO, compressed_bytes: int):
+
+class _Limited(io.RawIOBase):
+    """A decompressed stream that raises OSError when it has expanded too far."""
+
+    def __init__(self, stream: _Stream, compressed_bytes: int):
         self.stream = stream
         self.limit = self.left = max(compressed_bytes * MAX_EXPANSION, _ALWAYS_ALLOWED)
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer) -> int:
-        content = self.stream.read(len(buffer))
+    def readinto(self, buffer: Buffer) -> int:
+        view = memoryview(buffer)
+        content = self.stream.read(len(view))
         self.left -= len(content)
         if self.left < 0:
             times = f"{MAX_EXPANSION} times its size, at least {_ALWAYS_ALLOWED:,}"
             raise OSError(f"expands to more than the {self.limit:,} bytes allowed ({times})")
-        buffer[: len(content)] = content
+        view[: len(content)] = content
         return len(content)
 
     def close(self) -> None:
@@ -79,10 +90,10 @@ class _Limited(io.RawIOBase):
         super().close()
 
 
-def decompressed(file: BinaryIO, compressed_bytes: int) -> io.BufferedReader:
-    """The decompressed bytes of a file, going by its first bytes and not by its name."""
-    buffered = file if isinstance(file, io.BufferedReader) else io.BufferedReader(file, _BUFFER)
+def decompressed(buffered: io.BufferedReader[Any], compressed_bytes: int) -> io.BufferedReader:
+    """Decompress a file by its first bytes, whatever its name."""
     magic = buffered.peek(6)[:6]
+    stream: _Stream
     if magic[:2] == b"\x1f\x8b":
         stream = gzip.GzipFile(fileobj=buffered)
     elif magic[:4] == b"\x28\xb5\x2f\xfd":
@@ -97,9 +108,9 @@ def decompressed(file: BinaryIO, compressed_bytes: int) -> io.BufferedReader:
 
 
 def open_parts(uri: str, size: int) -> Iterator[Part]:
-    """The readable parts of a source of `size` bytes: itself, or an archive's members in order.
+    """Yield the readable parts of a source of `size` bytes: itself, or an archive's members in order.
 
-    Raises one of DAMAGED when the file is damaged, after the parts before the damage.
+    Raises one of DAMAGED for a damaged file, after the parts before the damage.
     """
     name = plain_name(base_name(uri))
     with open_binary(uri) as raw:
@@ -118,7 +129,7 @@ def _is_unsafe(name: str) -> bool:
     return name.startswith(("/", "\\")) or ".." in parts or (len(name) > 1 and name[1] == ":")
 
 
-def _zip_members(uri: str, raw: BinaryIO) -> Iterator[Part]:
+def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
     with zipfile.ZipFile(raw) as archive:
         for member in archive.infolist():
             if member.is_dir():
@@ -136,9 +147,9 @@ def _zip_members(uri: str, raw: BinaryIO) -> Iterator[Part]:
                 yield Part(f"{inner}#{one_line(error)}", member.filename, None, "unreadable_file")
 
 
-def _tar_members(uri: str, file: BinaryIO, size: int) -> Iterator[Part]:
+def _tar_members(uri: str, file: io.BufferedReader, size: int) -> Iterator[Part]:
     tail = _Tail(file)
-    with tarfile.open(fileobj=tail, mode="r|") as archive:
+    with tarfile.open(fileobj=cast("IO[bytes]", tail), mode="r|") as archive:
         for member in archive:
             if member.isdir():
                 continue
@@ -150,14 +161,14 @@ def _tar_members(uri: str, file: BinaryIO, size: int) -> Iterator[Part]:
             limited = io.BufferedReader(_Limited(stream, member.size), _BUFFER)
             with decompressed(limited, member.size) as part:
                 yield Part(inner, plain_name(member.name), part)
-    if tail.last.strip(b"\0"):  # the library takes a cut header for the end
+    if tail.last.strip(b"\0"):  # the library takes a truncated header for the end
         yield Part(f"{uri}#ends without an end mark", member.name, None, "unreadable_file")
 
 
 class _Tail:
-    """A stream that remembers the last block it gave."""
+    """A stream that remembers the last block read."""
 
-    def __init__(self, file: BinaryIO):
+    def __init__(self, file: io.BufferedReader):
         self.file, self.last = file, b""
 
     def read(self, size: int) -> bytes:
@@ -167,5 +178,5 @@ class _Tail:
 
 
 def one_line(error: Exception) -> str:
-    """An error as a short line."""
+    """Describe an error in a short line."""
     return " ".join(str(error).split())[:120] or type(error).__name__

@@ -1,5 +1,6 @@
-"""Bytes to text: byte-order marks first, then UTF-8, then the Chinese encodings, then detection by a
-library. A line that the file's encoding cannot decode may be in another one.
+"""Decode bytes: byte-order marks first, then UTF-8, then the Chinese encodings, then detection by a library.
+
+A line that the file's encoding cannot decode may be in another one.
 """
 
 from __future__ import annotations
@@ -7,9 +8,8 @@ from __future__ import annotations
 import codecs
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import BinaryIO
 
 import charset_normalizer
 
@@ -22,26 +22,26 @@ _MARKS = [
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 ]
-# told apart by what they make of the text
+# distinguished by the text they produce
 _WITHOUT_MARK = ("gb18030", "big5hkscs", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
-# in which the bytes of a line end are nothing else, so that lines can be told before they are decoded
+# encodings whose line-end bytes mean nothing else, so that lines can be split before decoding
 _BY_LINE = ("utf-8", "gb18030", "big5hkscs")
 REPLACEMENT = "\ufffd"
-_MOST_BROKEN = 0.2  # share of replaced characters up to which a text is damaged UTF-8 rather than no text
-_MOST_CONTROL = 0.05  # share of control characters up to which something is text
-_CHINESE = 0.7  # share of everyday Chinese from which a reading is taken for the right one
-LONGEST_LINE = 1 << 22  # bytes; of a longer line, what is decoded at once
-_BLOCK = 1 << 16
+_MOST_BROKEN = 0.2  # highest share of replaced characters in damaged UTF-8; above it is no text
+_MOST_CONTROL = 0.05  # highest share of control characters in a text
+_CHINESE = 0.7  # share of everyday Chinese above which a reading is taken as the right one
+LONGEST_LINE = 1 << 22  # bytes; a longer line is decoded in pieces
+BLOCK = 1 << 16  # bytes read at a time
 
 
 class Unfinished(str):
-    """The beginning of a line longer than LONGEST_LINE; the rest follows as lines of its own."""
+    """A piece of a line longer than LONGEST_LINE; the rest follows in further pieces."""
 
     __slots__ = ()
 
 
 def _common_characters() -> frozenset[str]:
-    """Everyday Chinese: level 1 of GB 2312-80 and of Big5, each ordered by use in its standard."""
+    """Everyday Chinese: level 1 of GB 2312-80 and of Big5."""
     simplified = bytes(b for row in range(0xB0, 0xD8) for cell in range(0xA1, 0xFF) for b in (row, cell))
     cells = [*range(0x40, 0x7F), *range(0xA1, 0xFF)]
     traditional = bytes(b for row in range(0xA4, 0xC7) for cell in cells for b in (row, cell))
@@ -52,7 +52,7 @@ COMMON = _common_characters()
 
 
 def _decode_sample(sample: bytes, encoding: str, *, whole: bool, errors: str = "strict") -> str | None:
-    """The sample's text, or None if it cannot be in this encoding; a cut last character is no fault."""
+    """Decode a sample, whose last character may be cut; None if it cannot be in this encoding."""
     try:
         return codecs.getincrementaldecoder(encoding)(errors).decode(sample, whole)
     except UnicodeDecodeError:
@@ -75,25 +75,24 @@ def _looks_binary(text: str) -> bool:
 
 
 def _is_damaged(text: str) -> bool:
-    """Whether more of what is not ASCII was replaced than a text may have lost."""
+    """Whether more of the non-ASCII characters were replaced than a text may lose."""
     foreign = len(text) - len(text.encode("ascii", "ignore"))
     return text.count(REPLACEMENT) > _MOST_BROKEN * foreign
 
 
-def _best_reading(readings: dict[str, str | None]) -> str | None:
-    """The encoding whose reading is everyday Chinese, if there is one; of equals the first."""
+def _best_reading(readings: Mapping[str, str | None]) -> str | None:
+    """Return the encoding whose reading is most clearly everyday Chinese, or None."""
     shares = {e: _everyday_share(text) for e, text in readings.items() if text and not _looks_binary(text)}
     best = max(shares, key=lambda encoding: shares[encoding], default=None)
     return best if best and shares[best] > _CHINESE else None
 
 
 def detect_encoding(sample: bytes, *, whole: bool) -> str | None:
-    """The encoding of a text from its first bytes, or None if this is no text.
+    """Detect the encoding of a text from its first bytes; None if it is no text.
 
-    `whole` says that the sample is all there is. GB18030 and UTF-16 accept almost any bytes, so of
-    the encodings that could be it the one that reads as everyday Chinese is taken. A slightly damaged text
-    keeps its encoding: what is broken is replaced and counted. Lines in several encodings are "utf-8" too:
-    `decoded_lines` looks at each that is not.
+    `whole`: the sample is the whole file. GB18030 and UTF-16 accept almost any bytes, so the encoding that
+    reads as everyday Chinese wins. A slightly damaged text keeps its encoding.
+    A mixture of encodings counts as "utf-8": `decoded_lines` decodes each line by its own.
     """
     for mark, encoding in _MARKS:
         if sample.startswith(mark):
@@ -103,7 +102,8 @@ def detect_encoding(sample: bytes, *, whole: bool) -> str | None:
         return None if _looks_binary(text) else "utf-8"
     if best := _best_reading({e: _decode_sample(sample, e, whole=whole) for e in _WITHOUT_MARK}):
         return best
-    damaged = {e: _decode_sample(sample, e, whole=whole, errors="replace") for e in ("utf-8", *_WITHOUT_MARK)}
+    encodings = ("utf-8", *_WITHOUT_MARK)
+    damaged = {e: _decode_sample(sample, e, whole=whole, errors="replace") or "" for e in encodings}
     if best := _best_reading({e: text for e, text in damaged.items() if not _is_damaged(text)}):
         return best
     mixed = "\n".join(_decode_line(line, "utf-8") for line in sample.split(b"\n"))
@@ -112,17 +112,17 @@ def detect_encoding(sample: bytes, *, whole: bool) -> str | None:
     text = damaged["utf-8"]
     if text.count(REPLACEMENT) < _MOST_BROKEN * len(text) and not _looks_binary(text):
         return "utf-8"
-    best = charset_normalizer.from_bytes(sample).best()
-    if best is None or _looks_binary(str(best)) or _everyday_share(str(best)) < 0.5:
+    match = charset_normalizer.from_bytes(sample).best()
+    if match is None or _looks_binary(str(match)) or _everyday_share(str(match)) < 0.5:
         return None
-    return best.encoding
+    return match.encoding
 
 
-def decoded_lines(file: BinaryIO, encoding: str) -> Iterator[str]:
-    """Lines without their ends, read as they are asked for; LF, CRLF and CR end a line, nothing else does.
+def decoded_lines(file: io.BufferedReader, encoding: str) -> Iterator[str]:
+    """Yield lines without their ends; only LF, CRLF and CR end a line.
 
-    A line longer than LONGEST_LINE comes in pieces, `Unfinished` but for the last. A line in another encoding
-    than the file's is decoded by its own; what no encoding decodes is replaced by U+FFFD.
+    A line longer than LONGEST_LINE comes in pieces, all `Unfinished` except the last. A line in another
+    encoding than the file's is decoded by its own; bytes that no encoding decodes become U+FFFD.
     """
     if encoding == "utf-8-sig":
         file.read(len(codecs.BOM_UTF8))
@@ -132,7 +132,7 @@ def decoded_lines(file: BinaryIO, encoding: str) -> Iterator[str]:
     return _lines_of_stream(file, encoding)
 
 
-def _lines_of_stream(file: BinaryIO, encoding: str) -> Iterator[str]:
+def _lines_of_stream(file: io.BufferedReader, encoding: str) -> Iterator[str]:
     with io.TextIOWrapper(file, encoding=encoding, errors="replace", newline=None) as text:
         is_open = False
         for line in iter(partial(text.readline, LONGEST_LINE // 4), ""):
@@ -142,10 +142,10 @@ def _lines_of_stream(file: BinaryIO, encoding: str) -> Iterator[str]:
             yield ""
 
 
-def _lines_of_blocks(file: BinaryIO, encoding: str) -> Iterator[str]:
+def _lines_of_blocks(file: io.BufferedReader, encoding: str) -> Iterator[str]:
     held: list[bytes] = []
     size, is_open = 0, False
-    while block := file.read1(_BLOCK):
+    while block := file.read1(BLOCK):
         # a CR at the end may be half of a CRLF
         end = block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, len(block) - 1) + 1
         if end:
@@ -164,7 +164,7 @@ def _lines_of_blocks(file: BinaryIO, encoding: str) -> Iterator[str]:
 
 
 def _decode_block(block: bytes, encoding: str) -> str:
-    """Text of whole lines, each ended by LF."""
+    """Decode whole lines; each ends with LF."""
     if b"\r" in block:
         block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     if encoding == "utf-8":
@@ -176,7 +176,7 @@ def _decode_block(block: bytes, encoding: str) -> str:
 
 
 def _decode_piece(piece: bytes, encoding: str) -> tuple[str, bytes]:
-    """Text of the beginning of a line, and the bytes of a character or line end cut by its end."""
+    """Decode the beginning of a line; return its text and the bytes of a cut last character or line end."""
     half_end = piece[-1:] if piece.endswith(b"\r") else b""
     decoder = codecs.getincrementaldecoder(encoding)("replace")
     text = decoder.decode(piece.removesuffix(b"\r"))
@@ -184,7 +184,7 @@ def _decode_piece(piece: bytes, encoding: str) -> tuple[str, bytes]:
 
 
 def _decode_line(line: bytes, encoding: str) -> str:
-    """A line's text, in the file's encoding unless another one reads it better."""
+    """Decode a line in the file's encoding, unless another one reads it better."""
     if line.isascii():
         return line.decode("ascii")
     readings = {e: _decode_sample(line, e, whole=True) for e in dict.fromkeys((encoding, "utf-8"))}
@@ -192,7 +192,7 @@ def _decode_line(line: bytes, encoding: str) -> str:
     if strict:  # hardly anything but UTF-8 is valid UTF-8, but two short words may be
         return strict[0] if len(strict) == 1 else max(strict, key=_everyday_share)
     text = line.decode(encoding, "replace")
-    # in a wrong encoding hardly a Han character comes out beside what is replaced
+    # a wrong encoding yields hardly any Han characters beside the replaced ones
     if 2 * len(_han.findall(text)) > text.count(REPLACEMENT):
         return text
     replaced = {e: line.decode(e, "replace") for e in dict.fromkeys((encoding, *_BY_LINE))}

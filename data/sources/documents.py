@@ -1,20 +1,21 @@
-"""Reading raw documents: text, Markdown, HTML, JSON and JSONL, CSV and TSV, Parquet; compressed, in archives,
-or behind a URL.
+"""Read documents from any supported source: plain text, Markdown, HTML, JSON and JSONL, CSV and TSV, Parquet;
+compressed, in archives, or behind a URL.
 
-Nothing is read whole but single pages. What cannot be used is yielded as `Dropped` with its place and
+Only single pages are read whole. Anything that cannot be used is yielded as `Dropped` with its place and
 reason, never lost.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from io import BufferedReader
 from itertools import chain
 from shutil import copyfileobj
-from typing import BinaryIO
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,16 +31,16 @@ from data.storage import base_name, expand, is_remote, open_binary, refusal, siz
 
 @dataclass(frozen=True, slots=True)
 class RawDocument:
-    """One document as its source holds it, decoded."""
+    """A decoded document as its source holds it."""
 
     text: str
-    source_uri: str  # path, then what tells it from others in the file: "laws.jsonl.gz#line=12"
-    encoding: str | None = None  # that its file was taken to be in; None: UTF-8
+    source_uri: str  # path, then its place in the file: "laws.jsonl.gz#line=12"
+    encoding: str | None = None  # detected encoding of its file; None: UTF-8
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Something a stage did not pass on: counted in the funnel, kept as a row of `documents`."""
+    """An item that a stage did not pass on: counted in the funnel, with a row in the view `documents`."""
 
     source_uri: str
     stage: str
@@ -48,8 +49,11 @@ class Dropped:
     doc_id: str | None = None
 
 
+Item = RawDocument | Dropped
+
+
 def document_id(text: str) -> str:
-    """Stable id of a cleaned text.
+    """Hash a cleaned text into its stable id.
 
     >>> document_id("继续")
     '7c9691192f1b7340'
@@ -74,16 +78,16 @@ SUFFIXES = {
     ".parquet": "parquet",
 }
 ARCHIVES = (".zip", ".tar")
-TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first that is there, unless one is named
+TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first of these that exists, unless one is named
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
-MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # of a text file, before it is cut
-MAX_PAGE_CHARACTERS = 8 << 20  # of a Markdown or HTML page, which is parsed whole
+MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # held of a text file before it is cut
+MAX_PAGE_CHARACTERS = 8 << 20  # a Markdown or HTML page is parsed whole
 STAGE = "read"
 _PAGES: dict[str, Callable[[str], str]] = {"markdown": markdown_text, "mdx": mdx_text, "html": html_text}
 
 
 def file_kind(name: str) -> str | None:
-    """How a file is read, by its name, or None if it is not supported."""
+    """Decide by a file's name how it is read; None if it is not supported."""
     name = plain_name(name).lower()
     if name.endswith(ARCHIVES):
         return "archive"
@@ -92,28 +96,24 @@ def file_kind(name: str) -> str | None:
 
 
 def find_files(source: str) -> list[str]:
-    """Files a source names, in the order of their names: a file, a folder (searched through), a glob, a URL.
+    """List the files that a file, a folder (searched through), a glob or a URL names, sorted by name.
 
-    A folder's files of other kinds, broken links, devices and the like are among them: reading one gives the
-    reason why it is not read. Raises InputError when there is nothing to read.
+    They include a folder's unsupported files, broken links, devices and the like: reading one yields the
+    reason why it is not read. Raises InputError if there is nothing to read.
     """
     files = expand(source)
     if not any(file_kind(base_name(uri)) for uri in files):
-        what = "not a supported input" if len(files) == 1 else "holds no file that can be read"
-        raise InputError(f"{source}: {what}; supported are {supported()}")
+        fault = "not a supported input" if len(files) == 1 else "holds no file that can be read"
+        kinds, compressions, archives = (", ".join(names) for names in (SUFFIXES, COMPRESSIONS, ARCHIVES))
+        supported = f"{kinds}, each also with {compressions}, and {archives} archives of them"
+        raise InputError(f"{source}: {fault}; supported are {supported}")
     return files
-
-
-def supported() -> str:
-    """What can be read, for an error."""
-    kinds, compressions, archives = (", ".join(names) for names in (SUFFIXES, COMPRESSIONS, ARCHIVES))
-    return f"{kinds}, each also with {compressions}, and {archives} archives of them"
 
 
 def read_documents(
     uri: str, *, text_format: TextFormat = "auto", text_field: str | None = None
-) -> Iterator[RawDocument | Dropped]:
-    """Documents of one source in order, and what could not be read as `Dropped` with stage "read"."""
+) -> Iterator[Item]:
+    """Yield the documents of a source in order, and what cannot be read as `Dropped` with stage "read"."""
     uri = str(uri)
     kind = file_kind(base_name(uri))
     refused = None if is_remote(uri) else refusal(uri)
@@ -125,36 +125,28 @@ def read_documents(
             with open_binary(uri) as file:
                 yield from _read_parquet(uri, file, text_field)
             return
-        size, _ = size_and_digest(uri) if is_remote(uri) else (_local_size(uri), "")
+        size = size_and_digest(uri)[0] if is_remote(uri) else os.path.getsize(uri)
         for part in open_parts(uri, size):
             yield from _read_part(part, text_format, text_field)
     except (*DAMAGED, pa.ArrowException) as error:
-        # what was read before the damage is kept; the damage is a row of its own
+        # documents before the damage stay; the damage is a row of its own
         yield Dropped(f"{uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
 
 
-def _local_size(path: str) -> int:
-    with open(path, "rb") as file:
-        return file.seek(0, io.SEEK_END)
-
-
-def _read_part(
-    part: Part, text_format: TextFormat, text_field: str | None
-) -> Iterator[RawDocument | Dropped]:
+def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> Iterator[Item]:
     kind = file_kind(part.name)
     if part.file is None or kind is None or kind == "archive":
         yield Dropped(part.uri, STAGE, part.refused or "not_supported", 0)
         return
     try:
         if kind == "parquet":
-            with tempfile.TemporaryFile() as file:  # it is read from its end
+            with tempfile.TemporaryFile() as file:  # Parquet is read from the end
                 copyfileobj(part.file, file, 1 << 20)
                 yield from _read_parquet(part.uri, file, text_field)
             return
-        sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
-        encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2) if sample else None
+        encoding = _encoding(part.file)
         if encoding is None:
-            yield Dropped(part.uri, STAGE, "not_text" if sample else "empty_file", 0)
+            yield Dropped(part.uri, STAGE, "not_text" if part.file.peek(1) else "empty_file", 0)
             return
         items = _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field)
         if encoding in ("utf-8", "utf-8-sig"):
@@ -166,9 +158,14 @@ def _read_part(
         yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
 
 
+def _encoding(file: BufferedReader) -> str | None:
+    sample = file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
+    return detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2) if sample else None
+
+
 def _read_lines(
     part: Part, kind: str, lines: Iterator[str], text_format: TextFormat, text_field: str | None
-) -> Iterator[RawDocument | Dropped]:
+) -> Iterator[Item]:
     if kind == "text":
         return _read_text(part, lines, text_format)
     if kind == "jsonl":
@@ -179,9 +176,9 @@ def _read_lines(
 
 
 def read_texts(uri: str) -> Iterator[str]:
-    """Every text of an evaluation file: of a table or JSON objects, each field that is text.
+    """Yield every text of an evaluation file; of a table or JSON objects, each field that is text.
 
-    Raises ValueError for a row that cannot be read, OSError and others for a file that ends too early.
+    Raises ValueError for a row that cannot be read, and one of DAMAGED for a damaged file.
     """
     uri = str(uri)
     kind = file_kind(base_name(uri))
@@ -192,12 +189,11 @@ def read_texts(uri: str) -> Iterator[str]:
             elif item.reason == "unreadable_file":
                 raise OSError(item.source_uri)
         return
-    for part in open_parts(uri, _local_size(uri)):
-        sample = part.file.peek(SAMPLE_BYTES)[:SAMPLE_BYTES]
-        encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES // 2)
-        if encoding is None:
+    for part in open_parts(uri, os.path.getsize(uri)):
+        if part.file is None or not (encoding := _encoding(part.file)):
             return
         lines = decoded_lines(part.file, encoding)
+        rows: Iterator[tuple[str, object]]
         if kind == "jsonl":
             rows = ((place, value) for place, value, _ in json_rows(lines))
         else:
@@ -217,9 +213,9 @@ def _texts_in(value: object) -> Iterator[str]:
 
 
 def _cut(text: str, uri: str, first: int = 1) -> Iterator[RawDocument]:
-    """A document, in parts if it is longer than a document may be; parts end at a line or sentence end.
+    """Yield a document, in parts that end at a line or sentence end if it is too long.
 
-    `first`: the number of its first part; more than 1 where parts of it were given before.
+    `first`: the number of the first part; above 1 if parts of the document were yielded before.
     """
     if len(text) <= MAX_DOCUMENT_CHARACTERS and first == 1:
         yield RawDocument(text, uri)
@@ -235,14 +231,14 @@ def _cut(text: str, uri: str, first: int = 1) -> Iterator[RawDocument]:
 
 
 def _is_bert_format(lines: list[str]) -> bool:
-    """Whether blank lines separate documents of a sentence a line, or paragraphs of one document."""
+    """Whether blank lines separate documents with a sentence a line, rather than paragraphs of a document."""
     blocks = "\n".join(line.strip() for line in lines).strip("\n").split("\n\n")
     written = sum(1 for line in lines if line.strip())
     return len(blocks) > 1 and written >= 2 * len([block for block in blocks if block.strip()])
 
 
 def _head(lines: Iterator[str]) -> list[str]:
-    """The lines by which a file's format is told."""
+    """Take the lines that decide a file's format."""
     head: list[str] = []
     size = 0
     for line in lines:
@@ -260,13 +256,18 @@ def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Ite
         lines = chain(head, lines)
     is_bert = text_format == "bert"
     block: list[str] = []
-    size, number, begin, first = 0, 1, 1, 1  # of the line at hand, of the block's first line and part
+    size, number, begin, first = (
+        0,
+        1,
+        1,
+        1,
+    )  # number: this line; begin, first: the block's first line and part
     in_line = False
     for line in lines:
-        goes_on = type(line) is Unfinished
-        ends_document = is_bert and not in_line and not goes_on and not line.strip()
+        is_cut = type(line) is Unfinished
+        ends_document = is_bert and not in_line and not is_cut and not line.strip()
         if in_line and size > MAX_HELD_CHARACTERS:
-            # the last part may not be whole yet
+            # the last part may still grow
             *parts, rest = _cut("".join(block), _block_uri(part.uri, begin, is_bert), first)
             yield from parts
             block, size, first = [rest.text], len(rest.text), first + len(parts)
@@ -275,10 +276,10 @@ def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Ite
                 yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, True), first)
             block, size, begin, first = [], 0, number + ends_document, 1
         if not ends_document:
-            block += [line] if goes_on else [line, "\n"]
+            block += [line] if is_cut else [line, "\n"]
             size += len(line)
-        number += not goes_on
-        in_line = goes_on
+        number += not is_cut
+        in_line = is_cut
     if block or number == 1:
         yield from _cut("".join(block)[:-1], _block_uri(part.uri, begin, is_bert), first)
 
@@ -287,10 +288,9 @@ def _block_uri(uri: str, begin: int, is_part: bool) -> str:
     return f"{uri}#line={begin}" if is_part else uri
 
 
-def _read_page(
-    uri: str, lines: Iterator[str], text_of: Callable[[str], str]
-) -> Iterator[RawDocument | Dropped]:
-    page, size = [], 0
+def _read_page(uri: str, lines: Iterator[str], text_of: Callable[[str], str]) -> Iterator[Item]:
+    page: list[str] = []
+    size = 0
     for line in lines:
         page += [line] if type(line) is Unfinished else [line, "\n"]
         size += len(line) + 1
@@ -301,12 +301,12 @@ def _read_page(
 
 
 class _Rows:
-    """Documents of the rows of one file; the first row that has one of TEXT_FIELDS decides which it is."""
+    """Documents from the rows of a file; its first row with one of TEXT_FIELDS decides which is used."""
 
     def __init__(self, text_field: str | None):
         self.field = text_field
 
-    def document(self, row: object, uri: str, size: int) -> Iterator[RawDocument | Dropped]:
+    def document(self, row: object, uri: str, size: int) -> Iterator[Item]:
         if isinstance(row, BadRow):
             yield Dropped(uri, STAGE, row.reason, row.characters)
             return
@@ -323,15 +323,13 @@ class _Rows:
             yield from _cut(row[self.field], uri)
 
 
-def _read_jsonl(uri: str, lines: Iterator[str], text_field: str | None) -> Iterator[RawDocument | Dropped]:
+def _read_jsonl(uri: str, lines: Iterator[str], text_field: str | None) -> Iterator[Item]:
     documents = _Rows(text_field)
     for place, value, size in json_rows(lines):
         yield from documents.document(value, f"{uri}#{place}", size)
 
 
-def _read_table(
-    uri: str, lines: Iterator[str], delimiter: str, text_field: str | None
-) -> Iterator[RawDocument | Dropped]:
+def _read_table(uri: str, lines: Iterator[str], delimiter: str, text_field: str | None) -> Iterator[Item]:
     documents = _Rows(text_field)
     header: list[str] = []
     for number, row in table_rows(lines, delimiter):
@@ -346,7 +344,7 @@ def _read_table(
             yield Dropped(place, STAGE, "wrong_number_of_columns", sum(map(len, row)))
 
 
-def _read_parquet(uri: str, source: BinaryIO, text_field: str | None) -> Iterator[RawDocument | Dropped]:
+def _read_parquet(uri: str, source: IO[bytes], text_field: str | None) -> Iterator[Item]:
     file = pq.ParquetFile(source)
     names = file.schema_arrow.names
     field = text_field or next((name for name in TEXT_FIELDS if name in names), None)

@@ -1,6 +1,6 @@
-"""Documents that are more than text: the words of a Markdown or HTML page, in reading order.
+"""Extract the text of Markdown and HTML pages in reading order.
 
-Parsing is left to libraries: markdown-it-py for Markdown, trafilatura for the main content of a web page.
+Libraries do the parsing: markdown-it-py for Markdown, trafilatura for the main content of a web page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 
 _front_matter = re.compile(r"\A---\n.*?\n---\n", re.S)
-# what MDX has beside Markdown: comments in braces, imports and exports
+# MDX adds comments in braces, imports and exports to Markdown
 _mdx_comment = re.compile(r"\{/\*.*?\*/\}", re.S)
 _statement = re.compile(
     r"import\s*(?:type\s+)?(?:[\w$]+\s*(?:,|\bfrom\b)|[{*\"'])"
@@ -31,7 +31,7 @@ def _markdown():
 
 
 def markdown_text(content: str) -> str:
-    """Words of a Markdown page, a block a line: no front matter, code blocks, link targets or pictures.
+    """Extract a Markdown page's text, a block a line, without front matter, code, link targets and pictures.
 
     >>> markdown_text("# 茶\\n\\n见[这里](https://a.cn)的`代码`。\\n\\n```\\nx = 1\\n```\\n")
     '茶\\n见这里的代码。'
@@ -43,7 +43,7 @@ def markdown_text(content: str) -> str:
             parts = [_inline(child.type, child.content) for child in token.children]
             lines.append("".join(parts).strip())
         elif token.type == "html_block":
-            lines.append(token.content)  # cleaning takes its tags out
+            lines.append(token.content)  # cleaning removes its tags
     return "\n".join(line for line in lines if line)
 
 
@@ -54,15 +54,15 @@ def _inline(kind: str, content: str) -> str:
 
 
 def mdx_text(content: str) -> str:
-    """Words of an MDX page: Markdown without its imports, exports and comments."""
+    """Extract an MDX page's text, without imports, exports and comments."""
     lines = _mdx_comment.sub("", content.replace("\r\n", "\n")).split("\n")
     return markdown_text("\n".join(_without_statements(lines)))
 
 
 def _without_statements(lines: list[str]) -> Iterator[str]:
-    """Lines that are no import or export; one goes on to its closing bracket, at most to a blank line.
+    """Drop imports and exports, each up to its closing bracket or a blank line.
 
-    A line with Chinese outside of strings and comments is prose, whatever word it begins with.
+    A line with Chinese outside strings and comments is prose, whatever word it begins with.
     """
     depth = 0
     for line in lines:
@@ -76,7 +76,7 @@ def _without_statements(lines: list[str]) -> Iterator[str]:
 
 
 def html_text(content: str) -> str:
-    """The main content of a web page; of one without, all its text."""
+    """Extract the main content of a web page, or all its text if there is none."""
     import trafilatura
     from lxml import etree
 

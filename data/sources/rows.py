@@ -1,6 +1,6 @@
-"""Rows of text files: JSON values, one a line or not, and rows of CSV and TSV tables.
+"""Read the rows of text files: JSON values, one a line or not, and rows of CSV and TSV tables.
 
-What is no row is given as `BadRow` in its place; reading goes on with the next line that begins one.
+Anything else is yielded as a `BadRow` in its place; reading continues with the next line that begins a row.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import NamedTuple
 from data.sources.decoding import Unfinished
 
 MAX_ROW_CHARACTERS = 32 << 20
-MAX_FIELD_CHARACTERS = 4_000_000  # of a CSV field: beyond it a quote was never closed
+MAX_FIELD_CHARACTERS = 4_000_000  # a longer CSV field has a quote that was never closed
 _WINDOW = 1 << 16  # characters of JSON held at once, unless one value is longer
-_NESTED = 500  # levels that any value may have; a value with more is at least as many characters long
-_FAR = 4096  # characters into what is held; an error's message counts the lines before it
+_NESTED = 500  # levels that any value may have; a deeper value has at least that many characters
+_FAR = 4096  # characters into the held text; beyond, counting the lines for an error's message is slow
 _next_value = re.compile(r"(?:^[ \t,\[]*|[}\"]\s*,\s*)(?=\{)", re.M)
 _array_of_objects = re.compile(r"\s*\[\s*(?:\{|$)")
 _marks = re.compile(r"[\s,\]]*")
 
 
 class BadRow(NamedTuple):
-    """What stood where a row was expected."""
+    """Text found in place of a row."""
 
     reason: str
     characters: int
 
 
 def whole_lines(lines: Iterator[str]) -> Iterator[str | int]:
-    """Lines put together from their pieces; of one longer than MAX_ROW_CHARACTERS only its length."""
+    """Join lines from their pieces; yield only the length of a line above MAX_ROW_CHARACTERS."""
     held: list[str] = []
     size = 0
     for line in lines:
@@ -48,13 +48,14 @@ def whole_lines(lines: Iterator[str]) -> Iterator[str | int]:
 
 
 def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
-    """Values of a file, each with its place ("line=3", or "item=3" where values span lines) and its line's
-    length (0 for items); a `BadRow` for what is no JSON.
+    """Yield each value of a file with its place and its line's length; a `BadRow` for anything but JSON.
+
+    The place is "line=3", or "item=3" if values span lines; then the length is 0.
     """
     number, first = next(((n, line) for n, line in enumerate(lines, 1) if line.strip()), (1, ""))
     if _begins_value(first):
-        for item, value in enumerate(_values(chain([first], lines)), 1):
-            yield f"item={item}", value, 0
+        for at, value in enumerate(_values(chain([first], lines)), 1):
+            yield f"item={at}", value, 0
         return
     for at, line in enumerate(whole_lines(chain([first], lines)), number):
         if isinstance(line, int):
@@ -64,14 +65,14 @@ def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
                 value = json.loads(line)
             except (ValueError, RecursionError):
                 value = BadRow("bad_json", len(line))
-            # one line that is an array of objects: JSON written by a program
-            several = isinstance(value, list) and any(isinstance(item, dict) for item in value)
-            for item in value if several else [value]:
+            # a program may write an array of objects on one line
+            is_array = isinstance(value, list) and any(isinstance(item, dict) for item in value)
+            for item in value if is_array else [value]:
                 yield f"line={at}", item, len(line)
 
 
 def _begins_value(line: str) -> bool:
-    """Whether values begin on this line that are to be read one by one: no row of JSONL looks so."""
+    """Whether values that span lines begin here: no row of JSONL looks like this."""
     text = line.strip()
     is_array = text[:1] == "[" and text[1:].lstrip()[:1] in ("{", "")
     if type(line) is Unfinished or not (is_array or text[:1] == "{"):
@@ -79,14 +80,14 @@ def _begins_value(line: str) -> bool:
     try:
         json.loads(text)
     except json.JSONDecodeError as error:
-        return is_array or error.pos >= len(text)  # all there is of it is JSON
+        return is_array or error.pos >= len(text)  # JSON so far
     except RecursionError:
         pass
     return False
 
 
 def _filled(text: str, lines: Iterator[str], wanted: int) -> tuple[str, bool]:
-    """The text with as many lines more as make it long enough, and whether there are no more."""
+    """Add lines to the text until it has `wanted` characters; return it and whether the lines are used up."""
     block, size = [text], len(text)
     for line in lines:
         block += [line] if type(line) is Unfinished else [line, "\n"]
@@ -97,18 +98,19 @@ def _filled(text: str, lines: Iterator[str], wanted: int) -> tuple[str, bool]:
 
 
 def _values(lines: Iterator[str]) -> Iterator[object]:
-    """Values of a JSON array of objects, or that stand one after the other, read as they come."""
+    """Yield the values of a JSON array of objects, or of a sequence of values, while reading."""
     decoder = json.JSONDecoder()
     text, is_over, wanted = "", False, _WINDOW
     in_array = False
-    lost = 0  # characters of a bad value whose end has not come yet
-    least = 1  # characters that are surely its own
+    lost = 0  # characters so far of a bad value whose end was not found yet
+    least = 1  # characters that certainly belong to it
+    reason = "bad_json"
     while not is_over:
         text, is_over = _filled(text, lines, wanted)
         at = 0
         if not in_array and _array_of_objects.match(text):
             in_array, at = True, text.index("[") + 1
-        while (at := _marks.match(text, at).end()) < len(text):
+        while (at := _skip_marks(text, at)) < len(text):
             if not lost:
                 try:
                     value, at = decoder.raw_decode(text, at)
@@ -116,28 +118,33 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
                     continue
                 except (ValueError, RecursionError) as error:
                     is_long = len(text) - at > MAX_ROW_CHARACTERS
-                    if not is_over and not is_long and _goes_on(error, text):
+                    if not is_over and not is_long and _is_cut(error, text):
                         break
                     reason = "row_too_long" if is_long else "bad_json"
                     least = _NESTED if isinstance(error, RecursionError) else 1
                     if at > _FAR:
                         text, at = text[at:], 0
-            found = _next_value.search(text, at + (0 if lost else least))
-            end = found.end() if found else len(text)
+            following = _next_value.search(text, at + (0 if lost else least))
+            end = following.end() if following else len(text)
             lost += end - at
             at = end
-            if found or is_over:
+            if following or is_over:
                 yield BadRow(reason, lost)
                 lost = 0
         text = text[at:]
-        # a value longer than what is held is looked at again only when twice as much is there
+        # a value longer than the held text is tried again when twice as much is there
         wanted = max(_WINDOW, 2 * len(text))
     if lost:
         yield BadRow(reason, lost)
 
 
-def _goes_on(error: Exception, text: str) -> bool:
-    """Whether a value failed only because there was no more of it."""
+def _skip_marks(text: str, at: int) -> int:
+    match = _marks.match(text, at)
+    return match.end() if match else at
+
+
+def _is_cut(error: Exception, text: str) -> bool:
+    """Whether a value failed to parse only because its end is not there yet."""
     if not isinstance(error, json.JSONDecodeError):
         return False
     # a literal or an escape may be cut too
@@ -145,9 +152,9 @@ def _goes_on(error: Exception, text: str) -> bool:
 
 
 def table_rows(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str] | BadRow]]:
-    """Rows of a table, its header first, numbered from 1; blank ones are empty lists.
+    """Number the rows of a table from 1, the header first; a blank row is an empty list.
 
-    TSV knows no quoting: a quotation mark is a character of the text.
+    TSV has no quoting: a quotation mark is a character of the text.
     """
     return enumerate(_tsv_rows(lines) if delimiter == "\t" else _csv_rows(lines), 1)
 
@@ -174,14 +181,14 @@ def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
             yield BadRow("row_too_long", source.too_long)
             source.too_long = None
         except csv.Error:
-            # only its first line is lost: the others are looked at again
+            # only its first line is lost: the others are read again
             yield BadRow("bad_csv", len(source.taken[0]) - 1)
             source.take_back()
             rows = csv.reader(source, strict=True)
 
 
 class _Lines:
-    """Lines with their ends, for a parser; it stops before a line that is too long, and can be set back."""
+    """Lines with their ends for a parser; stops before a line that is too long, and can go back."""
 
     def __init__(self, lines: Iterator[str | int]):
         self.lines = lines
@@ -198,14 +205,14 @@ class _Lines:
         elif self.too_long is not None:
             raise StopIteration
         else:
-            line = next(self.lines)
-            if isinstance(line, int):
-                self.too_long = line
+            following = next(self.lines)
+            if isinstance(following, int):
+                self.too_long = following
                 raise StopIteration
-            line += "\n"
+            line = following + "\n"
         self.taken.append(line)
         return line
 
     def take_back(self) -> None:
-        """All lines taken but the first come again."""
+        """Yield all taken lines except the first again."""
         self.again.extendleft(reversed(self.taken[1:]))

@@ -1,57 +1,55 @@
-"""A workspace on an S3-compatible server: published on one machine, pulled and continued on another."""
+"""A workspace on an S3-compatible server, published from one machine and continued on another."""
 
 import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
+from data.__main__ import app
 from data.catalog import open_workspace, read_catalog, require_version
 from data.errors import InputError
-from data.publication import KEPT, Store, main, publish, pull, working_copy
+from data.locks import writer_lock
+from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
 from data.refresh import RefreshSettings, refresh
+from data.storage import RemoteFolder
+from data.terminal import run_app
 from data.workspace import Workspace, default_workspace, local_folder
-from tests import ROOT
 from tests.s3 import environment, serve_s3
 
 pytest.importorskip("s3fs")
 pytest.importorskip("moto")
 
-# publishes as `push` does, and is killed when it has sent some files, or all but the manifest
-KILLED = """
-import os, sys
-from data import publication
-from data.workspace import Workspace
-from pathlib import Path
 
-def die(*_): os.kill(os.getpid(), 9)
+def publish_and_die(url, folder, sent):
+    """Publish like `push`, killed after `sent` files, or after all files but the manifest."""
+    store = RemoteFolder(url)
+    with writer_lock(store):
+        put, paths = store.files.put_file, []
 
-store, left = publication.Store(sys.argv[1]), int(sys.argv[3])
-send, store.create = store.system.put_file, die
+        def put_file(path, place):
+            paths.append(path)
+            put(path, place) if len(paths) <= sent else os.kill(os.getpid(), signal.SIGKILL)
 
-def put_file(*given):
-    global left
-    left -= 1
-    if left < 0: die()
-    send(*given)
+        store.files.put_file = put_file
+        store.create = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        publish(store, Workspace(folder))
 
-store.system.put_file = put_file
-with store.writing():
-    publication.publish(store, Workspace(Path(sys.argv[2])))
-"""
-HOLDS = """
-import sys, time
-from data.publication import Store
 
-with Store(sys.argv[1]).writing():
-    print("has it", flush=True)
-    time.sleep(600)
-"""
+def hold_lock(url, pipe):
+    with writer_lock(RemoteFolder(url)):
+        pipe.send("locked")
+        pipe.recv()
+
+
+def start(work, *arguments):
+    process = get_context("spawn").Process(target=work, args=arguments)
+    process.start()
+    return process
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +70,7 @@ def settings_in(folder, vocabulary_file):
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory, samples, vocabulary_file):
-    """The sample in several shards, made once; the vocabulary lies outside the workspace."""
+    """A workspace with the sample in several shards; the vocabulary is outside it."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "raw").mkdir()
     shutil.copy(samples / "tea.jsonl", folder / "raw")
@@ -84,7 +82,7 @@ def made(tmp_path_factory, samples, vocabulary_file):
 
 @pytest.fixture
 def settings(made, tmp_path, vocabulary_file):
-    """A copy of it in `one`, and of its text."""
+    """A copy of that workspace in `one`, and of its text."""
     shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return settings_in(tmp_path, vocabulary_file)
 
@@ -96,13 +94,13 @@ def add(settings, text):
 
 
 def send(url, folder):
-    store = Store(url)
-    with store.writing():
+    store = RemoteFolder(url)
+    with writer_lock(store):
         return publish(store, Workspace(folder))
 
 
 def get(url, folder):
-    return pull(Store(url), Workspace(folder))
+    return pull(RemoteFolder(url), Workspace(folder))
 
 
 def contents(folder, pattern):
@@ -114,7 +112,7 @@ def instances(folder):
         return statistics.sql("select count(*), count(distinct doc_id) from instances").fetchall()
 
 
-def test_another_machine_has_the_same_bytes_and_goes_on_from_them(url, settings, tmp_path):
+def test_another_machine_pulls_the_same_bytes_and_continues(url, settings, tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     send(url, one)
     get(url, two)
@@ -122,7 +120,7 @@ def test_another_machine_has_the_same_bytes_and_goes_on_from_them(url, settings,
         assert contents(one, f"{folder}/**/*") == contents(two, f"{folder}/**/*")
     assert len(contents(two, "shards/tea/*")) > 4 and instances(one) == instances(two)
     add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
-    # without a vocabulary given: the corpus's own, which was carried along
+    # without a vocabulary: the corpus's own, which was published with it
     result = refresh(replace(settings, workspace=two, tokenizer=None))
     assert result.version == 2 and result.kept_shards > 3
     with read_catalog(Workspace(two)) as db:
@@ -132,74 +130,77 @@ def test_another_machine_has_the_same_bytes_and_goes_on_from_them(url, settings,
     assert contents(one, "shards/**/*") == contents(two, "shards/**/*") and instances(one) == instances(two)
 
 
-def test_nothing_new_is_published_where_nothing_changed(url, settings, tmp_path):
+def test_nothing_is_published_if_nothing_changed(url, settings, tmp_path):
     assert send(url, tmp_path / "one").number == 1
     assert send(url, tmp_path / "one").number == 1
     get(url, tmp_path / "two")
     assert instances(tmp_path / "two")
-    assert send(url, tmp_path / "two").number == 1  # its views point elsewhere: that is no change
+    assert send(url, tmp_path / "two").number == 1  # views that point elsewhere are no change
 
 
 @pytest.mark.parametrize("sent", [2, 10**9], ids=["among the files", "before the manifest"])
-def test_a_publication_that_is_cut_off_leaves_the_one_before(url, sent, settings, tmp_path, s3):
+def test_an_interrupted_publication_leaves_the_previous_one(url, sent, settings, tmp_path, s3):
     send(url, tmp_path / "one")
     before = instances(tmp_path / "one")
     add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
     refresh(settings)
-    killed = subprocess.run([sys.executable, "-c", KILLED, url, settings.workspace, str(sent)], cwd=ROOT)
-    assert killed.returncode == -signal.SIGKILL
+    killed = start(publish_and_die, url, settings.workspace, sent)
+    killed.join()
+    assert killed.exitcode == -signal.SIGKILL
     assert get(url, tmp_path / "two").number == 1 and instances(tmp_path / "two") == before
-    # the dead writer does not keep others out, and what it sent is taken up or removed
+    # the dead writer keeps nobody out, and the files it sent are used or removed
     assert send(url, tmp_path / "one").number == 2
     get(url, tmp_path / "two")
     assert instances(tmp_path / "two") == instances(tmp_path / "one") != before
 
 
-def test_what_no_publication_lists_is_removed(url, settings, tmp_path):
-    store = Store(url)
+def test_files_that_no_manifest_lists_are_removed(url, settings, tmp_path):
+    store = RemoteFolder(url)
     send(url, tmp_path / "one")
-    store.system.pipe_file(f"{store.root}/files/left-by-a-crash.parquet", b"half")
-    for number in range(KEPT + 1):
+    store.files.pipe_file("files/left-by-a-crash.parquet", b"half")
+    for number in range(KEPT_MANIFESTS + 1):
         (tmp_path / "one" / "reports").mkdir(exist_ok=True)
         (tmp_path / "one" / "reports" / "index.html").write_text(f"<p>{number}", encoding="utf-8")
         send(url, tmp_path / "one")
-    assert store.numbers() == [KEPT, KEPT + 1, KEPT + 2]
-    names = store.sizes("files")
-    assert "left-by-a-crash.parquet" not in names and sum(name.endswith(".html") for name in names) == KEPT
+    assert [int(Path(path).stem) for path in store.sizes("manifests")] == [3, 4, 5]
+    paths = store.sizes("files")
+    assert "files/left-by-a-crash.parquet" not in paths
+    assert sum(path.endswith(".html") for path in paths) == KEPT_MANIFESTS
     get(url, tmp_path / "two")
     assert instances(tmp_path / "two") == instances(tmp_path / "one")
 
 
 def test_of_two_writers_one_is_refused(url, settings, tmp_path, s3, capsys):
-    other = subprocess.Popen([sys.executable, "-c", HOLDS, url], cwd=ROOT, stdout=subprocess.PIPE)
+    here, there = get_context("spawn").Pipe()
+    other = start(hold_lock, url, there)
     try:
-        assert other.stdout.readline()
+        assert here.recv() == "locked"
         with pytest.raises(InputError, match=f"is being written to by process {other.pid} of .* unlock"):
             send(url, tmp_path / "one")
-        # one that is let in all the same publishes; who pulled before cannot write over it
-        assert main(["unlock", url]) == 0
+        # a writer let in all the same publishes; whoever pulled before cannot overwrite that
+        assert run_app(app, ["unlock", url]) == 0
         send(url, tmp_path / "one")
     finally:
         other.kill()
-        other.wait()
+        other.join()
     refresh(replace(settings, workspace=tmp_path / "two", seed=1))
     with pytest.raises(InputError, match="was published by another writer meanwhile"):
         send(url, tmp_path / "two")
     with pytest.raises(InputError, match="was published by another writer meanwhile"):
         get(url, tmp_path / "two")
-    assert main(["pull", url, "--workspace", str(tmp_path / "three")]) == 0
+    assert run_app(app, ["pull", url, "--workspace", str(tmp_path / "three")]) == 0
     assert "publication 1" in capsys.readouterr().out
 
 
-def test_a_damaged_file_is_not_taken_for_a_whole_one(url, settings, tmp_path):
+def test_a_damaged_or_missing_file_is_refused(url, settings, tmp_path):
     manifest = send(url, tmp_path / "one")
-    store = Store(url)
+    store = RemoteFolder(url)
     name, entry = next((n, e) for n, e in manifest.files.items() if n.startswith("shards/"))
-    store.system.pipe_file(store.place(name, entry), b"PAR1")
+    store.files.pipe_file(entry.stored_as(name), b"PAR1")
     with pytest.raises(InputError, match="is damaged: its sha256 is not"):
         get(url, tmp_path / "two")
     assert not (tmp_path / "two" / name).exists() and not (tmp_path / "two" / "catalog.duckdb").exists()
-    store.system.rm_file(store.place(name, entry))
+    store.files.rm_file(entry.stored_as(name))
     with pytest.raises(InputError, match="is gone from"):
         get(url, tmp_path / "two")
     send(url, tmp_path / "one")  # the machine that has it sends it again
@@ -207,7 +208,7 @@ def test_a_damaged_file_is_not_taken_for_a_whole_one(url, settings, tmp_path):
     assert instances(tmp_path / "two") == instances(tmp_path / "one")
 
 
-def test_urls_that_hold_no_workspace_are_refused(s3, tmp_path, url):
+def test_urls_that_hold_no_workspace_are_refused(s3, tmp_path, url, capsys):
     for place, message in [
         ("s3://nowhere/w", "no such bucket"),
         (f"file://{tmp_path}", "a folder needs no URL"),
@@ -217,39 +218,36 @@ def test_urls_that_hold_no_workspace_are_refused(s3, tmp_path, url):
             pass
     with pytest.raises(InputError, match="nothing is published at"), working_copy(url, read_only=True):
         pass
-    store = Store(url)
-    store.system.pipe_file(f"{store.root}/manifests/00000001.json", b'{"format": 99}')
+    store = RemoteFolder(url)
+    store.files.pipe_file("manifests/00000001.json", b'{"format": 99}')
     with pytest.raises(InputError, match="published by a newer jixu"):
         get(url, tmp_path / "w")
     listed = {"../../evil.sh": {"sha256": "0" * 64, "size": 1}}
     evil = json.dumps({"format": 1, "files": listed}).encode()
-    store.system.pipe_file(f"{store.root}/manifests/00000002.json", evil)
+    store.files.pipe_file("manifests/00000002.json", evil)
     with pytest.raises(InputError, match="outside a workspace"):
         get(url, tmp_path / "w")
-    dead = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "flows", "corpus", "pull", "s3://jixu/w", "--workspace", str(tmp_path / "d")],
-        cwd=ROOT, env=os.environ | dead, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 2 and "cannot be reached" in done.stderr and "Traceback" not in done.stderr
+    with environment({"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1"}):
+        assert run_app(app, ["pull", "s3://jixu/w", "--workspace", str(tmp_path / "d")]) == 2
+    assert "cannot be reached" in capsys.readouterr().err
 
 
 def test_sources_on_s3_are_read_and_read_again_when_they_change(url, settings, tmp_path):
-    system, folder = Store(url).system, url.removeprefix("s3://")
+    remote = RemoteFolder(url).files
     lines = Path(settings.source[0], "tea.jsonl").read_bytes().splitlines(keepends=True)
     for number in range(2):
-        system.pipe_file(f"{folder}/{number}.jsonl", b"".join(lines[number::2]))
+        remote.pipe_file(f"{number}.jsonl", b"".join(lines[number::2]))
     there = replace(settings, source=(f"{url}/*.jsonl",), workspace=tmp_path / "there")
     here = refresh(settings)
     first = refresh(there)
     assert (first.documents, first.instances) == (here.documents, here.instances)
     assert not refresh(there).is_new
-    system.pipe_file(f"{folder}/1.jsonl", b"".join(lines[1::2][:-1]))
-    system.invalidate_cache()
+    remote.pipe_file("1.jsonl", b"".join(lines[1::2][:-1]))
+    remote.invalidate_cache()
     assert refresh(there).removed_documents == 1
 
 
-def test_the_copy_of_a_url_is_this_machines_default(monkeypatch, tmp_path):
+def test_the_default_workspace_may_be_the_copy_of_a_url(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("JIXU_WORKSPACE", "s3://jixu/law/")
     assert default_workspace() == local_folder("s3://jixu/law") == local_folder("s3://jixu/law/")

@@ -82,11 +82,6 @@ def test_samples_read_as_text_with_their_masks(statistics):
         assert sample["text"].startswith("[CLS]")
 
 
-def test_sentences_are_all_there(statistics):
-    ((count,),) = statistics.sql("select sum(sentences) from versions").fetchall()
-    assert len(list(statistics.sentences("tea"))) == count
-
-
 def test_an_unknown_corpus_is_named(statistics):
     with pytest.raises(InputError, match="no corpus 'law' .*there is: tea"):
         statistics.funnel("law")

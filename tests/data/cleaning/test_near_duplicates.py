@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from data.cleaning import find_near_duplicates, measure, sketch
-from data.cleaning.near_duplicates import likeness
+from data.cleaning.near_duplicates import similarity
 
 
 def text(count, seed):
@@ -25,10 +25,10 @@ def jaccard(a, b, n=5):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.03, 0.1, 0.5])
-def test_likeness_is_close_to_jaccard_similarity(share):
+def test_similarity_is_close_to_jaccard_similarity(share):
     pairs = [(text(800, seed), changed(text(800, seed), share, seed + 1)) for seed in range(40)]
     made = sketch(measure([[t] for pair in pairs for t in pair]), 5)
-    estimates = likeness(made.signatures[::2], made.signatures[1::2])
+    estimates = similarity(made.signatures[::2], made.signatures[1::2])
     exact = np.array([jaccard(a, b) for a, b in pairs])
     # the standard error of 126 minima is at most 0.045 for one pair
     assert abs((estimates - exact).mean()) < 3 * 0.045 / 40**0.5

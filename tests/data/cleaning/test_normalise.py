@@ -86,7 +86,7 @@ def test_looking_first_changes_nothing(text):
     parts = text + "。" * 2500
     whole = clean_text(parts, CleaningRules(max_repeats=0))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data.cleaning.normalise._LONG", 10**9)
+        patch.setattr("data.cleaning.normalise.CHECK_FROM", 10**9)
         assert clean_text(parts, CleaningRules(max_repeats=0)) == whole
 
 

@@ -200,7 +200,7 @@ def test_a_draw_depends_on_nothing_but_seed_epoch_and_instance(instances, arrays
 
 def test_blocks_change_nothing(arrays, tokenizer, monkeypatch):
     whole = draw(arrays, tokenizer)
-    monkeypatch.setattr("data.instances.masking._BLOCK_TOKENS", 300)
+    monkeypatch.setattr("data.instances.masking.BLOCK_TOKENS", 300)
     parts = draw(arrays, tokenizer)
     assert whole.positions.tolist() == parts.positions.tolist()
     assert whole.replacements.tolist() == parts.replacements.tolist()

@@ -90,7 +90,7 @@ def test_lines_are_the_same_however_they_end_and_however_long_one_is(monkeypatch
     lines = ["", FIRST, "", SECOND * 40, "茶" * 3, "", ""]
     for longest, block in [(1 << 22, 1 << 16), (16, 7), (15, 8), (64, 1)]:
         monkeypatch.setattr("data.sources.decoding.LONGEST_LINE", longest)
-        monkeypatch.setattr("data.sources.decoding._BLOCK", block)
+        monkeypatch.setattr("data.sources.decoding.BLOCK", block)
         file = io.BufferedReader(io.BytesIO(end.join(lines).encode(encoding)))
         pieces = list(decoded_lines(file, encoding))
         assert any(type(piece) is Unfinished for piece in pieces) == (longest < 100)
