@@ -101,7 +101,7 @@ def measure_stages(files: list[str], tokenizer: Tokenizer, folder: Path) -> tupl
             "ids", lambda i=ids, t=text, n=lengths, c=counts: tokenize_documents(i, t, n, c, tokenizer, 125)
         )
         lines = text.split("\n")[:-1]
-        encodings, taken = timed(lambda s=lines: tokenizer._library.encode_batch(s, add_special_tokens=False))
+        encodings, taken = timed(lambda s=lines: tokenizer.library.encode_batch(s, add_special_tokens=False))
         rival["ids"] += taken
         if [i for e in encodings for i in e.ids] != tokens.input_ids.tolist():
             raise SystemExit("ids differ from the tokenizers library's: no result")

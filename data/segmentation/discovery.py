@@ -1,8 +1,8 @@
-"""New words of a field, found in its text: strings of Han characters that hold together and stand freely.
+"""Discover new words of a field: strings of Han characters that are cohesive and occur in free contexts.
 
-A string holds together where its parts meet more often than chance (the least pointwise mutual information
-over its cuts; Church and Hanks 1990), and stands freely where many characters come before and after it
-(branching entropy; Jin and Tanaka-Ishii 2006). What jieba already knows, or finds, is left out.
+Cohesion is the least pointwise mutual information over a string's cuts (Church and Hanks 1990), freedom the
+entropy of the characters before and after it (branching entropy; Jin and Tanaka-Ishii 2006). Words that jieba
+already finds are left out.
 
     jixu corpus words --corpus law --output words.txt      # then: --dictionary words.txt
 """
@@ -21,7 +21,7 @@ import numpy as np
 from data.files import write_text
 from data.segmentation.segmenter import Segmenter
 
-MAX_CHARACTERS = 20_000_000  # looked at, at about 80 bytes of memory each; a larger corpus is sampled
+MAX_CHARACTERS = 20_000_000  # at about 80 bytes of memory each; a larger corpus is sampled
 LONGEST = 6  # characters of a word
 MIN_COUNT = 10
 MIN_COHESION = 3.0  # bits
@@ -35,7 +35,7 @@ _LOOSE = frozenset(
 )
 _LOOSE_FIRST = _LOOSE | frozenset("第次号倍日起条款项元万")
 _LOOSE_LAST = _LOOSE | frozenset("内中时前后间上起")
-_BOUNDARY = 0  # stands for every character that is not Han
+_BOUNDARY = 0  # number of every character that is not Han
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Word:
 
 
 class _Text:
-    """A text as numbers, and of every place the most frequent strings that begin there."""
+    """A text as numbers, with the frequent strings that begin at each place."""
 
     def __init__(self, text: str):
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
@@ -63,17 +63,17 @@ class _Text:
         # a boundary before and after, so that every place has neighbours
         self.ids = np.zeros(len(codes) + 2, dtype=np.int64)
         self.ids[1:-1][is_han] = numbers + 1
-        self.labels: list[np.ndarray] = []  # by length - 1: [n] int32, which string begins here, or -1
+        self.labels: list[np.ndarray] = []  # by length - 1: [n] int32, string that begins here, or -1
         self.counts: list[np.ndarray] = []
 
     def count(self, longest: int, min_count: int) -> None:
-        """Find the strings of 1 .. `longest` Han characters that stand `min_count` times."""
+        """Find the strings of 1 to `longest` Han characters that occur `min_count` times."""
         places = np.flatnonzero(self.ids)
         keys = self.ids[places]
         for length in range(1, longest + 1):
             if length > 1:
                 shorter = self.labels[-1]
-                # only what begins and ends with a frequent shorter string can be frequent
+                # a frequent string begins and ends with a frequent shorter one
                 places = np.flatnonzero((shorter[:-1] >= 0) & (shorter[1:] >= 0))
                 places = places[places + length < len(self.ids)]
                 keys = shorter[places].astype(np.int64) * self.alphabet + self.ids[places + length - 1]
@@ -87,11 +87,11 @@ class _Text:
             self.counts.append(counts[frequent])
 
     def entropies(self, length: int, offset: int) -> np.ndarray:
-        """Entropy in bits of the characters `offset` after the start of each string of a length."""
+        """Entropy in bits of the characters at `offset` from the start of each string of a length."""
         labels = self.labels[length - 1]
         places = np.flatnonzero(labels >= 0)
         neighbours = self.ids[places + offset]
-        # each boundary is a neighbour of its own kind: a word before a comma stands as freely as any
+        # a boundary is a free context: a word before a comma is as free as any
         keys = labels[places].astype(np.int64) * self.alphabet + neighbours
         pairs, counts = np.unique(keys, return_counts=True)
         strings, is_boundary = pairs // self.alphabet, pairs % self.alphabet == _BOUNDARY
@@ -103,7 +103,7 @@ class _Text:
         return np.bincount(strings, bits, minlength=len(total))
 
     def cohesions(self, length: int, at: np.ndarray) -> np.ndarray:
-        """Least mutual information in bits over the cuts of the strings that begin `at`."""
+        """Least mutual information in bits over the cuts of the strings that begin at `at`."""
         total = np.log2(max((self.ids > 0).sum(), 1))
         whole = np.log2(self.counts[length - 1][self.labels[length - 1][at]])
         least = np.full(len(at), np.inf)
@@ -123,14 +123,13 @@ def discover_words(
     min_freedom: float = MIN_FREEDOM,
     limit: int = 1000,
 ) -> list[Word]:
-    """The best `limit` new words of some texts, best first; the same for the same texts.
+    """Find the best `limit` new words of some texts, best first; deterministic.
 
-    Of more than MAX_CHARACTERS an even sample is looked at, and a warning logged that says so.
+    Texts of more than MAX_CHARACTERS are sampled evenly, with a warning in the log.
     """
     text = _Text(_joined(texts))
     text.count(LONGEST, min_count)
-    known = known or Segmenter()
-    found: list[Word] = []
+    candidates: list[Word] = []
     for length in range(2, LONGEST + 1):
         labels = text.labels[length - 1]
         _, at = np.unique(labels[labels >= 0], return_index=True)
@@ -148,14 +147,23 @@ def discover_words(
             if word[0] in _LOOSE_FIRST or word[-1] in _LOOSE_LAST:
                 continue
             context = text.text[max(place - _CONTEXT, 0) : place + length + _CONTEXT]
-            values = (cohesion[number], left[number], right[number], score[number])
-            found.append(Word(word, int(counts[number]), *map(float, values), context.replace("\n", " ")))
-    found.sort(key=lambda word: (-word.score, word.word))
-    return _unknown(found, known, limit)
+            candidates.append(
+                Word(
+                    word,
+                    int(counts[number]),
+                    float(cohesion[number]),
+                    float(left[number]),
+                    float(right[number]),
+                    float(score[number]),
+                    context.replace("\n", " "),
+                )
+            )
+    candidates.sort(key=lambda word: (-word.score, word.word))
+    return _new_words(candidates, known or Segmenter(), limit)
 
 
 def _joined(texts: Iterable[str]) -> str:
-    """The texts, or of too many every second, fourth, ..: all parts of a corpus alike."""
+    """Join the texts; if they are too long, every second, fourth, .. text, from all parts of a corpus."""
     held: list[str] = []
     size = characters = 0
     step = 1
@@ -171,28 +179,28 @@ def _joined(texts: Iterable[str]) -> str:
             step *= 2
     if step > 1:
         _log.warning(
-            "new words are looked for in one text of %d, %s of %s characters: counts are of those",
+            "new words are sought in one text of %d, %s of %s characters: counts are of those",
             *(step, f"{size:,}", f"{characters:,}"),
         )
     return "\n".join(held)
 
 
-def _unknown(words: Sequence[Word], known: Segmenter, limit: int) -> list[Word]:
-    """Words that the segmenter cuts, without those that are only a piece of a better one."""
-    kept: list[Word] = []
+def _new_words(words: Sequence[Word], known: Segmenter, limit: int) -> list[Word]:
+    """Select words that the segmenter cuts and that are not only a piece of a better one."""
+    selected: list[Word] = []
     for word in words:
-        if len(kept) >= limit:
+        if len(selected) >= limit:
             break
         if len(known.split(word.word)) == 1:
             continue
-        if any(word.word in better.word and word.count < 1.5 * better.count for better in kept):
+        if any(word.word in better.word and word.count < 1.5 * better.count for better in selected):
             continue
-        kept.append(word)
-    return kept
+        selected.append(word)
+    return selected
 
 
 def write_dictionary(words: Sequence[Word], path: Path) -> Path:
-    """Write a user dictionary for jieba, and beside it a table with counts and examples; returns its path."""
+    """Write a user dictionary for jieba, and beside it a table of counts and examples; return its path."""
     write_text(path, "".join(f"{word.word}\n" for word in words))
     table = io.StringIO()
     writer = csv.writer(table, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, escapechar="\\")

@@ -1,11 +1,10 @@
-"""Chinese words: jieba's, found by its Rust port wherever the two agree.
+"""Segment Chinese text into jieba's words, with its Rust port wherever the two agree.
 
-jieba cuts a text into blocks (Han characters, letters, digits and a few ASCII signs), finds the most probable
-way of cutting each into words of its dictionary, and lets a hidden Markov model join the characters that are
-left alone. The port does the second at ten times the speed. It differs where other characters stand
-beside Han ones, and where a pattern repeats so that several cuts are equally likely: those blocks go to jieba
-itself. Its Markov model is less precise, so jieba's own is computed here, in the same order of
-operations, for all characters left alone at once.
+jieba cuts a text into blocks (Han characters, letters, digits and a few ASCII signs), finds each block's most
+probable words of its dictionary, and lets a hidden Markov model join the remaining single characters. The
+port does the second step ten times faster. It differs where other characters are beside Han ones, and where
+a repeated pattern makes several cuts equally likely: those blocks go to jieba itself. The port's Markov model
+is less precise, so jieba's is computed here for all single characters at once, in its order of operations.
 """
 
 from __future__ import annotations
@@ -15,31 +14,35 @@ import re
 from collections.abc import Sequence
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import rjieba
 
 from data.errors import InputError
 
+if TYPE_CHECKING:
+    import jieba
+
 _LETTERS = "a-zA-Z0-9"
 _SIGNS = "+#&._%\\-"
 _RARE = "\u3400-\u4dbf\u9fd6-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _HAN = "\u4e00-\u9fd5"
-# what the port may cut otherwise: signs, rare characters, and letters beside Han characters
+# text that the port may cut differently: signs, rare characters, and letters beside Han characters
 _mixed = re.compile(f"[{_SIGNS}{_RARE}]|[{_HAN}][{_LETTERS}]|[{_LETTERS}][{_HAN}]")
-# one to three characters three times in a row
+# one to three characters, three times in a row
 _repeats = re.compile(rf"([{_HAN}]{{1,3}}?)\1\1")
 _block = re.compile(f"[{_HAN}{_LETTERS}{_SIGNS}{_RARE}]+")
-# how jieba cuts what has no Han character in it (its finalseg.re_skip), but for the words of its dictionary
+# how jieba cuts text without Han characters (its finalseg.re_skip), except words of its dictionary
 _latin = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")
 LATIN_WORDS = ("AT&T", "c#", "C#", "c++", "C++")
 
-_STATES = "BEMS"  # a character begins, ends, is inside, or is a word; in jieba's order of preference
+_STATES = "BEMS"  # begin, end, middle of a word, single; in jieba's order of preference
 _BEFORE = {"B": "ES", "E": "BM", "M": "BM", "S": "ES"}
 
 
 class Segmenter:
-    """Words by jieba's dictionary and those of the user's files (jieba's format: word [count] [tag] a line).
+    """Segments text by jieba's dictionary and the user's files (jieba's format: word [count] [tag] a line).
 
     Raises InputError for a user dictionary that cannot be read.
     """
@@ -47,7 +50,7 @@ class Segmenter:
     def __init__(self, dictionaries: Sequence[Path] = ()):
         self._dictionaries = tuple(dictionaries)
         self._fast = rjieba.Jieba()
-        self._exact = None
+        self._exact: jieba.Tokenizer | None = None
         latin = {*LATIN_WORDS}
         for word, count in _user_words(self._dictionaries):
             if count is None:
@@ -58,8 +61,8 @@ class Segmenter:
         self._latin_words = re.compile("|".join(map(re.escape, sorted(latin))))
         self._cut_exactly = lru_cache(maxsize=1 << 16)(self._cut_exactly_uncached)
 
-    def _jieba(self):
-        """jieba itself, loaded when it is first needed: it takes a second."""
+    def _jieba(self) -> jieba.Tokenizer:
+        """Load jieba itself at first use: it takes a second."""
         if self._exact is None:
             import jieba
 
@@ -76,7 +79,7 @@ class Segmenter:
         return tuple(self._jieba().cut(block))
 
     def split(self, text: str) -> list[str]:
-        """Words of a text in order; joined they are the text. A line end is a word of its own.
+        """Split a text into words that join to the text; a line end is a word by itself.
 
         >>> Segmenter().split("继续预训练语言模型")
         ['继续', '预', '训练', '语言', '模型']
@@ -85,7 +88,7 @@ class Segmenter:
         return [text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
     def lengths(self, text: str) -> np.ndarray:
-        """Characters of each word of a text, in order, [words] int64."""
+        """Count the characters of each word of a text, in order, [words] int64."""
         lengths: list[int] = []
         begin = 0
         disputed = self._disputed_blocks(text)
@@ -96,13 +99,13 @@ class Segmenter:
             begin = end
         if begin < len(text):
             lengths += map(len, self._fast.cut(text[begin:], False))
-        of_words = np.array(lengths, dtype=np.int64)
-        at = np.cumsum(of_words) - of_words
+        word_lengths = np.array(lengths, dtype=np.int64)
+        at = np.cumsum(word_lengths) - word_lengths
         starts = np.zeros(len(text) + 1, dtype=bool)
         starts[at] = True
-        # characters the dictionary left alone; what jieba itself has cut is as it should be
+        # single characters of the dictionary's cut; blocks that jieba has cut are final
         alone = np.zeros(len(text) + 1, dtype=bool)
-        alone[at[of_words == 1]] = True
+        alone[at[word_lengths == 1]] = True
         if disputed:
             first, last = np.array(disputed).T
             inside = np.bincount(first, minlength=len(text) + 1) - np.bincount(last, minlength=len(text) + 1)
@@ -112,15 +115,16 @@ class Segmenter:
         return np.diff(np.flatnonzero(starts))
 
     def _join_alone(self, text: str, starts: np.ndarray, alone: np.ndarray) -> None:
-        """Take out the starts of characters that the Markov model joins to those before them."""
+        """Remove the starts of characters that the Markov model joins to preceding ones."""
         codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
         alone[:-1] &= (codes >= 0x4E00) & (codes <= 0x9FD5)
         edges = np.flatnonzero(np.diff(alone, prepend=False))
         begins, ends = edges[::2], edges[1::2]
         several = ends - begins > 1
         begins, ends = begins[several], ends[several]
-        known = [self._fast.has_word(text[a:b]) for a, b in zip(begins.tolist(), ends.tolist(), strict=True)]
-        unknown = ~np.array(known, dtype=bool)  # jieba leaves a word of its dictionary apart here
+        spans = zip(begins.tolist(), ends.tolist(), strict=True)
+        # jieba leaves the characters of a dictionary's word apart here
+        unknown = ~np.array([self._fast.has_word(text[a:b]) for a, b in spans], dtype=bool)
         begins, lengths = begins[unknown], (ends - begins)[unknown]
         for length in np.unique(lengths).tolist():
             places = begins[lengths == length][:, None] + np.arange(length)
@@ -136,13 +140,14 @@ class Segmenter:
             begin = hit
             while begin and _block.match(text[begin - 1]):
                 begin -= 1
-            blocks.append((begin, _block.match(text, hit).end()))
+            if match := _block.match(text, hit):
+                blocks.append((begin, match.end()))
         return blocks
 
 
 @cache
 def _model() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """jieba's Markov model, log probabilities: first states [4], changes [4, 4], characters [4, V]."""
+    """Return jieba's Markov model, log probabilities: first states [4], changes [4, 4], characters [4, V]."""
     from jieba import finalseg
 
     never = finalseg.MIN_FLOAT
@@ -159,9 +164,9 @@ def _model() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _begins_word(codes: np.ndarray) -> np.ndarray:
-    """Which characters of strings [N, L] begin a word: the most probable states (Viterbi), [N, L] bool.
+    """Find the characters of strings [N, L] that begin a word by their most probable states, [N, L] bool.
 
-    Sums are made in jieba's order and ties go to the later state, so that the states are jieba's.
+    The Viterbi sums are in jieba's order and ties go to the later state, so the states are jieba's.
     """
     first, changes, characters = _model()
     N, L = codes.shape
@@ -179,7 +184,7 @@ def _begins_word(codes: np.ndarray) -> np.ndarray:
     for place in range(L - 1, 0, -1):
         states[:, place - 1] = came_from[place, states[:, place], rows]
     begins = (states == _STATES.index("B")) | (states == single)
-    begins[:, 0] = True  # also where the model has it end a word: one it has seen nowhere else
+    begins[:, 0] = True  # even if the model says it ends a word, having seen it nowhere else
     return begins
 
 

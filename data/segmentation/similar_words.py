@@ -1,7 +1,7 @@
 """Similar words for MacBERT's masks (Cui et al. 2020, section 3.2), from vectors trained on the corpus.
 
-Vectors are gensim's word2vec (Mikolov et al. 2013). A word's stand-in is the most similar one of as many
-tokens, so that nothing shifts.
+Vectors are gensim's word2vec (Mikolov et al. 2013). A word is replaced by the most similar word of the same
+number of tokens, so that nothing shifts.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from data.instances import SimilarWords, word_keys
 from data.segmentation.segmenter import Segmenter
 from data.tokenization import Tokenizer
 
-TRAINING_CHARACTERS = 30_000_000  # of text are enough; a larger corpus gives its first ones
-MIN_COUNT = 5  # of a word, as in word2vec
+TRAINING_CHARACTERS = 30_000_000  # enough: of a larger corpus, the first ones are used
+MIN_COUNT = 5  # occurrences of a word, as in word2vec
 DIMENSIONS = 100
-LEAST_EPOCHS, MOST_EPOCHS = 3, 30  # a small corpus is gone through more often
-TRAINED_WORDS = 5_000_000  # in all
-LEAST_SIMILAR = 0.5  # cosine; below, a word has no similar one
-_ROWS = 1024  # compared at once
+LEAST_EPOCHS, MOST_EPOCHS = 3, 30  # a small corpus gets more epochs
+TRAINED_WORDS = 5_000_000  # over all epochs
+LEAST_SIMILAR = 0.5  # cosine; a word without one above it has no similar word
+_ROWS = 1024  # words compared at once
+
+NO_WORDS = SimilarWords(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.int64))
 
 
 def _stable_hash(text: str) -> int:
@@ -30,7 +32,7 @@ def _stable_hash(text: str) -> int:
 
 
 class _Sentences:
-    """Words of each sentence of some texts, as often as they are asked for."""
+    """The words of each sentence of some texts; iterates any number of times."""
 
     def __init__(self, texts: Callable[[], Iterable[str]], words_of: Segmenter):
         self.texts, self.words_of = texts, words_of
@@ -53,7 +55,7 @@ class _Sentences:
 def train_similar_words(
     texts: Callable[[], Iterable[str]], words_of: Segmenter, tokenizer: Tokenizer, *, seed: int
 ) -> SimilarWords:
-    """Stand-ins for the words of some texts, which it reads several times; a function of texts and seed."""
+    """Find similar words in some texts, read several times; a function of texts and seed."""
     try:
         from gensim.models import Word2Vec
     except ImportError:
@@ -70,7 +72,7 @@ def train_similar_words(
     sentences = _Sentences(texts, words_of)
     model.build_vocab(sentences)
     if not len(model.wv):
-        return SimilarWords(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.int64))
+        return NO_WORDS
     epochs = min(max(TRAINED_WORDS // max(model.corpus_total_words, 1), LEAST_EPOCHS), MOST_EPOCHS)
     model.train(sentences, total_examples=model.corpus_count, epochs=epochs)
     return _nearest(model.wv.index_to_key, model.wv.get_normed_vectors(), tokenizer)
@@ -95,9 +97,9 @@ def _nearest(words: Sequence[str], vectors: np.ndarray, tokenizer: Tokenizer) ->
                 keys.append(word_keys(ids, np.array([0]), np.array([len(ids)])))
                 stand_ins.append(tokens[other])
     if not keys:
-        return SimilarWords(np.empty(0, np.uint64), np.zeros(1, np.int64), np.empty(0, np.int64))
-    # two words of the same tokens: the more frequent one's
-    found, first = np.unique(np.concatenate(keys), return_index=True)
+        return NO_WORDS
+    # of two words with the same tokens, the more frequent one counts
+    unique, first = np.unique(np.concatenate(keys), return_index=True)
     chosen = [stand_ins[i] for i in first.tolist()]
     offsets = np.cumsum([0, *map(len, chosen)])
-    return SimilarWords(found, offsets, np.concatenate(chosen))
+    return SimilarWords(unique, offsets, np.concatenate(chosen))

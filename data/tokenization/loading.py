@@ -1,6 +1,4 @@
-"""Vocabularies: finding, loading and training one. The two kinds are in `data.wordpiece` and
-`data.unigram`.
-"""
+"""Find, load and train a vocabulary; the two kinds are in `wordpiece` and `unigram`."""
 
 from __future__ import annotations
 
@@ -18,51 +16,52 @@ KINDS = ("wordpiece", "sentencepiece")
 
 
 def find_tokenizer(name_or_path: str, tokenizers_folder: Path | None = None) -> Path:
-    """The file a name or path stands for: a `vocab.txt`-like file or a `*.model`.
+    """Find a `vocab.txt`-like file or a `*.model` by name or path.
 
-    A path to such a file, a folder that holds one, or the name of a folder under `tokenizers_folder`. Raises
-    InputError when there is none, naming what was looked for.
+    The path is of such a file or a folder with one; the name is of a folder under `tokenizers_folder`. Raises
+    InputError if there is none.
     """
     path = Path(name_or_path)
     if not path.exists() and tokenizers_folder is not None and (tokenizers_folder / name_or_path).is_dir():
         path = tokenizers_folder / name_or_path
     if path.is_file():
         return path
-    if path.is_dir() and (found := _vocabularies(path)):
-        if len(found) > 1:
-            names = ", ".join(one.name for one in found)
-            raise InputError(f"{path} holds {len(found)} vocabularies ({names}): pass the one that is meant")
-        return found[0]
-    known = (
-        sorted(p.name for p in tokenizers_folder.iterdir())
-        if tokenizers_folder and tokenizers_folder.is_dir()
-        else []
-    )
-    what = f"no vocab.txt or spiece.model in {path}" if path.is_dir() else f"no tokenizer {name_or_path!r}"
+    if path.is_dir() and (vocabularies := _vocabularies(path)):
+        if len(vocabularies) > 1:
+            names = ", ".join(file.name for file in vocabularies)
+            raise InputError(
+                f"{path} holds {len(vocabularies)} vocabularies ({names}): pass the one that is meant"
+            )
+        return vocabularies[0]
+    fault = f"no vocab.txt or spiece.model in {path}" if path.is_dir() else f"no tokenizer {name_or_path!r}"
+    names = ", ".join(sorted(p.name for p in tokenizers_folder.glob("*"))) if tokenizers_folder else ""
     raise InputError(
-        f"{what}: pass a vocab.txt, a spiece.model, a folder with one, or a tokenizer of this workspace"
-        f" ({', '.join(known) or 'it has none; jixu train-tokenizer makes one'})"
+        f"{fault}: pass a vocab.txt, a spiece.model, a folder with one, or a tokenizer of this workspace"
+        f" ({names or 'it has none; jixu train-tokenizer makes one'})"
     )
 
 
 def _vocabularies(folder: Path) -> list[Path]:
-    """Vocabulary files of a folder: under the usual names, else as TensorFlow checkpoints have them."""
+    """List the vocabulary files of a folder: with the usual names, else those of TensorFlow checkpoints."""
     usual = [folder / name for name in ("vocab.txt", "spiece.model") if (folder / name).is_file()]
     return usual or sorted([*folder.glob("vocab*.txt"), *folder.glob("*.model")])
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer of a vocabulary file, with lower case and accents as its tokenizer_config.json says,
-    else as the published models have them. Raises InputError when the two are of different kinds.
+    """Load the tokenizer of a vocabulary file.
+
+    Its tokenizer_config.json decides about lower case and accents; without one, they are as in the published
+    models. Raises InputError if the two are of different kinds.
     """
     config = _tokenizer_config(path.parent / "tokenizer_config.json")
     is_sentencepiece = path.suffix == ".model"
     tokenizer = (_unigram if is_sentencepiece else _wordpiece)(path, config)
     wanted = str(config.get("tokenizer_class", ""))
     if wanted.startswith("Bert" if is_sentencepiece else "Albert"):
+        kind = "a SentencePiece model" if is_sentencepiece else "a WordPiece vocabulary"
         raise InputError(
-            f"{path} is {'a SentencePiece model' if is_sentencepiece else 'a WordPiece vocabulary'}, but the "
-            f"tokenizer_config.json beside it asks for {wanted}: one of them is another model's"
+            f"{path} is {kind}, but the tokenizer_config.json beside it asks for {wanted}: one of them is "
+            "another model's"
         )
     return tokenizer
 
@@ -106,17 +105,15 @@ def _tokenizer_config(path: Path) -> dict[str, object]:
 
 
 def vocabulary_of(path: Path) -> list[str]:
-    """The entries of a vocabulary file in id order."""
+    """List the entries of a vocabulary file in id order."""
     tokenizer = load_tokenizer(path)
-    if isinstance(tokenizer, WordPieceTokenizer):
-        return tokenizer.vocabulary
-    return tokenizer.pieces()
+    return tokenizer.vocabulary if isinstance(tokenizer, WordPieceTokenizer) else tokenizer.pieces()
 
 
 def train_tokenizer(
     texts: Iterable[str], *, kind: Literal["wordpiece", "sentencepiece"], vocab_size: int
 ) -> Tokenizer:
-    """A new vocabulary of at most `vocab_size` entries from cleaned sentences."""
+    """Train a vocabulary of at most `vocab_size` entries on cleaned sentences."""
     if kind not in KINDS:
         raise InputError(f"unknown tokenizer kind {kind!r}: choose one of {', '.join(KINDS)}")
     return (train_wordpiece if kind == "wordpiece" else train_unigram)(texts, vocab_size)

@@ -1,7 +1,7 @@
-"""Domain terms as tokens of their own, in slots of a vocabulary that nothing uses.
+"""Add domain terms as tokens in unused slots of a vocabulary.
 
-Free are the [unused] slots and, where the tokenizer sets every Han character apart, the `##` twins of single
-Han characters: no text is ever encoded as one. The table keeps its size, so the model keeps its shape.
+Unused are the [unused] slots and, as every Han character is a token by itself, the `##` twins of single Han
+characters: no text is ever encoded as one. The vocabulary keeps its size, so the model keeps its shape.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ LONGEST_TERM = 32  # characters
 @dataclass(frozen=True, slots=True)
 class AddedTerm:
     term: str
-    token_id: int  # the slot it took
-    pieces: tuple[int, ...]  # ids it was encoded as before
+    token_id: int  # its slot
+    pieces: tuple[int, ...]  # the ids that encoded it before
 
 
 def read_terms(path: Path) -> list[str]:
-    """Terms of a UTF-8 file, one a line, each once, in order. Raises InputError for what is no such file."""
+    """Read terms of a UTF-8 file, one a line, without repetitions. Raises InputError for any other file."""
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError:
@@ -46,7 +46,7 @@ def read_terms(path: Path) -> list[str]:
 
 
 def free_slots(vocabulary: Sequence[str]) -> list[int]:
-    """Ids that no text is encoded as, [unused] ones first."""
+    """List the ids that no text is encoded as, [unused] ones first."""
     unused = [i for i, token in enumerate(vocabulary) if token.startswith("[unused") and token.endswith("]")]
     twins = [
         i for i, token in enumerate(vocabulary) if len(token) == 3 and token[:2] == "##" and is_han(token[2])
@@ -57,10 +57,10 @@ def free_slots(vocabulary: Sequence[str]) -> list[int]:
 def add_terms_to_vocabulary(
     tokenizer: WordPieceTokenizer, terms: Sequence[str]
 ) -> tuple[WordPieceTokenizer, list[AddedTerm]]:
-    """The tokenizer with terms in its free slots, and those that were added.
+    """Put terms into the free slots of a tokenizer; return the new tokenizer and the added terms.
 
-    A term that already is one token, or whose pieces hold [UNK], is left as it is. Raises InputError when
-    there are more terms than free slots.
+    A term that already is a token, or whose pieces include [UNK], is skipped. Raises InputError if there are
+    more terms than free slots.
     """
     slots = [i for i in free_slots(tokenizer.vocabulary) if tokenizer.vocabulary[i] not in tokenizer.terms]
     known = set(tokenizer.vocabulary)
@@ -74,12 +74,12 @@ def add_terms_to_vocabulary(
                 )
             added.append(AddedTerm(term, slots[len(added)], tuple(pieces)))
     vocabulary = list(tokenizer.vocabulary)
-    for one in added:
-        vocabulary[one.token_id] = one.term
+    for addition in added:
+        vocabulary[addition.token_id] = addition.term
     grown = WordPieceTokenizer(
         vocabulary,
         lower_case=tokenizer.lower_case,
         strip_accents=tokenizer.strip_accents,
-        terms=[*tokenizer.terms, *(one.term for one in added)],
+        terms=[*tokenizer.terms, *(addition.term for addition in added)],
     )
     return grown, added

@@ -1,6 +1,4 @@
-"""SentencePiece's unigram vocabulary (`spiece.model`, Kudo 2018), as English and multilingual ALBERT use
-it.
-"""
+"""SentencePiece's unigram vocabulary (`spiece.model`, Kudo 2018), which English ALBERT uses."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ _SPACE = "\u2581"  # how SentencePiece writes the space before a word
 
 
 class UnigramTokenizer:
-    """Token ids of text by a SentencePiece model. Control symbols are never read from the text."""
+    """Encodes text by a SentencePiece model. Control symbols in a text are text."""
 
     kind = "sentencepiece"
 
@@ -33,10 +31,10 @@ class UnigramTokenizer:
         keep_accents: bool = True,
         source: str = "the model",
     ):
-        """`model` is a serialised SentencePiece model. Raises InputError for one ALBERT cannot use.
+        """`model` is a serialised SentencePiece model. Raises InputError if ALBERT cannot use it.
 
         The published English models were trained without accents (`keep_accents=False`): text is decomposed
-        (NFKD) and its combining marks are dropped, which also makes Chinese punctuation ASCII.
+        (NFKD) and loses its combining marks, which also makes Chinese punctuation ASCII.
         """
         self.model = model
         self.lower_case, self.keep_accents = lower_case, keep_accents
@@ -48,28 +46,24 @@ class UnigramTokenizer:
         self.vocab_size = self._processor.get_piece_size()
         ids = [self._processor.piece_to_id(name) for name in SPECIAL_TOKENS]
         unknown_id = self._processor.unk_id()
-        missing = [
-            name
-            for name, number in zip(SPECIAL_TOKENS, ids, strict=True)
-            if number == unknown_id and name != SPECIAL_TOKENS[1]
-        ]
+        pairs = zip(SPECIAL_TOKENS, ids, strict=True)
+        missing = [name for name, number in pairs if number == unknown_id and name != SPECIAL_TOKENS[1]]
         if missing:
             raise InputError(
                 f"no {', '.join(missing)} in {source} ({self.vocab_size:,} entries): masked-language-model "
-                "training "
-                f"needs {', '.join(SPECIAL_TOKENS)}; train one with jixu train-tokenizer"
+                f"training needs {', '.join(SPECIAL_TOKENS)}; train one with jixu train-tokenizer"
             )
         self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = ids
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and, for each, the character of `text` it starts at; both [n] int64. No special tokens."""
+        """Encode a text without special tokens; return ids and the characters they start at, [n] int64."""
         ids: list[int] = []
         starts: list[int] = []
         begin = 0
         for line in text.split("\n"):
             plain, origin = self._normalise(line)
             for piece in self._processor.encode(plain, return_type="proto").pieces:
-                # the space before a word belongs to no word: the token starts where its letters do
+                # the space before a word belongs to none: a token starts at its letters
                 letters = plain[piece.begin : piece.end]
                 at = min(piece.begin + len(letters) - len(letters.lstrip()), len(plain) - 1)
                 ids.append(piece.id)
@@ -78,7 +72,7 @@ class UnigramTokenizer:
         return np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64)
 
     def _normalise(self, line: str) -> tuple[str, Sequence[int]]:
-        """The line as the model was trained on it, and for each of its characters the one it comes from."""
+        """Normalise a line as in training; return also the original place of each character."""
         if self.keep_accents:
             return (_lower(line) if self.lower_case else line), range(len(line))
         characters: list[str] = []
@@ -95,25 +89,18 @@ class UnigramTokenizer:
         return "".join(characters), origin
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text for people to read."""
-        return (
-            "".join(self._processor.id_to_piece(int(number)) for number in ids).replace(_SPACE, " ").strip()
-        )
+        """Decode ids to readable text."""
+        pieces = [self._processor.id_to_piece(int(number)) for number in ids]
+        return "".join(pieces).replace(_SPACE, " ").strip()
 
     def pieces(self) -> list[str]:
-        """The vocabulary in id order."""
+        """List the vocabulary in id order."""
         return [self._processor.id_to_piece(number) for number in range(self.vocab_size)]
 
     def replacement_ids(self) -> np.ndarray:
-        """Ids a masked token may be replaced with at random: no control, unknown or unused piece."""
-        sp = self._processor
-        return np.array(
-            [
-                i
-                for i in range(self.vocab_size)
-                if not (sp.is_control(i) or sp.is_unknown(i) or sp.is_unused(i))
-            ]
-        )
+        """List the ids for random replacements of masked tokens: no control, unknown or unused piece."""
+        reserved = (self._processor.is_control, self._processor.is_unknown, self._processor.is_unused)
+        return np.array([i for i in range(self.vocab_size) if not any(test(i) for test in reserved)])
 
     def save(self, folder: Path) -> None:
         """Write spiece.model and tokenizer_config.json, as transformers reads them."""
@@ -128,17 +115,15 @@ class UnigramTokenizer:
 
 
 def _lower(text: str) -> str:
-    """Lower case, a character for a character, so that offsets hold."""
+    """Lower the case of each character, keeping the length so that offsets hold."""
     lowered = text.lower()
-    return (
-        lowered
-        if len(lowered) == len(text)
-        else "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
-    )
+    if len(lowered) == len(text):
+        return lowered
+    return "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
 
 
 def train_unigram(texts: Iterable[str], vocab_size: int, *, seed: int = 0) -> UnigramTokenizer:
-    """A SentencePiece unigram model of at most `vocab_size` pieces from texts (one sentence each)."""
+    """Train a SentencePiece unigram model of at most `vocab_size` pieces on texts (one sentence each)."""
     sentencepiece.set_random_generator_seed(seed)
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "spiece"
@@ -158,8 +143,7 @@ def train_unigram(texts: Iterable[str], vocab_size: int, *, seed: int = 0) -> Un
                 pad_piece=SPECIAL_TOKENS[0],
                 unk_piece=SPECIAL_TOKENS[1],
                 control_symbols=list(SPECIAL_TOKENS[2:]),
-                # cleaning has normalised the text, and SentencePiece's NFKC would make Chinese punctuation
-                # ASCII
+                # the text is clean, and SentencePiece's NFKC would make Chinese punctuation ASCII
                 normalization_rule_name="identity",
                 minloglevel=2,
             )

@@ -1,8 +1,8 @@
 """BERT's WordPiece vocabulary (`vocab.txt`, Devlin et al. 2019), vectorised for Chinese.
 
-Every Han character and punctuation mark is a token of its own whatever stands beside it, so a table from code
-point to id gives all of them at once; only runs of other letters, digits and symbols go through the
-`tokenizers` library, whose ids these are.
+Every Han character and punctuation mark is a token in any context, so a table from code point to id encodes
+all of them at once; only runs of other letters, digits and symbols go through the `tokenizers` library. The
+ids are the library's.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from data.errors import InputError
 from data.files import write_text
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_RUN = -1  # part of a run that WordPiece decides on
-_NOTHING = -2  # no token: white space
+_RUN = -1  # part of a run for the library
+_NOTHING = -2  # white space: no token
 
 # blocks in which every assigned character is "Chinese" to BERT's tokenizer and its own canonical form
 _HAN_BLOCKS = [(0x3400, 0x4DB6), (0x4E00, 0x9FA6), (0x20000, 0x2A6D7)]
-_BEYOND = 0x2A6D7  # code points from here on are looked up as a run
+_BEYOND = 0x2A6D7  # code points from here on are part of a run
 
 
 class WordPieceTokenizer:
-    """Token ids of text by a `vocab.txt`. Text that spells "[MASK]" is text, never the special token."""
+    """Encodes text by a `vocab.txt`. "[MASK]" in a text is text, never the special token."""
 
     kind = "wordpiece"
 
@@ -46,30 +46,15 @@ class WordPieceTokenizer:
         terms: Sequence[str] = (),
         source: str = "the vocabulary",
     ):
-        """`vocabulary` in id order. Raises InputError when an entry repeats or a special token is missing.
+        """`vocabulary` is in id order. Raises InputError if an entry repeats or a special token is missing.
 
-        Accents go with lower case unless `strip_accents` says otherwise. `terms` are entries that are found
-        in the text as they stand, the longest first, before anything else is done to it.
+        Lower case strips accents unless `strip_accents` says otherwise. `terms` are entries found in the raw
+        text, the longest first.
         """
         self.vocabulary = list(vocabulary)
         self.lower_case, self.strip_accents, self.terms = lower_case, strip_accents, tuple(terms)
         ids = {token: number for number, token in enumerate(self.vocabulary)}
-        if len(ids) < len(self.vocabulary):
-            repeated = [token for token, count in Counter(self.vocabulary).items() if count > 1]
-            raise InputError(
-                f"{len(repeated)} token(s) stand more than once in {source}, first {repeated[0]!r}: "
-                "a token must have one id; remove the repeated lines"
-            )
-        missing = [name for name in SPECIAL_TOKENS if name not in ids]
-        if missing:
-            raise InputError(
-                f"no {', '.join(missing)} in {source} ({len(ids):,} entries): masked-language-model "
-                "training needs "
-                f"{', '.join(SPECIAL_TOKENS)}; pass --tokenizer with a BERT or SentencePiece vocabulary"
-            )
-        absent = [term for term in self.terms if term not in ids]
-        if absent:
-            raise InputError(f"{len(absent)} domain term(s) are not in {source}, first {absent[0]!r}")
+        self._check(ids, source)
         self.vocab_size = len(self.vocabulary)
         self._ids_of_terms = {term: ids[term] for term in self.terms}
         longest_first = sorted(self.terms, key=len, reverse=True)
@@ -77,18 +62,32 @@ class WordPieceTokenizer:
         self.pad_id, self.unknown_id, self.cls_id, self.sep_id, self.mask_id = (
             ids[name] for name in SPECIAL_TOKENS
         )
-        self._library = tokenizers.Tokenizer(
-            models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
-        )
-        self._library.normalizer = normalizers.BertNormalizer(
+        model = models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100)
+        self.library = tokenizers.Tokenizer(model)
+        self.library.normalizer = normalizers.BertNormalizer(
             lowercase=lower_case, strip_accents=strip_accents
         )
-        self._library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        self.library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         self._table = self._character_table(ids)
         self._encode_run = lru_cache(maxsize=1 << 16)(self._encode_run_uncached)
 
+    def _check(self, ids: dict[str, int], source: str) -> None:
+        if len(ids) < len(self.vocabulary):
+            repeated = [token for token, count in Counter(self.vocabulary).items() if count > 1]
+            raise InputError(
+                f"{len(repeated)} token(s) stand more than once in {source}, first {repeated[0]!r}: "
+                "a token must have one id; remove the repeated lines"
+            )
+        if missing := [name for name in SPECIAL_TOKENS if name not in ids]:
+            raise InputError(
+                f"no {', '.join(missing)} in {source} ({len(ids):,} entries): masked-language-model training "
+                f"needs {', '.join(SPECIAL_TOKENS)}; pass --tokenizer with a BERT or SentencePiece vocabulary"
+            )
+        if absent := [term for term in self.terms if term not in ids]:
+            raise InputError(f"{len(absent)} domain term(s) are not in {source}, first {absent[0]!r}")
+
     def _character_table(self, ids: dict[str, int]) -> np.ndarray:
-        """Id of every code point that is a token by itself in any context, or _RUN, or _NOTHING."""
+        """Give the id of every code point that is a token in any context, or _RUN, or _NOTHING."""
         table = np.full(_BEYOND, _RUN, dtype=np.int32)
         for first, beyond in _HAN_BLOCKS:
             table[first:beyond] = self.unknown_id
@@ -96,21 +95,20 @@ class WordPieceTokenizer:
             if len(token) == 1 and ord(token) < _BEYOND and table[ord(token)] == self.unknown_id:
                 table[ord(token)] = number
         marks = _split_marks()
-        for mark, encoding in zip(
-            marks, self._library.encode_batch(marks, add_special_tokens=False), strict=True
-        ):
-            # a mark that decomposes or vanishes is left to the library, in its context
+        encodings = self.library.encode_batch(marks, add_special_tokens=False)
+        for mark, encoding in zip(marks, encodings, strict=True):
+            # the library encodes marks that decompose or vanish, in their context
             if len(encoding.ids) == 1 and unicodedata.normalize("NFD", mark) == mark:
                 table[ord(mark)] = encoding.ids[0]
         table[[ord(space) for space in " \t\n\r\u3000"]] = _NOTHING
         return table
 
     def _encode_run_uncached(self, run: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        encoding = self._library.encode(run, add_special_tokens=False)
+        encoding = self.library.encode(run, add_special_tokens=False)
         return tuple(encoding.ids), tuple(start for start, _ in encoding.offsets)
 
     def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Ids and, for each, the character of `text` it starts at; both [n] int64. No special tokens."""
+        """Encode a text without special tokens; return ids and the characters they start at, [n] int64."""
         if self._find_terms is None:
             return self._encode_plain(text)
         ids: list[np.ndarray] = []
@@ -140,43 +138,35 @@ class WordPieceTokenizer:
         run_ids: list[int] = []
         run_starts: list[int] = []
         for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            tokens, starts = self._encode_run(text[begin:end])
+            tokens, offsets = self._encode_run(text[begin:end])
             run_ids.extend(tokens)
-            run_starts.extend([begin + start for start in starts])
+            run_starts.extend([begin + offset for offset in offsets])
         starts = np.concatenate([alone, np.array(run_starts, dtype=np.int64)])
         order = np.argsort(starts, kind="stable")
         return np.concatenate([ids[alone], np.array(run_ids, dtype=np.int64)])[order], starts[order]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text for people to read: `##` pieces joined, spaces only between Latin words."""
+        """Decode ids to readable text: `##` pieces joined, spaces only between Latin words."""
         text = ""
         for token in (self.vocabulary[number] for number in ids):
             if token.startswith("##") and len(token) > 2:
                 text += token[2:]
-            else:
-                text += (
-                    " "
-                    if text[-1:].isascii() and text[-1:].isalnum() and token[0].isalnum() and token.isascii()
-                    else ""
-                ) + token
+                continue
+            after_latin = text[-1:].isascii() and text[-1:].isalnum()
+            text += f" {token}" if after_latin and token[0].isalnum() and token.isascii() else token
         return text
 
     def replacement_ids(self) -> np.ndarray:
-        """Ids a masked token may be replaced with at random: no special token, no [unused] slot."""
+        """List the ids for random replacements of masked tokens: no special token, no [unused] slot."""
         reserved = ("[unused", "<S>", "<T>", *SPECIAL_TOKENS)
-        return np.array(
-            [
-                number
-                for number, token in enumerate(self.vocabulary)
-                if token and not token.startswith(reserved)
-            ]
-        )
+        tokens = enumerate(self.vocabulary)
+        return np.array([number for number, token in tokens if token and not token.startswith(reserved)])
 
     def save(self, folder: Path) -> None:
         """Write vocab.txt, tokenizer.json and tokenizer_config.json, as transformers reads them."""
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "vocab.txt", "".join(f"{token}\n" for token in self.vocabulary))
-        library = tokenizers.Tokenizer.from_str(self._library.to_str())
+        library = tokenizers.Tokenizer.from_str(self.library.to_str())
         library.add_special_tokens(list(SPECIAL_TOKENS))
         library.add_tokens([tokenizers.AddedToken(term, normalized=False) for term in self.terms])
         library.post_processor = processors.BertProcessing(("[SEP]", self.sep_id), ("[CLS]", self.cls_id))
@@ -191,35 +181,35 @@ class WordPieceTokenizer:
 
 
 def is_han(character: str) -> bool:
-    """Whether BERT's tokenizer sets the character apart as Chinese, of those in the two usual blocks."""
+    """Whether the character is in one of the two usual blocks that BERT's tokenizer treats as Chinese."""
     return "\u4e00" <= character <= "\u9fff" or "\u3400" <= character <= "\u4dbf"
 
 
 @cache
 def _split_marks() -> list[str]:
-    """What the library splits off as a token of its own."""
+    """List the marks that the library splits off as tokens."""
     split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     marks = [chr(c) for c in range(0x21, 0x10000) if _is_punctuation(chr(c))]
-    # its Unicode is older than Python's: it does not know every mark for one
+    # its Unicode is older than Python's: it does not know every mark
     return [mark for mark in marks if len(split(f"a{mark}a")) == 3]
 
 
 def _is_punctuation(character: str) -> bool:
-    """As BERT's tokenizer sees it: every ASCII symbol, and Unicode's category P."""
+    """Whether BERT's tokenizer takes a character as punctuation: ASCII symbols and Unicode's category P."""
     if character.isascii():
         return not character.isalnum() and character.isprintable() and not character.isspace()
     return unicodedata.category(character).startswith("P")
 
 
 def read_vocabulary(path: Path) -> list[str]:
-    """Lines of a `vocab.txt`. Raises InputError for what is no such file, and for blank lines inside it."""
+    """Read the entries of a `vocab.txt`. Raises InputError for other files, and for blank lines inside it."""
     try:
         tokens = path.read_text(encoding="utf-8").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text at byte {error.start}: not a vocab.txt") from None
     while tokens and not tokens[-1]:
         tokens.pop()
-    # a no-break space or the like is an entry of some vocabularies; an empty line is damage
+    # some vocabularies have an entry such as a no-break space; an empty line is damage
     blank = [line for line, token in enumerate(tokens, 1) if not token]
     if blank:
         raise InputError(
@@ -229,7 +219,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def train_wordpiece(texts: Iterable[str], vocab_size: int) -> WordPieceTokenizer:
-    """A WordPiece vocabulary of at most `vocab_size` entries from texts, with the `tokenizers` library."""
+    """Train a WordPiece vocabulary of at most `vocab_size` entries with the `tokenizers` library."""
     library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     library.normalizer = normalizers.BertNormalizer(lowercase=True)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

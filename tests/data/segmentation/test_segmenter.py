@@ -136,7 +136,7 @@ def test_word_starts_agree_with_jieba_on_han_runs(tokenizer, lines):
 @given(st.lists(sentences, min_size=1, max_size=4))
 def test_ids_and_offsets_are_those_of_the_tokenizers_library(tokenizer, lines):
     text = "\n".join(lines)
-    library = tokenizer._library.encode(text, add_special_tokens=False)
+    library = tokenizer.library.encode(text, add_special_tokens=False)
     ids, starts = tokenizer.encode(text)
     assert ids.tolist() == library.ids
     assert starts.tolist() == [start for start, _ in library.offsets]
@@ -145,7 +145,7 @@ def test_ids_and_offsets_are_those_of_the_tokenizers_library(tokenizer, lines):
 @given(st.text(max_size=40))
 @example("0\u2e43")  # a dash that the library's Unicode does not know
 def test_ids_are_the_librarys_on_any_text(tokenizer, text):
-    library = tokenizer._library.encode(text, add_special_tokens=False)
+    library = tokenizer.library.encode(text, add_special_tokens=False)
     assert tokenizer.encode(text)[0].tolist() == library.ids
 
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import sentencepiece
 from transformers import AlbertTokenizer, AutoTokenizer, BertTokenizer
 
 from data.errors import InputError
@@ -189,9 +190,8 @@ def english():
 @pytest.mark.parametrize("lower_case", [True, False])
 def test_sentencepiece_is_used_as_alberts_own_tokenizer_does(english, keep_accents, lower_case, tmp_path):
     ours = UnigramTokenizer(english, lower_case=lower_case, keep_accents=keep_accents)
-    vocabulary = [
-        (ours._processor.id_to_piece(i), ours._processor.get_score(i)) for i in range(ours.vocab_size)
-    ]
+    model = sentencepiece.SentencePieceProcessor(model_proto=english)
+    vocabulary = [(model.id_to_piece(i), model.get_score(i)) for i in range(ours.vocab_size)]
     theirs = AlbertTokenizer(vocab=vocabulary, do_lower_case=lower_case, keep_accents=keep_accents)
     ours.save(tmp_path)
     again = load_tokenizer(tmp_path / "spiece.model")
