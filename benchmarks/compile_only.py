@@ -51,20 +51,20 @@ class Row:
 
 def problems(launch: KernelLaunch, architecture: int, result: Compiled) -> tuple[str, ...]:
     """List why a launch does not pass."""
-    found = []
+    reasons = []
     if result.spill_bytes:
-        found.append(f"{result.spill_bytes} bytes of registers spilled")
+        reasons.append(f"{result.spill_bytes} bytes of registers spilled")
     if result.serialized:
-        found.append("wgmma serialised")
+        reasons.append("wgmma serialised")
     if result.shared_bytes > SHARED_MEMORY[architecture]:
-        found.append(f"{result.shared_bytes} bytes of shared memory, {SHARED_MEMORY[architecture]} there are")
+        reasons.append(f"{result.shared_bytes} bytes of shared memory of {SHARED_MEMORY[architecture]}")
     if result.registers * launch.num_warps * 32 > 65536:
-        found.append(f"{result.registers} registers in {launch.num_warps} warps")
+        reasons.append(f"{result.registers} registers in {launch.num_warps} warps")
     if result.dots and not result.tensor_cores:
-        found.append("no tensor cores")
+        reasons.append("no tensor cores")
     if result.dots and result.loop_loads and not result.async_copies and launch.name not in NO_ASYNC_COPIES:
-        found.append("no asynchronous copies")
-    return tuple(found)
+        reasons.append("no asynchronous copies")
+    return tuple(reasons)
 
 
 def attention_launches(head_dim: int, length: int, dropout_p: float, dtype: torch.dtype = HALF) -> None:

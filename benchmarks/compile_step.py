@@ -50,9 +50,9 @@ def main() -> None:
         f"{took:.0f} s to the end of the first in place of {usual:.1f} s: worth it for "
         f"{'long runs' if times > 1 else 'no run, however long'}"
     )
-    found = {way: rate.to_record() for way, rate in rates.items()}
+    records = {way: rate.to_record() for way, rate in rates.items()}
     details = {"torch": torch.__version__, "sequences": options.sequences, "losses": losses}
-    write_result("compile_step", verdict, {**details, "first_step_seconds": first_seconds, "rates": found})
+    write_result("compile_step", verdict, {**details, "first_step_seconds": first_seconds, "rates": records})
 
 
 if __name__ == "__main__":

@@ -104,9 +104,9 @@ def theirs(candidate: Candidate, seed: int, dtype: str, folder: Path) -> Outcome
     trained = trainer.train().metrics["train_samples_per_second"]
     dev = _rows(tokenizer, candidate, "dev")
     began = time.perf_counter()
-    found = trainer.predict(dev)
+    output = trainer.predict(dev)
     seconds = time.perf_counter() - began
-    right = float(np.mean(found.predictions.argmax(-1) == found.label_ids))
+    right = float(np.mean(output.predictions.argmax(-1) == output.label_ids))
     return Outcome(trained, len(dev) / seconds, right)
 
 

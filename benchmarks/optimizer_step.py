@@ -139,17 +139,17 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     rows = {name: measure(preset(name), options.steps) for name in PRESETS}
-    said = []
+    lines = []
     for name, row in rows.items():
         best = {way: times["best"] for way, times in row["milliseconds"].items()}
-        said.append(
+        lines.append(
             f"{name} AdamW fused {best['adamw fused']:.2f} ms, over flat buffers "
             f"{best['adamw flat, fused']:.2f} ms, LAMB foreach {best['lamb foreach']:.2f} ms, flat "
             f"{best['lamb flat']:.2f} ms"
         )
     write_result(
         "optimizer_step",
-        f"optimizer_step (cpu, 1 thread): {'; '.join(said)}",
+        f"optimizer_step (cpu, 1 thread): {'; '.join(lines)}",
         {"torch": torch.__version__, "steps": options.steps, "models": rows},
     )
 

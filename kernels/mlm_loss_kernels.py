@@ -71,12 +71,12 @@ def mlm_loss_combine_kernel(
         total += tl.load(total_ptr + part * n + rows, mask=inside, other=0.0) * tl.exp2(largest - highest)
     lse = (highest + tl.log2(total)) * 0.6931471805599453
     label = tl.load(labels_ptr + rows, mask=inside, other=-100)
-    known = (label >= 0) & (label < V)
+    valid = (label >= 0) & (label < V)
     e = tl.arange(0, BLOCK_E)
     x = _load_rows(x_ptr, rows, n, E, BLOCK_E).to(tl.float32)
-    w = tl.load(w_ptr + label[:, None] * E + e[None, :], mask=known[:, None] & (e[None, :] < E), other=0.0)
+    w = tl.load(w_ptr + label[:, None] * E + e[None, :], mask=valid[:, None] & (e[None, :] < E), other=0.0)
     # an invalid label gives NaN, not a plausible loss
-    bias = tl.load(bias_ptr + label, mask=known, other=float("nan")).to(tl.float32)
+    bias = tl.load(bias_ptr + label, mask=valid, other=float("nan")).to(tl.float32)
     loss = lse - (tl.sum(x * w.to(tl.float32), 1) + bias) + z_loss * lse * lse
     tl.store(loss_ptr + rows, tl.where(label == -100, 0.0, loss), mask=inside)
     tl.store(predicted_ptr + rows, best.to(tl.int64), mask=inside)

@@ -1,4 +1,4 @@
-"""The benchmarks of a CPU, at a small size."""
+"""The CPU benchmarks at a small size."""
 
 import json
 import subprocess
@@ -44,7 +44,7 @@ def test_needed_flops_of_a_step_are_those_counted_by_hand():
     assert needed_flops(config, 4096, 128, 646, 614) == whole - spared
 
 
-def test_rivals_take_turns_and_the_slow_ones_leave():
+def test_rivals_take_turns_and_slow_ones_drop_out():
     turns = []
 
     def work(name, seconds):
@@ -58,10 +58,10 @@ def test_rivals_take_turns_and_the_slow_ones_leave():
         return run
 
     works = {"own": work("own", 0.02), "slow": work("slow", 0.3), "fast": work("fast", 0.001)}
-    kept = keep_best(works, "own", count=1)
-    assert list(kept) == ["own", "fast"]
+    best = keep_best(works, "own", count=1)
+    assert list(best) == ["own", "fast"]
     turns.clear()
-    rates = alternate(kept, 2)
+    rates = alternate(best, 2)
     assert turns == ["own", "fast"] * 3
     assert rates["own"].times(rates["fast"])[0] < 1 and rates["own"].times_by_processor(rates["fast"]) < 1
 

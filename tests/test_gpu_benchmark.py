@@ -1,4 +1,4 @@
-"""The GPU benchmark, as far as a machine without a GPU can try it."""
+"""The GPU benchmark, as far as a machine without a GPU can test it."""
 
 import importlib
 import inspect
@@ -126,15 +126,15 @@ def test_the_correctness_grid_calls_every_claim_as_it_is_defined(monkeypatch):
     for module, name in {(claim.module, claim.function) for claim in grid}:
         home = importlib.import_module(module)
         monkeypatch.setattr(home, name, stub(name, getattr(home, name)))
-    found = check(grid, later())
+    outcome = check(grid, later())
     assert {"attention", "mlm_loss", "embed", "add_layer_norm", "bias_gelu"} <= set(called)
-    assert len(found.wrong) == called.count("embed") and found.held == len(grid) - len(found.wrong)
-    assert all(kernel == "embed" and "a wrong number" in why for kernel, why in found.wrong)
+    assert len(outcome.wrong) == called.count("embed") and outcome.held == len(grid) - len(outcome.wrong)
+    assert all(kernel == "embed" and "a wrong number" in why for kernel, why in outcome.wrong)
 
 
-def test_claims_there_is_no_time_for_are_named():
-    found = check([Claim("attention", "attention", ([1], 32))], later(-1))
-    assert found.held == 0 and found.unchecked == ["attention([1], 32): no time left"]
+def test_claims_left_out_for_lack_of_time_are_named():
+    outcome = check([Claim("attention", "attention", ([1], 32))], later(-1))
+    assert outcome.held == 0 and outcome.unchecked == ["attention([1], 32): no time left"]
 
 
 def ends_its_process(package) -> None:
@@ -150,7 +150,7 @@ def never_ends(package) -> None:
 
 
 @pytest.mark.slow
-def test_claims_are_made_side_by_side_and_one_that_ends_its_process_is_wrong(
+def test_claims_are_checked_in_parallel_and_one_that_ends_its_process_is_wrong(
     triton_kernels, tmp_path, monkeypatch
 ):
     def claim(function, *arguments):
@@ -159,15 +159,15 @@ def test_claims_are_made_side_by_side_and_one_that_ends_its_process_is_wrong(
     monkeypatch.setattr(gpu_correctness, "GRACE_SECONDS", 0.0)
     places = [claim(says_where, str(tmp_path)) for _ in range(4)]
     grid = [*places, claim(ends_its_process), *places]
-    found = check(grid, later(300), processes=2)
-    assert found.held == 8 and not found.unchecked
+    outcome = check(grid, later(300), processes=2)
+    assert outcome.held == 8 and not outcome.unchecked
     assert 2 <= len(list(tmp_path.iterdir())) <= 3  # one more after the one that ended
-    assert found.wrong == [("embed", "ends_its_process(): its process ended with status 7")]
+    assert outcome.wrong == [("embed", "ends_its_process(): its process ended with status 7")]
     late = check([claim(never_ends)], later(1), processes=1)
     assert late.unchecked == ["never_ends(): not done in time"]
 
 
-def test_what_fails_and_what_is_missing_is_recorded_and_ends_nothing():
+def test_failures_and_absences_are_recorded_and_end_nothing():
     def fails():
         raise ValueError("no such backend\nand more")
 
@@ -177,7 +177,7 @@ def test_what_fails_and_what_is_missing_is_recorded_and_ends_nothing():
     assert measure(Case("x", fails), later()).absent == {"jixu": "ValueError: no such backend"}
 
 
-def test_nothing_is_begun_after_the_time_and_no_compilation_shortly_before():
+def test_nothing_starts_after_the_deadline_and_no_compilation_shortly_before():
     assert measure(Case("x", lambda: {"jixu": int}), later(-1)).absent == {"jixu": "no time left"}
     soon = measure(Case("x", lambda: {"jixu": int, "torch.compile": int}), later(10))
     assert set(soon.timings) == {"jixu"} and soon.absent == {"torch.compile": "no time left"}
@@ -208,7 +208,7 @@ def test_a_run_in_the_interpreter_checks_times_judges_and_writes(tmp_path, trito
     assert gpu.status(report, everyone=False) == 1
 
 
-def test_what_is_wrong_is_not_timed(tmp_path, triton_kernels, monkeypatch):
+def test_wrong_kernels_are_not_timed(tmp_path, triton_kernels, monkeypatch):
     def wrong(package, *arguments):
         raise AssertionError("out: error 1")
 
@@ -235,7 +235,7 @@ def test_every_goal_has_its_case_and_rivals():
     assert {*FLASH, *SDPA} <= runners["attention"] and {*CHUNKS, "torch.compile"} <= runners["mlm_loss"]
 
 
-def test_goals_are_met_or_missed_by_the_figures_or_not_measured_for_a_reason():
+def test_goals_are_met_missed_or_not_measured_for_a_reason():
     def result(case, timings, absent=(), **work):
         made = {name: Timing(ms, ms, ms, 2**20) for name, ms in timings.items()}
         return Result(case, made, dict(absent), **work)
@@ -254,24 +254,24 @@ def test_goals_are_met_or_missed_by_the_figures_or_not_measured_for_a_reason():
         result(loss, {"jixu": 1, "torch.compile": 2, "torch eager": 4}),
     ]
     results[-1].timings["torch eager"].peak_bytes = 5 * 2**20
-    said = {v.claim: (v.met, v.said) for v in judge(results, CEILINGS)}
-    assert said["base T=128: 3 times transformers eager"] == (True, "3.10, goal 3")
-    assert said["base T=128: 1.7 times transformers compiled"] == (
+    verdicts = {v.claim: (v.met, v.detail) for v in judge(results, CEILINGS)}
+    assert verdicts["base T=128: 3 times transformers eager"] == (True, "3.10, goal 3")
+    assert verdicts["base T=128: 1.7 times transformers compiled"] == (
         None,
         "transformers compiled: no time left",
     )
-    assert said["base T=512: MFU 50%"] == (False, "0.49, goal 0.5")
-    assert said["large T=512: MFU 50%"] == (None, "step large T=512 full was not run")
-    assert said["large T=128: 1.7 times BERT-large's speed"] == (True, "2.00, goal 1.7")
-    assert said["attention D=64 T=512: as fast as FlashAttention-2, forward"] == (False, "0.90, goal 1")
-    memory = said["mlm_loss: a quarter of the memory of torch, which stores logits"]
+    assert verdicts["base T=512: MFU 50%"] == (False, "0.49, goal 0.5")
+    assert verdicts["large T=512: MFU 50%"] == (None, "step large T=512 full was not run")
+    assert verdicts["large T=128: 1.7 times BERT-large's speed"] == (True, "2.00, goal 1.7")
+    assert verdicts["attention D=64 T=512: as fast as FlashAttention-2, forward"] == (False, "0.90, goal 1")
+    memory = verdicts["mlm_loss: a quarter of the memory of torch, which stores logits"]
     assert memory == (True, "5.00, goal 4")
-    assert said["mlm_loss: faster than chunks of 1024 rows"][0] is None
+    assert verdicts["mlm_loss: faster than chunks of 1024 rows"][0] is None
     assert "| base T=512: MFU 50% | missed | 0.49, goal 0.5 |" in goals_table(judge(results, CEILINGS))
     assert all(v.met is None for v in judge(results, None))
 
 
-def test_what_compiles_comes_last_where_no_goal_needs_it():
+def test_cases_that_compile_come_last_where_no_goal_needs_them():
     cases = {case.name: case for case in gpu.all_cases(Scale())}
     name = "embed large google both passes"
     assert list(cases)[-1].endswith(", compiled") and f"{name}, compiled" in cases

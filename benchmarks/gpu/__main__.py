@@ -43,20 +43,20 @@ PROCESSES = 10  # for correctness, on a node of 16 cores
 
 def machine() -> dict[str, object]:
     """Describe the machine."""
-    found: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
+    facts: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
     if has_triton:
         import triton
 
-        found["triton"] = triton.__version__
+        facts["triton"] = triton.__version__
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
-        found |= {
+        facts |= {
             "gpu": properties.name,
             "multiprocessors": properties.multi_processor_count,
             "memory_gib": round(properties.total_memory / 2**30),
             "cuda": torch.version.cuda,
         }
-    return found
+    return facts
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Report:
             "goals": [asdict(verdict) for verdict in verdicts],
             "results": [asdict(result) for result in self.results],
         }
-        found = self.correctness
+        correctness = self.correctness
         late = [r.case for r in self.results if r.absent.get("jixu") == "no time left"]
         words = [
             f"# {machine().get('gpu', 'a CPU: numbers of no meaning')}",
@@ -88,9 +88,13 @@ class Report:
             f"{ceilings.flops / 1e12:.0f} TFLOP/s and {ceilings.bytes / 1e12:.2f} TB/s at best"
             if ceilings
             else f"ceilings: {self.ceilings}",
-            f"{found.held} claims about the kernels hold, {len(found.wrong)} do not",
-            *(f"WRONG: {line}" for _kernel, line in found.wrong),
-            *([f"unchecked for lack of time: {'; '.join(found.unchecked)}"] if found.unchecked else []),
+            f"{correctness.held} claims about the kernels hold, {len(correctness.wrong)} do not",
+            *(f"WRONG: {line}" for _kernel, line in correctness.wrong),
+            *(
+                [f"unchecked for lack of time: {'; '.join(correctness.unchecked)}"]
+                if correctness.unchecked
+                else []
+            ),
             *([f"left out for lack of time: {'; '.join(late)}"] if late else []),
             goals_table(verdicts),
             "Kernels: time on the GPU alone. Steps and optimisers: with the host's part in them.",

@@ -59,13 +59,13 @@ class Correctness:
     wrong: list[tuple[str, str]] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
-    def add(self, claim: Claim, outcome: str, said: str) -> None:
+    def add(self, claim: Claim, outcome: str, detail: str) -> None:
         if outcome == "held":
             self.held += 1
         elif outcome == "wrong":
-            self.wrong.append((claim.kernel, f"{claim}: {said}"))
+            self.wrong.append((claim.kernel, f"{claim}: {detail}"))
         else:
-            self.unchecked.append(f"{claim}: {said}")
+            self.unchecked.append(f"{claim}: {detail}")
 
 
 def claims() -> Iterator[Claim]:
@@ -161,27 +161,27 @@ def make(claim: Claim) -> tuple[str, str]:
 
 def check(grid: Iterable[Claim], deadline: float, processes: int = 0) -> Correctness:
     """Check claims until the deadline, here or in other processes. Raises nothing: any failure is wrong."""
-    found = Correctness()
+    correctness = Correctness()
     left = iter(list(grid))
     if not processes:
         for claim in left:
             late = time.monotonic() > deadline
-            found.add(claim, *(("unchecked", "no time left") if late else make(claim)))
-        return found
+            correctness.add(claim, *(("unchecked", "no time left") if late else make(claim)))
+        return correctness
     lock = threading.Lock()
     helpers = [
-        threading.Thread(target=_check_elsewhere, args=(left, deadline, found, lock))
+        threading.Thread(target=_check_elsewhere, args=(left, deadline, correctness, lock))
         for _ in range(processes)
     ]
     for helper in helpers:
         helper.start()
     for helper in helpers:
         helper.join()
-    return found
+    return correctness
 
 
 def _check_elsewhere(
-    left: Iterator[Claim], deadline: float, found: Correctness, lock: threading.Lock
+    left: Iterator[Claim], deadline: float, correctness: Correctness, lock: threading.Lock
 ) -> None:
     """Take claims, one at a time, and have them made in a process, a new one after each that went wrong: of
     an error on the GPU the process does not recover.
@@ -203,7 +203,7 @@ def _check_elsewhere(
             if child and result[0] != "held":
                 child = child.end()
         with lock:
-            found.add(claim, *result)
+            correctness.add(claim, *result)
     if child:
         child.end()
 

@@ -26,11 +26,11 @@ class Goal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`met` is None where there is no figure; `said` is the figure or why there is none."""
+    """`met` is None where there is no figure; `detail` is the figure or why there is none."""
 
     claim: str
     met: bool | None
-    said: str
+    detail: str
 
 
 def _milliseconds(results: dict[str, Result], case: str, who: str) -> float:
@@ -156,5 +156,5 @@ def goals_table(verdicts: Sequence[Verdict]) -> str:
     """Write verdicts as Markdown."""
     words = {True: "met", False: "missed", None: "not measured"}
     lines = ["| goal | | figure |", "|---|---|---|"]
-    lines += [f"| {v.claim} | {words[v.met]} | {v.said} |" for v in verdicts]
+    lines += [f"| {v.claim} | {words[v.met]} | {v.detail} |" for v in verdicts]
     return "\n".join(lines) + "\n"

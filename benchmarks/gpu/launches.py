@@ -112,7 +112,7 @@ def record(architecture: int) -> Iterator[list[KernelLaunch]]:
         launch = _launch(self, args, kwargs)
         launches.setdefault(launch.key, launch)
 
-    found: list[KernelLaunch] = []
+    distinct: list[KernelLaunch] = []
     try:
         kernels.use("torch")
         with (
@@ -121,10 +121,10 @@ def record(architecture: int) -> Iterator[list[KernelLaunch]]:
             patch.dict(os.environ, TRITON_INTERPRET="1"),  # so that the operators accept CPU tensors
         ):
             kernels.use("triton")
-            yield found
+            yield distinct
     finally:
         kernels.use("auto")
-        found += launches.values()
+        distinct += launches.values()
 
 
 def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:

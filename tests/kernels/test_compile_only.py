@@ -19,7 +19,7 @@ def run(monkeypatch):
     """Call a function in a new process, where Triton compiles."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        yield lambda function: pool.submit(function).result(timeout=600)
+        yield lambda function: pool.submit(function).result()
 
 
 def compile_fast() -> list[dict[str, object]]:

@@ -206,7 +206,7 @@ def operators() -> dict[str, tuple[object, ...]]:
     x = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 16), (40, 16), (40,)]]
     labels = torch.tensor([3, -100, 39, 0, 3], device=DEVICE)
     y = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 12), (5, 12), (12,), (12,)]]
-    found = {
+    cases = {
         "schedule": (OPS.attention_schedule, cu_seqlens, 9, 6, 16, False),
         "attention": (OPS.attention, qkv, cu_seqlens, schedule, seed, 6, 0.25, 0.1),
         "attention without dropout": (OPS.attention, qkv, cu_seqlens, schedule, None, 6, 0.25, 0.0),
@@ -221,8 +221,8 @@ def operators() -> dict[str, tuple[object, ...]]:
         tables = [torch.randn(s, device=DEVICE, requires_grad=True) for s in shapes]
         tables = tables[:5] if layout == "bert" else tables
         settings = (1e-5, layout == "bright", torch.float32)
-        found[f"embed {layout}"] = (OPS.embed, [ids, place * 0, place], tables, *settings)
-    return found
+        cases[f"embed {layout}"] = (OPS.embed, [ids, place * 0, place], tables, *settings)
+    return cases
 
 
 def backward_operator(name: str) -> tuple[object, ...]:
