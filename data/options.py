@@ -12,7 +12,6 @@ from typing import Annotated, TypeVar, dataclass_transform, get_args, get_type_h
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
-from pydantic.fields import FieldInfo
 
 from data.errors import ConfigError, InputError
 
@@ -36,7 +35,12 @@ Floats = Annotated[tuple[float, ...], Commas]
 Words = Annotated[tuple[str, ...], Commas]
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
+def group(cls: type[T], description: str) -> T:
+    """A field that holds a group of options, by default with their defaults."""
+    return Field(default_factory=cls, description=description)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, group))
 def options(cls: type[T]) -> type[T]:
     """A frozen, keyword-only pydantic dataclass that refuses unknown names.
 
@@ -60,12 +64,7 @@ def options(cls: type[T]) -> type[T]:
 
 def descriptions(cls: type) -> dict[str, str]:
     """What each option of a class is for, by its name."""
-    found = {}
-    for name, hint in get_type_hints(cls, include_extras=True).items():
-        for part in getattr(hint, "__metadata__", ()):
-            if isinstance(part, FieldInfo) and part.description:
-                found[name] = part.description
-    return found
+    return {name: field.description for name, field in cls.__pydantic_fields__.items() if field.description}
 
 
 def parse(cls: type[T], values: Mapping[str, object], place: str) -> T:

@@ -6,7 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
+from pydantic.fields import FieldInfo
 
 from data.errors import UserError
 
@@ -15,8 +16,18 @@ EXIT_DIFFERENT, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 75
 
 
 def make_app(name: str, help: str) -> App:
-    """Make a tree of commands; an option is given by its flag alone."""
-    return App(name=name, help=help, version_flags=(), result_action="return_value")
+    """A command, or a tree of commands."""
+    shown = Parameter(negative_iterable=(), show_default=_shown)
+    app = App(name=name, help=help, version_flags=(), result_action="return_value", default_parameter=shown)
+    app["--help"].show = False
+    return app
+
+
+def _shown(default: object) -> object:
+    """A default as `--help` shows it; a list with commas, as it may be typed."""
+    if isinstance(default, FieldInfo):
+        default = default.get_default(call_default_factory=True)
+    return ",".join(map(str, default)) or "none" if isinstance(default, tuple) else default
 
 
 def run_app(app: App, arguments: Sequence[str] | None = None) -> int:

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command in FLOWS:
         from flows.orchestration import run
 
-        return run(command.replace("-", "_"), rest)
+        return run(command, rest)
     if command in SERVICES:
         sys.argv[1:] = rest
         return importlib.import_module(f"flows.orchestration.{command}").main()

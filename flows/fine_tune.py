@@ -1,10 +1,4 @@
-"""fine-tune: models and a labelled task -> each model trained under the same seeds, and a report that
-compares them.
-"""
-
-from flows.orchestration import run_if_main
-
-run_if_main(__name__)
+"""fine-tune: models and a labelled task -> each model trained under the same seeds, and a comparison."""
 
 import hashlib
 import json
@@ -15,10 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-from prefect import flow
-from pydantic import Field
 from tqdm import tqdm
 
 from albert import finetuning
@@ -35,29 +26,25 @@ from albert.finetuning import (
     sha256_of,
 )
 from albert.reports import build_report, write_report
-from albert.tasks import TaskData
 from data.catalog import record_evaluations
 from data.workers import worker_pool
-from data.workspace import Workspace, default_place
+from data.workspace import Workspace
 from flows.orchestration import (
-    Known,
+    FineTuneOptions,
+    FineTunePlan,
+    ReferenceCorpora,
     begin_progress,
-    checked,
     device_slot,
-    documented,
     domain_words,
-    ends_with_its_worker,
-    fine_tune_settings,
-    in_working_copy,
-    log,
+    job,
     measure_model,
     plain,
     publish_report,
     repeat_command,
+    run_as_command,
     step,
 )
 
-read_task = step("read-task")
 train = step("fine-tune-model")
 measure = step("measure-model")
 report = step("report")
@@ -65,79 +52,60 @@ report = step("report")
 
 @dataclass(frozen=True, slots=True)
 class FineTuneOutcome:
+    """A comparison, and where its report is."""
+
     run: str
     result: Comparison
     page: Path
 
 
-@flow(name="fine-tune", flow_run_name="fine-tune on {task}")
-@documented
-@ends_with_its_worker
-@in_working_copy
-@checked
-def fine_tune(
-    task: Annotated[str, Field(description="Name of the task, or a YAML task file (任务)")],
-    dev: Annotated[str, Field(description="Chooses the best epoch")],
-    model: Annotated[list[str], Field(description="Checkpoint folders, compared with the first (模型)")],
-    train: Annotated[str | None, Field(description="Examples as the publisher has them (训练集)")] = None,
-    test: Annotated[str | None, Field(description="Scored once, at the best epoch")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
-    seeds: Annotated[
-        list[int], Field(min_length=1, description="Every model is trained with each (随机种子)")
-    ] = [0, 1, 2, 3, 4],  # noqa: B006 (Prefect shows it as the form's default; never changed)
-    epochs: Annotated[int, Field(ge=1, description="The best on dev is kept (轮数)")] = 3,
-    batch_size: Annotated[int, Field(ge=1, description="Examples to a step")] = 32,
-    learning_rate: Annotated[float, Field(gt=0, lt=1, description="Peak rate (学习率)")] = 1e-4,
-    sweep: Annotated[
-        list[float], Field(description="Learning rates to choose from on dev, in place of the one")
-    ] = [],  # noqa: B006
-    max_seq_length: Annotated[
-        int, Field(ge=8, le=512, description="Longer examples are cut to so many tokens")
-    ] = 128,
-    corpus: Annotated[
-        str | None,
-        Field(description="That models but the first were pretrained on: what they know of it (领域语料)"),
-    ] = None,
-    general: Annotated[
-        str | None, Field(description="General corpus: what models forget of it (通用语料)")
-    ] = None,
-    names: Annotated[
-        list[str] | None, Field(description="Of the models in tables; their folders' if empty")
-    ] = None,
-    workers: Annotated[
-        int | None, Field(ge=1, description="Seeds at a time; as many as cores if empty, one on a GPU")
-    ] = None,
-    run: Annotated[
-        str | None, Field(description="Name of the report; made from the settings if empty")
-    ] = None,
-) -> FineTuneOutcome:
+def table(result: Comparison) -> str:
+    """The comparison as lines of text."""
+    lines = []
+    for model in result.models:
+        scores = result.scores(model.name)
+        shown = [("dev", result.metric, model.dev[result.metric])]
+        shown += [(result.split, metric, summary) for metric, summary in scores.items()]
+        line = f"{model.name}: " + ", ".join(
+            f"{split} {metric.replace('_', ' ')} {100 * one.mean:.2f} ± {100 * one.deviation:.2f}"
+            for split, metric, one in dict.fromkeys(shown)
+        )
+        difference = result.difference(model.name)
+        if difference is not None:
+            line += f" ({100 * difference.mean:+.2f}"
+            if difference.low is not None:
+                line += f", 95% {100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
+                line += f"; beats {difference.baseline} with probability {difference.probability:.2f}"
+            line += ")"
+        restarts = sum(one.restarts for one in model.seeds)
+        stuck = sum(not one.left_chance for one in model.seeds)
+        line += f"; {restarts} restart(s)" if restarts else ""
+        line += f"; {stuck} seed(s) never left chance level" if stuck else ""
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def describe(outcome: FineTuneOutcome) -> str:
+    """What a person wants to know of the result."""
+    skipped = outcome.result.skipped
+    notes = [f"{len(skipped)} row(s) could not be used, first: {skipped[0]}"] if skipped else []
+    return "\n".join([table(outcome.result), *notes, f"report {outcome.page}"])
+
+
+@job("fine-tune", FineTuneOptions, describe, flow_run_name="fine-tune on {task}")
+def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     """Fine-tune every model with every seed, score them, and leave a report."""
-    settings = fine_tune_settings(
-        task=task,
-        train=train,
-        dev=dev,
-        test=test,
-        model=model,
-        seeds=seeds,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        sweep=sweep,
-        max_seq_length=max_seq_length,
-        names=names,
-    )
-    place = Workspace(Path(workspace))
+    place = Workspace(Path(options.workspace))
+    corpora = ReferenceCorpora(options.corpora.domain, options.corpora.general)
     with device_slot(place):
-        result = compare(settings, place, Known(corpus=corpus, general=general), workers=workers)
-    run = run or run_name(settings)
-    page = report(run, lambda: _report(place, run, settings, result))
-    outcome = FineTuneOutcome(run, result, page)
-    log(describe(outcome))
-    return outcome
+        result = compare(plan, place, corpora, workers=options.running.workers)
+    run = options.run or run_name(plan.settings)
+    page = report(run, lambda: _report(place, run, plan.settings, result))
+    return FineTuneOutcome(run, result, page)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ModelFacts:
     """What a caller knows of a model beside its checkpoint."""
 
     note: str | None = None
@@ -146,64 +114,63 @@ class Told:
     has_read_held_out: bool = False
     pretraining: tuple[dict[str, float], ...] = ()
 
-    def asked(self, known: Known) -> Known:
-        """The corpora to ask the model about: not one whose held-out texts it was trained on."""
-        return replace(known, corpus=None) if self.has_read_held_out else known
+    def corpora_to_probe(self, corpora: ReferenceCorpora) -> ReferenceCorpora:
+        """The corpora to measure the model on: not one whose held-out texts it was trained on."""
+        return replace(corpora, domain=None) if self.has_read_held_out else corpora
 
 
 def compare(
-    settings: FineTuneSettings,
+    plan: FineTunePlan,
     workspace: Workspace,
-    known: Known,
-    told: Sequence[Told] | None = None,
+    corpora: ReferenceCorpora,
+    facts: Sequence[ModelFacts] | None = None,
     *,
     workers: int | None = None,
     stepwise: bool = False,
 ) -> Comparison:
-    """One task for each model and seed; what an earlier run of the same made is taken from the workspace."""
-    data = read_task(settings.task.name, lambda: finetuning.read_task(settings))
-    told = told or usual(known, len(settings.models))
-    move = begin_progress(settings.task.name, f"of {len(told)} models")
+    """Train each model with each seed and compare them; earlier runs of the same come from the workspace."""
+    settings = plan.settings
+    facts = facts or default_facts(corpora, len(settings.models))
+    move = begin_progress(settings.task.name, f"of {len(facts)} models")
     models: list[ModelRuns] = []
     at_once = max(len(settings.seeds), len(settings.learning_rates))
     with _open_pool(workers, at_once) as pool:
-        for number, one in enumerate(told):
-            models.append(_model_runs(settings, data, number, workspace, known, one, pool))
-            move(len(models) / len(told))
-    words = domain_words(workspace.root, known.corpus) if known.corpus else ()
-    return finetuning.compare_models(data, models, domain_words=words, stepwise=stepwise)
+        for number, model in enumerate(facts):
+            models.append(_model_runs(plan, number, workspace, corpora, model, pool))
+            move(len(models) / len(facts))
+    words = domain_words(workspace.root, corpora.domain) if corpora.domain else ()
+    return finetuning.compare_models(plan.data, models, domain_words=words, stepwise=stepwise)
 
 
-def usual(known: Known, models: int) -> list[Told]:
+def default_facts(corpora: ReferenceCorpora, models: int) -> list[ModelFacts]:
     """All models have read the general corpus; all but the first of several that of the field too."""
-    general = Told(corpora=(known.general,) if known.general else ())
-    both = Told(corpora=tuple(name for name in (known.general, known.corpus) if name))
+    general = ModelFacts(corpora=(corpora.general,) if corpora.general else ())
+    both = ModelFacts(corpora=tuple(name for name in (corpora.general, corpora.domain) if name))
     return [both] if models == 1 else [general, *[both] * (models - 1)]
 
 
 def _model_runs(
-    settings: FineTuneSettings,
-    data: TaskData,
+    plan: FineTunePlan,
     number: int,
     workspace: Workspace,
-    known: Known,
-    told: Told,
+    corpora: ReferenceCorpora,
+    facts: ModelFacts,
     pool: Executor | None,
 ) -> ModelRuns:
-    candidate = finetuning.prepare(settings, data, number)
-    kept = _Kept(workspace.root / "evaluations", pool)
-    runs, points = finetuning.fine_tune_model(candidate, kept.train)
+    candidate = finetuning.prepare(plan.settings, plan.data, number)
+    cache = _Cache(workspace.root / "evaluations", pool)
+    runs, points = finetuning.fine_tune_model(candidate, cache.train)
     model = ModelRuns(
-        candidate=candidate, runs=runs, sweep=points, note=told.note, pretraining=told.pretraining
+        candidate=candidate, runs=runs, sweep=points, note=facts.note, pretraining=facts.pretraining
     )
-    asked, corpora = told.asked(known), told.corpora
-    measured = measure(candidate.name, lambda: measure_model(candidate, workspace, asked, corpora))
+    probed = facts.corpora_to_probe(corpora)
+    measured = measure(candidate.name, lambda: measure_model(candidate, workspace, probed, facts.corpora))
     return replace(model, **measured)
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """Training that keeps what it made in a folder, and makes nothing twice."""
+class _Cache:
+    """Training whose results are kept in a folder, and not computed twice."""
 
     folder: Path
     pool: Executor | None  # None: one by one in this process
@@ -283,34 +250,5 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
     return page
 
 
-def table(result: Comparison) -> str:
-    """The comparison as lines of text."""
-    lines = []
-    for model in result.models:
-        scores = result.scores(model.name)
-        shown = [("dev", result.metric, model.dev[result.metric])]
-        shown += [(result.split, metric, summary) for metric, summary in scores.items()]
-        line = f"{model.name}: " + ", ".join(
-            f"{split} {metric.replace('_', ' ')} {100 * one.mean:.2f} ± {100 * one.deviation:.2f}"
-            for split, metric, one in dict.fromkeys(shown)
-        )
-        difference = result.difference(model.name)
-        if difference is not None:
-            line += f" ({100 * difference.mean:+.2f}"
-            if difference.low is not None:
-                line += f", 95% {100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
-                line += f"; beats {difference.baseline} with probability {difference.probability:.2f}"
-            line += ")"
-        restarts = sum(one.restarts for one in model.seeds)
-        stuck = sum(not one.left_chance for one in model.seeds)
-        line += f"; {restarts} restart(s)" if restarts else ""
-        line += f"; {stuck} seed(s) never left chance level" if stuck else ""
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def describe(outcome: FineTuneOutcome) -> str:
-    """What a person wants to know of the result."""
-    skipped = outcome.result.skipped
-    notes = [f"{len(skipped)} row(s) could not be used, first: {skipped[0]}"] if skipped else []
-    return "\n".join([table(outcome.result), *notes, f"report {outcome.page}"])
+if __name__ == "__main__":
+    run_as_command(__file__)

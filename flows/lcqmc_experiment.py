@@ -1,30 +1,24 @@
 """lcqmc-experiment: which part of a recipe of continued pretraining helps, and which one hurts?
 
-A base model is pretrained on general text. From its checkpoint pretraining goes on under a ladder of recipes,
-each of which mends one thing of the one before, and all are fine-tuned on the task under the same seeds: an
-ALBERT, and a BERT whose answers cost the same. Whatever was made before, and has not changed, is not made
-again.
+A base model is pretrained on general text. From it pretraining continues under a ladder of recipes, each of
+which mends one thing of the one before, and all are fine-tuned on the task under the same seeds: an ALBERT,
+and a BERT whose answers cost the same. What an earlier run made and nothing changed is used again.
 """
-
-from flows.orchestration import run_if_main
-
-run_if_main(__name__)
 
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Literal
-
-from prefect import flow
-from pydantic import Field
 
 from albert.evaluation import Comparison
 from albert.finetuning import FineTuneSettings
-from albert.pretraining import PretrainResult, read_settings
+from albert.pretraining import ObjectiveOptions, OptimizerOptions, PretrainResult, read_settings
 from albert.reports import build_report, write_report
 from data.catalog import open_workspace
+from data.cleaning import DuplicateRules, GuardRules
+from data.refresh import GateRules, InstanceRules, MaskingRules
+from data.sources import SourceRules
 from data.tokenization import find_tokenizer, load_tokenizer
-from data.workspace import Workspace, default_place
+from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining, run_pretraining
 from flows.end_to_end import finished, vocabulary
 from flows.experiment import (
@@ -37,24 +31,25 @@ from flows.experiment import (
     first_lines,
     write_sentences,
 )
-from flows.fine_tune import Told, compare, record, table
+from flows.fine_tune import ModelFacts, compare, record, table
 from flows.orchestration import (
-    Known,
-    cancelled_with_its_parts,
-    checked,
+    ExperimentOptions,
+    FineTuneOptions,
+    FineTunePlan,
+    PretrainingOptions,
+    ReferenceCorpora,
     device_slot,
-    documented,
-    ends_with_its_worker,
     file_checksums,
-    fine_tune_settings,
     gather_facts,
-    in_working_copy,
-    log,
+    job,
     plain,
+    plan_fine_tuning,
     pretraining_plan,
     publish_report,
     repeat_command,
+    run_as_command,
     step,
+    vars_of,
 )
 from flows.refresh_corpus import refresh_corpus
 
@@ -65,78 +60,68 @@ report = step("report")
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
+    """What was compared, the verdict, and where the report is."""
+
     comparisons: tuple[Comparison, ...]  # one an architecture
     verdict: str
     page: Path
 
 
-@flow(name="lcqmc-experiment", flow_run_name="{experiment} experiment")
-@documented
-@ends_with_its_worker
-@cancelled_with_its_parts
-@in_working_copy
-@checked
-def lcqmc_experiment(
-    general: Annotated[list[str], Field(description="General raw text, for the base models (通用语料)")],
-    train: Annotated[str, Field(description="Training examples of the task (训练集)")],
-    dev: Annotated[str, Field(description="Its dev examples (开发集)")],
-    test: Annotated[str, Field(description="Its test examples (测试集)")],
-    experiment: Annotated[
-        Literal["lcqmc", "law", "reviews"], Field(description="Ladder of recipes; lcqmc's text is the task's")
-    ] = "lcqmc",
-    domain: Annotated[
-        list[str], Field(description="Raw text of the field, for law and reviews (领域语料)")
-    ] = [],  # noqa: B006 (Prefect shows it as the form's default; never changed)
-    task: Annotated[str | None, Field(description="Name or YAML file; the experiment's (任务)")] = None,
-    tokenizer: Annotated[
-        str | None, Field(description="vocab.txt; the flawed control needs BERT's. Trained if empty (词表)")
-    ] = None,
-    architectures: Annotated[
-        list[Literal["albert", "bert"]], Field(min_length=1, description="Of similar cost (模型)")
-    ] = ["albert", "bert"],  # noqa: B006
-    scale: Annotated[
-        float, Field(gt=0, description="Of all sizes; 1 is 60 to 80 CPU minutes an architecture")
-    ] = 1.0,
-    seeds: Annotated[
-        list[int], Field(min_length=1, description="Every model is fine-tuned with each (随机种子)")
-    ] = [0, 1, 2, 3, 4],  # noqa: B006
-    workers: Annotated[int | None, Field(ge=1, description="Processes; all cores if empty")] = None,
-    workspace: Annotated[str, Field(description="Folder for everything made (工作区)")] = default_place(),
-) -> ExperimentOutcome:
-    """General text, text of the field and a task -> what each part of the recipe is worth."""
-    place, sizes = Workspace(Path(workspace)), EXPERIMENTS[experiment].sizes(scale)
-    folder = place.root / "experiments" / experiment
-    given = ExperimentFiles(experiment, Path(train), Path(dev), Path(test), tuple(domain))
-    vocab = tokenizer or vocabulary("tiny", [*general, *domain, train], 21128, workspace)
-    files = write_texts(experiment, lambda: first_lines(given, sizes, folder))
-    shared = {"workspace": workspace, "tokenizer": vocab, "max_seq_length": 128, "workers": workers}
-    shared["max_lost_documents"] = 1.0  # the corpora are what is given now, whatever they were before
-    refresh_corpus(corpus="general", source=general, **shared)
-    arms = EXPERIMENTS[experiment].arms
-    for arm in arms:
+def describe(outcome: ExperimentOutcome) -> str:
+    """What a person wants to know of the result."""
+    tables = [table(one) for one in outcome.comparisons]
+    return "\n".join([*tables, outcome.verdict, f"report {outcome.page.resolve()}"])
+
+
+@job("lcqmc-experiment", ExperimentOptions, describe, flow_run_name="{experiment} experiment")
+def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> ExperimentOutcome:
+    """Make the corpora, train base models and arms, compare them, report."""
+    place, experiment = Workspace(Path(options.workspace)), EXPERIMENTS[options.experiment]
+    sizes, folder = experiment.sizes(options.scale), place.root / "experiments" / options.experiment
+    given = ExperimentFiles(
+        options.experiment, Path(options.train), Path(options.dev), Path(options.test), options.domain
+    )
+    texts = [*options.general, *options.domain, options.train]
+    vocab = options.tokenizer or vocabulary("tiny", texts, 21128, options.workspace)
+    files = write_texts(options.experiment, lambda: first_lines(given, sizes, folder))
+    shared = _corpus_options(options, vocab)
+    refresh_corpus(corpus="general", source=options.general, **shared)
+    for arm in experiment.arms:
         make_corpus(arm, given, folder, shared)
     comparisons, bases, tuned = [], [], {}
-    for name in dict.fromkeys(architectures):
-        base = finished(
-            continued_pretraining(
-                corpus="general",
-                init=ARCHITECTURES[name],
-                steps=sizes.base_steps,
-                batch_tokens=Arm.batch_tokens,
-                workspace=workspace,
-            )
-        )
+    for name in dict.fromkeys(options.architectures):
+        base = _train_base(ARCHITECTURES[name], sizes, options.workspace)
         bases.append(base)
-        models = [base, *(go_on(arm, base, sizes, files, place) for arm in arms)]
-        tuned[name] = _fine_tuning(
-            name, arms, models, files, task or EXPERIMENTS[experiment].task, sizes, seeds
-        )
-        comparisons.append(judge(name, arms, models, files, tuned[name], place, workers))
-    settings = _settings(sizes, arms, bases, tuned)
-    verdict, page = report(experiment, lambda: _report(place, files, arms, bases, comparisons, settings))
-    outcome = ExperimentOutcome(tuple(comparisons), verdict, page)
-    log(describe(outcome))
-    return outcome
+        models = [base, *(train_arm(arm, base, sizes, files, place) for arm in experiment.arms)]
+        plan = _fine_tuning(name, experiment.arms, models, files, sizes, options)
+        tuned[name] = plan.settings
+        comparisons.append(judge(name, experiment.arms, models, files, plan, place, options.workers))
+    settings = _settings(sizes, experiment.arms, bases, tuned)
+    verdict, page = report(
+        options.experiment, lambda: _report(place, files, experiment.arms, bases, comparisons, settings)
+    )
+    return ExperimentOutcome(tuple(comparisons), verdict, page)
+
+
+def _corpus_options(options: ExperimentOptions, vocab: str) -> dict[str, object]:
+    return {
+        "workspace": options.workspace,
+        "tokenizer": vocab,
+        "workers": options.workers,
+        # the corpora are what is given now, whatever they were before
+        "gates": GateRules(max_lost_documents=1.0),
+    }
+
+
+def _train_base(init: str, sizes: Sizes, workspace: str) -> PretrainResult:
+    result = continued_pretraining(
+        corpus="general",
+        init=init,
+        steps=sizes.base_steps,
+        batch_tokens=Arm.batch_tokens,
+        workspace=workspace,
+    )
+    return finished(result)
 
 
 def corpus_of(arm: Arm, files: ExperimentFiles) -> str:
@@ -146,47 +131,46 @@ def corpus_of(arm: Arm, files: ExperimentFiles) -> str:
 
 def make_corpus(arm: Arm, files: ExperimentFiles, folder: Path, shared: dict[str, object]) -> None:
     """The corpus of an arm; arms that differ in training alone share one."""
-    texts = write_sentences(arm, files, folder)
+    guarded = (str(files.dev), str(files.test)) if arm.is_guarded else ()
     refresh_corpus(
         corpus=corpus_of(arm, files),
-        source=texts,
-        sop=arm.sop,
-        max_ngram=arm.max_ngram,
+        source=tuple(write_sentences(arm, files, folder)),
+        instances=InstanceRules(sop=arm.sop),
+        masking=MaskingRules(max_ngram=arm.max_ngram),
         # questions that are alike are what LCQMC is made of
-        near_duplicates="off",
-        text_format="bert" if files.experiment == "lcqmc" else "auto",
-        guard=[str(files.dev), str(files.test)] if arm.is_guarded else None,
+        duplicates=DuplicateRules(near=None),
+        reading=SourceRules(text_format="bert" if files.experiment == "lcqmc" else "auto"),
+        guard=GuardRules(files=guarded),
         **shared,
     )
 
 
-def go_on(
+def train_arm(
     arm: Arm, base: PretrainResult, sizes: Sizes, files: ExperimentFiles, place: Workspace
 ) -> PretrainResult:
     """Pretraining from the base model under an arm's recipe."""
-    parameters = {
-        "corpus": corpus_of(arm, files),
-        "init": str(base.checkpoint),
-        "steps": sizes.tokens // arm.batch_tokens,
-        "batch_tokens": arm.batch_tokens,
-        "optimizer": arm.optimizer,
-        "learning_rate": arm.learning_rate,
-        "masking": arm.masking,
-        "mix": list(arm.mix),
-        "workspace": str(place.root),
-    }
-    if not arm.doubles_labels:
-        return finished(continued_pretraining(**parameters))
-    return finished(train_flawed(arm.name, lambda: _train_flawed(parameters, place)))
-
-
-def _train_flawed(parameters: dict[str, object], place: Workspace) -> PretrainResult:
-    """The same on copies of the shards with the flawed labels."""
-    plan = pretraining_plan(seed=0, precision="bf16", **parameters)
-    folder = place.root / "experiments" / "flawed-shards"
-    shards = double_labels(
-        plan.settings.shards, folder, load_tokenizer(find_tokenizer(plan.version.tokenizer, place.tokenizers))
+    options = PretrainingOptions(
+        corpus=corpus_of(arm, files),
+        init=str(base.checkpoint),
+        steps=sizes.tokens // arm.batch_tokens,
+        batch_tokens=arm.batch_tokens,
+        learning_rate=arm.learning_rate,
+        optimizer=OptimizerOptions(name=arm.optimizer),
+        objective=ObjectiveOptions(masking=arm.masking),
+        mix=tuple(arm.mix),
+        workspace=str(place.root),
     )
+    if not arm.doubles_labels:
+        return finished(continued_pretraining(**vars_of(options)))
+    return finished(train_flawed(arm.name, lambda: _train_flawed(options, place)))
+
+
+def _train_flawed(options: PretrainingOptions, place: Workspace) -> PretrainResult:
+    """The same on copies of the shards with the flawed labels."""
+    plan = pretraining_plan(options)
+    folder = place.root / "experiments" / "flawed-shards"
+    tokenizer = load_tokenizer(find_tokenizer(plan.version.tokenizer, place.tokenizers))
+    shards = double_labels(plan.settings.shards, folder, tokenizer)
     run = f"flawed-{plan.run}"
     settings = replace(plan.settings, shards=shards, run_folder=place.model(run))
     with device_slot(place):
@@ -198,20 +182,22 @@ def _fine_tuning(
     arms: tuple[Arm, ...],
     models: list[PretrainResult],
     files: ExperimentFiles,
-    task: str,
     sizes: Sizes,
-    seeds: list[int],
-) -> FineTuneSettings:
-    return fine_tune_settings(
-        task=task,
-        train=str(files.train),
-        dev=str(files.dev),
-        test=str(files.test),
-        model=[str(model.checkpoint) for model in models],
-        names=[f"{architecture}: none", *(f"{architecture}: {arm.name}" for arm in arms)],
-        seeds=seeds,
-        epochs=sizes.epochs,
-        learning_rate=sizes.fine_tuning_rate,
+    options: ExperimentOptions,
+) -> FineTunePlan:
+    return plan_fine_tuning(
+        FineTuneOptions(
+            task=options.task or EXPERIMENTS[options.experiment].task,
+            train=str(files.train),
+            dev=str(files.dev),
+            test=str(files.test),
+            model=tuple(str(model.checkpoint) for model in models),
+            names=(f"{architecture}: none", *(f"{architecture}: {arm.name}" for arm in arms)),
+            seeds=options.seeds,
+            epochs=sizes.epochs,
+            learning_rate=sizes.fine_tuning_rate,
+            workspace=options.workspace,
+        )
     )
 
 
@@ -220,24 +206,24 @@ def judge(
     arms: tuple[Arm, ...],
     models: list[PretrainResult],
     files: ExperimentFiles,
-    settings: FineTuneSettings,
+    plan: FineTunePlan,
     place: Workspace,
     workers: int | None,
 ) -> Comparison:
     """The base model and each arm's, fine-tuned under the same seeds; each arm with the one before it too."""
-    told = tell(arms, models, files)
-    known = Known(corpus=corpus_of(arms[-1], files), general="general")
+    facts = facts_of(arms, models, files)
+    corpora = ReferenceCorpora(corpus_of(arms[-1], files), "general")
     with device_slot(place):
-        result = compare(settings, place, known, told, workers=workers, stepwise=True)
+        result = compare(plan, place, corpora, facts, workers=workers, stepwise=True)
     record(place, f"{files.experiment}-experiment-{architecture}", result)
     return result
 
 
-def tell(arms: tuple[Arm, ...], models: list[PretrainResult], files: ExperimentFiles) -> list[Told]:
+def facts_of(arms: tuple[Arm, ...], models: list[PretrainResult], files: ExperimentFiles) -> list[ModelFacts]:
     """What is known of the base model and of each arm's: all have read the general corpus."""
-    first = Told(note="no continued pretraining", corpora=("general",), pretraining=_history(models[0]))
+    first = ModelFacts(note="no continued pretraining", corpora=("general",), pretraining=_history(models[0]))
     return [first] + [
-        Told(
+        ModelFacts(
             note=arm.note,
             corpora=("general", corpus_of(arm, files)),
             # its documents are made of sentences that are documents by themselves in the last arm's corpus
@@ -296,7 +282,5 @@ def _report(
     return content.verdict, page
 
 
-def describe(outcome: ExperimentOutcome) -> str:
-    """What a person wants to know of the result."""
-    tables = [table(one) for one in outcome.comparisons]
-    return "\n".join([*tables, outcome.verdict, f"report {outcome.page.resolve()}"])
+if __name__ == "__main__":
+    run_as_command(__file__)

@@ -14,7 +14,7 @@ from albert.learning_rate import OptimizerName, ScheduleName
 from albert.model import Share
 from data.errors import ConfigError, InputError
 from data.files import write_text
-from data.options import Floats, options, parse
+from data.options import Floats, group, options, parse
 
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
 RESULT_FILE, FAILURE_FILE = "result.json", "failure.json"
@@ -201,22 +201,14 @@ class TrainingOptions:
     seed: Annotated[
         int, Field(ge=0, le=2**31, description="Seed of everything that is random (随机种子).")
     ] = 0
-    optimizer: Annotated[OptimizerOptions, Field(description="Optimiser and regularisation.")] = (
-        OptimizerOptions()
+    optimizer: OptimizerOptions = group(OptimizerOptions, "Optimiser and regularisation.")
+    schedule: ScheduleOptions = group(ScheduleOptions, "Learning rate over the steps.")
+    objective: ObjectiveOptions = group(ObjectiveOptions, "Masking and the weights of losses.")
+    evaluation: EvaluationOptions = group(
+        EvaluationOptions, "Evaluations on held-out documents, early stopping."
     )
-    schedule: Annotated[ScheduleOptions, Field(description="Learning rate over the steps.")] = (
-        ScheduleOptions()
-    )
-    objective: Annotated[ObjectiveOptions, Field(description="Masking and the weights of losses.")] = (
-        ObjectiveOptions()
-    )
-    evaluation: Annotated[
-        EvaluationOptions, Field(description="Evaluations of held-out documents, and early stopping.")
-    ] = EvaluationOptions()
-    growth: Annotated[GrowthOptions, Field(description="A larger model than the start.")] = GrowthOptions()
-    running: Annotated[RunningOptions, Field(description="Precision, memory, logs and checkpoints.")] = (
-        RunningOptions()
-    )
+    growth: GrowthOptions = group(GrowthOptions, "A larger model than the start.")
+    running: RunningOptions = group(RunningOptions, "Precision, memory, logs and checkpoints.")
 
     def __post_init__(self) -> None:
         if self.optimizer.reference_batch_tokens is not None and self.learning_rate is None:

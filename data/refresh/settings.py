@@ -105,14 +105,30 @@ class RefreshSettings:
     workers: Annotated[int, Field(ge=1, le=1024, description="Processes; by default one a core.")] = Field(
         default_factory=lambda: os.cpu_count() or 1
     )
-    reading: Annotated[SourceRules, Field(description="How sources are read.")] = SourceRules()
-    cleaning: Annotated[CleaningRules, Field(description="What cleaning does (清洗).")] = CleaningRules()
-    quality: Annotated[QualityRules, Field(description="Filters (过滤).")] = QualityRules()
-    duplicates: Annotated[DuplicateRules, Field(description="Near copies (近似去重).")] = DuplicateRules()
-    guard: Annotated[GuardRules, Field(description="Evaluation sets kept out.")] = GuardRules()
-    gates: Annotated[GateRules, Field(description="Bounds of a new version (质量门).")] = GateRules()
-    masking: Annotated[MaskingRules, Field(description="What is masked (遮盖).")] = MaskingRules()
-    instances: Annotated[InstanceRules, Field(description="How documents are cut.")] = InstanceRules()
+    reading: Annotated[SourceRules, Field(description="How sources are read.")] = Field(
+        default_factory=SourceRules
+    )
+    cleaning: Annotated[CleaningRules, Field(description="What cleaning does (清洗).")] = Field(
+        default_factory=CleaningRules
+    )
+    quality: Annotated[QualityRules, Field(description="Filters (过滤).")] = Field(
+        default_factory=QualityRules
+    )
+    duplicates: Annotated[DuplicateRules, Field(description="Near copies (近似去重).")] = Field(
+        default_factory=DuplicateRules
+    )
+    guard: Annotated[GuardRules, Field(description="Evaluation sets kept out.")] = Field(
+        default_factory=GuardRules
+    )
+    gates: Annotated[GateRules, Field(description="Bounds of a new version (质量门).")] = Field(
+        default_factory=GateRules
+    )
+    masking: Annotated[MaskingRules, Field(description="What is masked (遮盖).")] = Field(
+        default_factory=MaskingRules
+    )
+    instances: Annotated[InstanceRules, Field(description="How documents are cut.")] = Field(
+        default_factory=InstanceRules
+    )
 
     def __post_init__(self) -> None:
         check_name(self.corpus, "corpus")

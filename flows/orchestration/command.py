@@ -1,6 +1,6 @@
-"""Running a flow as a command: Prefect's environment, and user errors as one line with exit code 2.
+"""A job as a command: its options from the command line, its plan, and then its flow.
 
-Imports nothing slow, so that `--help` answers at once and a mistake is told before any server starts.
+Whatever can be refused or answered without Prefect is: importing it and starting its server take seconds.
 """
 
 from __future__ import annotations
@@ -12,22 +12,124 @@ import shlex
 import shutil
 import sys
 import traceback
+import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Annotated
 
-from data.errors import InputError
-from flows.orchestration.arguments import make_parser
-from flows.orchestration.servers import server_version
+from cyclopts import App, CycloptsError, Parameter
+from pydantic import ValidationError
+
+from data.errors import InputError, UserError
+from data.options import faults
+from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app
+from flows.orchestration.settings import JOBS
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
-HUNG = "a task took longer than --task-hours and was taken for hung: is its source out of reach?"
-EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try again"
+HUNG = "a task took longer than --running.task-hours and counts as hung: is its source out of reach?"
+
+
+def make_command(name: str) -> App:
+    """The command line of a job; calling it returns the job's options."""
+    options = JOBS[name]
+
+    def parse(chosen=None):
+        return options() if chosen is None else chosen
+
+    if any(field.is_required() for field in options.__pydantic_fields__.values()):
+        parse.__defaults__ = None
+    parse.__annotations__ = {"chosen": Annotated[options, Parameter(name="*")], "return": options}
+    app = make_app(f"jixu {name}", (options.__doc__ or "").partition("\n\nArgs:")[0])
+    app.default(parse)
+    return app
+
+
+def read_options(name: str, arguments: Sequence[str]) -> object | None:
+    """The options that the arguments give; None after `--help`. Raises CycloptsError or UserError."""
+    app, tokens = make_command(name), list(arguments)
+    recipe = None
+    if name == "refresh-corpus" and (place := _value_of("--recipe", tokens)):
+        from data.refresh import load_recipe
+
+        recipe = load_recipe(Path(place))
+        if _value_of("--corpus", tokens) is None and "corpus" in recipe:
+            tokens += ["--corpus", str(recipe["corpus"])]
+    chosen = app(tokens, exit_on_error=False, print_error=False)
+    if recipe is not None and chosen is not None:
+        typed = {token[2:].partition("=")[0].replace("-", "_") for token in tokens if token[:2] == "--"}
+        settings = chosen.settings(typed)
+        own = {one.name: getattr(settings, one.name) for one in fields(settings) if one.name != "workspace"}
+        return replace(chosen, recipe=None, **own)
+    return chosen
+
+
+def _value_of(option: str, tokens: Sequence[str]) -> str | None:
+    for place, token in enumerate(tokens):
+        if token == option:
+            return next(iter(tokens[place + 1 :]), None)
+        if token.startswith(f"{option}="):
+            return token.partition("=")[2]
+    return None
+
+
+def run(name: str, arguments: Sequence[str]) -> int:
+    """Run a job from its command-line arguments; returns the exit code."""
+    os.environ["JIXU_COMMAND"] = shlex.join(["jixu", name, *arguments])
+    try:
+        chosen = read_options(name, arguments)
+        if chosen is None:
+            return 0
+        from data.publication import working_copy
+
+        with working_copy(chosen.workspace, read_only=getattr(chosen, "dry_run", False)) as folder:
+            status, text = _run_in(name, replace(chosen, workspace=folder))
+        print(text)
+        return status
+    except KeyboardInterrupt:
+        return _stopped(name)
+    except Exception as error:
+        if "Query interrupted" in str(error):  # Ctrl-C, as DuckDB reports it
+            return _stopped(name)
+        if line := explain(error):
+            # Prefect keeps the error, and with it the frames it went through and what they hold open
+            traceback.clear_frames(error.__traceback__)
+            print(f"{name}: {line}", file=sys.stderr)
+            return EXIT_USER_ERROR
+        raise
+
+
+def _run_in(name: str, chosen: object) -> tuple[int, str]:
+    """Plan and run a job in a folder: the exit code, and what a person reads."""
+    from flows.orchestration.plans import PREPARE, Answer
+    from flows.orchestration.servers import server_version
+
+    plan = PREPARE[name](chosen)
+    if isinstance(plan, Answer):
+        return 0, plan.text
+    folder = Path(chosen.workspace)
+    check_room(folder)
+    set_up_prefect(folder)
+    server_version()  # refuses a server that cannot be used
+    module = importlib.import_module(f"flows.{name.replace('-', '_')}")
+    from flows.orchestration.jobs import handing_on
+
+    with handing_on(plan), without_heartbeats():
+        outcome = getattr(module, name.replace("-", "_"))(**vars_of(chosen))
+    status = EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0
+    return status, module.describe(outcome)
+
+
+def vars_of(chosen: object) -> dict[str, object]:
+    """The fields of options as keyword arguments."""
+    return {one.name: getattr(chosen, one.name) for one in fields(chosen)}
 
 
 def set_up_prefect(workspace: Path) -> None:
-    """Quiet and offline; without a server of the user's, Prefect's own short-lived one, its files in the
-    workspace.
+    """Make Prefect quiet and offline. Without a server of the user's, take the one that `jixu serve` runs for
+    the workspace, else Prefect's own short-lived one, whose history stays in the workspace.
     """
     defaults = {
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -38,12 +140,15 @@ def set_up_prefect(workspace: Path) -> None:
         "PREFECT_CLI_PROMPT": "false",
     }
     if not os.environ.get("PREFECT_API_URL"):
+        home = workspace.resolve() / ".prefect"
         defaults |= {
-            "PREFECT_HOME": str(workspace.resolve() / ".prefect"),
+            "PREFECT_HOME": str(home),
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
             "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
             "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
         }
+        if url := served_at(home):
+            defaults["PREFECT_API_URL"] = url
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" in os.environ:
@@ -58,9 +163,39 @@ def check_room(workspace: Path) -> None:
     free = shutil.disk_usage(workspace).free
     if free < LEAST_BYTES:
         raise InputError(
-            f"{free / 2**20:.0f} MiB are free on the disk of {workspace}: make room (python -m data.catalog "
-            "gc removes old versions), or choose another --workspace"
+            f"{free / 2**20:.0f} MiB are free on the disk of {workspace}: make room (jixu corpus gc removes "
+            "old versions), or choose another --workspace"
         )
+
+
+def explain(error: Exception) -> str | None:
+    """A line on an error that is not the program's; None for any other."""
+    if isinstance(error, UserError | CycloptsError):
+        cause = error.__cause__
+        if isinstance(cause, ValidationError):
+            return faults(cause, JOBS[os.environ["JIXU_COMMAND"].split()[1]])
+        return " ".join(str(error).split())
+    if line := disk_trouble(error):
+        return line
+    if isinstance(error, BrokenProcessPool):
+        return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
+    if "kernels" in sys.modules and isinstance(error, sys.modules["kernels"].KernelError):
+        return str(error)
+    return _prefect_trouble(error) if "prefect" in sys.modules else None
+
+
+def _prefect_trouble(error: Exception) -> str | None:
+    from prefect.exceptions import ParameterTypeError
+    from prefect.task_engine import TaskRunTimeoutError
+
+    if isinstance(error, TaskRunTimeoutError):
+        return HUNG
+    if isinstance(error, ParameterTypeError):  # a line of words, then one for each parameter
+        return "; ".join(line.removeprefix(" - ") for line in str(error).splitlines()[1:])
+    # Prefect has no class for it
+    if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
+        return "Prefect's short-lived server did not start in time: try again when the machine is less busy"
+    return None
 
 
 def disk_trouble(error: Exception) -> str | None:
@@ -74,108 +209,37 @@ def disk_trouble(error: Exception) -> str | None:
     return None
 
 
-def trouble(error: Exception) -> str | None:
-    """A line on an error that is neither the input's nor the program's; None for any other."""
-    if told := disk_trouble(error):
-        return told
-    # known by their names: what has them takes seconds to import
-    if type(error).__name__ == "TaskRunTimeoutError":
-        return HUNG
-    if type(error).__name__ == "BrokenProcessPool":
-        return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
-    if type(error).__name__ == "ParameterTypeError":  # a line of words, then one for each parameter
-        return "; ".join(line.removeprefix(" - ") for line in str(error).splitlines()[1:])
-    # Prefect has no class for it
-    if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
-        return "Prefect's short-lived server did not start in time: try again when the machine is less busy"
-    return None
-
-
-def run_if_main(module_name: str) -> None:
-    """Run the flow of the file that calls this, and exit, if that file is run as a command."""
-    if module_name != "__main__":
-        return
-    spec = sys.modules["__main__"].__spec__
-    command = (spec.name if spec else Path(sys.argv[0]).stem).rpartition(".")[2]
-    # worker processes would import the command's file again, and Prefect with it; they need neither
-    sys.modules["__main__"].__spec__ = None
-    sys.modules["__main__"].__dict__.pop("__file__", None)
-    raise SystemExit(run(command, sys.argv[1:]))
-
-
-def run(command: str, arguments: Sequence[str]) -> int:
-    """Run a flow from its command-line arguments; returns the exit code."""
-    parameters = vars(make_parser(command).parse_args(arguments))
-    os.environ["JIXU_COMMAND"] = shlex.join(["jixu", command.replace("_", "-"), *arguments])
-    try:
-        publication = importlib.import_module("data.publication")
-        read_only = bool(parameters.get("dry_run"))
-        with publication.working_copy(parameters["workspace"], read_only=read_only) as folder:
-            status, told = _run_in(folder, command, parameters)
-        print(told)
-        return status
-    except InputError as error:
-        return _refuse(command, error)
-    except Exception as error:
-        # ConfigError is of albert, which takes seconds to import: known by its name, and of what is one
-        if {kind.__name__ for kind in type(error).__mro__} & {"ConfigError", "KernelError"}:
-            return _refuse(command, error)
-        if told := trouble(error):
-            return _refuse(command, InputError(told))
-        if "Query interrupted" in str(error):  # Ctrl-C, as DuckDB tells of it
-            return _stopped(command)
-        raise
-    except KeyboardInterrupt:
-        return _stopped(command)
-
-
-def _run_in(folder: str, command: str, parameters: dict[str, object]) -> tuple[int, str]:
-    """Check the arguments and run the flow in a folder: the exit code, and what a person is told."""
-    parameters = {**parameters, "workspace": folder}
-    settings = importlib.import_module("flows.orchestration.settings")
-    if parameters.get("dry_run"):
-        return 0, settings.preview_refresh(**parameters)
-    importlib.import_module("flows.orchestration.checks").CHECKS[command](**parameters)
-    # a server takes seconds to start, and a refresh by cron mostly finds nothing new
-    if command == "refresh_corpus" and (told := settings.standing_refresh(**parameters)):
-        return 0, told
-    check_room(Path(folder))
-    if command == "refresh_corpus" and not os.environ.get("PREFECT_API_URL"):
-        plainly = importlib.import_module("flows.orchestration.plain_refresh").refresh_plainly
-        if told := plainly(**parameters):
-            return 0, told
-    set_up_prefect(Path(folder))
-    server_version()  # refuses one that is of no use
-    module = importlib.import_module(f"flows.{command}")
-    flow = getattr(module, command)
-    flow.validate_parameters(parameters)  # against the bounds of the form
-    with without_heartbeats():
-        outcome = flow(**parameters)
-    status = EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0
-    return status, module.describe(outcome)
-
-
 @contextmanager
 def without_heartbeats() -> Iterator[None]:
-    """No events that say a run is alive, unless the user asks for them: whoever began a command sees that,
-    and to end them Prefect sleeps up to a second.
-    """
+    """Send no heartbeats, unless the user asks for them: to end them Prefect sleeps up to a second."""
     if "PREFECT_FLOWS_HEARTBEAT_FREQUENCY" in os.environ:
         yield
         return
-    settings = importlib.import_module("prefect.settings")
+    from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
     # None is no heartbeats, which a variable of the environment cannot say
-    with settings.temporary_settings({settings.PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
         yield
 
 
-def _stopped(command: str) -> int:
-    print(f"{command}: stopped", file=sys.stderr)
+def _stopped(name: str) -> int:
+    print(f"{name}: stopped", file=sys.stderr)
     return EXIT_INTERRUPTED
 
 
-def _refuse(command: str, error: Exception) -> int:
-    # Prefect keeps the error, and with it the frames it went through and what they hold open
-    traceback.clear_frames(error.__traceback__)
-    print(f"{command}: {error}", file=sys.stderr)
-    return EXIT_USER_ERROR
+def run_as_command(file: str) -> None:
+    """Run the job of a flow's file from this process's arguments, and exit."""
+    # worker processes would import the file again, and Prefect with it; they need neither
+    sys.modules["__main__"].__spec__ = None
+    sys.modules["__main__"].__dict__.pop("__file__", None)
+    raise SystemExit(run(Path(file).stem.replace("_", "-"), sys.argv[1:]))
+
+
+def served_at(home: Path) -> str | None:
+    """The API of the server that `jixu serve` runs with this PREFECT_HOME, if it answers."""
+    try:
+        url = (home / "api-url").read_text(encoding="utf-8").strip()
+        with urllib.request.urlopen(f"{url}/health", timeout=1):
+            return url
+    except (OSError, ValueError):
+        return None

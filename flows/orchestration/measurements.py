@@ -19,7 +19,7 @@ from data.instances import document_keys
 from data.refresh import corpus_words
 from data.tokenization import find_tokenizer, vocabulary_of
 from data.workspace import Workspace
-from flows.orchestration.settings import held_out_share
+from flows.orchestration.plans import held_out_share
 
 DOMAIN_WORDS = 200
 CLOZE_WORDS = 300  # occurrences, in held-out documents
@@ -27,15 +27,15 @@ _EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Corpora of the workspace that models are asked about."""
+class ReferenceCorpora:
+    """Corpora of the workspace that models are measured on."""
 
-    corpus: str | None = None  # of the field
+    domain: str | None = None  # of the field
     general: str | None = None
 
 
 def measure_model(
-    candidate: Candidate, workspace: Workspace, known: Known, corpora: Sequence[str]
+    candidate: Candidate, workspace: Workspace, reference: ReferenceCorpora, corpora: Sequence[str]
 ) -> dict[str, object]:
     """Of a model: fields of `albert.comparing.ModelRuns`. `corpora`: those it was pretrained on."""
     found: dict[str, object] = {
@@ -47,12 +47,12 @@ def measure_model(
             if split in candidate.data.splits
         ),
     }
-    if known.corpus or known.general:
+    if reference.domain or reference.general:
         found["intrinsic"] = measure_intrinsic(
             candidate.path,
-            domain=_held_out(workspace, known.corpus, candidate.path) if known.corpus else None,
-            general=_held_out(workspace, known.general, candidate.path) if known.general else None,
-            cloze=_cloze(workspace.root, known.corpus) if known.corpus else (),
+            domain=_held_out(workspace, reference.domain, candidate.path) if reference.domain else None,
+            general=_held_out(workspace, reference.general, candidate.path) if reference.general else None,
+            cloze=_cloze(workspace.root, reference.domain) if reference.domain else (),
         )
     return found
 

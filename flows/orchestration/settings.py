@@ -1,322 +1,300 @@
-"""From a flow's parameters to the settings of the work. Knows no Prefect."""
+"""The options of every job, declared once: form, command line, recipe file and docs are made from them.
+
+Knows neither Prefect nor torch, so that `--help` answers at once.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal, TypeVar
 
-from data.catalog import (
-    Condition,
-    Version,
-    newest_checkpoint,
-    parse_condition,
-    read_catalog,
-    require_version,
-    version_shards,
-)
-from data.cleaning import CleaningRules, DuplicateRules, GuardRules, QualityRules
-from data.errors import InputError
-from data.files import sha256
-from data.refresh import (
-    GateRules,
-    InstanceRules,
-    MaskingRules,
-    RefreshSettings,
-    describe_changes,
-    describe_standing,
-    load_recipe,
-    plan_refresh,
-    preview,
-    standing,
-)
-from data.sources import SourceRules, find_files
-from data.tokenization import find_tokenizer, load_tokenizer
-from data.workspace import Workspace, check_name
+from pydantic import Field
 
-if TYPE_CHECKING:
-    from albert.finetuning import FineTuneSettings
-    from albert.pretraining import Corpus, PretrainSettings
+from albert.finetuning import FineTuneRunning, TuningOptions
+from albert.pretraining import TrainingOptions
+from data.options import Commas, Words, options
+from data.refresh import RefreshSettings, load_recipe
+from data.workspace import default_place
 
-# albert is imported where it is used: it takes seconds
+T = TypeVar("T")
+Runner = Literal["processes", "dask"]
+Place = Annotated[
+    str, Field(description="Folder for everything made, or a URL such as s3://bucket/workspace (工作区).")
+]
 
 
-# parameters that are part of a group of settings
-_GROUPED = {
-    "text_format": "reading.text_format",
-    "text_field": "reading.text_field",
-    "sop": "instances.sop",
-    "copies": "instances.copies",
-    "mask_rate": "masking.rate",
-    "max_ngram": "masking.max_ngram",
-    "simplify": "cleaning.simplify",
-    "scrub": "cleaning.scrub",
-    "min_characters": "quality.min_characters",
-    "min_han_share": "quality.min_han_share",
-    "blocklist": "quality.blocklist",
-    "near_duplicates": "duplicates.near",
-    "guard": "guard.files",
-    "guard_action": "guard.action",
-    "max_lost_documents": "gates.max_lost_documents",
-    "max_unknown_share": "gates.max_unknown_share",
-}
-_GROUPS = {
-    "reading": SourceRules,
-    "instances": InstanceRules,
-    "masking": MaskingRules,
-    "cleaning": CleaningRules,
-    "quality": QualityRules,
-    "duplicates": DuplicateRules,
-    "guard": GuardRules,
-    "gates": GateRules,
-}
+@options
+class DriftOptions:
+    """What follows where new documents differ from older ones."""
 
-
-def refresh_settings(workspace: str, recipe: str | None = None, **given: object) -> RefreshSettings:
-    """The settings of refresh-corpus: a recipe's, with those given in their place. None: not given."""
-    settings = load_recipe(Path(recipe)) if recipe else {}
-    for name, value in given.items():
-        if value is None or value == []:
-            continue
-        value = tuple(value) if isinstance(value, list) else value
-        if name not in _GROUPED:
-            settings[name] = value
-            continue
-        group, part = _GROUPED[name].split(".")
-        if name == "near_duplicates":
-            value = _likeness(value)
-        settings[group] = replace(settings.get(group, _GROUPS[group]()), **{part: value})
-    if "corpus" not in settings:
-        raise InputError("no corpus named: pass --corpus, or a --recipe that names one")
-    return RefreshSettings(workspace=Path(workspace), **settings)
-
-
-def next_start(text: str | None, settings: RefreshSettings) -> tuple[Condition, str] | None:
-    """When pretraining is to follow a refresh, and from which checkpoint. Raises InputError without one."""
-    if text is None:
-        return None
-    condition, found = parse_condition(text), find_checkpoint(Workspace(settings.workspace), settings.corpus)
-    if found is None:
-        raise InputError(
-            f"then_pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to go on from: "
-            "run continued-pretraining once"
-        )
-    return condition, str(found)
-
-
-def find_checkpoint(place: Workspace, corpus: str) -> Path | None:
-    """The newest checkpoint of a completed pretraining on a corpus, if there is one."""
-    if not place.catalog.is_file():
-        return None
-    with read_catalog(place) as db:
-        found = newest_checkpoint(db, corpus)
-    return place.root / found if found and (place.root / found).is_dir() else None
-
-
-def _likeness(text: str | float) -> float | None:
-    if text == "off":
-        return None
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(f"near_duplicates={text!r}: a likeness from 0.6 to 1, or off") from None
-
-
-@dataclass(frozen=True, slots=True)
-class PretrainingPlan:
-    """A pretraining run: what it trains on, and its settings."""
-
-    workspace: Workspace
-    run: str
-    version: Version
-    vocabulary: Path
-    settings: PretrainSettings
-
-
-def pretraining_plan(
-    corpus: str,
-    workspace: str,
-    init: str,
-    run: str | None = None,
-    mix: Sequence[str] = (),
-    then: str | None = None,
-    mask_rates: Sequence[float] | None = None,
-    **same: object,
-) -> PretrainingPlan:
-    """The settings of continued-pretraining on the corpora's current versions. The run's name says what it
-    is.
-    """
-    from albert.pretraining import FREE_TO_CHANGE
-
-    place = Workspace(Path(workspace))
-    version, shards = _corpus_shards(place, corpus)
-    start = Path(init).resolve() if Path(init).exists() else init
-    free = {name.rpartition(".")[2] for name in FREE_TO_CHANGE}
-    lasting = {name: value for name, value in same.items() if name not in free}
-    given = [_called(start, place), list(mix), then, mask_rates, lasting]
-    digest = hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:8]
-    name = Path(init).resolve().parent.name if Path(init).name.startswith("checkpoint-") else Path(init).name
-    # of a Hub repository: without the revision, and without what no folder can be called
-    name = re.sub(r"[^\w.-]", "-", name.removeprefix("hf:").partition("@")[0]).lstrip(".-") or "start"
-    run = check_name(run or f"{corpus}-v{version.version}-{name[:32]}-{digest}", "run")
-    vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
-    settings = _pretrain_settings(
-        run_folder=place.model(run),
-        shards=shards,
-        mix=tuple(_second_corpus(place, text, version) for text in mix),
-        then=_second_corpus(place, then, version) if then else None,
-        mask_rates=mask_rates or None,
-        tokenizer_folder=_tokenizer_folder(vocabulary, place),
-        init=str(start),
-        held_out_share=held_out_share(version.documents),
-        **same,
-    )
-    return PretrainingPlan(place, run, version, vocabulary, settings)
-
-
-_PRETRAINING_GROUPS = {
-    "optimizer": {"optimizer": "name", "reference_batch_tokens": "reference_batch_tokens"},
-    "schedule": {"schedule": "name"},
-    "objective": {name: name for name in ("masking", "mask_rates", "sop_weight")},
-    "evaluation": {name: name for name in ("patience", "max_forgetting")},
-    "growth": {name: name for name in ("share", "num_hidden_layers")},
-    "running": {
-        name: name
-        for name in ("precision", "accumulate", "activation_checkpointing", "deterministic", "tensorboard")
-    },
-}
-
-
-def _pretrain_settings(**flat: object) -> PretrainSettings:
-    """The flow's flat parameters in the groups that the settings have."""
-    from albert.pretraining import PretrainSettings
-
-    groups = {
-        group: {inner: flat.pop(name) for name, inner in names.items() if name in flat}
-        for group, names in _PRETRAINING_GROUPS.items()
-    }
-    return PretrainSettings(**flat, **groups)
-
-
-def _called(start: Path | str, place: Workspace) -> str:
-    """A start from the workspace by its path there: it has that wherever the workspace is."""
-    root = place.root.resolve()
-    inside = isinstance(start, Path) and start.is_relative_to(root)
-    return str(start.relative_to(root) if inside else start)
-
-
-def _corpus_shards(place: Workspace, corpus: str) -> tuple[Version, tuple[Path, ...]]:
-    """The current version of a corpus and its shards; raises InputError when one is gone."""
-    with read_catalog(place) as db:
-        version = require_version(db, corpus)
-        shards = version_shards(db, version)
-    missing = [shard.path for shard in shards if not (place.root / shard.path).is_file()]
-    if missing:
-        raise InputError(
-            f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, "
-            f"first {missing[0]}: run jixu doctor --fix, then refresh the corpus"
-        )
-    return version, tuple(place.root / shard.path for shard in shards)
-
-
-def _second_corpus(place: Workspace, text: str, first: Version) -> Corpus:
-    """The corpus that NAME:SHARE names, made with the same vocabulary as the first."""
-    from albert.pretraining import Corpus
-
-    name, _, share = text.rpartition(":")
-    try:
-        part = float(share)
-    except ValueError:
-        raise InputError(f"{text!r}: give a corpus and its share as NAME:SHARE, e.g. general:0.2") from None
-    version, shards = _corpus_shards(place, name or share)
-    vocabularies = [find_tokenizer(v.tokenizer, place.tokenizers) for v in (first, version)]
-    if sha256(vocabularies[0]) != sha256(vocabularies[1]):
-        raise InputError(
-            f"{name} was made with the vocabulary {version.tokenizer}, {first.corpus} with "
-            f"{first.tokenizer}: refresh one of them with the other's tokenizer"
-        )
-    return Corpus(name=name, shards=shards, share=part, held_out_share=held_out_share(version.documents))
-
-
-def held_out_share(documents: int) -> float:
-    """2% of the documents are held out; in a small corpus more, so that about eight are."""
-    return min(0.3, max(0.02, 8 / documents))
-
-
-def _tokenizer_folder(vocabulary: Path, workspace: Workspace) -> Path:
-    """Where a vocabulary stands with all its files: its own folder, or the workspace's for a bare file."""
-    if (vocabulary.parent / "tokenizer_config.json").is_file():
-        return vocabulary.parent
-    return workspace.tokenizers / f"{vocabulary.stem}-{sha256(vocabulary)[:8]}"
-
-
-def complete_tokenizer(plan: PretrainingPlan) -> None:
-    """See to it that the run's tokenizer folder holds every file that a checkpoint takes along."""
-    folder = plan.settings.tokenizer_folder
-    if folder is not None and not (folder / "tokenizer_config.json").is_file():
-        load_tokenizer(plan.vocabulary).save(folder)
-
-
-def fine_tune_settings(
-    task: str,
-    dev: str,
-    model: Sequence[str],
-    train: str | None = None,
-    test: str | None = None,
-    seeds: Sequence[int] = (0, 1, 2, 3, 4),
-    sweep: Sequence[float] = (),
-    max_seq_length: int = 128,
-    names: Sequence[str] | None = None,
-    **same: object,
-) -> FineTuneSettings:
-    """The settings of fine-tune."""
-    from albert.finetuning import FineTuneOptimizer, FineTuneRunning, FineTuneSettings
-    from albert.tasks import load_task
-
-    return FineTuneSettings(
-        task=load_task(task),
-        train=Path(train) if train else None,
-        dev=Path(dev),
-        test=Path(test) if test else None,
-        models=tuple(Path(m) for m in model),
-        seeds=tuple(seeds),
-        optimizer=FineTuneOptimizer(sweep=tuple(sweep)),
-        running=FineTuneRunning(max_seq_length=max_seq_length),
-        names=tuple(names) if names else None,
-        **same,
+    pretrain_if: Annotated[
+        str | None,
+        Field(
+            description="Condition of pretraining after the refresh, such as drift>0.2 (漂移); of drift, "
+            "new_words, unknown, lengths, mlm_loss."
+        ),
+    ] = None
+    steps: Annotated[int, Field(ge=1, description="Steps of that pretraining (步数).")] = 1000
+    event_if: Annotated[str, Field(description="Condition of the event jixu.corpus.drifted (漂移事件).")] = (
+        "drift>0.3"
     )
 
 
-def tokenizer_sources(corpus: str | None, source: Sequence[str], workspace: str) -> list[str] | Version:
-    """What train-tokenizer learns from: raw files, or the current version of a corpus."""
-    if bool(corpus) == bool(source):
-        raise InputError("give either --corpus or --source to learn a vocabulary from")
-    if corpus:
-        with read_catalog(Workspace(Path(workspace))) as db:
-            return require_version(db, corpus)
-    return [path for one in source for path in find_files(one)]
+@options
+class RefreshRunning:
+    """Where a refresh runs."""
+
+    runner: Annotated[Runner, Field(description="Processes of this machine, or a Dask cluster (集群).")] = (
+        "processes"
+    )
+    dask_address: Annotated[
+        str | None, Field(description="Address of its scheduler, such as tcp://10.0.0.1:8786.")
+    ] = None
+    task_hours: Annotated[
+        float,
+        Field(gt=0, le=10_000, description="Hours after which a task counts as hung (超时)."),
+    ] = 12.0
 
 
-# parameters of refresh-corpus that are no settings of the refresh
-BESIDE_REFRESH = (
-    "then_pretrain_if", "then_steps", "event_if", "runner", "dask_address", "task_hours", "dry_run",
-)  # fmt: skip
+@options
+class RefreshOptions(RefreshSettings):
+    """Turn raw text into a new version of a corpus, or none if nothing changed."""
+
+    workspace: Place = Field(default_factory=default_place)
+    workers: Annotated[int | None, Field(ge=1, le=1024, description="Processes; by default one a core.")] = (
+        None
+    )
+    recipe: Annotated[
+        str | None,
+        Field(description="YAML file with these options (配方); what is set beside it takes precedence."),
+    ] = None
+    dry_run: Annotated[bool, Field(description="Print what would change, and change nothing.")] = False
+    drift: Annotated[DriftOptions, Field(description="What follows a drift (漂移).")] = Field(
+        default_factory=DriftOptions
+    )
+    running: Annotated[RefreshRunning, Field(description="Where it runs.")] = Field(
+        default_factory=RefreshRunning
+    )
+
+    def settings(self, typed: Collection[str] | None = None) -> RefreshSettings:
+        """The settings of the refresh: a recipe's, with what is set here in their place.
+
+        Args:
+            typed: Dotted names of the options that were typed; by default those that differ from their
+                defaults, as a form does not say which were.
+        """
+        recipe = load_recipe(Path(self.recipe)) if self.recipe else {}
+        base = RefreshSettings(**{"corpus": self.corpus, **recipe, "workspace": Path(self.workspace)})
+        return _merge(self, base, typed)
 
 
-def preview_refresh(**parameters: object) -> str:
-    """What a refresh would do, for people."""
-    for name in BESIDE_REFRESH:
-        parameters.pop(name)
-    return describe_changes(preview(plan_refresh(refresh_settings(**parameters))))
+def _merge(chosen: object, base: T, typed: Collection[str] | None, prefix: str = "") -> T:
+    """`base` with the options of `chosen` that were typed."""
+    changes: dict[str, object] = {}
+    for field in fields(base):
+        name, value, old = f"{prefix}{field.name}", getattr(chosen, field.name), getattr(base, field.name)
+        if is_dataclass(old):
+            changes[field.name] = _merge(value, old, typed, f"{name}.")
+            continue
+        default = type(chosen).__pydantic_fields__[field.name].get_default(call_default_factory=True)
+        is_set = name in typed if typed is not None else value != default
+        if is_set and field.name != "workspace":
+            changes[field.name] = value
+    return replace(base, **changes)
 
 
-def standing_refresh(**parameters: object) -> str | None:
-    """What a person is told where a refresh has nothing to do; None where it may have."""
-    for name in BESIDE_REFRESH:
-        parameters.pop(name)
-    result = standing(plan_refresh(refresh_settings(**parameters)))
-    return describe_standing(result) if result else None
+@options
+class PretrainingOptions(TrainingOptions):
+    """Train on a corpus, from a checkpoint or random weights; the same run again resumes where it stopped."""
+
+    corpus: Annotated[str, Field(description="Name of a corpus of the workspace (语料名).")]
+    init: Annotated[str, Field(description="Checkpoint, hf:REPO, or a preset for random weights (起点).")] = (
+        "tiny"
+    )
+    mix: Annotated[
+        tuple[str, ...],
+        Field(description="Second corpora as NAME:SHARE of the tokens, e.g. general:0.2 (混入)."),
+    ] = ()
+    then: Annotated[
+        str | None, Field(description="Corpus of the last steps as NAME:SHARE, e.g. one of longer texts.")
+    ] = None
+    run: Annotated[str | None, Field(description="Name of the run; by default made from the settings.")] = (
+        None
+    )
+    processes: Annotated[int, Field(ge=1, description="Processes on this machine, one a GPU (进程数).")] = 1
+    workspace: Place = Field(default_factory=default_place)
+
+
+@options
+class CorporaOptions:
+    """Corpora of the workspace that models are asked about."""
+
+    domain: Annotated[
+        str | None, Field(description="What all models but the first were pretrained on (领域语料).")
+    ] = None
+    general: Annotated[
+        str | None, Field(description="General corpus, to measure what models forget of it (通用语料).")
+    ] = None
+
+
+@options
+class FineTuneJobRunning(FineTuneRunning):
+    """How the computation runs."""
+
+    workers: Annotated[
+        int | None, Field(ge=1, description="Seeds at a time; by default as many as cores, one on a GPU.")
+    ] = None
+
+
+@options
+class FineTuneOptions(TuningOptions):
+    """Fine-tune models on a labelled task under the same seeds and compare them."""
+
+    task: Annotated[str, Field(description="A task that comes with jixu, or a YAML task file (任务).")]
+    dev: Annotated[str, Field(description="Examples that choose the best epoch (开发集).")]
+    model: Annotated[
+        tuple[str, ...],
+        Field(min_length=1, description="Checkpoints or hf:REPO, compared with the first (模型)."),
+    ]
+    train: Annotated[str | None, Field(description="Training examples as published (训练集).")] = None
+    test: Annotated[str | None, Field(description="Examples scored once, at the best epoch (测试集).")] = None
+    names: Annotated[
+        Words | None, Field(description="Names of the models in tables; by default their folders'.")
+    ] = None
+    run: Annotated[
+        str | None, Field(description="Name of the report; by default made from the settings.")
+    ] = None
+    workspace: Place = Field(default_factory=default_place)
+    running: Annotated[FineTuneJobRunning, Field(description="Precision, length, processes.")] = Field(
+        default_factory=FineTuneJobRunning
+    )
+    corpora: Annotated[CorporaOptions, Field(description="Corpora that models are asked about (语料).")] = (
+        Field(default_factory=CorporaOptions)
+    )
+
+
+@options
+class TokenizerOptions:
+    """Learn a vocabulary from a corpus or raw text."""
+
+    corpus: Annotated[str | None, Field(description="Corpus of the workspace to learn from (语料名).")] = None
+    source: Annotated[
+        tuple[str, ...], Field(description="Or raw text: files, folders or globs (原始文本).")
+    ] = ()
+    kind: Annotated[
+        Literal["wordpiece", "sentencepiece"], Field(description="Kind; wordpiece is BERT's (词表类型).")
+    ] = "wordpiece"
+    vocab_size: Annotated[int, Field(ge=100, le=250_000, description="Most entries (词表大小).")] = 21128
+    name: Annotated[str | None, Field(description="Name in the workspace; by default kind and size.")] = None
+    workspace: Place = Field(default_factory=default_place)
+
+
+@options
+class TextOptions:
+    """How the corpora of a whole run are made."""
+
+    vocab_size: Annotated[
+        int, Field(ge=100, le=250_000, description="Most entries of a trained vocabulary.")
+    ] = 21128
+    max_seq_length: Annotated[int, Field(ge=16, le=512, description="Most tokens of an instance.")] = 128
+    copies: Annotated[
+        int, Field(ge=1, le=100, description="Times each document is cut into instances anew.")
+    ] = 1
+    max_unknown_share: Annotated[
+        float, Field(ge=0, le=1, description="Largest share of [UNK] among a corpus's tokens.")
+    ] = 0.2
+
+
+@options
+class WholePretraining:
+    """Both pretrainings of a whole run."""
+
+    base_steps: Annotated[int, Field(ge=1, description="Steps on the general text (步数).")] = 1000
+    batch_tokens: Annotated[int, Field(ge=128, description="Tokens of a step.")] = 4096
+    learning_rate: Annotated[
+        float | None, Field(gt=0, description="Peak rate of both; by default from batch and start.")
+    ] = None
+
+
+@options
+class EndToEndOptions:
+    """Raw text to evaluation report: tokenizer, corpora, base model, continued pretraining, comparison."""
+
+    demo: Annotated[bool, Field(description="Run on the samples that come with jixu.")] = False
+    general: Annotated[
+        tuple[str, ...], Field(description="General raw text, for the base model (通用语料).")
+    ] = ()
+    domain: Annotated[tuple[str, ...], Field(description="Raw text of the field (领域语料).")] = ()
+    task: Annotated[str | None, Field(description="Name or YAML file of the task that judges (任务).")] = None
+    train: Annotated[str | None, Field(description="Its training examples (训练集).")] = None
+    dev: Annotated[str | None, Field(description="Its dev examples (开发集).")] = None
+    test: Annotated[str | None, Field(description="Its test examples (测试集).")] = None
+    init: Annotated[str, Field(description="Preset, or a checkpoint in place of the base model (起点).")] = (
+        "tiny"
+    )
+    tokenizer: Annotated[
+        str | None, Field(description="Vocabulary; by default trained, or the checkpoint's (词表).")
+    ] = None
+    steps: Annotated[int, Field(ge=1, description="Steps on the text of the field (步数).")] = 1000
+    workers: Annotated[int | None, Field(ge=1, description="Processes; by default one a core.")] = None
+    workspace: Place = Field(default_factory=default_place)
+    text: Annotated[TextOptions, Field(description="How the corpora are made.")] = Field(
+        default_factory=TextOptions
+    )
+    pretraining: Annotated[WholePretraining, Field(description="Both pretrainings.")] = Field(
+        default_factory=WholePretraining
+    )
+    fine_tuning: Annotated[TuningOptions, Field(description="The fine-tuning that judges.")] = Field(
+        default_factory=lambda: TuningOptions(seeds=(0, 1, 2))
+    )
+
+
+@options
+class ExperimentOptions:
+    """Find out which part of a recipe of continued pretraining helps, and which hurts."""
+
+    general: Annotated[
+        tuple[str, ...], Field(min_length=1, description="General raw text, for the base models (通用语料).")
+    ]
+    train: Annotated[str, Field(description="Training examples of the task (训练集).")]
+    dev: Annotated[str, Field(description="Its dev examples (开发集).")]
+    test: Annotated[str, Field(description="Its test examples (测试集).")]
+    experiment: Annotated[
+        Literal["lcqmc", "law", "reviews"],
+        Field(description="Ladder of recipes; the text of lcqmc is the task's own."),
+    ] = "lcqmc"
+    domain: Annotated[
+        tuple[str, ...], Field(description="Raw text of the field, for law and reviews (领域语料).")
+    ] = ()
+    task: Annotated[
+        str | None, Field(description="Name or YAML file of the task; by default the experiment's (任务).")
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Field(description="vocab.txt (the flawed control needs BERT's); by default trained."),
+    ] = None
+    architectures: Annotated[
+        tuple[Literal["albert", "bert"], ...],
+        Commas,
+        Field(min_length=1, description="Architectures of similar cost (模型)."),
+    ] = ("albert", "bert")
+    scale: Annotated[
+        float, Field(gt=0, description="Scale of all sizes; 1 is 60 to 80 CPU minutes an architecture.")
+    ] = 1.0
+    seeds: Annotated[
+        tuple[int, ...], Commas, Field(min_length=1, description="Seeds of fine-tuning (随机种子).")
+    ] = (0, 1, 2, 3, 4)
+    workers: Annotated[int | None, Field(ge=1, description="Processes; by default one a core.")] = None
+    workspace: Place = Field(default_factory=default_place)
+
+
+JOBS: dict[str, type] = {
+    "refresh-corpus": RefreshOptions,
+    "continued-pretraining": PretrainingOptions,
+    "fine-tune": FineTuneOptions,
+    "train-tokenizer": TokenizerOptions,
+    "end-to-end": EndToEndOptions,
+    "lcqmc-experiment": ExperimentOptions,
+}

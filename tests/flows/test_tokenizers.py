@@ -5,7 +5,8 @@ import pytest
 from data.errors import InputError
 from data.tokenization import load_tokenizer, train_tokenizer
 from flows.end_to_end import vocabulary
-from flows.orchestration import tokenizer_sources
+from flows.orchestration.plans import plan_tokenizer
+from flows.orchestration.settings import TokenizerOptions
 from flows.train_tokenizer import iterate_sentences, refuse_another
 from tests.conftest import make_corpus
 
@@ -29,9 +30,9 @@ def test_how_much_of_the_text_was_read_is_told_of_files_and_of_a_corpus(tmp_path
     make_corpus(tmp_path / "w", "tea", samples / "tea.jsonl", vocabulary_file)
     places = {"workspace": str(tmp_path / "w")}
     files = [str(samples / name) for name in ("general.txt", "tea.jsonl")]
-    for given in ({"corpus": None, "source": files}, {"corpus": "tea", "source": []}):
+    for given in ({"source": files}, {"corpus": "tea"}):
         told = []
-        sources = tokenizer_sources(**given, **places)
+        sources = plan_tokenizer(TokenizerOptions(**given, **places))
         assert len(list(iterate_sentences(sources, **places, move=told.append))) > len(told)
         assert told == sorted(told) and 0 < told[0] <= 0.5 and told[-1] == 1
 

@@ -12,9 +12,9 @@ from data.refresh import RefreshSettings, refresh
 from data.tokenization import WordPieceTokenizer, load_tokenizer
 from flows.experiment import EXPERIMENTS, ExperimentFiles, double_labels, first_lines, write_sentences
 from flows.experiment.flawed_control import group_by_labels
-from flows.fine_tune import usual
-from flows.lcqmc_experiment import tell
-from flows.orchestration import Known
+from flows.fine_tune import default_facts
+from flows.lcqmc_experiment import facts_of
+from flows.orchestration import ReferenceCorpora
 from tests.albert.report_samples import pretraining
 from tests.conftest import few_examples, few_texts, sample_sentences
 from tests.flows.orchestration.test_commands import run
@@ -62,18 +62,18 @@ def test_each_arm_changes_what_its_name_says():
             assert made.setdefault(arm.corpus, recipe) == recipe
 
 
-def test_every_corpus_that_a_model_has_read_is_told(files, tmp_path):
+def test_every_corpus_that_a_model_has_read_is_known(files, tmp_path):
     arms = EXPERIMENTS["lcqmc"].arms
-    told = tell(arms, [pretraining(tmp_path)] * (1 + len(arms)), files)
-    assert [one.corpora for one in told[:2]] == [("general",), ("general", "lcqmc-grouped-sop")]
-    known = Known(corpus="lcqmc-clean", general="general")
-    asked = [one.asked(known).corpus for one in told]
+    facts = facts_of(arms, [pretraining(tmp_path)] * (1 + len(arms)), files)
+    assert [one.corpora for one in facts[:2]] == [("general",), ("general", "lcqmc-grouped-sop")]
+    corpora = ReferenceCorpora(domain="lcqmc-clean", general="general")
+    probed = [one.corpora_to_probe(corpora).domain for one in facts]
     # the arms before the last two have read its sentences, the held-out ones too, in documents of their own
-    assert asked == ["lcqmc-clean", *[None] * (len(arms) - 2), *["lcqmc-clean"] * 2]
-    assert {one.asked(known).general for one in told} == {"general"}
-    before, after, other = usual(Known(corpus="tea", general="general"), 3)
+    assert probed == ["lcqmc-clean", *[None] * (len(arms) - 2), *["lcqmc-clean"] * 2]
+    assert {one.corpora_to_probe(corpora).general for one in facts} == {"general"}
+    before, after, other = default_facts(ReferenceCorpora(domain="tea", general="general"), 3)
     assert before.corpora == ("general",) and after.corpora == other.corpora == ("general", "tea")
-    assert [one.corpora for one in usual(Known(corpus="tea"), 1)] == [("tea",)]
+    assert [one.corpora for one in default_facts(ReferenceCorpora(domain="tea"), 1)] == [("tea",)]
 
 
 def test_the_flawed_documents_are_grouped_by_gold_labels_of_all_splits(files, tmp_path):
@@ -151,7 +151,7 @@ def test_a_ladder_is_run_from_raw_text_to_report(tokenizer, prefect_server, tmp_
     general, domain = few_texts(tmp_path)
     text, splits = ["--general", general, "--domain", domain], few_examples(tmp_path)
     done = run(
-        "lcqmc_experiment",
+        "lcqmc-experiment",
         *["--experiment", "law", "--task", "tea-topics", *text, *splits],
         *["--tokenizer", tmp_path / "vocabulary/vocab.txt", "--architectures", "albert"],
         *["--scale", 1e-6, "--seeds", "0,1", "--workers", 1, "--workspace", tmp_path / "w"],

@@ -5,7 +5,6 @@ import os
 import pytest
 
 from data.errors import InputError
-from flows.orchestration import command as cli
 from flows.orchestration.command import check_room, set_up_prefect
 
 
@@ -45,6 +44,6 @@ def test_a_workspace_without_room_or_that_is_a_file_is_refused(tmp_path, monkeyp
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file is a file: choose another --workspace"):
         check_room(tmp_path / "file")
-    monkeypatch.setattr(cli, "LEAST_BYTES", 2**60)
+    monkeypatch.setattr("flows.orchestration.command.LEAST_BYTES", 2**60)
     with pytest.raises(InputError, match="MiB are free on the disk of .*: make room"):
         check_room(tmp_path / "w")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -15,26 +16,23 @@ from pathlib import Path
 from unittest.mock import patch
 
 import duckdb
+import psutil
 import pytest
+from filelock import FileLock
 
-from flows.orchestration import command as cli
+from data.workspace import Workspace
+from flows.orchestration import run as run_command
+from flows.orchestration.settings import JOBS
 from tests import ROOT
 from tests.conftest import few_examples, few_texts, save_small_model
+from tests.flows.serving import wait_until
 
 TENSORFLOW = ROOT / "tests" / "albert" / "tensorflow"
-COMMANDS = [
-    "refresh_corpus",
-    "continued_pretraining",
-    "fine_tune",
-    "train_tokenizer",
-    "end_to_end",
-    "lcqmc_experiment",
-]
 
 
 def run(command, *arguments, **environment):
     return subprocess.run(
-        [sys.executable, "-m", f"flows.{command}", *map(str, arguments)],
+        [sys.executable, "-m", "flows", command, *map(str, arguments)],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -49,11 +47,11 @@ def run_here(command, *arguments, **environment):
     output, errors = StringIO(), StringIO()
     # which takes back what a command sets for itself
     with patch.dict(os.environ, environment), redirect_stdout(output), redirect_stderr(errors):
-        code = cli.run(command, [str(argument) for argument in arguments])
+        code = run_command(command, [str(argument) for argument in arguments])
     return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", JOBS)
 def test_help_answers(command):
     done = run(command, "--help")
     assert done.returncode == 0 and "--workspace" in done.stdout and not done.stderr
@@ -74,7 +72,7 @@ def workspace(tmp_path_factory, texts, vocabulary_file):
     """A workspace with one corpus, made by the command."""
     root = tmp_path_factory.mktemp("jixu") / "w"
     given = ["--corpus", "tea", "--source", texts[1], "--tokenizer", vocabulary_file, "--workers", 2]
-    done = run("refresh_corpus", *given, "--workspace", root)
+    done = run("refresh-corpus", *given, "--workspace", root)
     assert done.returncode == 0, done.stderr
     assert "tea version 1" in done.stdout
     return root
@@ -92,12 +90,12 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
     (tmp_path / "guard.tsv").write_text("text\n没有一篇文档里会有这样的一句话的\n", encoding="utf-8")
     recipe = tmp_path / "tea.yaml"
     recipe.write_text(
-        f"corpus: 茶\nsources: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\nsop: off\n"
-        "guard: {files: [guard.tsv]}\ndiscover_words: 20\nworkers: 1\n",
+        f"corpus: 茶\nsources: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\n"
+        "instances: {sop: off}\nguard: {files: [guard.tsv]}\ndiscover_words: 20\nworkers: 1\n",
         encoding="utf-8",
     )
     workspace = tmp_path / "w"
-    arguments = ("refresh_corpus", "--recipe", recipe, "--workspace", workspace)
+    arguments = ("refresh-corpus", "--recipe", recipe, "--workspace", workspace)
     done = run(*arguments, "--dry-run")
     assert done.returncode == 0 and "茶 is new: 1 source(s) would be read" in done.stdout, done.stderr
     assert not workspace.exists()
@@ -109,7 +107,7 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
     done = run(*arguments, "--dry-run", "--seed", 5)
     assert "the recipe of 茶 changed" in done.stdout
     recipe.write_text("corpus: 茶\nmask: 1\n", encoding="utf-8")
-    refused(run(*arguments), "unknown mask, known are corpus")
+    refused(run(*arguments), "unknown mask; did you mean masking?")
 
 
 def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
@@ -122,11 +120,11 @@ def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
         (run_here, {"--source": tmp_path / "empty"}, "holds no file that can be read"),
         (run_here, {"--tokenizer": "nope"}, "no tokenizer 'nope'"),
         (run_here, {"--tokenizer": no_mask}, "no [MASK] in"),
-        (run_here, {"--max-seq-length": 513}, "max_seq_length=513: it must be from 16 to 512"),
+        (run_here, {"--max-seq-length": 513}, "max_seq_length='513': it must be less than or equal to 512"),
     ]:
         arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
         refused(
-            starts("refresh_corpus", "--corpus", "c", "--workspace", tmp_path / "w", *arguments),
+            starts("refresh-corpus", "--corpus", "c", "--workspace", tmp_path / "w", *arguments),
             message,
             tmp_path / "w",
         )
@@ -135,7 +133,7 @@ def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
 def test_a_server_that_is_not_there_is_told_before_any_work(tmp_path, samples, vocabulary_file):
     given = ["--corpus", "tea", "--source", samples / "tea.jsonl", "--tokenizer", vocabulary_file]
     dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
-    done = run("refresh_corpus", *given, "--workspace", tmp_path / "w", **dead)
+    done = run("refresh-corpus", *given, "--workspace", tmp_path / "w", **dead)
     refused(done, "start it with make serve, or unset PREFECT_API_URL", tmp_path / "w" / "shards")
 
 
@@ -149,19 +147,19 @@ def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
             "--init 'enormous' is no checkpoint folder and no preset",
         ),
         (run_here, ["--corpus", "tea", "--init", checkpoint], "up to 128 tokens, the model"),
-        (run_here, ["--corpus", "tea", "--steps", "0"], "steps=0"),
+        (run_here, ["--corpus", "tea", "--steps", "0"], "steps='0'"),
         (
             run_here,
             ["--corpus", "tea", "--init", "hf:no slash here"],
             "is no repository name; write hf:OWNER/NAME",
         ),
         (run_here, ["--corpus", "tea", "--init", TENSORFLOW / "bright"], "has sequences of up to 128 tokens"),
-        (run_here, ["--corpus", "tea", "--num-hidden-layers", "2"], "layers are only added"),
+        (run_here, ["--corpus", "tea", "--growth.num-hidden-layers", "2"], "layers are only added"),
     ]:
-        refused(starts("continued_pretraining", "--workspace", workspace, *arguments), message)
+        refused(starts("continued-pretraining", "--workspace", workspace, *arguments), message)
     assert sorted(p.name for p in workspace.iterdir()) == before
     refused(
-        run_here("continued_pretraining", "--corpus", "tea", "--workspace", tmp_path / "w"),
+        run_here("continued-pretraining", "--corpus", "tea", "--workspace", tmp_path / "w"),
         "no catalog",
         tmp_path / "w",
     )
@@ -185,44 +183,74 @@ def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
         (run_here, {"--seeds": "1,1"}, "give one or more, each once"),
     ]:
         arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
-        refused(starts("fine_tune", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
+        refused(starts("fine-tune", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
     task.write_text("name: !!python/object/apply:os.system ['true']\n", encoding="utf-8")
     refused(
-        run_here("fine_tune", *[str(p) for pair in {**good, "--task": task}.items() for p in pair]),
+        run_here("fine-tune", *[str(p) for pair in {**good, "--task": task}.items() for p in pair]),
         "is not YAML",
     )
 
 
 def test_bad_input_to_the_others_is_one_line(tmp_path):
     refused(
-        run("train_tokenizer", "--workspace", tmp_path / "w"), "either --corpus or --source", tmp_path / "w"
+        run("train-tokenizer", "--workspace", tmp_path / "w"), "either --corpus or --source", tmp_path / "w"
     )
     refused(
-        run("end_to_end", "--workspace", tmp_path / "w"),
+        run("end-to-end", "--workspace", tmp_path / "w"),
         "--domain, --task, --train, --dev missing",
         tmp_path / "w",
     )
 
 
 @pytest.mark.slow
+def test_ctrl_c_stops_a_refresh_with_its_workers_and_the_same_again_completes(
+    tmp_path, texts, vocabulary_file, prefect_server
+):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        pytest.skip("a shell had the signal ignored")
+    given = ["--corpus", "tea", "--tokenizer", vocabulary_file, "--workers", 1, "--source", texts[1]]
+    given = [str(part) for part in (*given, "--workspace", tmp_path / "w")]
+    lock = Workspace(tmp_path / "w").lock("catalog")
+    lock.parent.mkdir(parents=True)
+    command = [sys.executable, "-m", "flows", "refresh-corpus", *given]
+    with (
+        FileLock(lock),  # it cannot commit and end
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | prefect_server,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process,
+    ):
+        wait_until(lambda: list((tmp_path / "w").rglob("*.parquet")))
+        workers = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        assert process.stderr.read() == "refresh-corpus: stopped\n"
+    assert process.returncode == 75 and workers and not psutil.wait_procs(workers, 60)[1]
+    assert "tea version 1" in run_here("refresh-corpus", *given, **prefect_server).stdout
+
+
+@pytest.mark.slow
 def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server):
     training = ["--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace]
-    trained = run("continued_pretraining", *training)
+    trained = run("continued-pretraining", *training)
     assert trained.returncode == 0, trained.stderr
-    again = run_here("continued_pretraining", *training, **prefect_server)
+    again = run_here("continued-pretraining", *training, **prefect_server)
     assert "resumed at 6" in again.stdout, again.stdout + again.stderr
     more = ["--corpus", "tea", *(part for path in texts for part in ("--source", path))]
-    more += ["--then-pretrain-if", "mlm_loss>-100", "--then-steps", 2, "--workers", 1]
-    grown = run("refresh_corpus", *more, "--workspace", workspace, **prefect_server)
+    more += ["--drift.pretrain-if", "mlm_loss>-100", "--drift.steps", 2, "--workers", 1]
+    grown = run("refresh-corpus", *more, "--workspace", workspace, **prefect_server)
     assert grown.returncode == 0, grown.stderr
-    told = re.search(r"MLM loss ([+-][\d.]+)\npretraining went on: .*/checkpoint-2\n", grown.stdout)
+    told = re.search(r"MLM loss ([+-][\d.]+)\npretraining followed: .*/checkpoint-2\n", grown.stdout)
     assert told and abs(float(told[1])) < 5, grown.stdout
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
     asked = ["--task", "topics", *few_examples(tmp_path, 60, 60, 60), "--seeds", "0,1"]
     asked += ["--model", checkpoint, "--model", checkpoint]
     asked += ["--epochs", 1, "--workspace"]
-    tuned = run("fine_tune", *asked, workspace, "--workers", 1, **prefect_server)
-    at_once = run_here("fine_tune", *asked, tmp_path / "at-once", "--workers", 2, **prefect_server)
+    tuned = run("fine-tune", *asked, workspace, "--running.workers", 1, **prefect_server)
+    at_once = run_here("fine-tune", *asked, tmp_path / "at-once", "--running.workers", 2, **prefect_server)
     assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
     assert tuned.returncode == 0, tuned.stderr
     with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
@@ -248,9 +276,10 @@ def test_the_whole_way_in_one_flow(tmp_path):
     general.rename(tmp_path / "general" / general.name)
     (tmp_path / "general" / "of another kind.docx").write_bytes(b"PK")
     given = ["--general", tmp_path / "general", "--domain", domain, "--task", "topics"]
-    given += [*few_examples(tmp_path), "--vocab-size", 2000, "--base-steps", 4, "--steps", 4]
-    given += ["--batch-tokens", 512, "--seeds", "0,1", "--epochs", 1, "--workspace", tmp_path / "w"]
-    done = run("end_to_end", *given)
+    given += [*few_examples(tmp_path), "--text.vocab-size", 2000, "--pretraining.base-steps", 4, "--steps", 4]
+    given += ["--pretraining.batch-tokens", 512, "--fine-tuning.seeds", "0,1"]
+    given += ["--fine-tuning.epochs", 1, "--workspace", tmp_path / "w"]
+    done = run("end-to-end", *given)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
     assert len(lines) == 6 and lines[-1].startswith("report ")

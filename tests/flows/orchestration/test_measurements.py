@@ -12,7 +12,7 @@ from data.tokenization import WordPieceTokenizer
 from data.workspace import Workspace
 from flows.orchestration import domain_words
 from flows.orchestration.measurements import _cloze, _held_out, contamination
-from flows.orchestration.settings import held_out_share
+from flows.orchestration.plans import held_out_share
 from tests.conftest import make_corpus, save_small_model
 
 TEXT = "第１２３号茶室和第４５６号茶室的ＷＩＦＩ密码都在门后"

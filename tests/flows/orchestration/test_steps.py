@@ -31,7 +31,6 @@ from flows.end_to_end import end_to_end
 from flows.orchestration import (
     PrefectRunner,
     begin_progress,
-    cancelled_with_its_parts,
     open_runner,
     publish_vocabulary,
     repeat_command,
@@ -302,11 +301,3 @@ def test_small_sources_and_shards_are_worked_at_by_few_tasks(tmp_path, samples, 
 @flow
 def stopped():
     return Cancelled(message="Stopped at step 3.")
-
-
-def test_a_flow_in_which_a_training_is_stopped_is_cancelled_and_not_failed():
-    def calls_it():
-        stopped()
-
-    assert flow(calls_it)(return_state=True).is_failed()  # as Prefect has it
-    assert flow(cancelled_with_its_parts(calls_it))(return_state=True).is_cancelled()

@@ -10,7 +10,6 @@ import pytest
 from data.catalog import open_workspace
 from data.errors import InputError
 from data.publication import working_copy
-from flows.orchestration import in_working_copy
 from tests.conftest import save_small_model
 from tests.flows.orchestration.test_commands import ROOT, refused, run
 from tests.s3 import environment, serve_s3
@@ -37,41 +36,27 @@ def copy_of(folder: Path) -> Path:
     return found
 
 
-def test_what_a_flow_makes_in_a_copy_is_published_when_it_ends_well(s3, tmp_path):
-    @in_working_copy
-    def make(name: str, workspace: str = "workspace", fails: bool = False) -> str:
-        (Path(workspace) / "reports").mkdir(exist_ok=True)
-        (Path(workspace) / "reports" / name).write_text(name, encoding="utf-8")
-        if fails:
-            raise InputError("it failed")
-        return workspace
-
-    @in_working_copy
-    def preview(workspace: str, dry_run: bool = False) -> str:
-        return workspace
+def test_what_is_made_in_a_copy_is_published_when_the_work_ends_well(s3, tmp_path):
+    def make(name: str, place: str, fails: bool = False) -> str:
+        with working_copy(place) as folder:
+            (Path(folder) / "reports").mkdir(exist_ok=True)
+            (Path(folder) / "reports" / name).write_text(name, encoding="utf-8")
+            if fails:
+                raise InputError("it failed")
+            return folder
 
     url = "s3://jixu/made"
     with environment(machine(tmp_path / "one", s3)):
-        assert make(str(tmp_path / "plain.txt"), str(tmp_path)) == str(tmp_path)  # a folder stays one
+        assert make("plain.txt", str(tmp_path)) == str(tmp_path)  # a folder stays one
         with pytest.raises(InputError, match="it failed"):
             make("lost.txt", url, fails=True)
         with pytest.raises(InputError, match="nothing is published"), working_copy(url, read_only=True):
             pass
-        with pytest.raises(InputError, match="nothing is published"):
-            preview(url, dry_run=True)
-        here = Path(make("kept.txt", workspace=url))
+        here = Path(make("kept.txt", url))
     with environment(machine(tmp_path / "two", s3)), working_copy(url, read_only=True) as there:
         # what the failed run left on the first machine came along with the next
         assert sorted(p.name for p in Path(there, "reports").iterdir()) == ["kept.txt", "lost.txt"]
         assert Path(there) != here
-
-
-def test_a_flow_that_is_given_no_workspace_works_in_its_own(tmp_path):
-    @in_working_copy
-    def make(name: str, workspace: str = str(tmp_path)) -> tuple[str, str]:
-        return name, workspace
-
-    assert make("tea") == ("tea", str(tmp_path))
 
 
 @pytest.mark.slow
@@ -83,15 +68,15 @@ def test_one_machine_refreshes_and_another_trains(
     source.write_bytes((samples / "tea.jsonl").read_bytes())
     vocabulary.write_bytes(vocabulary_file.read_bytes())
     given = ["--corpus", "tea", "--source", source, "--tokenizer", vocabulary, "--workers", 1]
-    refused(run("continued_pretraining", "--corpus", "tea", "--workspace", URL, **one), "no catalog in")
-    done = run("refresh_corpus", *given, "--max-seq-length", 64, "--workspace", URL, **one)
+    refused(run("continued-pretraining", "--corpus", "tea", "--workspace", URL, **one), "no catalog in")
+    done = run("refresh-corpus", *given, "--max-seq-length", 64, "--workspace", URL, **one)
     assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
     # what the first machine had beside the workspace is not on the second
     source.unlink()
     vocabulary.unlink()
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
     given = ["--corpus", "tea", "--init", init, "--steps", 4, "--batch-tokens", 512, "--run", "far"]
-    done = run("continued_pretraining", *given, "--workspace", URL, **two, **prefect_server)
+    done = run("continued-pretraining", *given, "--workspace", URL, **two, **prefect_server)
     assert done.returncode == 0, done.stderr
     here, there = copy_of(tmp_path / "one"), copy_of(tmp_path / "two")
     shards = {path.name: path.read_bytes() for path in here.glob("shards/tea/*.parquet")}

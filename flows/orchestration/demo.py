@@ -1,0 +1,31 @@
+"""The demonstration: a whole run on the samples that come with jixu."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import resources
+from pathlib import Path
+
+from flows.orchestration.settings import EndToEndOptions, TextOptions, WholePretraining
+
+
+def demo_options(options: EndToEndOptions) -> EndToEndOptions:
+    """The samples, and sizes under which they take about two minutes on two cores."""
+    samples = Path(str(resources.files("data.samples")))
+    return replace(
+        options,
+        demo=False,
+        general=(str(samples / "general.txt"),),
+        domain=(str(samples / "tea.jsonl"),),
+        task="tea-topics",
+        train=str(samples / "tea_topics_train.tsv"),
+        dev=str(samples / "tea_topics_dev.tsv"),
+        test=str(samples / "tea_topics_test.tsv"),
+        steps=100,
+        # a small corpus, so many epochs: cut four ways, its sentence pairs are harder to learn by heart
+        text=TextOptions(vocab_size=4000, copies=4),
+        # the base model has seen so little that training it further is nearly a start
+        pretraining=WholePretraining(base_steps=200, batch_tokens=2048, learning_rate=2e-4),
+        # small models trained for a minute take a larger rate than published ones
+        fine_tuning=replace(options.fine_tuning, epochs=8, batch_size=16, learning_rate=5e-4),
+    )

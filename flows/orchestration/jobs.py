@@ -1,0 +1,105 @@
+"""The one decorator of a flow: from its options and its function to Prefect's flow.
+
+A job plans first. What cannot work is refused then, and where there is nothing to do the run ends then.
+A command plans before Prefect is imported and hands its plan on to the run.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import wraps
+from typing import TYPE_CHECKING, TypeVar, get_type_hints
+
+from prefect import flow
+from prefect.exceptions import CancelledRun
+from prefect.states import Cancelled, Completed, State
+
+from data.publication import working_copy
+from flows.orchestration.lifecycle import ends_with_its_worker
+from flows.orchestration.logs import is_deployed, log
+from flows.orchestration.plans import PREPARE, Answer
+
+if TYPE_CHECKING:
+    from prefect import Flow
+
+Options = TypeVar("Options")
+Plan = TypeVar("Plan")
+Outcome = TypeVar("Outcome")
+_plan: ContextVar[object | None] = ContextVar("plan", default=None)
+
+
+@contextmanager
+def handing_on(plan: object) -> Iterator[None]:
+    """Let the next run in the block use a plan that was made before it."""
+    token = _plan.set(plan)
+    try:
+        yield
+    finally:
+        _plan.reset(token)
+
+
+def job(
+    name: str, options: type[Options], describe: Callable[[Outcome], str], **flow_options: object
+) -> Callable[[Callable[[Options, Plan], Outcome]], Flow]:
+    """A flow of that name whose parameters are the fields of `options`; `describe` says what came out.
+
+    The function gets the options, their workspace a folder of this machine, and the plan that `PREPARE`
+    makes of them. What it changes in the copy of a remote workspace is published when it ends.
+    """
+
+    def decorate(function: Callable[[Options, Plan], Outcome]) -> Flow:
+        @wraps(function)
+        def run(**parameters: object) -> object:
+            chosen = options(**parameters)
+            read_only = bool(getattr(chosen, "dry_run", False))
+            with working_copy(chosen.workspace, read_only=read_only) as folder:
+                return _run(name, function, describe, replace(chosen, workspace=folder))
+
+        run.__signature__ = signature_of(options)
+        run.__doc__ = options.__doc__
+        run.__annotations__ = get_type_hints(options, include_extras=True)
+        del run.__wrapped__
+        return flow(name=name, **flow_options)(ends_with_its_worker(run))
+
+    return decorate
+
+
+def _run(
+    name: str,
+    function: Callable[[Options, Plan], Outcome],
+    describe: Callable[[Outcome], str],
+    chosen: Options,
+) -> object:
+    plan = _plan.get()
+    _plan.set(None)  # for this run alone, not for those that it calls
+    plan = PREPARE[name](chosen) if plan is None else plan
+    if isinstance(plan, Answer):
+        log(plan.text)
+        return Completed(message=plan.text, data=plan.outcome) if is_deployed() else plan.outcome
+    try:
+        outcome = function(chosen, plan)
+    except CancelledRun:  # a run that this one called was cancelled
+        return Cancelled(message="A run in it was stopped: run it again to resume.")
+    if isinstance(outcome, State):
+        return outcome
+    text = describe(outcome)
+    log(text)
+    return Completed(message=text.partition("\n")[0], data=outcome) if is_deployed() else outcome
+
+
+def signature_of(options: type) -> inspect.Signature:
+    """One keyword parameter a field, the required ones first."""
+    hints = get_type_hints(options, include_extras=True)
+    parameters = []
+    for name, field in options.__pydantic_fields__.items():
+        default = inspect.Parameter.empty
+        if not field.is_required():
+            default = field.get_default(call_default_factory=True)
+        parameters.append(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+        )
+    return inspect.Signature(sorted(parameters, key=lambda one: one.default is not inspect.Parameter.empty))

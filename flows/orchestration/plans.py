@@ -1,0 +1,368 @@
+"""The plan of every job: what its options mean in its workspace, or what is wrong with them.
+
+Knows no Prefect: a command plans, and refuses or answers, before Prefect is imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic_core import to_jsonable_python
+
+from data.catalog import (
+    Condition,
+    Drift,
+    Version,
+    newest_checkpoint,
+    parse_condition,
+    read_catalog,
+    require_version,
+    version_shards,
+)
+from data.errors import InputError
+from data.files import sha256
+from data.refresh import (
+    Changes,
+    Plan,
+    RefreshResult,
+    RefreshSettings,
+    describe_changes,
+    describe_standing,
+    plan_refresh,
+    preview,
+    standing,
+)
+from data.sources import find_files
+from data.tokenization import find_tokenizer, load_tokenizer
+from data.workspace import Workspace, check_name
+from flows.orchestration.dask import check_runner
+from flows.orchestration.settings import (
+    EndToEndOptions,
+    ExperimentOptions,
+    FineTuneOptions,
+    PretrainingOptions,
+    RefreshOptions,
+    TokenizerOptions,
+)
+
+if TYPE_CHECKING:
+    from albert.finetuning import FineTuneSettings, TuningOptions
+    from albert.pretraining import Corpus, PretrainResult, PretrainSettings
+    from albert.tasks import TaskData
+
+# albert is imported where it is used: torch takes seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A job that has nothing to do: what a person reads, and its outcome."""
+
+    text: str
+    outcome: object
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshOutcome:
+    """What a refresh did."""
+
+    result: RefreshResult
+    drift: Drift | None = None  # None: no new documents, or no older ones
+    pretraining: PretrainResult | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RefreshPlan:
+    """A refresh, and what may follow it."""
+
+    refresh: Plan
+    event_if: Condition
+    pretrain_if: Condition | None
+    checkpoint: Path | None  # where pretraining would start
+
+
+def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
+    """Plan a refresh; answer if nothing changed, or for a dry run."""
+    settings, event_if = options.settings(), parse_condition(options.drift.event_if)
+    plan = plan_refresh(settings)
+    check_runner(options.running.runner, options.running.dask_address, plan)
+    if options.dry_run:
+        changes: Changes = preview(plan)
+        return Answer(describe_changes(changes), changes)
+    pretrain_if, checkpoint = _following(options.drift.pretrain_if, settings)
+    if result := standing(plan):
+        return Answer(describe_standing(result), RefreshOutcome(result))
+    return RefreshPlan(plan, event_if, pretrain_if, checkpoint)
+
+
+def _following(text: str | None, settings: RefreshSettings) -> tuple[Condition | None, Path | None]:
+    if text is None:
+        return None, None
+    condition = parse_condition(text)
+    checkpoint = find_checkpoint(Workspace(settings.workspace), settings.corpus)
+    if checkpoint is None:
+        raise InputError(
+            f"drift.pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to start "
+            "from: run continued-pretraining once"
+        )
+    return condition, checkpoint
+
+
+def find_checkpoint(place: Workspace, corpus: str) -> Path | None:
+    """The newest checkpoint of a completed pretraining on a corpus, if there is one."""
+    if not place.catalog.is_file():
+        return None
+    with read_catalog(place) as db:
+        path = newest_checkpoint(db, corpus)
+    return place.root / path if path and (place.root / path).is_dir() else None
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingPlan:
+    """A pretraining run: what it trains on, and its settings."""
+
+    workspace: Workspace
+    run: str
+    version: Version
+    vocabulary: Path
+    settings: PretrainSettings
+
+
+def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
+    """Plan a run on the corpora's current versions, and check what it starts from."""
+    from albert.pretraining import check_start
+
+    plan = pretraining_plan(options)
+    check_start(plan.settings)
+    return plan
+
+
+def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
+    """A run on the corpora's current versions; by default its name is made from its settings."""
+    from albert.pretraining import PretrainSettings, TrainingOptions
+
+    place = Workspace(Path(options.workspace))
+    version, shards = _corpus_shards(place, options.corpus)
+    run = check_name(options.run or _run_name(options, version, place), "run")
+    vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
+    start = Path(options.init)
+    settings = PretrainSettings(
+        **{field.name: getattr(options, field.name) for field in fields(TrainingOptions)},
+        run_folder=place.model(run),
+        shards=shards,
+        mix=tuple(_second_corpus(place, text, version) for text in options.mix),
+        then=_second_corpus(place, options.then, version) if options.then else None,
+        tokenizer_folder=tokenizer_folder(vocabulary, place),
+        init=str(start.resolve()) if start.exists() else options.init,
+        held_out_share=held_out_share(version.documents),
+    )
+    return PretrainingPlan(place, run, version, vocabulary, settings)
+
+
+def _run_name(options: PretrainingOptions, version: Version, place: Workspace) -> str:
+    """Corpus, version and start, and a digest of all that changes the weights."""
+    from albert.pretraining import FREE_TO_CHANGE
+
+    start, root = Path(options.init), place.root.resolve()
+    lasting = to_jsonable_python(options)
+    for name in ("workspace", "run", "processes", "init"):
+        del lasting[name]
+    for name in FREE_TO_CHANGE:
+        group, _, key = name.rpartition(".")
+        (lasting[group] if group else lasting).pop(key)
+    # a start in the workspace by its path there: a workspace may be moved
+    inside = start.exists() and start.resolve().is_relative_to(root)
+    lasting["start"] = str(start.resolve().relative_to(root) if inside else start.resolve())
+    if not start.exists():
+        lasting["start"] = options.init
+    digest = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
+    name = start.resolve().parent.name if start.name.startswith("checkpoint-") else start.name
+    # a Hub repository without its revision, and without characters that a folder's name cannot have
+    name = re.sub(r"[^\w.-]", "-", name.removeprefix("hf:").partition("@")[0]).lstrip(".-") or "start"
+    return f"{options.corpus}-v{version.version}-{name[:32]}-{digest}"
+
+
+def _corpus_shards(place: Workspace, corpus: str) -> tuple[Version, tuple[Path, ...]]:
+    """The current version of a corpus and its shards. Raises InputError if one is gone."""
+    with read_catalog(place) as db:
+        version = require_version(db, corpus)
+        shards = version_shards(db, version)
+    missing = [shard.path for shard in shards if not (place.root / shard.path).is_file()]
+    if missing:
+        raise InputError(
+            f"{len(missing)} shard(s) of {corpus} version {version.version} are gone from {place.root}, "
+            f"first {missing[0]}: run jixu doctor --fix, then refresh the corpus"
+        )
+    return version, tuple(place.root / shard.path for shard in shards)
+
+
+def _second_corpus(place: Workspace, text: str, first: Version) -> Corpus:
+    """The corpus that NAME:SHARE names. Raises InputError unless it has the first one's vocabulary."""
+    from albert.pretraining import Corpus
+
+    name, _, number = text.rpartition(":")
+    try:
+        share = float(number)
+    except ValueError:
+        raise InputError(f"{text!r}: give a corpus and its share as NAME:SHARE, e.g. general:0.2") from None
+    version, shards = _corpus_shards(place, name or number)
+    vocabularies = [find_tokenizer(v.tokenizer, place.tokenizers) for v in (first, version)]
+    if sha256(vocabularies[0]) != sha256(vocabularies[1]):
+        raise InputError(
+            f"{name} was made with the vocabulary {version.tokenizer}, {first.corpus} with "
+            f"{first.tokenizer}: refresh one of them with the other's tokenizer"
+        )
+    return Corpus(name=name, shards=shards, share=share, held_out_share=held_out_share(version.documents))
+
+
+def held_out_share(documents: int) -> float:
+    """2% of the documents are held out; more of a small corpus, so that they are about eight."""
+    return min(0.3, max(0.02, 8 / documents))
+
+
+def tokenizer_folder(vocabulary: Path, workspace: Workspace) -> Path:
+    """The folder of a vocabulary with all its files: its own, or the workspace's for a bare file."""
+    if (vocabulary.parent / "tokenizer_config.json").is_file():
+        return vocabulary.parent
+    return workspace.tokenizers / f"{vocabulary.stem}-{sha256(vocabulary)[:8]}"
+
+
+def complete_tokenizer(plan: PretrainingPlan) -> None:
+    """Write the files that every checkpoint takes along, if the run's tokenizer folder lacks them."""
+    folder = plan.settings.tokenizer_folder
+    if folder is not None and not (folder / "tokenizer_config.json").is_file():
+        load_tokenizer(plan.vocabulary).save(folder)
+
+
+@dataclass(frozen=True, slots=True)
+class FineTunePlan:
+    """Settings of a comparison, and the task's examples."""
+
+    settings: FineTuneSettings
+    data: TaskData
+
+
+def plan_fine_tuning(options: FineTuneOptions) -> FineTunePlan:
+    """Read the task, and check models and corpora."""
+    from albert.finetuning import check_models, read_task
+
+    settings = fine_tune_settings(options)
+    data = read_task(settings)
+    check_models(settings)
+    for name in filter(None, (options.corpora.domain, options.corpora.general)):
+        with read_catalog(Workspace(Path(options.workspace))) as db:
+            require_version(db, name)
+    if options.run:
+        check_name(options.run, "run")
+    return FineTunePlan(settings, data)
+
+
+def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
+    """The settings of a comparison."""
+    from albert.finetuning import FineTuneRunning, FineTuneSettings, TuningOptions
+
+    shared = {field.name: getattr(options, field.name) for field in fields(TuningOptions)}
+    names = {field.name for field in fields(FineTuneRunning)}
+    shared["running"] = FineTuneRunning(**{name: getattr(options.running, name) for name in names})
+    return FineTuneSettings(
+        **shared,
+        task=options.task,
+        train=Path(options.train) if options.train else None,
+        dev=Path(options.dev),
+        test=Path(options.test) if options.test else None,
+        models=tuple(map(Path, options.model)),
+        names=options.names,
+    )
+
+
+def plan_tokenizer(options: TokenizerOptions) -> list[str] | Version:
+    """What a vocabulary is learnt from: raw files, or the current version of a corpus."""
+    check_name(options.name or options.kind, "tokenizer")
+    if bool(options.corpus) == bool(options.source):
+        raise InputError("give either --corpus or --source to learn a vocabulary from")
+    if options.corpus:
+        with read_catalog(Workspace(Path(options.workspace))) as db:
+            return require_version(db, options.corpus)
+    return [path for source in options.source for path in find_files(source)]
+
+
+def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
+    """The options of a whole run, a demonstration's filled in; checks the task and the start."""
+    if options.demo:
+        from flows.orchestration.demo import demo_options
+
+        return demo_options(options)
+    missing = [f"--{name}" for name in ("domain", "task", "train", "dev") if not getattr(options, name)]
+    if missing:
+        raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")
+    from albert.checkpoints import names_checkpoint
+    from albert.finetuning import check_models, read_task
+    from albert.model import preset
+
+    if not options.general and not names_checkpoint(options.init):
+        raise InputError("give --general text to train a base model on, or --init with a checkpoint folder")
+    for source in (*options.general, *options.domain):
+        find_files(source)
+    settings = fine_tune_settings(judging_options(options, (options.init,)))
+    read_task(settings)
+    if names_checkpoint(options.init):
+        check_models(settings)
+    else:
+        preset(options.init)
+    return options
+
+
+def judging_options(
+    options: EndToEndOptions, models: tuple[str, ...], names: tuple[str, ...] | None = None
+) -> FineTuneOptions:
+    """The fine-tuning that judges a whole run."""
+    from albert.finetuning import TuningOptions
+    from flows.orchestration.settings import CorporaOptions, FineTuneJobRunning
+
+    tuning: TuningOptions = options.fine_tuning
+    shared = {field.name: getattr(tuning, field.name) for field in fields(TuningOptions)}
+    shared["running"] = FineTuneJobRunning(
+        precision=tuning.running.precision,
+        max_seq_length=tuning.running.max_seq_length,
+        workers=options.workers,
+    )
+    return FineTuneOptions(
+        **shared,
+        task=options.task,
+        train=options.train,
+        dev=options.dev,
+        test=options.test,
+        model=models,
+        names=names,
+        workspace=options.workspace,
+        corpora=CorporaOptions(domain="domain", general="general" if options.general else None),
+    )
+
+
+def plan_experiment(options: ExperimentOptions) -> ExperimentOptions:
+    """The options of an experiment, once its texts and its task were found."""
+    from albert.tasks import load_task, read_task
+    from flows.experiment import EXPERIMENTS
+
+    if options.experiment != "lcqmc" and not options.domain:
+        raise InputError(f"the {options.experiment} experiment needs text of its field: pass --domain")
+    for source in (*options.general, *options.domain):
+        find_files(source)
+    splits = {name: Path(getattr(options, name)) for name in ("train", "dev", "test")}
+    read_task(load_task(options.task or EXPERIMENTS[options.experiment].task), splits)
+    return options
+
+
+PREPARE: Mapping[str, Callable[..., object]] = {
+    "refresh-corpus": plan_refreshing,
+    "continued-pretraining": plan_pretraining,
+    "fine-tune": plan_fine_tuning,
+    "train-tokenizer": plan_tokenizer,
+    "end-to-end": plan_end_to_end,
+    "lcqmc-experiment": plan_experiment,
+}

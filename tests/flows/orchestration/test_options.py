@@ -1,0 +1,210 @@
+"""An option is declared once: the form, the command line and the recipe are made from its declaration."""
+
+import errno
+import importlib
+import json
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import fields, is_dataclass
+
+import pytest
+from prefect.exceptions import ParameterTypeError
+from prefect.task_engine import TaskRunTimeoutError
+
+from data.errors import UserError
+from flows.orchestration.artifacts import artifact_key
+from flows.orchestration.command import disk_trouble, explain, make_command, read_options
+from flows.orchestration.settings import JOBS
+
+REQUIRED = {
+    "refresh-corpus": {"corpus": "茶"},
+    "continued-pretraining": {"corpus": "茶"},
+    "fine-tune": {"task": "lcqmc", "dev": "dev.tsv", "model": ["a"]},
+    "train-tokenizer": {},
+    "end-to-end": {},
+    "lcqmc-experiment": {"general": ["a"], "train": "a", "dev": "b", "test": "c"},
+}
+
+
+def flow_of(name):
+    module = name.replace("-", "_")
+    return getattr(importlib.import_module(f"flows.{module}"), module)
+
+
+def tokens(values, prefix=""):
+    typed = []
+    for name, value in values.items():
+        flag = f"--{prefix}{name.replace('_', '-')}"
+        if isinstance(value, dict):
+            typed += tokens(value, f"{prefix}{name.replace('_', '-')}.")
+        elif isinstance(value, list):
+            typed += [part for one in value for part in (flag, str(one))]
+        elif value is True:
+            typed.append(flag)
+        else:
+            typed += [flag, str(value)]
+    return typed
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_command_and_a_form_give_the_same_options(name):
+    """Every option, at a value other than its default."""
+    schema = flow_of(name).parameters.model_dump()
+    values = REQUIRED[name] | {
+        key: other_value(shown, schema["definitions"])
+        for key, shown in schema["properties"].items()
+        if key not in (*REQUIRED[name], "recipe", "learning_rate")
+    }
+    if name == "continued-pretraining":
+        values |= {"learning_rate": 0.5}
+        values["objective"] |= {"masking": "dynamic", "mask_rates": "0.3,0.15"}
+    if name == "refresh-corpus":
+        values["duplicates"]["near"] = 0.7
+    typed = read_options(name, tokens(values))
+    given = JOBS[name](**flow_of(name).validate_parameters(values))
+    assert typed == given != JOBS[name](**REQUIRED[name])
+
+
+def other_value(shown, definitions):
+    """A value that is not the default."""
+    if "$ref" in shown or "allOf" in shown:
+        inner = definitions[(shown.get("$ref") or shown["allOf"][0]["$ref"]).rpartition("/")[2]]
+        return {name: other_value(part, definitions) for name, part in inner["properties"].items()}
+    default = shown.get("default")
+    kinds = [part for part in shown.get("anyOf", [shown]) if part.get("type") != "null"]
+    (kind, *_) = kinds
+    if "enum" in kind:
+        return next(choice for choice in kind["enum"] if choice != default)
+    if kind["type"] == "array":
+        items = kind.get("items", {})
+        return [other_value(items.get("anyOf", [items])[0], definitions)]
+    if kind["type"] == "boolean":
+        return True
+    if kind["type"] == "integer":
+        low = kind.get("minimum", kind.get("exclusiveMinimum", 0) + 1)
+        return low + 1 if default != low + 1 else low + 2
+    if kind["type"] == "number":
+        low = kind.get("minimum", kind.get("exclusiveMinimum", 0))
+        return 0.25 if default != 0.25 and low <= 0.25 else low + 0.125
+    return "7.5" if kind.get("format") else "x7"
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_form_describes_and_bounds_each_option_and_shows_its_default(name):
+    schema = flow_of(name).parameters.model_dump()
+    assert set(schema["required"] or ()) == set(REQUIRED[name])
+    shown = dict(schema["properties"])
+    for definition in schema["definitions"].values():
+        if definition["type"] == "object":
+            shown |= definition["properties"]
+    for key, part in shown.items():
+        assert part.get("description"), key
+        for kind in part.get("anyOf", [part]):
+            if kind.get("type") in ("integer", "number") and "enum" not in kind:
+                assert "minimum" in kind or "exclusiveMinimum" in kind, key
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_first_level_holds_a_dozen_options_beside_the_groups(name):
+    made = JOBS[name](**REQUIRED[name])
+    first = [one.name for one in fields(made) if not is_dataclass(getattr(made, one.name))]
+    assert len(first) <= 13, first
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--corp", "tea"], "Did you mean --corpus instead of --corp?"),
+        (["--corpus", "tea", "--quality.min-charcters", "3"], "--quality.min-charcters"),
+        (
+            ["--corpus", "tea", "--max-seq-length", "513"],
+            "max_seq_length='513': it must be less",
+        ),
+        (
+            ["--corpus", "tea", "--quality.min-characters", "0"],
+            "quality.min_characters='0': it must",
+        ),
+        (
+            ["--corpus", "tea", "--objective", "electra"],
+            "objective='electra': it must be 'albert'",
+        ),
+        ([], "--corpus"),
+    ],
+)
+def test_a_wrong_argument_is_explained_in_a_line(arguments, message, monkeypatch):
+    monkeypatch.setenv("JIXU_COMMAND", "jixu refresh-corpus")
+    with pytest.raises(Exception) as refused:  # noqa: B017 (of the command-line library, or ours)
+        read_options("refresh-corpus", arguments)
+    line = explain(refused.value)
+    assert message in line and "\n" not in line
+
+
+def test_help_lists_the_options_with_their_defaults(capsys):
+    assert read_options("refresh-corpus", ["--help"]) is None
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--quality.min-characters" in text and "[default: 128]" in text and "--corpus" in text
+
+
+def test_what_is_typed_takes_precedence_over_the_recipe(tmp_path):
+    recipe = tmp_path / "tea.yaml"
+    recipe.write_text(
+        "corpus: 茶\nsource: x.txt\nseed: 3\nmax_seq_length: 64\n"
+        "quality: {min_characters: 9, min_han_share: 0.5}\n",
+        encoding="utf-8",
+    )
+    typed = ["--recipe", str(recipe), "--max-seq-length", "128", "--quality.min-characters=7"]
+    options = read_options("refresh-corpus", [*typed, "--duplicates.near", "off"])
+    settings = options.settings()
+    assert (settings.corpus, settings.seed, settings.max_seq_length) == ("茶", 3, 128)
+    assert (settings.quality.min_characters, settings.quality.min_han_share) == (7, 0.5)
+    assert settings.duplicates.near is None and settings.source == (str(tmp_path / "x.txt"),)
+    # a form submits every value: what equals its default leaves the recipe's
+    form = JOBS["refresh-corpus"](corpus="茶", recipe=str(recipe), quality={"min_characters": 7})
+    assert form.settings().max_seq_length == 64
+    assert (form.settings().quality.min_characters, form.settings().quality.min_han_share) == (7, 0.5)
+
+
+def test_lists_may_be_typed_with_commas_or_one_by_one():
+    given = tokens(REQUIRED["fine-tune"])
+    for seeds in (["--seeds", "3,4"], ["--seeds", "3", "--seeds", "4"]):
+        assert read_options("fine-tune", [*given, *seeds]).seeds == (3, 4)
+
+
+def test_artifact_keys_are_what_prefect_allows():
+    assert artifact_key("funnel", "Law 2024_v1") == "funnel-law-2024-v1"
+    keys = {artifact_key("funnel", name) for name in ("法律", "茶")}
+    assert len(keys) == 2 and all(key.startswith("funnel-") for key in keys)
+
+
+def test_a_disk_that_is_full_or_read_only_is_explained_and_other_errors_are_not():
+    error = OSError(errno.EROFS, "Read-only file system", "/w/catalog.duckdb")
+    assert disk_trouble(error) == "/w/catalog.duckdb cannot be written to or read (Read-only file system)"
+    for number in (errno.EACCES, errno.EPERM):
+        assert "cannot be written to or read" in disk_trouble(OSError(number, "of another user", "/w"))
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        assert "the disk is full" in disk_trouble(OSError(number, "in another language"))
+    # as DuckDB and Arrow say it
+    assert "the disk is full" in disk_trouble(RuntimeError("IO Error: No space left on device"))
+    assert disk_trouble(OSError(errno.ECONNREFUSED, "Connection refused")) is None
+
+
+def test_a_lost_worker_a_hung_task_and_a_value_of_a_form_are_explained_and_a_bug_is_not():
+    assert "task-hours" in explain(TaskRunTimeoutError("Scope timed out"))
+    assert "with fewer --workers" in explain(BrokenProcessPool("a process was terminated abruptly"))
+    with pytest.raises(ParameterTypeError) as wrong:
+        flow_of("end-to-end").validate_parameters({"steps": 0})
+    assert explain(wrong.value) == "steps: Input should be greater than or equal to 1"
+    assert explain(UserError("no such thing")) == "no such thing"
+    assert explain(ValueError("a mistake of the program")) is None
+
+
+def test_options_can_be_kept_as_json():
+    from pydantic import TypeAdapter
+
+    for name, options in JOBS.items():
+        made = options(**REQUIRED[name])
+        content = json.loads(TypeAdapter(options).dump_json(made))
+        assert options(**content) == made
+
+
+def test_an_app_names_its_command():
+    assert make_command("fine-tune").name == ("jixu fine-tune",)
