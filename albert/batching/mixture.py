@@ -42,12 +42,6 @@ class DataState:
     def start(cls, corpora: int) -> DataState:
         return cls(0, (START,) * corpora, (0,) * corpora)
 
-    @classmethod
-    def from_record(cls, record: dict[str, list]) -> DataState:
-        """From what JSON keeps of it."""
-        cursors = tuple(Cursor(*cursor) for cursor in record["cursors"])
-        return cls(int(record["batches"]), cursors, tuple(record["tokens"]), int(record.get("skipped", 0)))
-
     def without_steps(self, batches: int) -> DataState:
         """The same place, for a run that has gone back to where it had taken `batches` in."""
         return replace(self, skipped=self.batches - batches, tokens=(0,) * len(self.tokens))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import resource
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,7 +16,32 @@ from data.instances import MaskRule, audit_masks, audit_ngrams, draw_masks, sop_
 AUDITED_TOKENS = 200_000
 
 
-def audit_data(stream: InstanceStream, rule: MaskRule) -> dict[str, object]:
+@dataclass(frozen=True, slots=True)
+class SopBalance:
+    """How many sentence pairs of a range of lengths in tokens are swapped."""
+
+    length_from: int
+    length_to: int
+    in_order: int
+    swapped: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Audits:
+    """What a run was really fed, and how long it waited for it."""
+
+    rule_mask_rate: float | None = None  # what the rule asks for
+    mask_rate: float | None = None  # share of the tokens
+    mask_rate_by_word_length: Mapping[str, float] | None = None  # by the tokens of the word
+    whole_word_coverage: float | None = None  # share of masked words that are masked whole
+    ngram_histogram: Mapping[str, int] | None = None  # masked n-grams by their words
+    ngram_expected_shares: Mapping[str, float] | None = None  # what the rule asks for
+    sop_balance_by_length: tuple[SopBalance, ...] = ()
+    loader_wait_share: float | None = None  # share of the time that the trainer waited for data
+    peak_memory_bytes: int | None = None
+
+
+def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
     """Masks and sentence order in the first training data of a run's own corpus, drawn as it drew them."""
     instances = _first_rows(stream)
     masks: dict[str, object]
@@ -35,12 +62,13 @@ def audit_data(stream: InstanceStream, rule: MaskRule) -> dict[str, object]:
         masks = {}
     longest = stream.info.max_seq_length
     bounds = sorted({longest * part // 8 for part in range(1, 9)})
-    return {
-        "rule_mask_rate": rule.rate,
+    balance = sop_balance(instances.lengths, instances.sop_labels, bounds)
+    return Audits(
+        rule_mask_rate=rule.rate,
         **audit_masks(instances.input_ids, instances.word_starts, positions, stream.info.vocabulary),
         **masks,
-        "sop_balance_by_length": sop_balance(instances.lengths, instances.sop_labels, bounds),
-    }
+        sop_balance_by_length=tuple(SopBalance(**bucket) for bucket in balance),
+    )
 
 
 def _first_rows(stream: InstanceStream) -> Instances:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 
 from albert.pretraining.settings import METRICS_FILE, PretrainSettings
-from albert.pretraining.state import TrainerState
+from albert.pretraining.state import Metrics, TrainerState
 from data.files import write_text
 
 
@@ -79,7 +79,7 @@ class ProgressLog:
         if step.step % self.settings.running.log_every and step.step != self.settings.steps:
             return
         sums = self.sums
-        record = {
+        record: Metrics = {
             "step": step.step,
             "mlm_loss": sums.mlm_loss / max(sums.mlm_count, 1),
             "mlm_accuracy": sums.mlm_correct / max(sums.mlm_count, 1),
@@ -94,7 +94,7 @@ class ProgressLog:
         self.record(record, state)
         self._reset(state)
 
-    def record(self, record: dict[str, float], state: TrainerState) -> None:
+    def record(self, record: Metrics, state: TrainerState) -> None:
         """Add a record to the history, the file and the screen."""
         state.history.append(record)
         if not self.speaks:

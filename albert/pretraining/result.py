@@ -10,7 +10,9 @@ from typing import Literal
 from pydantic_core import to_jsonable_python
 
 from albert.evaluation import LayerChange, Probe
+from albert.pretraining.audits import Audits
 from albert.pretraining.settings import RESULT_FILE
+from albert.pretraining.state import Event, Metrics
 from data.files import write_text
 from data.options import parse
 
@@ -27,20 +29,20 @@ class PretrainResult:
     tokens: int
     tokens_per_second: float
     resumed_from: int  # the step the run resumed at; 0 for a fresh start
-    history: list[dict[str, int | float]]
+    history: list[Metrics]
     notices: tuple[str, ...]
     learning_rate: float
     parameters: int
     layers: tuple[LayerChange, ...] = ()  # of the trained model, on a held-out batch
-    events: tuple[dict[str, int | str], ...] = ()  # what went wrong: step, kind, text
-    audits: dict[str, object] | None = None  # of masks, sentence order, loader and memory
+    events: tuple[Event, ...] = ()
+    audits: Audits | None = None
 
     @property
     def probe(self) -> Probe | None:
         """What the starting checkpoint knew; None for random weights."""
         return Probe.from_record(self.history[0]) if self.history else None
 
-    def evaluations(self) -> list[dict[str, int | float]]:
+    def evaluations(self) -> list[Metrics]:
         """Held-out records, the first before any step."""
         return [record for record in self.history if "held_out_mlm_loss" in record]
 

@@ -17,14 +17,14 @@ import torch
 from albert.batching import Loader, TrainingData
 from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_changes, probe_model
 from albert.learning_rate import LearningRate, choose_learning_rate
-from albert.pretraining.audits import audit_data, peak_memory
+from albert.pretraining.audits import Audits, audit_data, peak_memory
 from albert.pretraining.evaluate import evaluate
 from albert.pretraining.failure import failure_kept
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, write_result
 from albert.pretraining.settings import PretrainSettings, read_settings
 from albert.pretraining.start import Start, check_same_run, check_start, phases, settle
-from albert.pretraining.state import MANIFEST_FILE, TrainerState, checkpoint_folder, list_checkpoints
+from albert.pretraining.state import MANIFEST_FILE, Metrics, TrainerState, checkpoint_folder, list_checkpoints
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process, bound_caches, give_back, join
 from data.errors import ConfigError, InputError
@@ -246,7 +246,7 @@ class _Run:
         if self.resumed_from and not self._is_over() and self.process.is_first:
             self.on_checkpoint(trainer.state, self.newest, "running")
 
-    def _evaluate(self, known: dict[str, float] | None = None) -> dict[str, float]:
+    def _evaluate(self, known: Metrics | None = None) -> Metrics:
         trainer = self.trainer
         figures = evaluate(
             trainer.model,
@@ -255,7 +255,7 @@ class _Run:
             self.process,
             trainer.precision,
         )
-        record = {"step": trainer.state.step, **figures, **(known or {})}
+        record: Metrics = {"step": trainer.state.step, **figures, **(known or {})}
         self.log.record(record, trainer.state)
         return record
 
@@ -294,7 +294,7 @@ class _Run:
         with trainer.precision():
             held_out = next(trainer.streams[""].held_out_batches(settings.evaluation.held_out_tokens))
             layers = measure_layer_changes(trainer.model.encoder, held_out.to(self.process.device))
-        best = checkpoint_folder(settings.run_folder, int(state.best["step"])) if state.best else None
+        best = checkpoint_folder(settings.run_folder, state.best.step) if state.best else None
         result = PretrainResult(
             run_folder=settings.run_folder,
             checkpoint=self.newest,
@@ -316,13 +316,12 @@ class _Run:
             write_result(result)
         return result
 
-    def _audits(self) -> dict[str, object]:
-        own = self.trainer.streams[""]
-        return {
-            **audit_data(own, self.data.rule_at(0, step=0)),
-            "loader_wait_share": self.loader.waited / max(self.seconds, 1e-9),
-            "peak_memory_bytes": peak_memory(self.process.device),
-        }
+    def _audits(self) -> Audits:
+        return replace(
+            audit_data(self.trainer.streams[""], self.data.rule_at(0, step=0)),
+            loader_wait_share=self.loader.waited / max(self.seconds, 1e-9),
+            peak_memory_bytes=peak_memory(self.process.device),
+        )
 
 
 def _learning_rate(settings: PretrainSettings, start: Start) -> LearningRate:

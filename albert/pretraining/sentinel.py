@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 _DECAY = 0.9  # of the running mean: about ten steps
 _SETTLED = 10  # steps of a corpus before its running mean means something
@@ -15,26 +15,27 @@ MOST_ROLLBACKS = 3
 
 
 @dataclass(slots=True)
-class _Trend:
+class Trend:
+    """The running mean of a corpus's loss."""
+
     mean: float
     lowest: float
     steps: int = 0
 
 
 class Sentinel:
-    """Says when a step's loss or gradient shows that the weights are spoilt."""
+    """Detects when a step's loss or gradient shows that the weights are spoilt.
 
-    def __init__(self, record: Mapping[str, Mapping[str, float]] | None = None):
-        self._trends = {int(corpus): _Trend(**trend) for corpus, trend in (record or {}).items()}
+    `trends`, by corpus, are those of the trainer's state and are updated in place.
+    """
 
-    def to_record(self) -> dict[str, dict[str, float]]:
-        """What it has seen, as JSON keeps it."""
-        return {str(corpus): asdict(trend) for corpus, trend in self._trends.items()}
+    def __init__(self, trends: dict[int, Trend]):
+        self.trends = trends
 
     @property
     def is_calm(self) -> bool:
         """Whether no loss has come halfway to where it would be too high: noise alone does not."""
-        settled = (trend for trend in self._trends.values() if trend.steps >= _SETTLED)
+        settled = (trend for trend in self.trends.values() if trend.steps >= _SETTLED)
         return all(trend.mean <= trend.lowest + _RISE / 2 for trend in settled)
 
     def check(self, losses: Mapping[int, float], norm: float, *, is_harder: bool = False) -> str | None:
@@ -43,14 +44,14 @@ class Sentinel:
         `is_harder`: more is masked than in the step before, so that losses may rise from where they are.
         """
         if is_harder:
-            for trend in self._trends.values():
+            for trend in self.trends.values():
                 trend.lowest = trend.mean
         if not math.isfinite(norm):
             return "the gradient is not finite"
         for corpus, loss in losses.items():
             if not math.isfinite(loss):
                 return "the loss is not finite"
-            trend = self._trends.setdefault(corpus, _Trend(loss, loss))
+            trend = self.trends.setdefault(corpus, Trend(loss, loss))
             trend.mean = _DECAY * trend.mean + (1 - _DECAY) * loss
             trend.steps += 1
             if trend.steps >= _SETTLED:

@@ -24,12 +24,10 @@ from albert.pretraining.settings import (
     read_settings,
     write_settings,
 )
-from albert.pretraining.state import finish_writing, list_checkpoints
+from albert.pretraining.state import BEGIN_ANEW, finish_writing, list_checkpoints
 from data.errors import ConfigError, InputError
 from data.files import sha256
 from data.tokenization import find_tokenizer, vocabulary_of
-
-_BEGIN_ANEW = "give this run another --run name, or --resume never to begin anew"
 
 
 class Start(NamedTuple):
@@ -138,7 +136,7 @@ def check_same_run(settings: PretrainSettings) -> None:
     try:
         before, now = _by_name(read_settings(folder)), _by_name(settings)
     except InputError as error:
-        raise ConfigError(f"{error}; {_BEGIN_ANEW}") from None
+        raise ConfigError(f"{error}; {BEGIN_ANEW}") from None
     corpora = ("shards", "mix", "then")
     changed = [
         f"{name} {before[name]!r} -> {now[name]!r}"
@@ -148,7 +146,7 @@ def check_same_run(settings: PretrainSettings) -> None:
     if any(before[name] != now[name] for name in corpora):
         changed.append("the corpora or their versions")
     if changed:
-        raise ConfigError(f"{folder} was begun with other settings ({'; '.join(changed)}): {_BEGIN_ANEW}")
+        raise ConfigError(f"{folder} was begun with other settings ({'; '.join(changed)}): {BEGIN_ANEW}")
 
 
 def settle(settings: PretrainSettings) -> None:

@@ -1,8 +1,8 @@
-"""Checkpoints of a run: the model in transformers' format, and beside it all that is needed to go on exactly.
+"""Checkpoints of a run: the model in transformers' format, and all that an exact resume needs.
 
 A checkpoint is written under a temporary name, synced and renamed; its manifest holds the checksum of every
-file, so that a damaged one is noticed and the one before it is used. No random-number state is kept: what is
-drawn in a step is a function of the seed and the step's number.
+file, so that a damaged one is noticed and the one before it is used. No random-number state is stored: what
+is drawn in a step is a function of the seed and the step's number.
 """
 
 from __future__ import annotations
@@ -10,41 +10,65 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from pydantic import ConfigDict
+from pydantic_core import to_jsonable_python
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from albert.batching import DataState
 from albert.checkpoints import save_model
 from albert.model import PretrainingObjective
+from albert.pretraining.sentinel import Trend
 from data.errors import InputError
 from data.files import sha256, sync, write_text
+from data.options import parse
 
 STATE_FILE, TENSORS_FILE, MANIFEST_FILE = "trainer_state.json", "trainer_state.safetensors", "manifest.json"
+BEGIN_ANEW = "give this run another --run name, or --resume never to begin anew"
 _WRITING = "writing-"
 _BOUNDARY = "boundary."  # parameters of the span-boundary head, which is no part of the model
+Metrics = dict[str, int | float]  # a record of the history: the step, and figures by name
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that went wrong in a run, and what was done."""
+
+    step: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best evaluation so far."""
+
+    step: int
+    loss: float
 
 
 @dataclass
 class TrainerState:
     """Where a run stands after `step` steps."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     step: int = 0
     tokens: int = 0
     data: DataState = DataState()
     seconds: float = 0.0
-    history: list[dict[str, float]] = field(default_factory=list)  # training and evaluation records by step
-    events: list[dict[str, object]] = field(default_factory=list)  # what went wrong: step, kind, text
-    rate_scale: float = 1.0  # halved each time training had to go back
+    history: list[Metrics] = field(default_factory=list)  # of training and evaluation, by step
+    events: list[Event] = field(default_factory=list)
+    rate_scale: float = 1.0  # halved by each rollback
     rollbacks: int = 0
-    best: dict[str, float] | None = None  # step and loss of the best evaluation
+    best: Best | None = None
     stale_evaluations: int = 0  # since the best one
-    trends: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the sentinel
-    processes: int = 1  # that wrote it
+    trends: dict[int, Trend] = field(default_factory=dict)  # of the sentinel, by corpus
+    processes: int = 1  # how many trained when it was written
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:
@@ -116,7 +140,7 @@ def _write(
         for name, value in objective.boundary.state_dict().items():
             tensors[_BOUNDARY + name] = value.cpu()
     save_file(tensors, folder / TENSORS_FILE)
-    write_text(folder / STATE_FILE, json.dumps(asdict(state)) + "\n")
+    write_text(folder / STATE_FILE, json.dumps(to_jsonable_python(state)) + "\n")
     manifest = {path.name: sha256(path) for path in sorted(folder.iterdir())}
     write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")
     for path in folder.iterdir():
@@ -144,18 +168,12 @@ def load_trainer_state(
 
 
 def read_trainer_state(folder: Path) -> TrainerState:
-    """Where a run stood at a checkpoint; what an older version did not keep is as it was then.
-
-    Raises InputError for one of a version that kept something else.
-    """
+    """Where a run stood at a checkpoint. Raises InputError if another version of jixu wrote other fields."""
     content = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     try:
-        return TrainerState(**{**content, "data": DataState.from_record(content["data"])})
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f"{folder} is of another version of jixu, which kept something else of where a run stands "
-            f"({error}): give the run another --run name, or --resume never to begin anew"
-        ) from None
+        return parse(TrainerState, content, f"{folder} is of another version of jixu")
+    except InputError as error:
+        raise InputError(f"{error}; {BEGIN_ANEW}") from None
 
 
 def finish_writing(run_folder: Path) -> None:

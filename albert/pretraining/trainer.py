@@ -23,6 +23,9 @@ from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
 from albert.pretraining.start import Start, build_model
 from albert.pretraining.state import (
+    Best,
+    Event,
+    Metrics,
     TrainerState,
     is_whole,
     list_checkpoints,
@@ -50,7 +53,7 @@ class Trainer:
         self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
         self._review_every = _review_every(process.device)
         self.state = TrainerState(data=DataState.start(len(start.streams)))
-        self.sentinel = Sentinel()
+        self.sentinel = Sentinel(self.state.trends)
         self._take(start.model)
 
     @property
@@ -178,7 +181,6 @@ class Trainer:
                 break
             done.append(StepRecord(record.step, record.tokens, figures, norm, record.learning_rate))
         self._pending = []
-        self.state.trends = self.sentinel.to_record()
         return done, wrong
 
     def _is_harder(self, step: int) -> bool:
@@ -216,8 +218,9 @@ class Trainer:
         )
         self.state.data = spoilt.data.without_steps(self.state.step * (self.settings.running.accumulate or 1))
         self.state.rollbacks, self.state.rate_scale = spoilt.rollbacks + 1, spoilt.rate_scale / 2
-        self.state.events = [*spoilt.events, {"step": spoilt.step, "kind": "rollback", "text": text}]
-        self.state.trends, self.sentinel = {}, Sentinel()
+        self.state.events = [*spoilt.events, Event(spoilt.step, "rollback", text)]
+        self.state.trends = {}
+        self.sentinel = Sentinel(self.state.trends)
         return text
 
     def checkpoint(self) -> Path:
@@ -228,20 +231,20 @@ class Trainer:
         if self.process.is_first:
             tokenizer = settings.tokenizer_folder
             save_checkpoint(settings.run_folder, self.objective, self.optimizer, state, tokenizer)
-            best = int(state.best["step"]) if state.best else None
+            best = state.best.step if state.best else None
             remove_old_checkpoints(settings.run_folder, state.step, settings.running.keep_checkpoints, best)
         self.process.wait_for_all()
         return folder
 
-    def judge(self, record: dict[str, float]) -> bool:
+    def judge(self, record: Metrics) -> bool:
         """Take an evaluation in; returns whether it is the best so far."""
         state, start = self.state, self.state.history[0]
         loss = record["held_out_mlm_loss"]
         forgotten = [record[name] - start[name] for name in record if name.startswith("held_out_mlm_loss@")]
         bound = self.settings.evaluation.max_forgetting
         allowed = bound is None or all(rise <= bound for rise in forgotten)
-        if allowed and loss < (state.best["loss"] if state.best else math.inf):
-            state.best, state.stale_evaluations = {"step": state.step, "loss": loss}, 0
+        if allowed and loss < (state.best.loss if state.best else math.inf):
+            state.best, state.stale_evaluations = Best(state.step, loss), 0
             return True
         state.stale_evaluations += 1
         return False

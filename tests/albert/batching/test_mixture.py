@@ -1,9 +1,8 @@
 """Which batch comes next when several corpora are mixed, whoever computes it and wherever it begins."""
 
-import json
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -75,10 +74,7 @@ def test_any_step_can_be_gone_back_to(corpora):
             assert all(map(same, step.batches, expected.batches))
     # each phase counts its own tokens
     assert sum(run[29].after.tokens) > 20 * 300 > 2 * 300 >= sum(run[30].after.tokens)
-    record = {"batches": 4, "cursors": [[0, 0, 2], [1, 0, 0]], "tokens": [600, 90]}
-    assert DataState.from_record(record).cursors[1].epoch == 1
-    back = run[3].after.without_steps(2)
-    assert back.skipped == 6 and DataState.from_record(json.loads(json.dumps(asdict(back)))) == back
+    assert run[3].after.without_steps(2).skipped == 6
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])

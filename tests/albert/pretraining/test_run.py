@@ -101,8 +101,8 @@ def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
     assert result.status == "completed"
     assert "held_out_mlm_loss@tea-128" in result.evaluations()[-1]
     # the first data are looked at, as they were masked then
-    assert result.audits["rule_mask_rate"] == 0.3
-    assert result.audits["mask_rate"] == pytest.approx(0.3, abs=0.03)
+    assert result.audits.rule_mask_rate == 0.3
+    assert result.audits.mask_rate == pytest.approx(0.3, abs=0.03)
     # the same documents are held out of both
     own, longer = check_start(replace(settings, then=then)).streams.values()
     trained, held_out = documents(longer, 0.1)
@@ -205,8 +205,8 @@ def test_after_a_loss_that_is_no_number_training_goes_back(settings, monkeypatch
     result = pretrain(settings)
     assert result.status == "completed" and result.steps == 16
     (event,) = result.events
-    assert event["kind"] == "rollback" and event["step"] == 11
-    assert "Back to step 8 at half the learning rate" in event["text"] in capsys.readouterr().err
+    assert event.kind == "rollback" and event.step == 11
+    assert "Back to step 8 at half the learning rate" in event.text in capsys.readouterr().err
     rates = {r["step"]: r["learning_rate"] for r in result.history if "learning_rate" in r}
     assert rates[9] / rates[8] == pytest.approx(0.5 * 8 / 9, rel=0.2)
     assert all(torch.isfinite(w).all() for w in weights(result.checkpoint).values())
@@ -217,7 +217,7 @@ def test_after_a_loss_that_is_no_number_training_goes_back(settings, monkeypatch
 def test_before_the_first_checkpoint_training_goes_back_to_its_start(settings, monkeypatch):
     Spoiled(monkeypatch, [2])
     result = pretrain(settings)
-    assert "Back to step 0" in result.events[0]["text"] and result.steps == 16
+    assert "Back to step 0" in result.events[0].text and result.steps == 16
     assert [r["step"] for r in result.history if "mlm_loss" in r] == list(range(1, 17))
 
 
@@ -225,7 +225,7 @@ def test_a_checkpoint_of_a_model_that_had_begun_to_fall_apart_is_passed_over(set
     # ten steps of a running mean: it has risen by 0.8 at the checkpoint after step 12, by 1.1 at step 13
     Spoiled(monkeypatch, [11, 12, 13], by=4.0)
     result = pretrain(settings)
-    assert [event["text"].partition(". Back to ")[2][:6] for event in result.events] == ["step 8"]
+    assert [event.text.partition(". Back to ")[2][:6] for event in result.events] == ["step 8"]
     assert result.status == "completed" and result.steps == 16
 
 
@@ -248,7 +248,7 @@ def test_figures_that_are_looked_at_now_and_then_say_the_same(settings, monkeypa
     assert logged[-1]["mlm_loss"] == losses[16]
     Spoiled(monkeypatch, [8])
     (event,) = pretrain(replace(rarely, run_folder=settings.run_folder.parent / "c")).events
-    assert event["step"] == 9 and "Back to step 5" in event["text"]
+    assert event.step == 9 and "Back to step 5" in event.text
 
 
 def test_the_fourth_time_is_the_last(settings, monkeypatch):
@@ -384,11 +384,11 @@ def documents(stream, share):
 @pytest.mark.parametrize("masking", ["dynamic", "static"])
 def test_a_run_says_how_its_data_were_masked_and_how_long_it_waited(settings, masking):
     audits = pretrain(with_options(settings, objective={"masking": masking})).audits
-    assert audits["whole_word_coverage"] == 1
-    assert audits["mask_rate"] == pytest.approx(audits["rule_mask_rate"], abs=0.02)
-    assert sum(bucket["swapped"] for bucket in audits["sop_balance_by_length"]) > 0
-    assert 0 <= audits["loader_wait_share"] < 1 and audits["peak_memory_bytes"] > 10**7
-    assert ("ngram_histogram" in audits) == (masking == "dynamic")
+    assert audits.whole_word_coverage == 1
+    assert audits.mask_rate == pytest.approx(audits.rule_mask_rate, abs=0.02)
+    assert sum(bucket.swapped for bucket in audits.sop_balance_by_length) > 0
+    assert 0 <= audits.loader_wait_share < 1 and audits.peak_memory_bytes > 10**7
+    assert (audits.ngram_histogram is not None) == (masking == "dynamic")
 
 
 def test_asked_to_stop_it_ends_with_a_checkpoint_and_a_code_of_its_own(settings, tmp_path):

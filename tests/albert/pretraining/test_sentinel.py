@@ -1,7 +1,5 @@
 """The watch over training tells noise, harder tasks and a model that fell apart from each other."""
 
-import json
-
 import numpy as np
 
 from albert.pretraining.sentinel import Sentinel
@@ -9,19 +7,17 @@ from albert.pretraining.sentinel import Sentinel
 
 def test_the_sentinel_tells_noise_from_a_model_that_fell_apart():
     rng = np.random.default_rng(0)
-    sound, spoilt = Sentinel(), Sentinel()
+    sound, spoilt = Sentinel({}), Sentinel({})
     losses = 3 + 5 * np.exp(-np.arange(300) / 50) + rng.normal(0, 0.4, 300)
     assert not any(sound.check({0: loss, 1: loss + 2}, 1.0) for loss in losses)
     assert not any(spoilt.check({0: loss}, 1.0) for loss in losses)
     assert any(spoilt.check({0: 9.0}, 1.0) for _ in range(10))
-    assert "not finite" in Sentinel().check({0: 2.0}, float("inf"))
-    again = Sentinel(json.loads(json.dumps(sound.to_record())))
-    assert again.to_record() == sound.to_record()
+    assert "not finite" in Sentinel({}).check({0: 2.0}, float("inf"))
 
 
 def test_a_task_that_grows_harder_is_not_taken_for_a_model_that_falls_apart():
     """Two nats more in 100 steps, as the mask rate rises every fourth of them; then one at once."""
-    unaware, aware = Sentinel(), Sentinel()
+    unaware, aware = Sentinel({}), Sentinel({})
     losses = [3.0] * 20 + [3 + step / 50 for step in range(100)]
     assert any(unaware.check({0: loss}, 1.0) for loss in losses)
     assert not any(aware.check({0: loss}, 1.0, is_harder=n % 4 == 0) for n, loss in enumerate(losses))

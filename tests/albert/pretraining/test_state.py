@@ -8,8 +8,10 @@ from albert.batching.stream import Cursor
 from albert.learning_rate import OPTIMIZERS
 from albert.model import PretrainingObjective
 from albert.optim import make_optimizer
-from albert.pretraining import TrainerState, is_whole, list_checkpoints, read_trainer_state
+from albert.pretraining import Event, TrainerState, is_whole, list_checkpoints, read_trainer_state
+from albert.pretraining.sentinel import Trend
 from albert.pretraining.state import (
+    Best,
     finish_writing,
     load_trainer_state,
     remove_old_checkpoints,
@@ -36,8 +38,13 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
     optimizer = make_optimizer(name, objective, 1e-3, 0.01)
     step(objective, optimizer)
     place = DataState(9, (Cursor(1, 2, 3), Cursor()), (500, 90))
-    best = {"step": 4, "loss": 2.5}
-    state = TrainerState(step=7, tokens=90, data=place, history=[{"step": 0.0}], best=best, rate_scale=0.5)
+    best = Best(4, 2.5)
+    history, events, trends = (
+        [{"step": 0, "mlm_loss": 3.5}],
+        [Event(2, "rollback", "why")],
+        {1: Trend(3, 2, 9)},
+    )
+    state = TrainerState(7, 90, place, 1.5, history, events, 0.5, 1, best, 2, trends, 4)
     folder = save_checkpoint(tmp_path, objective, optimizer, state, None)
     same = objective_of(tokenizer)
     restored = make_optimizer(name, same, 1e-3, 0.01)

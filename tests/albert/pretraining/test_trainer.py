@@ -14,8 +14,9 @@ from albert.model import PretrainingObjective
 from albert.optim import Lamb
 from albert.pretraining import Corpus, PretrainSettings, check_start, pretrain
 from albert.pretraining.progress import StepRecord
-from albert.pretraining.sentinel import Sentinel
+from albert.pretraining.sentinel import Sentinel, Trend
 from albert.pretraining.start import phases
+from albert.pretraining.state import Best
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process
 from tests.albert.pretraining.conftest import with_options
@@ -131,7 +132,7 @@ def test_each_corpus_has_figures_and_a_trend_of_its_own(settings):
     ((record,), _) = trainer.review()
     counted = {corpus: figures.mlm_count for corpus, figures in record.corpora.items()}
     assert counted == {0: len(first.masked_labels), 1: len(second.masked_labels)}
-    assert set(trainer.state.trends) == {"0", "1"}
+    assert set(trainer.state.trends) == {0, 1}
 
 
 def test_every_batch_has_dropout_of_its_own(settings, tmp_path, monkeypatch):
@@ -192,13 +193,13 @@ def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
         best = trainer.judge({"held_out_mlm_loss": own, "held_out_mlm_loss@general": general})
         judged.append((best, trainer.state.stale_evaluations))
     assert judged == [(True, 0), (False, 1), (True, 0), (False, 1), (False, 2)]
-    assert trainer.state.best == {"step": 3, "loss": 2.9}
+    assert trainer.state.best == Best(3, 2.9)
 
 
 def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settings, tmp_path):
     trainer = trainer_of(with_options(settings, run_folder=tmp_path / "run", running={"keep_checkpoints": 9}))
     trainer.step(next(steps_of(trainer)))
-    rising, calm = ({"0": {"mean": mean, "lowest": 3.0, "steps": 20}} for mean in (3.6, 3.4))
+    rising, calm = ({0: Trend(mean, 3.0, 20)} for mean in (3.6, 3.4))
     found = []
     for step, trends in enumerate((rising, rising, calm, calm, rising), 1):
         trainer.state.step, trainer.state.trends = step, trends
@@ -211,9 +212,9 @@ def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settin
         assert trainer.go_back(wrong).startswith(f"step 7: {wrong}. Back to step 3")
     state = trainer.state
     assert (state.step, state.rollbacks, state.rate_scale, state.data.skipped) == (3, 2, 0.25, 6)
-    assert [event["text"][8:14] for event in state.events] == ["first.", "second"]
+    assert [event.text[8:14] for event in state.events] == ["first.", "second"]
     # it begins to watch anew
-    assert state.trends == {} and trainer.sentinel.to_record() == {}
+    assert state.trends == {} and trainer.sentinel.trends is state.trends
 
 
 @pytest.mark.parametrize(("rates", "harder"), [((0.15, 0.3), 15), ((0.3, 0.15), 0), (None, 0)])
@@ -245,7 +246,7 @@ def test_losses_may_rise_in_a_step_that_is_harder(settings):
     for step, is_wrong in ((2, True), (3, False)):
         trainer = trainer_of(with_options(settings, objective={"mask_rates": (0.15, 0.3)}, steps=40))
         assert trainer._is_harder(step) != is_wrong
-        trainer.sentinel = Sentinel({"0": {"mean": 3.0, "lowest": 1.9, "steps": 20}})
+        trainer.sentinel = Sentinel({0: Trend(3.0, 1.9, 20)})
         pending(trainer, step, 3.1, 1.0)
         assert (trainer.review()[1] is not None) == is_wrong
 
