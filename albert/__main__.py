@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -152,9 +153,9 @@ def compare(*runs: Path, output: Path | None = None) -> None:
 @report.command
 def schema() -> None:
     """Print the JSON schema of metrics.json."""
-    from albert.reports import SCHEMA_FILE
+    from albert.reports import report_schema
 
-    print(SCHEMA_FILE.read_text(encoding="utf-8"), end="")
+    print(json.dumps(report_schema(), indent=2))
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def table(result: Comparison) -> str:
     """The comparison as lines of text."""
     lines = []
     for model in result.models:
-        scores = result.scores(model.name)
+        scores = model.reported
         shown = [("dev", result.metric, model.dev[result.metric])]
         shown += [(result.split, metric, summary) for metric, summary in scores.items()]
         line = f"{model.name}: " + ", ".join(

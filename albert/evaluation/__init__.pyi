@@ -22,6 +22,7 @@ from .probe import Probe as Probe
 from .probe import probe_model as probe_model
 from .probe import probe_sentences as probe_sentences
 from .records import Calibration as Calibration
+from .records import CalibrationBin as CalibrationBin
 from .records import ChangedExample as ChangedExample
 from .records import ClassScore as ClassScore
 from .records import Comparison as Comparison
@@ -29,17 +30,12 @@ from .records import Contamination as Contamination
 from .records import Cost as Cost
 from .records import Difference as Difference
 from .records import EpochRecord as EpochRecord
-from .records import Facts as Facts
 from .records import Intrinsic as Intrinsic
 from .records import Latency as Latency
 from .records import ModelResult as ModelResult
 from .records import SeedResult as SeedResult
 from .records import SliceScore as SliceScore
+from .records import Summary as Summary
 from .records import SweepPoint as SweepPoint
-from .records import difference_of as difference_of
 from .records import evaluation_titles as evaluation_titles
-from .records import has_read_more as has_read_more
-from .records import label_of as label_of
 from .records import metric_name as metric_name
-from .records import reported as reported
-from .records import subject as subject

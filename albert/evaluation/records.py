@@ -1,17 +1,15 @@
-"""What a comparison of fine-tuned models found, as typed records and as metrics.json holds them."""
+"""The records of a comparison of fine-tuned models; metrics.json of a report is written from them."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-
-Facts = Mapping[str, object]  # a record as JSON has it
+from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What several seeds say together."""
+    """The mean and spread of a score over seeds."""
 
     mean: float
     deviation: float  # sample standard deviation; 0 for a single value
@@ -20,7 +18,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class EpochRecord:
-    """A point of a fine-tuning's curve."""
+    """A point of the curve of one fine-tuning."""
 
     epoch: int  # counted from 1
     train_loss: float | None  # mean over the epoch; None: it was not finite
@@ -34,8 +32,8 @@ class SeedResult:
     seed: int
     learning_rate: float
     best_epoch: int  # counted from 1; 0 for a task without training
-    restarts: int  # starts given up because they did not leave chance level
-    left_chance: bool  # whether the one that is reported did
+    restarts: int  # starts abandoned because they did not leave chance level
+    left_chance: bool  # whether the reported start did
     dev: Mapping[str, float]  # by metric, the main one first
     test: Mapping[str, float] | None
     curve: tuple[EpochRecord, ...]
@@ -54,7 +52,7 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class ClassScore:
-    """Of one label, or one entity type, over all seeds."""
+    """The scores of one label or entity type over all seeds."""
 
     label: str
     precision: float
@@ -78,24 +76,24 @@ class CalibrationBin:
 class Calibration:
     """Expected calibration error with bins of equal width (Naeini et al. 2015; Guo et al. 2017, eq. 3)."""
 
-    ece: float  # mean of the seeds' own
-    bins: tuple[CalibrationBin, ...]  # of the predictions of all seeds; empty ones left out
+    ece: float  # mean over the seeds
+    bins: tuple[CalibrationBin, ...]  # of the predictions of all seeds, without empty bins
 
 
 @dataclass(frozen=True, slots=True)
 class SliceScore:
     """The main metric on some of the examples."""
 
-    by: str  # "length" in tokens, or "domain words" an example holds
-    low: int  # from, including
-    high: int | None  # to, including; None: no end
+    by: str  # "length" in tokens, or the number of "domain words" in an example
+    low: int  # first value of the slice
+    high: int | None  # last value; None: no end
     examples: int
     score: Summary
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Time of one forward pass of the fine-tuned model on test examples, on this machine."""
+    """The time of one forward pass of the fine-tuned model on test examples, on this machine."""
 
     batch_size: int
     p50_ms: float
@@ -105,7 +103,7 @@ class Latency:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cost:
-    """What a model costs beside what it scores."""
+    """What a model costs."""
 
     parameters: int
     flops: float  # of a forward pass over a sequence of `sequence_length` tokens, by arithmetic
@@ -117,7 +115,7 @@ class Cost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Intrinsic:
-    """What a checkpoint knows before fine-tuning, on texts it never saw, with fixed masks."""
+    """What a checkpoint knows before fine-tuning, on unseen texts with fixed masks."""
 
     domain_mlm_loss: float | None = None
     domain_mlm_accuracy: float | None = None
@@ -125,20 +123,20 @@ class Intrinsic:
     general_mlm_accuracy: float | None = None
     sop_accuracy: float | None = None  # on held-out documents with an order
     cloze_accuracy: float | None = None  # share of domain words of which every token is predicted
-    cloze_words: int = 0  # occurrences asked
+    cloze_words: int = 0  # occurrences predicted
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Contamination:
-    """Texts of an evaluation split that a pretraining corpus holds."""
+    """How many texts of an evaluation split a pretraining corpus holds."""
 
     corpus: str
     version: int
     split: str  # "dev" or "test"
-    texts: int  # that are long enough to prove anything
-    found: int  # of them in the corpus
-    documents: int  # of the corpus that hold one
-    examples: tuple[str, ...]  # a few that were found
+    texts: int  # texts long enough for a match to mean something
+    found: int  # those that the corpus holds
+    documents: int  # documents of the corpus that hold one
+    examples: tuple[str, ...]  # a few of the texts found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +146,7 @@ class ModelResult:
     name: str
     checkpoint: str
     checksum: str  # sha256 of its weights
-    note: str | None = None  # to be shown beside the name, as "flawed control"
+    note: str | None = None  # shown beside the name, such as "flawed control"
     seeds: tuple[SeedResult, ...]
     sweep: tuple[SweepPoint, ...] = ()
     dev: Mapping[str, Summary]  # by metric, the main one first
@@ -159,9 +157,28 @@ class ModelResult:
     slices: tuple[SliceScore, ...] = ()
     cost: Cost | None = None
     intrinsic: Intrinsic | None = None
-    drift: float | None = None  # general MLM accuracy less that of the first model
+    drift: float | None = None  # general MLM accuracy minus that of the first model
     contamination: tuple[Contamination, ...] = ()
-    pretraining: tuple[Mapping[str, float], ...] = ()  # history of the run that made it, if it is known
+    pretraining: tuple[Mapping[str, float], ...] = ()  # history of the run that made it, if known
+
+    @property
+    def reported(self) -> Mapping[str, Summary]:
+        """The scores on the reported split, by metric."""
+        return self.dev if self.test is None else self.test
+
+    @property
+    def label(self) -> str:
+        """The name with its note."""
+        return f"{self.name} ({self.note})" if self.note else self.name
+
+    def has_read_more(self, other: ModelResult) -> bool:
+        """Whether one of the two models was pretrained on texts of the task's dev or test that the other was
+        not, which makes their difference meaningless.
+        """
+        return self._leaks() != other._leaks()
+
+    def _leaks(self) -> set[tuple[str, int, str]]:
+        return {(one.corpus, one.version, one.split) for one in self.contamination if one.found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,28 +190,28 @@ class ChangedExample:
     gold: str
     baseline: str  # the most frequent prediction over the seeds
     model: str
-    baseline_right: int  # seeds
+    baseline_right: int  # seeds that are right with the baseline
     model_right: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How much a model scores above another of the comparison, on the reported split."""
+    """How much higher a model scores than another of the comparison, on the reported split."""
 
     model: str
     baseline: str
     metric: str
     mean: float
     deviation: float  # of the seeds' differences
-    values: tuple[float, ...]  # one a seed
+    values: tuple[float, ...]  # one for each seed
     low: float | None  # ends of the 95% bootstrap interval over seeds and examples; None with a single seed
     high: float | None
     p_value: float | None  # paired two-sided t test over the seeds; None with a single seed
     probability: float | None  # that the model beats the baseline; None with a single seed
-    is_clear: bool  # the interval leaves out zero and p < 0.05
-    fixed: int  # examples most seeds got wrong with the baseline and right with this one
-    broken: int  # the other way round
-    fixed_examples: tuple[ChangedExample, ...] = ()  # the surest first
+    is_clear: bool  # the interval excludes zero and p < 0.05
+    fixed: int  # examples that most seeds get wrong with the baseline and right with this model
+    broken: int  # the opposite
+    fixed_examples: tuple[ChangedExample, ...] = ()  # the clearest first
     broken_examples: tuple[ChangedExample, ...] = ()
 
 
@@ -204,103 +221,42 @@ class Comparison:
 
     task: str
     kind: str  # of albert.tasks.Kind
-    metric: str  # the main one: chooses the epoch, and is what differences are of
+    metric: str  # the main metric: it chooses the epoch, and differences are differences of it
     metrics: tuple[str, ...]  # all that are reported, the main one first
-    split: str  # the one reported: "test", or "dev" where there is no test
-    labels: tuple[str, ...]  # empty for kinds without
+    split: Literal["dev", "test"]  # the reported one: test where there is one
+    labels: tuple[str, ...]  # empty for kinds without labels
     examples: Mapping[str, int]  # by split
     skipped: tuple[str, ...]  # rows that could not be used: where and why
-    chance: float  # main metric on the reported split of a constant or random answer
+    chance: float  # main metric of a constant or random answer on the reported split
     seeds: tuple[int, ...]
     models: tuple[ModelResult, ...]
-    differences: tuple[Difference, ...]  # of each model but the first, to the first
-    steps: tuple[Difference, ...] = ()  # of each to the one before it, where each changes one thing
+    differences: tuple[Difference, ...]  # of each other model to the first
+    steps: tuple[Difference, ...] = ()  # of each model to the one before it, where each changes one thing
 
     def model(self, name: str) -> ModelResult:
         """The model of a name. Raises KeyError if there is none."""
-        found = {model.name: model for model in self.models}
-        return found[name]
+        return {model.name: model for model in self.models}[name]
 
     def difference(self, name: str) -> Difference | None:
-        """Of a model to the first; None for the first itself."""
+        """The difference of a model to the first; None for the first itself."""
         return next((one for one in self.differences if one.model == name), None)
 
-    def scores(self, name: str) -> Mapping[str, Summary]:
-        """A model's scores on the reported split, by metric."""
-        model = self.model(name)
-        return model.dev if model.test is None else model.test
-
-    @property
-    def is_contaminated(self) -> bool:
-        """Whether a corpus that a model was pretrained on holds texts of dev or test."""
-        return any(one.found for model in self.models for one in model.contamination)
-
-    def to_record(self) -> dict[str, object]:
-        """As plain JSON. Raises ValueError for a number JSON cannot hold: there must be none."""
-        record = plain({**asdict(self), "is_contaminated": self.is_contaminated})
-        assert isinstance(record, dict)
-        return record
+    def subject(self) -> ModelResult:
+        """The model that the verdict is about: the best on dev of those compared with the first, so that test
+        has no say. A model whose corpus holds texts of the task is chosen only if there is no other.
+        """
+        first, *others = self.models
+        clean = [model for model in others if not model.has_read_more(first)]
+        return max(clean or others, key=lambda model: model.dev[self.metric].mean)
 
 
-def plain(value: object) -> object:
-    """Mappings, sequences and scalars as JSON has them.
-
-    >>> plain({"a": (1, None)})
-    {'a': [1, None]}
-    """
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{value} in a comparison's record")
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise ValueError(f"{type(value).__name__} in a comparison's record")
-
-
-def reported(model: Facts) -> Facts:
-    """A model's scores on the reported split, by metric."""
-    return model["dev"] if model["test"] is None else model["test"]
-
-
-def difference_of(facts: Facts, model: str) -> Facts | None:
-    """Of a model to the baseline; None for the baseline."""
-    return next((one for one in facts["differences"] if one["model"] == model), None)
-
-
-def subject(evaluation: Facts) -> Facts:
-    """The model that the verdict is about: of those compared with the first, the one that is best on dev, so
-    that test has no say in which. One whose corpus holds texts of the task only if there is no other.
-    """
-    first, *others = evaluation["models"]
-    clean = [model for model in others if not has_read_more(model, first)]
-    return max(clean or others, key=lambda model: model["dev"][evaluation["metric"]]["mean"])
-
-
-def has_read_more(model: Facts, other: Facts) -> bool:
-    """Whether one of two models was pretrained on texts of the task's dev or test that the other was not, so
-    that their difference says nothing.
-    """
-    return _leaks(model) != _leaks(other)
-
-
-def _leaks(model: Facts) -> set[tuple[str, int, str]]:
-    return {(one["corpus"], one["version"], one["split"]) for one in model["contamination"] if one["found"]}
-
-
-def evaluation_titles(evaluations: Sequence[Facts]) -> list[str]:
-    """A title for each; where there are several, with the model that others are compared with."""
-    titles = [f"Evaluation: {facts['task']}" for facts in evaluations]
+def evaluation_titles(evaluations: Sequence[Comparison]) -> list[str]:
+    """A title for each evaluation; if there are several, each names its baseline."""
+    titles = [f"Evaluation: {comparison.task}" for comparison in evaluations]
     if len(titles) == 1:
         return titles
-    firsts = [facts["models"][0]["name"] for facts in evaluations]
+    firsts = [comparison.models[0].name for comparison in evaluations]
     return [f"{title}, against {first}" for title, first in zip(titles, firsts, strict=True)]
-
-
-def label_of(model: Facts) -> str:
-    """A model's name with its note."""
-    return f"{model['name']} ({model['note']})" if model["note"] else model["name"]
 
 
 def metric_name(metric: str) -> str:

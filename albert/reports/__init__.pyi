@@ -1,9 +1,11 @@
 from .compare_runs import compare_reports as compare_reports
 from .content import Report as Report
 from .content import build_report as build_report
+from .content import report_schema as report_schema
 from .corpus import CorpusFacts as CorpusFacts
-from .page import SCHEMA_FILE as SCHEMA_FILE
+from .corpus import FunnelRow as FunnelRow
+from .corpus import SampleInstance as SampleInstance
 from .page import main_tables as main_tables
+from .page import read_report as read_report
 from .page import report_markdown as report_markdown
 from .page import write_report as write_report
-from .sections import Facts as Facts

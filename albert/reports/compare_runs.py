@@ -5,23 +5,24 @@ from __future__ import annotations
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from albert.evaluation import label_of, metric_name, reported
+from albert.evaluation import metric_name
+from albert.reports.content import Report
 from albert.reports.evaluation_plots import score_interval
-from albert.reports.page import PAGE_FILE, read_metrics, render_page
+from albert.reports.page import PAGE_FILE, flat, read_report, render_page
 from albert.reports.plots import Interval, Line, Plot, curves, intervals
-from albert.reports.pretraining import first_and_last, held_out_corpora, key_of
+from albert.reports.pretraining import first_and_last, held_out_corpora, key_of, points_of
 from albert.reports.sections import (
     MISSING,
-    Facts,
     Section,
     Table,
     change,
@@ -37,31 +38,31 @@ from data.files import write_text
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A report by the name it has in a comparison."""
+    """A report and its name in a comparison."""
 
     name: str
-    metrics: Facts
+    report: Report
 
 
 def read_runs(folders: Sequence[Path]) -> list[Run]:
-    """The reports of the folders. Raises InputError for fewer than two, or for one that is none."""
+    """Read the reports of the folders. Raises InputError for fewer than two, or if one is not a report."""
     if len(folders) < 2:
         raise InputError("one run is not compared with anything: name two or more")
-    metrics = [read_metrics(folder) for folder in folders]
+    reports = [read_report(folder) for folder in folders]
     names = [(folder if folder.is_dir() else folder.parent).resolve().name for folder in folders]
     return [
-        Run(name if names.count(name) == 1 else f"{name} ({n})", facts)
-        for n, (name, facts) in enumerate(zip(names, metrics, strict=True), 1)
+        Run(name if names.count(name) == 1 else f"{name} ({n})", report)
+        for n, (name, report) in enumerate(zip(names, reports, strict=True), 1)
     ]
 
 
 def metrics_table(runs: Sequence[Run]) -> Table:
-    """A row for each figure that some run has, a column for each run."""
+    """A row for each figure that any run has, a column for each run."""
     rows = []
-    for kind in (_scores, _training_figures):
-        figures = [kind(run.metrics) for run in runs]
-        names = dict.fromkeys(name for found in figures for name in found)
-        rows += [(name, *(found.get(name, MISSING) for found in figures)) for name in names]
+    for figures_of in (_scores, _training_figures):
+        figures = [figures_of(run.report) for run in runs]
+        names = dict.fromkeys(name for of_run in figures for name in of_run)
+        rows += [(name, *(of_run.get(name, MISSING) for of_run in figures)) for name in names]
     caption = (
         "Scores in points, mean ± standard deviation over the seeds; held-out figures before → after. Only "
         "models of one run share their seeds: a difference between runs has no interval here."
@@ -69,60 +70,54 @@ def metrics_table(runs: Sequence[Run]) -> Table:
     return Table(caption, ("Figure", *(run.name for run in runs)), tuple(rows))
 
 
-def _scores(metrics: Facts) -> dict[str, str]:
+def _scores(report: Report) -> dict[str, str]:
     figures = {}
-    for facts in metrics["evaluations"]:
-        for model in facts["models"]:
-            for metric, score in reported(model).items():
-                name = f"{facts['task']} {facts['split']} {metric_name(metric)}: {label_of(model)}"
-                figures[name] = spread(score)
-        for one in facts["differences"]:
-            name = f"{facts['task']} {facts['split']}: {one['model']} against {one['baseline']}"
-            ends = "" if one["low"] is None else f" ({change(one['low'])} to {change(one['high'])})"
-            figures[name] = change(one["mean"]) + ends
+    for comparison in report.evaluations:
+        where = f"{comparison.task} {comparison.split}"
+        for model in comparison.models:
+            for metric, score in model.reported.items():
+                figures[f"{where} {metric_name(metric)}: {model.label}"] = spread(score)
+        for one in comparison.differences:
+            ends = "" if one.low is None else f" ({change(one.low)} to {change(one.high)})"
+            figures[f"{where}: {one.model} against {one.baseline}"] = change(one.mean) + ends
     return figures
 
 
-def _training_figures(metrics: Facts) -> dict[str, str]:
-    facts = metrics["pretraining"]
-    if facts is None:
+def _training_figures(report: Report) -> dict[str, str]:
+    result = report.pretraining
+    if result is None:
         return {}
     figures = {}
-    for corpus in held_out_corpora(facts["history"]):
+    for corpus in held_out_corpora(result.history):
         for metric, called, show in (
             ("held_out_mlm_loss", "held-out MLM loss", decimal),
             ("held_out_mlm_accuracy", "held-out MLM accuracy", percent),
             ("held_out_sop_accuracy", "held-out sentence-order accuracy", percent),
         ):
-            if ends := first_and_last(facts["history"], key_of(metric, corpus)):
+            if ends := first_and_last(result.history, key_of(metric, corpus)):
                 figures[f"{called}, {corpus}" if corpus else called] = " → ".join(map(show, ends))
     return figures | {
-        "steps": number(facts["steps"]),
-        "tokens": number(facts["tokens"]),
-        "tokens a second": number(facts["tokens_per_second"]),
-        "parameters": number(facts["parameters"]),
-        "peak learning rate": f"{facts['learning_rate']:.2g}",
+        "steps": number(result.steps),
+        "tokens": number(result.tokens),
+        "tokens a second": number(result.tokens_per_second),
+        "parameters": number(result.parameters),
+        "peak learning rate": f"{result.learning_rate:.2g}",
     }
 
 
 def differing_table(runs: Sequence[Run]) -> Table:
-    """Settings and versions that are not the same in every run."""
-    by_part = [_settings(run.metrics) for run in runs]
-    shared = {part for part, n in Counter(part for one in by_part for part in one).items() if n > 1}
-    flat = [
-        {
-            f"{part}: {name}": str(value)
-            for part, values in one.items()
-            if part in shared
-            for name, value in values.items()
-        }
-        for one in by_part
+    """Settings and versions that differ between runs."""
+    by_part = [_settings(run.report) for run in runs]
+    shared = {part for part, n in Counter(part for parts in by_part for part in parts).items() if n > 1}
+    by_name = [
+        {f"{part}: {name}": text for part in parts if part in shared for name, text in parts[part].items()}
+        for parts in by_part
     ]
-    names = dict.fromkeys(name for values in flat for name in values)
+    names = dict.fromkeys(name for values in by_name for name in values)
     rows = tuple(
-        (name, *(values.get(name, MISSING) for values in flat))
+        (name, *(values.get(name, MISSING) for values in by_name))
         for name in names
-        if len({values.get(name) for values in flat}) > 1
+        if len({values.get(name) for values in by_name}) > 1
     )
     words = tuple(range(len(runs) + 1))
     return Table(
@@ -133,102 +128,89 @@ def differing_table(runs: Sequence[Run]) -> Table:
     )
 
 
-def _settings(metrics: Facts) -> dict[str, Facts]:
-    """By kind: a run's name is in its settings' title. What there is several of, such as arms, by number."""
-    kinds = Counter(title.partition(":")[0] for title in metrics["settings"])
+def _settings(report: Report) -> dict[str, Mapping[str, str]]:
+    """Settings by their kind, without the run's name; several of a kind, such as arms, are numbered."""
+    kinds = Counter(title.partition(":")[0] for title in report.settings)
     seen: Counter[str] = Counter()
-    found = {}
-    for title, values in metrics["settings"].items():
+    parts: dict[str, Mapping[str, str]] = {}
+    for title, values in report.settings.items():
         kind = title.partition(":")[0]
         seen[kind] += 1
-        found[f"{kind} {seen[kind]}" if kinds[kind] > 1 else kind] = values
-    return {**found, "version": metrics["versions"]}
+        parts[f"{kind} {seen[kind]}" if kinds[kind] > 1 else kind] = flat(values)
+    return {**parts, "version": report.versions}
 
 
 def comparison_page(runs: Sequence[Run]) -> str:
     """One HTML page of the runs."""
     table, differing = metrics_table(runs), differing_table(runs)
-    verdicts = Table(
-        "", ("Run", "verdict"), tuple((run.name, run.metrics["verdict"]) for run in runs), (0, 1)
-    )
+    verdicts = Table("", ("Run", "verdict"), tuple((run.name, run.report.verdict) for run in runs), (0, 1))
     sections = [
         Section(title="Verdicts", tables=(verdicts,)),
         Section(title="Figures", tables=(table,) if table.rows else (), plots=tuple(_plots(runs))),
         *([Section(title="Settings", tables=(differing,))] if differing.rows else []),
     ]
-    warnings = tuple(f"{run.name}: {line}" for run in runs for line in run.metrics["warnings"])
     return render_page(
         title="Runs compared",
         lead=f"{counted(len(runs), 'run')}: {', '.join(run.name for run in runs)}",
         about=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         sections=sections,
-        warnings=warnings,
+        warnings=tuple(f"{run.name}: {line}" for run in runs for line in run.report.warnings),
     )
-
-
-def write_comparison(runs: Sequence[Run], folder: Path) -> Path:
-    """Write the page into a folder; returns its path."""
-    write_text(folder / PAGE_FILE, comparison_page(runs))
-    return folder / PAGE_FILE
 
 
 def _plots(runs: Sequence[Run]) -> list[Plot]:
     plots = []
-    tasks = dict.fromkeys(
-        (f["task"], f["split"], f["metric"]) for run in runs for f in run.metrics["evaluations"]
-    )
+    tasks = dict.fromkeys((c.task, c.split, c.metric) for run in runs for c in run.report.evaluations)
     for n, (task, split, metric) in enumerate(tasks):
         rows = _score_rows(runs, (task, split, metric))
         unit = "points: each seed, mean ± standard deviation"
         plots.append(intervals(f"scores{n}", f"{task} {split} {metric_name(metric)}", unit, rows))
-    trained = [run for run in runs if run.metrics["pretraining"]]
-    for n, corpus in enumerate(sorted({c for run in trained for c in held_out_corpora(_history(run))})):
+    histories = {run.name: run.report.pretraining.history for run in runs if run.report.pretraining}
+    corpora = {corpus for history in histories.values() for corpus in held_out_corpora(history)}
+    for n, corpus in enumerate(sorted(corpora)):
         key = key_of("held_out_mlm_loss", corpus)
-        lines = [Line(run.name, [(r["step"], r[key]) for r in _history(run) if key in r]) for run in trained]
+        lines = [Line(name, points_of(history, key)) for name, history in histories.items()]
         title = "Held-out MLM loss" + (f", {corpus}" if corpus else "")
         plots.append(curves(f"loss{n}", title, "nats, lower is better", lines))
     return plots
 
 
-def _history(run: Run) -> Sequence[Facts]:
-    return run.metrics["pretraining"]["history"]
-
-
 def _score_rows(runs: Sequence[Run], evaluation: tuple[str, str, str]) -> list[Interval]:
-    rows = []
-    for run in runs:
-        for facts in run.metrics["evaluations"]:
-            if (facts["task"], facts["split"], facts["metric"]) != evaluation:
-                continue
-            for model in facts["models"]:
-                label = f"{run.name}: {label_of(model)}"
-                rows.append(score_interval(label, reported(model)[facts["metric"]]))
-    return rows
+    return [
+        score_interval(f"{run.name}: {model.label}", model.reported[comparison.metric])
+        for run in runs
+        for comparison in run.report.evaluations
+        if (comparison.task, comparison.split, comparison.metric) == evaluation
+        for model in comparison.models
+    ]
 
 
 def print_table(table: Table, console: Console) -> None:
-    """A table in a terminal, as wide as that."""
+    """Print a table as wide as the terminal."""
     shown = TerminalTable(box=None, pad_edge=False, header_style="bold")
     for n, column in enumerate(table.columns):
-        shown.add_column(Text(column), justify="left" if n in table.words else "right", overflow="fold")
+        justify: Literal["left", "right"] = "left" if n in table.words else "right"
+        shown.add_column(Text(column), justify=justify, overflow="fold")
     for row in table.rows:
         shown.add_row(*map(Text, row))
     console.print(shown)
 
 
 def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path:
-    """Print tables that compare runs, and write a page; returns the page."""
+    """Print tables that compare runs and write a page. Returns the page's path."""
     runs = read_runs(folders)
     console = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=False)
     for table in (metrics_table(runs), differing_table(runs)):
         if table.rows:
             print_table(table, console)
             console.print()
-    return write_comparison(runs, output or _folder_beside(folders))
+    page = (output or _folder_beside(folders)) / PAGE_FILE
+    write_text(page, comparison_page(runs))
+    return page
 
 
 def _folder_beside(folders: Sequence[Path]) -> Path:
-    """A folder beside the first run's, of the same name for the same runs."""
+    """A folder beside the first run's report; the same runs get the same folder."""
     first = folders[0] if folders[0].is_dir() else folders[0].parent
     digest = hashlib.sha256("\n".join(str(folder.resolve()) for folder in folders).encode()).hexdigest()[:8]
     return first.resolve().parent / f"comparison-{digest}"

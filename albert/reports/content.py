@@ -1,60 +1,77 @@
-"""All of a report as plain facts: what metrics.json holds and the page is made from."""
+"""The content of a report, which metrics.json holds and the page shows."""
 
 from __future__ import annotations
 
-import json
+import inspect
+import math
 import platform
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
-from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 import torch
+from pydantic import ConfigDict, JsonValue, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema, to_jsonable_python
 
-from albert.pretraining import MANIFEST_FILE
+from albert.evaluation import Comparison
+from albert.pretraining import MANIFEST_FILE, PretrainResult
 from albert.reports.corpus import CorpusFacts
 from albert.reports.evaluation import contamination_warnings
 from albert.reports.verdict import verdict
 from data.files import sha256
 
-if TYPE_CHECKING:
-    from albert.evaluation import Comparison
-    from albert.pretraining import PretrainResult
-
-SCHEMA_VERSION = 2  # of metrics.json; metrics.schema.json says the same
+SCHEMA_VERSION = 3  # of metrics.json
 _PACKAGES = (
-    "jixu",
-    "torch",
-    "triton",
-    "prefect",
-    "duckdb",
-    "jieba",
-    "tokenizers",
-    "sentencepiece",
-    "numpy",
+    "jixu", "torch", "triton", "prefect", "duckdb", "jieba", "tokenizers", "sentencepiece", "numpy",
     "pyarrow",
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """All of a report, as it stands in metrics.json."""
+    """All of a report, as metrics.json holds it. Scores are shares in [0, 1], correlations in [-1, 1]."""
+
+    # for the records inside it too
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     schema_version: int
     title: str
-    verdict: str
+    verdict: str  # a sentence for each evaluation
     warnings: tuple[str, ...]  # what a reader must know before the figures
-    created_at: str
-    command: str
+    created_at: str  # ISO 8601
+    command: str  # repeats the run
     corpora: tuple[CorpusFacts, ...]
-    bases: tuple[Mapping[str, object], ...]  # the runs that made the models pretraining went on from
-    pretraining: Mapping[str, object] | None
-    evaluations: tuple[Mapping[str, object], ...]
-    settings: Mapping[str, Mapping[str, object]]
+    bases: tuple[PretrainResult, ...]  # the runs that made the models that pretraining began from
+    pretraining: PretrainResult | None
+    evaluations: tuple[Comparison, ...]
+    settings: Mapping[str, Mapping[str, JsonValue]]  # by job
     versions: Mapping[str, str]
-    checksums: Mapping[str, str]  # sha256 of what went in and came out
+    checksums: Mapping[str, str]  # sha256 of inputs and outputs
+
+
+REPORT: TypeAdapter[Report] = TypeAdapter(Report)
+
+
+class _Described(GenerateJsonSchema):
+    """Takes the comment beside a field as its description."""
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        described = super().dataclass_schema(schema)
+        source = inspect.getsource(schema["cls"])
+        for name, comment in re.findall(r"^    (\w+): .*  # (.+)$", source, re.M):
+            described["properties"][name]["description"] = comment
+        return described
+
+
+def report_schema() -> dict[str, JsonValue]:
+    """The JSON schema of metrics.json."""
+    schema = REPORT.json_schema(schema_generator=_Described, mode="serialization")
+    schema["properties"]["schema_version"]["const"] = SCHEMA_VERSION
+    return {"$schema": GenerateJsonSchema.schema_dialect, **schema, "title": "metrics.json of a jixu report"}
 
 
 def build_report(
@@ -65,32 +82,31 @@ def build_report(
     bases: Sequence[PretrainResult] = (),
     pretraining: PretrainResult | None = None,
     evaluations: Sequence[Comparison] = (),
-    settings: Mapping[str, Mapping[str, object]] | None = None,
+    settings: Mapping[str, object] | None = None,
     checksums: Mapping[str, str] | None = None,
 ) -> Report:
-    """The report of what was done; leave out what was not. The checksums of checkpoints and corpora come
-    by themselves.
+    """The report of the parts that are given.
+
+    `settings` are records by job. `checksums` are added to those of the checkpoints and corpora.
     """
-    compared = tuple(comparison.to_record() for comparison in evaluations)
-    trained = pretraining_facts(pretraining) if pretraining else None
     runs = [*bases, *([pretraining] if pretraining else [])]
     return Report(
         schema_version=SCHEMA_VERSION,
         title=title,
-        verdict=verdict(trained, compared),
+        verdict=verdict(pretraining, evaluations),
         warnings=(
-            *contamination_warnings(compared),
+            *contamination_warnings(evaluations),
             *(_unfinished(result) for result in runs if result.status != "completed"),
         ),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         command=command,
         corpora=tuple(corpora),
-        bases=tuple(map(pretraining_facts, bases)),
-        pretraining=trained,
-        evaluations=compared,
-        settings=settings or {},
+        bases=tuple(map(_finite, bases)),
+        pretraining=_finite(pretraining) if pretraining else None,
+        evaluations=tuple(evaluations),
+        settings=to_jsonable_python(settings or {}),
         versions=installed_versions(),
-        checksums={**_known_checksums(runs, compared, corpora), **(checksums or {})},
+        checksums={**_known_checksums(runs, evaluations, corpora), **(checksums or {})},
     )
 
 
@@ -101,20 +117,15 @@ def _unfinished(result: PretrainResult) -> str:
     )
 
 
-def pretraining_facts(result: PretrainResult) -> dict[str, object]:
-    """What is to be told of a pretraining run, as JSON has it."""
-    evaluations = result.evaluations()
-    probe = {**asdict(result.probe), "warning": result.probe.warning()} if result.probe else None
-    facts = {**asdict(result), "before": evaluations[0], "after": evaluations[-1], "probe": probe}
-    # JSON has no nan and no infinity, which a history has where training fell apart
-    return json.loads(json.dumps(facts, default=str), parse_constant=lambda name: None)
+def _finite(result: PretrainResult) -> PretrainResult:
+    """The result without nan and infinity, which training that diverges records and JSON cannot hold."""
+    history = [{k: value for k, value in record.items() if math.isfinite(value)} for record in result.history]
+    return replace(result, history=history)
 
 
-def base_titles(bases: Sequence[Mapping[str, object]]) -> list[str]:
-    """A title for each; where there are several, with the name of its run."""
-    if len(bases) == 1:
-        return ["Base model"]
-    return [f"Base model: {PurePath(str(facts['run_folder'])).name}" for facts in bases]
+def base_titles(bases: Sequence[PretrainResult]) -> list[str]:
+    """A title for each base model; if there are several, each names its run."""
+    return ["Base model"] if len(bases) == 1 else [f"Base model: {base.run_folder.name}" for base in bases]
 
 
 def installed_versions() -> dict[str, str]:
@@ -134,18 +145,16 @@ def installed_versions() -> dict[str, str]:
 
 
 def _known_checksums(
-    runs: Sequence[PretrainResult],
-    evaluations: Sequence[Mapping[str, object]],
-    corpora: Sequence[CorpusFacts],
+    runs: Sequence[PretrainResult], evaluations: Sequence[Comparison], corpora: Sequence[CorpusFacts]
 ) -> dict[str, str]:
-    found = {}
+    checksums = {}
     for result in runs:
         # the manifest holds the checksum of each of the checkpoint's files
         if (manifest := result.checkpoint / MANIFEST_FILE).is_file():
-            found[f"{result.run_folder.name}/{result.checkpoint.name}/{MANIFEST_FILE}"] = sha256(manifest)
-    for facts in evaluations:
-        found |= {f"weights of {model['name']}": model["checksum"] for model in facts["models"]}
-    for facts in corpora:
-        if facts.shards_sha256:
-            found[f"shards of {facts.corpus}, version {facts.version}"] = facts.shards_sha256
-    return found
+            checksums[f"{result.run_folder.name}/{result.checkpoint.name}/{MANIFEST_FILE}"] = sha256(manifest)
+    for comparison in evaluations:
+        checksums |= {f"weights of {model.name}": model.checksum for model in comparison.models}
+    for corpus in corpora:
+        if corpus.shards_sha256:
+            checksums[f"shards of {corpus.corpus}, version {corpus.version}"] = corpus.shards_sha256
+    return checksums

@@ -1,31 +1,53 @@
-"""What a report tells of a corpus: its size, what was kept and dropped, and what it looks like."""
+"""The section on a corpus: its size, what was dropped and why, and what it looks like."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from albert.reports.plots import Plot, columns, ranked
-from albert.reports.sections import Passage, Section, Table, number
+from albert.reports.sections import MISSING, Passage, Section, Table, number
 
 _ORDER = {0: "in order", 1: "swapped"}
 
 
+@dataclass(frozen=True, slots=True)
+class FunnelRow:
+    """What went in and out of a stage, in one unit, and how much of it changed for one reason."""
+
+    stage: str
+    unit: str  # documents or characters
+    taken_in: int
+    passed_on: int
+    reason: str | None
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SampleInstance:
+    """An instance as text."""
+
+    text: str
+    masked: str  # the same with its masks
+    sop_label: int  # 0: in order, 1: swapped, else a single segment
+    doc_id: str
+
+
 @dataclass(frozen=True, kw_only=True)
 class CorpusFacts:
-    """What is to be told of a corpus version. Gathered by the caller: this package knows no catalog."""
+    """A corpus version. The caller reads it from the catalog, which this package cannot import."""
 
     corpus: str
     version: int
     totals: Mapping[str, int]  # documents, characters, words, sentences, instances, tokens
     sop: bool
-    unknown_share: float  # of [UNK] among the tokens
-    funnel: Sequence[Mapping[str, object]]  # rows of the catalog's funnel
-    lengths: Sequence[tuple[int, int]]  # (longest of the bar in tokens, instances)
-    word_lengths: Sequence[tuple[int, int]]  # (characters, words)
-    top_words: Sequence[tuple[str, int]]
-    samples: Sequence[Mapping[str, object]]  # instances as text
-    recipe_hash: str | None = None  # of all settings that the corpus was made with
+    unknown_share: float  # share of [UNK] among the tokens
+    funnel: tuple[FunnelRow, ...]
+    lengths: tuple[tuple[int, int], ...]  # (longest of the bar in tokens, instances)
+    word_lengths: tuple[tuple[int, int], ...]  # (characters, words); the last bar holds longer words too
+    top_words: tuple[tuple[str, int], ...]  # (word, occurrences)
+    samples: tuple[SampleInstance, ...]
+    recipe_hash: str | None = None  # of the settings that the corpus was made with
     shards_sha256: str | None = None  # of the checksums of the version's shards, in order
 
 
@@ -49,32 +71,32 @@ def _totals(facts: CorpusFacts) -> Table:
 
 
 def funnel_table(facts: CorpusFacts) -> Table:
-    """What went in and out of each stage, and what was lost to which reason: a row a stage."""
+    """A row for each stage: what went in and out, and what was lost for which reason."""
     rows = []
-    for stage in dict.fromkeys(str(row["stage"]) for row in facts.funnel):
-        parts = [row for row in facts.funnel if row["stage"] == stage]
+    for stage in dict.fromkeys(row.stage for row in facts.funnel):
+        parts = [row for row in facts.funnel if row.stage == stage]
         amounts = []
         for unit in ("documents", "characters"):
-            ends = next(((row["in"], row["out"]) for row in parts if row["unit"] == unit), (None, None))
-            amounts += map(number, ends)
-        why = ", ".join(_reason(row) for row in parts if row["reason"])
+            first = next((row for row in parts if row.unit == unit), None)
+            amounts += [number(first.taken_in), number(first.passed_on)] if first else [MISSING, MISSING]
+        why = ", ".join(_reason(row) for row in parts if row.reason)
         rows.append((stage.replace("_", " "), *amounts, why))
     head = ("Stage", "documents in", "out", "characters in", "out", "lost or changed, and why")
     return Table("What went in and out of each stage.", head, tuple(rows), words=(0, 5))
 
 
-def _reason(row: Mapping[str, object]) -> str:
+def _reason(row: FunnelRow) -> str:
     """
-    >>> _reason({"count": 5, "unit": "documents", "reason": "too_short"})
+    >>> _reason(FunnelRow("filter", "documents", 40, 35, "too_short", 5))
     '5 documents too short'
     """
-    return f"{number(row['count'])} {row['unit']} {row['reason']}".replace("_", " ")
+    return f"{number(row.count)} {row.unit} {row.reason}".replace("_", " ")
 
 
 def _plots(facts: CorpusFacts, name: str) -> list[Plot]:
     plots = []
-    if kept := _kept(facts):
-        plots.append(ranked(f"{name}-funnel", "Documents left after each stage", "documents", kept))
+    if left := _documents_left(facts):
+        plots.append(ranked(f"{name}-funnel", "Documents left after each stage", "documents", left))
     if facts.lengths:
         bars = [(f"{to:,}", count) for to, count in facts.lengths]
         plots.append(
@@ -84,22 +106,20 @@ def _plots(facts: CorpusFacts, name: str) -> list[Plot]:
         bars = [(f"{n} or more" if n >= 6 else str(n), count) for n, count in facts.word_lengths]
         plots.append(columns(f"{name}-words", "Words by length", "words", bars, x_label="characters"))
     if facts.top_words:
-        plots.append(
-            ranked(f"{name}-frequent", "Most frequent words", "occurrences", list(facts.top_words)[:10])
-        )
+        plots.append(ranked(f"{name}-frequent", "Most frequent words", "occurrences", facts.top_words[:10]))
     return plots
 
 
-def _kept(facts: CorpusFacts) -> list[tuple[str, int]]:
-    rows = [row for row in facts.funnel if row["unit"] == "documents"]
-    first = [("found", rows[0]["in"])] if rows else []
-    return first + list({str(row["stage"]).replace("_", " "): row["out"] for row in rows}.items())
+def _documents_left(facts: CorpusFacts) -> list[tuple[str, int]]:
+    rows = [row for row in facts.funnel if row.unit == "documents"]
+    first = [("found", rows[0].taken_in)] if rows else []
+    return first + list({row.stage.replace("_", " "): row.passed_on for row in rows}.items())
 
 
 def _samples(facts: CorpusFacts) -> Section:
     passages = []
     for sample in facts.samples:
-        order = _ORDER.get(sample["sop_label"], "single segment")
-        about = f"{sample['masked']}\n{order}, document {sample['doc_id']}"
-        passages.append(Passage(str(sample["text"]), about))
+        order = _ORDER.get(sample.sop_label, "single segment")
+        about = f"{sample.masked}\n{order}, document {sample.doc_id}"
+        passages.append(Passage(sample.text, about))
     return Section(title="Sample instances", passages=tuple(passages))

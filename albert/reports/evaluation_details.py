@@ -1,12 +1,14 @@
-"""The parts of an evaluation that open when they are asked for: classes, slices, examples, rates, seeds."""
+"""The folded parts of an evaluation: classes, slices, examples, learning rates, seeds."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from albert.evaluation import ChangedExample, ClassScore, Comparison, Difference, ModelResult
 from albert.reports.evaluation_plots import MOST_LABELS, model_lines
 from albert.reports.plots import curves
 from albert.reports.sections import (
     MISSING,
-    Facts,
     Passage,
     Section,
     Table,
@@ -20,93 +22,97 @@ from albert.reports.sections import (
 _MOST_CONFUSIONS = 20
 
 
-def class_details(facts: Facts) -> list[Section]:
-    """Precision, recall and F1 of each label, the models side by side."""
-    models = [model for model in facts["models"] if model["classes"]]
+def class_details(comparison: Comparison) -> list[Section]:
+    """Precision, recall and F1 of each label, the models side by side; of many models F1 alone."""
+    models = [model for model in comparison.models if model.classes]
     if not models:
         return []
-    wide = len(models) <= 2
-    parts = ("precision", "recall", "F1") if wide else ("F1",)
-    by_label = [{one["label"]: one for one in model["classes"]} for model in models]
+    is_pair = len(models) == 2
+    parts = ("precision", "recall", "F1") if len(models) <= 2 else ("F1",)
+    by_label = [{score.label: score for score in model.classes} for model in models]
     rows = []
     for label in dict.fromkeys(label for scores in by_label for label in scores):
-        found = [scores.get(label) for scores in by_label]
-        support = next(one["support"] for one in found if one)
-        cells = [points(one[part.lower()]) if one else MISSING for one in found for part in parts]
-        gain = change(found[-1]["f1"] - found[0]["f1"]) if len(models) == 2 and all(found) else None
-        rows.append((label, number(support), *cells, *([gain or MISSING] if len(models) == 2 else [])))
-    head = ["Label", "examples", *(f"{model['name']} {part}" for model in models for part in parts)]
-    head += ["change of F1"] if len(models) == 2 else []
+        scores = [of_model.get(label) for of_model in by_label]
+        cells = [_class_score(score, part) for score in scores for part in parts]
+        first, last = scores[0], scores[-1]
+        gain = change(last.f1 - first.f1) if first and last else MISSING
+        support = next(score.support for score in scores if score)
+        rows.append((label, number(support), *cells, *([gain] if is_pair else [])))
+    head = ["Label", "examples", *(f"{model.name} {part}" for model in models for part in parts)]
+    head += ["change of F1"] if is_pair else []
     table = Table("In points, over all seeds.", tuple(head), tuple(rows))
     return [Section(title="Every class", tables=(table,))]
 
 
-def confusion_details(facts: Facts) -> list[Section]:
-    """The most frequent confusions, where labels are too many for a matrix."""
-    models = [model for model in facts["models"] if model["confusion"]]
-    if len(facts["labels"]) <= MOST_LABELS or not models:
+def _class_score(score: ClassScore | None, part: str) -> str:
+    if score is None:
+        return MISSING
+    return points({"precision": score.precision, "recall": score.recall, "F1": score.f1}[part])
+
+
+def confusion_details(comparison: Comparison) -> list[Section]:
+    """The most frequent confusions, if there are too many labels for a matrix."""
+    if len(comparison.labels) <= MOST_LABELS:
         return []
-    tables = tuple(_confusions(model, facts["labels"]) for model in models)
-    return [Section(title="Confusion", tables=tables)]
+    tables = [_confusions(model, comparison.labels) for model in comparison.models if model.confusion]
+    return [Section(title="Confusion", tables=tuple(tables))] if tables else []
 
 
-def _confusions(model: Facts, labels: list[str]) -> Table:
+def _confusions(model: ModelResult, labels: Sequence[str]) -> Table:
     wrong = [
         (count, labels[i], labels[j])
-        for i, row in enumerate(model["confusion"])
+        for i, row in enumerate(model.confusion or ())
         for j, count in enumerate(row)
         if count and i != j
     ]
-    rows = tuple(
-        (gold, taken, number(n)) for n, gold, taken in sorted(wrong, reverse=True)[:_MOST_CONFUSIONS]
-    )
-    caption = f"The most frequent confusions of {model['name']}, over all seeds"
+    most = sorted(wrong, reverse=True)[:_MOST_CONFUSIONS]
+    rows = tuple((gold, predicted, number(count)) for count, gold, predicted in most)
+    caption = f"The most frequent confusions of {model.name}, over all seeds"
     return Table(caption, ("Gold", "predicted", "examples"), rows, words=(0, 1))
 
 
-def slice_details(facts: Facts) -> list[Section]:
-    """The main metric by length and by what an example holds."""
-    models = [model for model in facts["models"] if model["slices"]]
+def slice_details(comparison: Comparison) -> list[Section]:
+    """The main metric by the length of the examples and the domain words in them."""
+    models = [model for model in comparison.models if model.slices]
     if not models:
         return []
     rows = []
-    for n, part in enumerate(models[0]["slices"]):
-        scores = [model["slices"][n]["score"] for model in models]
-        cells = [spread(score) for score in scores]
-        end = "and more" if part["high"] is None else f"to {part['high']}"
-        what = f"{part['by']} {part['low']}" + ("" if part["high"] == part["low"] else f" {end}")
-        rows.append((what, number(part["examples"]), *cells))
-    head = ("Examples by", "examples", *(model["name"] for model in models))
+    for part, *others in zip(*(model.slices for model in models), strict=True):
+        end = "and more" if part.high is None else f"to {part.high}"
+        name = f"{part.by} {part.low}" + ("" if part.high == part.low else f" {end}")
+        rows.append((name, number(part.examples), *(spread(one.score) for one in (part, *others))))
+    head = ("Examples by", "examples", *(model.name for model in models))
     table = Table("The main metric in points, mean ± standard deviation over the seeds.", head, tuple(rows))
     return [Section(title="By length and content", tables=(table,))]
 
 
-def changed_details(facts: Facts) -> list[Section]:
-    """Examples that most seeds answer rightly with one model and wrongly with the other."""
+def changed_details(comparison: Comparison) -> list[Section]:
+    """Examples that most seeds get right with one model and wrong with the other."""
     sections = []
-    for one in facts["differences"]:
-        for key, verb in (("fixed", "fixed"), ("broken", "broken")):
-            examples = one[f"{key}_examples"]
+    for one in comparison.differences:
+        for verb, count, examples in (
+            ("fixed", one.fixed, one.fixed_examples),
+            ("broken", one.broken, one.broken_examples),
+        ):
             if examples:
-                passages = tuple(Passage(e["text"], _change_of(e, one)) for e in examples)
-                count = counted(one[key], "example")
-                sections.append(Section(title=f"{count} {verb} by {one['model']}", passages=passages))
+                passages = tuple(Passage(example.text, _change_of(example, one)) for example in examples)
+                title = f"{counted(count, 'example')} {verb} by {one.model}"
+                sections.append(Section(title=title, passages=passages))
     return sections
 
 
-def _change_of(example: Facts, difference: Facts) -> str:
-    seeds = [counted(example[key], "seed") for key in ("baseline_right", "model_right")]
+def _change_of(example: ChangedExample, difference: Difference) -> str:
     return (
-        f"example {example['number']}, gold {example['gold']}\n"
-        f"{difference['baseline']}: {example['baseline']}, right with {seeds[0]}\n"
-        f"{difference['model']}: {example['model']}, right with {seeds[1]}"
+        f"example {example.number}, gold {example.gold}\n"
+        f"{difference.baseline}: {example.baseline}, right with {counted(example.baseline_right, 'seed')}\n"
+        f"{difference.model}: {example.model}, right with {counted(example.model_right, 'seed')}"
     )
 
 
-def sweep_details(facts: Facts, name: str) -> list[Section]:
+def sweep_details(comparison: Comparison, name: str) -> list[Section]:
     """The learning rates that were tried with the first seed."""
     lines = model_lines(
-        facts, lambda model: sorted((one["learning_rate"], 100 * one["dev"]) for one in model["sweep"])
+        comparison, lambda model: sorted((tried.learning_rate, 100 * tried.dev) for tried in model.sweep)
     )
     if not lines:
         return []
@@ -115,25 +121,25 @@ def sweep_details(facts: Facts, name: str) -> list[Section]:
     return [Section(title="Learning rates", plots=(plot,))]
 
 
-def seed_details(facts: Facts) -> list[Section]:
-    """Every fine-tuning."""
-    rows = []
-    for model in facts["models"]:
-        for seed in model["seeds"]:
-            stuck = "" if seed["left_chance"] else " (at chance level)"
-            rows.append(
-                (
-                    model["name"],
-                    str(seed["seed"]),
-                    f"{seed['learning_rate']:.2g}",
-                    str(seed["best_epoch"]),
-                    str(seed["restarts"]),
-                    points(seed["dev"][facts["metric"]]),
-                    points(seed["test"][facts["metric"]] if seed["test"] else None) + stuck,
-                    number(seed["seconds"]),
-                    number(seed["examples_per_second"]),
-                )
-            )
+def seed_details(comparison: Comparison) -> list[Section]:
+    """Every fine-tuning run."""
+    metric = comparison.metric
+    rows = tuple(
+        (
+            model.name,
+            str(seed.seed),
+            f"{seed.learning_rate:.2g}",
+            str(seed.best_epoch),
+            str(seed.restarts),
+            points(seed.dev[metric]),
+            points(seed.test[metric] if seed.test else None)
+            + ("" if seed.left_chance else " (at chance level)"),
+            number(seed.seconds),
+            number(seed.examples_per_second),
+        )
+        for model in comparison.models
+        for seed in model.seeds
+    )
     head = (
         "Model",
         "seed",
@@ -146,4 +152,4 @@ def seed_details(facts: Facts) -> list[Section]:
         "examples/s",
     )
     caption = "The main metric in points. A start that does not leave chance level is given up and counted."
-    return [Section(title="Every seed", tables=(Table(caption, head, tuple(rows)),))]
+    return [Section(title="Every seed", tables=(Table(caption, head, rows),))]

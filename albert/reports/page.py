@@ -1,36 +1,40 @@
-"""A report as Markdown, as one self-contained HTML page, and as metrics.json with its schema."""
+"""A report as Markdown, as one self-contained HTML page, and as metrics.json."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from functools import cache
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
+from pydantic import JsonValue, ValidationError
 
 from albert.evaluation import evaluation_titles
-from albert.reports.content import Report, base_titles
+from albert.reports.content import REPORT, SCHEMA_VERSION, Report, base_titles
 from albert.reports.corpus import corpus_section
 from albert.reports.evaluation import evaluation_section, scores_table
 from albert.reports.pretraining import held_out_table, training_section
 from albert.reports.sections import Section, Strong, Table
 from data.errors import InputError
 from data.files import write_text
+from data.options import faults
+
+METRICS_FILE, PAGE_FILE = "metrics.json", "index.html"
+_HERE = Path(__file__).parent
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTable:
-    name: str  # once in a report
+    """A table with a title and a name that is unique in the report."""
+
+    name: str
     title: str
     table: Table
 
 
 def report_markdown(report: Report) -> str:
-    """The verdict, what a reader must know before it is believed, the main tables, and the command."""
+    """The verdict, the warnings, the main tables and the command."""
     parts = [f"**{report.verdict}**", *(f"> {line}" for line in report.warnings)]
     for one in main_tables(report):
         parts += [f"### {one.title}", one.table.to_markdown()]
@@ -38,36 +42,57 @@ def report_markdown(report: Report) -> str:
 
 
 def main_tables(report: Report) -> list[NamedTable]:
-    """A table for each evaluation and training of a report, in the page's order."""
+    """A table for each evaluation and each training of a report, in the order of the page."""
+    titles = evaluation_titles(report.evaluations)
     tables = [
-        NamedTable(f"evaluation-{n}" if n > 1 else "evaluation", title, scores_table(facts))
-        for n, (facts, title) in enumerate(
-            zip(report.evaluations, evaluation_titles(report.evaluations), strict=True), 1
-        )
+        NamedTable(f"evaluation-{n}" if n > 1 else "evaluation", title, scores_table(comparison))
+        for n, (comparison, title) in enumerate(zip(report.evaluations, titles, strict=True), 1)
     ]
     if report.pretraining:
         tables.append(NamedTable("training", "Pretraining", held_out_table(report.pretraining)))
     return tables + [
-        NamedTable(f"base-{n}" if n > 1 else "base", title, held_out_table(facts))
-        for n, (facts, title) in enumerate(zip(report.bases, base_titles(report.bases), strict=True), 1)
+        NamedTable(f"base-{n}" if n > 1 else "base", title, held_out_table(base))
+        for n, (base, title) in enumerate(zip(report.bases, base_titles(report.bases), strict=True), 1)
     ]
 
 
-METRICS_FILE, PAGE_FILE = "metrics.json", "index.html"
-_HERE = Path(__file__).parent
-
-
 def write_report(report: Report, folder: Path) -> Path:
-    """Write metrics.json and index.html into `folder`; returns the page's path."""
-    content = json.dumps(asdict(report), ensure_ascii=False, indent=2, default=str, allow_nan=False)
+    """Write metrics.json and index.html into `folder`. Returns the page's path."""
+    content = REPORT.dump_python(report, mode="json")
     page = render(report)
-    write_text(folder / METRICS_FILE, content + "\n")
+    text = json.dumps(content, ensure_ascii=False, indent=2, allow_nan=False)
+    write_text(folder / METRICS_FILE, text + "\n")
     write_text(folder / PAGE_FILE, page)
     return folder / PAGE_FILE
 
 
+def read_report(run: Path) -> Report:
+    """Read a report, given its folder, its page or its metrics.json. Raises InputError if there is none, or
+    if it is damaged or of another version.
+    """
+    path = run / METRICS_FILE if run.is_dir() else run.with_name(METRICS_FILE)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"no report in {run}: there is no {path}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    version = content.get("schema_version") if isinstance(content, dict) else None
+    if version != SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {version}, but this version of jixu reads {SCHEMA_VERSION}: "
+            "make the report again"
+        )
+    try:
+        return REPORT.validate_json(json.dumps(content), strict=True)
+    except ValidationError as error:
+        raise InputError(
+            f"{path} is damaged ({faults(error, Report)[:200]}): make the report again"
+        ) from None
+
+
 def render(report: Report) -> str:
-    """The page's HTML."""
+    """The HTML of the page."""
     return render_page(
         title=report.title,
         lead=report.verdict,
@@ -77,8 +102,10 @@ def render(report: Report) -> str:
     )
 
 
-def render_page(*, title: str, lead: str, about: str, sections: list[Section], warnings: tuple = ()) -> str:
-    """A page of sections under a title and a sentence that says it all."""
+def render_page(
+    *, title: str, lead: str, about: str, sections: list[Section], warnings: tuple[str, ...] = ()
+) -> str:
+    """A page of sections under a title and a leading sentence."""
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -94,19 +121,18 @@ def render_page(*, title: str, lead: str, about: str, sections: list[Section], w
 
 
 def report_sections(report: Report) -> list[Section]:
-    """The sections of what is there, in the order of the page."""
+    """The sections of the parts that exist, in the order of the page."""
+    titles = evaluation_titles(report.evaluations)
     sections = [
-        evaluation_section(facts, f"evaluation{n}", title)
-        for n, (facts, title) in enumerate(
-            zip(report.evaluations, evaluation_titles(report.evaluations), strict=True)
-        )
+        evaluation_section(comparison, f"evaluation{n}", title)
+        for n, (comparison, title) in enumerate(zip(report.evaluations, titles, strict=True))
     ]
-    if facts := report.pretraining:
-        title = "Continued pretraining" if facts["probe"] else "Pretraining"
-        sections.append(training_section(facts, "pretraining", title))
+    if result := report.pretraining:
+        title = "Continued pretraining" if result.probe else "Pretraining"
+        sections.append(training_section(result, "pretraining", title))
     sections += [
-        training_section(facts, f"base{n}", title)
-        for n, (facts, title) in enumerate(zip(report.bases, base_titles(report.bases), strict=True))
+        training_section(base, f"base{n}", title)
+        for n, (base, title) in enumerate(zip(report.bases, base_titles(report.bases), strict=True))
     ]
     sections += [corpus_section(facts, f"corpus{n}") for n, facts in enumerate(report.corpora)]
     return [*sections, _repeat_section(report)]
@@ -114,7 +140,7 @@ def report_sections(report: Report) -> list[Section]:
 
 def _repeat_section(report: Report) -> Section:
     details = [
-        Section(title=f"Settings: {name}", tables=(_pairs(("Setting", "value"), values),))
+        Section(title=f"Settings: {name}", tables=(_pairs(("Setting", "value"), flat(values)),))
         for name, values in report.settings.items()
     ]
     details.append(Section(title="Versions", tables=(_pairs(("Package", "version"), report.versions),)))
@@ -124,34 +150,22 @@ def _repeat_section(report: Report) -> Section:
     return Section(title="To repeat it", code=(report.command,), details=tuple(details))
 
 
-def _pairs(names: tuple[str, str], values: Mapping[str, object]) -> Table:
-    rows = tuple((str(key), "" if value is None else str(value)) for key, value in values.items())
-    return Table("", names, rows, words=(0, 1))
+def flat(values: Mapping[str, JsonValue]) -> dict[str, str]:
+    """Settings as text, those of a group under dotted names.
 
-
-SCHEMA_FILE = Path(__file__).parent / "metrics.schema.json"
-
-
-@cache
-def metrics_validator() -> Draft202012Validator:
-    """Checks values against the schema."""
-    return Draft202012Validator(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
-
-
-def read_metrics(run: Path) -> dict[str, object]:
-    """The metrics of a report, given by its folder, its page or metrics.json. Raises InputError where there
-    is none, or it is not by the schema.
+    >>> flat({"epochs": 3, "optimizer": {"warmup_share": 0.1}, "names": None})
+    {'epochs': '3', 'optimizer.warmup_share': '0.1', 'names': ''}
     """
-    path = run / METRICS_FILE if run.is_dir() else run.with_name(METRICS_FILE)
-    try:
-        metrics = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"no report in {run}: there is no {path}") from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    if (error := best_match(metrics_validator().iter_errors(metrics))) is not None:
-        raise InputError(
-            f"{path} is not by the schema of this version of jixu ({error.json_path}: "
-            f"{error.message[:200]}): make the report again"
-        )
-    return metrics
+    return dict(_flat(values, ""))
+
+
+def _flat(values: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, "" if value is None else str(value)
+
+
+def _pairs(names: tuple[str, str], values: Mapping[str, str]) -> Table:
+    return Table("", names, tuple(values.items()), words=(0, 1))

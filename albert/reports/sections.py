@@ -1,25 +1,23 @@
-"""What a page is made of: sections of notes, tables and plots, which know nothing of HTML; and how figures
-are written.
-"""
+"""The parts of a page, sections of notes, tables and plots without any HTML; and the format of figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from albert.evaluation import Facts
+from albert.evaluation import Summary
 from albert.reports.plots import Plot
 
 MISSING = "–"
 
 
 class Strong(str):
-    """A cell that is to stand out, as a difference that is more than noise."""
+    """A cell that stands out, such as a difference that is more than noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Cells as they are to be read. The columns at `words` hold words, the others figures."""
+    """Cells as text. The columns at `words` hold words, the others figures."""
 
     caption: str
     columns: tuple[str, ...]
@@ -27,14 +25,14 @@ class Table:
     words: tuple[int, ...] = (0,)
 
     def to_markdown(self) -> str:
-        """As GitHub and Prefect read it."""
+        """The table in the Markdown of GitHub and Prefect."""
         rules = ["---" if n in self.words else "---:" for n in range(len(self.columns))]
         lines = [self.columns, rules, *([_marked(cell) for cell in row] for row in self.rows)]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         return f"{table}\n\n{self.caption}\n" if self.caption else f"{table}\n"
 
     def to_records(self) -> list[dict[str, str]]:
-        """A dict a row, as Prefect's table artifacts want them."""
+        """A dict for each row, as Prefect's table artifacts take them."""
         return [dict(zip(self.columns, map(str, row), strict=True)) for row in self.rows]
 
 
@@ -45,7 +43,7 @@ def _marked(cell: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A text to read, with what is to be said of it."""
+    """A text to read, with a remark."""
 
     text: str
     about: str
@@ -53,7 +51,7 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of the page under its own title; `details` are parts of it that open when they are asked for."""
+    """A part of the page under its own title; its `details` are folded."""
 
     title: str
     warnings: tuple[str, ...] = ()
@@ -83,7 +81,7 @@ def percent(value: float | None) -> str:
 
 
 def points(value: float | None) -> str:
-    """A share or a correlation in points.
+    """Show a share or a correlation in points.
 
     >>> points(0.8634)
     '86.3'
@@ -92,7 +90,7 @@ def points(value: float | None) -> str:
 
 
 def change(value: float | None) -> str:
-    """A difference of shares in points, with its sign.
+    """Show a difference of shares in points, with its sign.
 
     >>> change(-0.0016)
     '−0.2'
@@ -100,14 +98,14 @@ def change(value: float | None) -> str:
     return MISSING if value is None else minus(f"{100 * value:+.1f}")
 
 
-def spread(score: Facts) -> str:
-    """Mean and deviation of a score in points; of a single value, which has no deviation, the value.
+def spread(score: Summary) -> str:
+    """Show the mean and deviation of a score in points; a single value has no deviation.
 
-    >>> spread({"mean": 0.86, "deviation": 0.004, "values": (0.856, 0.864)})
+    >>> spread(Summary(0.86, 0.004, (0.856, 0.864)))
     '86.0 ± 0.4'
     """
-    mean = points(score["mean"])
-    return f"{mean} ± {points(score['deviation'])}" if len(score["values"]) > 1 else mean
+    mean = points(score.mean)
+    return f"{mean} ± {points(score.deviation)}" if len(score.values) > 1 else mean
 
 
 def size(count: float | None) -> str:
@@ -125,7 +123,7 @@ def size(count: float | None) -> str:
 
 
 def minus(text: str) -> str:
-    """The same with the sign that is as wide as a plus."""
+    """Replace hyphens by minus signs, which are as wide as a plus."""
     return text.replace("-", "−")
 
 
@@ -138,5 +136,5 @@ def counted(n: int, one: str, many: str | None = None) -> str:
 
 
 def pairs_table(caption: str, names: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> Table:
-    """A table of two columns, which drops what is missing."""
+    """A table of two columns without the pairs whose value is missing."""
     return Table(caption, names, tuple(pair for pair in pairs if pair[1] != MISSING))

@@ -175,13 +175,14 @@ def publish_report(report: Report, page: Path) -> None:
 
 def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
     """What a report tells of the current version of a corpus."""
-    from albert.reports import CorpusFacts
+    from albert.reports import CorpusFacts, FunnelRow, SampleInstance
 
     versions = statistics.versions()
     newest = next(
         dict(zip(versions.columns, row, strict=True)) for row in versions.fetchall() if row[0] == corpus
     )
-    funnel = statistics.funnel(corpus)
+    funnel = statistics.funnel(corpus).project('stage, unit, "in", "out", reason, count')
+    samples = statistics.sample_instances(corpus, 4).project("text, masked, sop_label, doc_id")
     ((recipe_hash,),) = statistics.sql(
         "select recipe_hash from versions where corpus = ? and version = ?", [corpus, newest["version"]]
     ).fetchall()
@@ -198,11 +199,11 @@ def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         },
         sop=newest["sop"],
         unknown_share=statistics.unknown_share(corpus),
-        funnel=[dict(zip(funnel.columns, row, strict=True)) for row in funnel.fetchall()],
-        lengths=[(to, count) for _, to, count in statistics.lengths(corpus).fetchall()],
-        word_lengths=statistics.word_lengths(corpus).fetchall(),
-        top_words=statistics.words(corpus, 12).fetchall(),
-        samples=statistics.sample_instances(corpus, 4).to_arrow_table().to_pylist(),
+        funnel=tuple(FunnelRow(*row) for row in funnel.fetchall()),
+        lengths=tuple((to, count) for _, to, count in statistics.lengths(corpus).fetchall()),
+        word_lengths=tuple(statistics.word_lengths(corpus).fetchall()),
+        top_words=tuple(statistics.words(corpus, 12).fetchall()),
+        samples=tuple(SampleInstance(*row) for row in samples.fetchall()),
         recipe_hash=recipe_hash,
         shards_sha256=hashlib.sha256("".join(checksum for (checksum,) in shards).encode()).hexdigest(),
     )

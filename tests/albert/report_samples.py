@@ -5,6 +5,7 @@ from pathlib import Path
 
 from albert.evaluation import (
     Calibration,
+    CalibrationBin,
     ChangedExample,
     ClassScore,
     Comparison,
@@ -22,9 +23,8 @@ from albert.evaluation import (
     SweepPoint,
     summarize,
 )
-from albert.evaluation.records import CalibrationBin
-from albert.pretraining import PretrainResult
-from albert.reports import CorpusFacts
+from albert.pretraining import Audits, Event, PretrainResult, SopBalance
+from albert.reports import CorpusFacts, FunnelRow, SampleInstance
 
 CORPUS = CorpusFacts(
     corpus="茶",
@@ -32,37 +32,29 @@ CORPUS = CorpusFacts(
     totals={"documents": 35, "tokens": 12345},
     sop=True,
     unknown_share=0.0123,
-    funnel=[
-        {"stage": "filter", "unit": "documents", "in": 40, "out": 35, "reason": "too_short", "count": 5},
-        {
-            "stage": "filter",
-            "unit": "characters",
-            "in": 4000,
-            "out": 3990,
-            "reason": "too_short",
-            "count": 10,
-        },
-    ],
-    lengths=[(16, 3), (32, 9), (128, 50)],
-    word_lengths=[(1, 100), (2, 300), (6, 2)],
-    top_words=[("茶叶", 90), ("香气", 60)],
-    samples=[{"text": "[CLS]<茶>[SEP]", "masked": "[MASK]", "sop_label": 1, "doc_id": "ab"}],
+    funnel=(
+        FunnelRow("filter", "documents", 40, 35, "too_short", 5),
+        FunnelRow("filter", "characters", 4000, 3990, "too_short", 10),
+    ),
+    lengths=((16, 3), (32, 9), (128, 50)),
+    word_lengths=((1, 100), (2, 300), (6, 2)),
+    top_words=(("茶叶", 90), ("香气", 60)),
+    samples=(SampleInstance("[CLS]<茶>[SEP]", "[MASK]", 1, "ab"),),
     recipe_hash="0123456789abcdef",
     shards_sha256="ef" * 32,
 )
-AUDITS = {
-    "mask_rate": 0.1501,
-    "mask_rate_by_word_length": {"1": 0.149, "2": 0.152},
-    "rule_mask_rate": 0.15,
-    "whole_word_coverage": 0.998,
-    "ngram_histogram": {"1": 600, "2": 300, "3": 200},
-    "ngram_expected_shares": {"1": 6 / 11, "2": 3 / 11, "3": 2 / 11},
-    "sop_balance_by_length": [{"length_from": 1, "length_to": 64, "in_order": 40, "swapped": 52}],
-    "loader_wait_share": 0.004,
-    "peak_memory_bytes": 1_320_000_000,
-    "tokens_per_second": 9123.4,
-}
-EVENTS = [{"step": 20, "kind": "skipped_batch", "text": "the gradient was not finite"}]
+AUDITS = Audits(
+    mask_rate=0.1501,
+    mask_rate_by_word_length={"1": 0.149, "2": 0.152},
+    rule_mask_rate=0.15,
+    whole_word_coverage=0.998,
+    ngram_histogram={"1": 600, "2": 300, "3": 200},
+    ngram_expected_shares={"1": 6 / 11, "2": 3 / 11, "3": 2 / 11},
+    sop_balance_by_length=(SopBalance(1, 64, 40, 52),),
+    loader_wait_share=0.004,
+    peak_memory_bytes=1_320_000_000,
+)
+EVENTS = (Event(20, "skipped_batch", "the gradient was not finite"),)
 
 
 def history(mixed: str | None = None) -> list[dict[str, float]]:

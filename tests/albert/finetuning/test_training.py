@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -25,6 +24,7 @@ from albert.finetuning.classification import Classification, encode_texts
 from albert.finetuning.learner import Predictions
 from albert.finetuning.training import plan_batches, predict
 from albert.optim import adamw
+from albert.reports import build_report, read_report, write_report
 from albert.tasks import Example, Kind, Task
 from data.errors import ConfigError, InputError
 from tests.conftest import save_small_model
@@ -64,7 +64,7 @@ def shuffle_labels(file):
     file.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
 
 
-def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder):
+def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder, tmp_path):
     result = fine_tune(quick(split_files, model_folder, model_folder))
     assert result.kind == "single" and result.labels == ("坏", "好")
     assert result.examples == {"train": 160, "dev": 40, "test": 40}
@@ -77,7 +77,8 @@ def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder)
     assert difference.fixed == difference.broken == 0
     assert np.sum(first.confusion) == 2 * 40
     assert sum(one.examples for one in first.slices) == 40
-    json.dumps(result.to_record(), allow_nan=False)
+    page = write_report(build_report(title="t", command="c", evaluations=[result]), tmp_path / "r")
+    assert read_report(page).evaluations == (result,)
 
 
 def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, model_folder):
@@ -209,11 +210,12 @@ def test_labels_that_training_never_saw_and_single_classes_are_refused(split_fil
         FineTuneSettings(**settings, seeds=(1, 1))
 
 
-def test_a_rate_that_breaks_the_model_is_told_and_is_no_number_that_json_lacks(split_files, model_folder):
+def test_a_rate_that_breaks_the_model_leaves_a_valid_report(split_files, model_folder, tmp_path):
     settings = quick(split_files, model_folder, seeds=(0,), epochs=1, learning_rate=0.99, max_restarts=0)
     (model,) = (result := fine_tune(settings)).models
     assert not model.seeds[0].left_chance
-    json.dumps(result.to_record(), allow_nan=False)
+    page = write_report(build_report(title="t", command="c", evaluations=[result]), tmp_path / "r")
+    assert read_report(page).evaluations == (result,)
 
 
 def test_test_is_asked_once_a_seed_whatever_else_was_tried(split_files, model_folder, monkeypatch):

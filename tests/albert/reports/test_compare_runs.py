@@ -1,25 +1,18 @@
-"""metrics.json: its published schema, and runs compared by it."""
+"""metrics.json: its schema, reading it back, and comparing runs by it."""
 
 import json
-import subprocess
-import sys
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from jsonschema import Draft202012Validator
 
-from albert.evaluation import records as comparison_records
-from albert.reports import Report, build_report, write_report
+from albert.reports import build_report, read_report, report_schema, write_report
 from albert.reports.compare_runs import comparison_page, differing_table, metrics_table, read_runs
-from albert.reports.content import pretraining_facts
-from albert.reports.page import SCHEMA_FILE, metrics_validator, read_metrics
 from data.errors import InputError
 from flows.__main__ import main
-from tests import ROOT
 from tests.albert.report_samples import (
     AUDITS,
-    CORPUS,
     EVENTS,
     comparison,
     contamination,
@@ -28,61 +21,37 @@ from tests.albert.report_samples import (
 )
 
 
-def test_the_schema_is_one():
-    Draft202012Validator.check_schema(json.loads(SCHEMA_FILE.read_text(encoding="utf-8")))
+def test_the_command_prints_the_schema_and_reports_follow_it(page, capsys):
+    assert main(["report", "schema"]) == 0
+    schema = json.loads(capsys.readouterr().out)
+    assert schema == report_schema()
+    Draft202012Validator.check_schema(schema)
+    metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
+    assert not list(Draft202012Validator(schema).iter_errors(metrics))
+    metrics["pretraining"]["history"][0]["step"] = "0"
+    assert list(Draft202012Validator(schema).iter_errors(metrics))
 
 
-def test_the_command_prints_the_schema():
-    command = [sys.executable, "-m", "flows", "report", "schema"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert json.loads(done.stdout) == json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+def test_a_report_is_read_back_as_it_was(page, tmp_path):
+    report = read_report(page.parent)
+    assert report.evaluations and report.pretraining and report.bases and report.corpora
+    assert read_report(write_report(report, tmp_path / "again")) == report
+    empty = build_report(title="t", command="c")
+    assert read_report(write_report(empty, tmp_path / "empty")) == empty
 
 
-def test_a_report_is_by_the_schema(page):
-    metrics = read_metrics(page.parent)
-    assert metrics["evaluations"] and metrics["pretraining"] and metrics["bases"] and metrics["corpora"]
+def test_the_schema_describes_records_and_fields():
+    parts = report_schema()["$defs"]
+    described = parts["Comparison"]["properties"]["chance"]["description"]
+    assert described == "main metric of a constant or random answer on the reported split"
+    assert parts["Summary"]["required"] == ["mean", "deviation", "values"]
+    assert all(not part["additionalProperties"] for part in parts.values() if part.get("type") == "object")
 
 
-def test_a_report_with_nothing_but_its_verdict_is_by_the_schema(tmp_path):
-    page = write_report(build_report(title="t", command="c"), tmp_path)
-    assert read_metrics(page)["verdict"] == "Corpus only: nothing was trained."
-
-
-@pytest.mark.parametrize(
-    "record, definition",
-    [
-        (Report, None),
-        (comparison_records.Comparison, "evaluation"),
-        (comparison_records.ModelResult, "model"),
-        (comparison_records.SeedResult, "seed"),
-        (comparison_records.Difference, "difference"),
-        (comparison_records.ChangedExample, "changed_example"),
-        (comparison_records.Cost, "cost"),
-        (comparison_records.Intrinsic, "intrinsic"),
-        (comparison_records.Contamination, "contamination"),
-        (comparison_records.Calibration, "calibration"),
-        (comparison_records.ClassScore, "class"),
-        (comparison_records.SliceScore, "slice"),
-        (comparison_records.Summary, "summary"),
-        (type(CORPUS), "corpus"),
-    ],
-    ids=lambda value: getattr(value, "__name__", None) or str(value),
-)
-def test_the_schema_names_every_field_of_the_records(record, definition):
-    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-    described = schema["$defs"][definition] if definition else schema
-    derived = {"is_contaminated"} if definition == "evaluation" else set()
-    assert set(described["properties"]) == {field.name for field in fields(record)} | derived
-    assert set(described["required"]) == set(described["properties"])
-
-
-def test_audits_and_events_are_by_the_schema(tmp_path):
-    facts = pretraining_facts(pretraining(tmp_path, "general")) | {"audits": AUDITS, "events": EVENTS}
-    part = {"$ref": "#/$defs/pretraining", "$defs": metrics_validator().schema["$defs"]}
-    validator = metrics_validator().evolve(schema=part)
-    assert not list(validator.iter_errors(facts))
-    wrong = facts | {"events": [{"step": "10", "kind": "rollback", "text": "t"}]}
-    assert [error.json_path for error in validator.iter_errors(wrong)] == ["$.events[0].step"]
+def test_audits_and_events_are_read_back(tmp_path):
+    result = replace(pretraining(tmp_path, "general"), audits=AUDITS, events=EVENTS)
+    page = write_report(build_report(title="t", command="c", pretraining=result), tmp_path / "r")
+    assert read_report(page).pretraining == result
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +117,9 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
         ("\udcff", "cannot be read"),
-        ('{"verdict": "old"}', "is not by the schema"),
-        ("[]", "is not by the schema"),
+        ('{"schema_version": 2}', "has schema version 2, but this version of jixu reads 3"),
+        ('{"schema_version": 3}', "is damaged (title is missing"),
+        ("[]", "has schema version None"),
     ],
 )
 def test_what_is_no_report_is_refused_in_one_line(runs, tmp_path, capsys, content, complaint):

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from albert.evaluation import Intrinsic
-from albert.reports import build_report, main_tables, report_markdown, write_report
-from albert.reports.content import pretraining_facts
+from albert.evaluation import Intrinsic, LayerChange
+from albert.reports import build_report, main_tables, read_report, report_markdown, write_report
 from albert.reports.evaluation import (
     contamination_table,
     intrinsic_table,
@@ -17,7 +16,7 @@ from albert.reports.evaluation import (
     scores_table,
     steps_table,
 )
-from albert.reports.page import read_metrics, render
+from albert.reports.page import render
 from albert.reports.plots import thinned
 from albert.reports.pretraining import training_section
 from tests.albert.report_samples import (
@@ -98,7 +97,7 @@ def test_metrics_hold_the_same_as_the_page(page, html):
     metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["verdict"] in html and metrics["command"] in html
     assert metrics["evaluations"][0]["differences"][1]["is_clear"]
-    assert f"{metrics['pretraining']['after']['held_out_mlm_loss']:.3f}" in html
+    assert f"{metrics['pretraining']['history'][-1]['held_out_mlm_loss']:.3f}" in html
     assert metrics["versions"]["torch"] in html
     of_weights = {f"weights of {one['name']}": "ab" * 32 for one in metrics["evaluations"][0]["models"]}
     assert len(of_weights) == 3
@@ -113,9 +112,9 @@ def test_the_probe_and_what_layers_change_are_shown(page, html):
     descriptions = {plot[0].text: plot[1].text for plot in plots_of(html)}
     assert descriptions["Change by a layer"] == "held out from 10 to 2.5"
     assert descriptions["Angle kept by a layer"] == "held out from 0.5 to 0.875"
-    metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))["pretraining"]
-    assert metrics["layers"][0] == {"layer": 1, "distance": 10.0, "cosine": 0.5}
-    assert "hardly better than chance" in metrics["probe"]["warning"]
+    result = read_report(page).pretraining
+    assert result.layers[0] == LayerChange(1, 10.0, 0.5)
+    assert "hardly better than chance" in result.probe.warning()
 
 
 @pytest.mark.parametrize(
@@ -240,19 +239,19 @@ def test_texts_that_every_model_has_read_are_told_but_do_not_set_them_apart():
 
 def test_starts_at_chance_level_are_told():
     stuck = [replace(seed, left_chance=seed.seed > 0) for seed in BETTER.seeds]
-    facts = comparison(BASE, replace(BETTER, seeds=tuple(stuck))).to_record()
+    facts = comparison(BASE, replace(BETTER, seeds=tuple(stuck)))
     assert "2 starts at chance level were given up and begun anew. 1 of 6 runs never left it." in protocol(
         facts
     )
     fine = [replace(seed, restarts=0) for seed in BASE.seeds]
-    assert "chance level" not in protocol(comparison(replace(BASE, seeds=tuple(fine))).to_record())
+    assert "chance level" not in protocol(comparison(replace(BASE, seeds=tuple(fine))))
 
 
 def test_what_a_model_was_trained_on_is_not_asked_of_it():
     trained = model("trained", [0.8, 0.8, 0.8], intrinsic=Intrinsic(general_mlm_accuracy=0.4))
-    table = intrinsic_table(comparison(BASE, trained).to_record())
+    table = intrinsic_table(comparison(BASE, trained))
     assert [row[1] for row in table.rows] == ["50.0", "–"] and "A dash: " in table.caption
-    assert "A dash: " not in intrinsic_table(comparison(BASE, BETTER).to_record()).caption
+    assert "A dash: " not in intrinsic_table(comparison(BASE, BETTER)).caption
 
 
 def test_sections_appear_only_with_their_data(tmp_path):
@@ -275,8 +274,8 @@ def test_sections_appear_only_with_their_data(tmp_path):
 
 
 def test_audits_are_drawn_against_the_rule(tmp_path):
-    facts = pretraining_facts(pretraining(tmp_path)) | {"audits": AUDITS, "events": EVENTS}
-    section = training_section(facts, "t", "Pretraining")
+    result = replace(pretraining(tmp_path), audits=AUDITS, events=EVENTS)
+    section = training_section(result, "t", "Pretraining")
     said = {plot.title: ET.fromstring(plot.svg)[1].text for plot in section.plots}
     assert said["Mask rate by word length"].endswith("1: 14.9% (the rule's 15%), 2: 15.2% (the rule's 15%)")
     assert "1: 54.5% (the rule's 54.5%), 2: 27.3%" in said["Words masked together"]
@@ -288,8 +287,7 @@ def test_audits_are_drawn_against_the_rule(tmp_path):
 
 
 def test_held_out_scores_are_told_by_corpus(tmp_path):
-    facts = pretraining_facts(pretraining(tmp_path, "法律"))
-    section = training_section(facts, "t", "Pretraining")
+    section = training_section(pretraining(tmp_path, "法律"), "t", "Pretraining")
     assert ("MLM accuracy, 法律", "30.0%", "28.0%", "−2.0") in section.tables[0].rows
     loss = next(plot for plot in section.plots if plot.title == "MLM loss")
     assert "held out, 法律 from 6 to 6.5" in ET.fromstring(loss.svg)[1].text
@@ -316,14 +314,13 @@ def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
     result = pretraining(tmp_path)
     result.history.insert(2, {"step": 15, "mlm_loss": float("nan"), "gradient_norm": float("inf")})
     report = build_report(title="t", command="c", pretraining=result)
-    assert report.pretraining["history"][2] == {"step": 15, "mlm_loss": None, "gradient_norm": None}
-    write_report(report, tmp_path / "r")
-    assert read_metrics(tmp_path / "r")
+    assert report.pretraining.history[2] == {"step": 15}
+    assert read_report(write_report(report, tmp_path / "r")) == report
 
 
 def test_a_history_without_training_records_is_drawn_too(tmp_path):
-    facts = pretraining_facts(pretraining(tmp_path)) | {"history": history()[:1], "layers": []}
-    assert [plot.title for plot in training_section(facts, "t", "t").plots] == ["MLM loss", "MLM accuracy"]
+    result = replace(pretraining(tmp_path), history=history()[:1], layers=())
+    assert [plot.title for plot in training_section(result, "t", "t").plots] == ["MLM loss", "MLM accuracy"]
 
 
 def test_markdown_and_rows_hold_the_main_tables(tmp_path):
@@ -361,7 +358,7 @@ def test_each_base_model_has_its_part(tmp_path):
     )
     assert report.warnings[0].startswith("general-bert was interrupted")
     write_report(report, tmp_path / "r")
-    assert len(read_metrics(tmp_path / "r")["bases"]) == 2
+    assert len(read_report(tmp_path / "r").bases) == 2
 
 
 def test_what_calibration_is_of_is_told():
@@ -373,8 +370,6 @@ def test_what_calibration_is_of_is_told():
 
 def test_the_protocol_tells_what_dev_chose():
     one_rate = [replace(one, sweep=()) for one in (BASE, BETTER)]
-    assert "The best epoch is chosen on dev, test is scored once." in protocol(
-        comparison(*one_rate).to_record()
-    )
-    told = protocol(comparison(one_rate[0], BETTER).to_record())
+    assert "The best epoch is chosen on dev, test is scored once." in protocol(comparison(*one_rate))
+    told = protocol(comparison(one_rate[0], BETTER))
     assert "The learning rate and the best epoch are chosen on dev, test is scored once." in told
