@@ -1,6 +1,6 @@
-"""What several seeds say together: mean and spread, and how sure a difference between two models is.
+"""Statistics over seeds: mean and spread, and the certainty of a difference between two models.
 
-S = seeds, n = examples, k = what a metric sums of an example (see `albert.metrics`), B = resamples.
+S = seeds, n = examples, k = statistics of an example (see `albert.evaluation.metrics`), B = resamples.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from albert.evaluation.records import Calibration, CalibrationBin, Summary
 RESAMPLES = 2000
 SIGNIFICANCE = 0.05
 _ROUNDING = 1e-12  # differences of equal counts differ by less
-_EXAMPLES_AT_ONCE = 250  # resamples: the counts of so many fit memory for any test set
+_BATCH = 250  # resamples at a time, whose counts fit into memory for any test set
 
 
 def summarize(values: Sequence[float]) -> Summary:
@@ -32,36 +32,36 @@ def summarize(values: Sequence[float]) -> Summary:
 
 @dataclass(frozen=True, slots=True)
 class PairedDifference:
-    """How much a second model scores above a first, the two trained with the same seeds."""
+    """How much higher a second model scores than a first that was trained with the same seeds."""
 
     summary: Summary  # of the seeds' differences
     low: float | None  # ends of the 95% interval; None with a single seed
     high: float | None
     p_value: float | None
-    probability: float | None  # that the second beats the first
+    probability: float | None  # that the second model beats the first
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval leaves out zero and, of several seeds, p is below 0.05.
+        """Whether the interval excludes zero and, for several seeds, p is below 0.05.
 
         The interval alone is too narrow for few seeds (Davison and Hinkley 1997, section 2.3); Student's t
-        knows how few they are.
+        accounts for their number.
         """
         if self.low is None or self.high is None:
             return False
-        sure = self.p_value is None or self.p_value < SIGNIFICANCE
-        return sure and (self.low > 0 or self.high < 0)
+        significant = self.p_value is None or self.p_value < SIGNIFICANCE
+        return significant and (self.low > 0 or self.high < 0)
 
 
 def paired_difference(
     metric: str, first: np.ndarray, second: np.ndarray, *, seedless: bool = False
 ) -> PairedDifference:
-    """Second less first, of their statistics [S, n, k] on the same examples under the same seeds.
+    """Second minus first, from their statistics [S, n, k] on the same examples under the same seeds.
 
-    The interval and the probability are of a bootstrap that draws seeds, and for each draw examples, with
-    replacement, the same for both models: it holds what another seed and another test set would change. The
-    test is Student's paired t over the seeds. A single seed says nothing of other seeds, and gets neither;
-    `seedless` says that there is no training, so examples are all that could be drawn anew.
+    The interval and the probability come from a bootstrap that draws seeds, and for each draw examples, with
+    replacement and the same for both models: it covers other seeds and other test sets. The test is Student's
+    paired t over the seeds. A single seed says nothing about other seeds and gets neither. With `seedless`
+    nothing was trained, so only examples are drawn.
     """
     differences = score(metric, second.sum(1)) - score(metric, first.sum(1))
     summary = summarize(differences.tolist())
@@ -75,20 +75,20 @@ def paired_difference(
 
 
 def paired_p_value(differences: np.ndarray) -> float:
-    """Two-sided p of Student's paired t test; of equal differences, 1 if they are 0, else 0."""
+    """The two-sided p of Student's paired t test; for equal differences, 1 if they are 0, else 0."""
     if np.ptp(differences) < _ROUNDING:
         return float(abs(differences[0]) < _ROUNDING)
     return float(ttest_rel(differences, np.zeros(len(differences))).pvalue)
 
 
 def _bootstrap(metric: str, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Differences of RESAMPLES resamples."""
+    """The differences of RESAMPLES resamples."""
     S, n, k = first.shape
     rng = np.random.default_rng(0)
     both = np.concatenate([first, second], axis=2)  # [S, n, 2k]
     drawn = []
-    for begin in range(0, RESAMPLES, _EXAMPLES_AT_ONCE):
-        B = min(_EXAMPLES_AT_ONCE, RESAMPLES - begin)
+    for begin in range(0, RESAMPLES, _BATCH):
+        B = min(_BATCH, RESAMPLES - begin)
         seeds = rng.integers(S, size=(B, S))
         times = np.zeros((S, B))  # how often each seed was drawn
         np.add.at(times, (seeds, np.arange(B)[:, None]), 1)
@@ -104,8 +104,8 @@ def _bootstrap(metric: str, first: np.ndarray, second: np.ndarray) -> np.ndarray
 
 def calibration(probabilities: np.ndarray, gold: np.ndarray, bins: int = 10) -> Calibration:
     """Expected calibration error of class probabilities [S, n, C] with gold labels [n] (Guo et al. 2017, eq.
-    3), the mean of the seeds' own: one that is too sure does not make up for one that is not sure enough. The
-    bins are of the predictions of all seeds.
+    3), as the mean over the seeds: an overconfident seed must not cancel an underconfident one. The bins hold
+    the predictions of all seeds.
 
     >>> round(calibration(np.array([[[0.8, 0.2], [0.2, 0.8]]]), np.array([0, 0])).ece, 3)
     0.3
@@ -113,14 +113,14 @@ def calibration(probabilities: np.ndarray, gold: np.ndarray, bins: int = 10) -> 
     confidence = probabilities.max(-1)  # [S, n]
     right = probabilities.argmax(-1) == gold  # [S, n]
     bin_of = np.minimum(np.ceil(confidence * bins).astype(int) - 1, bins - 1)
-    found, error = [], 0.0
+    filled, error = [], 0.0
     for number in range(bins):
         inside = bin_of == number
         if inside.any():
             mean, accuracy = float(confidence[inside].mean()), float(right[inside].mean())
-            found.append(
+            filled.append(
                 CalibrationBin(number / bins, (number + 1) / bins, int(inside.sum()), mean, accuracy)
             )
             of_seeds = np.where(inside, confidence - right, 0).sum(1)  # [S]
             error += float(np.abs(of_seeds).mean()) / len(gold)
-    return Calibration(error, tuple(found))
+    return Calibration(error, tuple(filled))

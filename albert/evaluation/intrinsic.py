@@ -1,5 +1,5 @@
-"""What a checkpoint knows before any fine-tuning: masked words and sentence order of held-out documents, and
-the words of the field, masked whole.
+"""What a checkpoint knows before fine-tuning: masked words and sentence order in held-out documents, and
+domain words masked whole.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CLOZE_BATCH = 64  # sentences
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """The documents of a corpus that pretraining on it leaves out."""
+    """The documents of a corpus that pretraining leaves out."""
 
     shards: tuple[Path, ...]
     share: float  # see `albert.batching.is_held_out`
@@ -33,7 +33,7 @@ class HeldOut:
 
 @dataclass(frozen=True, slots=True)
 class Cloze:
-    """A word of the field in a sentence."""
+    """A domain word in a sentence."""
 
     sentence: str
     word: str
@@ -42,29 +42,29 @@ class Cloze:
 def measure_intrinsic(
     checkpoint: Path, *, domain: HeldOut | None, general: HeldOut | None, cloze: Sequence[Cloze] = ()
 ) -> Intrinsic:
-    """Always on the same documents with the same masks, in fp32. Not measured: what is not given, and a
-    corpus of another vocabulary or of longer sequences than the model reads.
+    """Measure a checkpoint in fp32, always on the same documents with the same masks. A corpus with another
+    vocabulary, or with longer sequences than the model reads, is skipped.
     """
     model, tokenizer = load_pretrained(checkpoint)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     of_domain = _held_out(model, domain) if domain else None
     of_general = _held_out(model, general) if general else None
     with_order = [one for one in (of_domain, of_general) if one and one.sop_accuracy is not None]
-    right, asked = _cloze(model, tokenizer, cloze)
+    right, words = _cloze(model, tokenizer, cloze)
     return Intrinsic(
         domain_mlm_loss=of_domain.mlm_loss if of_domain else None,
         domain_mlm_accuracy=of_domain.mlm_accuracy if of_domain else None,
         general_mlm_loss=of_general.mlm_loss if of_general else None,
         general_mlm_accuracy=of_general.mlm_accuracy if of_general else None,
         sop_accuracy=with_order[0].sop_accuracy if with_order else None,
-        cloze_accuracy=right / asked if asked else None,
-        cloze_words=asked,
+        cloze_accuracy=right / words if words else None,
+        cloze_words=words,
     )
 
 
 def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float | None]:
-    """Mean MLM loss of a checkpoint in nats on every document of each shard, with the same masks always; None
-    where it has another vocabulary, or too few positions.
+    """The mean MLM loss of a checkpoint in nats on each shard, always with the same masks; None if the shard
+    has another vocabulary, or longer sequences than the model reads.
     """
     model, _ = load_pretrained(checkpoint)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
@@ -81,7 +81,7 @@ class _Measured:
 
 @torch.no_grad()
 def _held_out(model: PretrainingModel, held_out: HeldOut) -> _Measured | None:
-    """None for a corpus that holds nothing out, or that the model cannot read."""
+    """Measure held-out documents; None if there are none, or if the model cannot read them."""
     device = next(model.parameters()).device
     stream = InstanceStream(held_out.shards, batch_tokens=_BATCH_TOKENS, held_out_share=held_out.share)
     if not _can_read(model.config, stream.info):
@@ -101,34 +101,34 @@ def _held_out(model: PretrainingModel, held_out: HeldOut) -> _Measured | None:
 
 
 def _can_read(config: AlbertConfig, info: ShardInfo) -> bool:
-    """Whether the model has the entries of the corpus's vocabulary, and positions for its sequences."""
+    """Whether the model has the corpus's vocabulary and enough positions for its sequences."""
     spare = config.vocab_size - info.vocab_size
     return 0 <= spare < PADDING_OF_TABLES and info.max_seq_length <= config.max_position_embeddings
 
 
 @torch.no_grad()
 def _cloze(model: PretrainingModel, tokenizer: Tokenizer, cloze: Sequence[Cloze]) -> tuple[int, int]:
-    """Words of which every token is predicted, and words asked."""
+    """The number of words whose tokens are all predicted, and the number of words."""
     device = next(model.parameters()).device
-    asked = list(_masked(cloze, tokenizer, model.config.max_position_embeddings))
+    masked = list(_masked(cloze, tokenizer, model.config.max_position_embeddings))
     right = 0
-    for begin in range(0, len(asked), _CLOZE_BATCH):
-        part = asked[begin : begin + _CLOZE_BATCH]
+    for begin in range(0, len(masked), _CLOZE_BATCH):
+        part = masked[begin : begin + _CLOZE_BATCH]
         batch = pack([ids for ids, _, _ in part]).to(device)
         starts = batch.cu_seqlens.tolist()
         places = np.concatenate([at + start for (_, at, _), start in zip(part, starts, strict=False)])
         hidden = model.encoder(batch)[torch.from_numpy(places).to(device)]
         predicted = model.mlm_logits(hidden).argmax(-1).cpu().numpy()
         ends = np.cumsum([len(at) for _, at, _ in part])[:-1]
-        found = zip(np.split(predicted, ends), part, strict=True)
-        right += sum(bool((one == gold).all()) for one, (_, _, gold) in found)
-    return right, len(asked)
+        words = zip(np.split(predicted, ends), part, strict=True)
+        right += sum(bool((tokens == gold).all()) for tokens, (_, _, gold) in words)
+    return right, len(masked)
 
 
 def _masked(
     cloze: Sequence[Cloze], tokenizer: Tokenizer, longest: int
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
-    """Sequences with the word's tokens masked, where these stand, and what they were."""
+    """Yield sequences with the word's tokens masked, the positions of these, and the tokens."""
     for one in cloze:
         ids, starts = tokenizer.encode(one.sentence)
         begin = one.sentence.find(one.word)
@@ -137,5 +137,4 @@ def _masked(
             continue
         masked = ids.copy()
         masked[inside] = tokenizer.mask_id
-        kept = masked[: longest - 2]
-        yield [tokenizer.cls_id, *kept.tolist(), tokenizer.sep_id], inside + 1, ids[inside]
+        yield [tokenizer.cls_id, *masked[: longest - 2].tolist(), tokenizer.sep_id], inside + 1, ids[inside]

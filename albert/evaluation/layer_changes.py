@@ -1,7 +1,7 @@
-"""How much each layer changes what passes through it: Lan et al. 2020, figure 2.
+"""How much each layer changes its input (Lan et al. 2020, figure 2).
 
-A shared layer that is applied again and again may come to rest, or not; the distance and the angle between a
-layer's input and its output tell.
+A shared layer that is applied repeatedly may converge or not; the distance and the angle between its input
+and output show it.
 """
 
 from __future__ import annotations

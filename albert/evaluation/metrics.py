@@ -1,7 +1,7 @@
-"""Metrics as sums over examples, and the scores that no model could do worse than.
+"""Metrics as functions of sums over examples, and chance levels.
 
-A metric is what each example adds and a score of the sums, so the score of any part or resample of a test set
-is one matrix product. n = examples, k = what is summed, C = labels.
+Each example contributes k numbers, and the score is a function of their sums, so the score of any part or
+resample of a test set is one matrix product. n = examples, C = labels.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from albert.tasks import ChoiceExample, Kind, Split, TaskData
 
 
 def chance_of(data: TaskData, split: Split) -> float:
-    """The main metric of an answer that looks at nothing: the most frequent training label, or for f1 the one
-    that is scored; a guess among the choices; 0 for other kinds, where there is no such answer.
+    """The main metric of answers that ignore the input: the most frequent training label (for f1 the positive
+    one), or a random choice; 0 for other kinds.
     """
     kind, metric = data.task.kind, data.task.metrics[0]
     if kind is Kind.CHOICE:
@@ -27,31 +27,31 @@ def chance_of(data: TaskData, split: Split) -> float:
         return 0.0
     number = {label: at for at, label in enumerate(data.labels)}
     train, gold = (
-        np.array([number[one.label] for one in part.examples]) for part in (data.splits["train"], split)
+        np.array([number[label] for label in part.labels]) for part in (data.splits["train"], split)
     )
     label = len(data.labels) - 1 if metric == "f1" else int(np.bincount(train).argmax())
     return constant_score(metric, gold, label, len(data.labels))
 
 
 def leaves_chance(data: TaskData, split: Split, value: float) -> bool:
-    """Whether a main metric on a split is further above chance level than an accident would take it."""
+    """Whether a main metric on a split exceeds chance by more than two standard errors."""
     chance = chance_of(data, split)
     return value > chance + chance_margin(data.task.metrics[0], chance, len(split.examples))
 
 
-def _mean(sums: np.ndarray) -> np.ndarray:  # of a value, of 1
+def _mean(sums: np.ndarray) -> np.ndarray:  # sums of a value and of 1
     return sums[..., 0] / sums[..., 1]
 
 
-def _macro_f1(sums: np.ndarray) -> np.ndarray:  # of right, predicted and gold, C each
+def _macro_f1(sums: np.ndarray) -> np.ndarray:  # sums of right, predicted and gold, C of each
     right, predicted, gold = np.split(sums, 3, axis=-1)
     either = predicted + gold
-    occurs = either > 0  # a class that is neither predicted nor gold says nothing
+    occurs = either > 0  # classes that are neither predicted nor gold do not count
     f1 = 2 * right / np.where(occurs, either, 1)
     return f1.sum(-1) / occurs.sum(-1)
 
 
-def _f1(sums: np.ndarray) -> np.ndarray:  # of right, predicted, gold
+def _f1(sums: np.ndarray) -> np.ndarray:  # sums of right, predicted and gold
     either = sums[..., 1] + sums[..., 2]
     return 2 * sums[..., 0] / np.where(either > 0, either, 1)
 
@@ -64,13 +64,13 @@ def _recall(sums: np.ndarray) -> np.ndarray:
     return sums[..., 0] / np.maximum(sums[..., 2], 1)
 
 
-def _correlation(sums: np.ndarray) -> np.ndarray:  # of 1, x, y, xx, yy, xy
+def _correlation(sums: np.ndarray) -> np.ndarray:  # sums of 1, x, y, xx, yy and xy
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
     spread = (n * xx - x * x) * (n * yy - y * y)
     return np.where(spread > 0, (n * xy - x * y) / np.sqrt(np.where(spread > 0, spread, 1)), 0.0)
 
 
-# matthews: of two classes the correlation of predicted and gold is Matthews's coefficient
+# matthews: for two classes, the correlation of predicted and gold is Matthews's coefficient
 _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "accuracy": _mean,
     "mrr": _mean,
@@ -86,8 +86,8 @@ _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "entity_recall": _recall,
 }
 _QUERIES = 512  # ranked at once
-_TIE = 1e-6  # cosines so near are of equal states, to rounding
-CORRELATIONS = ("matthews", "pearson", "spearman")
+_TIE = 1e-6  # cosines that differ by less are equal up to rounding
+_CORRELATIONS = ("matthews", "pearson", "spearman")
 
 
 def score(metric: str, sums: np.ndarray) -> np.ndarray:
@@ -100,16 +100,16 @@ def score(metric: str, sums: np.ndarray) -> np.ndarray:
 
 
 def mean_statistics(values: np.ndarray) -> np.ndarray:
-    """[n, 2] of values [n] whose mean is the score."""
+    """Statistics [n, 2] of values [n] whose mean is the score."""
     return np.stack([values, np.ones(len(values))], axis=-1).astype(np.float64)
 
 
 def class_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray, C: int) -> np.ndarray:
-    """[n, k] of predicted and gold labels, both [n] in 0..C-1. The last label is the positive one of f1."""
+    """Statistics [n, k] of predicted and gold labels, both [n] in 0..C-1. Of f1 the last is positive."""
     if metric == "accuracy":
         return mean_statistics(predicted == gold)
     if metric == "matthews":
-        return correlation_statistics(predicted == C - 1, gold == C - 1)
+        return _correlation_statistics(predicted == C - 1, gold == C - 1)
     if metric == "f1":
         p, g = predicted == C - 1, gold == C - 1
         return np.stack([p & g, p, g], axis=-1).astype(np.float64)
@@ -118,48 +118,47 @@ def class_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray, C: in
     return np.concatenate([p * g, p, g], axis=-1)
 
 
-def correlation_statistics(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """[n, 6] of two variables [n]. Their means are taken away: sums of squares stay exact."""
+def _correlation_statistics(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Statistics [n, 6] of two variables [n]. Subtracting their means keeps sums of squares exact."""
     x, y = x - np.mean(x), y - np.mean(y)
     return np.stack([np.ones(len(x)), x, y, x * x, y * y, x * y], axis=-1)
 
 
 def number_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """[n, 6] of predicted and gold numbers; by rank for spearman, ranks being those in the whole set."""
+    """Statistics [n, 6] of predicted and gold numbers; for spearman, of their ranks in the whole set."""
     if metric == "spearman":
         predicted, gold = rankdata(predicted), rankdata(gold)
-    return correlation_statistics(predicted, gold)
+    return _correlation_statistics(predicted, gold)
 
 
-def retrieval_statistics(states: np.ndarray, found: Sequence[str], wanted: np.ndarray) -> np.ndarray:
-    """[n, 2] whose score is the mean reciprocal rank (Voorhees 1999): each first sentence ranks the second
-    sentences of all examples, and 1 / rank of its own counts.
+def retrieval_statistics(states: np.ndarray, second: Sequence[str], is_query: np.ndarray) -> np.ndarray:
+    """Statistics [n, 2] of the mean reciprocal rank (Voorhees 1999): each first sentence ranks the second
+    sentences of all examples, and the reciprocal of its own one's rank counts.
 
-    `states` [n, 2, H], of unit length; `found` the n second sentences, the same text being one candidate;
-    `wanted` [n] says which examples are asked. What ties with its own has the mean rank of the tie, so that
-    states which are all alike find nothing.
+    `states` [n, 2, H], of unit length; `second` are the n second sentences, equal texts being one candidate;
+    `is_query` [n] selects the first sentences. Ties get their mean rank, so equal states find nothing.
     """
-    distinct, own = np.unique(np.asarray(found), return_inverse=True)
+    distinct, own = np.unique(np.asarray(second), return_inverse=True)
     first = np.zeros(len(distinct), dtype=np.int64)
-    first[own] = np.arange(len(found))
+    first[own] = np.arange(len(second))
     candidates = states[first, 1]
-    reciprocal = np.zeros(len(found))
-    asked = np.flatnonzero(wanted)
-    for block in np.array_split(asked, range(_QUERIES, len(asked), _QUERIES)):
-        likeness = states[block, 0] @ candidates.T
-        mine = likeness[np.arange(len(block)), own[block], None]
-        above = (likeness > mine + _TIE).sum(1)
-        tied = (np.abs(likeness - mine) <= _TIE).sum(1)  # its own too
+    reciprocal = np.zeros(len(second))
+    queries = np.flatnonzero(is_query)
+    for block in np.array_split(queries, range(_QUERIES, len(queries), _QUERIES)):
+        similarity = states[block, 0] @ candidates.T
+        mine = similarity[np.arange(len(block)), own[block], None]
+        above = (similarity > mine + _TIE).sum(1)
+        tied = (np.abs(similarity - mine) <= _TIE).sum(1)  # including its own
         reciprocal[block] = 1 / (above + (tied + 1) / 2)
-    return np.stack([reciprocal, np.asarray(wanted, dtype=np.float64)], axis=-1)
+    return np.stack([reciprocal, np.asarray(is_query, dtype=np.float64)], axis=-1)
 
 
 def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """(type, first token, last token) of each entity in a sentence's tags, by seqeval's rule for IOB2: a B-
-    begins one, and an I- that nothing fits before begins one too, as in CoNLL's own script.
+    begins an entity, and so does an I- that does not continue one, as in CoNLL's script.
     """
     with warnings.catch_warnings():
-        # seqeval asks setuptools for its own version
+        # seqeval imports pkg_resources, which is deprecated
         warnings.filterwarnings("ignore", category=UserWarning)
         from seqeval.metrics.sequence_labeling import get_entities
 
@@ -167,21 +166,19 @@ def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 def entity_statistics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> np.ndarray:
-    """[n, 3] of sentences' tags: entities found with their type and both ends, predicted, and gold."""
+    """Statistics [n, 3] of sentences' tags: entities with the right type and ends, predicted ones, gold ones."""
     pairs = [(entities_of(p), entities_of(g)) for p, g in zip(predicted, gold, strict=True)]
     return np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=np.float64)
 
 
 def constant_score(metric: str, gold: np.ndarray, label: int, C: int) -> float:
-    """The score of giving every example one label, whatever it says; gold [n] in 0..C-1."""
+    """The score of predicting one label for every example; gold [n] in 0..C-1."""
     always = np.full(len(gold), label)
     return float(score(metric, class_statistics(metric, always, gold, C).sum(0)))
 
 
 def chance_margin(metric: str, chance: float, n: int) -> float:
-    """How far above chance a score over n examples must be to be no accident: two standard errors of a share,
-    or of a correlation (1 / sqrt(n)).
-    """
-    if metric in CORRELATIONS:
+    """Two standard errors of a score over n examples: of a share, or of a correlation (1 / sqrt(n))."""
+    if metric in _CORRELATIONS:
         return 2 / n**0.5
     return 2 * (max(chance * (1 - chance), 1 / n) / n) ** 0.5

@@ -1,7 +1,7 @@
-"""Does a checkpoint know its language? Its MLM loss on held-out sentences, before any training.
+"""Whether a checkpoint knows its language: its MLM loss on held-out sentences before training.
 
-A wrong layout, activation, head count or vocabulary loads without an error and shows here at once: the loss
-is then near ln V, that of a model that knows nothing (V = vocabulary).
+A wrong layout, activation, head count or vocabulary loads without an error, but the loss is then near ln V,
+that of a model that knows nothing (V = vocabulary).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from data.errors import InputError
 from data.instances import MaskRule, build_instances, find_objective, mask_vocabulary, tokenize_documents
 from data.tokenization import Tokenizer
 
-# whole words, 15% of the tokens, whatever n-grams the corpus is trained with
+# whole words, 15% of the tokens, whatever the objective of the training
 PROBE_RULE = MaskRule(rate=0.15, max_ngram=1)
 PROBE_SENTENCES = 300
-# a model that has learnt no more than how frequent tokens are lies below it; a trained one far below
+# share of ln V; a model that knows only token frequencies is below it, a trained one far below
 SUSPICIOUS_SHARE = 0.8
-_SENTENCES_TO_A_BATCH = 64
+_BATCH_SENTENCES = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a model predicts of masked whole words it never saw."""
+    """How well a model predicts masked whole words of unseen text."""
 
     mlm_loss: float
     mlm_accuracy: float
@@ -42,7 +42,7 @@ class Probe:
         return self.mlm_loss > SUSPICIOUS_SHARE * self.uniform_loss
 
     def describe(self) -> str:
-        """One line for a person."""
+        """One line for a log."""
         return (
             f"probe: MLM loss {self.mlm_loss:.2f} (ln V is {self.uniform_loss:.2f}), accuracy "
             f"{self.mlm_accuracy:.3f} on {self.masked_tokens:,} tokens of masked words in "
@@ -50,30 +50,36 @@ class Probe:
         )
 
     def warning(self) -> str | None:
-        """What is wrong, if it looks so."""
+        """A line on what is probably wrong; None if nothing is."""
         if not self.is_suspicious:
             return None
         return (
             f"the checkpoint predicts masked words hardly better than chance (MLM loss {self.mlm_loss:.2f}, "
             f"ln V {self.uniform_loss:.2f}): its MLM head is untrained, or its layout, activation, head "
-            "count "
-            "or vocabulary is not what the config says"
+            "count or vocabulary is not what the config says"
         )
 
     def to_record(self) -> dict[str, float]:
-        """As it is kept in a run's history."""
+        """The entries of a run's history."""
         return {f"probe_{name}": value for name, value in asdict(self).items()}
 
     @classmethod
     def from_record(cls, record: Mapping[str, float]) -> Probe | None:
-        """The probe of a history's record, if it holds one."""
-        values = {k.removeprefix("probe_"): v for k, v in record.items() if k.startswith("probe_")}
-        return cls(**values) if values else None
+        """Read the probe of a history's record, if it has one."""
+        if "probe_mlm_loss" not in record:
+            return None
+        return cls(
+            record["probe_mlm_loss"],
+            record["probe_mlm_accuracy"],
+            record["probe_uniform_loss"],
+            int(record["probe_masked_tokens"]),
+            int(record["probe_sentences"]),
+        )
 
 
 @torch.no_grad()
 def probe_model(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
-    """Loss and accuracy on masked batches, in fp32. Raises InputError when nothing is masked in them."""
+    """Measure masked batches in fp32. Raises InputError if nothing in them is masked."""
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
     loss, correct, masked, sentences = 0.0, 0, 0, 0
@@ -95,14 +101,12 @@ def probe_model(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
 def probe_sentences(
     model: PretrainingModel, tokenizer: Tokenizer, sentences: Sequence[Sequence[str]]
 ) -> Probe:
-    """Loss and accuracy on sentences given as their words. Raises InputError when nothing in them can be
-    masked.
-    """
+    """Measure sentences given as words. Raises InputError if nothing in them can be masked."""
     longest = model.config.max_position_embeddings - 2
     batches = [
         batch
-        for begin in range(0, len(sentences), _SENTENCES_TO_A_BATCH)
-        if (batch := _masked(tokenizer, sentences[begin : begin + _SENTENCES_TO_A_BATCH], longest, begin))
+        for begin in range(0, len(sentences), _BATCH_SENTENCES)
+        if (batch := _masked(tokenizer, sentences[begin : begin + _BATCH_SENTENCES], longest, begin))
     ]
     if not batches:
         raise InputError("no word to mask in the text to probe with: give it a few sentences")
@@ -112,7 +116,7 @@ def probe_sentences(
 def _masked(
     tokenizer: Tokenizer, sentences: Sequence[Sequence[str]], longest: int, first: int
 ) -> Batch | None:
-    """A masked batch of the sentences, each by itself, a long one in parts; None without a token."""
+    """A masked batch with each sentence by itself, long ones in parts; None without a token."""
     words = [word for sentence in sentences for word in (*sentence, "\n")]
     documents = tokenize_documents(
         [f"{number:016x}" for number in range(first, first + len(sentences))],

@@ -1,4 +1,4 @@
-"""Fine-tuning runs on disk, found again by what they were made of: a comparison goes on where it stopped."""
+"""Fine-tuning runs on disk by a digest of their inputs, so that a comparison resumes where it stopped."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
-from albert.evaluation import EpochRecord, SeedResult
+from albert.evaluation import SeedResult
 from albert.finetuning.learner import Predictions
 from albert.finetuning.training import Candidate, SeedRun
 from data.files import sha256, write_bytes
 
-_FORMAT = 2  # of the files; another one is not read
+_FORMAT = 2  # of the files; others are not read
 _ARRAYS = ("right", "labels", "probabilities")
+_RESULT = TypeAdapter(SeedResult)
 
 
 def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
-    """A digest of what a run was asked for: weights, files, settings, seed, order of training."""
+    """A digest of the inputs of a run: weights, files, settings and seed."""
     settings = candidate.settings
     content = {
         "format": _FORMAT,
@@ -43,9 +45,7 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
 
 
 def _inputs(candidate: Candidate) -> str:
-    """A digest of what weights and files do not tell: the model's configuration, and the task as its
-    tokenizer gave it.
-    """
+    """A digest of the inputs beside weights and files: the model's configuration and the tokens."""
     digest = hashlib.sha256(json.dumps(asdict(candidate.config), sort_keys=True).encode())
     for name, encoded in sorted(candidate.encoded.items()):
         digest.update(name.encode())
@@ -54,15 +54,16 @@ def _inputs(candidate: Candidate) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file's content, or of all files of a folder."""
+    """The checksum of a file, or of all files of a folder."""
     if path.is_file():
         return sha256(path)
-    of_files = [(str(one.relative_to(path)), sha256(one)) for one in sorted(path.rglob("*")) if one.is_file()]
-    return hashlib.sha256(json.dumps(of_files).encode()).hexdigest()
+    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+    checksums = [(str(file.relative_to(path)), sha256(file)) for file in files]
+    return hashlib.sha256(json.dumps(checksums).encode()).hexdigest()
 
 
 def save_run(run: SeedRun, candidate: Candidate, path: Path) -> None:
-    """Write a run of a candidate as one .npz."""
+    """Write a candidate's run as an .npz file."""
     arrays: dict[str, np.ndarray] = {}
     texts: dict[str, object] = {"result": asdict(run.result), "inputs": _inputs(candidate)}
     for split, one in (("dev", run.dev), ("test", run.test)):
@@ -75,25 +76,23 @@ def save_run(run: SeedRun, candidate: Candidate, path: Path) -> None:
         }
     arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), dtype=np.uint8)
     sink = io.BytesIO()
-    np.savez_compressed(sink, **arrays)
+    np.savez_compressed(sink, **arrays)  # type: ignore[arg-type]  # taken for the option allow_pickle
     write_bytes(path, sink.getvalue())
 
 
 def load_run(candidate: Candidate, path: Path) -> SeedRun | None:
-    """A run of a candidate that was saved; None where there is none, or what is there is damaged or was made
-    with another configuration or tokenizer.
+    """Read a candidate's run; None if there is none, if it is damaged, or if it was made with another
+    configuration or tokenizer.
     """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             content = {name: arrays[name] for name in arrays.files}
         texts = json.loads(content.pop("texts").tobytes())
         inputs = _inputs(candidate)
-        if texts.get("inputs", inputs) != inputs:  # older files do not tell
+        if texts.get("inputs", inputs) != inputs:  # older files lack it
             return None
-        result = texts["result"]
-        result["curve"] = tuple(EpochRecord(**point) for point in result["curve"])
         return SeedRun(
-            result=SeedResult(**result),
+            result=_RESULT.validate_python(texts["result"]),
             dev=_predictions("dev", texts["dev"], content),
             test=_predictions("test", texts["test"], content) if "test" in texts else None,
         )

@@ -1,4 +1,4 @@
-"""Which of several answers is right: each is scored with the passage and the question (Radford et al. 2018,
+"""Choosing among several answers: each is scored with the passage and the question (Radford et al. 2018,
 section 3.3; the layout of C3's baseline, Sun et al. 2020: passage [SEP] question and answer).
 """
 
@@ -21,7 +21,7 @@ from data.tokenization import Tokenizer
 
 
 class Choice:
-    """targets [U]: the right answer's number. A sequence for each answer, scored by one number."""
+    """Learns choices. targets [U]: the index of the right answer. Each answer is a sequence with a score."""
 
     per_token = False
 
@@ -63,6 +63,6 @@ class Choice:
 
 
 def _places(first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The number of each sequence among its example's, and how many each example has."""
+    """The index of each sequence within its example, and the number of sequences of each example."""
     counts = np.diff(first)
     return np.arange(first[-1]) - np.repeat(first[:-1], counts), counts

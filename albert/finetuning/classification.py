@@ -21,7 +21,7 @@ from data.tokenization import Tokenizer
 def encode_texts(
     examples: Sequence[Example], targets: np.ndarray, tokenizer: Tokenizer, max_seq_length: int
 ) -> Encoded:
-    """A sequence for each example, of its one or two texts."""
+    """Encode each example as one sequence of its one or two texts."""
     parts = [
         (tokenizer.encode(one.text)[0], None if one.pair is None else tokenizer.encode(one.pair)[0])
         for one in examples
@@ -31,7 +31,7 @@ def encode_texts(
 
 
 class Classification:
-    """targets [U]: the label's number."""
+    """Learns labels. targets [U]: the index of the label."""
 
     per_token = False
 

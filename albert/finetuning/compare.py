@@ -1,4 +1,4 @@
-"""From what models said of every example to the comparison: scores, differences, and where they come from.
+"""The comparison of models from their predictions: scores, differences, and what lies behind them.
 
 n = examples, S = seeds.
 """
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from albert.evaluation import (
     Intrinsic,
     ModelResult,
     SliceScore,
+    Summary,
     SweepPoint,
     calibration,
     chance_of,
@@ -37,13 +38,13 @@ from albert.finetuning.settings import FineTuneSettings
 from albert.finetuning.training import Candidate, SeedRun, fine_tune_model, prepare, read_task
 from albert.tasks import Kind, Split, TaskData
 
-CHANGED_SHOWN = 20  # examples, each way
-_LENGTH_SLICES = 4  # quarters of the examples
+CHANGED_SHOWN = 20  # most examples fixed, and most examples broken, in a report
+_LENGTH_SLICES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRuns:
-    """What is known of one model: its runs, one a seed, and what was measured beside them."""
+    """The runs of one model, one for each seed, and the other measurements of it."""
 
     candidate: Candidate
     runs: Sequence[SeedRun]
@@ -56,12 +57,12 @@ class ModelRuns:
 
     @property
     def predictions(self) -> list[Predictions]:
-        """Of the reported split."""
+        """The predictions on the reported split, by seed."""
         return [run.test or run.dev for run in self.runs]
 
 
 def fine_tune(settings: FineTuneSettings) -> Comparison:
-    """Train every model with every seed, score them and compare them."""
+    """Train every model with every seed, then score and compare them."""
     data = read_task(settings)
     models: list[ModelRuns] = []
     for number in range(len(settings.models)):
@@ -78,20 +79,14 @@ def compare_models(
     domain_words: Sequence[str] = (),
     stepwise: bool = False,
 ) -> Comparison:
-    """The comparison of models, the first being the baseline.
+    """Compare models with the first, which is the baseline.
 
-    `domain_words`: examples are sorted by how many of them they hold, beside their length. `stepwise`: each
-    model is compared with the one before it too.
+    `domain_words`: slice the examples by their number too. `stepwise`: also compare each model with the one
+    before it.
     """
-    split = "test" if "test" in data.splits else "dev"
+    split: Literal["dev", "test"] = "test" if "test" in data.splits else "dev"
     slices = _slices(data.splits[split], models[0].candidate.encoded[split].sizes, domain_words)
     results = [_result(model, data, split, slices) for model in models]
-    general = [one.intrinsic.general_mlm_accuracy if one.intrinsic else None for one in models]
-    if general[0] is not None:
-        results = [
-            replace(result, drift=None if accuracy is None else accuracy - general[0])
-            for result, accuracy in zip(results, general, strict=True)
-        ]
     reported = data.splits[split]
     return Comparison(
         task=data.task.name,
@@ -104,10 +99,15 @@ def compare_models(
         skipped=tuple(line for one in data.splits.values() for line in one.skipped),
         chance=chance_of(data, reported),
         seeds=tuple(run.result.seed for run in models[0].runs),
-        models=tuple(results),
+        models=tuple(replace(result, drift=_drift(result, results[0])) for result in results),
         differences=tuple(_difference(models[0], one, data, reported) for one in models[1:]),
         steps=tuple(_difference(a, b, data, reported) for a, b in pairwise(models)) if stepwise else (),
     )
+
+
+def _drift(result: ModelResult, first: ModelResult) -> float | None:
+    now, before = (one.intrinsic.general_mlm_accuracy if one.intrinsic else None for one in (result, first))
+    return None if now is None or before is None else now - before
 
 
 def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slice]) -> ModelResult:
@@ -146,8 +146,8 @@ def _confusion(
         return None
     C = len(data.labels)
     number = {label: at for at, label in enumerate(data.labels)}
-    gold = np.array([number[one.label] for one in data.splits[split].examples])
-    counts = sum(np.bincount(gold * C + one.labels, minlength=C * C) for one in predictions)
+    gold = np.array([number[label] for label in data.splits[split].labels])
+    counts = np.sum([np.bincount(gold * C + one.labels, minlength=C * C) for one in predictions], axis=0)
     return tuple(tuple(row) for row in counts.reshape(C, C).tolist())
 
 
@@ -155,7 +155,7 @@ def _classes(data: TaskData, split: str, predictions: Sequence[Predictions]) -> 
     confusion = _confusion(data, split, predictions)
     if confusion is not None:
         table = np.array(confusion)
-        sums = zip(data.labels, table.diagonal(), table.sum(0), table.sum(1), strict=True)
+        sums = list(zip(data.labels, table.diagonal(), table.sum(0), table.sum(1), strict=True))
     elif data.task.kind is Kind.TOKENS:
         sums = _entity_sums(data.splits[split], predictions)
     else:
@@ -173,28 +173,28 @@ def _classes(data: TaskData, split: str, predictions: Sequence[Predictions]) -> 
 
 
 def _entity_sums(split: Split, predictions: Sequence[Predictions]) -> list[tuple[str, int, int, int]]:
-    """(type, found, predicted, gold) over all seeds."""
+    """(type, right, predicted, gold) over all seeds."""
     right: Counter[str] = Counter()
     predicted: Counter[str] = Counter()
     gold: Counter[str] = Counter()
     for one in predictions:
-        for example, tags in zip(split.examples, one.tags, strict=True):
-            ours, theirs = entities_of(tags), entities_of(example.tags)
-            right.update(kind for kind, *_ in ours & theirs)
-            predicted.update(kind for kind, *_ in ours)
-            gold.update(kind for kind, *_ in theirs)
+        for ours, theirs in zip(one.tags or (), split.tags, strict=True):
+            mine, wanted = entities_of(ours), entities_of(theirs)
+            right.update(kind for kind, *_ in mine & wanted)
+            predicted.update(kind for kind, *_ in mine)
+            gold.update(kind for kind, *_ in wanted)
     return [(kind, right[kind], predicted[kind], gold[kind]) for kind in sorted(gold | predicted)]
 
 
 def _calibration(model: ModelRuns, split: str, predictions: Sequence[Predictions]) -> Calibration | None:
-    if predictions[0].probabilities is None:
+    probabilities = [one.probabilities for one in predictions if one.probabilities is not None]
+    if not probabilities:
         return None
-    gold = model.candidate.encoded[split].targets
-    return calibration(np.stack([one.probabilities for one in predictions]), gold)
+    return calibration(np.stack(probabilities), model.candidate.encoded[split].targets)
 
 
 class _Slice(NamedTuple):
-    """Some of the examples: those whose value is from `low` to `high`, both included."""
+    """The examples whose value is in `low`..`high`."""
 
     by: str
     low: int
@@ -203,16 +203,16 @@ class _Slice(NamedTuple):
 
 
 def _slices(split: Split, sizes: np.ndarray, domain_words: Sequence[str]) -> list[_Slice]:
-    """Quarters of the examples by their length in tokens, and by how many domain words one holds."""
+    """Quarters of the examples by their length in tokens, and slices by their number of domain words."""
     edges = np.unique(np.quantile(sizes, np.linspace(0, 1, _LENGTH_SLICES + 1)[1:-1], method="lower"))
-    found = _cut("length", sizes, [int(sizes.min()), *(int(edge) + 1 for edge in edges)])
+    slices = _cut("length", sizes, [int(sizes.min()), *(int(edge) + 1 for edge in edges)])
     if domain_words:
-        found += _cut("domain words", count_words(split, domain_words), [0, 1, 2])
-    return found
+        slices += _cut("domain words", _count_words(split, domain_words), [0, 1, 2])
+    return slices
 
 
 def _cut(by: str, values: np.ndarray, bounds: Sequence[int]) -> list[_Slice]:
-    """One for each of the ranges that begin at `bounds` and hold examples; the last has no end."""
+    """A slice for each range that begins at one of `bounds` and holds examples; the last has no end."""
     slices = []
     for low, end in zip(bounds, [*bounds[1:], None], strict=True):
         inside = np.flatnonzero((values >= low) & (values < (np.inf if end is None else end)))
@@ -222,22 +222,17 @@ def _cut(by: str, values: np.ndarray, bounds: Sequence[int]) -> list[_Slice]:
 
 
 def _slice_scores(model: ModelRuns, metric: str, slices: Sequence[_Slice]) -> tuple[SliceScore, ...]:
+    def summary(examples: np.ndarray) -> Summary:
+        sums = (one.statistics[metric][examples].sum(0) for one in model.predictions)
+        return summarize([float(score(metric, of_seed)) for of_seed in sums])
+
     return tuple(
-        SliceScore(
-            one.by,
-            one.low,
-            one.high,
-            len(one.examples),
-            summarize(
-                [float(score(metric, p.statistics[metric][one.examples].sum(0))) for p in model.predictions]
-            ),
-        )
-        for one in slices
+        SliceScore(one.by, one.low, one.high, len(one.examples), summary(one.examples)) for one in slices
     )
 
 
-def count_words(split: Split, words: Sequence[str]) -> np.ndarray:
-    """How many of the words each example holds, [n]."""
+def _count_words(split: Split, words: Sequence[str]) -> np.ndarray:
+    """The number of the words that each example holds, [n]."""
     texts = ["\n".join(one.texts()) for one in split.examples]
     return np.array([sum(word in text for word in words) for text in texts])
 
@@ -247,20 +242,20 @@ def _difference(baseline: ModelRuns, model: ModelRuns, data: TaskData, split: Sp
     first, second = (
         np.stack([one.statistics[metric] for one in runs.predictions]) for runs in (baseline, model)
     )
-    found = paired_difference(metric, first, second, seedless=data.task.kind is Kind.SIMILARITY)
+    paired = paired_difference(metric, first, second, seedless=data.task.kind is Kind.SIMILARITY)
     fixed, broken = _changed(baseline, model, split)
     return Difference(
         model=model.candidate.name,
         baseline=baseline.candidate.name,
         metric=metric,
-        mean=found.summary.mean,
-        deviation=found.summary.deviation,
-        values=found.summary.values,
-        low=found.low,
-        high=found.high,
-        p_value=found.p_value,
-        probability=found.probability,
-        is_clear=found.is_clear,
+        mean=paired.summary.mean,
+        deviation=paired.summary.deviation,
+        values=paired.summary.values,
+        low=paired.low,
+        high=paired.high,
+        p_value=paired.p_value,
+        probability=paired.probability,
+        is_clear=paired.is_clear,
         fixed=len(fixed),
         broken=len(broken),
         fixed_examples=tuple(fixed[:CHANGED_SHOWN]),
@@ -271,17 +266,19 @@ def _difference(baseline: ModelRuns, model: ModelRuns, data: TaskData, split: Sp
 def _changed(
     baseline: ModelRuns, model: ModelRuns, split: Split
 ) -> tuple[list[ChangedExample], list[ChangedExample]]:
-    """Examples that most seeds get right with one model and wrong with the other: fixed, broken."""
+    """The examples that most seeds get right with one model and wrong with the other: fixed, broken."""
     ours, theirs = model.predictions, baseline.predictions
     if ours[0].right is None:
         return [], []
     S = len(ours)
-    before = np.sum([one.right for one in theirs], axis=0)
-    after = np.sum([one.right for one in ours], axis=0)
+    before, after = (
+        np.sum([one.right for one in predictions if one.right is not None], axis=0)
+        for predictions in (theirs, ours)
+    )
     gold = model.candidate.learner.gold(split.examples)
 
     def examples(chosen: np.ndarray) -> list[ChangedExample]:
-        surest = chosen[np.argsort(-abs(after - before)[chosen], kind="stable")]
+        clearest = chosen[np.argsort(-abs(after - before)[chosen], kind="stable")]
         return [
             ChangedExample(
                 number=int(at) + 1,
@@ -292,7 +289,7 @@ def _changed(
                 baseline_right=int(before[at]),
                 model_right=int(after[at]),
             )
-            for at in surest.tolist()
+            for at in clearest.tolist()
         ]
 
     fixed = np.flatnonzero((2 * before < S) & (2 * after > S))

@@ -1,4 +1,4 @@
-"""What a model costs on this machine: parameters, operations, bytes, and the time an answer takes."""
+"""The cost of a model on this machine: parameters, operations, bytes and latency."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from albert.finetuning.encoding import Encoded
 from albert.finetuning.training import Candidate
 from albert.model import encoder_operations
 
-BATCH_SIZES = (1, 32)
+_BATCH_SIZES = (1, 32)
 _WARM_UP, _REPEATS = 2, 20
 
 
 def measure_cost(candidate: Candidate) -> Cost:
-    """Of the model with the task's head, on examples of the reported split in their order.
+    """Measure the model with the task's head on examples of the reported split, in their order.
 
-    Latency is that of the whole forward pass with packing, without tokenization, in fp32.
+    Latency covers packing and the forward pass in fp32, but not tokenization.
     """
     pretrained, _ = load_pretrained(candidate.path)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -33,7 +33,7 @@ def measure_cost(candidate: Candidate) -> Cost:
         flops=encoder_operations(pretrained.config, length) * length,
         sequence_length=round(length),
         checkpoint_bytes=sum(path.stat().st_size for path in find_source(str(candidate.path)).files),
-        latency=tuple(_latency(model, encoded, size, device) for size in BATCH_SIZES),
+        latency=tuple(_latency(model, encoded, size, device) for size in _BATCH_SIZES),
         device=torch.cuda.get_device_name()
         if device.type == "cuda"
         else f"CPU, {torch.get_num_threads()} threads",

@@ -1,6 +1,6 @@
 """Examples as token ids, and packed batches of them.
 
-U = examples, S = sequences (a choice has one for each answer, a long passage several), T = tokens of all.
+U = examples, S = sequences (one for each answer of a choice, several for a long passage), T = tokens.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from data.tokenization import Tokenizer
 
 
 class Chosen(NamedTuple):
-    """A batch, and where in the encoded split its parts come from."""
+    """A batch, and the places of its parts in the encoded split."""
 
     batch: Batch
     examples: np.ndarray  # [u] of 0..U-1
     sequences: np.ndarray  # [s] of 0..S-1
     tokens: np.ndarray  # [t] of 0..T-1
-    first: np.ndarray  # [u+1], the batch's sequences at which its examples begin
+    first: np.ndarray  # [u+1], the first sequence of each example in the batch
 
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """The examples of a split. `targets` and `characters` mean what the learner says."""
+    """The encoded examples of a split. Learners document their `targets` and `characters`."""
 
     input_ids: np.ndarray  # [T] int64
-    offsets: np.ndarray  # [S+1], tokens at which sequences begin
-    segment_b_start: np.ndarray  # [S], token of the sequence at which its second part begins; 0: none
-    first: np.ndarray  # [U+1], sequences at which examples begin
+    offsets: np.ndarray  # [S+1], the first token of each sequence
+    segment_b_start: np.ndarray  # [S], where the second part begins in the sequence; 0: no second part
+    first: np.ndarray  # [U+1], the first sequence of each example
     targets: np.ndarray
     characters: np.ndarray | None = None
 
@@ -43,7 +43,7 @@ class Encoded:
 
     @property
     def sizes(self) -> np.ndarray:
-        """Tokens of each example, [U]."""
+        """The number of tokens of each example, [U]."""
         return np.diff(self.offsets[self.first])
 
     def choose(self, examples: np.ndarray) -> Chosen:
@@ -73,7 +73,7 @@ def encode_parts(
     first: np.ndarray,
     targets: np.ndarray,
 ) -> Encoded:
-    """[CLS] A [SEP], or [CLS] A [SEP] B [SEP], of the ids of A and B; the longer of the two is cut to fit."""
+    """Encode ids A and B as [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; the longer of the two is cut to fit."""
     sequences, b_starts = [], []
     cls, sep = np.array([tokenizer.cls_id]), np.array([tokenizer.sep_id])
     for a, b in parts:
@@ -81,9 +81,9 @@ def encode_parts(
             sequences.append(np.concatenate([cls, a[: max_seq_length - 2], sep]))
             b_starts.append(0)
             continue
-        kept_a, kept_b = fit_pair(len(a), len(b), max_seq_length - 3)
-        sequences.append(np.concatenate([cls, a[:kept_a], sep, b[:kept_b], sep]))
-        b_starts.append(kept_a + 2)
+        room_a, room_b = fit_pair(len(a), len(b), max_seq_length - 3)
+        sequences.append(np.concatenate([cls, a[:room_a], sep, b[:room_b], sep]))
+        b_starts.append(room_a + 2)
     return Encoded(
         input_ids=np.concatenate(sequences),
         offsets=np.concatenate([[0], np.cumsum([len(one) for one in sequences])]),
@@ -94,7 +94,7 @@ def encode_parts(
 
 
 def fit_pair(a: int, b: int, room: int) -> tuple[int, int]:
-    """Lengths that fit `room` together: tokens are taken off the longer of the two, off the first if equal.
+    """Cut two lengths to fit `room` together: tokens come off the longer one, off the first of equal ones.
 
     >>> fit_pair(9, 3, 8), fit_pair(9, 9, 9), fit_pair(2, 3, 9)
     ((5, 3), (4, 5), (2, 3))
@@ -103,11 +103,7 @@ def fit_pair(a: int, b: int, room: int) -> tuple[int, int]:
     if over <= 0:
         return a, b
     # the longer is cut down to the other's length, then both in turn
-    if a > b:
-        alone = min(over, a - b)
-        a -= alone
-    else:
-        alone = min(over, b - a)
-        b -= alone
+    alone = min(over, abs(a - b))
+    a, b = (a - alone, b) if a > b else (a, b - alone)
     over -= alone
     return a - (over + 1) // 2, b - over // 2

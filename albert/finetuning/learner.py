@@ -1,10 +1,10 @@
-"""What a kind of task has to bring: how examples become tokens, what is trained, what is predicted."""
+"""The interface of a kind of task: how to encode its examples, train a model and read its predictions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
@@ -14,35 +14,42 @@ from albert.model import Encoder
 from albert.tasks import AnyExample
 from data.tokenization import Tokenizer
 
+E = TypeVar("E", bound=AnyExample, contravariant=True)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Predictions:
-    """What a model says of a split. n = examples, C = labels or choices."""
+    """A model's predictions on a split. n = examples, C = labels or choices."""
 
-    answers: tuple[str, ...]  # for people, one an example
-    right: np.ndarray | None  # [n] bool; None where an answer is not right or wrong, but near or far
-    statistics: Mapping[str, np.ndarray]  # by metric, [n, k]: see `albert.metrics`
-    labels: np.ndarray | None = None  # [n] predicted label, of single and pair
+    answers: tuple[str, ...]  # as text, one for each example
+    right: np.ndarray | None  # [n] bool; None if answers are numbers, which are near rather than right
+    statistics: Mapping[str, np.ndarray]  # by metric, [n, k]: see `albert.evaluation.metrics`
+    labels: np.ndarray | None = None  # [n] predicted label, for single and pair
     probabilities: np.ndarray | None = None  # [n, C]
-    tags: tuple[tuple[str, ...], ...] | None = None  # predicted, of every token
+    tags: tuple[tuple[str, ...], ...] | None = None  # predicted, for every token
 
 
-class Learner(Protocol):
-    """One kind of task with its labels."""
+class Learner(Protocol[E]):
+    """One kind of task with its labels. E = the type of its examples."""
 
-    per_token: bool  # whether the model gives a row for each token, or for each sequence
+    per_token: bool  # whether the model returns a row for each token, or one for each sequence
 
-    def encode(self, examples: Sequence[AnyExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        """The examples as token ids."""
+    def encode(self, examples: Sequence[E], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
+        """Encode the examples as token ids."""
+        ...
 
     def model(self, encoder: Encoder) -> nn.Module:
-        """The encoder with a new head; called with a batch it gives rows of scores."""
+        """The encoder with a new head; called with a batch it returns rows of scores."""
+        ...
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
-        """Mean over the batch, a scalar."""
+        """The mean loss of the batch, a scalar."""
+        ...
 
-    def predict(self, scores: np.ndarray, examples: Sequence[AnyExample], encoded: Encoded) -> Predictions:
-        """From the scores of all sequences [S, ..] or tokens [T, ..] of a split."""
+    def predict(self, scores: np.ndarray, examples: Sequence[E], encoded: Encoded) -> Predictions:
+        """Read predictions from the scores of all sequences [S, ..] or tokens [T, ..] of a split."""
+        ...
 
-    def gold(self, examples: Sequence[AnyExample]) -> tuple[str, ...]:
-        """What would have been right, for people."""
+    def gold(self, examples: Sequence[E]) -> tuple[str, ...]:
+        """The right answers as text."""
+        ...

@@ -1,5 +1,5 @@
-"""A number for two sentences: trained (Devlin et al. 2019, section 4.1), or the cosine of mean-pooled states
-without any training (Reimers and Gurevych 2019, section 4).
+"""Numbers for pairs of sentences: trained (Devlin et al. 2019, section 4.1), or the cosine of mean-pooled
+states without training (Reimers and Gurevych 2019, section 4).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _predictions(predicted: np.ndarray, gold: np.ndarray, metrics: Sequence[str]
 
 
 class Regression:
-    """targets [U]: the gold number."""
+    """Learns numbers. targets [U]: the gold number."""
 
     per_token = False
 
@@ -59,8 +59,8 @@ class Regression:
 
 
 class Similarity:
-    """targets [U]: the gold number. Two sequences an example; nothing is trained. mrr: how well the first
-    sentence of the pairs most alike finds the second among those of all examples.
+    """Compares sentences without training. targets [U]: the gold number. Each example is two sequences. mrr:
+    how well the first sentences of the most similar pairs retrieve the second among those of all examples.
     """
 
     per_token = False
@@ -69,7 +69,7 @@ class Similarity:
         self.metrics = tuple(metrics)
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        parts = [(tokenizer.encode(text)[0], None) for one in examples for text in (one.text, one.pair)]
+        parts = [(tokenizer.encode(text)[0], None) for one in examples for text in one.texts()]
         first = 2 * np.arange(len(examples) + 1)
         return encode_parts(parts, tokenizer, max_seq_length, first=first, targets=_numbers(examples))
 
@@ -86,9 +86,10 @@ class Similarity:
         predicted = _predictions((pairs[:, 0] * pairs[:, 1]).sum(-1), gold, numbers)
         if "mrr" not in self.metrics:
             return predicted
-        # the pairs said to be most alike are those that should find each other
-        found = retrieval_statistics(pairs, [one.pair for one in examples], gold == gold.max())
-        return replace(predicted, statistics={**predicted.statistics, "mrr": found})
+        # only the pairs that are labelled most similar should find each other
+        second = [one.pair or "" for one in examples]
+        ranks = retrieval_statistics(pairs, second, gold == gold.max())
+        return replace(predicted, statistics={**predicted.statistics, "mrr": ranks})
 
     def gold(self, examples: Sequence[Example]) -> tuple[str, ...]:
         return tuple(one.label for one in examples)

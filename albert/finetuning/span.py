@@ -1,5 +1,5 @@
-"""Where in a passage an answer stands (Devlin et al. 2019, sections 4.2 and 4.3): a start and an end among
-its tokens, or [CLS] for no answer. A long passage is cut into windows that overlap.
+"""Answers as spans of a passage (Devlin et al. 2019, sections 4.2 and 4.3): a start and an end among its
+tokens, or [CLS] for no answer. A long passage is cut into windows that overlap.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from albert.model import Encoder, TokenClassifier
 from albert.tasks import SpanExample, answer_scores
 from data.tokenization import Tokenizer
 
-STRIDE = 128  # tokens from one window to the next at most, as in BERT's run_squad
-LONGEST_QUESTION = 64  # tokens, likewise
-LONGEST_ANSWER = 64  # tokens; run_squad has 30 of English, CMRC's answers are longer in characters
+_STRIDE = 128  # most tokens from one window to the next, as in BERT's run_squad
+_LONGEST_QUESTION = 64  # tokens, likewise
+LONGEST_ANSWER = 64  # tokens; run_squad has 30 in English, CMRC's answers are longer in characters
 
 
 class _Window(NamedTuple):
@@ -32,9 +32,9 @@ class _Window(NamedTuple):
 
 
 class Span:
-    """targets [S, 2]: first and last token of the answer in the window, 0 and 0 where it is not there.
+    """Learns spans. targets [S, 2]: first and last token of the answer in the window, 0 and 0 without it.
 
-    characters [T, 2]: where a token of the passage begins and ends in its text; -1 for other tokens.
+    characters [T, 2]: begin and end of a passage's token in its text; -1 for other tokens.
     """
 
     per_token = True
@@ -73,8 +73,8 @@ class Span:
         answers = tuple(self._answer(scores, one, encoded, number) for number, one in enumerate(examples))
         pairs = np.array(
             [
-                answer_scores(found, one.answers, self.style)
-                for found, one in zip(answers, examples, strict=True)
+                answer_scores(answer, one.answers, self.style)
+                for answer, one in zip(answers, examples, strict=True)
             ]
         )
         return Predictions(
@@ -87,9 +87,10 @@ class Span:
         )
 
     def _answer(self, scores: np.ndarray, example: SpanExample, encoded: Encoded, number: int) -> str:
-        """The best span of all windows; empty where having none is likelier in every one of them, in a task
-        that has such questions.
+        """The best span of all windows; empty if every window rather predicts no answer, in a task that has
+        questions without one.
         """
+        assert encoded.characters is not None
         best, text, nothing = -np.inf, "", np.inf
         for sequence in range(encoded.first[number], encoded.first[number + 1]):
             begin, end = encoded.offsets[sequence], encoded.offsets[sequence + 1]
@@ -107,7 +108,7 @@ class Span:
 
 
 def _tokens(text: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Ids [n], and where each token begins and ends in the text [n, 2]."""
+    """Ids [n], and the begin and end of each token in the text [n, 2]."""
     ids, starts = tokenizer.encode(text)
     ends = np.append(starts[1:], len(text))
     for at, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
@@ -118,23 +119,24 @@ def _tokens(text: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
 def _windows(
     example: SpanExample, ids: np.ndarray, places: np.ndarray, tokenizer: Tokenizer, max_seq_length: int
 ) -> list[_Window]:
-    """[CLS] question [SEP] part of the passage [SEP], as many as cover it."""
-    question = tokenizer.encode(example.question)[0][: min(LONGEST_QUESTION, max_seq_length // 2)]
+    """Windows [CLS] question [SEP] part of the passage [SEP] that cover the passage together."""
+    question = tokenizer.encode(example.question)[0][: min(_LONGEST_QUESTION, max_seq_length // 2)]
     room = max_seq_length - len(question) - 3
     answer = _answer_tokens(example, places)
     windows = []
-    # each begins in the first half of the one before, so that an answer is whole in one of them
-    for begin in range(0, max(len(ids), 1), min(STRIDE, max(room // 2, 1))):
+    # each begins in the first half of the one before, so that some window holds the whole answer
+    for begin in range(0, max(len(ids), 1), min(_STRIDE, max(room // 2, 1))):
         end = min(begin + room, len(ids))
         head = [tokenizer.cls_id, *question, tokenizer.sep_id]
-        inside = answer is not None and begin <= answer[0] and answer[1] < end
-        shift = len(head) - begin
+        target = (0, 0)
+        if answer and begin <= answer[0] and answer[1] < end:
+            target = (answer[0] + len(head) - begin, answer[1] + len(head) - begin)
         windows.append(
             _Window(
                 np.concatenate([head, ids[begin:end], [tokenizer.sep_id]]).astype(np.int64),
                 len(head),
                 np.concatenate([np.full((len(head), 2), -1), places[begin:end], [[-1, -1]]]),
-                (answer[0] + shift, answer[1] + shift) if inside else (0, 0),
+                target,
             )
         )
         if end == len(ids):
@@ -143,7 +145,7 @@ def _windows(
 
 
 def _answer_tokens(example: SpanExample, places: np.ndarray) -> tuple[int, int] | None:
-    """First and last token of the first gold answer that stands in the passage."""
+    """The first and last token of the first gold answer that is in the passage."""
     for text, start in zip(example.answers, example.starts, strict=True):
         if start >= 0 and len(places):
             first = int(np.searchsorted(places[:, 0], start, side="right")) - 1
@@ -153,7 +155,7 @@ def _answer_tokens(example: SpanExample, places: np.ndarray) -> tuple[int, int] 
 
 
 def _best_span(starts: np.ndarray, ends: np.ndarray) -> tuple[float, int, int]:
-    """The largest start + end score with the end at or after the start, LONGEST_ANSWER tokens at most."""
+    """The largest start + end score of a span of 1 to LONGEST_ANSWER tokens, and its ends."""
     if not len(starts):
         return -np.inf, 0, 0
     table = starts[:, None] + ends[None, :]

@@ -1,4 +1,4 @@
-"""A tag for every token (Devlin et al. 2019, section 5.3): the first piece of each carries it."""
+"""Tags for tokens (Devlin et al. 2019, section 5.3), predicted at the first piece of each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from data.tokenization import Tokenizer
 
 
 class Tagging:
-    """targets [T]: the tag's number at the first piece of a token, IGNORED elsewhere. A sentence that is too
-    long stands in several sequences, so that every token gets a tag.
+    """Learns tags. targets [T]: the index of the tag at the first piece of a token, IGNORED elsewhere. A long
+    sentence is split into several sequences, so that every token gets a tag.
     """
 
     per_token = True
@@ -49,11 +49,11 @@ class Tagging:
         )
 
     def _pieces(self, example: TaggedExample, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-        """Ids of all tokens' pieces, and the targets."""
+        """The ids of all pieces, and their targets."""
         ids: list[int] = []
         tags: list[int] = []
         for token, tag in zip(example.tokens, example.tags, strict=True):
-            # a token without a piece, such as a space, has to have a tag too
+            # a token without a piece, such as a space, needs a tag too
             pieces = tokenizer.encode(token)[0].tolist() or [tokenizer.unknown_id]
             ids += pieces
             tags += [self._number[tag]] + [IGNORED] * (len(pieces) - 1)
@@ -72,7 +72,7 @@ class Tagging:
         tags = tuple(tuple(self.labels[number] for number in part) for part in np.split(of_tokens, ends[:-1]))
         sums = entity_statistics(tags, [one.tags for one in examples])
         return Predictions(
-            answers=tuple(_entities(one.tokens, found) for one, found in zip(examples, tags, strict=True)),
+            answers=tuple(_entities(one.tokens, of_one) for one, of_one in zip(examples, tags, strict=True)),
             right=(sums[:, 0] == sums[:, 1]) & (sums[:, 0] == sums[:, 2]),
             statistics=dict.fromkeys(("entity_f1", "entity_precision", "entity_recall"), sums),
             tags=tags,
@@ -83,6 +83,6 @@ class Tagging:
 
 
 def _entities(tokens: Sequence[str], tags: Sequence[str]) -> str:
-    """The entities for people, in order."""
-    found = sorted(entities_of(tags), key=lambda entity: entity[1])
-    return ", ".join(f"{kind} {''.join(tokens[begin : end + 1])}" for kind, begin, end in found) or "none"
+    """The entities as text, in order."""
+    entities = sorted(entities_of(tags), key=lambda entity: entity[1])
+    return ", ".join(f"{kind} {''.join(tokens[begin : end + 1])}" for kind, begin, end in entities) or "none"

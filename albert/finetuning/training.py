@@ -1,9 +1,8 @@
-"""Fine-tuning of one model on a task: seeds, rates and epochs, and the learner of each kind of task.
+"""Fine-tuning of one model on a task with its seeds, learning rates and epochs.
 
-Devlin et al. 2019, section 4. The learning rate and the best epoch are chosen on dev; test is scored once a
-seed, by the run at that rate and epoch. A start that does not leave chance level is given up and begun anew
-with other random weights (Mosbach et al. 2021 find as many such starts as one in three for large models), and
-counted.
+Devlin et al. 2019, section 4. The learning rate and the best epoch are chosen on dev; test is scored once for
+each seed, at that rate and epoch. A start that does not leave chance level is counted and repeated with other
+random weights (for large models Mosbach et al. 2021 find up to one such start in three).
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,32 +38,32 @@ from albert.learning_rate import linear_schedule
 from albert.model import PRESETS, AlbertConfig
 from albert.optim import adamw
 from albert.runtime import bound_caches, give_back
-from albert.tasks import Kind, TaskData
+from albert.tasks import Kind, SpanExample, TaskData
 from albert.tasks import read_task as read_splits
 from data.errors import InputError
 from data.files import sha256
 
-_PREDICTED_TOKENS = 8192  # to a batch
+_PREDICTED_TOKENS = 8192  # in a batch
 SeedAndRate = tuple[int, float]
 
 
 def read_task(settings: FineTuneSettings) -> TaskData:
-    """Every split of the task, checked. Raises InputError for files that do not fit it or each other."""
+    """Read and check every split. Raises InputError for files that do not fit the task or each other."""
     return read_splits(settings.task, settings.split_paths)
 
 
 def check_models(settings: FineTuneSettings) -> None:
-    """Raise InputError or ConfigError for a model that cannot be fine-tuned, before any work."""
+    """Raise InputError or ConfigError for a model that cannot be fine-tuned."""
     for path in settings.models:
         if not names_checkpoint(str(path)):
-            known = "a preset has no vocabulary and no weights" if path.name in PRESETS else "no such file"
-            raise InputError(f"--model {path} is not a checkpoint folder: {known}")
+            why = "a preset has no vocabulary and no weights" if path.name in PRESETS else "no such file"
+            raise InputError(f"--model {path} is not a checkpoint folder: {why}")
         load_pretrained(path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedRun:
-    """One model trained with one seed, and what it says of every example."""
+    """One model trained with one seed, and its predictions."""
 
     result: SeedResult
     dev: Predictions
@@ -72,7 +72,7 @@ class SeedRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A model of the comparison with the task as its tokenizer has it."""
+    """A model of the comparison, with the task encoded by its tokenizer."""
 
     settings: FineTuneSettings
     data: TaskData
@@ -80,28 +80,29 @@ class Candidate:
     checksum: str  # sha256 of its weights' file
     config: AlbertConfig
     name: str
-    learner: Learner
+    learner: Learner[Any]
     encoded: dict[str, Encoded]
 
     def scores(self, split: str, predictions: Predictions) -> dict[str, float]:
-        """By metric, the task's main one first."""
+        """Score predictions by metric, the task's main one first."""
         return {
             metric: float(score(metric, predictions.statistics[metric].sum(0)))
             for metric in self.data.task.metrics
         }
 
     def without_test(self) -> Candidate:
-        """The same where test is not there, for choices that it has no say in."""
-        splits, encoded = (
-            {name: one for name, one in parts.items() if name != "test"}
-            for parts in (self.data.splits, self.encoded)
+        """The candidate without the test split, for choices that must not depend on it."""
+        splits = {name: split for name, split in self.data.splits.items() if name != "test"}
+        return replace(
+            self,
+            settings=replace(self.settings, test=None),
+            data=replace(self.data, splits=splits),
+            encoded={name: self.encoded[name] for name in splits},
         )
-        settings, data = replace(self.settings, test=None), replace(self.data, splits=splits)
-        return replace(self, settings=settings, data=data, encoded=encoded)
 
 
 def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate:
-    """Tokenize the task for the model of that number."""
+    """Encode the task for the model of an index."""
     path = settings.models[model]
     pretrained, tokenizer = load_pretrained(path)
     length = min(settings.running.max_seq_length, pretrained.config.max_position_embeddings)
@@ -120,7 +121,7 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
 
 
 def _checksum(source: Source) -> str:
-    """sha256 of the weights' file, or of those of all of them where there are several."""
+    """The sha256 of the weights' file; if there are several, of their checksums."""
     digests = [sha256(path) for path in source.files]
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
@@ -128,9 +129,10 @@ def _checksum(source: Source) -> str:
 def fine_tune_model(
     candidate: Candidate, train: Callable[[Candidate, Sequence[SeedAndRate]], list[SeedRun]] | None = None
 ) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
-    """A model with every seed, at the learning rate that is best on dev with the first seed, of equal ones
-    the first given; and all rates that were tried. `train` makes the runs that it is asked for, several at
-    once if it can.
+    """Train a model with every seed, and return the runs and the rates that were tried.
+
+    The learning rate is the one that is best on dev with the first seed, the first of equal ones. `train`
+    makes runs, several at a time if it can.
     """
     train = train or _one_by_one
     settings, metric = candidate.settings, candidate.data.task.metrics[0]
@@ -144,7 +146,7 @@ def fine_tune_model(
     best = max(tried, key=lambda run: run.result.dev[metric])
     rate = best.result.learning_rate
     if "test" in candidate.encoded:
-        # what a sweep trains never sees test: the run that was chosen is made once more, to be scored on it
+        # a sweep never sees test: the chosen run is repeated, to be scored on it
         runs = train(candidate, [(seed, rate) for seed in settings.seeds])
     else:
         runs = [best, *train(candidate, [(seed, rate) for seed in others])]
@@ -158,22 +160,22 @@ def _one_by_one(candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[See
 
 
 def usual_workers() -> int:
-    """How many seeds to train at a time: one on a GPU, which is full with it, else as many as cores."""
+    """The seeds to train at a time: one on a GPU, which is then busy, else one for each core."""
     return 1 if torch.cuda.is_available() else torch.get_num_threads()
 
 
 def worker_start(workers: int) -> Callable[[], None]:
-    """What each of so many processes calls first: they share the threads of this one."""
+    """The initializer of `workers` processes, which share the threads of this one."""
     return partial(_become_worker, max(1, torch.get_num_threads() // workers))
 
 
 def _become_worker(threads: int) -> None:
     torch.set_num_threads(threads)
-    os.environ["TQDM_DISABLE"] = "1"  # the bars of several would be one above the other
+    os.environ["TQDM_DISABLE"] = "1"  # several bars would overwrite each other
 
 
 def fine_tune_one(candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
-    """Train a model with one seed and score it; a pure function of the arguments on a CPU."""
+    """Train a model with one seed and score it. On a CPU the result depends on the arguments alone."""
     started = time.perf_counter()
     bound_caches()
     if candidate.data.task.kind is Kind.SIMILARITY:
@@ -203,7 +205,7 @@ def fine_tune_one(candidate: Candidate, seed: int, learning_rate: float) -> Seed
 
 @dataclass(frozen=True, kw_only=True)
 class _Training:
-    """How a start went; the model has the weights of its best epoch."""
+    """The outcome of a start; the model has the weights of its best epoch."""
 
     model: nn.Module
     best_epoch: int
@@ -226,7 +228,7 @@ def _new_model(candidate: Candidate, seed: int) -> nn.Module:
 
 
 def _train_until_learnt(candidate: Candidate, seed: int, learning_rate: float) -> _Training:
-    """Train, again with another head and other dropout while the model stays at chance level."""
+    """Train, and while the model stays at chance level repeat it with another head and other dropout."""
     for restarts in range(candidate.settings.optimizer.max_restarts + 1):
         training = _train(candidate, seed, learning_rate, restarts)
         if training.left_chance:
@@ -238,7 +240,7 @@ def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int)
     settings, data = candidate.settings, candidate.data
     model = _new_model(candidate, int(np.random.default_rng([seed, restarts]).integers(2**31)))
     metric = data.task.metrics[0]
-    best: tuple[float, int, Predictions, dict[str, torch.Tensor]] | None = None
+    best_value, best_epoch, best_dev, weights = -math.inf, 0, None, {}
     curve, seconds = [], 0.0
     epochs = _train_epochs(candidate, model, seed, learning_rate)
     for epoch in range(1, settings.epochs + 1):
@@ -248,26 +250,27 @@ def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int)
         dev = predict(candidate, model, "dev")
         value = candidate.scores("dev", dev)[metric]
         curve.append(EpochRecord(epoch, loss if math.isfinite(loss) else None, value))
-        if best is None or value > best[0]:
-            best = (value, epoch, dev, copy.deepcopy(model.state_dict()))
-    value, best_epoch, dev, weights = best
+        if best_dev is None or value > best_value:
+            best_value, best_epoch, best_dev = value, epoch, dev
+            weights = copy.deepcopy(model.state_dict())
+    assert best_dev is not None
     model.load_state_dict(weights)
     return _Training(
         model=model,
         best_epoch=best_epoch,
-        dev=dev,
+        dev=best_dev,
         curve=tuple(curve),
-        left_chance=leaves_chance(data, data.splits["dev"], value),
+        left_chance=leaves_chance(data, data.splits["dev"], best_value),
         restarts=restarts,
         examples_per_second=settings.epochs * len(candidate.encoded["train"]) / seconds,
     )
 
 
 def plan_batches(examples: int, settings: FineTuneSettings, seed: int) -> list[list[np.ndarray]]:
-    """The training examples of each batch of each epoch, in an order that is the seed's.
+    """The training examples of each batch of each epoch, in the seed's order.
 
-    Nothing is padded, so there is nothing to gain from examples of like length in a batch; and there is much
-    to lose: where labels go with length, as in LCQMC, such batches are of one label and little is learnt.
+    Nothing is padded, so batches of examples of similar length gain nothing; and they lose much: if labels
+    depend on length, as in LCQMC, such batches hold one label and little is learnt.
     """
     plan = []
     for epoch in range(settings.epochs):
@@ -277,7 +280,7 @@ def plan_batches(examples: int, settings: FineTuneSettings, seed: int) -> list[l
 
 
 def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_rate: float) -> Iterator[float]:
-    """Train an epoch at a time, yielding its mean loss after each."""
+    """Train an epoch at a time, yielding its mean loss."""
     settings, learner, encoded = candidate.settings, candidate.learner, candidate.encoded["train"]
     device = next(model.parameters()).device
     optimizer = adamw(model, learning_rate)
@@ -313,21 +316,18 @@ def _autocast(settings: FineTuneSettings, device: torch.device) -> torch.autocas
 
 @torch.no_grad()
 def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
-    """What the model says of a split; computed by length, given in the split's order."""
+    """Predict a split. Batches are sorted by length, predictions come in the split's order."""
     encoded, learner = candidate.encoded[split], candidate.learner
     device = next(model.parameters()).device
     model.eval()
-    scores: np.ndarray | None = None
+    rows, places = [], []
     for examples in _by_length(encoded.sizes):
         chosen = encoded.choose(examples)
         with _autocast(candidate.settings, device):
-            found = model(chosen.batch.to(device)).float().cpu().numpy()
-        if scores is None:
-            total = encoded.offsets[-1] if learner.per_token else len(encoded.offsets) - 1
-            scores = np.empty((total, found.shape[1]), dtype=np.float32)
-        scores[chosen.tokens if learner.per_token else chosen.sequences] = found
-    # a model that has come apart says nothing at all; it is right no more often than by accident
-    scores = np.nan_to_num(scores)
+            rows.append(model(chosen.batch.to(device)).float().cpu().numpy())
+        places.append(chosen.tokens if learner.per_token else chosen.sequences)
+    # a model that diverged predicts nothing; zeros are right no more often than by chance
+    scores = np.nan_to_num(np.concatenate(rows)[np.argsort(np.concatenate(places))])
     return learner.predict(scores, candidate.data.splits[split].examples, encoded)
 
 
@@ -337,8 +337,8 @@ def _by_length(sizes: np.ndarray) -> Iterator[np.ndarray]:
     return iter(np.split(order, np.flatnonzero(np.diff(ends // _PREDICTED_TOKENS)) + 1))
 
 
-def find_learner(data: TaskData) -> Learner:
-    """What the task's kind trains and predicts."""
+def find_learner(data: TaskData) -> Learner[Any]:
+    """The learner of the task's kind."""
     task = data.task
     match task.kind:
         case Kind.SINGLE | Kind.PAIR:
@@ -347,11 +347,12 @@ def find_learner(data: TaskData) -> Learner:
             return Choice()
         case Kind.SPAN:
             train = data.splits["train"].examples
-            return Span(task.answers, has_unanswerable=any(not one.answers for one in train))
+            unanswerable = any(isinstance(one, SpanExample) and not one.answers for one in train)
+            return Span(task.answers, has_unanswerable=unanswerable)
         case Kind.TOKENS:
             return Tagging(data.labels)
         case Kind.REGRESSION:
             return Regression(task.metrics)
         case Kind.SIMILARITY:
             return Similarity(task.metrics)
-    raise AssertionError(f"a task whose kind is not decided: {task}")
+    raise AssertionError(f"a task without a kind: {task}")

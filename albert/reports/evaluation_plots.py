@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from albert.evaluation import Comparison, Difference, ModelResult, Summary, metric_name
 from albert.reports.plots import Interval, Line, Plot, confusion, curves, intervals, reliability
@@ -101,11 +102,15 @@ def _accuracy_by_confidence(model: ModelResult) -> list[tuple[float, float]]:
 
 def _pretraining_plots(comparison: Comparison, name: str) -> list[Plot]:
     """The held-out losses of the runs that made the models, a plot for each corpus."""
-    plots = []
+    plots: list[Plot] = []
     histories = [model.pretraining for model in comparison.models]
     for corpus in sorted({corpus for history in histories for corpus in held_out_corpora(history)}):
         key = key_of("held_out_mlm_loss", corpus)
-        lines = model_lines(comparison, lambda model, key=key: points_of(model.pretraining, key))
+        lines = model_lines(comparison, partial(_history_points, key))
         title = "Pretraining: held-out MLM loss" + (f", {corpus}" if corpus else "")
         plots.append(curves(f"{name}-pretraining-{len(plots)}", title, "nats, lower is better", lines))
     return plots
+
+
+def _history_points(key: str, model: ModelResult) -> list[tuple[float, float]]:
+    return points_of(model.pretraining, key)

@@ -1,4 +1,4 @@
-"""Plots of reports. None hides its spread; an axis of counts or speeds begins at zero."""
+"""The plots of reports. Each shows its spread; axes of counts and speeds begin at zero."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle, product
 from math import ceil
 from operator import itemgetter
-from typing import Literal
+from typing import Any, Literal
 from unicodedata import east_asian_width
 
 import matplotlib
@@ -23,7 +23,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 matplotlib.use("svg")
 
-# stand-ins that the SVG is written with, and the page's variables that take their place
+# colours that the SVG is drawn with, and the variables of the page that replace them
 INK, SOFT, FAINT, ACCENT, BAD, PAGE = (
     "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f", "#111213",
 )  # fmt: skip
@@ -35,9 +35,9 @@ _VARIABLES = {
     BAD: "var(--bad)",
     PAGE: "var(--page)",
 }
-_STYLE = {
-    "svg.fonttype": "none",  # text stays text: the reader's fonts have Chinese
-    "text.parse_math": False,  # a dollar sign in a name is one
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",  # text stays text: the reader has Chinese fonts
+    "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "font.size": 11.5,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": SOFT,
@@ -66,24 +66,22 @@ _STYLE = {
     "legend.columnspacing": 1.2,
 }
 _LONGEST = 39  # letters of a name in a legend
-_WIDTH = 5.0  # inches: 360 units of the SVG, about the pixels it is shown with on a phone and in a column
+_WIDTH = 5.0  # inches: 360 units of the SVG, about its pixels on a phone and in a column
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A drawn plot: an SVG element, and what stands above it."""
+    """A drawn plot: an SVG element and its caption."""
 
     title: str
-    unit: str  # of the values, with the direction that is better where there is one
+    unit: str  # of the values; says which direction is better if one is
     svg: str
 
 
 def draw(
     name: str, title: str, unit: str, description: str, paint: Callable[[Axes], None], height: float = 2.9
 ) -> Plot:
-    """A plot of `height` inches; `name` makes its ids unique on the page, `description` says in words what
-    it shows.
-    """
+    """Draw a plot of `height` inches. `name` makes its ids unique on the page, `description` is read aloud."""
     with rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         figure.patch.set_alpha(0)
@@ -95,11 +93,11 @@ def draw(
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(sink, format="svg", metadata=metadata)
-    return Plot(title, unit, _of_the_page(sink.getvalue(), name, title, description))
+    return Plot(title, unit, _page_element(sink.getvalue(), name, title, description))
 
 
-def _of_the_page(svg: str, name: str, title: str, description: str) -> str:
-    """matplotlib's file as an element of the page: its ids, colours and font, and an accessible name."""
+def _page_element(svg: str, name: str, title: str, description: str) -> str:
+    """Turn matplotlib's file into an element of the page, with its ids, colours and font, and a name."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     head, _, body = svg.partition(">")
@@ -111,15 +109,15 @@ def _of_the_page(svg: str, name: str, title: str, description: str) -> str:
     for stand_in, variable in _VARIABLES.items():
         body = body.replace(stand_in, variable)
     named = f'{head} role="img" aria-labelledby="{name}-title {name}-desc">'
-    says = (
+    description_tags = (
         f'<title id="{name}-title">{html.escape(title)}</title>'
         f'<desc id="{name}-desc">{html.escape(description)}</desc>'
     )
-    return named + says + body
+    return named + description_tags + body
 
 
 def legend_above(axes: Axes) -> None:
-    """A legend between the title and the axes, where it covers nothing: two columns where names are short."""
+    """Put a legend above the axes, where it covers nothing; in two columns if names are short."""
     handles, names = axes.get_legend_handles_labels()
     names = [shortened(name) for name in names]
     axes.legend(
@@ -134,7 +132,7 @@ def legend_above(axes: Axes) -> None:
 
 
 def shortened(name: str, longest: int = _LONGEST) -> str:
-    """A name that fits into a plot: of a long one the middle is left out.
+    """Cut the middle out of a name that is too long for a plot.
 
     >>> shortened("general-v1-tiny-df359d8f-steps-2000/checkpoint-2000")
     'general-v1-tiny-df3…000/checkpoint-2000'
@@ -150,16 +148,16 @@ def shortened(name: str, longest: int = _LONGEST) -> str:
 
 
 def _width(name: str) -> int:
-    """In Latin letters; a Chinese character is as wide as two."""
+    """The width in Latin letters; a Chinese character is as wide as two."""
     return sum(2 if east_asian_width(character) in "WF" else 1 for character in name)
 
 
 _STYLES = list(product(("-", (0, (4, 2)), (0, (1, 1.5))), (ACCENT, INK)))
-_DESCRIBED = 24  # values that a description names at most
-_MOST_POINTS = 600  # of a line: more than pixels across
-_TICKS = 9  # labels under columns at most
+_DESCRIBED = 24  # most values that a description names
+_MOST_POINTS = 600  # of a line: more than it has pixels
+_TICKS = 9  # most labels under columns
 _LONGEST_ROW = 50  # letters of a name above a row of intervals
-_NUMBERED = 12  # labels of a confusion matrix that has room for numbers
+_NUMBERED = 12  # most labels of a confusion matrix with room for numbers
 _ROUND = [1, 2, 5, 10]  # steps of an axis
 
 
@@ -167,19 +165,19 @@ _ROUND = [1, 2, 5, 10]  # steps of an axis
 class Line:
     legend: str
     points: Sequence[tuple[float, float]]  # (x, y)
-    # a baseline is drawn grey, what is not at issue thin and behind
+    # a baseline is grey; lines that do not matter are thin and behind
     role: Literal["main", "baseline", "behind"] = "main"
-    marked: bool = True  # whether its points are dots
+    marked: bool = True  # whether points are drawn as dots
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A row of a plot of intervals."""
+    """A row in a plot of intervals."""
 
     label: str
-    values: Sequence[float]  # single ones, as of seeds
+    values: Sequence[float]  # single values, such as those of seeds
     mean: float
-    low: float | None  # None: no interval is known
+    low: float | None  # None: without an interval
     high: float | None
 
 
@@ -199,7 +197,7 @@ def curves(
     level: tuple[str, float] | None = None,
     events: Sequence[tuple[int, float]] = (),
 ) -> Plot:
-    """Lines over steps; `level` is a named value to compare with, `events` are (number, x) to mark."""
+    """Draw lines over steps, with a named `level` to compare with and `events` (number, x) to mark."""
     lines = [line for line in lines if line.points]
 
     def paint(axes: Axes) -> None:
@@ -234,7 +232,7 @@ def curves(
 def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
     styles = cycle(_STYLES)
     for line in lines:
-        shape: dict[str, object] = {"linewidth": 1.7}
+        shape: dict[str, Any] = {"linewidth": 1.7}
         if line.role == "behind":
             shape = {"linewidth": 0.9, "color": SOFT, "alpha": 0.75}
         elif line.role == "baseline":
@@ -248,7 +246,7 @@ def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> list[tuple[float, float]]:
-    """Points in order of x; of many the lowest and the highest of neighbours, so that no spike is lost."""
+    """Points in order of x; if there are many, the extremes of neighbours, so that no spike is lost."""
     points = sorted(points)
     if len(points) <= most:
         return points
@@ -278,7 +276,7 @@ def columns(
     expected: Sequence[float] | None = None,
     as_percent: bool = False,
 ) -> Plot:
-    """A column for each (label, value) from zero up, each with a line where `expected` is."""
+    """Draw a column for each (label, value), with a line at its `expected` value."""
 
     def shown(value: float, _: object = None) -> str:
         return f"{100 * value:.3g}%" if as_percent else _tick(value)
@@ -308,7 +306,7 @@ def columns(
 
 
 def ranked(name: str, title: str, unit: str, values: Sequence[tuple[str, float]]) -> Plot:
-    """Horizontal bars, the first at the top, each with its value."""
+    """Draw horizontal bars with their values, the first at the top."""
 
     def paint(axes: Axes) -> None:
         rows = range(len(values) - 1, -1, -1)
@@ -333,8 +331,8 @@ def intervals(
     level: float | None = None,
     signed: bool = False,
 ) -> Plot:
-    """For each row its single values as dots, its mean, and a line from low to high; the row's name stands
-    above it, so that long ones fit.
+    """Draw the values of each row as dots, its mean, and a line from low to high. Names are above the rows,
+    where long ones fit.
     """
 
     def paint(axes: Axes) -> None:
@@ -373,9 +371,9 @@ def _signed(value: float, _: object = None) -> str:
 
 
 def confusion(name: str, title: str, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Plot:
-    """Gold labels down, predicted ones across; the shade is the share of the gold label's examples."""
+    """Draw gold labels down and predicted ones across, shaded by the share of the gold label's examples."""
     n = len(labels)
-    most = 0.6 if n <= _NUMBERED else 0.95  # a number has to be read on its shade
+    most = 0.6 if n <= _NUMBERED else 0.95  # numbers must be readable on their shade
 
     def paint(axes: Axes) -> None:
         for i, row in enumerate(counts):
@@ -407,7 +405,7 @@ def confusion(name: str, title: str, labels: Sequence[str], counts: Sequence[Seq
 
 
 def reliability(name: str, title: str, unit: str, lines: Sequence[Line]) -> Plot:
-    """Accuracy (y) against confidence (x), both in 0..1, and the line of perfect calibration."""
+    """Draw accuracy (y) over confidence (x), both in 0..1, and the line of perfect calibration."""
 
     def paint(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2)

@@ -1,4 +1,4 @@
-"""Labelled tasks: what they are, and their examples from the files their publishers give."""
+"""Labelled tasks, and their examples in the formats of their publishers."""
 
 from data.faces import attach
 

@@ -1,7 +1,7 @@
 """How the official scripts compare a predicted answer with the gold ones: exact match and F1.
 
 SQuAD (Rajpurkar et al. 2016, 2018): lower case, no punctuation, no articles; F1 of the words in common.
-Of an answer that nothing is left of, the F1 is 0 by the script of 1.1; that of 2.0 takes it for no answer.
+If nothing is left of an answer, its F1 is 0 in 1.1's script; 2.0's script takes it for no answer.
 CMRC 2018 (Cui et al. 2019): lower case, no punctuation; Chinese by characters, runs of other letters by
 words; F1 of the longest common run. The best gold answer counts. A question without an answer is right if
 nothing is predicted.
@@ -15,23 +15,23 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 
-# as CMRC's script has it
+# the marks of CMRC's script
 _CMRC_MARKS = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-# what its script leaves to NLTK's tokenizer of English: runs of what is no space, without brackets, quotes,
-# dashes and marks; a comma or colon before a digit, and a full stop that does not end the text, belong to it
+# NLTK's English tokenizer, which the script uses: runs without spaces, brackets, quotes, dashes and marks; a
+# comma or colon before a digit belongs to a run, and so does a full stop that does not end the text
 _MARKS = r"""][(){}<>;@#$%&?!"«»‘„\u2012-\u2015"""
 _LATIN = re.compile(
     rf"""\.{{2,}}|[{_MARKS}]|[,:](?!\d)|\.(?=[])}}>"'\s]*$)|"""
     rf"""(?:[^{_MARKS}\s.,:]|[,:](?=\d)|\.(?!\.|[])}}>"'\s]*$))+"""
 )
-# which parts men's, boys' and don't
+# splits men's, boys' and don't
 _CLITIC = re.compile(r"(.*[^'])('(?:s|m|d|ll|re|ve)?|n't)")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def answer_scores(predicted: str, gold: Sequence[str], style: str) -> tuple[float, float]:
-    """(exact match, F1) in [0, 1] of an answer; an empty one says that there is none.
+    """(exact match, F1) of an answer, both in [0, 1]; an empty answer means that there is none.
 
     >>> answer_scores("the Great Wall", ["Great Wall"], "squad")
     (1.0, 1.0)
@@ -67,7 +67,7 @@ def _cmrc_text(text: str) -> str:
 
 
 def _cmrc_units(text: str) -> list[str]:
-    """Chinese characters by themselves, and words of what stands between them."""
+    """Single Chinese characters, and the words between them."""
     parts = re.split("([\u4e00-\u9fa5])", _cmrc_text(text))
     return [
         unit for number, part in enumerate(parts) for unit in ([part] if number % 2 else _latin_words(part))
@@ -95,4 +95,3 @@ _STYLES = {
     "squad2": (_squad_text, _squad2_f1),
     "cmrc": (_cmrc_text, _cmrc_f1),
 }
-STYLES = tuple(_STYLES)

@@ -14,7 +14,7 @@ from data.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Of kinds single, pair, regression and similarity. A number is kept as its text."""
+    """An example of the kinds single, pair, regression and similarity. A number is stored as text."""
 
     text: str
     pair: str | None
@@ -34,7 +34,7 @@ class ChoiceExample:
     passage: str
     question: str
     choices: tuple[str, ...]
-    answer: int  # number of the right one, from 0
+    answer: int  # index of the right choice
 
     def texts(self) -> tuple[str, ...]:
         return self.passage, self.question
@@ -45,13 +45,13 @@ class ChoiceExample:
 
 @dataclass(frozen=True, slots=True)
 class SpanExample:
-    """A question whose answer stands in a passage."""
+    """A question whose answer is a part of a passage."""
 
     id: str
     passage: str
     question: str
-    answers: tuple[str, ...]  # any is right; none: the passage does not answer it
-    starts: tuple[int, ...]  # characters of the passage at which the answers begin
+    answers: tuple[str, ...]  # each is right; empty: the passage does not answer the question
+    starts: tuple[int, ...]  # offsets of the answers in the passage, in characters
 
     def texts(self) -> tuple[str, ...]:
         return self.passage, self.question
@@ -62,7 +62,7 @@ class SpanExample:
 
 @dataclass(frozen=True, slots=True)
 class TaggedExample:
-    """Tokens (characters, for Chinese) and the tag of each."""
+    """Tokens (in Chinese, characters) and their tags."""
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
@@ -79,20 +79,30 @@ AnyExample = Example | ChoiceExample | SpanExample | TaggedExample
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The examples of one file, and what in it could not be used."""
+    """The examples of one file, and the rows that could not be used."""
 
     path: Path
     examples: tuple[AnyExample, ...]
-    skipped: tuple[str, ...]  # one line a row: where and why
+    skipped: tuple[str, ...]  # a line for each row: where and why
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels of examples that have one."""
+        return [example.label for example in self.examples if isinstance(example, Example)]
+
+    @property
+    def tags(self) -> list[tuple[str, ...]]:
+        """The tags of tagged examples."""
+        return [example.tags for example in self.examples if isinstance(example, TaggedExample)]
 
 
 def suffix_of(path: Path) -> str:
-    """The suffix, without .gz."""
+    """The suffix before .gz, in lower case."""
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Lines without their ends. Raises InputError when the file is missing, damaged or not UTF-8."""
+    """Yield lines without line ends. Raises InputError if the file is missing, damaged or not UTF-8."""
     if not path.is_file():
         raise InputError(f"no file {path}")
     opened = gzip.open if path.suffix == ".gz" else open
@@ -105,7 +115,7 @@ def read_lines(path: Path) -> Iterator[str]:
 
 
 def read_json(path: Path) -> object:
-    """The content of a JSON file. Raises InputError when it is none."""
+    """Read a JSON file. Raises InputError if it is not JSON."""
     try:
         return json.loads("\n".join(read_lines(path)))
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Questions about a passage: the JSON of SQuAD (which DRCD has too), of CMRC 2018, of C3 and of RACE."""
+"""Questions about a passage, in the JSON of SQuAD (also DRCD), CMRC 2018, C3 and RACE."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from data.errors import InputError
 
 
 def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:
-    """Examples of a file of SQuAD 1 or 2, or of CMRC 2018, and what could not be used. Raises InputError for
-    another format.
+    """The examples of a file in the format of SQuAD or CMRC 2018, and the questions that could not be used.
+    Raises InputError for another format.
     """
     content = read_json(path)
     articles = content.get("data") if isinstance(content, dict) else _as_squad(content)
@@ -23,9 +23,9 @@ def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:
     for a, article in enumerate(articles):
         paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
         for p, paragraph in enumerate(paragraphs if isinstance(paragraphs, list) else []):
-            asked = paragraph.get("qas") if isinstance(paragraph, dict) else None
-            for q, one in enumerate(asked if isinstance(asked, list) else []):
-                example = _span(paragraph.get("context"), one)
+            questions = paragraph.get("qas") if isinstance(paragraph, dict) else None
+            for q, question in enumerate(questions if isinstance(questions, list) else []):
+                example = _span(paragraph.get("context"), question)
                 if isinstance(example, str):
                     skipped.append(f"{path}, article {a + 1}, paragraph {p + 1}, question {q + 1}: {example}")
                 else:
@@ -34,7 +34,7 @@ def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:
 
 
 def _as_squad(content: object) -> list[object] | None:
-    """The articles of CMRC 2018's first layout, a list of passages; None for another."""
+    """The articles of CMRC 2018's first layout, a list of passages; None for another layout."""
     if not isinstance(content, list):
         return None
     passages = [one for one in content if isinstance(one, dict) and "context_text" in one]
@@ -43,20 +43,21 @@ def _as_squad(content: object) -> list[object] | None:
     return [{"paragraphs": [{"context": one["context_text"], "qas": one.get("qas")}]} for one in passages]
 
 
-def _span(passage: object, asked: object) -> SpanExample | str:
-    """An example, or what is wrong with it. An answer whose place is wrong, or not told as in CMRC's first
-    layout, is looked for in the passage.
+def _span(passage: object, entry: object) -> SpanExample | str:
+    """The example of an entry, or the entry's fault. An answer whose place is wrong or missing, as in CMRC's
+    first layout, is looked for in the passage.
     """
-    question = asked.get("question", asked.get("query_text")) if isinstance(asked, dict) else None
+    entry = entry if isinstance(entry, dict) else {}
+    question = entry.get("question", entry.get("query_text"))
     if not isinstance(passage, str) or not isinstance(question, str) or not question.strip():
         return "no passage or no question"
-    given = asked.get("answers")
-    if asked.get("is_impossible") is True:
-        given = []
-    elif not isinstance(given, list) or not given:
+    answers = entry.get("answers")
+    if entry.get("is_impossible") is True:
+        answers = []
+    elif not isinstance(answers, list) or not answers:
         return "no answer"
     texts, starts = [], []
-    for answer in given:
+    for answer in answers:
         text = answer.get("text") if isinstance(answer, dict) else answer
         start = answer.get("answer_start") if isinstance(answer, dict) else None
         if not isinstance(text, str) or not text:
@@ -66,12 +67,12 @@ def _span(passage: object, asked: object) -> SpanExample | str:
         texts.append(text)
         starts.append(start)
     return SpanExample(
-        str(asked.get("id", asked.get("query_id", ""))), passage, question, tuple(texts), tuple(starts)
+        str(entry.get("id", entry.get("query_id", ""))), passage, question, tuple(texts), tuple(starts)
     )
 
 
 def read_choices(path: Path) -> tuple[list[ChoiceExample], list[str]]:
-    """Examples of a C3 file, of RACE's, or of a folder of such files; or of a JSONL file of their contents.
+    """The examples of a file of C3 or RACE, of a folder of such files, or of a JSONL file of their contents.
     Raises InputError for another format.
     """
     examples: list[ChoiceExample] = []
@@ -108,12 +109,12 @@ def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
 
 
 def _choices(one: object) -> Iterator[ChoiceExample | str]:
-    """The questions of one passage, or what is wrong with each."""
+    """Yield the questions of a passage, or the fault of each."""
     if isinstance(one, list) and len(one) >= 2 and isinstance(one[0], list) and isinstance(one[1], list):
         passage = "\n".join(map(str, one[0]))  # C3: [lines, questions, id]
-        for asked in one[1]:
-            asked = asked if isinstance(asked, dict) else {}
-            yield _choice(passage, asked.get("question"), asked.get("choice"), asked.get("answer"))
+        for entry in one[1]:
+            entry = entry if isinstance(entry, dict) else {}
+            yield _choice(passage, entry.get("question"), entry.get("choice"), entry.get("answer"))
         return
     if not isinstance(one, dict) or not isinstance(one.get("questions"), list):
         yield "neither C3's nor RACE's format"

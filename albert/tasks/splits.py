@@ -16,17 +16,17 @@ from data.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class TaskData:
-    """A task with all that was read of it."""
+    """A task with its splits."""
 
-    task: Task  # its kind decided
+    task: Task  # with its kind
     splits: Mapping[str, Split]
     labels: tuple[str, ...]  # of single, pair and tokens; else empty
 
 
 def read_split(path: Path, task: Task) -> tuple[Task, Split]:
-    """The examples of a file, and the task with its kind decided.
+    """The task with its kind, and the examples of a file.
 
-    Raises InputError when the file is missing, empty, or not as the task says.
+    Raises InputError if the file is missing or empty, or does not fit the task.
     """
     if not path.exists():
         raise InputError(f"no file {path}")
@@ -46,12 +46,10 @@ def read_split(path: Path, task: Task) -> tuple[Task, Split]:
 
 
 def read_task(task: Task, paths: Mapping[str, Path]) -> TaskData:
-    """The splits at `paths`, train first. Raises InputError for files that fit not the task or each other."""
+    """Read the splits at `paths`, train first. Raises InputError if one does not fit the task or training."""
     splits: dict[str, Split] = {}
     for name, path in paths.items():
-        decided, splits[name] = read_split(path, task)
-        if task.kind is None:
-            task = decided
+        task, splits[name] = read_split(path, task)
     if task.kind in (Kind.SINGLE, Kind.PAIR):
         return TaskData(task, splits, _labels(task, splits))
     if task.kind is Kind.TOKENS:
@@ -60,18 +58,17 @@ def read_task(task: Task, paths: Mapping[str, Path]) -> TaskData:
 
 
 def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """The labels of the training examples in order. Raises InputError for fewer than two, or for a label that
-    occurs only elsewhere.
+    """The sorted labels of the training examples. Raises InputError if they are fewer than two, or if another
+    split has others.
     """
     train = splits["train"]
-    seen = {example.label for example in train.examples}
+    seen = set(train.labels)
     labels = tuple(sorted(seen)) if task.labels is None else task.labels
     if len(seen) < 2:
         raise InputError(f"{train.path} has the one label {min(seen)!r}: there is nothing to tell apart")
     for split in splits.values():
-        unknown = sorted({example.label for example in split.examples} - set(labels))
-        if unknown:
-            row = next(i for i, example in enumerate(split.examples, 2) if example.label == unknown[0])
+        if unknown := sorted(set(split.labels) - set(labels)):
+            row = split.labels.index(unknown[0]) + 2
             raise InputError(
                 f"label {unknown[0]!r} in {split.path} (about row {row}) does not occur in {train.path}; "
                 f"its labels are {', '.join(labels)}"
@@ -83,7 +80,7 @@ def _tags(splits: Mapping[str, Split]) -> tuple[str, ...]:
     """O, then B- and I- of every entity type of the training sentences."""
 
     def types(split: Split) -> set[str]:
-        return {tag[2:] for example in split.examples for tag in example.tags if tag != "O"}
+        return {tag[2:] for tags in split.tags for tag in tags if tag != "O"}
 
     known = sorted(types(splits["train"]))
     if not known:

@@ -8,44 +8,36 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from albert.tasks.definition import Kind, Task
 from albert.tasks.examples import Example, read_lines, suffix_of
 from data.errors import InputError
 
-# names people give the columns, the usual ones first
-USUAL = {
+Role = Literal["text", "pair", "label"]
+# usual names of the columns, the most frequent first
+USUAL: dict[Role, tuple[str, ...]] = {
     "text": (
-        "sentence1",
-        "text_a",
-        "text",
-        "sentence",
-        "query1",
-        "question1",
-        "question",
-        "content",
-        "review",
+        "sentence1", "text_a", "text", "sentence", "query1", "question1", "question", "content", "review",
     ),
     "pair": ("sentence2", "text_b", "query2", "question2"),
     "label": ("label", "labels", "gold", "target", "score", "is_duplicate"),
-}
-Row = tuple[int, dict[str, object] | str]  # its number in the file, and its values or what is wrong with it
+}  # fmt: skip
+Row = tuple[int, dict[str, object] | str]  # its number in the file, and its values or its fault
 
 
 def read_table(path: Path, task: Task) -> tuple[Task, list[Example], list[str]]:
-    """The task with its kind decided, the examples, and the rows that could not be used.
+    """The task with its kind, the examples, and the rows that could not be used.
 
-    Raises InputError when the file is missing or empty, or has not the task's columns.
+    Raises InputError if the file is missing or empty, or lacks the task's columns.
     """
     is_lines = suffix_of(path) in (".jsonl", ".json")
     rows = list(_jsonl_rows(path) if is_lines else _table_rows(path, task.header))
     first = next((row for _, row in rows if isinstance(row, dict)), None)
     if first is None:
         raise InputError(f"{path} holds no example")
-    columns = {
-        role: _column(path, list(first), task, role)
-        for role in ("text", "label", *(() if task.kind is Kind.SINGLE else ("pair",)))
-    }
+    roles: tuple[Role, ...] = ("text", "label") if task.kind is Kind.SINGLE else ("text", "label", "pair")
+    columns = {role: _column(path, list(first), task, role) for role in roles}
     if task.kind is None:
         task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
     examples, skipped = [], []
@@ -58,25 +50,25 @@ def read_table(path: Path, task: Task) -> tuple[Task, list[Example], list[str]]:
     return task, examples, skipped
 
 
-def _column(path: Path, names: list[str], task: Task, role: str) -> str | None:
+def _column(path: Path, names: list[str], task: Task, role: Role) -> str | None:
     known = ", ".join(map(str, names))
-    asked = task.columns.get(role)
-    if asked is not None:
-        if asked not in names:
-            raise InputError(f"no column {asked!r} in {path}; its columns are {known}")
-        return asked
-    found = next((name for name in USUAL[role] if name in names), None)
-    if found is None and (role != "pair" or task.kind is not None):
+    named = task.columns.get(role)
+    if named is not None:
+        if named not in names:
+            raise InputError(f"no column {named!r} in {path}; its columns are {known}")
+        return named
+    usual = next((name for name in USUAL[role] if name in names), None)
+    if usual is None and (role != "pair" or task.kind is not None):
         raise InputError(
             f"no {role} column in {path} (columns: {known}): expected one of {', '.join(USUAL[role])}, or "
             "name it in a task file"
         )
-    return found
+    return usual
 
 
-def _example(row: dict[str, object], columns: dict[str, str | None], task: Task) -> Example | str:
-    """An example, or what is wrong with the row."""
-    values: dict[str, str | None] = {"pair": None}
+def _example(row: dict[str, object], columns: dict[Role, str | None], task: Task) -> Example | str:
+    """The example of a row, or the row's fault."""
+    values: dict[str, str] = {}
     for role, name in columns.items():
         if name is None:
             continue
@@ -91,7 +83,7 @@ def _example(row: dict[str, object], columns: dict[str, str | None], task: Task)
         return f"{label!r} is not a number"
     if task.labels is not None and label not in task.labels:
         return f"label {label!r} is not one of {', '.join(task.labels)}"
-    return Example(values["text"], values["pair"], label)
+    return Example(values["text"], values.get("pair"), label)
 
 
 def _is_number(text: str) -> bool:
@@ -102,9 +94,9 @@ def _is_number(text: str) -> bool:
 
 
 def _table_rows(path: Path, header: Sequence[str] | None) -> Iterator[Row]:
-    """Rows of a TSV (no quoting) or CSV; a row of another width is yielded as its problem.
+    """Yield the rows of a TSV (without quoting) or CSV; of a row of another width, its fault.
 
-    With `header`, the first row is data unless it names a column: some publishers' copies have names.
+    With `header`, the first row is data unless it names a column: some copies have a header of their own.
     """
     rows = _csv_rows(path) if suffix_of(path) == ".csv" else _tsv_rows(path)
     number, first = next(rows, (1, []))

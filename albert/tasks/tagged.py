@@ -1,4 +1,4 @@
-"""Tokens with a tag each: a TSV row of spaced tokens and tags, or CoNLL lines of one token and its tag."""
+"""Tagged tokens: a TSV row of spaced tokens and tags, or CoNLL lines of a token and its tag."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TAG = re.compile(r"O|[BI]-\S+")
 
 
 def read_tagged(path: Path, labels: Sequence[str] | None) -> tuple[list[TaggedExample], list[str]]:
-    """Examples, and what could not be used. Raises InputError when the file is missing."""
+    """The examples of a file, and the rows that could not be used. Raises InputError if it is missing."""
     examples: list[TaggedExample] = []
     skipped: list[str] = []
     rows = _sentences_of_lines if suffix_of(path) in (".txt", ".conll", ".bio") else _sentences_of_rows
@@ -27,24 +27,24 @@ def read_tagged(path: Path, labels: Sequence[str] | None) -> tuple[list[TaggedEx
 
 
 def _sentences_of_rows(path: Path) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Rows of tokens and tags, both parted by spaces, with a header."""
+    """Yield rows of tokens and tags, both separated by spaces, after a header."""
     lines = read_lines(path)
     header = next(lines, "").split("\t")
     if len(header) != 2:
         raise InputError(
-            f"{path}: its header has {len(header)} columns; expected two, tokens and tags parted by spaces "
-            "(or a .txt file with a token and its tag on each line)"
+            f"{path}: its header has {len(header)} columns; expected two, tokens and tags separated by "
+            "spaces (or a .txt file with a token and its tag on each line)"
         )
     for number, line in enumerate(lines, 2):
         if line.strip():
             cells = line.split("\t")
             tokens, tags = (cells[0], cells[1]) if len(cells) == 2 else (line, "")
-            # single spaces part characters; one that is itself a space leaves an empty part
+            # single spaces separate characters; a character that is a space leaves an empty part
             yield number, [token or " " for token in tokens.strip(" ").split(" ")], tags.split()
 
 
 def _sentences_of_lines(path: Path) -> Iterator[tuple[int, list[str], list[str]]]:
-    """Sentences parted by empty lines; number is that of the first line."""
+    """Yield sentences, which empty lines separate, with the number of their first line."""
     tokens: list[str] = []
     tags: list[str] = []
     first = 1

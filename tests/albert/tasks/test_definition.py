@@ -272,13 +272,14 @@ def test_bad_rows_are_skipped_by_number(tmp_path):
 @pytest.mark.parametrize(
     "content, message",
     [
-        ("name: t\nkind: poem\n", "no kind 'poem'; choose one of single, pair"),
+        ("name: t\nkind: poem\n", "kind='poem': it must be 'single', 'pair'"),
         ("name: t\nkind: pair\nmetric: bleu\n", "no metric 'bleu' for kind pair"),
-        ("name: t\nkind: span\nanswers: words\n", "choose squad, squad2, cmrc"),
-        ("name: t\ncolumns: [text]\n", "columns must be roles and their columns"),
-        ("name: t\ncolumns: {words: x}\n", "no role words in columns"),
-        ("name: t\nlabel: x\n", "a task file has name and may have kind, .*; found label"),
-        ("- t\n", "a task file has name"),
+        ("name: t\nkind: span\nanswers: words\n", "answers='words': it must be 'squad', 'squad2' or 'cmrc'"),
+        ("name: t\ncolumns: [text]\n", "columns=.*: it must be a valid dictionary"),
+        ("name: t\ncolumns: {words: x}\n", "columns.words.*: it must be 'text', 'pair' or 'label'"),
+        ("name: t\nlabel: x\n", "unknown label; did you mean labels?"),
+        ("- t\n", "is no task file: it has no name"),
+        ("kind: pair\n", "name is missing"),
         ("name: !!python/object/apply:os.system ['true']\n", "is not YAML"),
     ],
 )
