@@ -166,7 +166,7 @@ def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 def entity_statistics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> np.ndarray:
-    """Statistics [n, 3] of sentences' tags: entities with the right type and ends, predicted ones, gold ones."""
+    """Statistics [n, 3] of sentences' tags: right entities (type and both ends), predicted and gold ones."""
     pairs = [(entities_of(p), entities_of(g)) for p, g in zip(predicted, gold, strict=True)]
     return np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=np.float64)
 

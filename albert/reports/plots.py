@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import cycle, product
 from math import ceil
 from operator import itemgetter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from unicodedata import east_asian_width
 
 import matplotlib
@@ -20,6 +20,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullFormatter
+
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
 
 matplotlib.use("svg")
 
@@ -35,7 +38,7 @@ _VARIABLES = {
     BAD: "var(--bad)",
     PAGE: "var(--page)",
 }
-_STYLE: dict[str, Any] = {
+_STYLE: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",  # text stays text: the reader has Chinese fonts
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
     "font.size": 11.5,
@@ -81,7 +84,7 @@ class Plot:
 def draw(
     name: str, title: str, unit: str, description: str, paint: Callable[[Axes], None], height: float = 2.9
 ) -> Plot:
-    """Draw a plot of `height` inches. `name` makes its ids unique on the page, `description` is read aloud."""
+    """Draw a plot of `height` inches. `name` makes its ids unique, `description` is its text for readers."""
     with rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
         figure = Figure(figsize=(_WIDTH, height), layout="constrained")
         figure.patch.set_alpha(0)
