@@ -8,10 +8,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Annotated, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
 
 from data.errors import ConfigError, InputError
 
@@ -20,7 +21,7 @@ T = TypeVar("T")
 
 def _split(value: object) -> object:
     """Lists may also be typed with commas, as on a command line: `0,1,2`."""
-    parts = [value] if isinstance(value, str | int | float) else value
+    parts: Any = [value] if isinstance(value, str | int | float) else value
     return [piece for part in parts for piece in (part.split(",") if isinstance(part, str) else [part])]
 
 
@@ -35,19 +36,14 @@ Floats = Annotated[tuple[float, ...], Commas]
 Words = Annotated[tuple[str, ...], Commas]
 
 
-def group(cls: type[T], description: str) -> T:
-    """A field that holds a group of options, by default with their defaults."""
-    return Field(default_factory=cls, description=description)
-
-
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, group))
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def options(cls: type[T]) -> type[T]:
     """A frozen, keyword-only pydantic dataclass that refuses unknown names.
 
     A wrong value raises ConfigError, one line that names every fault. The class's docstring gets the
     description of each field, where the command line looks for it.
     """
-    made = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
+    made: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
     validate: Callable[..., None] = made.__init__
 
     def __init__(self: object, *given: object, **values: object) -> None:
@@ -64,7 +60,12 @@ def options(cls: type[T]) -> type[T]:
 
 def descriptions(cls: type) -> dict[str, str]:
     """What each option of a class is for, by its name."""
-    return {name: field.description for name, field in cls.__pydantic_fields__.items() if field.description}
+    return {name: field.description for name, field in options_of(cls).items() if field.description}
+
+
+def options_of(cls: type) -> dict[str, FieldInfo]:
+    """The options of a class, by their names: defaults, bounds and descriptions."""
+    return cls.__pydantic_fields__  # type: ignore[attr-defined]
 
 
 def parse(cls: type[T], values: Mapping[str, object], place: str) -> T:
@@ -104,5 +105,5 @@ def _owner(cls: type, loc: tuple[int | str, ...]) -> type | None:
         found = next((one for one in (hint, *get_args(hint)) if is_dataclass(one)), None)
         if found is None:
             return None
-        cls = found
+        cls = found if isinstance(found, type) else type(found)
     return cls

@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cyclopts import App
 
 FLOWS = {
     "refresh-corpus": "raw text -> a new version of a corpus",
@@ -59,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 2
 
 
-def _run(app: object, arguments: Sequence[str]) -> int:
+def _run(app: App, arguments: Sequence[str]) -> int:
     from data.terminal import run_app
 
     return run_app(app, arguments)

@@ -88,7 +88,9 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Experi
     refresh_corpus(corpus="general", source=options.general, **shared)
     for arm in experiment.arms:
         make_corpus(arm, given, folder, shared)
-    comparisons, bases, tuned = [], [], {}
+    comparisons: list[Comparison] = []
+    bases: list[PretrainResult] = []
+    tuned: dict[str, FineTuneSettings] = {}
     for name in dict.fromkeys(options.architectures):
         base = _train_base(ARCHITECTURES[name], sizes, options.workspace)
         bases.append(base)

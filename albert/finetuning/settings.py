@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field
 
 from albert.tasks import Kind, Task, load_task
 from data.errors import ConfigError
-from data.options import Floats, Integers, Words, group, options
+from data.options import Floats, Integers, Words, options
 
 
 @options
@@ -57,8 +57,12 @@ class TuningOptions:
     batch_size: Annotated[int, Field(ge=1, le=4096, description="Examples in a step")] = 32
     # the default is albert_zh's for LCQMC
     learning_rate: Annotated[float, Field(gt=0, lt=1, description="Peak learning rate (学习率)")] = 1e-4
-    optimizer: FineTuneOptimizer = group(FineTuneOptimizer, "Rates to try, warmup and restarts")
-    running: FineTuneRunning = group(FineTuneRunning, "Precision and length of the examples")
+    optimizer: FineTuneOptimizer = Field(
+        default_factory=FineTuneOptimizer, description="Rates to try, warmup and restarts"
+    )
+    running: FineTuneRunning = Field(
+        default_factory=FineTuneRunning, description="Precision and length of the examples"
+    )
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):

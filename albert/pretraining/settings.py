@@ -14,7 +14,7 @@ from albert.learning_rate import OptimizerName, ScheduleName
 from albert.model import Share
 from data.errors import ConfigError, InputError
 from data.files import write_text
-from data.options import Floats, group, options, parse
+from data.options import Floats, options, parse
 
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
 RESULT_FILE, FAILURE_FILE = "result.json", "failure.json"
@@ -201,14 +201,22 @@ class TrainingOptions:
     seed: Annotated[
         int, Field(ge=0, le=2**31, description="Seed of everything that is random (随机种子).")
     ] = 0
-    optimizer: OptimizerOptions = group(OptimizerOptions, "Optimiser and regularisation.")
-    schedule: ScheduleOptions = group(ScheduleOptions, "Learning rate over the steps.")
-    objective: ObjectiveOptions = group(ObjectiveOptions, "Masking and the weights of losses.")
-    evaluation: EvaluationOptions = group(
-        EvaluationOptions, "Evaluations on held-out documents, early stopping."
+    optimizer: OptimizerOptions = Field(
+        default_factory=OptimizerOptions, description="Optimiser and regularisation."
     )
-    growth: GrowthOptions = group(GrowthOptions, "A larger model than the start.")
-    running: RunningOptions = group(RunningOptions, "Precision, memory, logs and checkpoints.")
+    schedule: ScheduleOptions = Field(
+        default_factory=ScheduleOptions, description="Learning rate over the steps."
+    )
+    objective: ObjectiveOptions = Field(
+        default_factory=ObjectiveOptions, description="Masking and the weights of losses."
+    )
+    evaluation: EvaluationOptions = Field(
+        default_factory=EvaluationOptions, description="Evaluations on held-out documents, early stopping."
+    )
+    growth: GrowthOptions = Field(default_factory=GrowthOptions, description="A larger model than the start.")
+    running: RunningOptions = Field(
+        default_factory=RunningOptions, description="Precision, memory, logs and checkpoints."
+    )
 
     def __post_init__(self) -> None:
         if self.optimizer.reference_batch_tokens is not None and self.learning_rate is None:

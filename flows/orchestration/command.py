@@ -18,15 +18,15 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import App, CycloptsError, Parameter
 from pydantic import ValidationError
 
 from data.errors import InputError, UserError
-from data.options import faults
+from data.options import faults, options_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app
-from flows.orchestration.settings import JOBS
+from flows.orchestration.settings import JOBS, Job, RefreshOptions
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
 HUNG = "a task took longer than --running.task-hours and counts as hung: is its source out of reach?"
@@ -39,7 +39,7 @@ def make_command(name: str) -> App:
     def parse(chosen=None):
         return options() if chosen is None else chosen
 
-    if any(field.is_required() for field in options.__pydantic_fields__.values()):
+    if any(field.is_required() for field in options_of(options).values()):
         parse.__defaults__ = None
     parse.__annotations__ = {"chosen": Annotated[options, Parameter(name="*")], "return": options}
     app = make_app(f"jixu {name}", (options.__doc__ or "").partition("\n\nArgs:")[0])
@@ -47,7 +47,7 @@ def make_command(name: str) -> App:
     return app
 
 
-def read_options(name: str, arguments: Sequence[str]) -> object | None:
+def read_options(name: str, arguments: Sequence[str]) -> Job | None:
     """The options that the arguments give; None after `--help`. Raises CycloptsError or UserError."""
     app, tokens = make_command(name), list(arguments)
     recipe = None
@@ -58,7 +58,7 @@ def read_options(name: str, arguments: Sequence[str]) -> object | None:
         if _value_of("--corpus", tokens) is None and "corpus" in recipe:
             tokens += ["--corpus", str(recipe["corpus"])]
     chosen = app(tokens, exit_on_error=False, print_error=False)
-    if recipe is not None and chosen is not None:
+    if recipe is not None and isinstance(chosen, RefreshOptions):
         typed = {token[2:].partition("=")[0].replace("-", "_") for token in tokens if token[:2] == "--"}
         settings = chosen.settings(typed)
         own = {one.name: getattr(settings, one.name) for one in fields(settings) if one.name != "workspace"}
@@ -101,7 +101,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
         raise
 
 
-def _run_in(name: str, chosen: object) -> tuple[int, str]:
+def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     """Plan and run a job in a folder: the exit code, and what a person reads."""
     from flows.orchestration.plans import PREPARE, Answer
     from flows.orchestration.servers import server_version
@@ -122,7 +122,7 @@ def _run_in(name: str, chosen: object) -> tuple[int, str]:
     return status, module.describe(outcome)
 
 
-def vars_of(chosen: object) -> dict[str, object]:
+def vars_of(chosen: Job) -> dict[str, Any]:
     """The fields of options as keyword arguments."""
     return {one.name: getattr(chosen, one.name) for one in fields(chosen)}
 

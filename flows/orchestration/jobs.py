@@ -12,21 +12,20 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import wraps
-from typing import TYPE_CHECKING, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from prefect import flow
 from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled, Completed, State
 
+from data.options import options_of
 from data.publication import working_copy
 from flows.orchestration.lifecycle import ends_with_its_worker
 from flows.orchestration.logs import is_deployed, log
 from flows.orchestration.plans import PREPARE, Answer
+from flows.orchestration.settings import Job
 
-if TYPE_CHECKING:
-    from prefect import Flow
-
-Options = TypeVar("Options")
+Options = TypeVar("Options", bound=Job)
 Plan = TypeVar("Plan")
 Outcome = TypeVar("Outcome")
 _plan: ContextVar[object | None] = ContextVar("plan", default=None)
@@ -43,15 +42,15 @@ def handing_on(plan: object) -> Iterator[None]:
 
 
 def job(
-    name: str, options: type[Options], describe: Callable[[Outcome], str], **flow_options: object
-) -> Callable[[Callable[[Options, Plan], Outcome]], Flow]:
+    name: str, options: type[Options], describe: Callable[[Outcome], str], **flow_options: Any
+) -> Callable[[Callable[[Options, Plan], Outcome | State]], Callable[..., Outcome]]:
     """A flow of that name whose parameters are the fields of `options`; `describe` says what came out.
 
     The function gets the options, their workspace a folder of this machine, and the plan that `PREPARE`
     makes of them. What it changes in the copy of a remote workspace is published when it ends.
     """
 
-    def decorate(function: Callable[[Options, Plan], Outcome]) -> Flow:
+    def decorate(function: Callable[[Options, Plan], Outcome | State]) -> Callable[..., Outcome]:
         @wraps(function)
         def run(**parameters: object) -> object:
             chosen = options(**parameters)
@@ -59,22 +58,23 @@ def job(
             with working_copy(chosen.workspace, read_only=read_only) as folder:
                 return _run(name, function, describe, replace(chosen, workspace=folder))
 
-        run.__signature__ = signature_of(options)
-        run.__doc__ = options.__doc__
-        run.__annotations__ = get_type_hints(options, include_extras=True)
-        del run.__wrapped__
-        return flow(name=name, **flow_options)(ends_with_its_worker(run))
+        made: Any = run
+        made.__signature__ = signature_of(options)
+        made.__doc__ = options.__doc__
+        made.__annotations__ = get_type_hints(options, include_extras=True)
+        del made.__wrapped__
+        return flow(name=name, **flow_options)(ends_with_its_worker(made))
 
     return decorate
 
 
 def _run(
     name: str,
-    function: Callable[[Options, Plan], Outcome],
+    function: Callable[[Options, Plan], Outcome | State],
     describe: Callable[[Outcome], str],
     chosen: Options,
 ) -> object:
-    plan = _plan.get()
+    plan: Any = _plan.get()
     _plan.set(None)  # for this run alone, not for those that it calls
     plan = PREPARE[name](chosen) if plan is None else plan
     if isinstance(plan, Answer):
@@ -91,11 +91,11 @@ def _run(
     return Completed(message=text.partition("\n")[0], data=outcome) if is_deployed() else outcome
 
 
-def signature_of(options: type) -> inspect.Signature:
+def signature_of(options: type[Job]) -> inspect.Signature:
     """One keyword parameter a field, the required ones first."""
     hints = get_type_hints(options, include_extras=True)
     parameters = []
-    for name, field in options.__pydantic_fields__.items():
+    for name, field in options_of(options).items():
         default = inspect.Parameter.empty
         if not field.is_required():
             default = field.get_default(call_default_factory=True)

@@ -265,13 +265,14 @@ def plan_fine_tuning(options: FineTuneOptions) -> FineTunePlan:
 def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
     """The settings of a comparison."""
     from albert.finetuning import FineTuneRunning, FineTuneSettings, TuningOptions
+    from albert.tasks import load_task
 
     shared = {field.name: getattr(options, field.name) for field in fields(TuningOptions)}
     names = {field.name for field in fields(FineTuneRunning)}
     shared["running"] = FineTuneRunning(**{name: getattr(options.running, name) for name in names})
     return FineTuneSettings(
         **shared,
-        task=options.task,
+        task=load_task(options.task),
         train=Path(options.train) if options.train else None,
         dev=Path(options.dev),
         test=Path(options.test) if options.test else None,
@@ -333,9 +334,9 @@ def judging_options(
     )
     return FineTuneOptions(
         **shared,
-        task=options.task,
+        task=options.task or "",
         train=options.train,
-        dev=options.dev,
+        dev=options.dev or "",
         test=options.test,
         model=models,
         names=names,

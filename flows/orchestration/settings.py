@@ -8,21 +8,34 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 from pydantic import Field
 
 from albert.finetuning import FineTuneRunning, TuningOptions
 from albert.pretraining import TrainingOptions
-from data.options import Commas, Words, options
+from data.options import Commas, Words, options, options_of
 from data.refresh import RefreshSettings, load_recipe
 from data.workspace import default_place
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 Runner = Literal["processes", "dask"]
 Place = Annotated[
     str, Field(description="Folder for everything made, or a URL such as s3://bucket/workspace (工作区).")
 ]
+
+
+class Job(Protocol):
+    """The options of any job."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def workspace(self) -> str:
+        """Folder for everything made, or a URL."""
 
 
 @options
@@ -62,10 +75,9 @@ class RefreshRunning:
 class RefreshOptions(RefreshSettings):
     """Turn raw text into a new version of a corpus, or none if nothing changed."""
 
-    workspace: Place = Field(default_factory=default_place)
-    workers: Annotated[int | None, Field(ge=1, le=1024, description="Processes; by default one a core.")] = (
-        None
-    )
+    # a command resolves a URL to its copy, and the number of cores on the machine that it runs on
+    workspace: Place = Field(default_factory=default_place)  # type: ignore[assignment]
+    workers: Annotated[int | None, Field(ge=1, le=1024, description="Processes; one a core.")] = None  # type: ignore[assignment]
     recipe: Annotated[
         str | None,
         Field(description="YAML file with these options (配方); what is set beside it takes precedence."),
@@ -86,19 +98,20 @@ class RefreshOptions(RefreshSettings):
                 defaults, as a form does not say which were.
         """
         recipe = load_recipe(Path(self.recipe)) if self.recipe else {}
-        base = RefreshSettings(**{"corpus": self.corpus, **recipe, "workspace": Path(self.workspace)})
+        values: dict[str, Any] = {"corpus": self.corpus, **recipe, "workspace": Path(self.workspace)}
+        base = RefreshSettings(**values)
         return _merge(self, base, typed)
 
 
 def _merge(chosen: object, base: T, typed: Collection[str] | None, prefix: str = "") -> T:
     """`base` with the options of `chosen` that were typed."""
-    changes: dict[str, object] = {}
+    changes: dict[str, Any] = {}
     for field in fields(base):
         name, value, old = f"{prefix}{field.name}", getattr(chosen, field.name), getattr(base, field.name)
         if is_dataclass(old):
             changes[field.name] = _merge(value, old, typed, f"{name}.")
             continue
-        default = type(chosen).__pydantic_fields__[field.name].get_default(call_default_factory=True)
+        default = options_of(type(chosen))[field.name].get_default(call_default_factory=True)
         is_set = name in typed if typed is not None else value != default
         if is_set and field.name != "workspace":
             changes[field.name] = value
@@ -290,7 +303,7 @@ class ExperimentOptions:
     workspace: Place = Field(default_factory=default_place)
 
 
-JOBS: dict[str, type] = {
+JOBS: dict[str, type[Job]] = {
     "refresh-corpus": RefreshOptions,
     "continued-pretraining": PretrainingOptions,
     "fine-tune": FineTuneOptions,

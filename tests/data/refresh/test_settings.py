@@ -9,7 +9,6 @@ from data.cleaning import CleaningRules
 from data.errors import ConfigError, InputError
 from data.refresh import RefreshSettings, load_recipe, plan_refresh, preview, refresh
 from data.sources import SourceSpec
-from flows.orchestration import refresh_settings
 
 
 def write(folder, content):
@@ -106,27 +105,6 @@ def test_values_out_of_range_are_refused(change, message):
 def test_a_refresh_without_a_source_is_refused(tmp_path):
     with pytest.raises(InputError, match="no source given"):
         plan_refresh(RefreshSettings(corpus="c", workspace=tmp_path))
-
-
-def test_what_is_given_goes_before_the_recipe(tmp_path):
-    path = write(
-        tmp_path, "corpus: a\nsources: x.txt\nquality: {min_characters: 9, min_han_share: 0.5}\nseed: 3\n"
-    )
-    settings = refresh_settings(
-        workspace=str(tmp_path),
-        recipe=str(path),
-        corpus="b",
-        source=None,
-        min_characters=7,
-        near_duplicates="off",
-    )
-    assert (settings.corpus, settings.seed) == ("b", 3) and settings.source == (str(tmp_path / "x.txt"),)
-    assert (settings.quality.min_characters, settings.quality.min_han_share) == (7, 0.5)
-    assert settings.duplicates.near is None
-    with pytest.raises(InputError, match="near_duplicates='often'"):
-        refresh_settings(workspace="w", corpus="c", source=["a"], near_duplicates="often")
-    with pytest.raises(InputError, match="no corpus named"):
-        refresh_settings(workspace="w", source=["a"])
 
 
 def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_file):

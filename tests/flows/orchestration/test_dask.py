@@ -12,8 +12,7 @@ from data.cleaning import GuardRules, QualityRules
 from data.errors import InputError
 from data.refresh import RefreshSettings, plan_refresh, refresh
 from data.workspace import Workspace
-from flows.orchestration import check_runner
-from flows.orchestration.dask import open_cluster
+from flows.orchestration.dask import check_runner, open_cluster
 from tests.flows.orchestration.test_commands import run
 
 distributed = pytest.importorskip("distributed")
@@ -54,12 +53,12 @@ def test_two_workers_make_the_same_shards_byte_for_byte(cluster, settings):
     """By the command: tasks run on the cluster, their states are told by its workers."""
     here, there = settings.workspace, settings.workspace.parent / "there"
     refresh(settings)
-    arguments = ["--corpus", "tea", "--tokenizer", settings.tokenizer, "--runner", "dask"]
+    arguments = ["--corpus", "tea", "--tokenizer", settings.tokenizer, "--running.runner", "dask"]
     arguments += [part for source in settings.source for part in ("--source", source)]
-    arguments += ["--dask-address", cluster.scheduler_address, "--workspace", there]
+    arguments += ["--running.dask-address", cluster.scheduler_address, "--workspace", there]
     with distributed.Client(cluster.scheduler_address, set_as_default=False) as client:
         with distributed.get_task_stream(client) as stream:
-            done = run("refresh_corpus", *arguments)
+            done = run("refresh-corpus", *arguments)
         assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
         assert len({task["worker"] for task in stream.data}) == 2, stream.data  # both were there for it
     assert shards(there) == shards(here)
