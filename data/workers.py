@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -49,3 +51,20 @@ def worker_pool(workers: int, begin: Callable[[], None] | None = None) -> Iterat
             process.join(max(until - time.monotonic(), 0))
             if process.is_alive():
                 process.kill()
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process get SIGTERM when `parent`, the process that started it, dies."""
+    if sys.platform == "linux":
+        # prctl(2): PR_SET_PDEATHSIG is 1
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    else:
+        threading.Thread(target=_terminate_without, args=(parent,), daemon=True).start()
+    if os.getppid() != parent:  # it died before
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _terminate_without(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,51 +1,84 @@
-"""automations: have Prefect's server call a webhook when a run fails, and pretrain when a corpus has drifted.
+"""automations: what Prefect's server does when a run fails or is lost, or when a corpus has drifted.
 
-Made anew under the same names each time; the UI (Automations) shows, pauses and removes them.
+The UI (Automations) shows, pauses and removes them.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from data.errors import InputError
-from flows.orchestration.command import EXIT_USER_ERROR, set_up_prefect
+from data.terminal import make_app, run_app
+from data.workspace import default_workspace
+from flows.orchestration.command import set_up_prefect
 from flows.orchestration.servers import server_version
 
 if TYPE_CHECKING:
     from prefect.automations import Automation
 
-FAILURES, DRIFT = "jixu: tell of failed runs", "jixu: pretrain after drift"
+FAILURES, DRIFT = "jixu: report failed runs", "jixu: pretrain after drift"
+# what should follow an event of a run, and within how many seconds; heartbeats come every 30 seconds, and a
+# run is Pending while its process imports
+LOST = {
+    "jixu: mark lost runs as crashed": ("prefect.flow-run.heartbeat", 90),
+    "jixu: mark runs that never begin as crashed": ("prefect.flow-run.Pending", 600),
+}
+SIGNS_OF_LIFE = (
+    "heartbeat",
+    "Running",
+    "AwaitingConcurrencySlot",
+    "Completed",
+    "Failed",
+    "Cancelled",
+    "Crashed",
+)
 BLOCK = "jixu-failures"
-# what chat systems take: one line of text
+# chat systems take one line of text
 MESSAGE = (
     "{{ flow.name }}: {{ flow_run.name }} is {{ flow_run.state.name }}. {{ flow_run.state.message }} "
     "{{ flow_run|ui_url }}"
 )
 
-
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="jixu automations",
-        description="Automations of the server at PREFECT_API_URL (make serve prints it).",
-    )
-    parser.add_argument("--webhook", metavar="URL", help="send a message there when a run fails or crashes")
-    parser.add_argument(
-        "--pretrain-after-drift",
-        type=int,
-        metavar="STEPS",
-        help="run continued-pretraining/default when a refresh tells of drift (its --event-if)",
-    )
-    return parser
+app = make_app("automations", "Let the server report failed runs, mark lost ones, and pretrain after drift.")
 
 
-def tell_of_failures(url: str) -> Automation:
+@app.default
+def make_automations(
+    *, webhook: str | None = None, pretrain_after_drift: int | None = None, lost_runs: bool = False
+) -> None:
+    """Let the server at PREFECT_API_URL report failed runs, mark lost ones, and pretrain after drift.
+
+    Args:
+        webhook: URL that gets a message when a run fails or crashes.
+        pretrain_after_drift: Steps to pretrain for when a refresh reports drift (its --event-if).
+        lost_runs: Mark a deployment's run as crashed when its heartbeats stop, as `jixu serve` does.
+    """
+    if not webhook and pretrain_after_drift is None and not lost_runs:
+        raise InputError("nothing asked for: pass --webhook, --pretrain-after-drift, or --lost-runs")
+    if webhook and urlsplit(webhook).scheme not in ("http", "https"):
+        raise InputError(f"webhook={webhook!r}: it must begin with http:// or https://")
+    if pretrain_after_drift is not None and pretrain_after_drift < 1:
+        raise InputError(f"pretrain_after_drift={pretrain_after_drift}: it must be 1 or more")
+    if not os.environ.get("PREFECT_API_URL"):
+        raise InputError("no PREFECT_API_URL: automations are a server's; make serve prints its address")
+    set_up_prefect(default_workspace())
+    server_version()  # refuses a server that cannot be used
+    if webhook:
+        replace_automation(report_failures(webhook))
+    if pretrain_after_drift is not None:
+        replace_automation(pretrain_on_drift(pretrain_after_drift))
+    if lost_runs:
+        add_lost_runs()
+
+
+def report_failures(url: str) -> Automation:
     """POST {"text": MESSAGE} to a URL when a flow run fails or crashes."""
-    from prefect.automations import Automation, EventTrigger
+    from prefect.automations import Automation, EventTrigger, Posture
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
     from prefect.events.actions import SendNotification
 
@@ -57,21 +90,30 @@ def tell_of_failures(url: str) -> Automation:
         trigger=EventTrigger(
             expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
             match={"prefect.resource.id": "prefect.flow-run.*"},
-            posture="Reactive",
+            posture=Posture.Reactive,
             threshold=1,
         ),
         actions=[SendNotification(block_document_id=document, subject="jixu", body=MESSAGE)],
     )
 
 
-def pretrain_after_drift(steps: int) -> Automation:
-    """Go on with pretraining from a corpus's newest checkpoint when a refresh has emitted its event."""
-    from prefect.automations import Automation, EventTrigger
+def pretrain_on_drift(steps: int) -> Automation:
+    """Continue pretraining from a corpus's newest checkpoint when a refresh emits its event.
+
+    Raise InputError if the server does not have the deployment.
+    """
+    from prefect.automations import Automation, EventTrigger, Posture
     from prefect.client.orchestration import get_client
     from prefect.events.actions import RunDeployment
+    from prefect.exceptions import ObjectNotFound
 
-    with get_client(sync_client=True) as client:
-        deployment = client.read_deployment_by_name("continued-pretraining/default")
+    try:
+        with get_client(sync_client=True) as client:
+            deployment = client.read_deployment_by_name("continued-pretraining/default")
+    except ObjectNotFound:
+        raise InputError(
+            "the server has no deployment continued-pretraining/default: start it by make serve"
+        ) from None
 
     def payload(name: str) -> dict[str, str]:
         return {"__prefect_kind": "jinja", "template": f"{{{{ event.payload.{name} }}}}"}
@@ -87,11 +129,41 @@ def pretrain_after_drift(steps: int) -> Automation:
         trigger=EventTrigger(
             expect={"jixu.corpus.drifted"},
             match={"prefect.resource.id": "jixu.corpus.*", "jixu.has-checkpoint": "yes"},
-            posture="Reactive",
+            posture=Posture.Reactive,
             threshold=1,
         ),
         actions=[RunDeployment(deployment_id=deployment.id, parameters={**parameters, "steps": steps})],
     )
+
+
+def add_lost_runs() -> None:
+    """Have the server mark lost runs of deployments as crashed (docs.prefect.io: detect zombie flows).
+
+    Automations that exist stay: they know which runs were alive before the server was restarted.
+    """
+    from prefect.automations import Automation, EventTrigger, Posture
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.objects import StateType
+    from prefect.events.actions import ChangeFlowRunState
+
+    message = "The process of this run is gone. Run it again to resume."
+    crash = ChangeFlowRunState(state=StateType.CRASHED, message=message)
+    for name, (event, seconds) in LOST.items():
+        trigger = EventTrigger(
+            after={event},
+            expect={f"prefect.flow-run.{sign}" for sign in SIGNS_OF_LIFE},
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            # runs of commands send no heartbeats
+            match_related={"prefect.resource.id": "prefect.deployment.*"},
+            for_each={"prefect.resource.id"},
+            posture=Posture.Proactive,
+            threshold=1,
+            within=timedelta(seconds=seconds),
+        )
+        with get_client(sync_client=True) as client:
+            if not client.read_automations_by_name(name):
+                description = "Marks runs whose process is gone as crashed. 标记丢失的运行"
+                Automation(name=name, description=description, trigger=trigger, actions=[crash]).create()
 
 
 def replace_automation(automation: Automation) -> None:
@@ -104,42 +176,9 @@ def replace_automation(automation: Automation) -> None:
     automation.create()
 
 
-def make_automations(arguments: Sequence[str]) -> int:
-    """Make what is asked for. Raises InputError for a URL that is none, and without a server."""
-    given = make_parser().parse_args(arguments)
-    if not given.webhook and given.pretrain_after_drift is None:
-        raise InputError("nothing asked for: pass --webhook, --pretrain-after-drift, or both")
-    if given.webhook and urlsplit(given.webhook).scheme not in ("http", "https"):
-        raise InputError(f"webhook={given.webhook!r}: it must begin with http:// or https://")
-    if given.pretrain_after_drift is not None and given.pretrain_after_drift < 1:
-        raise InputError(f"pretrain_after_drift={given.pretrain_after_drift}: it must be 1 or more")
-    if server_version() is None:  # it refuses one that is of no use
-        raise InputError("no PREFECT_API_URL: automations are a server's; make serve prints its address")
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        if given.webhook:
-            replace_automation(tell_of_failures(given.webhook))
-        if given.pretrain_after_drift is not None:
-            replace_automation(pretrain_after_drift(given.pretrain_after_drift))
-    except ObjectNotFound:
-        raise InputError(
-            "the server has no deployment continued-pretraining/default: start it by make serve"
-        ) from None
-    return 0
-
-
-def main() -> int:
-    from data.workspace import default_workspace
-
-    try:
-        if os.environ.get("PREFECT_API_URL"):
-            set_up_prefect(default_workspace())
-        return make_automations(sys.argv[1:])
-    except InputError as error:
-        print(f"automations: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_app(app, arguments)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

@@ -1,111 +1,149 @@
-"""A deployment's run ends with its worker: without one no cancel reaches it, and nobody tells its end."""
+"""How runs end: with their worker, with the run that called them, and by a cancel before the server stops."""
 
 from __future__ import annotations
 
 import os
-import signal
 import stat
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import psutil
-from prefect.client.orchestration import get_client
-from prefect.states import Crashed, State
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    TaskRunFilter,
+    TaskRunFilterId,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.states import Cancelling, Crashed, State
 
-from flows.orchestration.flow_runs import crash
+from data.workers import end_with_parent
 from flows.orchestration.logs import is_deployed
 
-F = TypeVar("F", bound=Callable)
+P = ParamSpec("P")
+T = TypeVar("T")
 
-MESSAGE = "The worker of this run is gone, so the run was ended. Run it again to go on."
-LOOK_SECONDS = 0.5
-GRACE_SECONDS = 60.0  # to end in, a training with a checkpoint
+WORKER_GONE = "The worker of this run is gone, so the run was ended. Run it again to resume."
+CALLER_GONE = "The process of this run is gone. Run it again to resume."
+SERVED_BY = "JIXU_SERVED_BY"  # a variable of runs: the process id of the `jixu serve` they belong to
+RUNNING = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+UNFINISHED = [*RUNNING, StateType.SCHEDULED, StateType.PAUSED]
 
-_gone = threading.Event()
-_watching = threading.Lock()
 
+def ends_with_its_worker(function: Callable[P, T]) -> Callable[P, T | State]:
+    """Terminate a deployment's run, as crashed, when the process that started it dies.
 
-def ends_with_its_worker(function: F) -> F:
-    """End a deployment's run as a termination does, but as Crashed, once the process that began it is gone.
-
-    On POSIX Prefect's workers and `flow.serve` begin a run as a child of their own, with no shell between.
+    Otherwise it could be neither cancelled nor reported. Prefect's workers and `prefect.serve` start a run
+    as a child of their own, with no shell between.
     """
 
     @wraps(function)
-    def run(*given: object, **named: object) -> object:
+    def run(*args: P.args, **kwargs: P.kwargs) -> T | State:
         if not is_deployed():
-            return function(*given, **named)
+            return function(*args, **kwargs)
+        worker = os.getppid()
+        _keep_pipes_open()
+        end_with_parent(worker)
         try:
-            with _watch():
-                outcome = function(*given, **named)
-        except BaseException:  # Prefect's TerminationSignal, or what it has led to
-            if not _is_gone():
+            outcome = function(*args, **kwargs)
+        except BaseException:  # Prefect's TerminationSignal, or what it led to
+            if os.getppid() == worker:
                 raise
-            return Crashed(message=MESSAGE)
+            return Crashed(message=WORKER_GONE)
         # a training that is asked to stop ends well, as cancelled
-        return Crashed(message=MESSAGE) if _is_gone() and isinstance(outcome, State) else outcome
+        is_lost = isinstance(outcome, State) and outcome.is_cancelled() and os.getppid() != worker
+        return Crashed(message=WORKER_GONE) if is_lost else outcome
 
     return run
 
 
-def _is_gone() -> bool:
-    # an event cannot be sent to a Dask cluster, and a flow's function is, with what it names
-    return _gone.is_set()
+def _keep_pipes_open() -> None:
+    """Open the read end of stdout and stderr where they are pipes to the worker, until this process ends.
 
-
-@contextmanager
-def _watch() -> Iterator[None]:
-    """Look after the worker while the block runs; a flow that another one calls is looked after already."""
-    if not _watching.acquire(blocking=False):
-        yield
-        return
-    ended, pipes = threading.Event(), _open_pipes()
-    threading.Thread(target=_end_with, args=(os.getppid(), pipes, ended), daemon=True).start()
-    try:
-        yield
-    finally:
-        ended.set()
-        _watching.release()
-
-
-def _open_pipes() -> dict[int, int]:
-    """The other ends, by descriptor, where standard output and errors are pipes to the worker. While they are
-    open, what is printed after its end raises no error: of one in a log rich makes an exit of the process.
+    Without a reader, a line logged after the worker's death raises BrokenPipeError, on which rich exits.
     """
-    pipes = {}
     for number in (1, 2):
         with suppress(OSError):  # closed, or there is no /proc
             if stat.S_ISFIFO(os.fstat(number).st_mode):
-                pipes[number] = os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
-    return pipes
+                os.open(f"/proc/self/fd/{number}", os.O_RDONLY | os.O_NONBLOCK)
 
 
-def _end_with(worker: int, pipes: Mapping[int, int], ended: threading.Event) -> None:
-    """Ask this process to end when another one has become its parent."""
-    while os.getppid() == worker and not ended.wait(LOOK_SECONDS):
-        pass
-    if not ended.is_set():
-        _gone.set()
-        with open(os.devnull, "wb") as nowhere:  # nobody would empty them
-            for number in pipes:
-                os.dup2(nowhere.fileno(), number)
-        os.kill(os.getpid(), signal.SIGTERM)
-    for other_end in pipes.values():
-        os.close(other_end)
-    if _gone.is_set():
-        time.sleep(GRACE_SECONDS)  # which this thread does not see the end of, unless something hangs
-        _kill()
+def cancel_running(wait_seconds: float) -> None:
+    """Cancel the running runs of deployments, and wait until they have ended: trainings write checkpoints."""
+    with get_client(sync_client=True) as client:
+        runs = _deployed(client)
+        for run in runs:
+            client.set_flow_run_state(run.id, Cancelling(message="The server is being stopped."))
+        until = time.monotonic() + wait_seconds
+        while runs and time.monotonic() < until:
+            time.sleep(0.5)
+            runs = _deployed(client)
 
 
-def _kill() -> None:
-    """Kill this process and all it began, the server being told where it can be reached."""
-    for child in psutil.Process().children(recursive=True):
+def _deployed(client: SyncPrefectClient) -> list[FlowRun]:
+    return [run for run in _running(client) if run.deployment_id]
+
+
+def _running(client: SyncPrefectClient) -> list[FlowRun]:
+    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=RUNNING))
+    return read_all(client.read_flow_runs, flow_run_filter=FlowRunFilter(state=states))
+
+
+def read_all(read: Callable[..., Sequence[T]], **filters: object) -> list[T]:
+    """Read every page of an answer of Prefect's API."""
+    rows: list[T] = []
+    while page := read(**filters, offset=len(rows)):
+        rows += page
+    return rows
+
+
+def crash_parts_of_lost_runs() -> None:
+    """Mark as crashed what a lost run left behind: its tasks, and the flows that it called.
+
+    Prefect marks the run alone.
+    """
+    with get_client(sync_client=True) as client:
+        while parts := [run for run in _running(client) if _is_abandoned(client, run)]:
+            for part in parts:
+                client.set_flow_run_state(part.id, Crashed(message=CALLER_GONE), force=True)
+        crashed = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED]))
+        unfinished = TaskRunFilterState(type=TaskRunFilterStateType(any_=UNFINISHED))
+        tasks = read_all(
+            client.read_task_runs,
+            flow_run_filter=FlowRunFilter(state=crashed),
+            task_run_filter=TaskRunFilter(state=unfinished),
+        )
+        for task in tasks:
+            client.set_task_run_state(task.id, Crashed(message=CALLER_GONE), force=True)
+
+
+def _is_abandoned(client: SyncPrefectClient, run: FlowRun) -> bool:
+    """Whether a flow was called by a run that has ended or was deleted."""
+    if run.parent_task_run_id is None:
+        return False
+    call = TaskRunFilter(id=TaskRunFilterId(any_=[run.parent_task_run_id]))
+    callers = client.read_flow_runs(task_run_filter=call)
+    return all(caller.state is not None and caller.state.is_final() for caller in callers)
+
+
+def end_run_processes(wait_seconds: float) -> None:
+    """Wait for the processes of this process's runs to end, and kill those that do not."""
+    _, alive = psutil.wait_procs(run_processes(), wait_seconds)
+    for process in alive:
         with suppress(psutil.NoSuchProcess):
-            child.kill()
-    with suppress(Exception), get_client(sync_client=True) as client:
-        crash(client, [client.read_flow_run(os.environ["PREFECT__FLOW_RUN_ID"])], MESSAGE)
-    os.kill(os.getpid(), signal.SIGKILL)
+            process.kill()
+    psutil.wait_procs(alive, 10)
+
+
+def run_processes() -> list[psutil.Process]:
+    """Return the processes, with their children, of runs that this process's runner started."""
+    mark = str(os.getpid())
+    everyone = [(process, process.info["environ"] or {}) for process in psutil.process_iter(["environ"])]
+    return [p for p, env in everyone if "PREFECT__FLOW_RUN_ID" in env and env.get(SERVED_BY) == mark]

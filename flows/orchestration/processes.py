@@ -1,4 +1,4 @@
-"""Training in several processes of this machine, one a GPU, while the flow waits and tells the catalog."""
+"""Training in several processes of this machine, one per GPU, while the flow records their checkpoints."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ from albert.pretraining import (
 )
 from data.errors import InputError
 
-_LOOK_EVERY = 0.5  # seconds
-_GRACE = 60.0  # seconds to write a checkpoint in, once asked to stop
+POLL_SECONDS = 0.5
+STOP_SECONDS = 60.0  # to write a checkpoint and end
 OnCheckpoint = Callable[[TrainerState, Path, str], None]
 
 
 def train_in_processes(
     settings: PretrainSettings, processes: int, on_checkpoint: OnCheckpoint
 ) -> PretrainResult:
-    """`albert.pretraining.pretrain` in several processes, as torchrun would start them on one machine.
+    """Run `albert.pretraining.pretrain` in several processes, as torchrun would start them on one machine.
 
-    Ctrl-C or a termination ends them with a checkpoint. Raises InputError, with the reason if they left one,
+    Ctrl-C or a termination ends them with a checkpoint. Raise InputError, with the reason if they left one,
     when they end without a result.
     """
-    asked = settings.run_folder / "requested.json"
-    write_settings(settings, asked)
+    request = settings.run_folder / "requested.json"
+    write_settings(settings, request)
     (settings.run_folder / RESULT_FILE).unlink(missing_ok=True)
     forget_failure(settings.run_folder)
-    launched = _launch(asked, processes)
+    ranks = launch(request, processes)
     try:
-        _watch(launched, settings.run_folder, on_checkpoint)
+        watch(ranks, settings.run_folder, on_checkpoint)
     except (KeyboardInterrupt, TerminationSignal):
         pass  # the result says that it was interrupted
     finally:
-        _stop(launched)
+        _stop(ranks)
     if not (settings.run_folder / RESULT_FILE).is_file():
-        codes = ", ".join(str(process.returncode) for process in launched)
+        codes = ", ".join(str(process.returncode) for process in ranks)
         failure = read_failure(settings.run_folder)
-        unknown = "the reason stands above; the same command again goes on from the newest checkpoint"
+        unknown = "the reason stands above; the same command again resumes from the newest checkpoint"
         raise InputError(
             f"the {processes} training processes ended early, with codes {codes}: "
             + (failure.reason if failure else unknown)
@@ -66,7 +66,8 @@ def train_in_processes(
     return result
 
 
-def _launch(settings: Path, processes: int) -> list[subprocess.Popen]:
+def launch(settings: Path, processes: int) -> list[subprocess.Popen[bytes]]:
+    """Start a process for each rank, which trains as a settings file says."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -76,7 +77,7 @@ def _launch(settings: Path, processes: int) -> list[subprocess.Popen]:
         "WORLD_SIZE": str(processes),
         "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // processes, 1)),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        # killed, this process takes its device's slot with it: they are not to train on
+        # they stop when this process is killed, since it releases its device's slot
         "JIXU_LAUNCHER": str(os.getpid()),
     }
     command = [sys.executable, "-m", "albert.pretraining", str(settings)]
@@ -85,42 +86,42 @@ def _launch(settings: Path, processes: int) -> list[subprocess.Popen]:
         subprocess.Popen(
             command,
             env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,  # the flow says the same
+            stdout=subprocess.DEVNULL,  # the flow prints the same
             start_new_session=True,
         )
         for rank in range(processes)
     ]
 
 
-def _watch(launched: Sequence[subprocess.Popen], run_folder: Path, on_checkpoint: OnCheckpoint) -> None:
-    """Return when all processes have ended, or one of them badly."""
-    known, settled = next(iter(list_checkpoints(run_folder)), None), _settled(run_folder)
-    while any(process.poll() is None for process in launched):
-        if any(process.returncode for process in launched):
+def watch(ranks: Sequence[subprocess.Popen[bytes]], run_folder: Path, on_checkpoint: OnCheckpoint) -> None:
+    """Report checkpoints until all processes have ended, or one of them has failed."""
+    newest, started = next(iter(list_checkpoints(run_folder)), None), _start_time(run_folder)
+    while any(process.poll() is None for process in ranks):
+        if any(process.returncode for process in ranks):
             return
-        if _settled(run_folder) != settled:  # they go on from the checkpoint that was there
-            known, settled = None, _settled(run_folder)
-        newest = next(iter(list_checkpoints(run_folder)), None)
-        if newest is not None and newest != known and is_whole(newest):
-            with suppress(FileNotFoundError):  # the run has gone on, and no longer keeps it
-                on_checkpoint(read_trainer_state(newest), newest, "running")
-            known = newest
-        time.sleep(_LOOK_EVERY)
+        if _start_time(run_folder) != started:  # they resume from the checkpoint that was there
+            newest, started = None, _start_time(run_folder)
+        latest = next(iter(list_checkpoints(run_folder)), None)
+        if latest is not None and latest != newest and is_whole(latest):
+            with suppress(FileNotFoundError):  # the run has removed it since
+                on_checkpoint(read_trainer_state(latest), latest, "running")
+            newest = latest
+        time.sleep(POLL_SECONDS)
 
 
-def _settled(run_folder: Path) -> int | None:
-    """When the processes of a run found it in order and kept its settings, in nanoseconds."""
+def _start_time(run_folder: Path) -> int | None:
+    """Return when the processes of a run wrote its settings, after their checks, in nanoseconds."""
     path = run_folder / SETTINGS_FILE
     return path.stat().st_mtime_ns if path.is_file() else None
 
 
-def _stop(launched: Sequence[subprocess.Popen]) -> None:
-    """Ask those still there to write a checkpoint and end; wait until they have."""
-    for process in launched:
+def _stop(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ask the processes to write a checkpoint and end; kill those that take too long."""
+    for process in ranks:
         if process.poll() is None:
             process.terminate()
-    deadline = time.monotonic() + _GRACE
-    for process in launched:
+    deadline = time.monotonic() + STOP_SECONDS
+    for process in ranks:
         try:
             process.wait(max(deadline - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:

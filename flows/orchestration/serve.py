@@ -1,88 +1,125 @@
-"""serve: Prefect's server, the deployments of prefect.yaml and a worker on this machine, with one command.
+"""serve: Prefect's server and the deployments of prefect.yaml on this machine, with one command.
 
-All of them stop with it: runs are cancelled first, so that a training writes a checkpoint. Server and UI
-listen on 127.0.0.1 alone. PREFECT_API_AUTH_STRING=user:password asks for basic authentication.
+A server or a runner that dies is started again. When asked to stop, it cancels the runs first, so that
+trainings write checkpoints. Server and UI listen on 127.0.0.1 alone; PREFECT_API_AUTH_STRING=user:password
+sets a password.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import yaml
 from filelock import FileLock, Timeout
 
 from data.errors import InputError
 from data.storage import is_remote
+from data.terminal import make_app, run_app
+from data.workers import end_with_parent
 from data.workspace import Workspace, default_place, local_folder
-from flows.orchestration.command import EXIT_USER_ERROR
+
+if TYPE_CHECKING:
+    from prefect.deployments.runner import RunnerDeployment
 
 ROOT = Path(__file__).parents[2]
+FILE = ROOT / "prefect.yaml"
 
-
-POOL, PORT = "local", 4200
 START_SECONDS, STOP_SECONDS = 300, 60
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SETTLE_SECONDS = 30
+MOST_RESTARTS, RESTART_SECONDS = 5, 600  # restarts within the time, before serve gives up
+
+app = make_app("serve", "Run Prefect's server and the deployments of prefect.yaml; Ctrl-C stops both.")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="jixu serve",
-        description="Prefect's server, the deployments and a worker; Ctrl-C stops.",
+@app.default
+def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> int:
+    """Run Prefect's server and the deployments of prefect.yaml; Ctrl-C stops both.
+
+    Args:
+        port: Port on 127.0.0.1.
+        limit: Largest number of runs at a time.
+        workspace: Folder or URL for runs that name no workspace.
+    """
+    if limit < 1:
+        raise InputError(f"limit={limit}: it must be 1 or more")
+    check_port(port)
+    place = workspace or default_place()
+    with sole_server(Workspace(local_folder(place))):
+        os.environ.update(environment(place, port))
+        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+        services = Services(port, limit, stop_on_signal())
+        try:
+            services.start()
+            return services.watch()
+        finally:
+            services.stop()
+
+
+@app.command(show=False)
+def run_deployments(*, limit: int) -> None:
+    """Run the deployments in this process, which `serve` starts.
+
+    In a thread, so that SIGTERM ends this process at once: Prefect's own handler would kill the runs, and
+    they get SIGTERM from the system when their parent dies.
+    """
+    from prefect import serve
+
+    run = partial(
+        serve, *load_deployments(), limit=limit, pause_on_shutdown=False, print_starting_message=False
     )
-    parser.add_argument("--port", type=int, default=PORT, help="of 127.0.0.1 [%(default)s]")
-    parser.add_argument(
-        "--one-process",
-        action="store_true",
-        help="runs are begun by this process (flow.serve) in place of a work pool's worker",
-    )
-    parser.add_argument("--limit", type=int, default=4, help="runs at the same time at most [%(default)s]")
-    parser.add_argument("--workspace", default=default_place(), help="of runs that name none [%(default)s]")
-    return parser
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
 
 
 def environment(place: str, port: int) -> dict[str, str]:
-    """Variables of the server, the worker and the runs; what the user has set goes before the most of it."""
-    chosen = {
+    """Environment of the server, the runner and the runs. Most variables that are set already win."""
+    defaults = {
         "PREFECT_HOME": str(local_folder(place).resolve() / ".prefect"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
         "PREFECT_CLI_PROMPT": "false",
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
-        "PREFECT_WORKER_QUERY_SECONDS": "2",
         "PREFECT_RUNNER_POLL_FREQUENCY": "2",
-        # by default the states of tasks are written one by one, each a transaction: half of a task's price
+        # the automation for lost runs expects one at least every 90 seconds
+        "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
+        # by default each task state is a transaction, half of a task's cost
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_BATCH_SIZE": "100",
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
-        # by default each of these five looks for work every five seconds, where there mostly is none
+        # by default each of these five polls every five seconds, mostly for nothing
         "PREFECT_SERVER_SERVICES_LATE_RUNS_LOOP_SECONDS": "30",
         "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_LOOP_SECONDS": "60",
         "PREFECT_SERVER_SERVICES_CLEANUP_RECONCILER_LOOP_SECONDS": "60",
         "PREFECT_SERVER_SERVICES_SCHEDULER_RECENT_DEPLOYMENTS_LOOP_SECONDS": "30",
         "PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT30S",
-        # by default they are lost with the server's process: runs that hold one are then ended
+        # by default leases are lost with the server's process, and the runs that hold one are ended
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-        # by default any page of the web that is open in a browser here may begin runs
+        # by default any web page open in a browser here may start runs
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
     }
-    result = {**chosen, **os.environ}
+    result = {**defaults, **os.environ}
     result["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
     result["PREFECT_SERVER_ALLOW_EPHEMERAL_MODE"] = "false"
     result["JIXU_WORKSPACE"] = place if is_remote(place) else str(Path(place).resolve())
-    if auth := os.environ.get("PREFECT_API_AUTH_STRING"):
-        result["PREFECT_SERVER_API_AUTH_STRING"] = auth
+    if password := os.environ.get("PREFECT_API_AUTH_STRING"):
+        result["PREFECT_SERVER_API_AUTH_STRING"] = password
     return result
 
 
@@ -102,7 +139,7 @@ def check_port(port: int) -> None:
 
 
 @contextmanager
-def only_server(workspace: Workspace) -> Iterator[None]:
+def sole_server(workspace: Workspace) -> Iterator[None]:
     """Raise InputError if the workspace is served already: two servers would share one database."""
     lock = workspace.lock("serve")
     try:
@@ -119,41 +156,111 @@ def only_server(workspace: Workspace) -> Iterator[None]:
         ) from None
 
 
-def begin(command: Sequence[str], **given: object) -> subprocess.Popen[bytes]:
-    """Start a process in a session of its own. A signal that comes meanwhile ends it too: it would raise
-    KeyboardInterrupt where nobody knows of the process yet.
-    """
-    came: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in STOPS}
-    for number, handler in handlers.items():
-        if handler is not signal.SIG_IGN:
-            signal.signal(number, lambda number, frame: came.append(number))
-    try:
-        process = subprocess.Popen(command, start_new_session=True, **given)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if came:
-        stop(process)
-        raise KeyboardInterrupt
-    return process
+def stop_on_signal() -> threading.Event:
+    """Return an event that Ctrl-C, SIGTERM and a closed terminal set; a second signal raises."""
+    stopping = threading.Event()
+
+    def request(number: int, frame: FrameType | None) -> None:
+        if stopping.is_set():
+            raise KeyboardInterrupt
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        # SIGINT too where it is ignored: a shell starts background jobs like that; nohup ignores SIGHUP
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, request)
+    return stopping
 
 
-def start_server(port: int, log: Path) -> subprocess.Popen[bytes]:
-    """Start the server and wait until it answers. Raises InputError with its last words if it does not."""
-    # `python -m prefect`, not the script: found wherever this Python is
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+class Services:
+    """The server, and the runner that starts the runs of deployments."""
+
+    def __init__(self, port: int, limit: int, stopping: threading.Event):
+        self.port, self.limit, self.stopping = port, limit, stopping
+        self.log = Path(os.environ["PREFECT_HOME"]) / "server.log"
+        self.server: subprocess.Popen[bytes] | None = None
+        self.runner: subprocess.Popen[bytes] | None = None
+        self.restarts: list[float] = []
+
+    def start(self) -> None:
+        """Start both and say where the server is. Raise InputError if it does not start."""
+        say("starting Prefect's server")
+        self.server = start_server(self.port, self.log, self.stopping)
+        if self.stopping.is_set():
+            return
+        from flows.orchestration.automations import add_lost_runs
+
+        add_lost_runs()
+        since = datetime.now(UTC)
+        self.runner = start_runner(self.limit)
+        while not self.stopping.wait(0.2) and self.runner.poll() is None and not are_deployed(since):
+            pass
+        if not self.stopping.is_set():
+            announce(self.port)
+
+    def watch(self) -> int:
+        """Restart whichever ends, until asked to stop, or it ends too often. Return the exit code."""
+        from flows.orchestration.lifecycle import cancel_running
+
+        settle_at = time.monotonic()
+        while not self.stopping.wait(0.5):
+            if not self.restart():
+                return 1
+            if time.monotonic() >= settle_at:
+                settle()
+                settle_at = time.monotonic() + SETTLE_SECONDS
+        say("stopping")
+        if self.runner:
+            cancel_running(STOP_SECONDS)
+        return 0
+
+    def restart(self) -> bool:
+        """Start again what has ended. Return whether that may go on."""
+        from flows.orchestration.lifecycle import end_run_processes
+
+        ended = [name for name in ("server", "runner") if getattr(self, name).poll() is not None]
+        for name in ended:
+            now = time.monotonic()
+            self.restarts = [at for at in self.restarts if now - at < RESTART_SECONDS] + [now]
+            if len(self.restarts) > MOST_RESTARTS:
+                say(f"the {name} ended once more, after {MOST_RESTARTS} restarts in ten minutes: stopping")
+                return False
+            say(f"the {name} ended by itself: starting it again")
+            if name == "server":
+                self.server = start_server(self.port, self.log, self.stopping)
+            else:
+                end_run_processes(STOP_SECONDS)
+                self.runner = start_runner(self.limit)
+        return True
+
+    def stop(self) -> None:
+        """Stop the runner and what is left of its runs, then the server."""
+        if self.runner:
+            from flows.orchestration.lifecycle import end_run_processes
+
+            stop(self.runner)
+            end_run_processes(STOP_SECONDS)
+        if self.server:
+            stop(self.server)
+
+
+def begin(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process that ends with this one, in a session of its own: it does not get Ctrl-C."""
+    ends = partial(end_with_parent, os.getpid()) if sys.platform == "linux" else None
+    return subprocess.Popen(
+        [sys.executable, "-m", *command], start_new_session=True, preexec_fn=ends, **options
+    )
+
+
+def start_server(port: int, log: Path, stopping: threading.Event) -> subprocess.Popen[bytes]:
+    """Start the server and wait until it answers. Raise InputError with its last words if it does not."""
     with log.open("wb") as output:
+        command = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
         server = begin(command, stdout=output, stderr=output)
-    try:
-        until = time.monotonic() + START_SECONDS
-        while server.poll() is None and time.monotonic() < until:
-            if answers(f"http://127.0.0.1:{port}/api/health"):
-                return server
-            time.sleep(0.2)
-    except KeyboardInterrupt:
-        stop(server)  # in a session of its own, it does not hear Ctrl-C
-        raise
+    until = time.monotonic() + START_SECONDS
+    while server.poll() is None and time.monotonic() < until:
+        if stopping.wait(0.2) or answers(f"http://127.0.0.1:{port}/api/health"):
+            return server
     stop(server, signal.SIGKILL)
     words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     raise InputError(f"the server did not start: {words[-1] if words else 'it said nothing'} (see {log})")
@@ -170,42 +277,97 @@ def answers(url: str) -> bool:
         return False
 
 
-def start_worker(limit: int, log: Path) -> subprocess.Popen[bytes]:
-    """Make the work pool and the deployments of prefect.yaml, and start a worker on them."""
-    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
-    with log.open("wb") as output:
-        for command in (
-            ["work-pool", "create", POOL, "--type", "process", "--overwrite"],
-            ["deploy", "--all"],
-        ):
-            if subprocess.run([*prefect, *command], cwd=ROOT, stdout=output, stderr=output).returncode:
-                output.flush()
-                words = " ".join(log.read_text(encoding="utf-8", errors="replace").split())
-                raise InputError(f"prefect {' '.join(command)} failed: {words[-300:]}")
-    worker = ["worker", "start", "--pool", POOL, "--type", "process", "--limit", str(limit)]
-    return begin([*prefect, *worker], cwd=ROOT)
-
-
 def start_runner(limit: int) -> subprocess.Popen[bytes]:
-    """Start the process that serves every deployment of prefect.yaml by itself."""
-    command = [sys.executable, "-m", "flows.orchestration.deployments", "--limit", str(limit)]
-    return begin(command, cwd=ROOT)
+    """Start the process that makes the deployments and starts their runs."""
+    from flows.orchestration.lifecycle import SERVED_BY
+
+    command = ["flows.orchestration.serve", "run-deployments", "--limit", str(limit)]
+    return begin(command, cwd=ROOT, env={**os.environ, SERVED_BY: str(os.getpid())})
 
 
-def wait_for_deployments(runner: subprocess.Popen[bytes]) -> None:
-    """Until the server knows every deployment, which a runner makes one by one, or the runner has ended."""
-    from flows.orchestration.flow_runs import count_deployments
+def load_deployments(path: Path = FILE) -> list[RunnerDeployment]:
+    """Return the file's deployments for `prefect.serve`. Schedules that exist stay on or off as they are."""
+    from prefect.client.schemas.objects import ConcurrencyLimitConfig
+    from prefect.schedules import Cron
 
-    wanted = len(yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"])
-    until = time.monotonic() + START_SECONDS
-    while runner.poll() is None and time.monotonic() < until and count_deployments() < wanted:
-        time.sleep(0.2)
+    active = active_schedules()
+    deployments = []
+    for entry in read_entries(path):
+        module, _, name = entry["entrypoint"].partition(":")
+        flow = getattr(importlib.import_module(f"flows.{Path(module).stem}"), name)
+        limit = entry.get("concurrency_limit")
+        schedules = [
+            Cron(
+                schedule["cron"],
+                timezone=schedule["timezone"],
+                slug=schedule["slug"],
+                active=active.get((flow.name, entry["name"], schedule["slug"]), schedule["active"]),
+            )
+            for schedule in entry.get("schedules", [])
+        ]
+        deployment = flow.to_deployment(
+            entry["name"],
+            description=entry["description"],
+            tags=entry["tags"],
+            parameters=entry.get("parameters"),
+            schedules=schedules,
+            concurrency_limit=ConcurrencyLimitConfig(**limit) if limit else None,
+        )
+        # set, so that a deployment that was in a work pool leaves it
+        deployment.work_pool_name = deployment.work_queue_name = None
+        deployments.append(deployment)
+    return deployments
 
 
-def stop(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> None:
-    """Send a signal to a process and wait for its end; it is killed when that takes too long, or when this
-    one is asked to stop again.
-    """
+def read_entries(path: Path = FILE) -> list[dict[str, Any]]:
+    """Return the deployments that the file describes."""
+    return yaml.safe_load(path.read_text(encoding="utf-8"))["deployments"]
+
+
+def active_schedules() -> dict[tuple[str, str, str | None], bool]:
+    """Return whether the server's schedules are active, by flow, deployment and slug."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        return {
+            (client.read_flow(deployment.flow_id).name, deployment.name, schedule.slug): schedule.active
+            for deployment in client.read_deployments()
+            for schedule in deployment.schedules
+        }
+
+
+def are_deployed(since: datetime) -> bool:
+    """Whether the runner, which updates the deployments one by one, has updated all of them."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        updated = [one for one in client.read_deployments() if one.updated and one.updated >= since]
+    return len(updated) >= len(read_entries())
+
+
+def announce(port: int) -> None:
+    """Print the schedules that are off, and where the server is."""
+    for (flow, name, slug), active in active_schedules().items():
+        if not active:
+            say(f"schedule {slug} of {flow}/{name} is not active: activate it in the UI (Deployments)")
+    say(
+        f"jixu is served at http://127.0.0.1:{port} (Ctrl-C stops it); in other shells:\n"
+        f"  export PREFECT_API_URL={os.environ['PREFECT_API_URL']}"
+    )
+
+
+def settle() -> None:
+    """Mark the parts of lost runs as crashed, if the server answers."""
+    import httpx
+
+    from flows.orchestration.lifecycle import crash_parts_of_lost_runs
+
+    with suppress(httpx.HTTPError):
+        crash_parts_of_lost_runs()
+
+
+def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
+    """Send a signal to a process and wait for its end; kill it if that takes long, or on another signal."""
     if process.poll() is not None:
         return
     process.send_signal(number)
@@ -216,88 +378,15 @@ def stop(process: subprocess.Popen[bytes], number: int = signal.SIGINT) -> None:
         process.wait()
 
 
-def serve(arguments: Sequence[str]) -> int:
-    """Serve until Ctrl-C, SIGTERM, or the end of a part. Returns the exit code."""
-    given = make_parser().parse_args(arguments)
-    if given.limit < 1:
-        raise InputError(f"limit={given.limit}: it must be 1 or more")
-    check_port(given.port)
-    workspace = Workspace(local_folder(given.workspace))
-    with only_server(workspace):
-        os.environ.update(environment(given.workspace, given.port))
-        home = Path(os.environ["PREFECT_HOME"])
-        home.mkdir(parents=True, exist_ok=True)
-        tell("starting Prefect's server")
-        parts = {"server": start_server(given.port, home / "server.log")}
-        try:
-            from flows.orchestration.flow_runs import cancel_running, end_without_worker, mark_crashed
-
-            tell_of_crashed(mark_crashed())
-            log = home / "deploy.log"
-            if given.one_process:
-                parts["worker"] = start_runner(given.limit)
-                wait_for_deployments(parts["worker"])
-            else:
-                parts["worker"] = start_worker(given.limit, log)
-            tell(
-                f"jixu is served at http://127.0.0.1:{given.port} (Ctrl-C stops it); in other shells:\n"
-                f"  export PREFECT_API_URL={os.environ['PREFECT_API_URL']}",
-            )
-            ended = wait_for_any(parts)
-            tell(f"the {ended} ended by itself: stopping" if ended else "stopping")
-            if ended == "worker":
-                tell_of_crashed(end_without_worker(STOP_SECONDS + 30))
-            elif not ended:
-                cancel_running(STOP_SECONDS)
-        finally:
-            for name, part in reversed(parts.items()):
-                # to a worker SIGTERM is Ctrl-C once it runs; before, it ends without a traceback
-                stop(part, signal.SIGTERM if name == "worker" else signal.SIGINT)
-    return 1 if ended else 0
-
-
-def tell_of_crashed(names: Sequence[str]) -> None:
-    for name in names:
-        tell(f"{name}: its process is gone, marked as crashed; run it again to go on")
-
-
-def wait_for_any(parts: dict[str, subprocess.Popen[bytes]]) -> str | None:
-    """The name of the first part that ends; None when this process is asked to stop before."""
-    try:
-        while True:
-            for name, part in parts.items():
-                if part.poll() is not None:
-                    return name
-            time.sleep(0.5)
-    except KeyboardInterrupt:
-        return None
-
-
-def tell(text: str) -> None:
-    """Print it, if somebody can still read it: a terminal that was closed is no reason to stop halfway."""
+def say(text: str) -> None:
+    """Print it, unless the terminal was closed, which is no reason to stop halfway."""
     with suppress(OSError):
         print(text, flush=True)
 
 
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
-
-
-def main() -> int:
-    # Ctrl-C too: a shell's background job is started with it ignored
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _interrupt)
-    # the terminal is closed; under nohup that is to be ignored
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, _interrupt)
-    try:
-        return serve(sys.argv[1:])
-    except InputError as error:
-        print(f"serve: {error}", file=sys.stderr)
-        return EXIT_USER_ERROR
-    except KeyboardInterrupt:
-        return 0
+def main(arguments: Sequence[str] | None = None) -> int:
+    return run_app(app, arguments)
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    sys.exit(main())

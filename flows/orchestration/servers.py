@@ -1,4 +1,4 @@
-"""The server that PREFECT_API_URL names: does it answer, and does it let us in?"""
+"""The server at PREFECT_API_URL: does it answer, and does it let us in?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from data.errors import InputError
 
 
 def server_version() -> str | None:
-    """The version of Prefect it runs; None where no server is named. Raises InputError if it is of no use."""
+    """Return its version of Prefect, or None without a URL. Raise InputError if it cannot be used."""
     url = os.environ.get("PREFECT_API_URL")
     if not url:
         return None

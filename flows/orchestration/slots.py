@@ -19,7 +19,7 @@ from flows.orchestration.logs import say
 
 
 def slot_file(workspace: Workspace, device: str) -> Path:
-    """What a training locks: for a GPU one file on this machine, for the CPU one in each workspace."""
+    """Return the lock file of a device: one per machine for a GPU, one per workspace for the CPU."""
     if device == "cpu":
         return workspace.lock("device-cpu")
     return Path(tempfile.gettempdir()) / f"jixu-{getpass.getuser()}" / f"device-{device}.lock"
@@ -27,9 +27,9 @@ def slot_file(workspace: Workspace, device: str) -> Path:
 
 @contextmanager
 def device_slot(workspace: Workspace, processes: int = 1) -> Iterator[None]:
-    """Hold the devices of a training; waits, and says so, while another training of this user has one."""
+    """Hold the devices of a training. Wait, with a message, while another training of this user has one."""
     with ExitStack() as held:
-        # in one order everywhere: two that want the same ones cannot wait for each other
+        # always in the same order, so that two trainings cannot wait for each other
         for device in sorted(device_names(processes)):
             path = slot_file(workspace, device)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,23 +42,20 @@ def device_slot(workspace: Workspace, processes: int = 1) -> Iterator[None]:
         yield
 
 
-_A_LOOK = 2.0  # seconds; `left_off` holds a lock for less
-
-
-def _lock(workspace: Workspace, run: str) -> FileLock:
+def run_lock(workspace: Workspace, run: str) -> FileLock:
     return FileLock(workspace.lock(f"run-{run}"))
 
 
 @contextmanager
 def sole_training(workspace: Workspace, run: str) -> Iterator[None]:
-    """Hold a run while it is trained; the system lets go of it when the process ends, however it does.
+    """Hold a run's lock while it trains; the system releases it however the process ends.
 
-    Raises InputError when another process has it.
+    Raise InputError if another process holds it.
     """
-    lock = _lock(workspace, run)
+    lock = run_lock(workspace, run)
     workspace.lock(run).parent.mkdir(parents=True, exist_ok=True)
     try:
-        lock.acquire(timeout=_A_LOOK)
+        lock.acquire(timeout=2)  # seconds; `abandoned_runs` holds it for less
     except Timeout:
         raise InputError(
             f"run {run} is being trained by another process: wait for it to end, or give --run another name"
@@ -69,23 +66,23 @@ def sole_training(workspace: Workspace, run: str) -> Iterator[None]:
         lock.release()
 
 
-def left_off(workspace: Workspace) -> list[str]:
-    """Runs that the catalog calls running and no process trains: those that trained them were killed.
+def abandoned_runs(workspace: Workspace) -> list[str]:
+    """Return the runs that the catalog calls running and no process trains: theirs were killed.
 
-    None where nothing can be written, as there are no locks either.
+    Return none where nothing can be written, as there are no locks either.
     """
     if not os.access(workspace.root, os.W_OK):
         return []
     with read_catalog(workspace) as db:
-        said = running_runs(db)
-    return [run for run in said if not _is_held(workspace, run)]
+        runs = running_runs(db)
+    return [run for run in runs if not _is_training(workspace, run)]
 
 
-def _is_held(workspace: Workspace, run: str) -> bool:
+def _is_training(workspace: Workspace, run: str) -> bool:
     if not workspace.lock(f"run-{run}").is_file():
         return False
     try:
-        with _lock(workspace, run).acquire(timeout=0):
+        with run_lock(workspace, run).acquire(timeout=0):
             return False
     except Timeout:
         return True

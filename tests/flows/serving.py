@@ -5,67 +5,74 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import closing
 from pathlib import Path
+from uuid import UUID
+
+import psutil
 
 from tests import ROOT
 
-DEADLINE = 900  # seconds for anything that is waited for: the machine may be busy
+DEADLINE = 900  # seconds to wait for anything: the machine may be busy
+FINAL = ("Completed", "Failed", "Crashed", "Cancelled")
 
 
 class Server:
-    """A server with its worker in a workspace, and what a user does with it."""
+    """`jixu serve` in a workspace, and what a user does with it."""
 
-    def __init__(self, workspace, port, *arguments, **environment):
+    def __init__(self, workspace, port, **environment):
         self.workspace, self.api = workspace, f"http://127.0.0.1:{port}/api"
-        self.environment = {
-            k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "PREFECT_API_URL")
-        }
-        self.environment |= {"OMP_NUM_THREADS": "1", **environment}
-        command = [
-            sys.executable,
-            "-m",
-            "flows.orchestration.serve",
-            "--port",
-            str(port),
-            "--workspace",
-            str(workspace),
-        ]
-        command += arguments
+        kept = {k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "PREFECT_API_URL")}
+        quick = {"OMP_NUM_THREADS": "1", "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
+        self.environment = kept | quick | environment
+        command = ["-m", "flows.orchestration.serve", "--port", str(port), "--workspace", str(workspace)]
         self.output = (workspace.parent / f"serve-{port}.log").open("w+b")
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=self.environment, stdout=self.output, stderr=self.output
-        )
+            [sys.executable, *command],
+            cwd=ROOT, env=self.environment, stdout=self.output, stderr=self.output,
+        )  # fmt: skip
 
-    def said(self):
+    def __enter__(self):
+        self.wait_until_it_serves()
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def log(self):
         return Path(self.output.name).read_text(encoding="utf-8")
 
-    def prefect(self, *arguments):
+    def part(self, name):
+        """The process of the server or of the runner."""
+        word = {"server": "prefect", "runner": "run-deployments"}[name]
+        return next(p for p in psutil.Process(self.process.pid).children() if word in p.cmdline())
+
+    def command(self, *arguments, **environment):
+        """Run a module's command as a client of this server."""
         home = {"PREFECT_API_URL": self.api, "PREFECT_HOME": str(self.workspace / "client")}
         return subprocess.run(
-            [sys.executable, "-m", "prefect", "--no-prompt", *arguments],
-            capture_output=True,
-            text=True,
-            env=self.environment | home,
-            timeout=DEADLINE,
-        )
+            [sys.executable, "-m", *arguments],
+            cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE,
+            env=self.environment | home | environment,
+        )  # fmt: skip
 
-    def run(self, deployment, *options, **parameters):
-        given = [part for name, value in parameters.items() for part in ("-p", f"{name}={json.dumps(value)}")]
-        return self.prefect("deployment", "run", deployment, *given, *options)
+    def prefect(self, *arguments):
+        return self.command("prefect", "--no-prompt", *arguments)
 
     def begin(self, deployment, **parameters):
-        """As the UI does, which takes less time than the command of `run`."""
+        """Start a run as the UI does, in less time than a command takes."""
         made = self.ask(f"/deployments/name/{deployment}")["id"]
         return self.ask(f"/deployments/{made}/create_flow_run", {"parameters": parameters})["id"]
 
     def complete(self, deployment, **parameters):
         run = self.begin(deployment, **parameters)
-        state = self.wait_for_state(run, "Completed", "Failed", "Crashed", "Cancelled")
+        state = self.wait_for_end(run)
         assert state[0] == "Completed", (deployment, state)
         return run
 
@@ -81,13 +88,14 @@ class Server:
                 with urllib.request.urlopen(request, timeout=30) as answer:
                     return json.loads(answer.read() or "null")
             except urllib.error.HTTPError as error:
+                error.close()
                 # its database is busy, and Prefect's own clients ask again too
                 if error.code != 503 or time.monotonic() > until:
                     raise
                 time.sleep(0.5)
 
     def cancel(self, run):
-        """As the UI does."""
+        """Cancel a run as the UI does."""
         self.ask(f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING", "name": "Cancelling"}})
 
     def state(self, run):
@@ -98,23 +106,40 @@ class Server:
         query = {"artifacts": {"flow_run_id": {"any_": [run]}}}
         return {artifact["key"] for artifact in self.ask("/artifacts/filter", query)}
 
+    def messages(self, run):
+        return [
+            log["message"] for log in self.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run]}}})
+        ]
+
     def wait_for_state(self, run, *names):
-        wait_until(lambda: self.state(run)[0] in names, lambda: (self.state(run), self.said()[-3000:]))
+        wait_until(lambda: self.state(run)[0] in names, lambda: (self.state(run), self.log()[-3000:]))
         return self.state(run)
 
+    def wait_for_end(self, run):
+        return self.wait_for_state(run, *FINAL)
+
     def wait_until_it_serves(self):
-        wait_until(lambda: "jixu is served at" in self.said() or self.process.poll() is not None, self.said)
-        assert self.process.poll() is None, self.said()
+        """Wait for the address that it prints once the deployments are there."""
+        wait_until(lambda: "jixu is served at" in self.log() or self.process.poll() is not None, self.log)
+        assert self.process.poll() is None, self.log()
 
-    def stop(self):
-        self.process.send_signal(signal.SIGINT)
-        return self.process.wait(DEADLINE)
+    def recorded_states(self):
+        """The names of the states of its runs, by id, from its database: also without it."""
+        with closing(sqlite3.connect(self.workspace / ".prefect" / "prefect.db")) as db:
+            rows = db.execute("select id, state_name from flow_run").fetchall()
+        return {str(UUID(run)): name for run, name in rows}
+
+    def stop(self, number=signal.SIGINT):
+        self.process.send_signal(number)
+        code = self.process.wait(DEADLINE)
+        self.output.close()
+        return code
 
 
-def wait_until(is_so, told=lambda: ""):
+def wait_until(is_so, details=lambda: ""):
     until = time.monotonic() + DEADLINE
     while not is_so():
-        assert time.monotonic() < until, told()
+        assert time.monotonic() < until, details()
         time.sleep(0.2)
 
 

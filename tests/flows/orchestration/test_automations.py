@@ -1,9 +1,8 @@
-"""What is asked of a server's automations; what becomes of them is in test_server.py."""
+"""Automations that are refused, and made anew; what they do is in test_server.py and test_serve.py."""
 
 import pytest
 
-from data.errors import InputError
-from flows.orchestration.automations import FAILURES, make_automations
+from flows.orchestration.automations import FAILURES, LOST, main
 
 
 @pytest.mark.parametrize(
@@ -16,24 +15,30 @@ from flows.orchestration.automations import FAILURES, make_automations
         (["--webhook", "https://127.0.0.1/hook"], "no PREFECT_API_URL"),
     ],
 )
-def test_what_cannot_work_is_refused(arguments, message, monkeypatch):
-    monkeypatch.setenv("PREFECT_API_URL", "")  # as if there were none
-    with pytest.raises(InputError, match=message):
-        make_automations(arguments)
+def test_requests_that_cannot_work_are_refused(arguments, message, monkeypatch, capsys):
+    monkeypatch.setenv("PREFECT_API_URL", "")
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_one_made_again_takes_the_place_of_the_first(prefect_server, monkeypatch):
+def test_an_automation_made_again_replaces_the_first_but_for_lost_runs(prefect_server, monkeypatch, capsys):
     from prefect.client.orchestration import get_client
 
     monkeypatch.setenv("PREFECT_API_URL", prefect_server["PREFECT_API_URL"])
     with get_client(sync_client=True) as client:
         for port in (1, 2):
-            assert make_automations(["--webhook", f"http://127.0.0.1:{port}/hook"]) == 0
+            assert main(["--webhook", f"http://127.0.0.1:{port}/hook"]) == 0
             (made,) = client.read_automations_by_name(FAILURES)
             (action,) = made.actions
             block = client.read_block_document(action.block_document_id, include_secrets=True)
             assert block.data["url"] == f"http://127.0.0.1:{port}/hook"
-        client.delete_automation(made.id)  # failures of other tests are nobody's concern
-    with pytest.raises(InputError, match="no deployment continued-pretraining/default"):
-        make_automations(["--pretrain-after-drift", "5"])
+        client.delete_automation(made.id)  # other tests' runs fail
+        before = None
+        for _ in range(2):
+            assert main(["--lost-runs"]) == 0
+            automations = [one.id for name in LOST for one in client.read_automations_by_name(name)]
+            assert len(automations) == len(LOST) and before in (None, automations)
+            before = automations
+    assert main(["--pretrain-after-drift", "5"]) == 2
+    assert "no deployment continued-pretraining/default" in capsys.readouterr().err

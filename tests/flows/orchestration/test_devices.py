@@ -1,9 +1,7 @@
-"""Trainings on one device take turns, whatever becomes of the process that has it."""
+"""Trainings on one device take turns, even if the process that holds it is killed."""
 
 import os
-import signal
 import subprocess
-import sys
 import threading
 import time
 
@@ -13,38 +11,25 @@ from filelock import FileLock, Timeout
 from data.workspace import Workspace
 from flows.orchestration import device_slot
 from flows.orchestration.slots import slot_file
-from tests import ROOT
-
-HOLD = (
-    "import sys, time; from pathlib import Path; from data.workspace import Workspace\n"
-    "from flows.devices import device_slot\n"
-    "with device_slot(Workspace(Path(sys.argv[1]))):\n"
-    "    print('has it', flush=True); time.sleep(float(sys.argv[2]))"
-)
+from tests.flows import processes
 
 
 def hold(workspace, seconds):
-    return subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(workspace), str(seconds)],
-        cwd=ROOT,
-        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
+    return processes.start("hold_device", workspace, seconds, env=environment, stderr=subprocess.PIPE)
 
 
 @pytest.mark.slow
 def test_a_second_training_waits_until_the_first_is_killed(tmp_path):
-    first = hold(tmp_path, 600)
-    assert first.stdout.readline() == "has it\n"
-    second = hold(tmp_path, 0)
-    assert "another training uses cpu: waiting" in second.stderr.readline()
-    time.sleep(0.7)  # it has looked again by then
-    assert second.poll() is None
-    first.send_signal(signal.SIGKILL)
-    assert second.stdout.readline() == "has it\n" and second.wait(30) == 0
-    first.wait()
+    with hold(tmp_path, 600) as first:
+        assert first.stdout.readline() == "has it\n"
+        second = hold(tmp_path, 0)
+        assert "another training uses cpu: waiting" in second.stderr.readline()
+        time.sleep(0.7)  # it has tried again by then
+        assert second.poll() is None
+        first.kill()
+        assert second.stdout.readline() == "has it\n" and second.wait(30) == 0
+        second.communicate()
 
 
 def test_a_gpu_is_one_device_for_every_workspace(tmp_path):
@@ -58,8 +43,8 @@ def test_a_training_on_several_gpus_holds_each_of_them_and_lets_all_go(tmp_path,
     monkeypatch.setattr("flows.orchestration.slots.device_names", lambda processes: names[:processes])
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     place = Workspace(tmp_path / "w")
-    for processes, held in ((1, ["cuda-1"]), (2, ["cuda-0", "cuda-1"])):
-        with device_slot(place, processes):
+    for count, held in ((1, ["cuda-1"]), (2, ["cuda-0", "cuda-1"])):
+        with device_slot(place, count):
             assert [name for name in sorted(names) if is_held(place, name)] == held
         assert not any(is_held(place, name) for name in names)
 
@@ -91,26 +76,3 @@ def is_held(place, name):
             return False
     except Timeout:
         return True
-
-
-ORPHAN = """
-import os, signal, subprocess, sys, time
-if sys.argv[1:]:
-    from albert.pretraining.__main__ import _stop_without
-    signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop", flush=True), os._exit(0)))
-    print("begun", flush=True)
-    _stop_without(int(sys.argv[1]))
-    time.sleep(60)
-subprocess.run([sys.executable, "-c", os.environ["ORPHAN"], str(os.getpid())])
-"""
-
-
-def test_a_process_whose_launcher_is_killed_is_asked_to_stop():
-    code = {"ORPHAN": ORPHAN}
-    command = [sys.executable, "-c", ORPHAN]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | code, stdout=subprocess.PIPE, text=True
-    ) as launcher:
-        assert launcher.stdout.readline() == "begun\n"
-        launcher.kill()
-        assert launcher.stdout.readline() == "asked to stop\n"

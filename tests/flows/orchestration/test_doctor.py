@@ -1,4 +1,4 @@
-"""What doctor says of an installation, a workspace and a server."""
+"""What doctor finds in an installation, a workspace and a server."""
 
 import json
 import os
@@ -21,8 +21,8 @@ from data.workspace import Workspace
 from flows.orchestration import sole_training
 from flows.orchestration.doctor import (
     ROUNDING,
-    _check_runs,
     check_devices,
+    check_runs,
     check_schedules,
     check_versions,
     check_workspace,
@@ -63,11 +63,11 @@ def workspace(tmp_path_factory, vocabulary_file):
 def test_a_healthy_workspace_ends_well(workspace):
     done = doctor(workspace)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "prefect 3." in done.stdout and "4 file(s) of its versions looked at" in done.stdout
+    assert "prefect 3." in done.stdout and "4 file(s) of its versions checked" in done.stdout
     assert not any(line.startswith("bad") for line in done.stdout.splitlines())
 
 
-def test_a_deleted_shard_and_a_dead_server_are_told_and_the_shard_mended(workspace):
+def test_a_deleted_shard_and_a_dead_server_are_found_and_the_shard_repaired(workspace):
     (shard,) = workspace.glob("shards/茶/*.parquet")
     shard.unlink()
     dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
@@ -78,11 +78,11 @@ def test_a_deleted_shard_and_a_dead_server_are_told_and_the_shard_mended(workspa
     assert done.returncode == 0 and "refresh 茶 now" in done.stdout, done.stdout + done.stderr
 
 
-def found(workspace):
+def findings_of(workspace):
     return {one.what.split(",")[0]: one for one in check_workspace(Workspace(workspace))}
 
 
-def test_changed_files_and_those_that_nobody_uses_are_told_and_the_latter_removed(tmp_path, vocabulary_file):
+def test_changed_and_unused_files_are_found_and_the_unused_removed(tmp_path, vocabulary_file):
     source = tmp_path / "tea.txt"
     source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
     (shard,) = make_corpus(tmp_path / "w", "tea", source, vocabulary_file)
@@ -90,7 +90,7 @@ def test_changed_files_and_those_that_nobody_uses_are_told_and_the_latter_remove
     stray.write_bytes(b"12345")
     name = f"shards/tea/{shard.name}"
     shard.write_bytes(shard.read_bytes() + b"0")
-    findings = found(tmp_path / "w")
+    findings = findings_of(tmp_path / "w")
     damaged = findings["1 file(s) of corpus tea are not as committed"]
     assert damaged.level == "bad" and damaged.what.endswith(f"first: {name} (changed)")
     unused = findings["1 file(s) that no version uses"]
@@ -100,7 +100,7 @@ def test_changed_files_and_those_that_nobody_uses_are_told_and_the_latter_remove
 
 
 @pytest.mark.parametrize(("free", "level"), [(3 * 2**30, "ok"), (2**30, "note"), (2**27, "bad")])
-def test_a_disk_with_little_room_is_told(tmp_path, monkeypatch, free, level):
+def test_a_disk_with_little_room_is_reported(tmp_path, monkeypatch, free, level):
     monkeypatch.setattr(
         "flows.orchestration.doctor.shutil.disk_usage", lambda path: SimpleNamespace(free=free)
     )
@@ -109,7 +109,7 @@ def test_a_disk_with_little_room_is_told(tmp_path, monkeypatch, free, level):
     assert ("a refresh needs" in room.what) == (level != "ok")
 
 
-def test_a_workspace_that_is_none_yet_or_a_file_is_told(tmp_path):
+def test_a_workspace_that_is_missing_or_a_file_is_reported(tmp_path):
     (one,) = check_workspace(Workspace(tmp_path / "w"))
     assert one.level == "note" and "no workspace" in one.what and not (tmp_path / "w").exists()
     (tmp_path / "file").touch()
@@ -120,24 +120,24 @@ def test_a_workspace_that_is_none_yet_or_a_file_is_told(tmp_path):
     assert (empty.level, empty.what[:10]) == ("note", "no catalog")
 
 
-def test_a_run_whose_process_was_killed_is_told_and_no_longer_called_running(workspace):
+def test_a_run_whose_process_was_killed_is_found_and_no_longer_called_running(workspace):
     place = Workspace(workspace)
     shared = {"corpus": "茶", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 9}
     for run, status in (("killed", "running"), ("at-work", "running"), ("done", "completed")):
         record_run(place, run=run, status=status, metrics={"step": 5}, checkpoints=[], **shared)
     with sole_training(place, "at-work"):
-        (finding,) = _check_runs(place)
+        (finding,) = check_runs(place)
         assert finding.what.startswith("run killed is called running") and finding.level == "note"
         assert "killed failed" in finding.fix()
-        assert not list(_check_runs(place))
+        assert not list(check_runs(place))
         end_killed_run(place, "done")
     with read_catalog(place) as db:
-        found = db.execute("select run, status, metrics from pretraining_runs order by run").fetchall()
-    assert [row[:2] for row in found] == [("at-work", "running"), ("done", "completed"), ("killed", "failed")]
-    assert json.loads(found[2][2])["step"] == 5 and "was killed" in json.loads(found[2][2])["error"]
+        rows = db.execute("select run, status, metrics from pretraining_runs order by run").fetchall()
+    assert [row[:2] for row in rows] == [("at-work", "running"), ("done", "completed"), ("killed", "failed")]
+    assert json.loads(rows[2][2])["step"] == 5 and "was killed" in json.loads(rows[2][2])["error"]
 
 
-def test_a_catalog_of_a_newer_jixu_is_told(workspace):
+def test_a_catalog_of_a_newer_jixu_is_reported(workspace):
     with write_catalog(Workspace(workspace)) as db:
         db.execute("update meta set catalog_version = 99")
     done = doctor(workspace)
@@ -145,25 +145,21 @@ def test_a_catalog_of_a_newer_jixu_is_told(workspace):
     assert "Traceback" not in done.stderr
 
 
-def test_the_triton_check_tells_rounding_from_a_wrong_kernel():
+def test_the_triton_check_allows_rounding():
     # in Triton's interpreter where there is no GPU
     assert triton_error("cpu" if device_names() == ("cpu",) else "cuda") < ROUNDING
 
 
 @pytest.mark.parametrize(
-    ("answer", "level", "told"),
+    ("answer", "level", "words"),
     [
         (ROUNDING / 100, "ok", "differs from its torch reference by 1.0e-06"),
         (ROUNDING * 2, "bad", "differs from its torch reference by 2.0e-04"),
-        (
-            RuntimeError("no\nptxas"),
-            "bad",
-            "cannot run its kernels: RuntimeError: no ptxas; JIXU",
-        ),
+        (RuntimeError("no\nptxas"), "bad", "cannot run its kernels: RuntimeError: no ptxas; JIXU"),
     ],
     ids=["sound", "wrong", "refused"],
 )
-def test_a_gpu_whose_kernels_are_wrong_or_do_not_run_is_bad(monkeypatch, answer, level, told):
+def test_a_gpu_whose_kernels_are_wrong_or_do_not_run_is_bad(monkeypatch, answer, level, words):
     def measure(device):
         if isinstance(answer, Exception):
             raise answer
@@ -172,7 +168,7 @@ def test_a_gpu_whose_kernels_are_wrong_or_do_not_run_is_bad(monkeypatch, answer,
     monkeypatch.setattr("albert.runtime.describe_devices", lambda: ["one"])
     monkeypatch.setattr("albert.runtime.triton_error", measure)
     _, gpu, kernel = check_devices()
-    assert gpu.what == "GPU one" and kernel.level == level and told in kernel.what
+    assert gpu.what == "GPU one" and kernel.level == level and words in kernel.what
 
 
 def test_a_package_that_is_absent_is_bad_but_for_triton(monkeypatch):
@@ -182,8 +178,8 @@ def test_a_package_that_is_absent_is_bad_but_for_triton(monkeypatch):
         return "1"
 
     monkeypatch.setattr("importlib.metadata.version", version)
-    _, found, *absent = check_versions()
-    assert "torch 1" in found.what and "duckdb" not in found.what
+    _, installed, *absent = check_versions()
+    assert "torch 1" in installed.what and "duckdb" not in installed.what
     assert [(one.level, one.what) for one in absent] == [
         ("note", "triton is not installed"),
         ("bad", "duckdb is not installed"),
@@ -197,7 +193,7 @@ def test_a_workspace_that_cannot_be_written_to_is_bad(tmp_path, monkeypatch):
     assert bad == [f"workspace {tmp_path} cannot be written to: choose another --workspace"]
 
 
-def test_a_scheduler_that_plans_nothing_and_a_run_that_no_worker_starts_are_bad(prefect_server):
+def test_a_scheduler_that_plans_nothing_and_a_late_run_are_bad(prefect_server):
     """The server of the tests runs no scheduler: it plans a run when the test does."""
 
     @flow(name="brew")

@@ -1,10 +1,9 @@
-"""Corpora by name, and training in several processes that the flow watches over."""
+"""Corpora by name, and training in several processes that the flow watches."""
 
 import math
 import os
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,10 @@ from data.catalog import read_catalog
 from data.errors import ConfigError, InputError
 from flows.continued_pretraining import run_pretraining
 from flows.orchestration import pretraining_plan, sole_training, train_in_processes
-from flows.orchestration.processes import _watch
-from tests import ROOT
+from flows.orchestration.processes import watch
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import make_corpus, save_small_model
+from tests.flows import processes
 
 
 @pytest.fixture(scope="module")
@@ -84,29 +83,17 @@ def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
         plan(workspace).settings, run_folder=tmp_path / "run", steps=5000, running={"checkpoint_every": 10}
     )
     write_settings(settings, tmp_path / "settings.json")
-    code = (
-        "import pathlib, signal, sys; from albert.pretraining import read_settings\n"
-        "from flows.training_processes import train_in_processes\n"
-        # what a shell starts in the background ignores Ctrl-C, and hands that on
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "settings = read_settings(pathlib.Path(sys.argv[1]))\n"
-        "print(train_in_processes(settings, 2, lambda *_: None).status)"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "settings.json")], cwd=ROOT, stdout=subprocess.PIPE
-    )
+    process = processes.start("train", tmp_path / "settings.json")
     deadline = time.monotonic() + 120
     while not list_checkpoints(settings.run_folder) and time.monotonic() < deadline:
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
     output, _ = process.communicate(timeout=300)
-    assert output.strip() == b"interrupted"
+    assert output.strip() == "interrupted"
 
 
-@pytest.mark.parametrize("told", [KeyboardInterrupt(), TerminationSignal(15)], ids=["Ctrl-C", "SIGTERM"])
-def test_asked_to_stop_in_a_flow_they_are_waited_for_and_leave_their_result(
-    workspace, tmp_path, monkeypatch, told
-):
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), TerminationSignal(15)], ids=["Ctrl-C", "SIGTERM"])
+def test_stopped_in_a_flow_they_are_waited_for_and_leave_their_result(workspace, tmp_path, monkeypatch, stop):
     settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
     pretrain(settings)
     result, kept = tmp_path / "run" / "result.json", tmp_path / "result.json"
@@ -118,35 +105,35 @@ def test_asked_to_stop_in_a_flow_they_are_waited_for_and_leave_their_result(
         process.stdout.readline()
         return [process]
 
-    def watch(*_):
-        raise told
+    def interrupted(*_):
+        raise stop
 
-    monkeypatch.setattr("flows.orchestration.processes._launch", launch)
-    monkeypatch.setattr("flows.orchestration.processes._watch", watch)
+    monkeypatch.setattr("flows.orchestration.processes.launch", launch)
+    monkeypatch.setattr("flows.orchestration.processes.watch", interrupted)
     seen = []
     result = train_in_processes(settings, 1, lambda state, folder, status: seen.append(state.step))
     assert result.steps == 2 and seen == [2]
 
 
-def test_processes_that_end_without_a_result_are_said(workspace, tmp_path, capfd):
+def test_processes_that_end_without_a_result_are_reported(workspace, tmp_path, capfd):
     settings = with_options(
         plan(workspace).settings, run_folder=tmp_path / "run", steps=2, running={"accumulate": 2}
     )
     pretrain(settings)
     with pytest.raises(InputError, match="2 training processes ended early, with codes (2, 2|2, -15|-15, 2)"):
         train_in_processes(replace(settings, batch_tokens=1024), 2, lambda *_: None)
-    said = capfd.readouterr().err
-    assert "batch_tokens 512 -> 1024" in said and "Traceback" not in said
+    errors = capfd.readouterr().err
+    assert "batch_tokens 512 -> 1024" in errors and "Traceback" not in errors
 
 
 @pytest.fixture
 def no_server(monkeypatch):
-    """A training's progress is shown by a server, and these have none."""
+    """Train without the server that shows progress."""
     monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: lambda done: None)
 
 
 def recorded(made):
-    """Status, steps and reason of a run in the catalog."""
+    """Return a run's status, steps and error in the catalog."""
     with read_catalog(made.workspace) as db:
         query = "select status, steps, metrics ->> 'error' from pretraining_runs where run = ?"
         return db.execute(query, [made.run]).fetchone()
@@ -157,7 +144,7 @@ def changed(made, **changes):
 
 
 def test_the_catalog_says_that_a_training_diverged(workspace, monkeypatch, no_server):
-    """And goes on saying so, with the settings of then, when the run is refused with others."""
+    """It still does, with the first settings, when the run is refused with other settings."""
     made = plan(workspace, run="apart")
     check, seen = Sentinel.check, []
 
@@ -178,7 +165,7 @@ def test_the_catalog_says_that_a_training_diverged(workspace, monkeypatch, no_se
         assert db.execute(kept).fetchone() == ("512",)
 
 
-def test_the_catalog_says_that_a_training_failed_until_it_goes_on(workspace, monkeypatch, no_server):
+def test_the_catalog_says_that_a_training_failed_until_it_resumes(workspace, monkeypatch, no_server):
     made = changed(plan(workspace, run="unlucky"), evaluate_every=2)
     statuses = []
 
@@ -207,14 +194,14 @@ def test_a_run_is_trained_by_one_process_at_a_time(workspace, no_server):
     assert recorded(made) is None
 
 
-def test_processes_that_go_on_are_told_of_once_they_have_begun(workspace, tmp_path):
+def test_checkpoints_of_a_resumed_run_are_reported_once_its_processes_have_started(workspace, tmp_path):
     settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
     pretrain(settings)
-    told = []
+    reported = []
     for begins in ("true", f"touch {settings.run_folder}/settings.json"):
         with subprocess.Popen(["sh", "-c", f"sleep 0.6; {begins}; sleep 1"]) as process:
-            _watch([process], settings.run_folder, lambda state, _, status: told.append((state.step, status)))
-        assert told == ([] if begins == "true" else [(2, "running")])
+            watch([process], settings.run_folder, lambda state, _, how: reported.append((state.step, how)))
+        assert reported == ([] if begins == "true" else [(2, "running")])
 
 
 @pytest.mark.slow
@@ -233,12 +220,12 @@ def test_processes_that_are_killed_leave_a_run_that_failed(workspace, no_server)
     assert status == "failed" and "was killed" in reason
 
 
-def test_the_catalog_is_told_what_it_did_not_hear_of(workspace, no_server):
-    """A process killed between its last checkpoint and the catalog's row."""
-    made = plan(workspace, run="untold")
+def test_the_catalog_gets_a_checkpoint_that_it_missed(workspace, no_server):
+    """The process was killed between its last checkpoint and the catalog's row."""
+    made = plan(workspace, run="missed")
     pretrain(made.settings)
     assert run_pretraining(made).resumed_from == 6
     with read_catalog(made.workspace) as db:
-        told = db.execute("select status, steps from pretraining_runs where run = 'untold'").fetchall()
-        rows = db.execute("select step, mlm_loss > 0 from checkpoints where run = 'untold' order by step")
-        assert told == [("completed", 6)] and rows.fetchall() == [(5, True), (6, True)]
+        run = db.execute("select status, steps from pretraining_runs where run = 'missed'").fetchall()
+        rows = db.execute("select step, mlm_loss > 0 from checkpoints where run = 'missed' order by step")
+        assert run == [("completed", 6)] and rows.fetchall() == [(5, True), (6, True)]

@@ -1,161 +1,81 @@
-"""`make serve` from its start to its end, however that comes; and without a worker."""
+"""`jixu serve` from its start to its end, however that comes, and with parts that die."""
 
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import psutil
 import pytest
-import yaml
 from filelock import FileLock
+from prefect.client.orchestration import get_client
 
 from data.errors import InputError
 from flows.orchestration.serve import (
-    ROOT,
+    active_schedules,
     answers,
-    begin,
     check_port,
     environment,
-    serve,
+    load_deployments,
+    main,
+    read_entries,
+    say,
     start_server,
     stop,
-    tell,
 )
+from tests.flows import processes
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
-RUNS, SERVE = "flows.orchestration.flow_runs", "flows.orchestration.serve"
-IGNORES = (
-    "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); print('here', flush=True); "
-    "time.sleep(600)"
-)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "parts", "given"),
-    [
-        (signal.SIGINT, 1, ()),
-        (signal.SIGHUP, 1, ()),
-        (signal.SIGINT, 2, ()),
-        (signal.SIGINT, 2, ("--one-process",)),
-    ],
-    ids=["Ctrl-C", "closed terminal", "Ctrl-C while the worker starts", "Ctrl-C while one process starts"],
-)
-def test_asked_to_stop_while_it_starts_it_leaves_no_process(tmp_path, number, parts, given):
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip("a shell had the signal ignored")
-    server = Server(tmp_path / "w", free_port(), *given)
-    served = psutil.Process(server.process.pid)
-    wait_until(lambda: served.children(), server.said)
-    if given:
-        wait_until(lambda: len(served.children()) == parts, server.said)
-    elif parts == 2:
-        server.wait_until_it_serves()
-    begun = served.children()
-    assert len(begun) == parts
-    server.process.send_signal(number)
-    assert server.process.wait(DEADLINE) == 0, server.said()
-    assert not any(part.is_running() for part in begun)
-    assert "Traceback" not in server.said()
-    server.output.close()
+SERVE = "flows.orchestration.serve"
 
 
 @pytest.mark.parametrize("port", [0, 65536])
-def test_a_port_that_is_none_is_refused(port):
+def test_a_port_out_of_range_is_refused(port):
     with pytest.raises(InputError, match=f"port={port}: it must be from 1 to 65535"):
         check_port(port)
 
 
-def test_what_the_user_has_set_goes_before_and_the_rest_is_closed_and_silent(tmp_path, monkeypatch):
+def test_a_limit_of_no_runs_is_refused(tmp_path, capsys):
+    assert main(["--limit", "0", "--workspace", str(tmp_path)]) == 2
+    assert "limit=0: it must be 1 or more" in capsys.readouterr().err
+
+
+def test_variables_of_the_user_win_and_the_server_is_closed_and_quiet(tmp_path, monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "http://elsewhere/api")
-    monkeypatch.setenv("PREFECT_WORKER_QUERY_SECONDS", "7")
+    monkeypatch.setenv("PREFECT_RUNNER_POLL_FREQUENCY", "7")
     monkeypatch.setenv("PREFECT_API_AUTH_STRING", "tea:pot")
     monkeypatch.chdir(tmp_path)
     made = environment("w", 4201)
     assert made["PREFECT_API_URL"] == "http://127.0.0.1:4201/api"
     assert made["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] == "http://127.0.0.1:4201,http://localhost:4201"
-    assert made["PREFECT_SERVER_API_AUTH_STRING"] == "tea:pot" and made["PREFECT_WORKER_QUERY_SECONDS"] == "7"
+    assert made["PREFECT_SERVER_API_AUTH_STRING"] == "tea:pot"
+    assert made["PREFECT_RUNNER_POLL_FREQUENCY"] == "7"
     assert (made["PREFECT_SERVER_ANALYTICS_ENABLED"], made["DO_NOT_TRACK"]) == ("false", "1")
-    # runs are begun in other folders
+    # runs start in other folders
     assert made["JIXU_WORKSPACE"] == str(tmp_path / "w")
     assert environment("s3://tea/w", 4201)["JIXU_WORKSPACE"] == "s3://tea/w"
 
 
-def test_a_part_that_does_not_end_is_killed(monkeypatch):
+def test_a_process_that_does_not_end_is_killed(monkeypatch):
     monkeypatch.setattr(f"{SERVE}.STOP_SECONDS", 0.2)
-    part = subprocess.Popen([sys.executable, "-c", IGNORES], stdout=subprocess.PIPE, text=True)
-    assert part.stdout.readline() == "here\n"
-    stop(part)
-    assert part.returncode == -signal.SIGKILL
+    with processes.start("ignore_signals") as part:
+        assert part.stdout.readline() == "begun\n"
+        stop(part)
+        assert part.returncode == -signal.SIGKILL
 
 
-def sleeping(seconds):
-    return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({seconds})"])
+def test_a_server_that_never_answers_is_killed_and_reported(tmp_path, monkeypatch):
+    with subprocess.Popen(["sleep", "600"]) as silent:
+        monkeypatch.setattr(f"{SERVE}.START_SECONDS", 0.1)
+        monkeypatch.setattr(f"{SERVE}.begin", lambda *_, **__: silent)
+        with pytest.raises(InputError, match="the server did not start: it said nothing"):
+            start_server(free_port(), tmp_path / "server.log", threading.Event())
+        assert silent.returncode == -signal.SIGKILL
 
 
-@pytest.fixture
-def tried(tmp_path, monkeypatch):
-    """What `serve` does about the runs, with processes in the place of its parts."""
-    for name in ("PREFECT_HOME", "PREFECT_API_URL"):
-        monkeypatch.setenv(name, str(tmp_path))
-    kept = {"PREFECT_HOME": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:9/api"}
-    monkeypatch.setattr(f"{SERVE}.environment", lambda *_: kept)
-    done = []
-    monkeypatch.setattr(f"{RUNS}.mark_crashed", lambda: [])
-    monkeypatch.setattr(f"{RUNS}.cancel_running", lambda _: done.append("cancelled"))
-    monkeypatch.setattr(f"{RUNS}.end_without_worker", lambda _: done.append("ended") or ["lost"])
-    return done
-
-
-@pytest.mark.parametrize(("part", "what"), [("worker", ["ended"]), ("server", [])])
-def test_when_a_part_ends_the_rest_is_stopped_and_the_runs_of_a_worker_are_seen_to_their_end(
-    tmp_path, monkeypatch, tried, capsys, part, what
-):
-    parts = [sleeping(0.5 if part == name else 600) for name in ("server", "worker")]
-    monkeypatch.setattr(f"{SERVE}.start_server", lambda *_: parts[0])
-    monkeypatch.setattr(f"{SERVE}.start_worker", lambda *_: parts[1])
-    assert serve(["--workspace", str(tmp_path / "w"), "--port", str(free_port())]) == 1
-    assert tried == what and all(one.returncode is not None for one in parts)
-    said = capsys.readouterr().out
-    assert f"the {part} ended by itself" in said and ("lost: its process is gone" in said) == bool(what)
-
-
-def test_no_runs_at_a_time_are_refused(tmp_path):
-    with pytest.raises(InputError, match="limit=0: it must be 1 or more"):
-        serve(["--limit", "0", "--workspace", str(tmp_path)])
-
-
-def test_a_signal_while_a_part_is_begun_ends_it(monkeypatch):
-    begun, start = [], subprocess.Popen
-
-    def popen(command, **given):
-        begun.append(start(command, **given))
-        os.kill(os.getpid(), signal.SIGTERM)
-        return begun[0]
-
-    monkeypatch.setattr(f"{SERVE}.subprocess.Popen", popen)
-    monkeypatch.setattr(f"{SERVE}.STOP_SECONDS", 5)
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt):
-        begin([sys.executable, "-c", "import time; time.sleep(600)"])
-    assert begun[0].returncode is not None and signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_server_that_never_answers_is_ended_and_told_of(tmp_path, monkeypatch):
-    silent = sleeping(600)
-    monkeypatch.setattr(f"{SERVE}.START_SECONDS", 0.1)
-    monkeypatch.setattr(f"{SERVE}.begin", lambda *_, **__: silent)
-    with pytest.raises(InputError, match="the server did not start: it said nothing"):
-        start_server(free_port(), tmp_path / "server.log")
-    assert silent.returncode == -signal.SIGKILL
-
-
-def test_a_server_that_refuses_is_one_that_answers():
+def test_a_server_that_refuses_also_answers():
     class Refuses(BaseHTTPRequestHandler):
         def do_GET(self):
             self.send_error(401)
@@ -169,61 +89,109 @@ def test_a_server_that_refuses_is_one_that_answers():
     assert not answers(f"http://127.0.0.1:{free_port()}/api/health")
 
 
-def test_a_terminal_that_was_closed_is_no_reason_to_stop(monkeypatch):
+def test_a_closed_terminal_is_no_reason_to_stop(monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr("sys.stdout", closed)
-        tell("stopping")
+        say("stopping")
         monkeypatch.undo()
         with open(os.devnull, "w") as nowhere:  # for what is left in its buffer
             os.dup2(nowhere.fileno(), writer)
 
 
 @pytest.mark.slow
-def test_one_process_serves_the_deployments_and_tells_of_a_run_that_power_was_lost_for(tmp_path, samples):
-    """`--one-process`: Prefect's `serve`, in place of a work pool and its worker."""
+def test_each_deployment_is_made_as_the_file_says_and_a_schedule_stays_as_a_person_set_it(prefect_server):
+    written, loaded = read_entries(), load_deployments()
+    assert len(written) == len(loaded) > 5
+    for entry, made in zip(written, loaded, strict=True):
+        flow = entry["entrypoint"].rpartition(":")[2].replace("_", "-")
+        assert (made.flow_name, made.name, made.tags) == (flow, entry["name"], entry["tags"])
+        assert made.description == entry["description"]
+        assert made.parameters == entry.get("parameters", {})
+        times = [(one.schedule.cron, one.schedule.timezone, one.slug, one.active) for one in made.schedules]
+        keys = ("cron", "timezone", "slug", "active")
+        assert times == [tuple(one[key] for key in keys) for one in entry.get("schedules", [])]
+        limit = entry.get("concurrency_limit", {})
+        assert made.concurrency_limit == limit.get("limit")
+        strategy = made.concurrency_options and made.concurrency_options.collision_strategy.value
+        assert strategy == limit.get("collision_strategy")
+    (weekly,) = [made for made in loaded if made.schedules]
+    with get_client(sync_client=True) as client:
+        deployment = weekly.apply()
+        assert active_schedules() == {("refresh-corpus", "law-weekly", "weekly"): False}
+        (schedule,) = client.read_deployment(deployment).schedules
+        client.update_deployment_schedule(deployment, schedule.id, active=True)
+        (weekly,) = [made for made in load_deployments() if made.schedules]
+        weekly.apply()
+        assert active_schedules() == {("refresh-corpus", "law-weekly", "weekly"): True}
+        client.delete_deployment(deployment)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "parts"),
+    [(signal.SIGINT, 1), (signal.SIGHUP, 1), (signal.SIGTERM, 2)],
+    ids=["Ctrl-C", "closed terminal", "SIGTERM while the runner starts"],
+)
+def test_asked_to_stop_while_it_starts_it_leaves_no_process(tmp_path, number, parts):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("a shell had the signal ignored")
+    server = Server(tmp_path / "w", free_port())
+    serve = psutil.Process(server.process.pid)
+    wait_until(lambda: len(serve.children()) == parts, server.log)
+    begun = serve.children()
+    assert server.stop(number) == 0, server.log()
+    assert not any(part.is_running() for part in begun)
+    assert "Traceback" not in server.log()
+
+
+@pytest.mark.slow
+def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(tmp_path, samples):
     given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "tokenizer": "tea", "workers": 1}
-    server = Server(tmp_path / "w", free_port(), "--one-process", PREFECT_RUNNER_POLL_FREQUENCY="1")
-    try:
-        server.wait_until_it_serves()
-        wanted = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
-        found = server.ask("/deployments/filter", {})
-        assert len(found) == len(wanted)
-        known = {one["name"]: one for one in found}
-        assert not known["law-weekly"]["work_pool_name"]
-        (schedule,) = known["law-weekly"]["schedules"]
-        assert schedule["schedule"]["timezone"] == "Asia/Shanghai" and not schedule["active"]
-        assert known["law-weekly"]["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
+    quick = {"PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT2S"}
+    with Server(tmp_path / "w", free_port(), **quick) as server:
+        assert "schedule weekly of refresh-corpus/law-weekly is not active" in server.log()
         run = server.complete("train-tokenizer/default", source=given["source"], vocab_size=2000, name="tea")
         assert (server.workspace / "tokenizers" / "tea" / "vocab.txt").is_file()
         assert {"vocabulary-tea", "progress-tea"} <= server.artifacts(run)
         with FileLock(server.workspace / "locks" / "catalog.lock"):  # it cannot commit and end
             lost = server.begin("refresh-corpus/default", **given)
-            server.wait_for_state(lost, "Running")
+            wait_until(lambda: server.ask("/task_runs/count", tasks_of(lost)), server.log)
             kill_all_of(server)
-        server = Server(tmp_path / "w", free_port(), "--one-process", PREFECT_RUNNER_POLL_FREQUENCY="1")
-        server.wait_until_it_serves()
-        assert "refresh tea: its process is gone, marked as crashed" in server.said()
-        assert server.state(lost)[0] == "Crashed"
-        with FileLock(server.workspace / "locks" / "catalog.lock"):
-            # the slot of the deployment that the lost run had is free
-            stopped = server.begin("refresh-corpus/default", **given)
-            server.wait_for_state(stopped, "Running")
-            assert server.stop() == 0, server.said()
-        with closing(sqlite3.connect(server.workspace / ".prefect" / "prefect.db")) as db:
-            states = dict(db.execute("select replace(id, '-', ''), state_name from flow_run"))
-        assert states[stopped.replace("-", "")] == "Cancelled"
-    finally:
-        server.stop()
-        server.output.close()
+    locked = FileLock(server.workspace / "locks" / "catalog.lock")
+    with Server(tmp_path / "w", free_port(), **quick) as server, locked:
+        stopped = server.begin("refresh-corpus/default", **given)
+        name, message = server.wait_for_end(lost)
+        assert name == "Crashed" and "The process of this run is gone" in message
+        wait_until(lambda: not server.ask("/task_runs/count", tasks_of(lost, "RUNNING")), server.log)
+        # the lost run's slot of the deployment is free
+        server.wait_for_state(stopped, "Running")
+        assert server.stop() == 0, server.log()
+    assert server.recorded_states()[stopped] == "Cancelled"
+
+
+def tasks_of(run, *states):
+    query = {"flow_runs": {"id": {"any_": [run]}}}
+    return query | ({"task_runs": {"state": {"type": {"any_": states}}}} if states else {})
 
 
 def kill_all_of(server):
-    """End every process of a server at once, as a loss of power does."""
-    processes = [psutil.Process(server.process.pid)]
-    processes += processes[0].children(recursive=True)
-    for process in processes:
+    """Kill every process of a server at once, as a power failure does."""
+    serve = psutil.Process(server.process.pid)
+    everyone = [serve, *serve.children(recursive=True)]
+    for process in everyone:
         process.kill()
-    server.process.wait()
-    psutil.wait_procs(processes, DEADLINE)
+    server.process.wait(DEADLINE)
+    psutil.wait_procs(everyone, DEADLINE)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="needs PR_SET_PDEATHSIG")
+def test_if_it_is_killed_its_parts_end_with_it(tmp_path):
+    with Server(tmp_path / "w", free_port()) as server:
+        parts = psutil.Process(server.process.pid).children(recursive=True)
+        assert len(parts) == 2
+        server.process.kill()
+        _, alive = psutil.wait_procs(parts, DEADLINE)
+    assert not alive

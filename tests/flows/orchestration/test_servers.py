@@ -1,4 +1,4 @@
-"""What a command says of a server that is of no use to it."""
+"""What a command says when it cannot use the server."""
 
 import threading
 from contextlib import contextmanager
@@ -39,14 +39,14 @@ def answering(status):
     ("status", "message"),
     [(401, "it wants a password: set PREFECT_API_AUTH_STRING"), (404, "start it with make serve")],
 )
-def test_what_answers_and_is_of_no_use_is_told_in_a_line(status, message, monkeypatch):
+def test_an_answer_that_is_of_no_use_is_reported_in_a_line(status, message, monkeypatch):
     with answering(status) as url, temporary_settings({PREFECT_API_URL: url}):
         monkeypatch.setenv("PREFECT_API_URL", url)
-        with pytest.raises(InputError, match=f"^server {url}: .*{message}") as told:
+        with pytest.raises(InputError, match=f"^server {url}: .*{message}") as refused:
             server_version()
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(refused.value)
 
 
-def test_no_server_is_asked_where_none_is_named(monkeypatch):
+def test_without_a_url_there_is_no_version(monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "")
     assert server_version() is None

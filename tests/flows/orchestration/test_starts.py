@@ -1,6 +1,6 @@
-"""The jobs from every kind of checkpoint people have: TensorFlow's folders, and repositories of the Hub.
+"""The jobs from other checkpoints: TensorFlow's folders, and repositories of the Hub.
 
-The flows run in the test's process; as commands they are tests/flows/test_commands.py's.
+The flows run in the test's process; test_commands.py runs them as commands.
 """
 
 import duckdb
@@ -23,15 +23,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def splits(tmp_path_factory):
     """A few examples of the sample task, as arguments."""
-    return [
-        "--task",
-        "topics",
-        *few_examples(tmp_path_factory.mktemp("task")),
-        "--seeds",
-        "0,1",
-        "--epochs",
-        1,
-    ]
+    examples = few_examples(tmp_path_factory.mktemp("task"))
+    return ["--task", "topics", *examples, "--seeds", "0,1", "--epochs", 1]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +34,7 @@ def domain(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def hub_cache(tmp_path_factory, tokenizer):
-    """A cache that holds hf:org/albert-tea, and nothing else."""
+    """A cache with hf:org/albert-tea alone."""
     folder = tmp_path_factory.mktemp("hub")
     put_into_hub_cache(folder / "cache", save_small_model(folder / "model", tokenizer))
     return {"HF_HUB_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1"}
@@ -56,18 +49,15 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
         "fine_tune", *splits, *given, "--workspace", tmp_path / "w", **hub_cache, **prefect_server
     )
     assert done.returncode == 0, done.stderr
-    assert [line.split(":")[0] for line in done.stdout.splitlines()[:3]] == [
-        "google",
-        "albert_model.ckpt",
-        "albert-tea",
-    ]
+    names = [line.split(":")[0] for line in done.stdout.splitlines()[:3]]
+    assert names == ["google", "albert_model.ckpt", "albert-tea"]
     with duckdb.connect(str(tmp_path / "w" / "catalog.duckdb"), read_only=True) as db:
         counted = "select count(distinct model), count(*) from evaluations where metric = 'accuracy'"
         assert db.sql(counted).fetchall() == [(3, 12)]
 
 
 @pytest.mark.parametrize("start", ["google", "bright", "hub"])
-def test_the_whole_way_begins_from_a_given_checkpoint(
+def test_an_end_to_end_run_starts_from_a_given_checkpoint(
     start, splits, domain, hub_cache, prefect_server, tmp_path, tokenizer
 ):
     if start == "hub":
@@ -76,22 +66,13 @@ def test_the_whole_way_begins_from_a_given_checkpoint(
         init, length = copy_tensorflow_checkpoint(start, tmp_path / start), 16
         vocabulary = read_vocabulary(init / "vocab_chinese.txt")
     arguments = ["--init", init, "--domain", domain, "--max-seq-length", length, "--steps", 4]
-    arguments += [
-        "--max-unknown-share",
-        1,
-        "--batch-tokens",
-        512,
-        "--workers",
-        1,
-        "--workspace",
-        tmp_path / "w",
-    ]
+    arguments += ["--max-unknown-share", 1, "--batch-tokens", 512, "--workers", 1]
+    arguments += ["--workspace", tmp_path / "w"]
     done = run_here("end_to_end", *splits, *arguments, **hub_cache, **prefect_server)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == ["continued", "base model", "continued"]
     (checkpoint,) = (tmp_path / "w" / "models").glob("*/checkpoint-4")
     model, own = load_pretrained(checkpoint)
-    assert own.vocabulary == vocabulary and model.config.layout == (
-        "bright" if start == "bright" else "google"
-    )
+    assert own.vocabulary == vocabulary
+    assert model.config.layout == ("bright" if start == "bright" else "google")

@@ -1,4 +1,4 @@
-"""Commands that are asked to stop in the middle of a training."""
+"""Commands that are stopped during a training."""
 
 import os
 import subprocess
@@ -18,9 +18,7 @@ LONG = ["--steps", 100_000, "--batch-tokens", 512]
 
 
 def stop_in_training(command, runs, workspace, *arguments, **environment):
-    """Run a command, ask it to stop when it has trained a little; what it returned and said, and the row of
-    the run in the catalog.
-    """
+    """Run a command, and stop it when it has trained a little. Return its exit code, output and errors."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"flows.{command}", *map(str, (*arguments, *LONG, "--workspace", workspace))],
         cwd=ROOT,
@@ -38,8 +36,8 @@ def stop_in_training(command, runs, workspace, *arguments, **environment):
     assert "Traceback" not in errors, errors
     (run,) = workspace.glob(f"models/{runs}")
     with read_catalog(Workspace(workspace)) as db:
-        told = db.execute("select status, steps from pretraining_runs where run = ?", [run.name]).fetchall()
-    assert told == [("interrupted", step_of(list_checkpoints(run)[0]))] and 0 < told[0][1] < 100_000
+        rows = db.execute("select status, steps from pretraining_runs where run = ?", [run.name]).fetchall()
+    assert rows == [("interrupted", step_of(list_checkpoints(run)[0]))] and 0 < rows[0][1] < 100_000
     return process.returncode, output, errors
 
 
@@ -57,7 +55,7 @@ def test_a_pretraining_leaves_a_checkpoint_and_says_so(
 
 def test_an_end_to_end_run_stops_with_its_training(tmp_path, samples, tokenizer, prefect_server):
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
-    # of another run, on other text
+    # version 1 of the corpus has another text
     make_corpus(tmp_path / "w", "domain", samples / "general.txt", init / "vocab.txt", max_seq_length=64)
     given = ["--domain", samples / "tea.jsonl", "--task", "tea-topics", "--max-seq-length", 64]
     given += [part for name in ("train", "dev") for part in (f"--{name}", samples / f"tea_topics_{name}.tsv")]
