@@ -157,7 +157,7 @@ def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(tmp_pa
         assert {"vocabulary-tea", "progress-tea"} <= server.artifacts(run)
         with FileLock(server.workspace / "locks" / "catalog.lock"):  # it cannot commit and end
             lost = server.begin("refresh-corpus/default", **given)
-            wait_until(lambda: server.ask("/task_runs/count", tasks_of(lost)), server.log)
+            wait_until(lambda: server.ask("/task_runs/count", tasks_of(lost)), lambda: server.state(lost))
             kill_all_of(server)
     locked = FileLock(server.workspace / "locks" / "catalog.lock")
     with Server(tmp_path / "w", free_port(), **quick) as server, locked:
