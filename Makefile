@@ -1,6 +1,6 @@
 # make demo    install, then the whole job on the shipped sample: raw text -> report
 # make test    install, then every test
-# make serve   install, then Prefect's server and UI, the deployments and a worker on 127.0.0.1; Ctrl-C stops all
+# make serve   install, then Prefect's server and UI and the deployments on 127.0.0.1; Ctrl-C stops all
 # make lint    ruff check, ruff format check, mypy
 # make bench   the CPU benchmarks in their quick forms: shows that they run, results go to build/benchmarks
 PYTHON ?= python3
@@ -26,7 +26,7 @@ test: $(INSTALLED)
 	@$(BIN)/python -m pytest -n logical --dist loadfile
 
 serve: $(INSTALLED)
-	@$(BIN)/python -m flows.orchestration.serve
+	@$(BIN)/jixu serve
 
 lint: $(INSTALLED)
 	@$(BIN)/ruff check .

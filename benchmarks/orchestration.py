@@ -27,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
@@ -152,7 +153,7 @@ def begin_server(folder: Path) -> subprocess.Popen[bytes]:
         port = probe.getsockname()[1]
     os.environ.update(environment(str(folder), port))
     (folder / ".prefect").mkdir()
-    return start_server(port, folder / "server.log")
+    return start_server(port, folder / "server.log", threading.Event())
 
 
 def take_turns(runners: dict[str, Runner], pairs: int) -> Rows:

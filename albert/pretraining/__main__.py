@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 from albert.pretraining.run import pretrain
 from albert.pretraining.settings import read_settings
 from data.errors import ConfigError, InputError
+from data.workers import end_with_parent
 
 EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try again"
 
@@ -26,7 +24,7 @@ def main() -> int:
     parser.add_argument("settings", type=Path, help="a run's settings.json")
     path = parser.parse_args().settings
     if launcher := os.environ.get("JIXU_LAUNCHER"):
-        threading.Thread(target=_stop_without, args=(int(launcher),), daemon=True).start()
+        end_with_parent(int(launcher))  # SIGTERM leaves a checkpoint
     try:
         result = pretrain(read_settings(path))
     except (ConfigError, InputError) as error:
@@ -38,13 +36,6 @@ def main() -> int:
     if int(os.environ.get("RANK", 0)) == 0:
         print(f"{result.run_folder.name}: {result.status} after {result.steps:,} steps, {result.checkpoint}")
     return EXIT_INTERRUPTED if result.status == "interrupted" else 0
-
-
-def _stop_without(launcher: int) -> None:
-    """Ask this process to stop, which leaves a checkpoint, once the one that started it is gone."""
-    while os.getppid() == launcher:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -88,10 +88,10 @@ class Server:
                 with urllib.request.urlopen(request, timeout=30) as answer:
                     return json.loads(answer.read() or "null")
             except urllib.error.HTTPError as error:
-                error.close()
                 # its database is busy, and Prefect's own clients ask again too
                 if error.code != 503 or time.monotonic() > until:
                     raise
+                error.close()
                 time.sleep(0.5)
 
     def cancel(self, run):

@@ -14,6 +14,7 @@ from prefect.exceptions import TerminationSignal
 
 from albert.pretraining import list_checkpoints, pretrain, read_settings, write_settings
 from albert.pretraining.sentinel import Sentinel
+from albert.pretraining.start import phases
 from data.catalog import read_catalog
 from data.errors import ConfigError, InputError
 from flows.continued_pretraining import run_pretraining
@@ -42,9 +43,9 @@ def test_corpora_are_named_with_their_shares(workspace):
     settings = plan(workspace, mix=["general:0.25"], mask_rates=[0.3, 0.15]).settings
     assert settings.mix[0].name == "general" and settings.mix[0].share == 0.25
     assert settings.mix[0].shards and settings.objective.mask_rates == (0.3, 0.15)
-    assert [phase.shares for phase in settings.phases()] == [(0.75, 0.25)]
+    assert [phase.shares for phase in phases(settings)] == [(0.75, 0.25)]
     then = plan(workspace, then="general:0.5").settings
-    assert [(phase.until, phase.shares) for phase in then.phases()] == [(3, (1, 0)), (6, (0, 1))]
+    assert [(phase.until, phase.shares) for phase in phases(then)] == [(3, (1, 0)), (6, (0, 1))]
 
 
 @pytest.mark.parametrize(
