@@ -188,6 +188,8 @@ class Services:
         self.server = start_server(self.port, self.log, self.stopping)
         if self.stopping.is_set():
             return
+        # commands find the server of their workspace by it
+        self.log.with_name("api-url").write_text(os.environ["PREFECT_API_URL"], encoding="utf-8")
         from flows.orchestration.automations import add_lost_runs
 
         add_lost_runs()
@@ -240,6 +242,7 @@ class Services:
 
             stop(self.runner)
             end_run_processes(STOP_SECONDS)
+        self.log.with_name("api-url").unlink(missing_ok=True)
         if self.server:
             stop(self.server)
 

@@ -19,7 +19,7 @@ import psutil
 
 from tests import ROOT
 
-DEADLINE = 600  # seconds to wait for anything: the machine may be busy
+DEADLINE = 400  # seconds to wait for anything: the machine may be busy
 FINAL = ("Completed", "Failed", "Crashed", "Cancelled")
 
 
