@@ -55,7 +55,7 @@ def test_a_disk_that_fills_up_stops_a_refresh_and_loses_nothing(tmp_path, texts)
     done = on_small_disk(tmp_path / "disk", "full_disk.sh", **texts)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "code 2" in done.stdout
-    assert "refresh_corpus: the disk is full: what was committed before is whole" in done.stderr
+    assert "refresh-corpus: the disk is full: what was committed before is whole" in done.stderr
     assert "versions checked" in done.stdout and "not as committed" not in done.stdout  # version 1 is whole
     assert "version=2, is_new=True" in done.stdout.splitlines()[-1]
 
@@ -64,6 +64,6 @@ def test_a_read_only_disk_is_refused_and_can_still_be_read(tmp_path, texts):
     done = on_small_disk(tmp_path / "disk", "read_only_disk.sh", **texts)
     assert done.stdout.count("code 2") == 3, done.stdout + done.stderr
     refused = [line for line in done.stderr.splitlines() if "Read-only file system" in line]
-    assert [line.split(":")[0] for line in refused] == ["refresh_corpus", "continued_pretraining", "serve"]
+    assert [line.split(":")[0] for line in refused] == ["refresh-corpus", "continued-pretraining", "serve"]
     assert "cannot be written to: choose another --workspace" in done.stdout
     assert "'read'" in done.stdout.splitlines()[-1], done.stdout

@@ -236,7 +236,7 @@ def test_failures_are_posted_to_a_webhook_and_drift_starts_pretraining(
         for words in ("continued-pretraining: pretrain", "on law is Failed", "no corpus 'law'", failed):
             assert words in posted[0]["text"], posted
     (source / "2.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
-    server.complete("refresh-corpus/default", **given, event_if="mlm_loss>-100")
+    server.complete("refresh-corpus/default", **given, drift={"event_if": "mlm_loss>-100"})
     (found,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["drift-drifting"]}}})
     measured = {row["measure"]: row["value"] for row in json.loads(found["data"])}
     assert measured["new_words"] > 0 and abs(measured["mlm_loss"]) < 5
@@ -354,7 +354,8 @@ def whole(server, tea, checkpoint, samples):
     for run in tea:
         server.wait_for_state(run, "Completed")
     splits = {split: str(samples / f"tea_topics_{split}.tsv") for split in ("train", "dev", "test")}
-    sizes = {"max_seq_length": 64, "steps": 100_000, "batch_tokens": 512, "workers": 1}
+    sizes = {"text": {"max_seq_length": 64}, "pretraining": {"batch_tokens": 512}}
+    sizes |= {"steps": 100_000, "workers": 1}
     domain = [str(samples / "tea.jsonl")]
     return {"init": checkpoint, "domain": domain, "task": "tea-topics", **splits, **sizes}
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 def splits(tmp_path_factory):
     """A few examples of the sample task, as arguments."""
     examples = few_examples(tmp_path_factory.mktemp("task"))
-    return ["--task", "topics", *examples, "--seeds", "0,1", "--epochs", 1]
+    return ["--task", "topics", *examples]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,17 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
     models = [google, bright / "albert_model.ckpt", "hf:org/albert-tea"]
     given = [part for model in models for part in ("--model", model)]
     done = run_here(
-        "fine_tune", *splits, *given, "--workspace", tmp_path / "w", **hub_cache, **prefect_server
+        "fine-tune",
+        *splits,
+        *given,
+        "--seeds",
+        "0,1",
+        "--epochs",
+        1,
+        "--workspace",
+        tmp_path / "w",
+        **hub_cache,
+        **prefect_server,
     )
     assert done.returncode == 0, done.stderr
     names = [line.split(":")[0] for line in done.stdout.splitlines()[:3]]
@@ -65,10 +75,11 @@ def test_an_end_to_end_run_starts_from_a_given_checkpoint(
     else:
         init, length = copy_tensorflow_checkpoint(start, tmp_path / start), 16
         vocabulary = read_vocabulary(init / "vocab_chinese.txt")
-    arguments = ["--init", init, "--domain", domain, "--max-seq-length", length, "--steps", 4]
-    arguments += ["--max-unknown-share", 1, "--batch-tokens", 512, "--workers", 1]
+    arguments = ["--init", init, "--domain", domain, "--text.max-seq-length", length, "--steps", 4]
+    arguments += ["--text.max-unknown-share", 1, "--pretraining.batch-tokens", 512, "--workers", 1]
+    arguments += ["--fine-tuning.seeds", "0,1", "--fine-tuning.epochs", 1]
     arguments += ["--workspace", tmp_path / "w"]
-    done = run_here("end_to_end", *splits, *arguments, **hub_cache, **prefect_server)
+    done = run_here("end-to-end", *splits, *arguments, **hub_cache, **prefect_server)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
     assert [line.split(":")[0] for line in lines[:3]] == ["continued", "base model", "continued"]

@@ -14,7 +14,7 @@ from tests.conftest import make_corpus, save_small_model
 from tests.flows.serving import DEADLINE, ROOT
 
 pytestmark = pytest.mark.slow
-LONG = ["--steps", 100_000, "--batch-tokens", 512]
+LONG = ["--steps", 100_000]
 
 
 def stop_in_training(command, runs, workspace, *arguments, **environment):
@@ -46,7 +46,7 @@ def test_a_pretraining_leaves_a_checkpoint_and_says_so(
 ):
     make_corpus(tmp_path / "w", "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
-    given = ("--corpus", "tea", "--init", init, "--run", "long")
+    given = ("--corpus", "tea", "--init", init, "--run", "long", "--batch-tokens", 512)
     code, output, _ = stop_in_training(
         "continued_pretraining", "long", tmp_path / "w", *given, **prefect_server
     )
@@ -57,10 +57,11 @@ def test_an_end_to_end_run_stops_with_its_training(tmp_path, samples, tokenizer,
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
     # version 1 of the corpus has another text
     make_corpus(tmp_path / "w", "domain", samples / "general.txt", init / "vocab.txt", max_seq_length=64)
-    given = ["--domain", samples / "tea.jsonl", "--task", "tea-topics", "--max-seq-length", 64]
+    given = ["--domain", samples / "tea.jsonl", "--task", "tea-topics"]
+    given += ["--text.max-seq-length", 64, "--pretraining.batch-tokens", 512]
     given += [part for name in ("train", "dev") for part in (f"--{name}", samples / f"tea_topics_{name}.tsv")]
     code, output, errors = stop_in_training(
         "end_to_end", "domain-v2-*", tmp_path / "w", *given, "--init", init, **prefect_server
     )
-    assert code == 75 and not output and errors.endswith("\nend_to_end: stopped\n")
+    assert code == 75 and not output and errors.endswith("\nend-to-end: stopped\n")
     assert not (tmp_path / "w" / "reports" / "end-to-end-tea-topics").exists()
