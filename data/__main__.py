@@ -90,7 +90,7 @@ def words(
             texts = read_sentences([uri for name in source for uri in find_files(name)])
         new = discover_words(
             texts,
-            known=Segmenter(dictionary),
+            segmenter=Segmenter(dictionary),
             min_count=min_count,
             min_cohesion=min_cohesion,
             min_freedom=min_freedom,

@@ -66,10 +66,10 @@ class RemoteFolder:
         self.files.invalidate_cache()
         with reaching(self.url, FileNotFoundError):
             try:
-                found = self.files.find(folder, detail=True)
+                entries = self.files.find(folder, detail=True)
             except FileNotFoundError:
                 return {}
-        return {path: found[path]["size"] for path in sorted(found)}
+        return {path: entries[path]["size"] for path in sorted(entries)}
 
     def create(self, path: str, content: bytes) -> None:
         """Write a new file. Raises FileExistsError if there is one."""

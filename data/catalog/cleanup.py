@@ -105,7 +105,7 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
     if keep < 1:
         raise InputError(f"keep={keep}: at least the current version stays")
     with ExitStack() as locks:
-        corpora = _corpora(workspace)
+        corpora = list_corpora(workspace)
         for corpus in corpora:
             locks.enter_context(corpus_lock(workspace, corpus))
         with read_catalog(workspace) as db:
@@ -126,7 +126,7 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
     return Collected(tuple(versions), names, size)
 
 
-def _corpora(workspace: Workspace) -> list[str]:
+def list_corpora(workspace: Workspace) -> list[str]:
     """List the corpora in the catalog, and those that have files but no version yet."""
     with read_catalog(workspace) as db:
         names = {name for (name,) in db.execute("select corpus from corpora").fetchall()}

@@ -16,10 +16,7 @@ _LONGEST = 6  # tokens; longer words count as this long
 
 
 def audit_masks(
-    input_ids: np.ndarray,
-    word_starts: np.ndarray,
-    masked_positions: np.ndarray,
-    vocabulary: MaskVocabulary,
+    input_ids: np.ndarray, word_starts: np.ndarray, masked_positions: np.ndarray, vocabulary: MaskVocabulary
 ) -> dict[str, object]:
     """Measure the share of masked tokens by word length, and the share of hit words masked whole.
 

@@ -277,7 +277,7 @@ def corpus_words(workspace: Path, corpus: str, *, dictionaries: Sequence[str] = 
     """New words of the current version of a corpus."""
     with open_workspace(workspace) as statistics:
         texts = statistics.texts(corpus)
-        return discover_words(texts, known=Segmenter([Path(path) for path in dictionaries]), limit=limit)
+        return discover_words(texts, segmenter=Segmenter([Path(path) for path in dictionaries]), limit=limit)
 
 
 def discover(plan: Plan, result: RefreshResult) -> list[Word]:

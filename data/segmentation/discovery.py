@@ -51,7 +51,7 @@ class Word:
     example: str
 
 
-class _Text:
+class CountedText:
     """A text as numbers, with the frequent strings that begin at each place."""
 
     def __init__(self, text: str):
@@ -117,7 +117,7 @@ class _Text:
 def discover_words(
     texts: Iterable[str],
     *,
-    known: Segmenter | None = None,
+    segmenter: Segmenter | None = None,
     min_count: int = MIN_COUNT,
     min_cohesion: float = MIN_COHESION,
     min_freedom: float = MIN_FREEDOM,
@@ -127,7 +127,7 @@ def discover_words(
 
     Texts of more than MAX_CHARACTERS are sampled evenly, with a warning in the log.
     """
-    text = _Text(_joined(texts))
+    text = CountedText(_joined(texts))
     text.count(LONGEST, min_count)
     candidates: list[Word] = []
     for length in range(2, LONGEST + 1):
@@ -159,39 +159,39 @@ def discover_words(
                 )
             )
     candidates.sort(key=lambda word: (-word.score, word.word))
-    return _new_words(candidates, known or Segmenter(), limit)
+    return _new_words(candidates, segmenter or Segmenter(), limit)
 
 
 def _joined(texts: Iterable[str]) -> str:
     """Join the texts; if they are too long, every second, fourth, .. text, from all parts of a corpus."""
-    held: list[str] = []
+    sample: list[str] = []
     size = characters = 0
     step = 1
     for number, text in enumerate(texts):
         characters += len(text)
         if number % step:
             continue
-        held.append(text)
+        sample.append(text)
         size += len(text)
-        while size > MAX_CHARACTERS and len(held) > 1:
-            held = held[::2]
-            size = sum(map(len, held))
+        while size > MAX_CHARACTERS and len(sample) > 1:
+            sample = sample[::2]
+            size = sum(map(len, sample))
             step *= 2
     if step > 1:
         _log.warning(
             "new words are sought in one text of %d, %s of %s characters: counts are of those",
             *(step, f"{size:,}", f"{characters:,}"),
         )
-    return "\n".join(held)
+    return "\n".join(sample)
 
 
-def _new_words(words: Sequence[Word], known: Segmenter, limit: int) -> list[Word]:
+def _new_words(words: Sequence[Word], segmenter: Segmenter, limit: int) -> list[Word]:
     """Select words that the segmenter cuts and that are not only a piece of a better one."""
     selected: list[Word] = []
     for word in words:
         if len(selected) >= limit:
             break
-        if len(known.split(word.word)) == 1:
+        if len(segmenter.split(word.word)) == 1:
             continue
         if any(word.word in better.word and word.count < 1.5 * better.count for better in selected):
             continue

@@ -143,24 +143,24 @@ def _lines_of_stream(file: io.BufferedReader, encoding: str) -> Iterator[str]:
 
 
 def _lines_of_blocks(file: io.BufferedReader, encoding: str) -> Iterator[str]:
-    held: list[bytes] = []
+    pending: list[bytes] = []
     size, is_open = 0, False
     while block := file.read1(BLOCK):
         # a CR at the end may be half of a CRLF
         end = block.rfind(b"\n") + 1 or block.rfind(b"\r", 0, len(block) - 1) + 1
         if end:
-            yield from _decode_block(b"".join([*held, block[:end]]), encoding).split("\n")[:-1]
-            held, size, is_open = [], 0, False
-        held.append(block[end:])
+            yield from _decode_block(b"".join([*pending, block[:end]]), encoding).split("\n")[:-1]
+            pending, size, is_open = [], 0, False
+        pending.append(block[end:])
         size += len(block) - end
         if size >= LONGEST_LINE:
-            piece, rest = _decode_piece(b"".join(held), encoding)
+            piece, rest = _decode_piece(b"".join(pending), encoding)
             *ended, piece = piece.replace("\r", "\n").split("\n")
             yield from ended
             yield Unfinished(piece)
-            held, size, is_open = [rest], len(rest), True
+            pending, size, is_open = [rest], len(rest), True
     if size or is_open:
-        yield from _decode_block(b"".join(held), encoding).removesuffix("\n").split("\n")
+        yield from _decode_block(b"".join(pending), encoding).removesuffix("\n").split("\n")
 
 
 def _decode_block(block: bytes, encoding: str) -> str:

@@ -34,17 +34,17 @@ class BadRow(NamedTuple):
 
 def whole_lines(lines: Iterator[str]) -> Iterator[str | int]:
     """Join lines from their pieces; yield only the length of a line above MAX_ROW_CHARACTERS."""
-    held: list[str] = []
+    pieces: list[str] = []
     size = 0
     for line in lines:
         if not size and type(line) is str:
             yield line
             continue
         size += len(line)
-        held = [*held, line] if size <= MAX_ROW_CHARACTERS else []
+        pieces = [*pieces, line] if size <= MAX_ROW_CHARACTERS else []
         if type(line) is str:
-            yield "".join(held) if size <= MAX_ROW_CHARACTERS else size
-            held, size = [], 0
+            yield "".join(pieces) if size <= MAX_ROW_CHARACTERS else size
+            pieces, size = [], 0
 
 
 def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:

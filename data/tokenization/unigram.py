@@ -24,12 +24,7 @@ class UnigramTokenizer:
     kind = "sentencepiece"
 
     def __init__(
-        self,
-        model: bytes,
-        *,
-        lower_case: bool = True,
-        keep_accents: bool = True,
-        source: str = "the model",
+        self, model: bytes, *, lower_case: bool = True, keep_accents: bool = True, source: str = "the model"
     ):
         """`model` is a serialised SentencePiece model. Raises InputError if ALBERT cannot use it.
 

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from data.catalog import collect_garbage, compact, locked, open_workspace, read_catalog
+from data.catalog import collect_garbage, compact, locked, open_workspace, read_catalog, record_run
 from data.errors import InputError
 from data.instances import verify
 from data.refresh import (
     GateRules,
-    RefreshSettings,
     build_batch,
     building_plan,
     commit,
@@ -22,6 +21,7 @@ from data.refresh import (
 )
 from data.workspace import Workspace
 from flows.__main__ import main
+from tests.data.helpers import refresh_settings
 
 
 def build_without_commit(settings):
@@ -39,14 +39,8 @@ def settings(tmp_path, samples, vocabulary_file, monkeypatch):
     source = tmp_path / "raw"
     source.mkdir()
     (source / "tea.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
-    settings = RefreshSettings(
-        corpus="tea",
-        source=(str(source),),
-        workspace=tmp_path / "w",
-        tokenizer=str(vocabulary_file),
-        gates=GateRules(max_unknown_share=1.0),
-        workers=1,
-    )
+    gates = GateRules(max_unknown_share=1.0)
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, gates=gates)
     commit(*build_without_commit(settings))
     shutil.rmtree(settings.workspace / "staging")
     return settings
@@ -62,14 +56,14 @@ def add(settings, text, name="new.jsonl"):
     return refresh(settings)
 
 
-def test_garbage_is_what_no_kept_version_uses(settings):
+def test_files_that_no_kept_version_uses_are_removed(settings):
     first = files(settings.workspace)
     add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
     orphan = settings.workspace / "shards/tea/0000000000000000.parquet"
     orphan.write_bytes(b"left by a killed refresh")
     place = Workspace(settings.workspace)
-    told = collect_garbage(place, keep=2, dry_run=True)
-    assert told.files == ("shards/tea/0000000000000000.parquet",) and orphan.exists()
+    planned = collect_garbage(place, keep=2, dry_run=True)
+    assert planned.files == ("shards/tea/0000000000000000.parquet",) and orphan.exists()
     collect_garbage(place, keep=2)
     assert not orphan.exists() and first <= files(settings.workspace)
     gone = collect_garbage(place, keep=1)
@@ -82,8 +76,6 @@ def test_garbage_is_what_no_kept_version_uses(settings):
 
 
 def test_a_version_that_was_trained_on_stays(settings):
-    from data.catalog import record_run
-
     place = Workspace(settings.workspace)
     record_run(
         place, run="r", corpus="tea", version=1, init="tiny", settings={}, status="completed", steps=1,
@@ -96,11 +88,8 @@ def test_a_version_that_was_trained_on_stays(settings):
 def test_small_shards_are_merged_and_nothing_else_changes(settings):
     place = Workspace(settings.workspace)
     for number in range(4):
-        add(
-            settings,
-            f"第{number}篇新来的讲怎样选茶杯{'甲乙丙丁'[number] * 8}。白瓷的最公道。",
-            f"{number}.jsonl",
-        )
+        text = f"第{number}篇新来的讲怎样选茶杯{'甲乙丙丁'[number] * 8}。白瓷的最公道。"
+        add(settings, text, f"{number}.jsonl")
 
     def content():
         with open_workspace(settings.workspace) as statistics:
@@ -132,7 +121,7 @@ def test_a_corpus_that_is_being_refreshed_is_left_alone(settings):
                 work()
 
 
-def test_a_first_refresh_at_work_is_left_alone(settings):
+def test_a_running_first_refresh_is_left_alone(settings):
     place = Workspace(settings.workspace)
     new = replace(settings, corpus="new")
     with locked(place, "new"):
@@ -143,30 +132,30 @@ def test_a_first_refresh_at_work_is_left_alone(settings):
     assert collect_garbage(place, keep=1).files == ()
 
 
-def test_a_corpus_that_began_after_the_look_round_is_left_alone(settings, monkeypatch):
+def test_a_corpus_begun_after_the_listing_is_left_alone(settings, monkeypatch):
     place = Workspace(settings.workspace)
-    monkeypatch.setattr("data.catalog.cleanup._corpora", lambda workspace: ["tea"])
+    monkeypatch.setattr("data.catalog.cleanup.list_corpora", lambda workspace: ["tea"])
     with locked(place, "new"):
         made = build_without_commit(replace(settings, corpus="new"))
         assert collect_garbage(place, keep=1).files == ()
         assert commit(*made).documents
 
 
-def test_what_a_killed_refresh_built_goes_when_the_next_begins(settings):
-    """And nothing of another corpus, nor of a version."""
+def test_files_of_a_killed_refresh_are_removed_when_the_next_begins(settings):
+    """Nothing of another corpus, or of a version, is removed."""
     other = settings.workspace / "shards/other/0000000000000000.parquet"
     other.parent.mkdir()
     other.write_bytes(b"of another corpus")
     before = files(settings.workspace)
     source = Path(settings.source[0]) / "next.jsonl"
     source.write_text(json.dumps({"text": "茶要慢慢喝。水要慢慢烧。"}), encoding="utf-8")
-    build_without_commit(settings)  # no lock: as a process that was killed leaves it
+    build_without_commit(settings)  # no lock, as after a killed process
     assert files(settings.workspace) > before
     with locked(Workspace(settings.workspace), "tea"):
         assert files(settings.workspace) == before
 
 
-def test_what_a_killed_first_refresh_built_goes_too(tmp_path):
+def test_files_of_a_killed_first_refresh_are_removed_too(tmp_path):
     left = tmp_path / "shards/tea/0000000000000000.parquet"
     left.parent.mkdir(parents=True)
     left.write_bytes(b"left")
@@ -174,7 +163,7 @@ def test_what_a_killed_first_refresh_built_goes_too(tmp_path):
         assert not left.exists()
 
 
-def test_the_commands_say_what_they_did(settings, capsys):
+def test_the_commands_report_their_work(settings, capsys):
     workspace = ["--workspace", str(settings.workspace)]
     assert main(["corpus", "gc", *workspace]) == 0 and "0 version(s), 0 file(s)" in capsys.readouterr().out
     assert main(["corpus", "compact", "--corpus", "none", *workspace]) == 2
@@ -182,7 +171,7 @@ def test_the_commands_say_what_they_did(settings, capsys):
     assert main(["corpus", "gc", "--keep", "0", *workspace]) == 2
 
 
-def test_what_goes_away_brings_back_what_it_hid(settings):
+def test_removing_a_document_brings_back_its_near_copy(settings):
     """A near copy in an unchanged file is read again when the document it repeated is removed."""
     folder = Path(settings.source[0])
     text = "这一篇讲怎样挑选一只合适的茶杯。白瓷的最公道，紫砂的最有味。先看口沿，再看杯底，最后倒水试一试。"

@@ -14,8 +14,9 @@ from data.catalog import (
     write_catalog,
 )
 from data.instances import verify
-from data.refresh import RefreshSettings, refresh
+from data.refresh import refresh
 from data.workspace import Workspace
+from tests.data.helpers import refresh_settings
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +27,8 @@ def made(tmp_path_factory, vocabulary_file):
     for corpus, text in (("茶", "绿茶不发酵。红茶全发酵。"), ("水", "山泉水最好。井水次之。")):
         source = folder / f"{corpus}.jsonl"
         source.write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
-        one = RefreshSettings(
-            corpus=corpus,
-            source=(str(source),),
-            workspace=folder / "w",
-            tokenizer=str(vocabulary_file),
-            workers=1,
-        )
-        refresh(one)
-        settings.append(one)
+        settings.append(refresh_settings(folder / "w", source, vocabulary_file, corpus=corpus))
+        refresh(settings[-1])
     return settings
 
 
@@ -42,7 +36,7 @@ def made(tmp_path_factory, vocabulary_file):
 def settings(made, tmp_path):
     """The same in a copy of the workspace."""
     shutil.copytree(made[0].workspace, tmp_path / "w")
-    return [replace(one, workspace=tmp_path / "w") for one in made]
+    return [replace(each, workspace=tmp_path / "w") for each in made]
 
 
 def shards(workspace, corpus):
@@ -77,7 +71,7 @@ def test_damage_is_found_and_mended_without_touching_another_corpus(settings, da
     assert not examine(workspace).damaged
 
 
-def test_orphans_are_told_and_removed(settings):
+def test_orphans_are_reported_and_removed(settings):
     workspace = Workspace(settings[0].workspace)
     left = workspace.shards("茶") / "0000000000000000.parquet"
     left.write_bytes(b"left")

@@ -5,56 +5,31 @@ import pytest
 
 from data.catalog import open_workspace
 from data.errors import InputError
-from data.refresh import RefreshSettings, refresh
+from data.refresh import refresh
+from tests.data.helpers import refresh_settings
 
 
 @pytest.fixture(scope="module")
 def statistics(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("workspace")
-    refresh(
-        RefreshSettings(
-            corpus="tea",
-            source=(str(samples / "tea.jsonl"),),
-            workspace=root,
-            tokenizer=str(vocabulary_file),
-            workers=1,
-        )
-    )
+    refresh(refresh_settings(root, samples / "tea.jsonl", vocabulary_file))
     with open_workspace(root) as opened:
         yield opened
 
 
 @pytest.fixture
 def relations(statistics):
-    """What is answered about a corpus, but for new words and duplicates: the samples have none."""
-    return [
-        statistics.versions(),
-        statistics.funnel("tea"),
-        statistics.lengths("tea"),
-        statistics.words("tea"),
-        statistics.word_lengths("tea"),
-        statistics.tokens("tea"),
-        statistics.masks("tea"),
-        statistics.masked_words("tea"),
-        statistics.source_shares("tea"),
-        statistics.unknown_by_source("tea"),
-        statistics.coverage_by_source("tea"),
-        statistics.vocabulary_coverage("tea"),
-        statistics.version_changes("tea"),
-        statistics.changed_documents("tea"),
-        statistics.sample_instances("tea"),
-    ]
+    """The relations about a corpus, except new words and duplicates: the samples have none."""
+    names = "funnel lengths words word_lengths tokens masks masked_words source_shares unknown_by_source "
+    names += "coverage_by_source vocabulary_coverage version_changes changed_documents sample_instances"
+    return [statistics.versions(), *(getattr(statistics, name)("tea") for name in names.split())]
 
 
-def test_every_relation_becomes_a_data_frame_and_an_arrow_table(relations):
+def test_every_relation_becomes_a_pandas_arrow_or_polars_table(relations):
     for relation in relations:
         frame, table = relation.df(), relation.to_arrow_table()
         assert len(frame) == len(table) > 0 and list(frame.columns) == table.column_names
-
-
-def test_every_relation_becomes_a_polars_frame(relations):
-    for relation in relations:
-        assert isinstance(relation.pl(), polars.DataFrame) and len(relation.pl()) > 0
+        assert isinstance(relation.pl(), polars.DataFrame)
 
 
 def test_length_bars_add_up_to_the_instances(statistics):
@@ -62,7 +37,7 @@ def test_length_bars_add_up_to_the_instances(statistics):
     assert [(total,)] == statistics.sql("select count(*) from instances").fetchall()
 
 
-def test_words_are_the_fields_words(statistics):
+def test_frequent_words_are_words_of_the_field(statistics):
     words = [word for word, _ in statistics.words("tea", 30).fetchall()]
     assert "茶叶" in words and all(len(word) > 1 for word in words)
 
@@ -98,7 +73,7 @@ def test_coverage_falls_with_the_count(statistics):
     assert rows[0][1] > rows[1][1] > rows[2][1] >= rows[3][1] and 0 < rows[0][2] < 1
 
 
-def test_unknown_tokens_are_told_by_source(statistics):
+def test_unknown_tokens_are_counted_by_source(statistics):
     rows = statistics.unknown_by_source("tea").fetchall()
     ((tokens,),) = statistics.sql(
         "select count(*) from (select unnest(input_ids) as id from instances) where id not in (2, 3)"
@@ -116,14 +91,12 @@ def test_words_are_masked_at_about_the_same_rate_whatever_their_length(statistic
         assert abs(share - 0.15) < 3 * (0.15 * 0.85 / words) ** 0.5 + 0.02, length
 
 
-def test_versions_duplicates_and_new_words_are_told(tmp_path, samples, vocabulary_file):
+def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocabulary_file):
     source = tmp_path / "raw"
     source.mkdir()
     lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines()
     (source / "a.jsonl").write_text("\n".join(lines[:40]), encoding="utf-8")
-    settings = RefreshSettings(
-        corpus="tea", source=(str(source),), workspace=tmp_path / "w", tokenizer=str(vocabulary_file)
-    )
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     refresh(settings)
     (source / "b.jsonl").write_text("\n".join([*lines[38:60], lines[0][:-2] + '。好。"}']), encoding="utf-8")
     refresh(settings)

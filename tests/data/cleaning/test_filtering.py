@@ -37,14 +37,14 @@ def random_text(count, seed=0):
         ("啊" * 1000, "repeated_ngrams"),
     ],
 )
-def test_what_teaches_nothing_is_dropped_with_its_reason(text, expected):
+def test_useless_text_is_dropped_with_its_reason(text, expected):
     if expected == "repeated_sentences":
         assert reason(text) is None  # half of them are
         text = f"{text}\n今天喝茶。"
     assert reason(text) == expected
 
 
-def test_a_number_is_one_character_of_those_that_are_not_chinese():
+def test_a_number_counts_as_one_character():
     assert reason("电话13800000000，证件11010519491231002X。") is None
     assert reason("电话a3b0c0d0e0f，证件1a0b0c1d4e1f3g0h2X。") == "too_little_chinese"
 
@@ -53,7 +53,7 @@ def test_different_text_of_the_same_length_stays():
     assert reason(random_text(1000)) is None
 
 
-def test_lines_without_an_end_are_a_reason_where_it_is_asked_for():
+def test_lines_without_an_end_are_a_reason_if_the_rules_say_so():
     text = "\n".join(f"第{i}种茶的名字" for i in range(12))
     assert reason(text) is None and reason(text, max_unended_lines=0.9) == "unended_lines"
     assert reason("\n".join(f"第{i}种茶。”" for i in range(12)), max_unended_lines=0.1) is None
@@ -76,7 +76,7 @@ documents = st.lists(
 
 
 @given(documents)
-def test_measures_are_what_they_say(documents):
+def test_measures_follow_their_definitions(documents):
     measures = measure(documents)
     for number, sentences in enumerate(documents):
         text = "".join(sentences)
@@ -98,7 +98,7 @@ def test_measures_are_what_they_say(documents):
 
 
 @given(documents, st.integers(0, 4))
-def test_a_hash_does_not_depend_on_where_a_text_stands(documents, number):
+def test_a_hash_does_not_depend_on_the_place_of_a_text(documents, number):
     if number < len(documents):
         alone, together = measure([documents[number]]), measure(documents)
         part = slice(together.first_sentence[number], together.first_sentence[number + 1])

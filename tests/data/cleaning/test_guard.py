@@ -7,8 +7,9 @@ import pytest
 from data.catalog import open_workspace
 from data.cleaning import CleaningRules, GuardRules, clean_text, count_hits, find_leak, make_guard, measure
 from data.errors import InputError
-from data.refresh import RefreshSettings, refresh
+from data.refresh import refresh
 from data.sources import SourceRules
+from tests.data.helpers import refresh_settings
 
 QUESTION = "清明前采的龙井茶应该用多少度的水来泡才好"
 SHORT = "龙井怎么泡才好"
@@ -90,9 +91,9 @@ def test_a_guard_that_cannot_be_read_to_its_end_is_refused(tmp_path, name, conte
         path.write_bytes(content)
     with pytest.raises(InputError) as refused:
         make_guard((str(path),), 13, CleaningRules())
-    told = str(refused.value)
-    assert f"guard file {path}" in told and ("mend it" in told or "check the path" in told)
-    assert "\n" not in told
+    message = str(refused.value)
+    assert f"guard file {path}" in message and ("mend it" in message or "check the path" in message)
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
@@ -100,23 +101,16 @@ def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, 
     source = tmp_path / "raw.txt"
     source.write_text(f"先读一句话。{QUESTION}？有人这样问。\n\n茶要慢慢喝。水要慢慢烧。\n", encoding="utf-8")
     evaluation.write_text("text\n清明前採的龍井茶應該用多少度的水來泡才好\n", encoding="utf-8")
-    settings = RefreshSettings(
-        corpus="c",
-        source=(str(source),),
-        cleaning=CleaningRules(simplify=True),
-        workspace=tmp_path / "w",
-        tokenizer=str(vocabulary_file),
-        reading=SourceRules(text_format="bert"),
-        guard=GuardRules(files=(str(evaluation),), action=action),
-        workers=1,
-    )
+    rules = {"cleaning": CleaningRules(simplify=True), "reading": SourceRules(text_format="bert")}
+    rules["guard"] = GuardRules(files=(str(evaluation),), action=action)
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c", **rules)
     assert refresh(settings).documents == kept
     with open_workspace(settings.workspace) as statistics:
         rows = statistics.sql("select guard_hits, dropped_reason from documents order by 1 desc").fetchall()
         assert rows[0][0] == len(QUESTION) - 12 and rows[1] == (0, None)
         assert rows[0][1] == ("in_evaluation_set" if action == "drop" else None)
-        told = [row[-2:] for row in statistics.funnel("c").fetchall() if row[1] == "guard" and row[-2]]
-        assert ("in_evaluation_set", 1) in told
+        reasons = [row[-2:] for row in statistics.funnel("c").fetchall() if row[1] == "guard" and row[-2]]
+        assert ("in_evaluation_set", 1) in reasons
 
 
 def test_texts_of_an_evaluation_set_are_found_in_a_corpus():

@@ -25,7 +25,7 @@ def jaccard(a, b, n=5):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.03, 0.1, 0.5])
-def test_similarity_is_close_to_jaccard_similarity(share):
+def test_similarity_estimates_jaccard_similarity(share):
     pairs = [(text(800, seed), changed(text(800, seed), share, seed + 1)) for seed in range(40)]
     made = sketch(measure([[t] for pair in pairs for t in pair]), 5)
     estimates = similarity(made.signatures[::2], made.signatures[1::2])

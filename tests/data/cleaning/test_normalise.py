@@ -6,40 +6,22 @@ from data.cleaning import KINDS, CleaningRules, clean_text
 from tests.conftest import sample_sentences
 
 # what real pages put between and around sentences
-NOISE = [
-    "\u200b",
-    "\ufeff",
-    "<br/>",
-    "<b>",
-    "</b>",
-    "&nbsp;",
-    "&amp;",
-    "&lt;p&gt;",
-    " ",
-    "　",
-    "\r\n",
-    "\n\n",
-    "\t",
-    "https://a.cn/x?y=1",
-    "![图](a.png)",
-    "[链接](b.html)",
-    "ＡＢ１２",
-    "\x00",
-    "\u202e",
-    "<",
-    ">",
-    "&",
-    "﹗",
-    "\u0301",
-]
+MARKUP = (
+    "<br/> <b> </b> &nbsp; &amp; &lt;p&gt; https://a.cn/x?y=1 ![图](a.png) [链接](b.html) ＡＢ１２ < > & ﹗"
+)
+NOISE = MARKUP.split()
+NOISE += ["\u200b", "\ufeff", " ", "　", "\r\n", "\n\n", "\t", "\x00", "\u202e", "\u0301"]
 noisy_text = st.lists(st.sampled_from(sample_sentences()[:300]) | st.sampled_from(NOISE), max_size=12).map(
     "".join
 )
 
 
-@given(noisy_text)
-def test_cleaning_is_idempotent_on_real_sentences(text):
-    assert clean_text(clean_text(text)) == clean_text(text)
+OPTIONS = CleaningRules(simplify=True, max_repeats=2, scrub=KINDS)
+
+
+@given(noisy_text, st.sampled_from([CleaningRules(), OPTIONS]))
+def test_cleaning_is_idempotent_on_real_sentences(text, rules):
+    assert clean_text(clean_text(text, rules), rules) == clean_text(text, rules)
 
 
 @given(st.text(max_size=60) | st.text(alphabet="<>&;#x41apbr/ 。，\u0301\u200b\n![]()：ａ", max_size=40))
@@ -70,19 +52,11 @@ def test_cleaning_gives(raw, clean):
     assert clean_text(raw) == clean
 
 
-OPTIONS = CleaningRules(simplify=True, max_repeats=2, scrub=KINDS)
-
-
-@given(noisy_text)
-def test_cleaning_with_every_option_is_idempotent(text):
-    assert clean_text(clean_text(text, OPTIONS), OPTIONS) == clean_text(text, OPTIONS)
-
-
 @given(
     st.lists(st.sampled_from(sample_sentences()[:300]) | st.sampled_from(NOISE), max_size=120).map("".join)
 )
-def test_looking_first_changes_nothing(text):
-    """Long texts are only worked on where they need it."""
+def test_checking_a_long_text_first_changes_nothing(text):
+    """Long texts only get the steps that they need."""
     parts = text + "。" * 2500
     whole = clean_text(parts, CleaningRules(max_repeats=0))
     with pytest.MonkeyPatch.context() as patch:
@@ -90,7 +64,7 @@ def test_looking_first_changes_nothing(text):
         assert clean_text(parts, CleaningRules(max_repeats=0)) == whole
 
 
-def test_traditional_twins_become_equal_where_it_is_asked_for():
+def test_traditional_characters_are_simplified_if_the_rules_say_so():
     rules = CleaningRules(simplify=True)
     assert clean_text("圖書館在二樓，乾隆年間的乾淨書。", rules) == "图书馆在二楼，乾隆年间的干净书。"
     assert clean_text("圖書館") == "圖書館"

@@ -54,7 +54,7 @@ def test_cleaning_counts_what_it_replaced():
     assert text == "见 〔网址〕 ，电话〔电话〕。" and counts == {"url": 1, "phone": 1}
 
 
-def test_what_markup_hid_is_counted_with_what_was_plain():
+def test_data_inside_markup_is_counted_too():
     rules = CleaningRules(scrub=("phone", "email"))
     text, counts = clean_and_count("<p>电话13800138000</p> a&#64;b.cn", rules)
     assert text == "电话〔电话〕\n〔邮箱〕" and counts == {"phone": 1, "email": 1}

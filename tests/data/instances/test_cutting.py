@@ -54,7 +54,7 @@ def test_pairs_are_adjacent_come_from_one_document_and_lose_no_token(tokenizer, 
 
 
 @given(texts=some_texts, seed=st.integers(0, 1000))
-def test_what_stands_beside_a_document_does_not_change_its_instances(tokenizer, texts, seed):
+def test_neighbouring_documents_do_not_change_a_documents_instances(tokenizer, texts, seed):
     together = [row for row in rows(make(texts, tokenizer, seed=seed)[1]) if row[0] == len(texts) - 1]
     alone = list(rows(make(texts[-1:], tokenizer, seed=seed)[1]))
     assert [row[1].tolist() for row in together] == [row[1].tolist() for row in alone]
@@ -102,10 +102,6 @@ def test_one_chunk_in_ten_is_short(tokenizer):
     text = "。".join(["茶"] * 4000)
     lengths = make([text], tokenizer, sop=False)[1].lengths[:-1]
     assert abs((lengths < 90).mean() - 0.1) < 3 * (0.09 / len(lengths)) ** 0.5
-
-
-def test_without_sop_there_are_only_single_segments(tokenizer):
-    assert set(make(sample_texts()[:5], tokenizer, sop=False)[1].sop_labels) == {NO_ORDER}
 
 
 def test_one_sentence_gives_one_instance_without_label(tokenizer):

@@ -50,7 +50,7 @@ def test_the_lengths_of_ngrams_are_near_what_the_rule_draws():
         assert shares[n] == pytest.approx(expected, abs=0.05)
 
 
-def test_a_word_masked_in_part_shows():
+def test_a_partly_masked_word_is_counted():
     ids, starts = np.array([2, 9, 9, 9, 3]), np.array([True, True, False, True, True])
     audit = audit_masks(ids, starts, np.array([1, 3]), VOCABULARY)
     assert audit["whole_word_coverage"] == 0.5

@@ -8,9 +8,10 @@ import pytest
 from data.catalog import open_workspace
 from data.refresh import RefreshSettings, refresh
 from data.segmentation import Segmenter, discover_words, write_dictionary
-from data.segmentation.discovery import _Text
+from data.segmentation.discovery import CountedText
 from flows.__main__ import main
 from tests.conftest import sample_texts
+from tests.data.helpers import refresh_settings
 
 TERM = "鱘鱭鱮"  # three characters that meet nowhere else
 
@@ -35,7 +36,7 @@ def test_a_word_jieba_does_not_know_is_found_with_its_count_and_an_example():
     assert TERM in found[TERM].example and found[TERM].cohesion > 3
 
 
-def test_of_a_large_corpus_all_parts_are_looked_at(monkeypatch, caplog):
+def test_all_parts_of_a_large_corpus_are_sampled(monkeypatch, caplog):
     texts = [*sample_texts() * 6, *corpus(800)]
     characters = sum(map(len, texts))
     monkeypatch.setattr("data.segmentation.discovery.MAX_CHARACTERS", characters // 3)
@@ -53,9 +54,9 @@ def test_words_jieba_knows_are_left_out():
     assert all(len(known.split(word.word)) > 1 for word in discover_words(sample_texts(), min_count=5))
 
 
-def test_the_measures_are_what_they_say():
+def test_the_measures_follow_their_definitions():
     text = "茶水好，茶水好。茶水坏！茶叶好水好"
-    counted = _Text(text)
+    counted = CountedText(text)
     counted.count(3, 1)
     alphabet = sorted({c for c in text if "\u4e00" <= c <= "\u9fff"})
     labels = counted.labels[1]
@@ -79,17 +80,10 @@ def test_the_measures_are_what_they_say():
     assert counted.cohesions(2, at)[0] == pytest.approx(expected)
 
 
-def test_the_next_refresh_takes_what_was_found(tmp_path, vocabulary_file):
+def test_the_next_refresh_uses_discovered_words(tmp_path, vocabulary_file):
     source = tmp_path / "raw.txt"
     source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
-    settings = RefreshSettings(
-        corpus="c",
-        source=(str(source),),
-        workspace=tmp_path / "w",
-        tokenizer=str(vocabulary_file),
-        discover_words=50,
-        workers=1,
-    )
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c", discover_words=50)
     refresh(settings)
     dictionary = tmp_path / "w/lexicons/c/version-1.txt"
     assert TERM in dictionary.read_text(encoding="utf-8").split()

@@ -8,6 +8,7 @@ from data.instances import read_info, word_keys
 from data.refresh import RefreshSettings, refresh
 from data.refresh.build import read_pieces
 from data.segmentation import Segmenter, train_similar_words
+from tests.data.helpers import refresh_settings
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def piece(tmp_path):
     return assigned
 
 
-def test_stand_ins_have_as_many_tokens_and_are_the_same_every_time(piece, tokenizer):
+def test_similar_words_have_the_same_number_of_tokens_and_are_deterministic(piece, tokenizer):
     first, again = (
         train_similar_words(lambda: read_pieces([piece]), Segmenter(), tokenizer, seed=0) for _ in range(2)
     )
@@ -43,14 +44,7 @@ def test_stand_ins_have_as_many_tokens_and_are_the_same_every_time(piece, tokeni
 
 @pytest.mark.parametrize("objective", ["roberta", "macbert", "spanbert"])
 def test_a_refresh_makes_shards_of_every_objective(tmp_path, samples, vocabulary_file, objective):
-    settings = RefreshSettings(
-        corpus="tea",
-        source=(str(samples / "tea.jsonl"),),
-        workspace=tmp_path / "w",
-        tokenizer=str(vocabulary_file),
-        objective=objective,
-        workers=1,
-    )
+    settings = refresh_settings(tmp_path / "w", samples / "tea.jsonl", vocabulary_file, objective=objective)
     result = refresh(settings)
     assert result.sop == (objective == "macbert")
     (path,) = (tmp_path / "w/shards/tea").glob("[0-9a-f]*.parquet")

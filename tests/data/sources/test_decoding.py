@@ -13,7 +13,7 @@ from tests.data.sources.test_documents import FIRST, SECOND, texts
     "encoding",
     ["utf-8", "utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "big5", "big5hkscs"],
 )
-def test_encodings_are_found_out(tmp_path, encoding):
+def test_encodings_are_detected(tmp_path, encoding):
     text = "這是一份文件，內容只有兩句話。今天天氣很好。" if encoding == "big5" else FIRST + "\n" + SECOND
     if encoding == "big5hkscs":  # characters of Hong Kong, which Big5 itself has not
         text = "佢哋喺茶餐廳度飲奶茶，啲多士好好食。今天天氣很好，我們一起去山上看看。"
@@ -25,7 +25,7 @@ def test_encodings_are_found_out(tmp_path, encoding):
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_utf16_and_utf32_are_known_without_their_mark(tmp_path, encoding):
+def test_utf16_and_utf32_are_detected_without_their_mark(tmp_path, encoding):
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(
         "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in (FIRST, SECOND)).encode(encoding)
@@ -48,7 +48,7 @@ def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(tm
     found = texts(path)
     expected = [json.loads(row)["text"] for row in rows]
     assert sum(text == other for text, other in zip(found, expected, strict=True)) == 60 - (not share)
-    # what no encoding decodes is there to be counted
+    # bytes that no encoding decodes can be counted
     assert sum(text.count("\ufffd") for text in found) == (0 if share else 2)
 
 

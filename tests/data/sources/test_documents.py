@@ -23,6 +23,7 @@ from data.sources import Dropped, RawDocument, find_files, read_documents
 from data.storage import base_name, size_and_digest
 
 FIRST, SECOND = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。"
+KINDS = "txt jsonl json csv tsv md html parquet jsonl.gz txt.zst zip tar.gz"
 BERT = "第一篇讲采茶。\n要趁早上采。\n\n第二篇讲炒茶。\n锅要烧热。\n"
 
 
@@ -96,7 +97,7 @@ def test_archives_give_the_documents_of_their_members(tmp_path, kind):
     assert not (tmp_path.parent / "out.txt").exists()
 
 
-def test_a_damaged_archive_keeps_what_stood_before_the_damage(tmp_path):
+def test_documents_before_the_damage_of_an_archive_are_read(tmp_path):
     whole = members("tar")
     path = tmp_path / "cut.tar"
     path.write_bytes(whole[:1400])
@@ -115,16 +116,7 @@ def test_markdown_gives_its_words(tmp_path):
         encoding="utf-8",
     )
     (text,) = texts(path)
-    assert text.split("\n") == [
-        "采茶",
-        "要趁早上采，见这里。",
-        "一芽二叶",
-        "一芽一叶",
-        "名",
-        "时",
-        "明前",
-        "四月",
-    ]
+    assert text.replace("\n", " ") == "采茶 要趁早上采，见这里。 一芽二叶 一芽一叶 名 时 明前 四月"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +150,7 @@ def test_a_web_page_gives_its_main_content(tmp_path):
     assert text.count(SECOND) == 6 and "脚本" not in text and "<" not in text and "首页" not in text
 
 
-def test_every_file_of_a_folder_is_named(tmp_path):
+def test_every_file_of_a_folder_is_listed(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(content("jsonl"))
     (tmp_path / "notes.docx").write_bytes(b"PK")
     files = find_files(str(tmp_path))
@@ -181,7 +173,7 @@ def test_urls_are_read_through_fsspec(tmp_path):
     assert size_and_digest(files[1])[1] != digest
 
 
-def test_a_web_server_is_read_and_one_that_is_not_there_is_named(tmp_path):
+def test_a_web_server_is_read_and_an_unreachable_one_is_named(tmp_path):
     pytest.importorskip("aiohttp")
     (tmp_path / "corpus.jsonl.gz").write_bytes(gzip.compress(content("jsonl")))
     handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
@@ -216,7 +208,7 @@ def test_parquet_gives_its_documents(tmp_path, name):
     assert texts(path) == [FIRST, SECOND] and reasons(path) == {"text_not_string": 1}
 
 
-def test_blank_lines_part_documents_only_where_sentences_have_lines(tmp_path):
+def test_blank_lines_separate_documents_only_between_sentence_lines(tmp_path):
     path = tmp_path / "one.txt"
     path.write_text("第一段说采茶，有两句。第二句在这里。\n\n第二段说炒茶。\n", encoding="utf-8")
     assert len(texts(path)) == 1
@@ -254,7 +246,7 @@ def test_a_huge_document_is_cut_into_several(tmp_path):
     assert all(part.endswith("。") for part in parts)
 
 
-def test_a_line_too_long_to_be_held_is_cut_at_the_same_places(tmp_path, monkeypatch):
+def test_a_very_long_line_is_cut_at_the_same_places(tmp_path, monkeypatch):
     path = tmp_path / "corpus.txt"
     path.write_text(f"{SECOND}\n{FIRST * 100_000}\n{SECOND}\n", encoding="utf-8")
     at_once = texts(path)
@@ -289,26 +281,11 @@ def test_folders_and_globs_are_searched_in_order(tmp_path):
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(
-    kind=st.sampled_from(
-        [
-            "txt",
-            "jsonl",
-            "json",
-            "csv",
-            "tsv",
-            "md",
-            "html",
-            "parquet",
-            "jsonl.gz",
-            "txt.zst",
-            "zip",
-            "tar.gz",
-        ]
-    ),
+    kind=st.sampled_from(KINDS.split()),
     noise=st.binary(max_size=80),
     at=st.integers(0, 200),
 )
-def test_no_bytes_whatever_raise(tmp_path, kind, noise, at):
+def test_no_input_raises(tmp_path, kind, noise, at):
     good = members(kind) if kind in ("zip", "tar.gz") else content(kind.split(".")[0])
     path = tmp_path / f"fuzz.{kind}"
     path.write_bytes(good[:at] + noise + good[at:] if at % 3 else noise)

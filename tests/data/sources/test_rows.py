@@ -57,7 +57,7 @@ def test_a_bad_value_costs_only_itself(tmp_path):
     assert dropped == [f"{path}#item={n}" for n in (10, 21, 41)]
 
 
-def test_what_only_begins_values_ends(tmp_path):
+def test_endless_nesting_is_a_bad_value(tmp_path):
     path = tmp_path / "corpus.json"
     for text in ("{\n" * 20_000, '[{"a":[\n' * 20_000, "[" * 100_000):
         path.write_text(text, encoding="utf-8")
@@ -76,7 +76,7 @@ def test_a_bad_quote_costs_only_its_row(tmp_path, bad):
     assert dropped[0].characters == len(bad.split("\n")[0])
 
 
-def test_what_is_too_long_is_named_and_the_rest_read(tmp_path, monkeypatch):
+def test_rows_that_are_too_long_are_dropped_and_the_rest_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("data.sources.rows.MAX_ROW_CHARACTERS", 5_000_000)
     monkeypatch.setattr("data.sources.documents.MAX_PAGE_CHARACTERS", 1000)
     long = "茶" * 6_000_000
@@ -94,19 +94,10 @@ def test_what_is_too_long_is_named_and_the_rest_read(tmp_path, monkeypatch):
     assert reasons(tmp_path / "page.md") == {"page_too_long": 1}
 
 
-def test_bad_rows_are_named_and_the_good_ones_kept(tmp_path):
+def test_bad_rows_are_dropped_and_good_ones_read(tmp_path):
     path = tmp_path / "corpus.jsonl"
-    deep = "[" * 100_000
-    rows = [
-        json.dumps({"text": FIRST}),
-        "{broken",
-        '{"title": "x"}',
-        '{"text": 5}',
-        '"a string"',
-        deep,
-        json.dumps({"text": SECOND}),
-    ]
-    path.write_text("\n".join(rows), encoding="utf-8")
+    bad = ["{broken", '{"title": "x"}', '{"text": 5}', '"a string"', "[" * 100_000]
+    path.write_text("\n".join([dumps({"text": FIRST}), *bad, dumps({"text": SECOND})]), encoding="utf-8")
     assert texts(path) == [FIRST, SECOND]
     assert reasons(path) == {"bad_json": 2, "no_text_field": 1, "text_not_string": 1, "not_an_object": 1}
     dropped = next(item for item in read_documents(path) if isinstance(item, Dropped))

@@ -42,37 +42,23 @@ def pieces(tokenizer, text):
 def test_terms_take_free_slots_and_the_table_keeps_its_size(chinese):
     grown, added = add_terms_to_vocabulary(chinese, TERMS)
     # 茶 and model are tokens already
-    assert [one.term for one in added] == ["普洱茶", "普洱茶饼", "乌龙", "DNA测序"]
+    assert [addition.term for addition in added] == ["普洱茶", "普洱茶饼", "乌龙", "DNA测序"]
     assert grown.vocab_size == chinese.vocab_size
-    assert [chinese.vocabulary[one.token_id] for one in added[:3]] == ["[unused1]", "[unused2]", "[unused3]"]
-    assert chinese.vocabulary[added[3].token_id].startswith("##")
-    for one in added:
-        assert list(one.pieces) == chinese.encode(one.term)[0].tolist()
+    slots = [chinese.vocabulary[addition.token_id] for addition in added]
+    assert slots[:3] == ["[unused1]", "[unused2]", "[unused3]"] and slots[3].startswith("##")
+    for addition in added:
+        assert list(addition.pieces) == chinese.encode(addition.term)[0].tolist()
     changed = {i for i in range(chinese.vocab_size) if chinese.vocabulary[i] != grown.vocabulary[i]}
-    assert changed == {one.token_id for one in added}
+    assert changed == {addition.token_id for addition in added}
 
 
 def test_the_longest_term_is_found_where_it_stands(chinese):
     grown, _ = add_terms_to_vocabulary(chinese, TERMS)
-    expected = [
-        "新",
-        "采",
-        "的",
-        "普洱茶",
-        "和",
-        "乌龙",
-        "茶",
-        "，",
-        "普洱茶饼",
-        "。",
-        "DNA测序",
-        "model",
-        "普",
-        "洱",
-    ]
+    expected = "新 采 的 普洱茶 和 乌龙 茶 ， 普洱茶饼 。 DNA测序 model 普 洱"
     ids, starts = grown.encode(TEXT)
-    assert [grown.vocabulary[i] for i in ids] == expected
-    assert [TEXT[s] for s in starts] == [token[0] for token in expected]
+    tokens = [grown.vocabulary[i] for i in ids]
+    assert " ".join(tokens) == expected
+    assert [TEXT[s] for s in starts] == [token[0] for token in tokens]
     assert (np.diff(starts) > 0).all()
 
 
@@ -97,14 +83,14 @@ def test_a_grown_vocabulary_comes_back_and_opens_in_transformers(chinese, tmp_pa
     assert len(theirs) == grown.vocab_size
 
 
-def test_terms_are_added_to_what_has_terms(chinese):
+def test_terms_are_added_to_a_vocabulary_with_terms(chinese):
     first, _ = add_terms_to_vocabulary(chinese, ["普洱茶"])
     second, added = add_terms_to_vocabulary(first, ["普洱茶", "乌龙"])
-    assert [one.term for one in added] == ["乌龙"] and set(second.terms) == {"普洱茶", "乌龙"}
+    assert [addition.term for addition in added] == ["乌龙"] and set(second.terms) == {"普洱茶", "乌龙"}
     assert "普洱茶" in pieces(second, TEXT) and "乌龙" in pieces(second, TEXT)
 
 
-def test_terms_that_cannot_be_spelt_or_do_not_fit_are_told(chinese, tokenizer):
+def test_terms_that_cannot_be_spelt_or_do_not_fit_are_not_added(chinese, tokenizer):
     assert add_terms_to_vocabulary(chinese, ["龘龘"])[1] == []  # pieces are [UNK]
     with pytest.raises(InputError, match="2 terms, but only 1 free slots"):
         add_terms_to_vocabulary(tokenizer, ["采茶", "炒锅"])  # it has one [unused] and no twins
@@ -160,29 +146,9 @@ def english():
     """A SentencePiece model of English text, as ALBERT's are: to be used without accents and in lower
     case.
     """
-    words = [
-        "the",
-        "tea",
-        "of",
-        "the",
-        "garden",
-        "is",
-        "picked",
-        "early",
-        "and",
-        "dried",
-        "slowly",
-        "over",
-        "a",
-        "small",
-        "fire",
-        "in",
-        "the",
-        "old",
-        "house",
-    ]
+    words = "the tea of the garden is picked early and dried slowly over a small fire in the old house"
     rng = np.random.default_rng(0)
-    texts = [" ".join(rng.choice(words, 8)) + ' "cafe" 123.' for _ in range(400)]
+    texts = [" ".join(rng.choice(words.split(), 8)) + ' "cafe" 123.' for _ in range(400)]
     return train_tokenizer(texts, kind="sentencepiece", vocab_size=90).model
 
 
@@ -195,16 +161,16 @@ def test_sentencepiece_is_used_as_alberts_own_tokenizer_does(english, keep_accen
     theirs = AlbertTokenizer(vocab=vocabulary, do_lower_case=lower_case, keep_accents=keep_accents)
     ours.save(tmp_path)
     again = load_tokenizer(tmp_path / "spiece.model")
-    for text in [
+    for text in (
         "The Tea of the GARDEN",
         "café tëä in thé house",
         "``cafe'' 123",
-        "slowly dried, early tea.",
-    ]:
+        "slowly dried, early.",
+    ):
         ids, starts = ours.encode(text)
         assert again.encode(text)[0].tolist() == ids.tolist()
         if keep_accents and "``" in text:
-            continue  # transformers changes these quotes whatever it is told of accents
+            continue  # transformers changes these quotes with any setting of accents
         assert ids.tolist() == theirs(text, add_special_tokens=False)["input_ids"], text
         assert (np.diff(starts) >= 0).all() and starts.max() < len(text)
 
