@@ -1,12 +1,13 @@
 import random
 from collections import Counter
+from dataclasses import replace
 
 import jieba
 import numpy as np
 import pytest
 
 from data.catalog import open_workspace
-from data.refresh import RefreshSettings, refresh
+from data.refresh import refresh
 from data.segmentation import Segmenter, discover_words, write_dictionary
 from data.segmentation.discovery import CountedText
 from flows.__main__ import main
@@ -94,7 +95,7 @@ def test_the_next_refresh_uses_discovered_words(tmp_path, vocabulary_file):
             return dict(statistics.words("c", 100_000).fetchall())
 
     before = words().get(TERM, 0)
-    result = refresh(RefreshSettings(**{**vars(settings), "dictionaries": (str(dictionary),)}))
+    result = refresh(replace(settings, dictionary=(str(dictionary),)))
     assert result.version == 2 and words()[TERM] > before
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -5,7 +7,7 @@ import pytest
 
 from data.catalog import open_workspace
 from data.instances import read_info, word_keys
-from data.refresh import RefreshSettings, refresh
+from data.refresh import refresh
 from data.refresh.build import read_pieces
 from data.segmentation import Segmenter, train_similar_words
 from tests.data.helpers import refresh_settings
@@ -61,6 +63,6 @@ def test_a_refresh_makes_shards_of_every_objective(tmp_path, samples, vocabulary
     # a document more: the same similar words
     extra = tmp_path / "extra.txt"
     extra.write_text("新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。", encoding="utf-8")
-    more = refresh(RefreshSettings(**{**vars(settings), "source": (*settings.source, str(extra))}))
+    more = refresh(replace(settings, source=(*settings.source, str(extra))))
     assert more.version == 2 and more.kept_shards == 1
     assert len(list((tmp_path / "w/shards/tea").glob("similar-*"))) == (objective == "macbert")
