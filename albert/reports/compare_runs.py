@@ -47,7 +47,7 @@ class Run:
 def read_runs(folders: Sequence[Path]) -> list[Run]:
     """Read the reports of the folders. Raises InputError for fewer than two, or if one is not a report."""
     if len(folders) < 2:
-        raise InputError("one run is not compared with anything: name two or more")
+        raise InputError("one run cannot be compared: name two or more")
     reports = [read_report(folder) for folder in folders]
     names = [(folder if folder.is_dir() else folder.parent).resolve().name for folder in folders]
     return [
@@ -121,7 +121,7 @@ def differing_table(runs: Sequence[Run]) -> Table:
     )
     words = tuple(range(len(runs) + 1))
     return Table(
-        "Left out: settings and versions that are the same everywhere, and those of what one run alone did.",
+        "Without settings and versions that are the same everywhere, or of parts that only one run has.",
         ("Differs", *(run.name for run in runs)),
         rows,
         words,

@@ -113,7 +113,7 @@ def build_report(
 def _unfinished(result: PretrainResult) -> str:
     return (
         f"{result.run_folder.name} was interrupted after {result.steps:,} steps: these are its figures so "
-        "far. The same command goes on from there."
+        "far. The same command resumes it."
     )
 
 

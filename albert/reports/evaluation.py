@@ -60,7 +60,7 @@ def protocol(comparison: Comparison) -> str:
     examples = ", ".join(f"{name} {number(n)}" for name, n in comparison.examples.items())
     sentences = [
         *(_training(comparison) if trained else ["scored as the checkpoints are, without training"]),
-        f"an answer that knows nothing scores {points(comparison.chance)}",
+        f"chance level is {points(comparison.chance)}",
         f"examples: {examples}",
     ]
     if skipped := comparison.skipped:
@@ -85,7 +85,7 @@ def _starts(comparison: Comparison) -> list[str]:
     seeds = [seed for model in comparison.models for seed in model.seeds]
     restarts = sum(seed.restarts for seed in seeds)
     stuck = sum(not seed.left_chance for seed in seeds)
-    lines = [f"{counted(restarts, 'start')} at chance level were given up and begun anew"] if restarts else []
+    lines = [f"{counted(restarts, 'start')} at chance level were abandoned and restarted"] if restarts else []
     if stuck:
         lines.append(f"{number(stuck)} of {counted(len(seeds), 'run')} never left it")
     return lines
@@ -113,8 +113,8 @@ def scores_table(comparison: Comparison) -> Table:
     if compared:
         caption += (
             f" The change is against {models[0].name}, seed by seed; its interval is "
-            "bootstrapped over seeds and examples, p is of the paired t test. Bold: the interval leaves out "
-            "zero and p < 0.05."
+            "bootstrapped over seeds and examples, p comes from the paired t test. Bold: the interval "
+            "excludes zero and p < 0.05."
         )
     return Table(caption, tuple(head), tuple(rows))
 
@@ -143,7 +143,7 @@ def steps_table(comparison: Comparison) -> Table:
     rows = tuple((step.model, *_difference_cells(step)) for step in comparison.steps)
     head = ("One change at a time", f"change of {metric_name(comparison.metric)}", *_CERTAINTY)
     caption = (
-        "In points, as above: each model against the one before it, from which it differs by what its name "
+        "In points, as above: each model against the one before it, from which it differs as its name "
         f"says; the first against {comparison.models[0].name}."
     )
     return Table(caption, head, rows)
@@ -168,7 +168,7 @@ def intrinsic_table(comparison: Comparison) -> Table:
     if any(row[3] != MISSING for row in rows):
         caption += " Drift is the general one's change against the first model."
     if any(row[5] != MISSING for row in rows):
-        caption += " Domain words are masked whole, and right where every token is."
+        caption += " Domain words are masked whole, and count as right if every token is."
     if len({(row[1] == MISSING, row[2] == MISSING) for row in rows}) > 1:
         caption += " A dash: the model has read these texts in other documents, or has another vocabulary."
     head = ("Language model", "domain MLM", "general MLM", "drift", "sentence order", "domain words")

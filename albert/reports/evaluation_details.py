@@ -151,5 +151,5 @@ def seed_details(comparison: Comparison) -> list[Section]:
         "seconds",
         "examples/s",
     )
-    caption = "The main metric in points. A start that does not leave chance level is given up and counted."
+    caption = "The main metric in points. A start that does not leave chance level is counted and repeated."
     return [Section(title="Every seed", tables=(Table(caption, head, rows),))]

@@ -147,7 +147,7 @@ def _repeat_section(report: Report) -> Section:
     if report.checksums:
         table = _pairs(("File", "sha256"), report.checksums)
         details.append(Section(title="Checksums", tables=(table,)))
-    return Section(title="To repeat it", code=(report.command,), details=tuple(details))
+    return Section(title="How to repeat it", code=(report.command,), details=tuple(details))
 
 
 def flat(values: Mapping[str, JsonValue]) -> dict[str, str]:

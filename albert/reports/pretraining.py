@@ -103,7 +103,7 @@ def run_table(result: PretrainResult) -> Table:
             ("time the trainer waited for data", percent(audits.loader_wait_share)),
             ("peak memory", size(audits.peak_memory_bytes)),
             ("tokens masked", percent(audits.mask_rate)),
-            ("masked words masked whole", percent(audits.whole_word_coverage)),
+            ("masked words that are masked whole", percent(audits.whole_word_coverage)),
         ],
     )
 
@@ -111,8 +111,8 @@ def run_table(result: PretrainResult) -> Table:
 def probe_note(probe: Probe) -> str:
     """What the checkpoint knew before training."""
     return (
-        "Before training, the checkpoint it began from predicted masked whole words with a loss of "
-        f"{probe.mlm_loss:.2f} (ln V, of a model that knows nothing, is {probe.uniform_loss:.2f}) and "
+        "Before training, the starting checkpoint predicted masked whole words with a loss of "
+        f"{probe.mlm_loss:.2f} (a model that knows nothing has ln V = {probe.uniform_loss:.2f}) and "
         f"an accuracy of {percent(probe.mlm_accuracy)}, on {number(probe.masked_tokens)} tokens of "
         f"{number(probe.sentences)} held-out sequences."
     )

@@ -46,7 +46,7 @@ def _gain(difference: Difference) -> str:
 
 def _conclusion(difference: Difference, summary: str) -> str:
     if difference.low is None or difference.high is None:
-        return f"{summary}: a single seed says nothing of the spread; give --seeds three or more."
+        return f"{summary}: a single seed says nothing about the spread; give --seeds three or more."
     helped = difference.mean > 0
     if difference.is_clear:
         return f"It {'helped' if helped else 'hurt'}: {summary}."

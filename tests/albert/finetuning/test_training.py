@@ -107,7 +107,7 @@ def test_test_is_scored_at_the_epoch_that_is_best_on_dev(split_files, model_fold
         assert seed.test == seed.dev and seed.dev["accuracy"] == max(curve)
 
 
-def test_nothing_is_dropped_when_a_model_is_asked(split_files, tokenizer, tmp_path):
+def test_prediction_is_without_dropout(split_files, tokenizer, tmp_path):
     folder = save_small_model(tmp_path / "drops", tokenizer, classifier_dropout_prob=0.5)
     settings = quick(split_files, folder)
     candidate = prepare(settings, read_task(settings), 0)
@@ -116,7 +116,7 @@ def test_nothing_is_dropped_when_a_model_is_asked(split_files, tokenizer, tmp_pa
     assert (first == second).all()
 
 
-def test_a_model_that_has_come_apart_is_sure_of_nothing(split_files, model_folder):
+def test_a_model_that_diverged_predicts_every_label_equally(split_files, model_folder):
     settings = quick(split_files, model_folder)
     candidate = prepare(settings, read_task(settings), 0)
     model = candidate.learner.model(load_pretrained(model_folder)[0].encoder)
@@ -162,7 +162,7 @@ def test_models_see_the_same_examples_in_the_same_order(split_files, model_folde
     assert not np.array_equal(plans[0][0][0], plans[0][1][0])
 
 
-def test_a_run_is_found_again_by_what_it_was_made_of(split_files, model_folder, tmp_path):
+def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path):
     settings = quick(split_files, model_folder, epochs=1)
     candidate = prepare(settings, read_task(settings), 0)
     run = fine_tune_one(candidate, 0, 1e-3)
@@ -218,7 +218,7 @@ def test_a_rate_that_breaks_the_model_leaves_a_valid_report(split_files, model_f
     assert read_report(page).evaluations == (result,)
 
 
-def test_test_is_asked_once_a_seed_whatever_else_was_tried(split_files, model_folder, monkeypatch):
+def test_test_is_scored_once_for_each_seed_whatever_else_was_tried(split_files, model_folder, monkeypatch):
     """Neither a rate that lost nor a start that was given up has seen it."""
     asked = []
     of_labels = Classification.predict
@@ -238,7 +238,7 @@ def test_test_is_asked_once_a_seed_whatever_else_was_tried(split_files, model_fo
 
 
 @pytest.mark.parametrize("has_test", [True, False])
-def test_a_sweep_knows_no_test_and_of_equal_rates_takes_the_first(split_files, model_folder, has_test):
+def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files, model_folder, has_test):
     if not has_test:
         del split_files["test"]
     settings = quick(split_files, model_folder, seeds=(4, 2), sweep=(1e-5, 3e-5, 2e-5))
@@ -271,7 +271,7 @@ def test_a_sweep_knows_no_test_and_of_equal_rates_takes_the_first(split_files, m
     assert [(one.learning_rate, one.dev) for one in tried] == [(1e-5, 0.5), (3e-5, 0.9), (2e-5, 0.9)]
 
 
-def test_a_run_of_a_sweep_is_kept_apart_from_the_one_that_is_scored(split_files, model_folder, tmp_path):
+def test_a_run_of_a_sweep_is_stored_apart_from_the_one_that_is_scored(split_files, model_folder, tmp_path):
     settings = quick(split_files, model_folder, epochs=1)
     candidate = prepare(settings, read_task(settings), 0)
     swept = candidate.without_test()
@@ -285,7 +285,7 @@ def test_a_run_of_a_sweep_is_kept_apart_from_the_one_that_is_scored(split_files,
     assert fine_tune_one(candidate, 0, 1e-3).result.dev == run.result.dev
 
 
-def test_dropout_is_on_in_training_alone_and_every_epoch_takes_all_its_steps(split_files, model_folder):
+def test_dropout_is_on_only_in_training_and_every_epoch_takes_all_its_steps(split_files, model_folder):
     settings = quick(split_files, model_folder, epochs=2)
     candidate, modes = prepare(settings, read_task(settings), 0), []
 
@@ -337,7 +337,7 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
     assert run.result.examples_per_second > 0
 
 
-def test_chance_is_the_most_frequent_training_label_on_the_split_that_is_asked(split_files, model_folder):
+def test_chance_is_the_most_frequent_training_label_on_the_scored_split(split_files, model_folder):
     for name, share in (("train", 0.75), ("dev", 0.25)):
         rows = [f"香{n}\t{'好' if n < 40 * share else '坏'}" for n in range(40)]
         split_files[name].write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")

@@ -37,7 +37,8 @@ def test_a_report_is_read_back_as_it_was(page, tmp_path):
     assert report.evaluations and report.pretraining and report.bases and report.corpora
     assert read_report(write_report(report, tmp_path / "again")) == report
     empty = build_report(title="t", command="c")
-    assert read_report(write_report(empty, tmp_path / "empty")) == empty
+    assert empty.verdict == "Corpus only: nothing was trained."
+    assert read_report(write_report(empty, tmp_path / "空")) == empty
 
 
 def test_the_schema_describes_records_and_fields():
@@ -94,7 +95,7 @@ def test_settings_of_several_arms_are_compared_one_by_one(tmp_path):
     assert differing_table(read_runs(made)).rows == (("arm 2: rate", "2", "3"),)
 
 
-def test_the_page_of_a_comparison_tells_verdicts_and_warnings(runs):
+def test_the_page_of_a_comparison_has_verdicts_and_warnings(runs):
     html = comparison_page(read_runs(runs))
     assert "It helped: +9.7" in html and "第二: Contaminated: " in html
     assert html.count("<svg") == 3 and "http" not in html.replace("http://www.w3.org", "")
@@ -102,9 +103,9 @@ def test_the_page_of_a_comparison_tells_verdicts_and_warnings(runs):
 
 def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
     assert main(["report", "compare", *map(str, runs)]) == 0
-    said = capsys.readouterr().out
-    assert "第二" in said and "+13.7 (+13.0 to +14.3)" in said
-    page = Path(said.strip().splitlines()[-1].removeprefix("page "))
+    output = capsys.readouterr().out
+    assert "第二" in output and "+13.7 (+13.0 to +14.3)" in output
+    page = Path(output.strip().splitlines()[-1].removeprefix("page "))
     assert page.parent.parent == runs[0].parent and page.is_file()
     assert main(["report", "compare", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "index.html").is_file()
@@ -122,14 +123,14 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
         ("[]", "has schema version None"),
     ],
 )
-def test_what_is_no_report_is_refused_in_one_line(runs, tmp_path, capsys, content, complaint):
+def test_a_damaged_or_missing_report_is_refused_in_one_line(runs, tmp_path, capsys, content, complaint):
     folder = tmp_path / "bad"
     folder.mkdir()
     if content is not None:
         (folder / "metrics.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     assert main(["report", "compare", str(runs[0]), str(folder)]) == 2
-    said = capsys.readouterr().err
-    assert complaint in said and said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert complaint in message and message.count("\n") == 1
 
 
 def test_one_run_is_not_compared(runs):

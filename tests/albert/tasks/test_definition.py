@@ -150,7 +150,7 @@ def test_every_shipped_task_names_itself_and_its_metric():
 
 
 @pytest.mark.parametrize("name", ["squad1", "squad2", "cmrc2018", "drcd"])
-def test_spans_are_read_and_a_wrong_place_is_mended(name, tmp_path):
+def test_spans_are_read_and_a_wrong_offset_is_corrected(name, tmp_path):
     path = tmp_path / "dev.json.gz"
     path.write_bytes(gzip.compress(json.dumps(SQUAD).encode()))
     _, split = read_split(path, load_task(name))
@@ -283,7 +283,7 @@ def test_bad_rows_are_skipped_by_number(tmp_path):
         ("name: !!python/object/apply:os.system ['true']\n", "is not YAML"),
     ],
 )
-def test_a_task_file_that_says_what_is_not_understood_is_refused(content, message, tmp_path):
+def test_a_task_file_with_faults_is_refused(content, message, tmp_path):
     (tmp_path / "t.yaml").write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         load_task(str(tmp_path / "t.yaml"))
@@ -319,7 +319,7 @@ def test_answers_are_scored_as_squads_script_does(predicted, gold, exact, f1):
         ("the", [], (0, 0), (1, 1)),
     ],
 )
-def test_what_no_word_is_left_of_is_scored_as_each_of_squads_scripts_does(predicted, gold, first, second):
+def test_answers_without_a_word_are_scored_as_each_of_squads_scripts_does(predicted, gold, first, second):
     assert answer_scores(predicted, gold, "squad") == first
     assert answer_scores(predicted, gold, "squad2") == second
 
