@@ -1,4 +1,4 @@
-"""`jixu checkpoint` and `jixu report`: checkpoints and reports by themselves."""
+"""`jixu checkpoint` and `jixu report`: commands for checkpoints and reports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app.command(report)
 
 @checkpoint.command
 def sizes(*presets: str) -> None:
-    """Print what each preset has and costs.
+    """Print the size and cost of each preset.
 
     Args:
         presets: Names of presets; by default all of them.
@@ -49,11 +49,11 @@ def convert(
     Args:
         source: Folder, weights file, TensorFlow prefix, or hf:REPO.
         target: A folder that does not exist yet.
-        format: What is to open it; jixu's own keeps what transformers cannot express.
-        tokenizer: vocab.txt, spiece.model or folder; by default what stands beside the checkpoint.
-        terms: File of domain terms, one a line, that become tokens of their own.
-        share: Give layers parameters of their own.
-        num_hidden_layers: More layers, tiled from the checkpoint's.
+        format: Library that opens it; jixu's own format can hold models that transformers cannot express.
+        tokenizer: vocab.txt, spiece.model or folder; by default the checkpoint's own.
+        terms: File of domain terms, one per line, that become tokens.
+        share: Parameters that layers share; by default as in the checkpoint.
+        num_hidden_layers: Number of layers, tiled from the checkpoint's.
     """
     from albert.checkpoints import convert
 
@@ -75,7 +75,7 @@ def inspect(source: str, /, *, probe: str | None = None) -> None:
 
     Args:
         source: Folder, weights file, TensorFlow prefix, or hf:REPO.
-        probe: Text or a file of text: how well its masked words are predicted.
+        probe: Text, or a text file, whose masked words the model shall predict.
     """
     from albert.checkpoints import read_checkpoint
     from albert.model import measure_sizes

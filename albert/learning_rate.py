@@ -1,4 +1,4 @@
-"""Learning rates that fit the batch, and schedules. Needs no torch, so that options can name its choices."""
+"""Learning rates that fit the batch, and schedules. Needs no torch, as options import it."""
 
 from __future__ import annotations
 
@@ -13,33 +13,34 @@ OPTIMIZERS, SCHEDULES = get_args(OptimizerName), get_args(ScheduleName)
 POLYNOMIAL_POWER = 2.0
 # share of the steps in which "wsd" decays (Hägele et al. 2024, section 4, find 10% to 20% enough)
 WSD_DECAY_SHARE = 0.2
-_STRANGE_FACTOR = 8.0  # a given rate so many times the rule's is remarked upon
+_STRANGE_FACTOR = 8.0  # warn about a rate this many times the rule's
 
 
 @dataclass(frozen=True, slots=True)
 class ReferenceRate:
-    """A learning rate and the batch it was tried with."""
+    """A learning rate and the batch it was tuned for."""
 
     rate: float
     batch_tokens: int
     source: str
 
     def scaled(self, batch_tokens: int) -> float:
-        """The rate for another batch, by the square-root rule (Krizhevsky 2014, section 5; You et al. 2020,
-        section 4).
+        """The rate for another batch, by the square-root rule.
+
+        Krizhevsky 2014, section 5; You et al. 2020, section 4.
         """
         return self.rate * math.sqrt(batch_tokens / self.batch_tokens)
 
 
-# with 1e-3 a small ALBERT reaches the same MLM loss, but its sequences' vectors fall together: fine-tuned, it
-# stays at chance, where one trained with 3e-4 learns the task
+# with 1e-3 a small ALBERT reaches the same MLM loss, but its sequence vectors collapse: fine-tuned, it stays
+# at chance, while one trained with 3e-4 learns the task
 ADAMW_FROM_SCRATCH = ReferenceRate(3e-4, 4096, "AdamW from random weights")
 ADAMW_FROM_CHECKPOINT = ReferenceRate(5e-5, 4096, "AdamW from a checkpoint, transformers' MLM example")
 LAMB = ReferenceRate(0.00176, 4096 * 512, "LAMB, Lan et al. 2020, section 4.1")
 
 
 def reference_rate(optimizer: OptimizerName, *, from_checkpoint: bool) -> ReferenceRate:
-    """What the default rate is scaled from."""
+    """The rate that the default is scaled from."""
     if optimizer == "lamb":
         return LAMB
     return ADAMW_FROM_CHECKPOINT if from_checkpoint else ADAMW_FROM_SCRATCH
@@ -47,7 +48,7 @@ def reference_rate(optimizer: OptimizerName, *, from_checkpoint: bool) -> Refere
 
 @dataclass(frozen=True, slots=True)
 class LearningRate:
-    """The peak rate of a run, and where it comes from."""
+    """The peak rate of a run, and how it was chosen."""
 
     rate: float
     explanation: str
@@ -62,9 +63,9 @@ def choose_learning_rate(
     given: float | None = None,
     given_for: int | None = None,
 ) -> LearningRate:
-    """The rate for batches of `batch_tokens`: the reference's, or `given`, scaled by the square-root rule.
+    """Choose the rate for batches of `batch_tokens`: the reference's or `given`, by the square-root rule.
 
-    `given_for` is the batch, in tokens, a given rate was meant for; without it that rate is taken as it is.
+    `given_for` is the batch, in tokens, that a given rate was meant for; without it the rate is not scaled.
     """
     reference = reference_rate(optimizer, from_checkpoint=from_checkpoint)
     usual = reference.scaled(batch_tokens)

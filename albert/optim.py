@@ -11,8 +11,9 @@ from albert.learning_rate import OptimizerName
 
 
 def adamw(model: nn.Module, learning_rate: float, weight_decay: float = 0.01) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019) with the betas and epsilon of Liu et al. 2019, section 3.1; no decay
-    on biases and LayerNorm (Devlin et al. 2019, appendix A.2).
+    """AdamW (Loshchilov & Hutter 2019) with the betas and epsilon of Liu et al. 2019, section 3.1.
+
+    Biases and LayerNorm are not decayed (Devlin et al. 2019, appendix A.2).
     """
     groups = [
         {"params": matrices(model), "weight_decay": weight_decay},
@@ -33,7 +34,7 @@ def lamb(model: nn.Module, learning_rate: float, weight_decay: float = 0.01) -> 
 def make_optimizer(
     name: OptimizerName, model: nn.Module, learning_rate: float, weight_decay: float
 ) -> torch.optim.Optimizer:
-    """The optimiser of a name, for all of a model's parameters."""
+    """The named optimiser, over all of a model's parameters."""
     return {"adamw": adamw, "lamb": lamb}[name](model, learning_rate, weight_decay)
 
 
@@ -43,14 +44,14 @@ def matrices(model: nn.Module) -> list[nn.Parameter]:
 
 
 def vectors(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are not: biases and LayerNorm."""
+    """The parameters that are not decayed: biases and LayerNorm."""
     return [p for p in model.parameters() if p.dim() <= 1]
 
 
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al. 2020, algorithm 2): Adam's update, rescaled for each tensor to the tensor's own norm.
 
-    With `adapt` false in a group the update is Adam's. All tensors of a group are worked on together.
+    A group with `adapt` off gets Adam's update. All tensors of a group are updated together.
     """
 
     def __init__(self, params, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6):
@@ -71,7 +72,7 @@ class Lamb(torch.optim.Optimizer):
         steps, gradients = [s["step"] for s in states], [p.grad for p in parameters]
         torch._foreach_add_(steps, 1)
         beta1, beta2 = group["betas"]
-        # each its own: a head that some batches have no use for has taken fewer steps
+        # one count a tensor: a head that some batches leave out has taken fewer steps
         numbers = [step.item() for step in steps]
         torch._foreach_lerp_(means, gradients, 1 - beta1)
         torch._foreach_mul_(squares, beta2)

@@ -19,7 +19,7 @@ from kernels.layer_norm import add_layer_norm_reference
 
 
 def device_names(processes: int = 1) -> tuple[str, ...]:
-    """`cpu`, or for each process `cuda-` and its GPU's own UUID: numbers depend on CUDA_VISIBLE_DEVICES."""
+    """`cpu`, or `cuda-` and the UUID of each process's GPU: numbers depend on CUDA_VISIBLE_DEVICES."""
     count = min(processes, torch.cuda.device_count())
     if not count:
         return ("cpu",)
@@ -27,7 +27,7 @@ def device_names(processes: int = 1) -> tuple[str, ...]:
 
 
 def describe_devices() -> list[str]:
-    """Each GPU with its memory and compute capability; none where there is none."""
+    """Describe each GPU by its memory and compute capability."""
     found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     return [f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB, sm_{gpu.major}{gpu.minor}" for gpu in found]
 
@@ -53,7 +53,7 @@ def triton_error(device: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """This process among those that train together."""
+    """One of the processes that train together."""
 
     rank: int = 0
     world_size: int = 1
@@ -75,16 +75,16 @@ class Process:
         return self.world_size > 1 and (isinstance(error, dist.DistError) or "gloo" in str(error))
 
     def wait_for_all(self) -> None:
-        """Return when every process is here."""
+        """Wait until every process has called this."""
         if self.world_size > 1:
             dist.barrier()
 
 
 @contextmanager
 def join() -> Iterator[Process]:
-    """Join the processes torchrun started (nccl on GPUs, gloo without), and leave them at the end.
+    """Join the processes that torchrun started (nccl on GPUs, else gloo), and leave them at the end.
 
-    Raises ConfigError where there is no GPU for each of them.
+    Raises ConfigError if there are GPUs, but not one for each process.
     """
     world_size, local_rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -97,10 +97,10 @@ def join() -> Iterator[Process]:
     if world_size == 1:
         yield Process(device=device, is_restarted=restarts != "0")
         return
-    # numbers of the trainer stay on the CPU: they are summed by gloo, gradients where they are
+    # the trainer's counts stay on the CPU and are summed by gloo, gradients by nccl on the GPU
     backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
     store, rank, _ = next(dist.rendezvous("env://"))
-    # after a restart torchrun's store still has the addresses of the processes that are gone
+    # after a restart torchrun's store still has the addresses of the lost processes
     store = dist.PrefixStore(restarts, store)
     dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
     try:
@@ -109,20 +109,16 @@ def join() -> Iterator[Process]:
         dist.destroy_process_group()
 
 
-# steps; it takes about 0.1 s, under a hundredth of the time of so many on two cores
-GIVE_BACK_EVERY = 50
-
-
-# how many products' programs oneDNN and torch's binding of it remember, in place of 1,024 each
+GIVE_BACK_EVERY = 50  # steps; trimming takes 0.1 s, under 1% of the time of 50 steps on two cores
+# programs that oneDNN and torch's binding of it cache, in place of 1,024 each
 _CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "64"}
 
 
 def bound_caches() -> None:
-    """Let fewer programs of matrix products be remembered; to be called before the first of them.
+    """Bound oneDNN's cache of matrix-product programs; call it before the first product.
 
-    On a CPU there is one for every shape, with memory of its own. Packed batches are of ever other numbers of
-    tokens, so that most are never used again: they came to more than a gigabyte. What the environment says
-    already stands.
+    oneDNN caches one program per shape, and packed batches rarely repeat a shape: the cache grew past 1 GiB.
+    Existing environment variables win.
     """
     for name, capacity in _CACHES.items():
         os.environ.setdefault(name, capacity)
@@ -137,10 +133,10 @@ def _trim() -> object | None:
 
 
 def give_back(step: int) -> None:
-    """Every so many steps, return what was freed to the operating system.
+    """Return freed memory to the operating system, every GIVE_BACK_EVERY steps.
 
-    Tensors of ever other sizes leave holes that malloc keeps: without this a run on a CPU holds twice the
-    memory after half an hour.
+    Tensors of varying sizes leave holes that malloc keeps: without this a CPU run holds twice the memory
+    after half an hour.
     """
     trim = _trim()
     if trim is not None and step % GIVE_BACK_EVERY == 0:

@@ -20,7 +20,6 @@ import torch
 from torch import Tensor, nn
 
 from albert.model import AlbertConfig, PretrainingModel
-from albert.model.config import preset
 from albert.optim import Lamb, lamb, matrices, vectors
 from benchmarks.support.results import write_result
 
@@ -138,7 +137,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=30, help="[%(default)s]")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rows = {name: measure(preset(name), options.steps) for name in PRESETS}
+    rows = {name: measure(AlbertConfig.preset(name), options.steps) for name in PRESETS}
     lines = []
     for name, row in rows.items():
         best = {way: times["best"] for way, times in row["milliseconds"].items()}

@@ -1,4 +1,4 @@
-"""TODO."""
+"""Training data prepared in a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _AHEAD = 2  # steps the loader keeps ready
 
 
 class Loader:
-    """Steps of training data, made in a thread of their own while the trainer computes.
+    """Prepares steps of training data in a thread while the trainer computes.
 
-    `waited` is how long the trainer stood still for data, in seconds.
+    `waited` is how long the trainer has waited for data, in seconds.
     """
 
     def __init__(self, data: TrainingData, state: DataState):
@@ -29,7 +29,7 @@ class Loader:
         self._thread.start()
 
     def go_to(self, state: DataState) -> None:
-        """Throw away what is ready, and go on from another place."""
+        """Discard what is ready, and continue from another place."""
         self.close()
         self._begin(state)
 
@@ -38,7 +38,7 @@ class Loader:
             for step in self._data.steps(state):
                 if not self._put(step):
                     return
-        except BaseException as error:  # raised where the data are asked for
+        except BaseException as error:  # raised by `__next__`
             self._put(error)
 
     def _put(self, item: StepData | BaseException) -> bool:
@@ -59,6 +59,6 @@ class Loader:
         return item
 
     def close(self) -> None:
-        """End the thread."""
+        """Stop the thread."""
         self._stop.set()
         self._thread.join()

@@ -1,7 +1,7 @@
-"""Training data of several corpora: which batch comes next, what it is masked by, who computes it.
+"""Training data of several corpora: which batch comes next, its mask rule, and the process that computes it.
 
-A step is `accumulate` batches, numbered through the run; process r of W computes those whose number within
-the step is r modulo W. The order is a pure function of the seed and the shares, whatever W is.
+A step is `accumulate` batches; process r of W computes those whose number within the step is r modulo W. The
+order is a pure function of the seed and the shares, whatever W is.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from albert.model import Batch
 from data.instances import MaskRule
 
 _PACKED_TOKENS = 1 << 16  # packed at once
-
-
-# rates of a schedule are rounded, so that many batches are masked at once
-_RATE_DIGITS = 2
+_RATE_DIGITS = 2  # scheduled rates are rounded, so that many batches can be masked at once
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of the run: up to which step, and each corpus's share of the tokens in it."""
+    """A phase of the run: the step it ends before, and each corpus's share of its tokens."""
 
     until: int
     shares: tuple[float, ...]
@@ -31,24 +28,24 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class DataState:
-    """Where training stands in the data: O(1) to store and to go back to. One entry a corpus."""
+    """The place of training in the data, one cursor for each corpus: O(1) to store and to return to."""
 
     batches: int = 0  # drawn in the run
     cursors: tuple[Cursor, ...] = ()
     tokens: tuple[int, ...] = ()  # drawn in this phase
-    skipped: int = 0  # of the batches, those whose steps were taken back
+    skipped: int = 0  # those of the batches whose steps were rolled back
 
     @classmethod
     def start(cls, corpora: int) -> DataState:
         return cls(0, (START,) * corpora, (0,) * corpora)
 
     def without_steps(self, batches: int) -> DataState:
-        """The same place, for a run that has gone back to where it had taken `batches` in."""
+        """The same place in the data, for a run that was rolled back to its first `batches` batches."""
         return replace(self, skipped=self.batches - batches, tokens=(0,) * len(self.tokens))
 
 
 class StepData(NamedTuple):
-    """What one process computes of a step, and where the data stand after all of it."""
+    """The part of a step that one process computes, and the place in the data after the whole step."""
 
     batches: list[Batch]
     corpora: list[int]  # of each batch
@@ -64,8 +61,8 @@ class _Next(NamedTuple):
 class TrainingData:
     """Steps of batches from several corpora, mixed by tokens.
 
-    The next batch is of the corpus that is furthest behind its share of the phase's tokens, so that after
-    any step no share is off by more than a batch.
+    The next batch comes from the corpus furthest behind its share of the phase's tokens, so that no share is
+    ever off by more than a batch.
     """
 
     def __init__(
@@ -78,12 +75,12 @@ class TrainingData:
         world_size: int = 1,
         mask_rates: tuple[float, ...] | None = None,
     ):
-        """`mask_rates`: at the run's first and last step, in between on a line; None: each corpus's own."""
+        """`mask_rates` are those of the first and last step, linear in between; None: each corpus's own."""
         self.streams, self.phases, self.accumulate = list(streams), list(phases), accumulate
         self.rank, self.world_size, self.mask_rates = rank, world_size, mask_rates
 
     def steps(self, state: DataState) -> Iterator[StepData]:
-        """This process's steps from a place on, without end."""
+        """Yield this process's steps from a place on, without end."""
         plans = [stream.plan(cursor) for stream, cursor in zip(self.streams, state.cursors, strict=True)]
         waiting: list[tuple[list[_Next], DataState]] = []
         tokens = 0
@@ -91,7 +88,7 @@ class TrainingData:
             mine, state = self._plan_step(plans, state)
             waiting.append((mine, state))
             tokens += sum(item.planned.tokens for item in mine)
-            # the first step alone, so that it is there at once
+            # the first step is packed alone, so that training need not wait
             if tokens >= _PACKED_TOKENS or state.batches == self.accumulate:
                 yield from self._packed(waiting)
                 waiting, tokens = [], 0
@@ -116,14 +113,14 @@ class TrainingData:
         return mine, replace(state, batches=batches, cursors=tuple(cursors), tokens=tuple(tokens))
 
     def rule_at(self, corpus: int, step: int) -> MaskRule:
-        """What a corpus is masked by at a step."""
+        """The rule that masks a corpus at a step."""
         rule = self.streams[corpus].info.rule
         if self.mask_rates is None:
             return rule
         return replace(rule, rate=mask_rate_at(self.mask_rates, step, self.phases[-1].until))
 
     def _packed(self, steps: Sequence[tuple[list[_Next], DataState]]) -> Iterator[StepData]:
-        """Pack what is of one window and one rule together, and give it out step by step."""
+        """Pack batches of the same window and rule together, and yield them step by step."""
         groups: dict[tuple[int, int, MaskRule], list[Planned]] = {}
         for mine, _ in steps:
             for corpus, planned, rule in mine:
@@ -142,7 +139,7 @@ def mask_rate_at(rates: tuple[float, ...], step: int, steps: int) -> float:
 
 
 def _furthest_behind(shares: Sequence[float], tokens: Sequence[int]) -> int:
-    """The corpus to draw from next; where several are level, that of the larger share."""
+    """The corpus to draw from next; among equals, the one with the larger share."""
     total = sum(tokens)
     drawn_from = [i for i, share in enumerate(shares) if share > 0]
     return max(drawn_from, key=lambda i: (shares[i] * total - tokens[i], shares[i]))

@@ -1,4 +1,4 @@
-"""Instances as packed, masked batches: whole rows copied one after the other, many batches in one go.
+"""Packed, masked batches from instances: whole rows are copied, many batches at once.
 
 R = rows of a window, S = sequences of a batch, T = their tokens, n = masked tokens.
 """
@@ -30,9 +30,8 @@ class Instances:
     segment_b_start: np.ndarray  # [R]
     word_starts: np.ndarray  # [T] bool
     sop_labels: np.ndarray  # [R] int64, IGNORED where the corpus gives no order
-    static: (
-        tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
-    )  # offsets [R+1], positions, ids, labels
+    # stored masks: offsets [R+1], positions, ids, labels
+    static: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None
 
     def __len__(self) -> int:
         return len(self.instance_ids)
@@ -52,13 +51,13 @@ class Instances:
 
     @cached_property
     def _rows(self) -> pa.BinaryArray:
-        """The marked tokens of each row, [R]: rows lie far apart in memory, and so one is fetched once."""
+        """The marked tokens of each row, [R]; one copy a row, as rows lie far apart in memory."""
         starts = pa.py_buffer((self.offsets * self._marked.itemsize).astype(np.int32))
         tokens = pa.py_buffer(self._marked)
         return pa.BinaryArray.from_buffers(pa.binary(), len(self), [None, starts, tokens])
 
     def take(self, rows: np.ndarray) -> Instances:
-        """Some of the rows, in the order given."""
+        """The instances of `rows`, in that order."""
         offsets = np.concatenate([[0], np.cumsum(self.lengths[rows])])
         static = self.static
         if static is not None:
@@ -88,7 +87,7 @@ def pack_batches(
     seed: int,
     epoch: int,
 ) -> Iterator[Batch]:
-    """Packed, masked batches of some rows each; with stored masks where the instances carry them."""
+    """Yield packed, masked batches of some rows each, with the stored masks if there are any."""
     if not batches:
         return
     firsts = np.cumsum([0, *map(len, batches[:-1])])
@@ -109,7 +108,7 @@ def _pack(
     seed: int,
     epoch: int,
 ) -> Iterator[Batch]:
-    """The same, packed and masked in one go."""
+    """`pack_batches`, with all batches masked in one call."""
     packed = instances.take(np.concatenate(batches))
     if packed.static is None:
         masks = draw_masks(
@@ -129,7 +128,7 @@ def _pack(
 
 
 def _split(packed: Instances, masks: Masks, sizes: np.ndarray) -> Iterator[Batch]:
-    """Batches of `sizes` rows in turn, views of the tensors made for all."""
+    """Yield batches of `sizes` rows: views of tensors that hold all of them."""
     lengths, cu_seqlens = packed.lengths, packed.offsets
     ends = np.cumsum(sizes)
     firsts = ends - sizes

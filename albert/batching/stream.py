@@ -1,9 +1,8 @@
-"""Packed batches from instance shards: length-aware, masked as they are read, in an order that is a pure
-function of the seed.
+"""Packed batches from instance shards, sorted by length and masked as they are read.
 
-An epoch is a permutation of the shards' row groups, read a window of them at a time; a window's instances are
-sorted by length with a little noise, cut into batches of so many tokens, and the batches shuffled. Memory
-holds one window, whatever the corpus. The place in the data is a `Cursor` of three numbers.
+The order is a pure function of the seed. An epoch is a permutation of the shards' row groups, read a window
+at a time; a window's instances are sorted by length with a little noise, cut into batches by tokens, and the
+batches shuffled. Memory holds one window, whatever the corpus. A `Cursor` is the place in the data.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _STATIC_COLUMNS = ["masked_positions", "masked_input_ids", "masked_labels"]
 
 
 class Cursor(NamedTuple):
-    """Where training stands in the data: the batch to be read next."""
+    """The place in the data: the batch that is read next."""
 
     epoch: int = 0
     window: int = 0
@@ -68,14 +67,15 @@ def _to_instances(table: pa.Table) -> Instances:
 
 
 def is_held_out(doc_keys: np.ndarray, share: float) -> np.ndarray:
-    """Which documents are never trained on: a fixed share of all there could be, decided by the document's
-    hash, so that it stays on its side whatever is added to the corpus.
+    """Which documents are never trained on, decided by the document's hash.
+
+    A document so stays on its side whatever is added to the corpus.
     """
     return (doc_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
 
 
 def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Rows grouped into batches of at most `batch_tokens` tokens and of like length, in random order."""
+    """Group rows of similar length into batches of at most `batch_tokens` tokens, in random order."""
     noise = rng.uniform(0, 8, len(lengths))
     order = np.argsort(lengths + noise, kind="stable")
     ends = np.cumsum(lengths[order])
@@ -88,12 +88,12 @@ def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generat
 
 
 class Planned(NamedTuple):
-    """A batch that is yet to be packed."""
+    """A batch before it is packed."""
 
     instances: Instances
     rows: np.ndarray
     epoch: int
-    after: Cursor  # the place in the data behind it
+    after: Cursor  # the place in the data after it
 
     @property
     def tokens(self) -> int:
@@ -101,7 +101,7 @@ class Planned(NamedTuple):
 
 
 class InstanceStream:
-    """Batches of a list of shards, for training without end or for evaluation once through."""
+    """Reads batches from shards: endlessly for training, once for an evaluation."""
 
     def __init__(
         self,
@@ -113,8 +113,9 @@ class InstanceStream:
         never_trained_share: float = 0.0,
         masking: Literal["dynamic", "static"] = "dynamic",
     ):
-        """Opens nothing but the shards' footers. Documents within `held_out_share` are evaluated on, those
-        within the larger of the two shares never trained on. Raises InputError if a shard is missing or none.
+        """Read the shards' footers. Raises InputError if a file is missing or not a shard.
+
+        Documents within `held_out_share` are evaluated on, those within the larger share never trained on.
         """
         self.info: ShardInfo = read_info(shards[0])
         self.batch_tokens, self.seed, self.held_out_share = batch_tokens, seed, held_out_share
@@ -126,7 +127,7 @@ class InstanceStream:
         ]
 
     def _load(self, row_groups: Sequence[tuple[Path, int]]) -> Instances:
-        # in one thread: what Arrow's own win at this size they lose in handing over
+        # in one thread: at this size Arrow's own threads cost as much as they save
         tables = [
             pq.ParquetFile(path).read_row_group(group, columns=self.columns, use_threads=False)
             for path, group in row_groups
@@ -134,10 +135,7 @@ class InstanceStream:
         return _to_instances(pa.concat_tables(tables))
 
     def _windows(self, cursor: Cursor) -> Iterator[list[Planned]]:
-        """The batches of each window from a place on, epoch after epoch.
-
-        Raises InputError when no document is left to train on.
-        """
+        """Yield each window's batches, epoch after epoch. Raises InputError if all documents are held out."""
         epoch, first, skip = cursor
         while True:
             order = np.random.default_rng([self.seed, epoch]).permutation(len(self.row_groups))
@@ -165,24 +163,22 @@ class InstanceStream:
             epoch, first = epoch + 1, 0
 
     def plan(self, cursor: Cursor = START) -> Iterator[Planned]:
-        """The batches from a place on, without end. Held-out documents never occur."""
+        """Yield the batches from a place on, without end and without held-out documents."""
         return chain.from_iterable(self._windows(cursor))
 
     def pack(self, planned: Sequence[Planned], rule: MaskRule | None = None) -> Iterator[Batch]:
-        """Batches of one window and epoch, packed and masked; by the shards' own rule if none is given."""
+        """Pack and mask batches of one window and epoch, by default with the shards' own rule."""
         if planned:
             instances, _, epoch, _ = planned[0]
             yield from self._pack(instances, [each.rows for each in planned], epoch, rule)
 
     def training_batches(self, cursor: Cursor = START) -> Iterator[tuple[Batch, Cursor]]:
-        """The batches from a place on, packed and masked, each with the place after it."""
+        """Yield packed, masked batches from a place on, each with the place after it."""
         for planned in self._windows(cursor):
             yield from zip(self.pack(planned), (each.after for each in planned), strict=True)
 
     def held_out_batches(self, max_tokens: int) -> Iterator[Batch]:
-        """Batches of held-out documents with fixed masks, up to `max_tokens` of them, always the same
-        ones.
-        """
+        """Yield up to `max_tokens` tokens of held-out documents, always the same ones with the same masks."""
         taken = 0
         for row_group in self.row_groups:
             instances = self._load([row_group])
@@ -199,10 +195,10 @@ class InstanceStream:
                 return
 
     def probe_batches(self, rule: MaskRule, sequences: int) -> Iterator[Batch]:
-        """Batches of held-out documents masked by `rule`, of so many sequences at most."""
+        """Yield up to `sequences` held-out sequences, masked by `rule`."""
         taken = 0
         for row_group in self.row_groups:
-            # not the masks stored with the instances
+            # without the masks stored in the shards
             instances = replace(self._load([row_group]), static=None)
             rows = np.flatnonzero(is_held_out(instances.doc_keys, self.held_out_share))[: sequences - taken]
             taken += len(rows)

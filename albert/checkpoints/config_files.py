@@ -73,13 +73,13 @@ def read_json(path: Path) -> dict[str, object]:
 
 
 def groups_in_file(content: Mapping[str, object]) -> int:
-    """num_hidden_groups as the file has it; a file may have more groups than layers, and leave some idle."""
+    """num_hidden_groups as in the file, which may have more groups than layers and leave some unused."""
     value = content.get("num_hidden_groups", 1)
     return value if isinstance(value, int) else 1
 
 
 def read_config(path: Path) -> AlbertConfig:
-    """The config of a config.json. Raises ConfigError for what it cannot express."""
+    """Read a config.json. Raises ConfigError for a model that AlbertConfig cannot express."""
     content = read_json(path)
     kind = content.get("model_type")
     if kind not in ("albert", "bert", "jixu"):
@@ -99,8 +99,8 @@ def read_config(path: Path) -> AlbertConfig:
 def read_tensorflow_config(path: Path, layout: Layout) -> AlbertConfig:
     """The config beside a TensorFlow checkpoint of albert_zh (bright) or google-research/albert (google).
 
-    Their "gelu" is the tanh approximation, which transformers calls gelu_new. Nothing is inferred: a size,
-    the head count or the activation that is not in the file is an error.
+    Their "gelu" is the tanh approximation, which transformers calls gelu_new. Nothing is inferred: a missing
+    size, head count or activation is an error.
     """
     content = read_json(path)
     missing = [name for name in _TENSORFLOW_NEEDED if name not in content]
@@ -118,7 +118,7 @@ def read_tensorflow_config(path: Path, layout: Layout) -> AlbertConfig:
 
 
 def _of_groups(content: dict[str, object]) -> dict[str, object]:
-    """The content with no more groups than layers, and none where `share` says that nothing is shared."""
+    """The content with at most as many groups as layers, and one group if nothing is shared."""
     layers, groups = content.get("num_hidden_layers", 12), groups_in_file(content)
     if content.get("share") == "none":
         return {**content, "num_hidden_groups": 1}
@@ -129,20 +129,20 @@ def _of_groups(content: dict[str, object]) -> dict[str, object]:
 
 def _build(path: Path, values: Mapping[str, object]) -> AlbertConfig:
     known = {field.name: field.default for field in fields(AlbertConfig)}
-    # a pad_token_id of null is usual and means nothing here
-    given = {
+    # a pad_token_id of null is common, and ignored here
+    values = {
         name: values[name]
         for name in known
         if name in values and not (name == "pad_token_id" and values[name] is None)
     }
     try:
-        return AlbertConfig(**given)
+        return AlbertConfig(**values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
 def to_file(config: AlbertConfig) -> dict[str, object]:
-    """The content of config.json: what transformers reads where it can express the model."""
+    """The content of config.json, in transformers' format if it can express the model."""
     own = asdict(config)
     if config.file_format == "jixu":
         return {"model_type": "jixu", **own}
@@ -154,6 +154,6 @@ def to_file(config: AlbertConfig) -> dict[str, object]:
         own["classifier_dropout"] = config.classifier_dropout_prob
         return {"architectures": ["BertForPreTraining"], "model_type": "bert", **own}
     if config.share == "none":
-        # to transformers, as many groups as layers; "share" is for jixu, transformers passes over it
+        # as many groups as layers for transformers, which ignores "share"
         own |= {"share": "none", "num_hidden_groups": config.num_hidden_layers}
     return {"architectures": ["AlbertForPreTraining"], "model_type": "albert", **own}

@@ -1,4 +1,4 @@
-"""A checkpoint from one format into another, its vocabulary with it; written as a whole or not at all."""
+"""Convert a checkpoint and its vocabulary into another format; written completely or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from data.tokenization import find_tokenizer, load_tokenizer, read_terms
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What became of the source's tensors, and what else is to be told."""
+    """How the source's tensors were matched, and further notes for the user."""
 
     report: LoadReport
     notes: tuple[str, ...]
@@ -34,12 +34,12 @@ def convert(
     share: Share | None = None,
     num_hidden_layers: int | None = None,
 ) -> Conversion:
-    """Write `source` to the new folder `target` in transformers' format, or in jixu's own where that cannot
-    express it and `for_transformers` is off.
+    """Write `source` to the new folder `target` in transformers' format.
 
-    The vocabulary is the one beside the source unless `tokenizer` names another. `terms` become tokens in
-    free slots of it; `share` and `num_hidden_layers` grow the model. Raises InputError and ConfigError
-    before anything is written.
+    With `for_transformers` off, a model that transformers cannot express is written in jixu's own format. The
+    vocabulary is the source's unless `tokenizer` names another; `terms` become tokens in its free slots, and
+    `share` and `num_hidden_layers` grow the model. Raises InputError or ConfigError before anything is
+    written.
     """
     if target.exists():
         raise InputError(f"{target} is already there: give a folder that is not")

@@ -1,4 +1,4 @@
-"""Where two checkpoints differ, whatever formats they are in."""
+"""The difference between two checkpoints, whatever their formats."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class TensorDifference:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What two checkpoints do not have in common."""
+    """How two checkpoints differ."""
 
     config: tuple[str, ...]  # "field: a -> b"
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
     shapes: tuple[str, ...]
     values: tuple[TensorDifference, ...]  # the most different first
-    equal: int  # parameters that are the same to the bit
+    equal: int  # bitwise equal parameters
 
     @property
     def is_any(self) -> bool:
         return any((self.config, self.only_first, self.only_second, self.shapes, self.values))
 
     def lines(self) -> list[str]:
-        """For a person."""
+        """Describe the difference."""
         lines = [f"config {line}" for line in self.config]
         lines += [f"only in the first: {name}" for name in self.only_first]
         lines += [f"only in the second: {name}" for name in self.only_second]
@@ -56,7 +56,7 @@ def _parameters(checkpoint: LoadedCheckpoint) -> dict[str, Tensor]:
 
 
 def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> Difference:
-    """Configs and parameters of two checkpoints, side by side."""
+    """Compare the configs and parameters of two checkpoints."""
     a, b = _parameters(first), _parameters(second)
     configs = asdict(first.config), asdict(second.config)
     fields = [name for name in configs[0] if configs[0][name] != configs[1][name]]

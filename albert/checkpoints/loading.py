@@ -1,4 +1,4 @@
-"""Models from checkpoints, strictly: every tensor is matched or named, and an encoder is whole or refused."""
+"""Load models strictly: every tensor is matched or reported, and an incomplete encoder is refused."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from albert.model import PRESETS, AlbertConfig, PretrainingModel
 from data.errors import ConfigError, InputError
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 
-PADDING_OF_TABLES = 128  # a word table may be larger than its vocabulary by less than this, to be even
+PADDING_OF_TABLES = 128  # a word table may be padded by fewer rows than this
 _HEADS = {"mlm": "MLM head", "sop": "SOP head"}
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What became of every tensor. Names are the file's, but for `new`, which holds ours."""
+    """How every tensor was matched. Names are the file's, except in `new`, which has ours."""
 
     matched: tuple[str, ...]
-    new: tuple[str, ...]  # parameters the file has not: initialised at random
+    new: tuple[str, ...]  # parameters missing from the file: initialised at random
     unused: tuple[str, ...]
     wrong_shape: tuple[str, ...] = ()  # with both shapes
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Parameters of the encoder that the file has not; the pooler is a part of the SOP head."""
+        """The encoder's parameters that the file lacks; the pooler counts as part of the SOP head."""
         is_pooler = "encoder.pooler."
         return tuple(n for n in self.new if n.startswith("encoder.") and not n.startswith(is_pooler))
 
     def notices(self) -> list[str]:
-        """What a person must know before training goes on from this checkpoint."""
+        """What a user must know before training from this checkpoint."""
         consequence = {"mlm": "; the first loss will be near ln V", "sop": ""}
         lines = [
             f"{title} newly initialised: it is not in the checkpoint{consequence[part]}"
@@ -53,7 +53,7 @@ class LoadReport:
         return lines
 
     def table(self) -> str:
-        """Every tensor under what became of it."""
+        """List every tensor by how it was matched."""
         parts = {
             "matched": self.matched,
             "newly initialised": self.new,
@@ -68,7 +68,7 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class LoadedCheckpoint:
-    """A checkpoint read, its tensors matched with the config's model by name and shape; no model yet."""
+    """A checkpoint's tensors, matched with the config's model by name and shape, before a model is built."""
 
     source: Source
     config: AlbertConfig
@@ -78,7 +78,7 @@ class LoadedCheckpoint:
     report: LoadReport
 
     def check(self) -> None:
-        """Raise InputError unless the encoder is wholly there in the config's shapes."""
+        """Raise InputError unless the encoder is complete and has the config's shapes."""
         report, weights = self.report, self.source.weights
         if report.wrong_shape:
             raise InputError(
@@ -94,7 +94,7 @@ class LoadedCheckpoint:
             )
 
     def build(self) -> PretrainingModel:
-        """The model. Raises InputError as `check`, before anything is allocated."""
+        """Build the model. Raises InputError as `check` does, before anything is allocated."""
         self.check()
         model = PretrainingModel(self.config)
         with torch.no_grad():
@@ -106,13 +106,13 @@ class LoadedCheckpoint:
 
 
 def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
-    """A checkpoint's config, tensors, and what became of each. See `find_source` for what may be given.
+    """Read a checkpoint's config and tensors, and match them. `find_source` says what may be passed.
 
     Raises InputError when a file is missing or damaged, ConfigError for a config that cannot be built.
     """
     source = find_source(given)
     if not source.config.is_file():
-        read_tensors(source)  # a damaged file is the greater trouble, and says so itself
+        read_tensors(source)  # raises for a damaged file, which is the more useful error
         raise missing_config(source.folder)
     if source.kind == "tensorflow":
         tensors = read_tensors(source)
@@ -144,7 +144,7 @@ def _tensorflow_layout(source: Source, tensors: Mapping[str, Tensor]) -> str:
 
 
 def _without_copies(source: Source, weights_format: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors without the decoder's copies of tied ones. Raises InputError where they are no copies."""
+    """Drop the decoder's copies of tied tensors. Raises InputError if they are not equal."""
     for copy, original in COPIES[weights_format].items():
         if copy not in tensors:
             continue
@@ -182,17 +182,17 @@ def _match(naming: Naming, tensors: Mapping[str, Tensor]) -> tuple[dict[str, tup
 
 
 def load_model(given: Path | str) -> tuple[PretrainingModel, LoadReport]:
-    """The model of a checkpoint and what was matched.
+    """Load the model of a checkpoint, with a report of what was matched.
 
-    Raises InputError when a file is missing or damaged, or when the encoder is not wholly in it; ConfigError
-    for a config that cannot be built.
+    Raises InputError if a file is missing or damaged or the encoder incomplete; ConfigError for a config that
+    cannot be built.
     """
     checkpoint = read_checkpoint(given)
     return checkpoint.build(), checkpoint.report
 
 
 def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
-    """Model and tokenizer of a checkpoint. Raises as `load_model`, and InputError when the two disagree."""
+    """Load a checkpoint's model and tokenizer. Raises as `load_model`, and InputError if they disagree."""
     checkpoint = read_checkpoint(path)
     checkpoint.check()
     tokenizer = load_tokenizer(find_tokenizer(str(checkpoint.source.folder)))
@@ -201,7 +201,7 @@ def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
 
 
 def check_vocabulary(tokenizer: Tokenizer, checkpoint: LoadedCheckpoint) -> None:
-    """Raise InputError when a vocabulary is not of the size of the model's table."""
+    """Raise InputError if the vocabulary's size does not fit the model's word table."""
     V = checkpoint.config.vocab_size
     if not 0 <= V - tokenizer.vocab_size < PADDING_OF_TABLES:
         raise InputError(
@@ -211,9 +211,9 @@ def check_vocabulary(tokenizer: Tokenizer, checkpoint: LoadedCheckpoint) -> None
 
 
 def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingModel, LoadReport | None]:
-    """A model to start from: random weights for a preset's name, or a checkpoint.
+    """Make a model to start from: random weights for a preset's name, or a checkpoint's.
 
-    Raises ConfigError or InputError for what is neither.
+    Raises ConfigError or InputError if `init` is neither.
     """
     if names_checkpoint(init):
         return load_model(init)

@@ -1,4 +1,4 @@
-"""What the tensors of a checkpoint are called, in each format. The only place that knows.
+"""Names of a checkpoint's tensors in each format, defined only here.
 
 Ours -> theirs. {l} stands for a layer's number, {g} and {i} for its group's and its own in the group, {part}
 for query, key and value, which are one matrix here and three tensors there.
@@ -102,11 +102,11 @@ _MODULES = ("embeddings.", "encoder.", "pooler.")  # how a bare encoder's names 
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """How a file of a format names the tensors of a config's model."""
+    """The names of a model's tensors in a file."""
 
     config: AlbertConfig
     weights_format: WeightsFormat
-    file_groups: int = 1  # num_hidden_groups of the file, which may be more than there are layers
+    file_groups: int = 1  # num_hidden_groups in the file, possibly more than the layers
 
     def of(self, ours: str) -> list[str]:
         """Names of the file's tensors that make up one parameter of ours."""
@@ -127,7 +127,7 @@ class Naming:
         return [theirs.format(l=number, g=self._file_group(group), i=inner, part=part) for part in parts]
 
     def _file_group(self, group: int) -> int:
-        """The number in the file of a group; of more groups than layers each layer uses one, with gaps."""
+        """A group's number in the file; with more groups than layers each layer uses one, with gaps."""
         layers = self.config.num_hidden_layers
         if self.file_groups <= layers:
             return group
@@ -143,8 +143,9 @@ def _tensorflow_leaf(stem: str, leaf: str) -> str:
 
 
 def current_name(name: str, prefix: str, *, bare: bool) -> str:
-    """A tensor's name as transformers writes it now: LayerNorms once had gamma and beta, data-parallel
-    models a "module." before, and an encoder by itself has no prefix.
+    """Translate a tensor's name to what transformers writes now.
+
+    LayerNorms once had gamma and beta, data-parallel models have the prefix "module.", bare encoders none.
 
     >>> current_name("embeddings.LayerNorm.gamma", "bert", bare=True)
     'bert.embeddings.LayerNorm.weight'
@@ -159,7 +160,7 @@ def current_name(name: str, prefix: str, *, bare: bool) -> str:
 
 
 def is_bare(names: list[str], prefix: str) -> bool:
-    """Whether these are the tensors of an encoder saved by itself."""
+    """Whether these are the tensors of an encoder saved without heads."""
     plain = [name.removeprefix("module.") for name in names]
     return not any(name.startswith(f"{prefix}.") for name in plain) and any(
         name.startswith(_MODULES) for name in plain

@@ -1,4 +1,4 @@
-"""Checkpoints out: in transformers' format where it can express the model, else under jixu's own names."""
+"""Write checkpoints: in transformers' format if it can express the model, else under jixu's own names."""
 
 from __future__ import annotations
 
@@ -56,10 +56,8 @@ def save_model(model: PretrainingModel, folder: Path, tokenizer: Tokenizer | Pat
     """Write config.json, model.safetensors and the tokenizer's files.
 
     transformers reads them as ALBERT (google layout, whole layers shared or none) or BERT (bert layout,
-    nothing shared), LayerNorm after each block; other models are written under jixu's own names, which only
-    jixu reads.
-
-    `tokenizer` may be a folder that holds a tokenizer's files: those are copied.
+    nothing shared), with LayerNorm after each block; only jixu reads other models. If `tokenizer` is a
+    folder, its tokenizer's files are copied.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS_FILE) as temporary:

@@ -1,4 +1,4 @@
-"""Where a checkpoint's files are: a folder, a TensorFlow prefix, a single file, or the Hub."""
+"""Find a checkpoint's files: in a folder, at a TensorFlow prefix, as a single file, or on the Hub."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _PICKLE = ["pytorch_model*.bin"]
 
 
 def download(name: str) -> Path:
-    """The folder of "hf:REPO" or "hf:REPO@REVISION" in the Hub's cache, fetched if it is not there.
+    """Return the folder of "hf:REPO" or "hf:REPO@REVISION" in the Hub's cache, downloading it if needed.
 
-    Weights as safetensors where the repository has them, else as .bin. Raises InputError for what cannot be
-    had, saying why.
+    Weights are safetensors if the repository has them, else .bin. Raises InputError if that fails.
     """
     try:
         from huggingface_hub import snapshot_download
@@ -70,7 +69,7 @@ class Source:
 
     given: str  # as the user named it
     folder: Path
-    config: Path  # it need not be there
+    config: Path  # may not exist
     weights: Path  # a .safetensors or .bin, the index of a sharded one, or a TensorFlow .index
     kind: Kind
 
@@ -95,11 +94,9 @@ def names_checkpoint(given: str) -> bool:
 
 
 def find_source(given: Path | str) -> Source:
-    """The checkpoint a path or an `hf:` name stands for.
+    """Find the checkpoint of a folder, a weights file, a TensorFlow prefix or an "hf:REPO".
 
-    A folder, a weights file in one, a TensorFlow prefix ("albert_model.ckpt"), or "hf:REPO". Raises
-    InputError where there is none, and where there is more than one to choose from; ConfigError for a bad
-    config.json.
+    Raises InputError if there is none or more than one; ConfigError for a bad config.json.
     """
     text = str(given)
     path = download(text) if text.startswith(HUB_PREFIX) else Path(text)
@@ -130,7 +127,7 @@ def _kind(weights: Path) -> Kind:
 
 def _find_config(folder: Path) -> Path:
     if (folder / CONFIG_FILE).is_file():
-        read_config(folder / CONFIG_FILE)  # before any weights are looked for: it is small, and says more
+        read_config(folder / CONFIG_FILE)  # first: it is small, and its errors say more
         return folder / CONFIG_FILE
     found = sorted(folder.glob("*config*.json"))
     found = [path for path in found if path.name.startswith(("albert", "bert"))]
@@ -145,7 +142,7 @@ def _find_config(folder: Path) -> Path:
 
 
 def missing_config(folder: Path) -> InputError:
-    """The error of a folder without a config, for the caller to raise."""
+    """The error for a folder without a config."""
     return InputError(
         f"no {CONFIG_FILE} in {folder}: pass a checkpoint folder in transformers' format, or a preset"
     )

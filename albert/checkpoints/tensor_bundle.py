@@ -1,8 +1,8 @@
 """Variables of a TensorFlow checkpoint (tensor bundle, "V2"), read without TensorFlow.
 
-`<prefix>.index` is a sorted table in LevelDB's format (blocks of prefix-compressed keys, a footer that says
-where the index block is) from a variable's name to a BundleEntryProto; `<prefix>.data-*` hold the values,
-raw. Formats: tensorflow/core/util/tensor_bundle and tensorflow/core/lib/io/table_format.txt.
+`<prefix>.index` is a sorted table in LevelDB's format (blocks of prefix-compressed keys, and a footer that
+locates the index block) from a variable's name to a BundleEntryProto; `<prefix>.data-*` hold the raw values.
+Formats: tensorflow/core/util/tensor_bundle and tensorflow/core/lib/io/table_format.txt.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class _Entry(NamedTuple):
 
 
 def read_bundle(index: Path) -> dict[str, Tensor]:
-    """The model's variables by name; kernels, stored [in, out], are turned into [out, in].
+    """Read the model's variables by name; kernels, stored [in, out], are transposed to [out, in].
 
-    What an optimiser keeps is left out: a variable whose name goes on from that of another, and counters.
-    Raises InputError for a damaged or incomplete checkpoint.
+    An optimiser's variables are skipped: counters, and names that extend another variable's. Raises
+    InputError for a damaged or incomplete checkpoint.
     """
     try:
         entries = dict(_read_entries(index.read_bytes()))
@@ -80,12 +80,12 @@ def _read_entries(content: bytes) -> Iterator[tuple[str, _Entry]]:
         offset, at = _varint(handle, 0)
         size, _ = _varint(handle, at)
         for key, value in _block(content, offset, size):
-            if key:  # the empty key has the header
+            if key:  # the empty key is the header's
                 yield key.decode("utf-8"), _entry(value)
 
 
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of a block; each key shares a prefix with the one before."""
+    """Yield a block's keys and values; each key shares a prefix with the one before."""
     block, trailer = content[offset : offset + size], content[offset + size :][:_BLOCK_TRAILER_BYTES]
     if len(block) < size or len(trailer) < _BLOCK_TRAILER_BYTES or trailer[0]:  # TensorFlow compresses none
         raise ValueError

@@ -1,4 +1,4 @@
-"""Domain terms in a model: a term's embedding begins as the mean of the pieces it was spelt with."""
+"""Add domain terms to a model: a term's embedding starts as the mean of the pieces it was split into."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_terms(
 ) -> tuple[WordPieceTokenizer, list[AddedTerm]]:
     """Put terms into free slots of a WordPiece vocabulary and of the model's tables, in place.
 
-    The decoder is the word table, so its rows move with it; a term's MLM bias is the mean of its pieces' too.
+    The decoder is the word table, so it changes too; a term's MLM bias is the mean of its pieces' biases.
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise InputError("terms can be added to a vocab.txt only: a SentencePiece model has no free slots")

@@ -1,7 +1,6 @@
-"""Tensors of weights files, by name: safetensors, torch's .bin without running what is in it, and
-TensorFlow's.
+"""Read tensors by name from safetensors, torch's .bin and TensorFlow files.
 
-A damaged file is one error, naming it; what a pickle would run is never run.
+A damaged file raises one error that names it; code in a pickle never runs.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from data.errors import InputError
 
 
 def read_tensors(source: Source) -> dict[str, Tensor]:
-    """All tensors of a checkpoint under the file's names.
+    """Read all tensors of a checkpoint under the file's names.
 
-    Raises InputError for what is missing, damaged, or holds NaN or infinity.
+    Raises InputError if a file is missing or damaged, or holds NaN or infinity.
     """
     if source.kind == "tensorflow":
         tensors = read_bundle(source.weights)

@@ -5,7 +5,6 @@ from .config import PRESETS as PRESETS
 from .config import AlbertConfig as AlbertConfig
 from .config import Layout as Layout
 from .config import Share as Share
-from .config import preset as preset
 from .encoder import Encoder as Encoder
 from .growth import grow as grow
 from .growth import grown_config as grown_config

@@ -1,4 +1,4 @@
-"""A packed batch: all sequences one after the other, without padding. Only attention knows where they end."""
+"""A packed batch: all sequences one after another, without padding; only attention knows where they end."""
 
 from __future__ import annotations
 
@@ -34,11 +34,9 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on another device."""
-        tensors = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "max_seqlen"}
-        return replace(
-            self,
-            **{name: t.to(device, non_blocking=True) for name, t in tensors.items() if t is not None},
-        )
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
+        return replace(self, **{name: t.to(device, non_blocking=True) for name, t in tensors.items()})
 
 
 def pack(sequences: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]] | None = None) -> Batch:

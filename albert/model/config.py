@@ -51,20 +51,12 @@ PRESETS: dict[str, dict[str, object]] = {
 }
 
 
-def preset(name: str, **changes: object) -> AlbertConfig:
-    """A published size by name ("base-zh" is "base"); raises ConfigError naming those there are."""
-    shape = PRESETS.get(name.removesuffix("-zh"))
-    if shape is None:
-        raise ConfigError(f"no preset {name!r}: there are {', '.join(PRESETS)}")
-    return AlbertConfig(**{**shape, **changes})
-
-
 Activation = Literal["gelu", "gelu_new", "relu"]  # erf's, its tanh approximation, relu
 Share = Literal["all", "attention", "ffn", "none"]
 Norm = Literal["post", "pre"]
 Layout = Literal["google", "bright", "bert"]
 FileFormat = Literal["albert", "bert", "jixu"]
-MAX_PARAMETERS = 20_000_000_000  # more than any machine this runs on holds; a config beyond it is a mistake
+MAX_PARAMETERS = 20_000_000_000  # more than one machine can train: a larger config is a mistake
 MAX_LAYERS = 1000
 
 _SIZES = (
@@ -95,9 +87,9 @@ class AlbertConfig:
     hidden_act: Activation = "gelu_new"
     max_position_embeddings: int = 512
     type_vocab_size: int = 2
-    share: Share = "all"  # which parameters the layers of a group have in common (Lan et al. 2020, table 4)
-    num_hidden_groups: int = 1  # the layers are cut into so many groups; parameters are shared within one
-    inner_group_num: int = 1  # layers of their own parameters that one step through a group applies
+    share: Share = "all"  # which parameters the layers of a group share (Lan et al. 2020, table 4)
+    num_hidden_groups: int = 1  # groups of layers; parameters are shared within a group
+    inner_group_num: int = 1  # layers with their own parameters in one step through a group
     norm: Norm = "post"  # LayerNorm of each sum, or (pre) of what goes into each block
     # google: LayerNorm at E, then E -> H; bright: E -> H, then LayerNorm at H (albert_zh); bert: E = H, no
     # projection
@@ -131,7 +123,7 @@ class AlbertConfig:
         self._check_groups()
 
     def _problem(self, name: str, annotation: str) -> str | None:
-        """What is wrong with a field by itself."""
+        """Describe what is wrong with a single field."""
         value, expected = getattr(self, name), _TYPES[name]
         if get_origin(expected) is Literal:
             known = get_args(expected)
@@ -155,7 +147,7 @@ class AlbertConfig:
             raise ConfigError(f"num_hidden_groups={groups}: there are only {layers} layers to group")
 
     def parameter_bound(self) -> int:
-        """Parameters, near enough to tell a model from a mistake."""
+        """The approximate number of parameters, to tell a model from a mistake."""
         E, H = self.embedding_size, self.hidden_size
         tables = (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * E
         attention = 4 * H * H * self.attentions
@@ -164,7 +156,7 @@ class AlbertConfig:
 
     @property
     def depth(self) -> int:
-        """How many layers a token passes."""
+        """The number of layers that a token passes through."""
         return self.num_hidden_layers * self.inner_group_num
 
     @property
@@ -209,10 +201,11 @@ class AlbertConfig:
 
     @classmethod
     def preset(cls, name: str, **changes: object) -> AlbertConfig:
-        """A published size by name; raises ConfigError naming those there are."""
-        pass
-
-        return preset(name, **changes)
+        """A published size by name ("base-zh" is "base"). Raises ConfigError with the known names."""
+        shape = PRESETS.get(name.removesuffix("-zh"))
+        if shape is None:
+            raise ConfigError(f"no preset {name!r}: there are {', '.join(PRESETS)}")
+        return cls(**{**shape, **changes})
 
 
 _TYPES: dict[str, object] = {

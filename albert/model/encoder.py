@@ -18,9 +18,7 @@ from kernels.embedding import Norm, Projection, Tables
 
 
 class Embedding(nn.Module):
-    """Word, type and position tables, LayerNorm, projection to H, in the layout's order (see
-    `kernels.embed`).
-    """
+    """Word, type and position tables, LayerNorm, projection to H, ordered by layout (see `kernels.embed`)."""
 
     def __init__(self, config: AlbertConfig):
         super().__init__()
@@ -136,11 +134,11 @@ class Encoder(nn.Module):
         self.blocks_of_layer = tuple(
             zip(config.attention_of_layer, config.feed_forward_of_layer, strict=True)
         )
-        # keep each layer's input alone and compute the layer again in the backward pass (Chen et al. 2016)
+        # store only each layer's input and recompute the layer in the backward pass (Chen et al. 2016)
         self.activation_checkpointing = False
 
     def _schedule(self, x: Tensor, batch: Batch) -> kernels.Schedule:
-        """How attention works through the batch's sequences, the same for every layer."""
+        """The order in which attention visits the batch's sequences, the same for every layer."""
         head_dim = self.config.hidden_size // self.config.num_attention_heads
         return kernels.attention_schedule(x, batch.cu_seqlens, batch.max_seqlen, head_dim)
 
@@ -161,8 +159,8 @@ class Encoder(nn.Module):
     def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
         """Hidden states [T, H] of every token after the last layer, or [R, H] of the tokens `rows` [R] int64.
 
-        Of these alone the last layer then computes what comes after its attention, which in a model of few
-        layers is a good part of all there is to compute.
+        With `rows` the last layer computes everything after its attention for these tokens only, which saves
+        much of the work in a model of few layers.
         """
         x = self.embedding(batch)
         schedule = self._schedule(x, batch)
@@ -184,9 +182,9 @@ class Encoder(nn.Module):
         return states
 
     def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """One vector [S, H] a sequence of hidden states [T, H], from its first token."""
+        """One vector for each sequence [S, H] from hidden states [T, H]: its first token's, transformed."""
         return self.pool_first(hidden.index_select(0, cu_seqlens[:-1]))
 
     def pool_first(self, first: Tensor) -> Tensor:
-        """The same of the first tokens' states [S, H]."""
+        """`pool`, from the states of the first tokens [S, H]."""
         return self.pooler(first).tanh()

@@ -1,8 +1,7 @@
-"""Larger models from smaller ones: parameters of their own for layers that shared them, and more layers.
+"""Larger models from smaller ones: layers that stop sharing parameters, and more layers.
 
-A model that only stops sharing computes what it did before, to the bit; one with more layers does not, but
-begins from trained layers. The tiling is that of Gong et al. 2019 (progressive stacking): the layers in
-order, over and over.
+A model that only stops sharing computes the same as before, to the bit. One with more layers does not, but
+starts from trained layers, tiled in order as in Gong et al. 2019 (progressive stacking).
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from albert.model.config import AlbertConfig, Share
 from albert.model.heads import PretrainingModel
 from data.errors import ConfigError
 
-# what may stop being shared: from each way of sharing to those with as many parameters or more
+# from each way of sharing, those with at least as many parameters
 _LOOSER: dict[str, tuple[str, ...]] = {
     "all": ("all", "attention", "ffn", "none"),
     "attention": ("attention", "none"),
@@ -32,7 +31,7 @@ def grown_config(
     layers = num_hidden_layers or config.num_hidden_layers
     if share not in _LOOSER[config.share]:
         raise ConfigError(
-            f"share={share!r}: the checkpoint has share={config.share!r}, from which one can go to "
+            f"share={share!r}: the checkpoint has share={config.share!r}, which can become "
             f"{', '.join(_LOOSER[config.share])}"
         )
     if layers < config.num_hidden_layers:
@@ -47,7 +46,7 @@ def grown_config(
 def grow(
     model: PretrainingModel, *, share: Share | None = None, num_hidden_layers: int | None = None
 ) -> PretrainingModel:
-    """A model with less sharing or more layers, its blocks copied from those the layers use in `model`.
+    """Return a model with less sharing or more layers, whose blocks are copies of `model`'s.
 
     Layer l of the new model starts as layer l modulo the old depth. Raises ConfigError as `grown_config`.
     """
@@ -61,7 +60,7 @@ def grow(
             getattr(new, part).load_state_dict(getattr(old, part).state_dict())
         for part in ("mlm", "sop"):
             getattr(grown, part).load_state_dict(getattr(model, part).state_dict())
-        # from the last layer to the first: a block that several layers share takes the first one's
+        # backwards, so that a block shared by several layers ends as a copy of the first layer's
         for number in reversed(range(config.depth)):
             attention, feed_forward = new.blocks_of_layer[number]
             attention_from, feed_forward_from = old.blocks_of_layer[number % model.config.depth]

@@ -1,4 +1,4 @@
-"""What the encoder is trained through: masked-language model, sentence order, classification.
+"""Heads on the encoder: masked-language model, sentence order, classification.
 
 T = packed tokens, S = sequences, n = masked positions, E = embedding size, H = hidden size, V = vocabulary.
 """
@@ -19,9 +19,7 @@ from albert.model.encoder import Embedding, Encoder
 
 @dataclass(frozen=True, slots=True)
 class PretrainingOutput:
-    """Losses are means over what they count; counts and correct predictions are scalars on the model's
-    device.
-    """
+    """Mean losses of a batch; counts and correct predictions are scalars on the model's device."""
 
     loss: Tensor  # mlm_loss + sop_loss, what is minimised
     mlm_loss: Tensor
@@ -74,21 +72,21 @@ class PretrainingModel(nn.Module):
         return self.losses(masked, first, batch)
 
     def losses(self, masked: Tensor, first: Tensor, batch: Batch) -> PretrainingOutput:
-        """Losses from the encoder's hidden states of the masked positions [n, H] and of each sequence's first
-        token [S, H], which are not looked at in a batch without order labels.
+        """Losses from the hidden states of the masked positions [n, H] and of each sequence's first token
+        [S, H]; the latter are ignored in a batch without order labels.
         """
         states = self.mlm(masked, self.encoder.embedding)  # [n, E]
         losses, predicted = kernels.mlm_loss(
             states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels
         )
-        mlm_loss = losses.sum() / max(len(losses), 1)  # the mean of nothing would not be a number
+        mlm_loss = losses.sum() / max(len(losses), 1)  # without masked tokens the mean would be NaN
         correct = (predicted == batch.masked_labels).sum()
         if batch.sop_labels is None:
             return PretrainingOutput(mlm_loss, mlm_loss, None, correct, len(losses), None, None)
         sop_logits = self.sop(self.encoder.pool_first(first)).float()
         sop_count = (batch.sop_labels != IGNORED).sum()
         sop_losses = F.cross_entropy(sop_logits, batch.sop_labels, ignore_index=IGNORED, reduction="sum")
-        # nothing here asks the device for a number, so that a CUDA graph can hold it
+        # no value is read back from the device, so that a CUDA graph can hold this
         sop_loss = sop_losses / sop_count.clamp_min(1)
         sop_correct = (sop_logits.argmax(-1) == batch.sop_labels).sum()
         return PretrainingOutput(
@@ -154,9 +152,7 @@ class MeanPooler(nn.Module):
 
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:
-    """Random weights: tables and matrices normal, biases zero, LayerNorm the identity (Devlin et al.
-    2019).
-    """
+    """Set random weights: matrices normal, biases 0, LayerNorm the identity (Devlin et al. 2019)."""
     for part in module.modules():
         if isinstance(part, nn.LayerNorm):
             nn.init.ones_(part.weight)

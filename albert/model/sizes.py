@@ -1,7 +1,7 @@
-"""What a model costs: parameters by part, floating-point operations and activation memory of a token.
+"""The cost of a model: parameters by part, and each token's floating-point operations and activation memory.
 
-A multiplication and an addition are two operations; matrix products alone are counted, as they are all but
-everything. T = sequence length, H = hidden size, E = embedding size, F = feed-forward size, N = heads,
+A multiplication and an addition are two operations. Only matrix products are counted: the rest is negligible.
+T = sequence length, H = hidden size, E = embedding size, F = feed-forward size, N = heads,
 V = vocabulary.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from albert.model.config import AlbertConfig, preset
+from albert.model.config import AlbertConfig
 
 LENGTHS = (128, 512)  # of sequences, in the table
 MASKED_SHARE = 0.15  # of the tokens go through the MLM head
@@ -59,9 +59,7 @@ def encoder_operations(config: AlbertConfig, T: float) -> float:
 
 
 def forward_operations(config: AlbertConfig, T: int) -> float:
-    """Operations of a forward pass for each token of sequences of length T, with the MLM head on 15% of
-    them.
-    """
+    """Operations of a forward pass for each token of sequences of length T; 15% go through the MLM head."""
     E, H, V = config.embedding_size, config.hidden_size, config.vocab_size
     transform = H * H + H * E if config.layout == "bright" else H * E
     head = MASKED_SHARE * 2 * (transform + V * E)
@@ -69,12 +67,12 @@ def forward_operations(config: AlbertConfig, T: int) -> float:
 
 
 def activation_bytes(config: AlbertConfig, T: int, *, checkpointing: bool = False) -> float:
-    """Bytes the layers keep for the backward pass for each token of sequences of length T, all of them full,
-    under bf16 autocast without dropout on a CPU; with checkpointing, each layer's input.
+    """Bytes that the layers keep for the backward pass, for each token of full sequences of length T.
 
-    Of each layer: q, k, v, the mixed heads, both blocks' bf16 inputs, and the fp32 sums that LayerNorm
-    normalises; what goes into the activation, or its slope there, and, unless it is relu, what comes out
-    (bf16 each); the attention probabilities in bf16; four fp32 statistics of LayerNorm.
+    Under bf16 autocast without dropout on a CPU, each layer keeps: q, k, v, the mixed heads, both blocks'
+    bf16 inputs, and the fp32 sums that LayerNorm normalises; the activation's input (or its slope there) and,
+    unless it is relu, its output (bf16 each); the attention probabilities in bf16; four fp32 statistics of
+    LayerNorm. With checkpointing it keeps its input alone.
     """
     H, F, N = config.hidden_size, config.intermediate_size, config.num_attention_heads
     if checkpointing:
@@ -85,7 +83,7 @@ def activation_bytes(config: AlbertConfig, T: int, *, checkpointing: bool = Fals
 
 def sizes_table(names: Sequence[str]) -> list[str]:
     """Lines of a table of what presets have and cost."""
-    large = measure_sizes(preset("bert-large")).total
+    large = measure_sizes(AlbertConfig.preset("bert-large")).total
     lines = [
         f"{'':<12}{'':>7}{'':>6}{'':>6}{'':>8}{'':>7}  {'parameters':^62}  {'MFLOP a token':^18}  "
         f"{'kept, KiB a token':^18}",
@@ -94,7 +92,7 @@ def sizes_table(names: Sequence[str]) -> list[str]:
         + "  ".join("".join(f"{f'T={T}':>9}" for T in LENGTHS) for _ in range(2)),
     ]
     for name in names:
-        config = preset(name)
+        config = AlbertConfig.preset(name)
         sizes = measure_sizes(config)
         operations = "".join(f"{forward_operations(config, T) / 1e6:>9,.1f}" for T in LENGTHS)
         kept = "".join(f"{activation_bytes(config, T) / 1024:>9,.0f}" for T in LENGTHS)

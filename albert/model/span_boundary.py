@@ -1,4 +1,4 @@
-"""All that a pretraining step computes: the model's losses, and SpanBERT's boundary objective beside them.
+"""What a pretraining step computes: the model's losses, and SpanBERT's boundary objective beside them.
 
 n = masked positions, T = packed tokens, E = embedding size, H = hidden size.
 """
@@ -20,7 +20,7 @@ _PLACE_WIDTH, _PLACES = 200, 200
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """Means over what they count."""
+    """Mean losses of a batch."""
 
     output: PretrainingOutput
     boundary_loss: Tensor | None  # None without the span-boundary objective
@@ -44,7 +44,7 @@ def span_bounds(masked_index: Tensor) -> tuple[Tensor, Tensor]:
 class SpanBoundaryHead(nn.Module):
     """Predicts each token of a masked span from the two tokens around it (Joshi et al. 2020, section 3.2).
 
-    It is of use in training alone: a checkpoint's model does not hold it.
+    Only training needs it, so it is not part of a checkpoint's model.
     """
 
     def __init__(self, model: PretrainingModel):
@@ -67,7 +67,7 @@ class SpanBoundaryHead(nn.Module):
 
 
 class PretrainingObjective(nn.Module):
-    """A model with what it is trained through."""
+    """A model and the objectives it is trained with."""
 
     def __init__(self, model: PretrainingModel, *, span_boundary: bool = False):
         super().__init__()

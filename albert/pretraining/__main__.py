@@ -1,4 +1,4 @@
-"""python -m albert.pretraining SETTINGS.json: a run without Prefect, as torchrun starts it on each device.
+"""python -m albert.pretraining SETTINGS.json: a run without Prefect, for torchrun to start on each device.
 
 torchrun --nproc-per-node 8 -m albert.pretraining models/RUN/settings.json
 """
@@ -19,7 +19,7 @@ EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 75  # 75: EX_TEMPFAIL of sysexits, "try a
 
 
 def main() -> int:
-    """Run what a settings file says; exits with 75 when it was asked to stop and can be gone on with."""
+    """Train as a settings file says; the exit code is 75 if the run was interrupted and can resume."""
     parser = argparse.ArgumentParser(prog="python -m albert.pretraining", description=main.__doc__)
     parser.add_argument("settings", type=Path, help="a run's settings.json")
     path = parser.parse_args().settings
@@ -30,7 +30,7 @@ def main() -> int:
     except (ConfigError, InputError) as error:
         print(f"pretraining: {error}", file=sys.stderr)
         return EXIT_USER_ERROR
-    except KeyboardInterrupt:  # a second one: the first is answered with a checkpoint
+    except KeyboardInterrupt:  # the second Ctrl-C: the first one ends the run with a checkpoint
         print("pretraining: stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
     if int(os.environ.get("RANK", 0)) == 0:

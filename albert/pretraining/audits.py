@@ -1,4 +1,4 @@
-"""What a run did besides learning: how its data were masked, how long it waited, how much memory it took."""
+"""Audits of a run: how its data were masked, how long it waited for them, how much memory it took."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class SopBalance:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Audits:
-    """What a run was really fed, and how long it waited for it."""
+    """What a run was trained on, how long it waited for data, and its memory."""
 
     rule_mask_rate: float | None = None  # what the rule asks for
     mask_rate: float | None = None  # share of the tokens
@@ -42,7 +42,7 @@ class Audits:
 
 
 def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
-    """Masks and sentence order in the first training data of a run's own corpus, drawn as it drew them."""
+    """Audit the masks and sentence order of the first training data, drawn as in the run."""
     instances = _first_rows(stream)
     masks: dict[str, object]
     if instances.static is None:
@@ -72,7 +72,7 @@ def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
 
 
 def _first_rows(stream: InstanceStream) -> Instances:
-    """The instances of the first training batches, so many tokens of them."""
+    """The instances of the first training batches, AUDITED_TOKENS of them."""
     rows, tokens, instances = [], 0, None
     for planned in stream.plan():
         if instances is not None and planned.instances is not instances:
@@ -86,7 +86,7 @@ def _first_rows(stream: InstanceStream) -> Instances:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes: of the GPU where there is one, else of this process."""
+    """The peak memory in bytes of the GPU if there is one, else of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -25,8 +25,8 @@ def evaluate(
 ) -> dict[str, float]:
     """Losses and accuracies on each corpus's held-out documents, always the same ones with the same masks.
 
-    `streams` by name; the run's own corpus has the name "", and keys without one ("held_out_mlm_loss"), the
-    others keys with theirs ("held_out_mlm_loss@general"). Batches are shared out among the processes.
+    The run's own corpus is named "" in `streams` and its keys have no suffix ("held_out_mlm_loss"); the keys
+    of others do ("held_out_mlm_loss@general"). Batches are divided among the processes.
     """
     model.eval()
     result: dict[str, float] = {}
@@ -45,9 +45,7 @@ def evaluate(
 
 @torch.no_grad()
 def add_output(sums: torch.Tensor, output: PretrainingOutput) -> None:
-    """Add what a batch gave to sums [6 or more] fp64: MLM loss, correct and count, then those of sentence
-    order.
-    """
+    """Add a batch to sums [6 or more] fp64: MLM loss, correct and count, then those of sentence order."""
     sums[0] += output.mlm_loss.double() * output.mlm_count
     sums[1] += output.mlm_correct
     sums[2] += output.mlm_count

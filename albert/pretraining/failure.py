@@ -1,4 +1,4 @@
-"""Why a training ended without a result, kept in its run's folder for whoever asks later."""
+"""Why a training ended without a result, stored in the run's folder."""
 
 from __future__ import annotations
 
@@ -10,27 +10,25 @@ from pathlib import Path
 from typing import Literal
 
 from albert.pretraining.settings import FAILURE_FILE
-from data.errors import ConfigError, InputError
+from data.errors import ConfigError, UserError
 from data.files import write_text
 
 
 class TrainingDiverged(ConfigError):
-    """Training fell apart more often than it may go back."""
+    """Training diverged more often than it may be rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a training ended that came to no result."""
+    """How a training without a result ended."""
 
     status: Literal["failed", "diverged", "interrupted"]
     reason: str  # one line for a person
 
 
 @contextmanager
-def failure_kept(run_folder: Path) -> Iterator[None]:
-    """Write down what ends the block. Of several processes the reason of the first one stands: the others end
-    because it is gone.
-    """
+def record_failure(run_folder: Path) -> Iterator[None]:
+    """Record the error that ends the block. The first process to fail wins: the others fail because of it."""
     try:
         yield
     except BaseException as error:
@@ -44,13 +42,13 @@ def failure_kept(run_folder: Path) -> Iterator[None]:
 def _describe(error: BaseException) -> Failure:
     if isinstance(error, KeyboardInterrupt):
         return Failure("interrupted", "stopped at once, without a checkpoint of its last steps")
-    if isinstance(error, ConfigError | InputError):
+    if isinstance(error, UserError):
         return Failure("diverged" if isinstance(error, TrainingDiverged) else "failed", str(error))
     return Failure("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")
 
 
 def read_failure(run_folder: Path) -> Failure | None:
-    """How the run's last training failed; None where it did not, goes on, or was killed."""
+    """How the run's last training failed; None if it did not, still runs, or was killed."""
     try:
         return Failure(**json.loads((run_folder / FAILURE_FILE).read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -58,5 +56,5 @@ def read_failure(run_folder: Path) -> Failure | None:
 
 
 def forget_failure(run_folder: Path) -> None:
-    """To be called before the run is trained again."""
+    """Remove the record of a failure before the run is trained again."""
     (run_folder / FAILURE_FILE).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What a run tells while it goes: metrics.jsonl, event files for TensorBoard, and a line or a bar."""
+"""Progress of a run: metrics.jsonl, event files for TensorBoard, and lines or a progress bar."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from data.files import write_text
 
 
 class Figures(NamedTuple):
-    """Sums over what one step, or one corpus in it, computed."""
+    """Sums over one step, or one corpus in it."""
 
     mlm_loss: float = 0.0
     mlm_correct: float = 0.0
@@ -38,14 +38,15 @@ class StepRecord:
 
     step: int
     tokens: int
-    corpora: Mapping[int, Figures]  # those the step drew from
+    corpora: Mapping[int, Figures]  # by corpus in the step
     gradient_norm: float
     learning_rate: float
 
 
 class ProgressLog:
-    """Keeps the history, writes it to the run's folder, and shows a bar on a terminal or plain lines
-    elsewhere. Only the first of several processes has one that speaks.
+    """Records the history, in the run's folder too, and shows a bar on a terminal or lines elsewhere.
+
+    Only the first of several processes writes and shows anything (`speaks`).
     """
 
     def __init__(self, settings: PretrainSettings, state: TrainerState, *, speaks: bool):
@@ -63,7 +64,7 @@ class ProgressLog:
             return None
         from torch.utils.tensorboard import SummaryWriter
 
-        # what was written of steps that were lost or taken back does not count
+        # discard events of steps that were lost or rolled back
         valid_until = state.step + 1 if state.history else 0
         return SummaryWriter(str(self.settings.run_folder / "tensorboard"), purge_step=valid_until)
 
@@ -71,7 +72,7 @@ class ProgressLog:
         self.sums, self.tokens, self.seconds = Figures(), 0, state.seconds
 
     def step(self, step: StepRecord, state: TrainerState) -> None:
-        """Take a finished step in; every `log_every` of them a record is written."""
+        """Add a finished step; write a record every `log_every` steps."""
         for figures in step.corpora.values():
             self.sums = self.sums.plus(figures)
         self.tokens += step.tokens
@@ -118,7 +119,7 @@ class ProgressLog:
         return f"  {timedelta(seconds=round(seconds))} left"
 
     def go_back(self, state: TrainerState) -> None:
-        """Show that training stands at an earlier step again."""
+        """Show that training was rolled back to an earlier step."""
         self.bar.n = state.step
         self.bar.refresh()
         if self.speaks:
@@ -129,7 +130,7 @@ class ProgressLog:
         self._reset(state)
 
     def say(self, line: str) -> None:
-        """A line for people, above the bar. One that nobody can read any more is no reason to stop."""
+        """Print a line above the bar; a closed terminal is no reason to stop."""
         if self.speaks:
             with suppress(OSError):
                 self.bar.write(line, file=sys.stderr)

@@ -19,7 +19,7 @@ from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_
 from albert.learning_rate import LearningRate, choose_learning_rate
 from albert.pretraining.audits import Audits, audit_data, peak_memory
 from albert.pretraining.evaluate import evaluate
-from albert.pretraining.failure import failure_kept
+from albert.pretraining.failure import record_failure
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, write_result
 from albert.pretraining.settings import PretrainSettings, read_settings
@@ -36,20 +36,19 @@ OnCheckpoint = Callable[[TrainerState, Path, str], None]
 def pretrain(
     settings: PretrainSettings, on_checkpoint: OnCheckpoint = lambda state, folder, status: None
 ) -> PretrainResult:
-    """Train until `settings.steps`, going on from the newest whole checkpoint of the run if there is one.
+    """Train until `settings.steps`, resuming from the run's newest whole checkpoint if there is one.
 
-    Under torchrun it is one of several processes; the first one writes. `on_checkpoint` is called (in the
-    first process) after each checkpoint, and for the one that is gone on from, with the state, its folder and
-    the run's status. SIGTERM and Ctrl-C end the run after the step in hand, with a checkpoint; the result's
-    status says so. Raises ConfigError or InputError with what is wrong and what to do; `read_failure` knows
-    the reason afterwards too.
+    Under torchrun this is one of several processes; the first one writes. In it, `on_checkpoint` is called
+    with the state, the folder and the run's status, after each checkpoint and for the one resumed from.
+    SIGTERM and Ctrl-C end the run after the current step, with a checkpoint and the status "interrupted".
+    Raises ConfigError or InputError, whose reason `read_failure` returns afterwards.
     """
     bound_caches()
     with join() as process, _deterministic(settings.running.deterministic), _stop_requested() as stopping:
         settings = _shared_out(settings, process)
         start = check_start(settings)
         check_same_run(settings)
-        with failure_kept(settings.run_folder), _explained(settings, process):
+        with record_failure(settings.run_folder), _explained(settings, process):
             process.wait_for_all()  # before the first one writes where the others read
             if process.is_first:
                 settle(settings)
@@ -62,14 +61,14 @@ def pretrain(
 
 
 def checkpoint_digest(folder: Path) -> str:
-    """sha256 of a checkpoint's manifest, which holds that of each of its files."""
+    """sha256 of a checkpoint's manifest, which lists the sha256 of each file."""
     return sha256(folder / MANIFEST_FILE)
 
 
 def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSettings:
-    """The settings with the parts of a step fixed: those the run was begun with, else one a process.
+    """Fix the parts of a step: those that the run was started with, else one for each process.
 
-    Begun anew is a run once, not each time that torchrun starts its processes again.
+    When torchrun restarts lost processes, the run resumes even with resume="never".
     """
     if process.is_restarted:
         settings = replace(settings, resume="auto")
@@ -88,7 +87,7 @@ def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSetting
 
 @contextmanager
 def _explained(settings: PretrainSettings, process: Process) -> Iterator[None]:
-    """Turns a full disk and the loss of other processes into what a person can do about them."""
+    """Explain what to do about a full disk or lost processes."""
     try:
         yield
     except OSError as error:
@@ -110,7 +109,7 @@ def _explained(settings: PretrainSettings, process: Process) -> Iterator[None]:
 @contextmanager
 def _deterministic(asked: bool) -> Iterator[None]:
     if asked:
-        # without it torch refuses every matrix product on a GPU; cuBLAS reads it at the first of them
+        # torch refuses matrix products on a GPU without it; cuBLAS reads it at the first one
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(asked or before)
@@ -122,7 +121,7 @@ def _deterministic(asked: bool) -> Iterator[None]:
 
 @contextmanager
 def _stop_requested() -> Iterator[threading.Event]:
-    """Set by SIGTERM or Ctrl-C while the block runs; a second one acts as it always does."""
+    """An event set by SIGTERM or Ctrl-C during the block; a second signal acts as usual."""
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
@@ -143,7 +142,7 @@ def _stop_requested() -> Iterator[threading.Event]:
 
 
 class _Run:
-    """A run in one of its processes."""
+    """One process of a run."""
 
     def __init__(
         self, settings: PretrainSettings, start: Start, process: Process, on_checkpoint: OnCheckpoint
@@ -157,11 +156,11 @@ class _Run:
         self.log = ProgressLog(settings, self.trainer.state, speaks=process.is_first)
         self.notices = list(start.report.notices()) if start.report else []
         for notice in damaged:
-            self.tell(notice)
-        self._tell_of_resuming()
+            self.notify(notice)
+        self._log_resuming()
         self.log.say(self.learning_rate.explanation)
         if self.learning_rate.warning:
-            self.tell(self.learning_rate.warning)
+            self.notify(self.learning_rate.warning)
         self.data = TrainingData(
             list(start.streams.values()),
             phases(settings),
@@ -174,7 +173,7 @@ class _Run:
         self.newest = checkpoint_folder(settings.run_folder, self.resumed_from)
         self.seconds = 0.0  # trained in this process
 
-    def _tell_of_resuming(self) -> None:
+    def _log_resuming(self) -> None:
         state, now = self.trainer.state, self.process.world_size
         if not state.step:
             return
@@ -182,13 +181,13 @@ class _Run:
         self.log.say(f"going on from checkpoint-{state.step}{halved}")
         if state.processes != now:
             parts = self.settings.running.accumulate
-            self.tell(
+            self.notify(
                 f"up to step {state.step} the run had {state.processes} process(es), now it has {now}: a "
                 f"step stays {parts} parts, so that batches and their order are the same"
             )
 
-    def tell(self, notice: str) -> None:
-        """Say something now and again in the report."""
+    def notify(self, notice: str) -> None:
+        """Log a notice, and keep it for the report."""
         self.log.say(notice)
         self.notices.append(notice)
 
@@ -197,7 +196,7 @@ class _Run:
         self.log.close()
 
     def go(self, stopping: threading.Event) -> PretrainResult:
-        """Train to the end, or until asked to stop."""
+        """Train to the end, or until `stopping` is set."""
         settings = self.settings
         self._begin()
         status = "completed"
@@ -230,7 +229,7 @@ class _Run:
         return self._finish(status)
 
     def _begin(self) -> None:
-        """Before the first step: what the start knows."""
+        """Probe and evaluate the start, before the first step."""
         trainer = self.trainer
         if not trainer.state.history:
             known = {}
@@ -242,7 +241,7 @@ class _Run:
             self._evaluate(known)
         began = Probe.from_record(trainer.state.history[0])
         if began is not None and (warning := began.warning()):
-            self.tell(warning)
+            self.notify(warning)
         if self.resumed_from and not self._is_over() and self.process.is_first:
             self.on_checkpoint(trainer.state, self.newest, "running")
 
@@ -260,13 +259,13 @@ class _Run:
         return record
 
     def _review(self) -> bool:
-        """Look at the steps done; returns whether training had to go back."""
+        """Log the steps since the last review; returns whether training was rolled back."""
         done, wrong = self.trainer.review()
         for step in done:
             self.log.step(step, self.trainer.state)
         if wrong is None:
             return False
-        self.tell(self.trainer.go_back(wrong))
+        self.notify(self.trainer.go_back(wrong))
         self.log.go_back(self.trainer.state)
         self.loader.go_to(self.trainer.state.data)
         if self.trainer.state.step:
@@ -288,7 +287,7 @@ class _Run:
     def _finish(self, status: str) -> PretrainResult:
         settings, trainer, state = self.settings, self.trainer, self.trainer.state
         if self._is_stale():
-            self.tell(
+            self.notify(
                 f"stopped at step {state.step}: {state.stale_evaluations} evaluations without a better one"
             )
         with trainer.precision():

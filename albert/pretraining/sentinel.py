@@ -1,4 +1,4 @@
-"""Is training still sound? Watches the loss of each corpus and the gradient's norm."""
+"""Detect that training diverged, from each corpus's loss and the gradient's norm."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_DECAY = 0.9  # of the running mean: about ten steps
+_DECAY = 0.9  # of the running mean, which covers about ten steps
 _SETTLED = 10  # steps of a corpus before its running mean means something
-# nats above the lowest running mean: noise of a batch stays below a third of it, a model that fell apart is
-# several above
+# nats above the lowest running mean: a batch's noise stays below a third of it, divergence is several above
 _RISE = 1.0
 MOST_ROLLBACKS = 3
 
@@ -34,14 +33,14 @@ class Sentinel:
 
     @property
     def is_calm(self) -> bool:
-        """Whether no loss has come halfway to where it would be too high: noise alone does not."""
+        """Whether every loss is less than halfway to its limit, as it is with noise alone."""
         settled = (trend for trend in self.trends.values() if trend.steps >= _SETTLED)
         return all(trend.mean <= trend.lowest + _RISE / 2 for trend in settled)
 
     def check(self, losses: Mapping[int, float], norm: float, *, is_harder: bool = False) -> str | None:
-        """What is wrong with a step, or None. `losses`: mean MLM loss of each corpus the step drew from.
+        """What is wrong with a step, or None. `losses` is the mean MLM loss of each corpus in the step.
 
-        `is_harder`: more is masked than in the step before, so that losses may rise from where they are.
+        With `is_harder` more is masked than in the step before, so that losses may rise.
         """
         if is_harder:
             for trend in self.trends.values():

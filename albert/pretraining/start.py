@@ -1,4 +1,4 @@
-"""What a run begins with, checked before any work: the model, and the streams of its corpora."""
+"""The start of a run, checked before any work: its model, and the streams of its corpora."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def check_start(settings: PretrainSettings) -> Start:
 
 
 def build_model(settings: PretrainSettings, vocab_size: int) -> tuple[PretrainingModel, LoadReport | None]:
-    """The model a run begins with, and what its checkpoint held; the same whenever it is asked for."""
+    """Build the model that a run starts from, always the same, and report on its checkpoint."""
     model, report = new_model(settings.init, vocab_size, seed=settings.seed)
     grown = grow(model, share=settings.growth.share, num_hidden_layers=settings.growth.num_hidden_layers)
-    if report is None and grown is not model:  # random weights: copies would be the same in every layer
+    if report is None and grown is not model:  # random weights: copies would make all layers equal
         torch.manual_seed(settings.seed)
         initialize(grown, grown.config.initializer_range)
     return grown, report
@@ -73,7 +73,7 @@ def phases(settings: PretrainSettings) -> list[Phase]:
 
 
 def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
-    # a document held out of one corpus may stand in another too
+    # a document held out of one corpus may be in another too
     shares = [settings.held_out_share, *(corpus.held_out_share for corpus in settings.others)]
     accumulate = settings.running.accumulate or 1
     if settings.batch_tokens // accumulate < 128:
@@ -115,12 +115,12 @@ def _check_fits(model: PretrainingModel, stream: InstanceStream, name: str, init
 
 
 def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
-    """Raise ConfigError when the checkpoint has a vocabulary beside it, and it is not the corpus's."""
+    """Raise ConfigError if the checkpoint has another vocabulary than the corpus."""
     try:
         theirs = find_tokenizer(str(find_source(init).folder))
         ours = find_tokenizer(str(tokenizer_folder))
     except InputError:
-        return  # the checkpoint, or the workspace as yet, has none
+        return  # the checkpoint has none, or the workspace has none yet
     if sha256(theirs) != sha256(ours) and vocabulary_of(theirs) != vocabulary_of(ours):
         raise ConfigError(
             f"the corpus was made with {ours}, which is not the vocabulary of {init} ({theirs.name}): "
@@ -150,7 +150,7 @@ def check_same_run(settings: PretrainSettings) -> None:
 
 
 def settle(settings: PretrainSettings) -> None:
-    """Keep the run's settings beside it. With resume="never" what the run had is removed."""
+    """Store the run's settings in its folder; with resume="never" remove what the run had."""
     folder = settings.run_folder
     folder.mkdir(parents=True, exist_ok=True)
     finish_writing(folder)

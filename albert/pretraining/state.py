@@ -86,7 +86,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether every file the checkpoint's manifest names is there as it was written."""
+    """Whether every file in the checkpoint's manifest is there and undamaged."""
     try:
         manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         return all(sha256(folder / name) == digest for name, digest in manifest.items())
@@ -101,9 +101,9 @@ def save_checkpoint(
     state: TrainerState,
     tokenizer_folder: Path | None,
 ) -> Path:
-    """Write checkpoint-<step> as a whole; returns its folder.
+    """Write checkpoint-<step> atomically; returns its folder.
 
-    Raises InputError when it cannot be written, as on a full disk; those before it are left as they were.
+    Raises InputError when it cannot be written, as on a full disk; earlier checkpoints stay as they were.
     """
     folder = checkpoint_folder(run_folder, state.step)
     temporary = run_folder / f"{_WRITING}{state.step}"
@@ -114,7 +114,7 @@ def save_checkpoint(
         os.replace(temporary, folder)
         sync(run_folder)
     except (OSError, SafetensorError) as error:
-        if not is_whole(temporary):  # one that only lacks its name is given it by `finish_writing`
+        if not is_whole(temporary):  # `finish_writing` renames a whole one
             shutil.rmtree(temporary, ignore_errors=True)
         whole = next((path for path in list_checkpoints(run_folder) if is_whole(path)), None)
         left = f"{whole.name} is whole" if whole else "there is none before it"
@@ -150,10 +150,9 @@ def _write(
 def load_trainer_state(
     folder: Path, objective: PretrainingObjective, optimizer: torch.optim.Optimizer
 ) -> TrainerState:
-    """Put the optimiser's state and the span-boundary head back; returns where the run stood.
+    """Restore the optimiser's state and the span-boundary head; returns where the run stood.
 
-    The model that `optimizer` trains must be on its device already: the state goes to where the parameters
-    are.
+    Move the model to its device first: the state follows the parameters.
     """
     tensors = load_file(folder / TENSORS_FILE)
     if objective.boundary is not None:
@@ -177,9 +176,7 @@ def read_trainer_state(folder: Path) -> TrainerState:
 
 
 def finish_writing(run_folder: Path) -> None:
-    """Give its name to what a killed writer had finished but for that: it was removing an older one of the
-    same step, or had.
-    """
+    """Rename whole checkpoints whose writer was killed just before it could."""
     for temporary in run_folder.glob(f"{_WRITING}*"):
         folder = run_folder / temporary.name.replace(_WRITING, "checkpoint-", 1)
         if is_whole(temporary) and not is_whole(folder):
@@ -190,12 +187,12 @@ def finish_writing(run_folder: Path) -> None:
 def remove_old_checkpoints(run_folder: Path, step: int, keep: int, best_step: int | None = None) -> None:
     """Remove all but the newest `keep` checkpoints up to `step` and the best one.
 
-    Those of later steps go too, as the run has gone back behind them, and what a killed writer left.
+    Later ones are removed too, as the run was rolled back, and the leftovers of a killed writer.
     """
     found = list_checkpoints(run_folder)
-    kept = [folder for folder in found if step_of(folder) <= step][:keep]
+    newest = [folder for folder in found if step_of(folder) <= step][:keep]
     for folder in found:
-        if folder not in (*kept, checkpoint_folder(run_folder, best_step or -1)):
+        if folder not in (*newest, checkpoint_folder(run_folder, best_step or -1)):
             shutil.rmtree(folder)
     for folder in run_folder.glob(f"{_WRITING}*"):
         shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""A model in training: one step, going back to where it was sound, and checkpoints."""
+"""The trainer: one step of the optimiser, rollbacks after divergence, and checkpoints."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from albert.runtime import Process
 
 
 def _review_every(device: torch.device) -> int:
-    """Steps between fetches of their figures, each of which waits on a GPU for all work in hand."""
+    """Steps between fetches of their figures: on a GPU each fetch waits for all queued work."""
     return 1 if device.type == "cpu" else 10
 
 
@@ -75,7 +75,7 @@ class Trainer:
         )
 
     def resume(self) -> list[str]:
-        """Go to the newest whole checkpoint, if there is one; returns a notice for each damaged one."""
+        """Load the newest whole checkpoint, if there is one; returns a notice for each damaged one."""
         notices = []
         for folder in list_checkpoints(self.settings.run_folder):
             if is_whole(folder):
@@ -102,10 +102,9 @@ class Trainer:
         return torch.autocast(self.process.device.type, torch.bfloat16, enabled=enabled)
 
     def step(self, data: StepData, *, stop: bool = False) -> bool:
-        """One step of the optimiser; returns whether any process was asked to stop.
+        """Take one step of the optimiser; returns whether any process was asked to stop.
 
-        The step's losses are means over what all processes have of it, so that they do not depend on how the
-        batches are shared out.
+        Losses are means over the whole step, so that they do not depend on which process has which batch.
         """
         state, settings = self.state, self.settings
         counts = [_counts(batch) for batch in data.batches]
@@ -135,7 +134,7 @@ class Trainer:
         return stops > 0
 
     def _seed(self, batches: int, number: int) -> None:
-        """Dropout is a function of the seed and the batch's number in the run, whoever computes it."""
+        """Make dropout a function of the seed and the batch's number in the run, whichever process has it."""
         number = batches + number * self.process.world_size + self.process.rank
         torch.manual_seed(int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0]))
 
@@ -159,14 +158,14 @@ class Trainer:
 
     @property
     def is_review_due(self) -> bool:
-        """Whether the figures of the steps done should be looked at now."""
+        """Whether the figures of the steps since the last review are due."""
         is_logged = self.state.step % self.settings.running.log_every == 0
         return is_logged or len(self._pending) >= self._review_every
 
     def review(self) -> tuple[list[StepRecord], str | None]:
-        """The steps since the last review, and what is wrong with the first bad one, if any is.
+        """The good steps since the last review, and what is wrong with the first bad one, if there is any.
 
-        Every process must ask for it after the same step.
+        Every process must call it after the same step.
         """
         if not self._pending:
             return [], None
@@ -194,16 +193,16 @@ class Trainer:
         return now > before
 
     def go_back(self, wrong: str) -> str:
-        """Go back to the last good checkpoint or the start, at half the rate, and leave out the data since.
+        """Roll back to the last good checkpoint or the start, at half the rate, and skip the data since.
 
-        Returns what to tell. Raises TrainingDiverged when that has been done too often.
+        Returns a notice. Raises TrainingDiverged after too many rollbacks.
         """
         spoilt, good = self.state, self._last_good()
         if spoilt.rollbacks == MOST_ROLLBACKS:
-            kept = f"{good.name} is sound" if good else "There is no checkpoint"
+            left = f"{good.name} is sound" if good else "There is no checkpoint"
             raise TrainingDiverged(
                 f"training fell apart for the {MOST_ROLLBACKS + 1}th time, at step {spoilt.step} and "
-                f"1/{1 / spoilt.rate_scale:.0f} of the learning rate: {wrong}. {kept}. Start another run "
+                f"1/{1 / spoilt.rate_scale:.0f} of the learning rate: {wrong}. {left}. Start another run "
                 "with a lower --learning-rate, and look at what the corpus holds"
             )
         if good is not None:
@@ -224,7 +223,7 @@ class Trainer:
         return text
 
     def checkpoint(self) -> Path:
-        """Write a checkpoint (the first process does), and remove the oldest."""
+        """Write a checkpoint, in the first process, and remove the oldest."""
         settings, state = self.settings, self.state
         folder = settings.run_folder / f"checkpoint-{state.step}"
         state.processes = self.process.world_size
@@ -237,7 +236,7 @@ class Trainer:
         return folder
 
     def judge(self, record: Metrics) -> bool:
-        """Take an evaluation in; returns whether it is the best so far."""
+        """Compare an evaluation with the best one; returns whether it is better."""
         state, start = self.state, self.state.history[0]
         loss = record["held_out_mlm_loss"]
         forgotten = [record[name] - start[name] for name in record if name.startswith("held_out_mlm_loss@")]
@@ -258,7 +257,7 @@ def _counts(batch: Batch) -> tuple[int, int]:
 
 @torch.no_grad()
 def _add(sums: Tensor, losses: Losses) -> None:
-    """Add what a batch gave to its corpus's row, in the order of `Figures`."""
+    """Add a batch to its corpus's row, in the order of `Figures`."""
     add_output(sums, losses.output)
     if losses.boundary_loss is not None:
         sums[6] += losses.boundary_loss.double() * losses.output.mlm_count

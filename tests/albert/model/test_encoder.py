@@ -96,8 +96,8 @@ def test_more_layers_are_tiled_in_order():
 @pytest.mark.parametrize(
     "change, message",
     [
-        ({"share": "all"}, "from which one can go to ffn, none"),
-        ({"share": "attention"}, "from which one can go to ffn, none"),
+        ({"share": "all"}, "which can become ffn, none"),
+        ({"share": "attention"}, "which can become ffn, none"),
         ({"num_hidden_layers": 3}, "layers are only added"),
     ],
     ids=str,
@@ -257,6 +257,7 @@ def test_pre_normalised_layers_are_those_of_the_definition():
         assert torch.allclose(model.encoder(batch), x, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute:UserWarning")  # torch.compile reads it
 def test_a_compiled_model_learns_the_same_on_a_cpu():
     model = random_model(replace(SMALL, hidden_act="gelu_new")).train()
     batch = masked_batch()

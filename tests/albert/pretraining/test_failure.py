@@ -3,7 +3,7 @@
 import pytest
 
 from albert.pretraining import read_failure
-from albert.pretraining.failure import failure_kept
+from albert.pretraining.failure import record_failure
 from data.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ from data.errors import ConfigError
 )
 def test_what_ends_a_training_is_kept_and_the_first_reason_stands(tmp_path, error, status, reason):
     for raised in (error, RuntimeError("lost the others")):
-        with pytest.raises(type(raised)), failure_kept(tmp_path):
+        with pytest.raises(type(raised)), record_failure(tmp_path):
             raise raised
     kept = read_failure(tmp_path)
     assert kept.status == status and kept.reason.startswith(reason)
