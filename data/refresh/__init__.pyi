@@ -18,6 +18,7 @@ from .result import describe_standing as describe_standing
 from .result import standing as standing
 from .run import ProcessRunner as ProcessRunner
 from .run import Runner as Runner
+from .run import Work as Work
 from .run import collect as collect
 from .run import refresh as refresh
 from .settings import GateRules as GateRules

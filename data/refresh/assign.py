@@ -1,7 +1,7 @@
-"""Which documents are used, and which shard they go into. Kept shards stay as they are; new ones take the
-documents none holds yet.
+"""Which documents are used, and which shard each goes into. Shards with all their documents are kept; new
+shards take the documents that none holds yet.
 
-All of it runs in DuckDB over the listings, out of memory where it must; no text is touched.
+All of it runs in DuckDB over the listings, spilling to disk if it must; no text is touched.
 """
 
 from __future__ import annotations
@@ -16,54 +16,46 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.cleaning import find_near_duplicates
+from data.cleaning import DuplicateRules, QualityRules, find_near_duplicates
 from data.instances import Shard
 
 T = TypeVar("T")
 
 _MEMORY = "400MB"
 _FETCHED = 1 << 16
-_ROW_BITS = 40  # of a document's position: its source's number stands above its row
+_ROW_BITS = 40  # a document's position is its source's number above these bits of its row
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Work for one shard."""
+    """The documents of one shard that is to be built."""
 
     number: int
     assigned_path: str  # staged Parquet: which staged rows (path, row), or documents with their words
-    documents: int
-    replaces: str | None  # path of the shard this one is written in place of, if any
+    replaces: str | None  # path of the current shard whose place it takes, if any
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
+    """The shards of the next version: those kept, and those to build."""
+
     kept: tuple[Shard, ...]
     pieces: tuple[Piece, ...]
     removed_documents: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListingRules:
-    """What is decided about a document by looking at all the others."""
-
-    near_duplicates: float | None = 0.8
-    boilerplate_documents: int = 50
-    max_boilerplate: float = 0.5
-
-
 def quoted(text: str) -> str:
-    """A text as an SQL literal."""
+    """Quote a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def file_list(paths: Sequence[Path]) -> str:
-    """Paths as an SQL list."""
+    """Write paths as an SQL list."""
     return "[" + ", ".join(quoted(str(path)) for path in paths) + "]"
 
 
 def connect(staging: Path, threads: int) -> duckdb.DuckDBPyConnection:
-    """A connection in memory that spills beside the staged files; its results depend on no thread."""
+    """Open an in-memory database that spills beside the staged files; results do not depend on threads."""
     staging.mkdir(parents=True, exist_ok=True)
     return duckdb.connect(
         config={
@@ -76,10 +68,11 @@ def connect(staging: Path, threads: int) -> duckdb.DuckDBPyConnection:
 
 
 def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
-    """What `work` returns. What a signal raises meanwhile, such as KeyboardInterrupt, ends its query of `db`.
+    """Return what `work` does; an exception that a signal raises meanwhile, such as KeyboardInterrupt, ends
+    its query of `db`.
 
-    It has a thread of its own: in this one DuckDB would make the error another, and wait for its own threads,
-    which work on to the end of their part unless the connection is told.
+    The work runs in another thread: in this one DuckDB would replace the exception, and wait for its own
+    threads, which finish their part unless the connection is interrupted.
     """
     with ThreadPoolExecutor(1) as pool:
         working = pool.submit(work)
@@ -88,20 +81,30 @@ def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
         finally:
             while not working.done():
                 db.interrupt()
-                wait([working], 0.1)  # it may have been between two queries
+                wait([working], 0.1)  # again: it may have been between two queries
 
 
 def list_documents(
     db: duckdb.DuckDBPyConnection,
     listings: Sequence[Path],
-    rules: ListingRules,
-    held: Sequence[tuple[str, Path]] = (),
+    quality: QualityRules,
+    duplicates: DuplicateRules,
+    held: Sequence[tuple[str, Path]],
 ) -> None:
     """Make the table `listed`: every row of the listings, in the order of `position`, with its fate.
 
-    Also `held` (doc_id, shard) from the documents files `held`, pairs of a shard's path and its file. Of
-    near duplicates a document that a shard holds stays rather than one that none does, then the earlier.
+    Also makes the table `held` (doc_id, shard) from pairs of a shard's path and its documents file. Of near
+    duplicates the one that a shard holds stays, or else the first.
     """
+    _list_rows(db, listings)
+    _list_held(db, held)
+    if duplicates.near is not None:
+        _drop_near_duplicates(db, duplicates.near)
+    if quality.boilerplate_documents:
+        _drop_boilerplate(db, quality.boilerplate_documents, quality.max_boilerplate)
+
+
+def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
     db.register(
         "numbered", pa.table({"source": range(len(listings)), "file": [str(path) for path in listings]})
     )
@@ -126,20 +129,21 @@ def list_documents(
         """
     )
     db.unregister("numbered")
+
+
+def _list_held(db: duckdb.DuckDBPyConnection, held: Sequence[tuple[str, Path]]) -> None:
     db.execute("create or replace table held (doc_id varchar, shard varchar)")
     if held:
         shards, files = zip(*held, strict=True)
         db.register("held_files", pa.table({"shard": shards, "file": list(map(str, files))}))
         db.execute(
-            "insert into held select doc_id, shard from "
-            f"read_parquet({file_list(files)}, filename = true) join held_files "
-            "on file = filename"
+            f"""
+            insert into held
+            select doc_id, shard from read_parquet({file_list(files)}, filename = true)
+            join held_files on file = filename
+            """
         )
         db.unregister("held_files")
-    if rules.near_duplicates is not None:
-        _drop_near_duplicates(db, rules.near_duplicates)
-    if rules.boilerplate_documents:
-        _drop_boilerplate(db, rules.boilerplate_documents, rules.max_boilerplate)
 
 
 def _drop_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float) -> None:
@@ -156,10 +160,13 @@ def _drop_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float) -> No
     )
     find_near_duplicates(db, threshold)
     db.execute(
-        "update listed set stage = 'deduplicate', reason = 'near_duplicate', "
-        "duplicate_of = near.duplicate_of from near where listed.doc_id = near.doc_id and stage is null"
+        """
+        update listed set stage = 'deduplicate', reason = 'near_duplicate', duplicate_of = near.duplicate_of
+        from near where listed.doc_id = near.doc_id and stage is null;
+        drop table sketched;
+        drop table near;
+        """
     )
-    db.execute("drop table sketched; drop table near")
 
 
 def _drop_boilerplate(db: duckdb.DuckDBPyConnection, documents: int, share: float) -> None:
@@ -185,10 +192,9 @@ def _drop_boilerplate(db: duckdb.DuckDBPyConnection, documents: int, share: floa
 
 
 def has_order(db: duckdb.DuckDBPyConnection) -> bool:
-    """Whether the corpus's documents are texts in which sentence order means something.
+    """Whether at least half of the documents have three sentences, so that sentence order means something.
 
-    Documents of one or two sentences are pairs, questions, remarks: their order, if any, carries no
-    discourse.
+    Shorter ones are pairs, questions or remarks, whose order carries no discourse.
     """
     ((share,),) = db.execute(
         "select avg((sentences >= 3)::integer) from listed where stage is null"
@@ -197,12 +203,12 @@ def has_order(db: duckdb.DuckDBPyConnection) -> bool:
 
 
 def longest_document(db: duckdb.DuckDBPyConnection) -> int:
-    """Sentences of the document that has most."""
+    """Number of sentences of the longest document."""
     return db.execute("select coalesce(max(sentences), 0) from listed where stage is null").fetchall()[0][0]
 
 
 def unstaged_sources(db: duckdb.DuckDBPyConnection, staged: Sequence[int]) -> list[int]:
-    """Numbers of unchanged sources whose text is needed after all: what one of theirs repeated is gone."""
+    """Numbers of unchanged sources whose text is needed: a document that one of theirs repeated is gone."""
     rows = db.execute(
         "select distinct source from listed anti join held using (doc_id) where stage is null order by source"
     ).fetchall()
@@ -217,44 +223,47 @@ def assign(
     staging: Path,
     shard_characters: int,
 ) -> Assignment:
-    """Divide the kept documents of `listed` among shards.
+    """Divide the documents of `listed` among shards.
 
-    `current` shards with all their documents still there are kept. One that lost documents is written anew
-    with the rest. New documents follow in order, `shard_characters` of them at a time; `staged` [sources]
-    says where their text is.
+    `current` shards that lost no document are kept; the others are built again from the rest. New documents
+    follow in order, about `shard_characters` to a shard; `staged` [sources] says where their text is.
     """
     gone = dict(
         db.execute(
-            "select shard, count(*) from held anti join (from listed where stage is null) using (doc_id) "
-            "group by shard"
+            """
+            select shard, count(*) from held anti join (from listed where stage is null) using (doc_id)
+            group by shard
+            """
         ).fetchall()
     )
     pieces: list[Piece] = []
     for shard in (shard for shard in current if shard.path in gone):
         path = staging / f"assigned-{len(pieces):05d}.parquet"
-        count = copy_to(
-            db,
-            f"select doc_id, source_uri, words from read_parquet({file_list([root / shard.documents_path])}, "
-            "file_row_number = true) semi join (from listed where stage is null) using (doc_id) "
-            "order by file_row_number",
-            path,
-        )
-        if count:
-            pieces.append(Piece(len(pieces), str(path), count, shard.path))
-    for assigned in _new_pieces(db, shard_characters):
-        number = len(pieces)
-        path = staging / f"assigned-{number:05d}.parquet"
-        paths = pa.array(
-            [str(staged[source]) for source in assigned["source"].to_pylist()]
-        ).dictionary_encode()
-        pq.write_table(pa.table({"staged_path": paths, "staged_row": assigned["staged_row"]}), path)
-        pieces.append(Piece(number, str(path), len(assigned), None))
+        if _copy_rest(db, root / shard.documents_path, path):
+            pieces.append(Piece(len(pieces), str(path), shard.path))
+    for rows in _new_pieces(db, shard_characters):
+        path = staging / f"assigned-{len(pieces):05d}.parquet"
+        texts = pa.array([str(staged[source]) for source in rows["source"].to_pylist()]).dictionary_encode()
+        pq.write_table(pa.table({"staged_path": texts, "staged_row": rows["staged_row"]}), path)
+        pieces.append(Piece(len(pieces), str(path), None))
     kept = tuple(shard for shard in current if shard.path not in gone)
     return Assignment(kept, tuple(pieces), sum(gone.values()))
 
 
+def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> int:
+    """Copy those documents of a shard that are still used; return how many there are."""
+    return copy_to(
+        db,
+        f"""
+        select doc_id, source_uri, words from read_parquet({file_list([documents])}, file_row_number = true)
+        semi join (from listed where stage is null) using (doc_id) order by file_row_number
+        """,
+        path,
+    )
+
+
 def _new_pieces(db: duckdb.DuckDBPyConnection, shard_characters: int) -> Iterator[pa.Table]:
-    """Source and staged row of the documents no shard holds, a piece at a time."""
+    """Sources and staged rows of the documents that no shard holds, one piece at a time."""
     reader = db.sql(
         """
         select (sum(characters) over (order by position) - characters) // ? as piece, source, staged_row
@@ -266,14 +275,14 @@ def _new_pieces(db: duckdb.DuckDBPyConnection, shard_characters: int) -> Iterato
     number = None
     for batch in reader:
         table = pa.Table.from_batches([batch])
-        found = table["piece"].to_numpy()
+        numbers = table["piece"].to_numpy()
         begin = 0
-        while begin < len(found):
-            end = begin + int((found[begin:] == found[begin]).sum())
-            if parts and found[begin] != number:
+        while begin < len(numbers):
+            end = begin + int((numbers[begin:] == numbers[begin]).sum())
+            if parts and numbers[begin] != number:
                 yield pa.concat_tables(parts)
                 parts = []
-            number = found[begin]
+            number = numbers[begin]
             parts.append(table.slice(begin, end - begin))
             begin = end
     if parts:
@@ -281,6 +290,6 @@ def _new_pieces(db: duckdb.DuckDBPyConnection, shard_characters: int) -> Iterato
 
 
 def copy_to(db: duckdb.DuckDBPyConnection, select: str, path: Path) -> int:
-    """Write the rows of a query as a Parquet file; returns how many there were."""
+    """Write the rows of a query to a Parquet file; return how many there are."""
     ((count,),) = db.execute(f"copy ({select}) to {quoted(str(path))} (format parquet)").fetchall()
     return count

@@ -1,9 +1,9 @@
-"""Second half of a refresh: the documents of one piece in, an instance shard and its documents file out."""
+"""Building a shard: the documents of one piece in, instances and a documents file out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,7 @@ from data.instances import (
     write_table,
 )
 from data.refresh.assign import Piece
+from data.refresh.settings import RefreshSettings
 from data.segmentation import Segmenter
 from data.tokenization import Tokenizer, load_tokenizer
 from data.workspace import Workspace
@@ -44,24 +45,7 @@ DOCUMENTS = pa.schema(
         ("word_count", pa.int64()),
     ]
 )
-_BATCH_CHARACTERS = 1 << 18  # worked on at once
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BuildingRules:
-    """What makes instances of documents."""
-
-    tokenizer_path: str
-    objective: str = "albert"
-    max_seq_length: int = 128
-    sop: bool = True
-    copies: int = 1
-    seed: int = 0
-    mask_rate: float = 0.15
-    max_ngram: int = 3
-    max_predictions: int | None = None
-    dictionaries: tuple[str, ...] = ()  # of the user's words, for the segmenter
-    similar_words: str | None = None  # path of the table "macbert" takes replacements from
+_BATCH_CHARACTERS = 1 << 18  # in memory at once
 
 
 class SegmentedDocuments(NamedTuple):
@@ -74,9 +58,17 @@ class SegmentedDocuments(NamedTuple):
     sentences: np.ndarray  # [D], lines of each document
 
 
+class _Part(NamedTuple):
+    """What one batch of documents gives."""
+
+    instances: list[Instances]  # one for each copy
+    table: pa.Table  # rows of the documents file
+    usable: np.ndarray  # [D], whether a document gave an instance
+
+
 @lru_cache(maxsize=2)
-def _tokenizer(path: str) -> Tokenizer:
-    return load_tokenizer(Path(path))
+def _tokenizer(path: Path) -> Tokenizer:
+    return load_tokenizer(path)
 
 
 @lru_cache(maxsize=2)
@@ -85,85 +77,91 @@ def segmenter(dictionaries: tuple[str, ...]) -> Segmenter:
     return Segmenter([Path(path) for path in dictionaries])
 
 
-def build_shard(piece: Piece, rules: BuildingRules, workspace: Workspace, corpus: str) -> Shard | None:
-    """Segment, tokenise, cut and mask the documents of a piece; None if they gave no instance.
+def build_shard(
+    piece: Piece, settings: RefreshSettings, tokenizer_path: Path, sop: bool, similar_words: Path | None
+) -> Shard | None:
+    """Segment, tokenise, cut and mask the documents of a piece; None if they give no instance.
 
-    A pure function of the piece's documents and the rules. The shard counts the documents that gave an
-    instance.
+    A pure function of the documents and the arguments. The shard counts the documents that give an instance.
     """
-    tokenizer = _tokenizer(rules.tokenizer_path)
-    objective = find_objective(rules.objective)
-    parts: list[Instances] = []
+    tokenizer, words_of = _tokenizer(tokenizer_path), segmenter(settings.dictionary)
+    parts: list[_Part] = []
     doc_ids: list[str] = []
-    tables: list[pa.Table] = []
-    usable = characters = words = sentences = 0
-    words_of = segmenter(rules.dictionaries)
-    for batch_rows in _batches(Path(piece.assigned_path)):
-        batch = _segment(batch_rows, words_of)
-        documents = tokenize_documents(
-            batch.doc_ids,
-            batch.text,
-            batch.word_lengths,
-            batch.sentences,
-            tokenizer,
-            rules.max_seq_length - 3,
-        )
-        for copy in range(rules.copies):
-            made = build_instances(
-                documents,
-                tokenizer,
-                objective,
-                max_seq_length=rules.max_seq_length,
-                sop=rules.sop,
-                copy=copy,
-                seed=rules.seed,
-            )
-            parts.append(replace(made, documents=made.documents + len(doc_ids)))
+    for rows in _batches(Path(piece.assigned_path)):
+        batch = _segment(rows, words_of)
+        parts.append(_build_part(batch, len(doc_ids), tokenizer, settings, sop))
         doc_ids += batch.doc_ids
-        tables.append(_documents_table(batch))
-        gave = np.diff(documents.first_piece) > 0
-        usable += int(gave.sum())
-        characters += _characters(batch, gave)
-        words += len(batch.word_lengths) - int(batch.sentences.sum())
-        sentences += int(batch.sentences.sum())
-    instances = _concatenate(parts)
+    instances = _concatenate([made for part in parts for made in part.instances])
     if not len(instances):
         return None
-    similar = read_similar_words(Path(rules.similar_words)) if rules.similar_words else None
-    shard_table = instance_table(
+    similar = read_similar_words(similar_words) if similar_words else None
+    masking = settings.masking
+    table = instance_table(
         instances,
         doc_ids,
         mask_vocabulary(tokenizer, similar),
         MaskRule(
-            rate=rules.mask_rate,
-            objective=rules.objective,
-            max_ngram=rules.max_ngram,
-            max_predictions=rules.max_predictions,
+            rate=masking.rate,
+            objective=settings.objective,
+            max_ngram=masking.max_ngram,
+            max_predictions=masking.max_predictions,
         ),
-        max_seq_length=rules.max_seq_length,
-        seed=rules.seed,
-        similar_file=Path(rules.similar_words).name if rules.similar_words else None,
+        max_seq_length=settings.max_seq_length,
+        seed=settings.seed,
+        similar_file=similar_words.name if similar_words else None,
     )
-    shard_path = write_table(shard_table, workspace.shards(corpus), table_digest(shard_table))
-    documents_table = pa.concat_tables(tables).combine_chunks()
-    documents_path = write_table(documents_table, workspace.documents(corpus), table_digest(documents_table))
+    return _write_shard(instances, table, parts, Workspace(settings.workspace), settings.corpus)
+
+
+def _build_part(
+    batch: SegmentedDocuments, first: int, tokenizer: Tokenizer, settings: RefreshSettings, sop: bool
+) -> _Part:
+    """Make the instances of a batch; `first` is the number of its first document within the shard."""
+    length = settings.max_seq_length
+    documents = tokenize_documents(
+        batch.doc_ids, batch.text, batch.word_lengths, batch.sentences, tokenizer, length - 3
+    )
+    instances = []
+    for copy in range(settings.instances.copies):
+        made = build_instances(
+            documents,
+            tokenizer,
+            find_objective(settings.objective),
+            max_seq_length=length,
+            sop=sop,
+            copy=copy,
+            seed=settings.seed,
+        )
+        instances.append(replace(made, documents=made.documents + first))
+    return _Part(instances, _documents_table(batch), np.diff(documents.first_piece) > 0)
+
+
+def _write_shard(
+    instances: Instances, table: pa.Table, parts: Sequence[_Part], workspace: Workspace, corpus: str
+) -> Shard:
+    path = write_table(table, workspace.shards(corpus), table_digest(table))
+    documents = pa.concat_tables([part.table for part in parts]).combine_chunks()
+    documents_path = write_table(documents, workspace.documents(corpus), table_digest(documents))
+    usable = np.concatenate([part.usable for part in parts])
+    sentences = pc.list_value_length(documents["words"]).to_numpy()
+    characters = pc.utf8_length(documents["text"]).to_numpy() - (sentences - 1)  # without line ends
     return Shard(
-        path=workspace.relative(shard_path),
-        sha256=sha256(shard_path),
+        path=workspace.relative(path),
+        sha256=sha256(path),
         documents_path=workspace.relative(documents_path),
         documents_sha256=sha256(documents_path),
         instances=len(instances),
         tokens=int(instances.cu_seqlens[-1]),
-        documents=usable,
-        characters=characters,
-        words=words,
-        sentences=sentences,
+        documents=int(usable.sum()),
+        characters=int(characters[usable].sum()),
+        words=pc.sum(documents["word_count"]).as_py(),
+        sentences=int(sentences.sum()),
         length_histogram=length_histogram(instances.lengths),
     )
 
 
 def _batches(path: Path) -> Iterator[list[dict]]:
-    """The documents of an assigned file, some at a time."""
+    """The documents of an assigned file, a batch at a time."""
     rows: list[dict] = []
     size = 0
     for table in _assigned(path):
@@ -178,7 +176,7 @@ def _batches(path: Path) -> Iterator[list[dict]]:
 
 
 def read_pieces(paths: Sequence[Path]) -> Iterator[str]:
-    """The text of the documents in assigned files, some at a time; a line end after each sentence."""
+    """The text of the documents in assigned files, a batch at a time; a line end follows each sentence."""
     for path in paths:
         for rows in _batches(path):
             yield _text(rows)
@@ -191,15 +189,15 @@ def _text(rows: Sequence[dict]) -> str:
 
 
 def _assigned(path: Path) -> Iterator[pa.Table]:
-    """Rows of an assigned file, some at a time: its own, or the staged ones it names."""
+    """Rows of an assigned file, a few at a time: its own, or the staged rows that it names."""
     file = pq.ParquetFile(path)
     if "words" in file.schema_arrow.names:
         for batch in file.iter_batches(batch_size=256):
             yield pa.Table.from_batches([batch])
         return
-    named = file.read()
-    for staged in named["staged_path"].unique().to_pylist():
-        rows = named.filter(pc.equal(named["staged_path"], staged))["staged_row"].to_numpy()
+    assigned = file.read()
+    for staged in assigned["staged_path"].unique().to_pylist():
+        rows = assigned.filter(pc.equal(assigned["staged_path"], staged))["staged_row"].to_numpy()
         source = pq.ParquetFile(staged)
         first = 0
         for group in range(source.num_row_groups):
@@ -228,27 +226,15 @@ def _segment(rows: Sequence[dict], words_of: Segmenter) -> SegmentedDocuments:
     )
 
 
-def _line_ends(batch: SegmentedDocuments) -> np.ndarray:
-    """Where each line's end stands in the text, [lines]."""
-    codes = np.frombuffer(batch.text.encode("utf-32-le"), dtype=np.uint32)
-    return np.flatnonzero(codes == 10)
-
-
-def _characters(batch: SegmentedDocuments, gave: np.ndarray) -> int:
-    """Characters of the documents that gave an instance, line ends left out."""
-    ends = _line_ends(batch)[np.cumsum(batch.sentences) - 1] + 1
-    return int((np.diff(ends, prepend=0) - batch.sentences)[gave].sum())
-
-
 def _documents_table(batch: SegmentedDocuments) -> pa.Table:
-    """Rows of the documents file, built from offsets: no word becomes a Python string of its own again."""
-    line_ends = _line_ends(batch)
+    """Rows of the documents file, built from offsets so that no word becomes a Python string again."""
+    codes = np.frombuffer(batch.text.encode("utf-32-le"), dtype=np.uint32)
+    line_ends = np.flatnonzero(codes == ord("\n"))  # positions in the text, [lines]
     last_lines = np.cumsum(batch.sentences) - 1
     begins = np.concatenate([[0], line_ends[last_lines] + 1])
     texts = [
         batch.text[a:b] for a, b in zip(begins[:-1].tolist(), line_ends[last_lines].tolist(), strict=True)
     ]
-    codes = np.frombuffer(batch.text.encode("utf-32-le"), dtype=np.uint32)
     width = 1 + (codes > 0x7F).astype(np.int64) + (codes > 0x7FF) + (codes > 0xFFFF)
     width[line_ends] = 0
     bytes_before = np.concatenate([[0], np.cumsum(width)])
@@ -259,7 +245,7 @@ def _documents_table(batch: SegmentedDocuments) -> pa.Table:
     words = pa.StringArray.from_buffers(
         len(offsets) - 1, pa.py_buffer(offsets.astype(np.int32).tobytes()), pa.py_buffer(content)
     )
-    # words before each line's end, line ends themselves not counted
+    # words before each line end, other line ends not counted
     per_line = np.flatnonzero(is_line_end) - np.arange(len(line_ends))
     lines = list_column(words, np.concatenate([[0], per_line]))
     nested = list_column(lines, np.concatenate([[0], np.cumsum(batch.sentences)]))

@@ -1,11 +1,10 @@
-"""What a version is made of, for people and queries: how much went in and out of each stage, and every
-document.
-"""
+"""What a version is made of: how much went into and out of each stage, and the list of every document."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import duckdb
 
@@ -14,66 +13,82 @@ from data.instances import Shard
 from data.refresh.assign import copy_to, file_list
 
 STAGES = ("read", "clean", "filter", "guard", "deduplicate", "boilerplate", "instances")
-FunnelRow = tuple[int, str, str, int, int, str | None, int]  # step, stage, unit, in, out, reason, count
+UNITS = ("documents", "characters")
+Amounts = tuple[int, int]  # documents, characters
+Losses = list[tuple[str, int]]  # reasons and amounts
 
 
-def funnel_rows(
-    db: duckdb.DuckDBPyConnection, *, documents_with_instances: int, characters_with_instances: int
-) -> list[FunnelRow]:
-    """The funnel of the table `listed` (made by `data.assignment.list_documents`).
+class FunnelRow(NamedTuple):
+    """A row of the catalog's table `funnel`."""
 
-    For each stage and unit (documents, characters) one row a reason, or one with reason null where nothing
-    was lost.
+    step: int
+    stage: str
+    unit: str
+    before: int
+    after: int
+    reason: str | None
+    amount: int
+
+
+def funnel_rows(db: duckdb.DuckDBPyConnection, documents: int, characters: int) -> list[FunnelRow]:
+    """The funnel of the table `listed`, given how many documents and characters gave instances.
+
+    One row for each stage, unit (documents, characters) and reason; its reason is null if nothing was lost.
     """
+    fates = db.execute(
+        """
+        select stage, reason, count(*), sum(raw_characters)::bigint, sum(characters)::bigint,
+            sum(undecodable)::bigint
+        from listed group by stage, reason order by reason
+        """
+    ).fetchall()
     rows: list[FunnelRow] = []
-    ((documents, characters),) = db.execute(
-        "select count(*), coalesce(sum(raw_characters), 0) from listed"
-    ).fetchall()
+    before = (sum(fate[2] for fate in fates), sum(fate[3] for fate in fates))
     for step, stage in enumerate(STAGES[:-1]):
-        earlier = ", ".join(f"'{name}'" for name in STAGES[: step + 1])
-        size = "raw_characters" if stage == "read" else "characters"
-        ((documents_out, characters_out, undecodable),) = db.execute(
-            f"select count(*), coalesce(sum({size}), 0), coalesce(sum(undecodable), 0) from listed "
-            f"where stage is null or stage not in ({earlier})"
-        ).fetchall()
-        causes = db.execute(
-            f"select reason, count(*), sum({size}) from listed where stage = ? group by reason order by "
-            "reason",
-            [stage],
-        ).fetchall()
-        lost_documents = [(reason, count) for reason, count, _ in causes]
-        lost_characters = [(reason, int(count)) for reason, _, count in causes if count]
+        lost = [fate for fate in fates if fate[0] == stage]
+        fates = [fate for fate in fates if fate[0] != stage]
+        size = 3 if stage == "read" else 4  # cleaning changes the number of characters
+        after = (sum(fate[2] for fate in fates), sum(fate[size] for fate in fates))
+        lost_characters = [(fate[1], fate[size]) for fate in lost]
         if stage == "clean":
-            unseen = characters - characters_out - undecodable
-            cleaned = [("markup_controls_spaces", unseen), ("undecodable", undecodable)]
-            lost_characters = [(reason, int(count)) for reason, count in cleaned if count]
-        for unit, before, after, lost in (
-            ("documents", documents, documents_out, lost_documents),
-            ("characters", characters, characters_out, lost_characters),
-        ):
-            rows += [(step, stage, unit, int(before), int(after), *cause) for cause in lost or [(None, 0)]]
-        documents, characters = documents_out, characters_out
-    for kind, count in db.execute(
-        "select entry.key, sum(entry.value)::bigint from (select unnest(map_entries(placeholders)) as entry "
-        "from listed) group by all order by all"
-    ).fetchall():
-        rows.append((STAGES.index("clean"), "clean", "placeholders", 0, 0, kind, count))
-    for encoding, count in db.execute(
-        "select encoding, count(*) from listed where encoding is not null group by all order by all"
-    ).fetchall():
-        rows.append((STAGES.index("read"), "read", "decoded_from", 0, 0, encoding, count))
-    ((reported,),) = db.execute(
-        "select count(*) from listed where stage is null and guard_hits > 0"
-    ).fetchall()
-    if reported:
-        rows.append((STAGES.index("guard"), "guard", "kept", 0, 0, "in_evaluation_set", reported))
-    unusable = (documents - documents_with_instances, characters - characters_with_instances)
-    for unit, before, lost in zip(
-        ("documents", "characters"), (documents, characters), unusable, strict=True
-    ):
-        cause = ("no_token_in_vocabulary", int(lost)) if lost else (None, 0)
-        rows.append((len(STAGES) - 1, STAGES[-1], unit, int(before), int(before - lost), *cause))
+            undecodable = sum(fate[5] for fate in fates)
+            removed = before[1] - after[1] - undecodable
+            lost_characters = [("markup_controls_spaces", removed), ("undecodable", undecodable)]
+        rows += _stage_rows(step, before, after, [(fate[1], fate[2]) for fate in lost], lost_characters)
+        before = after
+    reason = "no_token_in_vocabulary"
+    unusable = [[(reason, before[0] - documents)], [(reason, before[1] - characters)]]
+    last = _stage_rows(len(STAGES) - 1, before, (documents, characters), *unusable)
+    return [*rows, *_details(db), *last]
+
+
+def _stage_rows(
+    step: int, before: Amounts, after: Amounts, documents: Losses, characters: Losses
+) -> list[FunnelRow]:
+    rows = []
+    for unit, losses in enumerate((documents, characters)):
+        causes: list[tuple[str | None, int]] = [loss for loss in losses if loss[1]]
+        for reason, amount in causes or [(None, 0)]:
+            rows.append(FunnelRow(step, STAGES[step], UNITS[unit], before[unit], after[unit], reason, amount))
     return rows
+
+
+def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
+    """Rows without input and output: placeholders, encodings, documents kept although they hit the guard."""
+    clean, read, guard = (STAGES.index(stage) for stage in ("clean", "read", "guard"))
+    placeholders = db.execute(
+        """
+        select entry.key, sum(entry.value)::bigint
+        from (select unnest(map_entries(placeholders)) as entry from listed) group by all order by all
+        """
+    ).fetchall()
+    encodings = db.execute(
+        "select encoding, count(*) from listed where encoding is not null group by all order by all"
+    ).fetchall()
+    ((hits,),) = db.execute("select count(*) from listed where stage is null and guard_hits > 0").fetchall()
+    rows = [FunnelRow(clean, "clean", "placeholders", 0, 0, *row) for row in placeholders]
+    rows += [FunnelRow(read, "read", "decoded_from", 0, 0, *row) for row in encodings]
+    return rows + ([FunnelRow(guard, "guard", "kept", 0, 0, "in_evaluation_set", hits)] if hits else [])
 
 
 def write_index(
@@ -84,25 +99,24 @@ def write_index(
     shards: Sequence[Shard],
     previous_index_path: str | None,
 ) -> None:
-    """Write every document of a version, kept or dropped, as the file behind the catalog's view `documents`.
+    """Write every document of the table `listed` to the file behind the catalog's view `documents`.
 
-    Needs the table `listed`. Word counts come from the shards' documents files, the version a document was
-    first seen in from the previous index.
+    Word counts come from the shards' documents files, the version that first had a document from the previous
+    index.
     """
     documents = file_list([root / shard.documents_path for shard in shards])
-    previous = (
-        "select doc_id, min(first_version) as first_version from "
-        f"read_parquet({file_list([root / previous_index_path])}) "
-        "where dropped_stage is null group by doc_id"
-        if previous_index_path
-        else "select null::varchar as doc_id, null::integer as first_version where false"
-    )
+    previous = "select null::varchar as doc_id, null::integer as first_version where false"
+    if previous_index_path:
+        previous = f"""
+            select doc_id, min(first_version) as first_version
+            from read_parquet({file_list([root / previous_index_path])})
+            where dropped_stage is null group by doc_id
+            """
     with replacing(root / index_path) as temporary:
         copy_to(
             db,
             f"""
-            with counted as (
-                select doc_id, word_count as words from read_parquet({documents})),
+            with counted as (select doc_id, word_count as words from read_parquet({documents})),
             previous as ({previous})
             select doc_id, source_uri, characters as chars, sentences::bigint as sentences,
                 case when stage is null then words end::bigint as words,

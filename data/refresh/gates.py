@@ -1,6 +1,6 @@
-"""Gates between building a version and committing it: a version that fails one is not made.
+"""Gates between building a version and committing it: a version that fails one is not committed.
 
-Row counts are read from every new shard's footer; values are audited in the first instances of a few of them.
+Row counts come from the footer of every new shard, values from the first instances of a few.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import InputError
-from data.instances import Shard, ShardInfo, read_info
+from data.instances import MaskVocabulary, Shard, ShardInfo, read_info
 from data.tokenization import load_tokenizer
 
 if TYPE_CHECKING:
@@ -27,14 +27,14 @@ AUDITED_SHARDS = 8  # evenly spaced among the new ones
 MASK_SHARE = 0.8
 # whole words and max_predictions round below the rate, at least one token to an instance above it
 LEAST_RATE, MOST_RATE = 0.5, 1.25
-# deviations of a share: n-grams are replaced as one, so tokens are not independent; chance is not to fail it
+# standard deviations of a share: n-grams are replaced together, so tokens are not independent
 DEVIATIONS = 12
-FEW_TOKENS = 5000  # below, the share of masks is not looked at: short instances round it far up
+FEW_TOKENS = 5000  # with fewer, the share of masks is not checked: short instances round it far up
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """One number and the bounds it has to be in."""
+    """A measured value and the bounds it must lie in."""
 
     name: str
     value: float
@@ -51,22 +51,22 @@ class Gate:
 
 @dataclass
 class _Counts:
-    """What the audit adds up over instances."""
+    """Sums over the audited instances."""
 
-    tokens: int = 0  # [CLS] and [SEP] left out
+    tokens: int = 0  # without [CLS] and [SEP]
     unknown: int = 0
     masked: int = 0
     mask_tokens: int = 0
     wrong_labels: int = 0
     masked_special: int = 0
     nulls: int = 0
-    false_order: int = 0  # instances with a label of sentence order where the corpus has none
+    false_order: int = 0  # instances with a sentence-order label although the corpus has none
 
 
 def check_quality(
     plan: Plan, assignment: Assignment, built: Sequence[Shard | None], sop: bool
 ) -> tuple[Gate, ...]:
-    """Every gate with its value. Raises InputError, naming those that failed."""
+    """Measure every gate. Raises InputError naming those that failed."""
     new = [shard for shard in built if shard]
     gates = [*_row_counts(plan, new), *_losses(plan, assignment, new)]
     if new:
@@ -101,25 +101,28 @@ def _losses(plan: Plan, assignment: Assignment, new: Sequence[Shard]) -> list[Ga
 def _audit(plan: Plan, new: Sequence[Shard], sop: bool) -> list[Gate]:
     """Gates on values: nulls, [UNK], labels and masks."""
     step = max(1, len(new) // AUDITED_SHARDS)
-    counts, info = _Counts(), None
+    paths = [plan.workspace.root / shard.path for shard in new[::step][:AUDITED_SHARDS]]
+    info = read_info(paths[0])
     unknown_id = load_tokenizer(plan.tokenizer_path).unknown_id
-    for shard in new[::step][:AUDITED_SHARDS]:
-        path = plan.workspace.root / shard.path
-        info = read_info(path)
-        _count(path, info, unknown_id, sop, counts)
+    counts = _Counts()
+    for path in paths:
+        _count(path, info.vocabulary, unknown_id, sop, counts)
     bound = plan.settings.gates.max_unknown_share
-    gates = [
+    return [
         Gate("nulls where none may be", counts.nulls, 0, 0),
         Gate("labels of sentence order where there is none", counts.false_order, 0, 0),
         Gate("labels that are not the token at their place", counts.wrong_labels, 0, 0),
         Gate("masked special tokens", counts.masked_special, 0, 0),
         Gate("share of [UNK] (max_unknown_share)", counts.unknown / max(counts.tokens, 1), 0, bound),
+        *_mask_shares(counts, info),
     ]
+
+
+def _mask_shares(counts: _Counts, info: ShardInfo) -> list[Gate]:
+    gates = []
     if counts.tokens >= FEW_TOKENS:
-        rate = info.rule.rate
-        gates.append(
-            Gate("share of tokens masked", counts.masked / counts.tokens, LEAST_RATE * rate, MOST_RATE * rate)
-        )
+        low, high = LEAST_RATE * info.rule.rate, MOST_RATE * info.rule.rate
+        gates.append(Gate("share of tokens masked", counts.masked / counts.tokens, low, high))
     if counts.masked and info.vocabulary.similar is None:
         off = DEVIATIONS * (MASK_SHARE * (1 - MASK_SHARE) / counts.masked) ** 0.5
         share = counts.mask_tokens / counts.masked
@@ -127,7 +130,7 @@ def _audit(plan: Plan, new: Sequence[Shard], sop: bool) -> list[Gate]:
     return gates
 
 
-def _count(path: Path, info: ShardInfo, unknown_id: int, sop: bool, counts: _Counts) -> None:
+def _count(path: Path, vocabulary: MaskVocabulary, unknown_id: int, sop: bool, counts: _Counts) -> None:
     """Add up the first row group of a shard."""
     table = pq.ParquetFile(path).read_row_group(0).combine_chunks()
     counts.nulls += sum(table[name].null_count for name in table.column_names if name != "sop_label")
@@ -137,11 +140,11 @@ def _count(path: Path, info: ShardInfo, unknown_id: int, sop: bool, counts: _Cou
     places, masked = _lists(table, "masked_positions")
     labels, replacements = _lists(table, "masked_labels")[0], _lists(table, "masked_input_ids")[0]
     at = np.repeat(starts[:-1], np.diff(masked)) + places
-    special = np.isin(ids, info.vocabulary.special_ids)
+    special = np.isin(ids, vocabulary.special_ids)
     counts.tokens += int(np.sum(~special | (ids == unknown_id)))
     counts.unknown += int(np.sum(ids == unknown_id))
     counts.masked += len(at)
-    counts.mask_tokens += int(np.sum(replacements == info.vocabulary.mask_id))
+    counts.mask_tokens += int(np.sum(replacements == vocabulary.mask_id))
     counts.wrong_labels += int(np.sum(ids[at] != labels))
     counts.masked_special += int(np.sum(special[at]))
 

@@ -1,6 +1,4 @@
-"""What a refresh is going to do, checked before it touches a text: its files, its vocabulary, its recipe, and
-the version it starts from.
-"""
+"""The plan of a refresh, checked before any text is read: files, vocabulary, recipe and current version."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from data.storage import base_name, is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace
 
-BUILDING_VERSION = 4  # of words, tokens, instances and masks: a change of what they give raises it
+BUILDING_VERSION = 4  # raise it when words, tokens, instances or masks change for the same text
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +37,14 @@ class SourceFile:
         return base_name(self.uri)
 
     def listing_name(self, digest: str, recipe_hash: str) -> str:
-        """Of the file that lists its documents: another one for other bytes, and for another way to read."""
-        made_of = "\0".join((self.uri, digest, self.text_format, self.text_field or "", recipe_hash))
-        return f"listing-{hashlib.sha256(made_of.encode()).hexdigest()[:16]}.parquet"
+        """Name of the file that lists its documents; it depends on the bytes and on how they are read."""
+        identity = "\0".join((self.uri, digest, self.text_format, self.text_field or "", recipe_hash))
+        return f"listing-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.parquet"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything a refresh needs to know, checked, before it touches a text."""
+    """Everything a refresh needs to know before it reads text, checked."""
 
     settings: RefreshSettings
     files: tuple[SourceFile, ...]
@@ -56,7 +54,7 @@ class Plan:
     recipe_hash: str
     current: Version | None
     current_sources: tuple[Source, ...]
-    current_shards: tuple[Shard, ...]  # empty when the recipe changed: all is built anew
+    current_shards: tuple[Shard, ...]  # empty if the recipe changed: everything is built again
 
     @property
     def workspace(self) -> Workspace:
@@ -65,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a refresh would do."""
+    """What a refresh would do, going by its sources."""
 
     corpus: str
     version: int | None  # the current one
@@ -76,7 +74,7 @@ class Changes:
 
 
 def plan_refresh(settings: RefreshSettings) -> Plan:
-    """Check the settings and find the sources. Writes nothing; raises InputError for what cannot work."""
+    """Check the settings and find the sources. Writes nothing; raises InputError if something cannot work."""
     if not settings.source:
         raise InputError("no source given: pass --source with a file, a folder, a glob or a URL")
     files = _find_all(settings)
@@ -154,14 +152,14 @@ def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: 
 
 
 def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
-    """What the shards are a function of, beside the documents: files by their content, not by their place."""
+    """What determines the shards besides the documents: files count by their content, not by their path."""
+    # each raises InputError for a file that is not what it should be
     if settings.guard.files:
-        # refuses what is no evaluation set
         make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning)
     if settings.quality.blocklist:
         read_blocklist(Path(settings.quality.blocklist))
     if settings.dictionary:
-        segmenter(settings.dictionary)  # refuses what is no dictionary
+        segmenter(settings.dictionary)
     blocklist = settings.quality.blocklist
     contents = {
         "tokenizer": sha256(tokenizer_path),
@@ -192,32 +190,33 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
 
 
 def _reading_record(settings: RefreshSettings) -> dict[str, object]:
-    """How each source is read, as the catalog keeps it: hashed with the source, not with the recipe, so that
-    a new source leaves the others as they are.
+    """How each source is read, as the catalog records it.
+
+    It is hashed with the source, not with the recipe, so that a new source does not touch the others.
     """
-    sources = [one if isinstance(one, str) else asdict(one) for one in settings.source]
+    sources = [source if isinstance(source, str) else asdict(source) for source in settings.source]
     return {"sources": sources, **asdict(settings.reading)}
 
 
-def preview(planned: Plan) -> Changes:
-    """What a refresh would read, going by the sources alone. Writes nothing."""
-    known = {source.uri: Path(source.listing_path).name for source in planned.current_sources}
+def preview(plan: Plan) -> Changes:
+    """Find out what a refresh would read, going by the sources alone. Writes nothing."""
+    known = {source.uri: Path(source.listing_path).name for source in plan.current_sources}
     listings = {
-        file.uri: file.listing_name(size_and_digest(file.uri)[1], planned.recipe_hash)
-        for file in planned.files
+        file.uri: file.listing_name(size_and_digest(file.uri)[1], plan.recipe_hash) for file in plan.files
     }
+    changed = tuple(uri for uri, listing in listings.items() if known.get(uri) != listing)
     return Changes(
-        planned.settings.corpus,
-        planned.current.version if planned.current else None,
-        planned.current is not None and not planned.current_shards,
-        tuple(uri for uri, listing in listings.items() if known.get(uri) != listing),
-        sum(known.get(uri) == listing for uri, listing in listings.items()),
-        tuple(sorted(set(known) - set(listings))),
+        corpus=plan.settings.corpus,
+        version=plan.current.version if plan.current else None,
+        recipe_changed=plan.current is not None and not plan.current_shards,
+        read=changed,
+        unchanged=len(listings) - len(changed),
+        gone=tuple(sorted(set(known) - set(listings))),
     )
 
 
 def describe_changes(changes: Changes) -> str:
-    """What a refresh would do, a line each."""
+    """Describe to a person what a refresh would do, line by line."""
     if changes.version is None:
         lines = [f"{changes.corpus} is new: {len(changes.read)} source(s) would be read"]
     elif changes.recipe_changed:

@@ -1,4 +1,4 @@
-"""First half of a refresh: one source in, its cleaned documents and the list of everything it held out."""
+"""Reading a source: raw text in, cleaned documents and a listing of everything it held out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from data.cleaning import (
     GuardRules,
     Measures,
     QualityRules,
-    Sketches,
     clean_and_count,
     count_hits,
     drop_reasons,
@@ -32,41 +31,41 @@ from data.files import replacing
 from data.instances import list_column
 from data.sources import REPLACEMENT, Dropped, RawDocument, TextFormat, document_id, read_documents
 
-READING_VERSION = 4  # of cleaning, splitting and filtering: a change of what they give raises it
+READING_VERSION = 4  # raise it when cleaning, splitting or filtering change what they give
 
-# everything a source held, kept or not, in order: kept as long as a version uses it
+# everything a source held in order, dropped documents included; stored as long as a version uses it
 LISTING = pa.schema(
     [
         ("doc_id", pa.string()),
         ("source_uri", pa.string()),
-        ("staged_row", pa.int64()),  # where the text is staged; null if it was dropped
+        ("staged_row", pa.int64()),  # row of the staged text; null if dropped
         ("raw_characters", pa.int64()),
         ("characters", pa.int64()),
         ("sentences", pa.int32()),
-        ("encoding", pa.string()),  # of its file; null: UTF-8
+        ("encoding", pa.string()),  # of its file; null for UTF-8
         ("undecodable", pa.int32()),  # characters that could not be decoded, removed
         ("placeholders", pa.map_(pa.string(), pa.int32())),  # personal data replaced, by kind
         ("guard_hits", pa.int32()),  # n-grams of guarded evaluation sets in it
-        ("stage", pa.string()),  # where it was dropped; null if it was kept
+        ("stage", pa.string()),  # that dropped it; null if kept
         ("reason", pa.string()),
-        # of what was kept: sentences by their hashes, and what tells near duplicates
+        # hashes of its sentences, and sketches that near duplicates share; null if dropped
         ("sentence_hashes", pa.list_(pa.uint64())),
         ("sentence_lengths", pa.list_(pa.int32())),
         ("bands", pa.list_(pa.uint32(), BANDS)),
         ("signature", pa.binary(PERMUTATIONS)),
     ]
 )
-# the text of what was kept, until it is in a shard
+# the text of kept documents, until it is in a shard
 STAGED = pa.schema(
     [("doc_id", pa.string()), ("source_uri", pa.string()), ("sentences", pa.list_(pa.string()))]
 )
-_BATCH_CHARACTERS = 1 << 18  # held in memory at once
+_BATCH_CHARACTERS = 1 << 18  # in memory at once
 _BATCH_ROWS = 50_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingRules:
-    """What makes documents of a source."""
+    """How documents are made of a source."""
 
     text_format: TextFormat = "auto"
     text_field: str | None = None
@@ -89,7 +88,7 @@ class _Clean(NamedTuple):
 
 class _Batch(NamedTuple):
     dropped: list[Dropped]
-    places: list[int]  # of the dropped ones among all items of the batch
+    places: list[int]  # of the dropped items among all items of the batch
     documents: list[_Clean]
     measures: Measures
     reasons: list[tuple[str, str] | None]  # stage and reason, of each document
@@ -111,30 +110,30 @@ def _clean(raw: RawDocument, rules: ReadingRules) -> _Clean:
 
 
 def read_source(uri: str, listing: Path, staged: Path, rules: ReadingRules) -> None:
-    """Read, clean, split and filter a source; write what it held to `listing`, the kept text to `staged`.
+    """Read, clean, split and filter a source; write its listing and the text of kept documents.
 
-    Neither is synced: the listings of many sources are synced together.
+    Syncs nothing: the listings of many sources are synced together.
     """
     with (
         replacing(listing, durable=False) as listing_tmp,
         replacing(staged, durable=False) as staged_tmp,
-        pq.ParquetWriter(listing_tmp, LISTING, compression="zstd", use_dictionary=False) as listings,
-        pq.ParquetWriter(staged_tmp, STAGED, compression="zstd", use_dictionary=False) as kept,
+        pq.ParquetWriter(listing_tmp, LISTING, compression="zstd", use_dictionary=False) as listing_writer,
+        pq.ParquetWriter(staged_tmp, STAGED, compression="zstd", use_dictionary=False) as text_writer,
     ):
         row = 0
         for batch in _batches(uri, rules):
             documents = _kept(batch)
-            listings.write_table(_listing_table(batch, rules, row))
+            listing_writer.write_table(_listing_table(batch, rules, row))
             row += len(documents)
             if documents:
-                counts = [0, *(len(d.sentences) for d in documents)]
-                sentences = pa.array([s for d in documents for s in d.sentences], pa.string())
-                columns = [
-                    pa.array([d.doc_id for d in documents]),
-                    pa.array([d.source_uri for d in documents]),
-                    list_column(sentences, np.cumsum(counts)),
-                ]
-                kept.write_table(pa.table(columns, schema=STAGED))
+                text_writer.write_table(_text_table(documents))
+
+
+def _text_table(documents: Sequence[_Clean]) -> pa.Table:
+    counts = [0, *(len(d.sentences) for d in documents)]
+    sentences = pa.array([s for d in documents for s in d.sentences], pa.string())
+    doc_ids, uris = [d.doc_id for d in documents], [d.source_uri for d in documents]
+    return pa.table([doc_ids, uris, list_column(sentences, np.cumsum(counts))], schema=STAGED)
 
 
 def _kept(batch: _Batch) -> list[_Clean]:
@@ -163,8 +162,8 @@ def _batches(uri: str, rules: ReadingRules) -> Iterator[_Batch]:
 def _judge(documents: list[_Clean], dropped: list[Dropped], places: list[int], rules: ReadingRules) -> _Batch:
     sentences = [document.sentences for document in documents]
     measures = measure(sentences)
-    found = drop_reasons([document.text for document in documents], measures, rules.quality)
-    reasons = [("filter", reason) if reason else None for reason in found]
+    filtered = drop_reasons([document.text for document in documents], measures, rules.quality)
+    reasons = [("filter", reason) if reason else None for reason in filtered]
     hits = np.zeros(len(documents), dtype=np.int64)
     if rules.guard.files and documents:
         guard = make_guard(rules.guard.files, rules.guard.ngram, rules.cleaning)
@@ -176,10 +175,31 @@ def _judge(documents: list[_Clean], dropped: list[Dropped], places: list[int], r
 
 
 def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Table:
-    """Rows of a batch in the order the source gave them."""
+    """Rows of a batch in the order of the source; `staged_row` is the row of its first text that is kept."""
+    columns = _listing_columns(batch, rules, staged_row)
+    arrays = [
+        value if isinstance(value, pa.Array) else pa.array(value, LISTING.field(name).type)
+        for name, value in ((name, columns[name]) for name in LISTING.names)
+    ]
+    table = pa.Table.from_arrays(arrays, schema=LISTING)
+    if not batch.dropped:
+        return table
+    dropped = pa.Table.from_pylist([_dropped_row(item) for item in batch.dropped], LISTING)
+    is_document = np.ones(len(table) + len(dropped), dtype=bool)
+    is_document[batch.places] = False
+    order = np.empty(len(is_document), dtype=np.int64)
+    order[is_document] = np.arange(len(table))
+    order[~is_document] = len(table) + np.arange(len(dropped))
+    return pa.concat_tables([table, dropped]).take(pa.array(order))
+
+
+def _listing_columns(
+    batch: _Batch, rules: ReadingRules, staged_row: int
+) -> dict[str, pa.Array | np.ndarray | list]:
     documents, measures = batch.documents, batch.measures
     is_kept = np.array([reason is None for reason in batch.reasons], dtype=bool)
-    columns = {
+    lengths = pa.array(measures.sentence_lengths.astype(np.int32))
+    return {
         "doc_id": [d.doc_id for d in documents],
         "source_uri": [d.source_uri for d in documents],
         "staged_row": pa.array(staged_row + np.cumsum(is_kept) - 1, pa.int64(), mask=~is_kept),
@@ -193,55 +213,33 @@ def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Ta
         "stage": [reason and reason[0] for reason in batch.reasons],
         "reason": [reason and reason[1] for reason in batch.reasons],
         "sentence_hashes": list_column(pa.array(measures.sentence_hashes), measures.first_sentence),
-        "sentence_lengths": list_column(
-            pa.array(measures.sentence_lengths.astype(np.int32)), measures.first_sentence
-        ),
+        "sentence_lengths": list_column(lengths, measures.first_sentence),
         **_sketch_columns(measures, is_kept, rules.duplicates),
     }
-    arrays = [
-        value if isinstance(value, pa.Array) else pa.array(value, LISTING.field(name).type)
-        for name, value in ((name, columns[name]) for name in LISTING.names)
-    ]
-    table = pa.Table.from_arrays(arrays, schema=LISTING)
-    if not batch.dropped:
-        return table
-    lost = pa.Table.from_pylist(
-        [
-            {
-                "source_uri": d.source_uri,
-                "raw_characters": d.characters,
-                "characters": 0,
-                "sentences": 0,
-                "undecodable": 0,
-                "guard_hits": 0,
-                "stage": d.stage,
-                "reason": d.reason,
-            }
-            for d in batch.dropped
-        ],
-        LISTING,
-    )
-    place = np.ones(len(table) + len(lost), dtype=bool)
-    place[batch.places] = False
-    order = np.empty(len(place), dtype=np.int64)
-    order[place] = np.arange(len(table))
-    order[~place] = len(table) + np.arange(len(lost))
-    return pa.concat_tables([table, lost]).take(pa.array(order))
+
+
+def _dropped_row(item: Dropped) -> dict[str, object]:
+    """Listing row of what could not become a document."""
+    row = {"source_uri": item.source_uri, "raw_characters": item.characters}
+    zeros = dict.fromkeys(("characters", "sentences", "undecodable", "guard_hits"), 0)
+    return {**row, **zeros, "stage": item.stage, "reason": item.reason}
 
 
 def _sketch_columns(measures: Measures, is_kept: np.ndarray, rules: DuplicateRules) -> dict[str, pa.Array]:
     if rules.near is None or not len(is_kept):
         empty = [None] * len(is_kept)
         return {name: pa.array(empty, LISTING.field(name).type) for name in ("bands", "signature")}
-    made: Sketches = sketch(measures, rules.ngram)
-    bands = pa.FixedSizeListArray.from_arrays(pa.array(made.bands.ravel()), BANDS, mask=pa.array(~is_kept))
-    content = pa.py_buffer(np.ascontiguousarray(made.signatures).tobytes())
+    sketches = sketch(measures, rules.ngram)
+    bands = pa.FixedSizeListArray.from_arrays(
+        pa.array(sketches.bands.ravel()), BANDS, mask=pa.array(~is_kept)
+    )
+    content = pa.py_buffer(np.ascontiguousarray(sketches.signatures).tobytes())
     signatures = pa.Array.from_buffers(pa.binary(PERMUTATIONS), len(is_kept), [None, content])
     return {"bands": bands, "signature": signatures}
 
 
 def read_sentences(sources: Sequence[str], rules: ReadingRules = ReadingRules()) -> Iterator[str]:
-    """Sentences of the documents of some sources that a refresh would keep, repeated ones included."""
+    """Sentences of all documents that a refresh would keep, duplicates included."""
     for uri in sources:
         for batch in _batches(uri, rules):
             for document in _kept(batch):

@@ -1,4 +1,4 @@
-"""What a refresh leaves: the version that was made, or the one that stands."""
+"""The result of a refresh: the version it made, or the current one if nothing changed."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from data.refresh.gates import Gate
 from data.refresh.plan import Plan, preview
 from data.segmentation import Word
 
-MOST_REASONS = 5  # told by name
+MOST_REASONS = 5  # listed by name
 
 
 @dataclass(frozen=True, slots=True)
 class RefreshResult:
+    """A version, and what the refresh did to get to it."""
+
     corpus: str
     version: int
     is_new: bool  # False: nothing changed, this version was there before
@@ -28,8 +30,8 @@ class RefreshResult:
     new_shards: int
     kept_shards: int
     removed_documents: int
-    # of a version that was made: documents that are not in it, by reason, and those in it or not that were
-    # in another encoding than UTF-8; the most first
+    # documents that a new version leaves out by reason, and all that were not in UTF-8 by encoding; the
+    # largest number first
     left_out: tuple[tuple[str, int], ...] = ()
     decoded_from: tuple[tuple[str, int], ...] = ()
     gates: tuple[Gate, ...] = ()
@@ -39,71 +41,85 @@ class RefreshResult:
 def result_of(
     plan: Plan,
     version: Version,
-    is_new: bool,
     kept: int,
-    new: int,
-    removed: int,
-    funnel: Sequence[FunnelRow] = (),
+    new: int = 0,
+    removed: int = 0,
+    funnel: Sequence[FunnelRow] | None = None,
 ) -> RefreshResult:
-    """`funnel`: the rows of a version that was made."""
+    """The result for a version: with its funnel if it was made now, without if nothing changed."""
     settings = plan.settings
     if version.sop:
         reason = ""
     elif not find_objective(settings.objective).sentence_order:
         reason = f"{settings.objective} has none"
+    elif settings.instances.sop == "off":
+        reason = "as asked"
     else:
-        reason = "as asked" if settings.instances.sop == "off" else "the documents have no sentence order"
-    counts = (version.documents, version.instances, version.tokens)
-    told = (_by_reason(funnel, unit) for unit in ("documents", "decoded_from"))
+        reason = "the documents have no sentence order"
     return RefreshResult(
-        version.corpus, version.version, is_new, version.sop, reason, *counts, new, kept, removed, *told
+        corpus=version.corpus,
+        version=version.version,
+        is_new=funnel is not None,
+        sop=version.sop,
+        sop_reason=reason,
+        documents=version.documents,
+        instances=version.instances,
+        tokens=version.tokens,
+        new_shards=new,
+        kept_shards=kept,
+        removed_documents=removed,
+        left_out=_counts(funnel or (), "documents"),
+        decoded_from=_counts(funnel or (), "decoded_from"),
     )
 
 
-def _by_reason(funnel: Sequence[FunnelRow], wanted: str) -> tuple[tuple[str, int], ...]:
-    found = [(reason, count) for _, _, unit, _, _, reason, count in funnel if unit == wanted and reason]
-    return tuple(sorted(found, key=lambda one: -one[1]))
+def _counts(funnel: Sequence[FunnelRow], unit: str) -> tuple[tuple[str, int], ...]:
+    """Reasons of a unit's rows with their counts, the largest first."""
+    counts = [(row.reason, row.amount) for row in funnel if row.unit == unit and row.reason]
+    return tuple(sorted(counts, key=lambda pair: -pair[1]))
 
 
 def standing(plan: Plan) -> RefreshResult | None:
-    """The current version, if sources and recipe are as they were and its files are there: nothing is to be
-    done. None if something may have changed.
+    """The current version if sources and recipe are unchanged and its files exist, so that nothing is to be
+    done; otherwise None.
     """
     current, root = plan.current, plan.workspace.root
-    # in another order another of two duplicates may be the first
+    # the order of the sources decides which of two duplicates is the first
     in_order = [file.uri for file in plan.files] == [source.uri for source in plan.current_sources]
     if not current or not plan.current_shards or not in_order:
         return None
     paths = [
         current.index_path,
-        *(path for one in plan.current_shards for path in (one.path, one.documents_path)),
+        *(path for shard in plan.current_shards for path in (shard.path, shard.documents_path)),
         *(source.listing_path for source in plan.current_sources),
     ]
     if not all((root / path).is_file() for path in paths) or preview(plan).read:
         return None
-    return result_of(plan, current, False, len(plan.current_shards), 0, 0)
+    return result_of(plan, current, len(plan.current_shards))
 
 
 def describe_standing(result: RefreshResult) -> str:
-    """What a person is told where nothing changed."""
-    counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
-    return f"nothing changed: {result.corpus} version {result.version} stands ({counts})"
+    """Tell a person that nothing changed."""
+    return f"nothing changed: {result.corpus} version {result.version} stands ({_sizes(result)})"
 
 
 def describe_new(result: RefreshResult) -> list[str]:
-    """The lines a person is told of a version that was made."""
-    counts = f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
+    """Describe a new version to a person, line by line."""
     order = "on" if result.sop else f"off ({result.sop_reason})"
     return [
-        f"{result.corpus} version {result.version}: {counts}",
+        f"{result.corpus} version {result.version}: {_sizes(result)}",
         f"{result.new_shards} shard(s) written, {result.kept_shards} kept, "
         f"{result.removed_documents:,} document(s) gone; sentence-order prediction {order}",
         *describe_left_out(result),
     ]
 
 
+def _sizes(result: RefreshResult) -> str:
+    return f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
+
+
 def describe_left_out(result: RefreshResult) -> list[str]:
-    """A line each of the documents that are not in a new version, and of encodings, where there are any."""
+    """One line about the documents that a version leaves out, one about encodings, if there are any."""
     lines = []
     if result.left_out:
         shown, rest = result.left_out[:MOST_REASONS], result.left_out[MOST_REASONS:]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tqdm import tqdm
 
@@ -29,6 +29,21 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True)
+class Work(Generic[Item, T]):
+    """Batches of a stage that other processes can work on."""
+
+    name: str  # of the stage
+    label: str
+    progress: str  # what has been done to an item then, such as "sources read"
+    function: Callable[[Sequence[Item]], Sequence[T]]  # one result per item
+    batches: Sequence[Batch[Item]]
+
+    @property
+    def items(self) -> int:
+        return sum(len(batch.items) for batch in self.batches)
+
+
 class Runner(Protocol):
     """Where the work of a refresh runs."""
 
@@ -39,18 +54,8 @@ class Runner(Protocol):
     def stage(self, name: str, label: str, work: Callable[[], T]) -> T:
         """Run one stage in this process."""
 
-    def map(
-        self,
-        name: str,
-        label: str,
-        progress: str,
-        function: Callable[[Sequence[Item]], Sequence[T]],
-        batches: Sequence[Batch[Item]],
-    ) -> list[T]:
-        """Run `function` on each batch in other processes; return one result per item, in order.
-
-        `progress` says what has been done to an item then, such as "sources read".
-        """
+    def map(self, work: Work[Item, T]) -> list[T]:
+        """Work on the batches in other processes; return the results of all items in order."""
 
 
 @dataclass(frozen=True)
@@ -64,34 +69,26 @@ class ProcessRunner:
     def stage(self, name: str, label: str, work: Callable[[], T]) -> T:
         return work()
 
-    def map(
-        self,
-        name: str,
-        label: str,
-        progress: str,
-        function: Callable[[Sequence[Item]], Sequence[T]],
-        batches: Sequence[Batch[Item]],
-    ) -> list[T]:
-        futures = [self.pool.submit(function, batch.items) for batch in batches]
-        # batches start in order: by the time one is waited for, it has started
-        results = (future.result(self.task_seconds) for future in futures)
-        return collect(results, sum(len(batch.items) for batch in batches), f"{label}: {progress}")
+    def map(self, work: Work[Item, T]) -> list[T]:
+        futures = [self.pool.submit(work.function, batch.items) for batch in work.batches]
+        # batches start in order: when one is waited for, it has started
+        return collect(work, (future.result(self.task_seconds) for future in futures))
 
 
 def collect(
-    parts: Iterable[Sequence[T]], total: int, title: str, on_progress: Callable[[float], None] | None = None
+    work: Work[Item, T], parts: Iterable[Sequence[T]], on_progress: Callable[[float], None] | None = None
 ) -> list[T]:
     """Join the results of batches as they come in, with a progress bar on a terminal.
 
     `on_progress` is called with the finished share, from 0 to 1.
     """
     results: list[T] = []
-    with tqdm(desc=title, total=total, disable=None, leave=False) as bar:
+    with tqdm(desc=f"{work.label}: {work.progress}", total=work.items, disable=None, leave=False) as bar:
         for part in parts:
             results += part
             bar.update(len(part))
             if on_progress:
-                on_progress(len(results) / total)
+                on_progress(len(results) / work.items)
     return results
 
 
@@ -122,14 +119,14 @@ def _run(given: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> 
     with locked(given.workspace, corpus, on_wait):
         plan = renew(given)
         batches = reading_batches(plan, runner.workers)
-        sources = runner.map("read-source", corpus, "sources read", read_batch, batches)
+        sources = runner.map(Work("read-source", corpus, "sources read", read_batch, batches))
         division = runner.stage("divide", corpus, lambda: divide(plan, sources))
         similar = None
         if find_objective(settings.objective).similar_words:
             similar = runner.stage("similar-words", corpus, lambda: find_similar(plan, division))
         pieces = building_batches(corpus, division.assignment.pieces, runner.workers)
         build = partial(build_batch, plan=building_plan(plan), sop=division.sop, similar=similar)
-        shards = runner.map("build-shard", corpus, "shards built", build, pieces)
+        shards = runner.map(Work("build-shard", corpus, "shards built", build, pieces))
         gates = runner.stage(
             "quality-gates", corpus, lambda: check_quality(plan, division.assignment, shards, division.sop)
         )

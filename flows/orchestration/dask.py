@@ -63,7 +63,7 @@ def check_runner(runner: RunnerName, dask_address: str | None, plan: Plan | None
     server = urlsplit(os.environ.get("PREFECT_API_URL", "http://127.0.0.1"))
     if server.hostname in LOOPBACK and urlsplit(dask_address).hostname not in LOOPBACK:
         raise InputError(
-            f"workers of {dask_address} tell Prefect's server of their tasks: set PREFECT_API_URL to one "
+            f"workers of {dask_address} report their tasks to Prefect's server: set PREFECT_API_URL to one "
             "that every machine reaches"
         )
     if plan is not None and (relative := _relative_paths(plan)):
@@ -74,7 +74,12 @@ def check_runner(runner: RunnerName, dask_address: str | None, plan: Plan | None
 
 def _relative_paths(plan: Plan) -> list[str]:
     settings = plan.settings
-    paths = [settings.workspace, plan.tokenizer_path, *settings.dictionary, *settings.guard.files]
+    paths: list[str | Path] = [
+        settings.workspace,
+        plan.tokenizer_path,
+        *settings.dictionary,
+        *settings.guard.files,
+    ]
     paths += [file.uri for file in plan.files if not is_remote(file.uri)]
     paths += [settings.quality.blocklist] if settings.quality.blocklist else []
     return [str(path) for path in paths if not Path(path).is_absolute()]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, CancelledError, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
@@ -17,7 +17,7 @@ from prefect.client.schemas.objects import TaskRun
 from prefect.futures import PrefectFuture
 from prefect.states import Cancelled
 
-from data.refresh import Batch, collect
+from data.refresh import Work, collect
 from data.workers import worker_pool
 from flows.orchestration.artifacts import begin_progress
 from flows.orchestration.dask import RunnerName, Submit, open_cluster
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Item = TypeVar("Item")
 
 
-def _call(label: str, work: Callable[[], T]) -> T | State:
+def _call(label: str, work: Callable[[], object]) -> object:
     # the work is a closure: Prefect neither inspects nor keeps what it closes over
     try:
         return work()
@@ -48,7 +48,6 @@ def _is_worth_retrying(task: Task, run: TaskRun, state: State) -> bool:
 def step(name: str, *, retries: int = 0) -> Task:
     """Make a task that runs `work()` with a label people read, and retries only where that can help."""
     return task(
-        _call,
         name=name,
         task_run_name=f"{name} {{label}}",
         retries=retries,
@@ -56,7 +55,7 @@ def step(name: str, *, retries: int = 0) -> Task:
         retry_condition_fn=_is_worth_retrying,
         cache_policy=NO_CACHE,
         persist_result=False,
-    )
+    )(_call)
 
 
 @dataclass(frozen=True)
@@ -68,22 +67,19 @@ class PrefectRunner:
     timeout_seconds: float | None = None  # for a batch
 
     def stage(self, name: str, label: str, work: Callable[[], T]) -> T:
-        return step(name)(label, work)
+        result: Any = step(name)(label, work)
+        return result
 
-    def map(
-        self,
-        name: str,
-        label: str,
-        progress: str,
-        function: Callable[[Sequence[Item]], Sequence[T]],
-        batches: Sequence[Batch[Item]],
-    ) -> list[T]:
-        batch_step = step(name, retries=1).with_options(timeout_seconds=self.timeout_seconds)
-        futures = [self.submit(batch_step, batch.label, partial(function, batch.items)) for batch in batches]
-        total = sum(len(batch.items) for batch in batches)
-        on_progress = begin_progress(label, f"{total:,} {progress}") if len(batches) > 1 else None
-        results = (future.result() for future in futures)
-        return collect(results, total, f"{label}: {progress}", on_progress)
+    def map(self, work: Work[Item, T]) -> list[T]:
+        batch_step = step(work.name, retries=1).with_options(timeout_seconds=self.timeout_seconds)
+        futures = [
+            self.submit(batch_step, batch.label, partial(work.function, batch.items))
+            for batch in work.batches
+        ]
+        on_progress = None
+        if len(futures) > 1:
+            on_progress = begin_progress(work.label, f"{work.items:,} {work.progress}")
+        return collect(work, (future.result() for future in futures), on_progress)
 
 
 @contextmanager

@@ -9,5 +9,5 @@ class InProcess:
     def stage(self, name, label, work):
         return work()
 
-    def map(self, name, label, progress, function, batches):
-        return [result for batch in batches for result in function(batch.items)]
+    def map(self, work):
+        return [result for batch in work.batches for result in work.function(batch.items)]

@@ -62,7 +62,7 @@ def test_there_is_work_for_every_worker_to_the_end(planned, tmp_path):
 
 @given(st.integers(0, 300), st.integers(1, 20))
 def test_shards_are_built_in_few_tasks_that_end_together(count, workers):
-    pieces = [Piece(number, f"{number}.parquet", 1, None) for number in range(count)]
+    pieces = [Piece(number, f"{number}.parquet", None) for number in range(count)]
     batches = building_batches("茶", pieces, workers)
     assert [piece for batch in batches for piece in batch.items] == pieces
     sizes = [len(batch.items) for batch in batches]

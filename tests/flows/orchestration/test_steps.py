@@ -26,7 +26,7 @@ from prefect.exceptions import CancelledRun
 from prefect.states import Cancelled
 
 from data.errors import InputError
-from data.refresh import Batch, RefreshSettings, plan_refresh, refresh
+from data.refresh import Batch, RefreshSettings, Work, plan_refresh, refresh
 from flows.end_to_end import end_to_end
 from flows.orchestration import (
     PrefectRunner,
@@ -93,7 +93,7 @@ def test_a_task_that_hangs_fails_and_its_process_is_gone(monkeypatch):
     def read_what_hangs():
         with open_runner("processes", 1, timeout_seconds=2) as runner:
             processes.append(runner.submit(step("begin"), "it", os.getpid).result())
-            runner.map("read-source", "it", "sources read", map_sleep, [Batch("it", (600,))])
+            runner.map(Work("read-source", "it", "sources read", map_sleep, [Batch("it", (600,))]))
 
     began = time.monotonic()
     with pytest.raises(TimeoutError, match="timed out|exceeded|^$"):
