@@ -60,19 +60,17 @@ class Runner(Protocol):
 
 @dataclass(frozen=True)
 class ProcessRunner:
-    """Runs the work in a pool of processes. Raises TimeoutError if a batch takes over `task_seconds`."""
+    """Runs the work in a pool of processes."""
 
     pool: ProcessPoolExecutor
     workers: int
-    task_seconds: float | None = None
 
     def stage(self, name: str, label: str, work: Callable[[], T]) -> T:
         return work()
 
     def map(self, work: Work[Item, T]) -> list[T]:
         futures = [self.pool.submit(work.function, batch.items) for batch in work.batches]
-        # batches start in order: when one is waited for, it has started
-        return collect(work, (future.result(self.task_seconds) for future in futures))
+        return collect(work, (future.result() for future in futures))
 
 
 def collect(

@@ -135,14 +135,11 @@ class RefreshSettings:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML without tags of Python's, and without a key given twice: `faults` names them all."""
+    """Reads YAML; collects tags and repeated keys, which are not allowed, in `faults`."""
 
     def __init__(self, text: str):
         super().__init__(text)
         self.faults: list[str] = []
-
-
-_REFUSED = ...  # stands for a value that is among the faults already
 
 
 def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
@@ -160,9 +157,8 @@ def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
     return content
 
 
-def _refuse(loader: _Loader, node: yaml.Node) -> object:
+def _refuse(loader: _Loader, node: yaml.Node) -> None:
     loader.faults.append(f"line {node.start_mark.line + 1}: no tags are read, as {node.tag} is")
-    return _REFUSED
 
 
 _Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
@@ -177,7 +173,7 @@ def _parse(text: str) -> tuple[object, list[str]]:
         loader.dispose()
 
 
-# names that recipes of before 0.2 have
+# names in recipes from before 0.2
 _RENAMED = {"sources": "source", "dictionaries": "dictionary"}
 
 
@@ -193,7 +189,7 @@ def load_recipe(path: Path) -> dict[str, object]:
         raise InputError(f"{path} is not a recipe: it must hold names and values, such as 'corpus: law'")
     if faults:
         raise InputError(f"{path}: {'; '.join(faults)}")
-    values = {_RENAMED.get(name, name): value for name, value in content.items()}
+    values = {str(_RENAMED.get(name, name)): value for name, value in content.items()}
     for name in ("source", "dictionary"):
         if isinstance(values.get(name), str | dict):
             values[name] = [values[name]]

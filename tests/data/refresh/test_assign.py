@@ -1,73 +1,72 @@
+"""Which documents are used, and how DuckDB is interrupted meanwhile."""
+
 import json
+import os
 import random
-import subprocess
-import sys
+import signal
+import threading
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from data.refresh import RefreshSettings, divide, plan_refresh, read_batch
+from data.refresh import divide, plan_refresh, read_batch
 from data.refresh.assign import connect, interruptible
+from tests.data.refresh.helpers import settings_for
+from tests.workers import PreloadedContext
 
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
 
 
 @pytest.mark.parametrize("carriers, reason", [(49, None), (50, "boilerplate")])
 def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary_file, carriers, reason):
-    """By the default rules. Five long documents end in the same sentence, and stay."""
+    """By the default rules. Five long documents end in the same sentence and stay."""
     rng = random.Random(0)
     lengths = [200] * 5 + [8] * (carriers - 5)
     texts = ["".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(length)) for length in lengths]
     rows = [json.dumps({"text": f"{text}。{FOOTER}"}) for text in texts]
     (tmp_path / "raw.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    settings = RefreshSettings(
-        corpus="c",
-        source=(str(tmp_path / "raw.jsonl"),),
-        workspace=tmp_path / "w",
-        tokenizer=str(vocabulary_file),
-        workers=1,
-    )
-    planned = plan_refresh(settings)
+    planned = plan_refresh(settings_for(tmp_path, tmp_path / "raw.jsonl", vocabulary_file))
     division = divide(planned, read_batch([(file, planned) for file in planned.files]))
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)
 
 
-ENDED_IN_A_QUERY = """
-import os, signal, sys, threading
-from pathlib import Path
-from data.refresh.assign import connect, interruptible
-
 class Ended(BaseException):
     pass
 
-def raise_ended(number, frame):
-    raise Ended(number)
 
-def end(number):
-    # Prefect takes a termination for a cancel only while the handler is its own
-    print(signal.getsignal(number) is raise_ended)
-    os.kill(os.getpid(), number)
+def end_queries(folder, results):
+    """Interrupt long queries by signals; send True for all that holds."""
 
-query = "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"
+    def raise_ended(number, frame):
+        raise Ended(number)
 
-# DuckDB lets either of its threads have the work
-for number in 4 * [signal.SIGINT, signal.SIGTERM]:
-    signal.signal(number, raise_ended)
-    try:
-        with connect(Path(sys.argv[1]), 2) as db:
-            threading.Timer(0.2, end, [number]).start()
-            interruptible(db, lambda: db.execute(query))
-    except Ended as ended:
-        print(ended.args == (number,))
-"""
+    def end(number):
+        # Prefect takes a termination for a cancellation only while the handler is its own
+        results.send(signal.getsignal(number) is raise_ended)
+        os.kill(os.getpid(), number)
+
+    query = "select sum(a.range * b.range) from range(1000000) a, range(1000000) b"
+    # DuckDB lets either of its threads do the work
+    for number in 4 * [signal.SIGINT, signal.SIGTERM]:
+        signal.signal(number, raise_ended)
+        try:
+            with connect(folder, 2) as db:
+                threading.Timer(0.2, end, [number]).start()
+                interruptible(db, lambda: db.execute(query))
+        except Ended as ended:
+            results.send(ended.args == (number,))
 
 
 def test_a_signal_ends_a_query_in_whichever_thread_it_runs(tmp_path):
-    command = [sys.executable, "-c", ENDED_IN_A_QUERY, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == (16 * "True\n", "")
+    context = PreloadedContext()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=end_queries, args=(tmp_path, sender))
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert [receiver.recv() for _ in range(16)] == 16 * [True]
 
 
 def test_an_error_of_a_query_stays_as_it_is(tmp_path):

@@ -7,20 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.catalog import Source
-from data.refresh import Piece, RefreshSettings, SourceFile, building_batches, plan_refresh, reading_batches
+from data.refresh import Piece, SourceFile, building_batches, plan_refresh, reading_batches
 from data.refresh.batches import BATCH_SHARDS, BATCH_WEIGHT, FILE_WEIGHT
+from tests.data.refresh.helpers import settings_for
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory, vocabulary_file):
     folder = tmp_path_factory.mktemp("planned")
     (folder / "a.txt").write_text("一篇文章。", encoding="utf-8")
-    given = {"corpus": "c", "source": (str(folder / "a.txt"),), "tokenizer": str(vocabulary_file)}
-    return plan_refresh(RefreshSettings(**given, workspace=folder / "w"))
+    return plan_refresh(settings_for(folder, folder / "a.txt", vocabulary_file))
 
 
 def with_files(planned, folder, sizes):
-    """A plan to read files of so many bytes."""
+    """A plan to read files of these sizes in bytes."""
     files = []
     for number, size in enumerate(sizes):
         path = folder / f"{number:05}.txt"

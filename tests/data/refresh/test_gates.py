@@ -20,7 +20,6 @@ from data.catalog import (
 from data.errors import InputError
 from data.refresh import (
     GateRules,
-    RefreshSettings,
     build_batch,
     building_plan,
     check_quality,
@@ -30,20 +29,14 @@ from data.refresh import (
     refresh,
 )
 from data.workspace import Workspace
+from tests.data.refresh.helpers import settings_for
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, samples, vocabulary_file):
     """The sample as shards that are not committed yet: plan, division and shards."""
     folder = tmp_path_factory.mktemp("quality")
-    settings = RefreshSettings(
-        corpus="tea",
-        source=(str(samples / "tea.jsonl"),),
-        workspace=folder / "w",
-        tokenizer=str(vocabulary_file),
-        workers=1,
-    )
-    planned = plan_refresh(settings)
+    planned = plan_refresh(settings_for(folder, samples / "tea.jsonl", vocabulary_file, "tea"))
     division = divide(planned, read_batch([(file, planned) for file in planned.files]))
     shards = build_batch(division.assignment.pieces, building_plan(planned), division.sop)
     return planned, division, shards
@@ -112,13 +105,7 @@ def test_masks_that_hide_nothing_and_a_vocabulary_that_does_not_fit_are_refused(
 def growing(tmp_path, vocabulary_file):
     """Settings over a folder that a test fills."""
     (tmp_path / "raw").mkdir()
-    return RefreshSettings(
-        corpus="茶",
-        source=(str(tmp_path / "raw"),),
-        workspace=tmp_path / "w",
-        tokenizer=str(vocabulary_file),
-        workers=1,
-    )
+    return settings_for(tmp_path, tmp_path / "raw", vocabulary_file, "茶")
 
 
 def put(settings, name, texts):

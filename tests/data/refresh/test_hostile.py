@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.catalog import open_workspace
-from data.cleaning import CleaningRules
+from data.cleaning import CleaningRules, DuplicateRules
 from data.errors import InputError
-from data.refresh import RefreshSettings, plan_refresh, refresh
+from data.refresh import plan_refresh, refresh
 from data.refresh.read import ReadingRules, read_source
 from tests.conftest import SAMPLES
-from tests.data.refresh.in_process import InProcess
+from tests.data.refresh.helpers import InProcess, settings_for
 
 A, B, C = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。", "第三篇讲泡茶。水不要太烫。"
 
@@ -91,16 +91,6 @@ BAD = {
 BAD["one-sentence.bert.txt"] = (BAD["one-sentence.bert.txt"], 2, {})
 
 
-def settings_for(root, source, vocabulary_file, corpus="c"):
-    return RefreshSettings(
-        corpus=corpus,
-        source=(str(source),),
-        workspace=root / "w",
-        tokenizer=str(vocabulary_file),
-        workers=1,
-    )
-
-
 def refresh_here(settings):
     """A refresh in this process alone."""
     return refresh(settings, InProcess())
@@ -150,7 +140,7 @@ def test_between_good_files_nothing_good_is_lost(tmp_path, vocabulary_file):
     (source / "999-good.txt").write_text(good[-1], encoding="utf-8")
     os.symlink(source, source / "loop")
     settings = settings_for(tmp_path, source, vocabulary_file)
-    refresh(RefreshSettings(**{**vars(settings), "duplicates": type(settings.duplicates)(near=None)}))
+    refresh(replace(settings, duplicates=DuplicateRules(near=None)))
     with open_workspace(tmp_path / "w") as statistics:
         texts = {text.replace("\n", "") for text in statistics.texts("c")}
     assert set(good) <= texts

@@ -4,9 +4,8 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,18 +20,20 @@ from data.instances import verify
 from data.refresh import (
     InstanceRules,
     MaskingRules,
-    RefreshSettings,
     describe_standing,
     plan_refresh,
+    preview,
     read_batch,
     reading_batches,
     refresh,
     standing,
 )
 from data.refresh.result import describe_left_out
+from data.workers import worker_pool
 from data.workspace import Workspace
-from tests import ROOT
 from tests.conftest import sample_texts
+from tests.data.refresh.helpers import InProcess, settings_for
+from tests.workers import PreloadedContext
 
 
 @pytest.fixture
@@ -46,13 +47,7 @@ def source(tmp_path, samples):
 
 @pytest.fixture
 def settings(tmp_path, source, vocabulary_file):
-    return RefreshSettings(
-        corpus="茶",
-        source=(str(source),),
-        workspace=tmp_path / "w",
-        tokenizer=str(vocabulary_file),
-        workers=1,
-    )
+    return settings_for(tmp_path, source, vocabulary_file, "茶")
 
 
 def shard_files(root: Path) -> dict[str, str]:
@@ -257,15 +252,18 @@ def test_a_failed_commit_leaves_the_catalog_as_it_was(settings):
     assert sha256(settings.workspace / "catalog.duckdb") == before
 
 
+def delete_funnel(workspace):
+    with write_catalog(Workspace(workspace)) as db:
+        db.execute("delete from funnel")
+
+
 def test_readers_and_writers_do_not_lock_each_other_out(settings):
     refresh(settings)
     with open_workspace(settings.workspace) as statistics:
-        code = (
-            "import sys; from pathlib import Path; from data.catalog import write_catalog;"
-            "from data.workspace import Workspace\n"
-            "with write_catalog(Workspace(Path(sys.argv[1]))) as db: db.execute('delete from funnel')"
-        )
-        subprocess.run([sys.executable, "-c", code, str(settings.workspace)], check=True)
+        process = PreloadedContext().Process(target=delete_funnel, args=(settings.workspace,))
+        process.start()
+        process.join()
+        assert process.exitcode == 0
         assert statistics.funnel("茶").fetchall()  # what was there when it was opened
     with read_catalog(Workspace(settings.workspace)) as db:
         assert not db.sql("from funnel").fetchall()
@@ -280,31 +278,17 @@ def test_a_moved_workspace_still_answers(settings, tmp_path):
 
 @pytest.mark.slow
 def test_a_refresh_killed_at_any_point_leaves_the_old_version_and_the_next_finishes(settings, source):
-    """SIGKILL at 20 points spread over a refresh: the version before stands whole, nothing is left over, and
-    running again makes the version that was on its way.
+    """SIGKILL at 20 points spread over a refresh: the version before is whole, nothing is left over, and a
+    second run makes the version that was under way.
     """
-    code = (
-        "import sys; from pathlib import Path; from data.refresh import *\n"
-        "if __name__ == '__main__': refresh(RefreshSettings(corpus='茶', source=(sys.argv[1],), "
-        "workspace=Path(sys.argv[2]), tokenizer=sys.argv[3], workers=1))"
-    )
-    arguments = [sys.executable, "-c", code, str(source), str(settings.workspace), settings.tokenizer]
-    began = time.perf_counter()
-    subprocess.run(arguments, check=True)
-    seconds = time.perf_counter() - began
+    seconds = run_for(settings, None)
     documents = open_counts(settings)[1]
     rng = random.Random(0)
     killed_before_commit = 0
     for point in range(20):
         (source / f"new-{point}.jsonl").write_text(random_documents(100, point), encoding="utf-8")
-        process = subprocess.Popen(arguments, start_new_session=True)
-        began = time.perf_counter()
-        try:
-            process.wait(seconds * (point + rng.random()) / 20)
-            seconds = time.perf_counter() - began  # the machine was busier when the first was timed
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        # a run that finishes shows that the machine was busier when the first was timed
+        seconds = run_for(settings, seconds * (point + rng.random()) / 20) or seconds
         version, counted = open_counts(settings)
         assert (version, counted) in [(point + 1, documents), (point + 2, documents + 100)]
         killed_before_commit += version == point + 1
@@ -327,8 +311,29 @@ def test_a_refresh_killed_at_any_point_leaves_the_old_version_and_the_next_finis
     assert on_disk == kept
 
 
+def refresh_in_session(settings):
+    os.setsid()
+    refresh(settings)
+
+
+def run_for(settings, limit):
+    """Refresh in a process that is killed after `limit` seconds; how long it took unless it was killed."""
+    process = PreloadedContext().Process(target=refresh_in_session, args=(settings,))
+    began = time.perf_counter()
+    process.start()
+    process.join(limit)
+    if not process.is_alive():
+        assert process.exitcode == 0
+        return time.perf_counter() - began
+    with suppress(ProcessLookupError):  # it has no session yet
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.join()
+    return None
+
+
 def open_counts(settings):
-    """The current version of the corpus and how many documents its files hold."""
+    """The current version of the corpus and the number of documents in its files."""
     with open_workspace(settings.workspace) as statistics:
         ((version,),) = statistics.sql("select max(version) from versions where corpus = '茶'").fetchall()
         ((texts, rows, instances),) = statistics.sql(
@@ -351,15 +356,26 @@ def random_documents(count, seed):
     return "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
 
 
-def test_workers_end_with_the_process_that_began_them(tmp_path):
-    code = (
-        "import os, time; from data.workers import worker_pool\n"
-        "with worker_pool(1) as pool:\n"
-        "    print(pool.submit(os.getpid).result(), flush=True); time.sleep(600)"
-    )
-    command = [sys.executable, "-c", code]
-    root = ROOT
-    with subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) as process:
-        worker = psutil.Process(int(process.stdout.readline()))
-        process.kill()
+def begin_worker_and_wait(pids):
+    with worker_pool(1) as pool:
+        pids.send(pool.submit(os.getpid).result())
+        time.sleep(600)
+
+
+def test_workers_end_with_the_process_that_began_them():
+    context = PreloadedContext()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=begin_worker_and_wait, args=(sender,))
+    process.start()
+    worker = psutil.Process(receiver.recv())
+    process.kill()
     worker.wait(60)
+
+
+def test_a_plan_made_before_is_made_again_only_if_another_refresh_committed_meanwhile(settings, source):
+    plan = plan_refresh(settings)
+    (source / "later.txt").write_text("后来的一篇讲茶壶。紫砂的最好。", encoding="utf-8")
+    first = refresh(settings, InProcess(), plan)
+    assert first.version == 1 and preview(plan_refresh(settings)).read == (str(source / "later.txt"),)
+    second = refresh(settings, InProcess(), plan)
+    assert second.version == 2 and second.documents == first.documents + 1

@@ -9,6 +9,7 @@ from data.cleaning import CleaningRules
 from data.errors import ConfigError, InputError
 from data.refresh import RefreshSettings, load_recipe, plan_refresh, preview, refresh
 from data.sources import SourceSpec
+from tests.data.refresh.helpers import settings_for
 
 
 def write(folder, content):
@@ -110,13 +111,7 @@ def test_a_refresh_without_a_source_is_refused(tmp_path):
 def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_file):
     terms = tmp_path / "terms.txt"
     terms.write_text("炒青\n", encoding="utf-8")
-    settings = RefreshSettings(
-        corpus="tea",
-        source=(str(samples / "tea.jsonl"),),
-        workspace=tmp_path / "w",
-        tokenizer=str(vocabulary_file),
-        dictionary=(str(terms),),
-    )
+    settings = settings_for(tmp_path, samples / "tea.jsonl", vocabulary_file, dictionary=(str(terms),))
     before = plan_refresh(settings).recipe_hash
     moved = tmp_path / "moved.txt"
     moved.write_bytes(terms.read_bytes())
@@ -147,9 +142,7 @@ def fields(tmp_path, vocabulary_file):
     """A corpus of two files of one name; of the first the text is read, of the second the body."""
     paths = [write_fields(tmp_path / folder / "x.jsonl", n) for n, folder in enumerate("ab")]
     specs = tuple(SourceSpec(path=p, text_field=f) for p, f in zip(paths, ["text", "body"], strict=True))
-    settings = RefreshSettings(
-        corpus="c", source=specs, workspace=tmp_path / "w", tokenizer=str(vocabulary_file), workers=1
-    )
+    settings = settings_for(tmp_path, None, vocabulary_file, source=specs)
     refresh(settings)
     return settings
 
