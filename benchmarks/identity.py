@@ -1,8 +1,8 @@
-"""Whether words are jieba's and token ids the `tokenizers` library's, text by text over whole sources.
+"""Compare words with jieba's and token ids with the `tokenizers` library's, text by text over whole sources.
 
     python -m benchmarks.identity [--source FILE ...] [--tokenizer FILE] [--every N]
 
-Each text is compared as it stands, and again as cleaning leaves it where that differs. The references are
+Each text is compared as it is, and again after cleaning if that changes it. The references are
 jieba itself, and BERT's normaliser, pre-tokeniser and WordPiece of the library over the whole text.
 """
 
@@ -29,7 +29,7 @@ from data.sources import find_files, read_texts
 from data.tokenization import load_tokenizer
 from data.tokenization.wordpiece import read_vocabulary
 
-SHOWN = 5  # differences of a source
+SHOWN = 5  # differences printed for each source
 
 # compares a text: words differ, ids differ
 Compare = Callable[[str], tuple[bool, bool]]
@@ -37,7 +37,7 @@ Compare = Callable[[str], tuple[bool, bool]]
 
 @dataclass
 class Compared:
-    """A source, and how many of its texts differ from the references."""
+    """Number of a source's texts that differ from the references."""
 
     source: str  # base name
     texts: int = 0
@@ -47,7 +47,7 @@ class Compared:
 
 
 def reference_tokenizer(vocabulary: Path) -> Tokenizer:
-    """The library's WordPiece as BERT has it; without special tokens, for text that spells one is text."""
+    """The library's WordPiece as in BERT, without special tokens: text that spells one is text."""
     ids = {token: number for number, token in enumerate(read_vocabulary(vocabulary))}
     library = Tokenizer(models.WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=100))
     library.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -56,7 +56,7 @@ def reference_tokenizer(vocabulary: Path) -> Tokenizer:
 
 
 def comparison(vocabulary: Path) -> Compare:
-    """The words and ids of a text against the references."""
+    """Make a function that compares the words and ids of a text with the references."""
     jieba.setLogLevel("WARNING")
     segmenter, tokenizer, library = Segmenter(), load_tokenizer(vocabulary), reference_tokenizer(vocabulary)
 
@@ -74,40 +74,40 @@ def _forms(text: str) -> Iterator[str]:
 
 
 def compare_source(source: str, compare: Compare, every: int) -> Compared:
-    """One text in `every` of a source, drawn at random: a stride might meet one field of every row only."""
-    found = Compared(*source_names([source]))
+    """Compare one in `every` texts, drawn at random: a stride might only meet one field of each row."""
+    compared = Compared(*source_names([source]))
     rng = random.Random(0)
     texts = (text for uri in find_files(source) for text in read_texts(uri))
     for text in texts:
         if rng.randrange(every):
             continue
-        found.texts += 1
-        found.characters += len(text)
+        compared.texts += 1
+        compared.characters += len(text)
         differs = [compare(form) for form in _forms(text)]
         words, ids = (any(some) for some in zip(*differs, strict=True))
-        found.words_differ += words
-        found.ids_differ += ids
-        if (words or ids) and found.words_differ + found.ids_differ <= SHOWN:
-            print(f"{found.source}: {'words' if words else 'ids'} of {text[:200]!r}", file=sys.stderr)
-    return found
+        compared.words_differ += words
+        compared.ids_differ += ids
+        if (words or ids) and compared.words_differ + compared.ids_differ <= SHOWN:
+            print(f"{compared.source}: {'words' if words else 'ids'} of {text[:200]!r}", file=sys.stderr)
+    return compared
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compare, write the result; 1 if anything differs."""
+    """Compare and write the result; return 1 if anything differs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.identity", description=__doc__)
     parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
     parser.add_argument("--tokenizer", help="vocab.txt [every character of the samples]")
-    parser.add_argument("--every", type=int, default=1, help="compare one text in so many [%(default)s]")
-    given = parser.parse_args(arguments)
-    sources = given_sources(given.source)
+    parser.add_argument("--every", type=int, default=1, help="compare one in this many texts [%(default)s]")
+    options = parser.parse_args(arguments)
+    sources = given_sources(options.source)
     began = time.process_time()
     with tempfile.TemporaryDirectory() as folder:
-        vocabulary = Path(given.tokenizer or make_vocabulary(load_sentences([]), Path(folder)))
+        vocabulary = Path(options.tokenizer or make_vocabulary(load_sentences([]), Path(folder)))
         compare = comparison(vocabulary)
-        rows = [compare_source(source, compare, given.every) for source in sources]
+        rows = [compare_source(source, compare, options.every) for source in sources]
     characters = sum(row.characters for row in rows)
     words, ids = sum(row.words_differ for row in rows), sum(row.ids_differ for row in rows)
-    part = "every text" if given.every == 1 else f"one text in {given.every}"
+    part = "every text" if options.every == 1 else f"one text in {options.every}"
     verdict = (
         f"identity: over {characters:,} characters ({part} of {len(rows)} source(s)), words differ from "
         f"jieba's in {words:,} text(s), ids from the tokenizers library's in {ids:,}: "
@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     result = {
         "vocabulary": vocabulary.name,
-        "every": given.every,
+        "every": options.every,
         "characters": characters,
         "cpu_seconds": time.process_time() - began,
         "sources": [asdict(row) for row in rows],

@@ -2,8 +2,8 @@
 
     python -m benchmarks.scale [--source FILE ...] [--characters N] [--large]
 
-Each size is refreshed into a workspace of its own by a process of its own; memory is the most that any worker
-process held, and the most that the process that plans and commits did.
+Each size has its own workspace and process. Memory is the peak of the largest worker, and of the process that
+plans and commits.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import argparse
 import json
 import math
 import resource
+import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.data_prep import make_vocabulary
@@ -57,13 +60,10 @@ def measure_size(source: Path, vocabulary: Path, workspace: Path, workers: int) 
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def exponent(points: list[tuple[float, float]]) -> float:
+def exponent(rows: Sequence[dict[str, float]]) -> float:
     """Slope of log time over log size, by least squares."""
-    xs, ys = [math.log(x) for x, _ in points], [math.log(y) for _, y in points]
-    mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
-    return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / sum(
-        (x - mean_x) ** 2 for x in xs
-    )
+    sizes, seconds = ([math.log(row[name]) for row in rows] for name in ("characters", "seconds"))
+    return statistics.linear_regression(sizes, seconds).slope
 
 
 def main() -> None:
@@ -80,39 +80,49 @@ def main() -> None:
         "--large", action="store_true", help="also a corpus of 5 GB; takes about half an hour"
     )
     parser.add_argument("--bytes", type=int, default=LARGE_BYTES, help="of the large corpus [%(default)s]")
-    given = parser.parse_args()
-    sentences = load_sentences(given.source)
+    options = parser.parse_args()
+    sizes = {f"{n}x": n * options.characters for n in (1, 4, 16)}
+    if options.large:
+        sizes["large"] = options.bytes // 3
+    rows = measure_sizes(sizes, load_sentences(options.source), options.tokenizer, options.workers)
+    slope = exponent([rows[name] for name in ("1x", "4x", "16x")])
+    names = source_names(options.source)
+    result = {"sources": names, "workers": options.workers, "sizes": rows, "exponent": slope}
+    write_result("scale", describe(rows, slope), result)
+
+
+def measure_sizes(
+    sizes: dict[str, int], sentences: list[str], tokenizer: str | None, workers: int
+) -> dict[str, dict[str, float]]:
     rows: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        vocabulary = Path(given.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
-        sizes = {"large": given.bytes // 3} if given.large else {}
-        sizes = {f"{n}x": n * given.characters for n in (1, 4, 16)} | sizes
-        for name, wanted in sizes.items():
-            source = folder / "raw"
-            written = write_corpus(source, sentences, wanted)
-            row = measure_size(source, vocabulary, folder / "workspace", given.workers)
+        vocabulary = Path(tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
+        for name, characters in sizes.items():
+            source, workspace = folder / "raw", folder / "workspace"
+            written = write_corpus(source, sentences, characters)
+            row = measure_size(source, vocabulary, workspace, workers)
             rows[name] = {"characters": written, "characters_per_second": written / row["seconds"], **row}
             print(name, json.dumps(rows[name]), file=sys.stderr)
-            for used in (source, folder / "workspace"):
-                subprocess.run(["rm", "-rf", str(used)], check=True)
-    grows = exponent([(rows[n]["characters"], rows[n]["seconds"]) for n in ("1x", "4x", "16x")])
+            shutil.rmtree(source)
+            shutil.rmtree(workspace)
+    return rows
+
+
+def describe(rows: dict[str, dict[str, float]], slope: float) -> str:
     most = max(row["worker_mib"] for row in rows.values())
     verdict = (
-        f"scale: time grows as size to the {grows:.3f} (goal {EXPONENT_GOAL}: "
-        f"{'met' if grows <= EXPONENT_GOAL else 'missed'}), a worker held at most {most:,.0f} MiB (goal "
+        f"scale: time grows as size to the {slope:.3f} (goal {EXPONENT_GOAL}: "
+        f"{'met' if slope <= EXPONENT_GOAL else 'missed'}), a worker held at most {most:,.0f} MiB (goal "
         f"{MEMORY_GOAL:,}: {'met' if most <= MEMORY_GOAL else 'missed'}), "
         f"{rows['16x']['worker_mib'] - rows['4x']['worker_mib']:+,.0f} MiB from 4x to 16x"
     )
-    if given.large:
-        large = rows["large"]
+    if large := rows.get("large"):
         verdict += (
             f"; {large['characters']:,.0f} characters in {large['seconds'] / 60:.0f} min, "
             f"{large['worker_mib']:,.0f} MiB a worker, {large['planner_mib']:,.0f} MiB to plan"
         )
-    names = source_names(given.source)
-    result = {"sources": names, "workers": given.workers, "sizes": rows, "exponent": grows}
-    write_result("scale", verdict, result)
+    return verdict
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from data.catalog import open_workspace
 from data.cleaning import CleaningRules, DuplicateRules
 from data.errors import InputError
-from data.refresh import plan_refresh, refresh
+from data.refresh import GateRules, plan_refresh, refresh
 from data.refresh.read import ReadingRules, read_source
 from tests.conftest import SAMPLES
 from tests.data.refresh.helpers import InProcess, settings_for
@@ -277,7 +277,8 @@ def test_personal_data_is_kept_or_replaced_by_a_rule(tmp_path, vocabulary_file):
 def test_special_tokens_written_in_a_text_are_no_special_tokens(tmp_path, vocabulary_file):
     texts = ["文中出现[MASK]和[CLS]字样。还有[SEP]与[PAD]也是。", "[MASK][MASK][UNK]。第二句采茶正常。"]
     source = write_source(tmp_path, "special.jsonl", rows(*texts))
-    refresh_here(settings_for(tmp_path, source, vocabulary_file))
+    gates = GateRules(max_unknown_share=1)
+    refresh_here(settings_for(tmp_path, source, vocabulary_file, gates=gates))
     tokens = vocabulary_file.read_text(encoding="utf-8").split("\n")
     ids = {name: tokens.index(name) for name in ("[MASK]", "[CLS]", "[SEP]", "[PAD]")}
     with open_workspace(tmp_path / "w") as statistics:

@@ -142,7 +142,7 @@ def fields(tmp_path, vocabulary_file):
     """A corpus of two files of one name; of the first the text is read, of the second the body."""
     paths = [write_fields(tmp_path / folder / "x.jsonl", n) for n, folder in enumerate("ab")]
     specs = tuple(SourceSpec(path=p, text_field=f) for p, f in zip(paths, ["text", "body"], strict=True))
-    settings = settings_for(tmp_path, None, vocabulary_file, source=specs)
+    settings = replace(settings_for(tmp_path, tmp_path, vocabulary_file), source=specs)
     refresh(settings)
     return settings
 
