@@ -1,4 +1,4 @@
-"""What the documentation tells a reader to run runs, and what it quotes is there."""
+"""The commands of the documentation run, and what it quotes exists."""
 
 import ast
 import re
@@ -6,17 +6,23 @@ import shlex
 
 import pytest
 
+from albert.__main__ import checkpoint as checkpoint_app
+from albert.__main__ import report as report_app
 from benchmarks.support.sizing import table
+from data.__main__ import app as corpus_app
 from data.catalog import open_workspace
-from flows.orchestration import automations, doctor, serve
-from flows.orchestration.arguments import COMMANDS, make_parser
+from flows.orchestration.command import make_command
+from flows.orchestration.options_page import page
+from flows.orchestration.settings import JOBS
 from tests.pages import DOCS, PAGES, ROOT, blocks, follow
 from tests.test_notebooks import check
+
+TEXTS = {path.name: path.read_text(encoding="utf-8") for path in (*PAGES, ROOT / "README.md")}
 
 
 @pytest.fixture(scope="module")
 def followed(tmp_path_factory, prefect_server):
-    """A folder in which every command of the pages was run, with its workspace."""
+    """A folder in which every command of the pages was run, with its workspace inside."""
     folder = tmp_path_factory.mktemp("docs")
     follow(folder, prefect_server)
     return folder
@@ -37,12 +43,12 @@ def test_the_notebook_of_evaluations_runs(followed, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_checkpoint_opens_with_transformers_as_told(followed, monkeypatch):
+def test_the_checkpoint_opens_with_transformers(followed, monkeypatch):
     ((_, code),) = blocks("checkpoint.md", "python")
     monkeypatch.chdir(followed)
     found = {}
     exec(code, found)
-    assert found["model"].config.vocab_size >= 2000  # and every character of the text
+    assert found["model"].config.vocab_size >= 2000  # more: every character of the text is in it
 
 
 @pytest.mark.slow
@@ -68,8 +74,8 @@ def test_answers_agree_with_each_other(followed):
     assert abs(sum(shares.values()) - 1) < 1e-9 and 0.75 < shares["[MASK]"] < 0.85
 
 
-def told_messages():
-    """Every text of the sources, as far as it is literal."""
+def messages():
+    """The text constants of the sources; an f-string's values are "…"."""
     found = []
     for package in ("data", "albert", "flows", "kernels"):
         for path in (ROOT / package).rglob("*.py"):
@@ -82,70 +88,67 @@ def told_messages():
     return "\n".join(found)
 
 
-def test_every_message_of_troubleshooting_is_given_by_the_program():
-    told = told_messages()
+def test_the_program_gives_every_message_of_troubleshooting():
+    given = messages()
     quoted = re.findall(r"^> (.+)$", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.M)
     assert len(quoted) > 20
-    for message in quoted:
-        assert message in told, message
+    assert not [message for message in quoted if message not in given]
+
+
+def test_the_page_of_options_is_up_to_date():
+    assert page() == (DOCS / "options.md").read_text(encoding="utf-8")
 
 
 def test_the_sizing_table_is_what_the_benchmarks_give():
     assert table() in (DOCS / "scale.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
-        path, _, anchor = target.partition("#")
-        assert (DOCS / path).is_file(), target
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path):
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        file, _, anchor = target.partition("#")
+        assert (DOCS / file).is_file(), target
         if anchor:
-            headings = re.findall(r"^#+ (.+)$", (DOCS / path).read_text(encoding="utf-8"), re.M)
+            headings = re.findall(r"^#+ (.+)$", (DOCS / file).read_text(encoding="utf-8"), re.M)
             assert anchor in [heading.lower().replace(" ", "-") for heading in headings], target
 
 
-def test_modules_that_are_named_exist():
-    for page in PAGES:
-        for module in set(re.findall(r"python -m ([\w.]+)", page.read_text(encoding="utf-8"))):
+def test_named_modules_exist():
+    for name, text in TEXTS.items():
+        for module in set(re.findall(r"python -m ([\w.]+)", text)):
             path = ROOT / module.replace(".", "/")
-            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"{page}: {module}"
+            assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), f"{name}: {module}"
 
 
-def parsers():
-    """The arguments of every command of flows."""
-    jobs = {name.replace("_", "-"): make_parser(name) for name in COMMANDS}
-    return {
-        **jobs,
-        "serve": serve.make_parser(),
-        "doctor": doctor.make_parser(),
-        "automations": automations.make_parser(),
-    }
+def commands():
+    """The commands of jixu that take options, by name."""
+    jobs = {name: make_command(name) for name in JOBS}
+    return {**jobs, "corpus": corpus_app, "checkpoint": checkpoint_app, "report": report_app}
 
 
-def test_commands_that_are_quoted_are_understood():
-    """Those too that the pages show and no test runs, such as one for a cluster."""
-    quoted = [
-        found
-        for page in (*PAGES, ROOT / "README.md")
-        for found in re.findall(
-            r"(?:^|`)jixu ([a-z]+(?:-[a-z]+)*) (.+?)(?:`|    #|$)", page.read_text(encoding="utf-8"), re.M
-        )
-    ]
-    assert len(quoted) > 12
-    known = parsers()
+def test_quoted_commands_are_valid():
+    """Also commands that no test runs, such as one for a cluster."""
+    pattern = r"(?:^|`)jixu ([a-z]+(?:-[a-z]+)*) (.+?)(?:`|    #|$)"
+    quoted = [match for text in TEXTS.values() for match in re.findall(pattern, text, re.M)]
+    assert len(quoted) > 20
+    known = commands()
     for name, arguments in quoted:
+        tokens = shlex.split(arguments)
+        if "--recipe" in tokens:  # names the corpus
+            tokens += ["--corpus", "law"]
         if name in known:
-            known[name].parse_args(shlex.split(arguments))
+            command, bound, _ = known[name].parse_args(tokens, exit_on_error=False, print_error=False)
+            assert callable(command), f"{name} {arguments}"
 
 
-def test_options_that_are_named_are_some_commands():
-    sources = [path for package in ("data", "albert", "flows") for path in (ROOT / package).rglob("*.py")]
-    told = "\n".join(path.read_text(encoding="utf-8") for path in sources)
-    of_others = {"--help", "--watch", "--nthreads"}
-    for page in (*PAGES, ROOT / "README.md"):
-        for option in (
-            set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8"))) - of_others
-        ):
-            assert f'"{option}"' in told or f"{option[2:].replace('-', '_')}: " in told, (
-                f"{page.name}: {option}"
-            )
+def test_options_that_are_named_exist():
+    places = ["data/__main__.py", "albert/__main__.py"]
+    places += [f"flows/orchestration/{name}.py" for name in ("serve", "doctor", "automations")]
+    sources = "\n".join((ROOT / place).read_text(encoding="utf-8") for place in places)
+    jobs = page()
+    of_others = {"--help", "--watch", "--nthreads", "--all", "--pool", "--cleaning.no-fold-width"}
+    for name, text in TEXTS.items():
+        for option in set(re.findall(r"(?<![\w-])--[a-z][a-z.-]*[a-z]", text)) - of_others:
+            parameter = option[2:].replace("-", "_")
+            is_known = f"`{option}`" in jobs or f'"{option}"' in sources or f"{parameter}: " in sources
+            assert is_known, f"{name}: {option}"

@@ -20,7 +20,7 @@ def test_every_requirement_is_pinned():
     assert names <= pinned, names - pinned
 
 
-def test_every_deployment_names_a_flow_that_is_there():
+def test_every_deployment_names_a_flow_that_exists():
     deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
     flows = set()
     for deployment in deployments:
@@ -39,15 +39,14 @@ def test_every_deployment_names_a_flow_that_is_there():
     }
 
 
-def test_commands_in_the_readme_exist():
+def test_the_readme_is_short_and_its_links_lead_somewhere():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for module in set(re.findall(r"python -m (flows\.\w+)", readme)):
-        assert (ROOT / module.replace(".", "/")).with_suffix(".py").is_file(), module
+    assert len(readme.split()) <= 1100
     for path in re.findall(r"\]\(([^)]+)\)", readme):
         assert (ROOT / path).is_file(), path
 
 
-def test_samples_are_of_the_promised_size_and_kinds():
+def test_samples_have_the_promised_sizes_and_kinds():
     samples = ROOT / "data/samples"
     sizes = {
         path.name: path.stat().st_size
@@ -62,7 +61,7 @@ def test_samples_are_of_the_promised_size_and_kinds():
     assert 200_000 <= sum(sizes.values()) <= 400_000
 
 
-def test_no_example_of_the_task_is_on_two_sides():
+def test_no_example_of_the_task_is_in_two_splits():
     samples = ROOT / "data/samples"
     texts = [
         line.split("\t")[0]

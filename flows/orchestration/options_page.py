@@ -1,4 +1,4 @@
-"""Write docs/options.md, every option of every job: `python -m flows.orchestration.options_page > docs/options.md`."""
+"""Print docs/options.md, a page of every option of every job, made from the declarations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from flows.orchestration.settings import JOBS
 INTRODUCTION = """\
 # Options
 
-Made from the declarations by `python -m flows.orchestration.options_page`. An option has the same name everywhere:
-`--quality.min-characters 50` on a command line, `quality: {min_characters: 50}` in a recipe, and
-`-p quality='{"min_characters": 50}'` for a deployment. To give several values, repeat the option; numbers may also be separated
-by commas. `--no-simplify`, or `--cleaning.no-simplify` in a group, switches an option off.
+Made from the declarations by `python -m flows.orchestration.options_page`. An option has the same name
+everywhere: `--quality.min-characters 50` on a command line, `quality: {min_characters: 50}` in a recipe, and
+`-p quality='{"min_characters": 50}'` for a deployment. To give several values, repeat the option; numbers may
+also be separated by commas. `--cleaning.no-fold-width` switches an option off that is on.
 """
 HEADER = "| option | default | values | meaning |\n|---|---|---|---|"
 BOUNDS = {
