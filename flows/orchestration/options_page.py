@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
+from data.options import options_of
 from flows.orchestration.settings import JOBS
 
 INTRODUCTION = """\
@@ -37,7 +38,7 @@ def page() -> str:
 def _job(name: str) -> Iterator[str]:
     options = JOBS[name]
     schema = TypeAdapter(options).json_schema()
-    declared = options.__pydantic_fields__.items()
+    declared = options_of(options).items()
     defaults = {name: field.get_default(call_default_factory=True) for name, field in declared}
     groups = {name: value for name, value in defaults.items() if is_dataclass(value)}
     yield from (f"## {name}", "", (options.__doc__ or "").partition("\n")[0], "")
