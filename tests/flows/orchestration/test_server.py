@@ -1,10 +1,8 @@
 """The jobs as deployments, served by `jixu serve`; some runs are started by Prefect's own command."""
 
 import json
-import os
 import re
 import shutil
-import signal
 import threading
 import urllib.error
 import urllib.request
@@ -309,7 +307,8 @@ def test_a_killed_training_is_marked_and_the_next_resumes_and_survives_its_serve
     folder = server.workspace / "models" / "long"
     killed = server.begin("continued-pretraining/default", init=checkpoint, **LONG)
     wait_for_steps(server, folder)
-    os.kill(int(server.ask(f"/flow_runs/{killed}")["infrastructure_pid"]), signal.SIGKILL)
+    (process,) = server.part("runner").children()
+    process.kill()
     name, message = server.wait_for_end(killed)
     assert name == "Crashed" and "SIGKILL" in message
 
