@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,7 @@ class Lamb(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = closure() if closure else None
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
@@ -66,10 +67,10 @@ class Lamb(torch.optim.Optimizer):
                 self._step_group(parameters, group)
         return loss
 
-    def _step_group(self, parameters: list[nn.Parameter], group: dict) -> None:
+    def _step_group(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         states = [self._state_of(p) for p in parameters]
         means, squares = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
-        steps, gradients = [s["step"] for s in states], [p.grad for p in parameters]
+        steps, gradients = [s["step"] for s in states], [p.grad for p in parameters if p.grad is not None]
         torch._foreach_add_(steps, 1)
         beta1, beta2 = group["betas"]
         # one count a tensor: a head that some batches leave out has taken fewer steps
@@ -80,15 +81,16 @@ class Lamb(torch.optim.Optimizer):
         scale = torch._foreach_div(squares, [1 - beta2**number for number in numbers])
         torch._foreach_sqrt_(scale)
         torch._foreach_add_(scale, group["eps"])
-        updates = torch._foreach_div(means, [1 - beta1**number for number in numbers])
+        updates = list(torch._foreach_div(means, [1 - beta1**number for number in numbers]))
         torch._foreach_div_(updates, scale)
         if group["weight_decay"]:
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
         if group["adapt"]:
-            torch._foreach_mul_(updates, _trust_ratios(parameters, updates))
+            ratios: Any = _trust_ratios(parameters, updates)
+            torch._foreach_mul_(updates, ratios)
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
-    def _state_of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+    def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter]
         if not state:
             state["step"] = torch.zeros(())
@@ -97,7 +99,7 @@ class Lamb(torch.optim.Optimizer):
         return state
 
 
-def _trust_ratios(parameters: list[nn.Parameter], updates: list[Tensor]) -> list[Tensor]:
+def _trust_ratios(parameters: list[Tensor], updates: list[Tensor]) -> list[Tensor]:
     """Norm of each tensor over that of its update; 1 where either is zero."""
     sizes, changes = torch.stack(torch._foreach_norm(parameters)), torch.stack(torch._foreach_norm(updates))
     ratios = torch.where((sizes > 0) & (changes > 0), sizes / changes, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -125,7 +125,7 @@ def bound_caches() -> None:
 
 
 @cache
-def _trim() -> object | None:
+def _trim() -> Callable[[int], int] | None:
     """glibc's malloc_trim, where there is one."""
     if not sys.platform.startswith("linux"):
         return None

@@ -19,7 +19,7 @@ FLOWS = {
     "lcqmc-experiment": "recipes of continued pretraining compared",
 }
 SERVICES = {
-    "serve": "Prefect's server and UI, the deployments and a worker",
+    "serve": "Prefect's server and UI, and the deployments",
     "doctor": "check the installation, the workspace and the server",
     "automations": "a message on failure, pretraining after drift",
 }

@@ -16,7 +16,7 @@ from albert.pretraining import (
     step_of,
 )
 from albert.reports import build_report, write_report
-from data.catalog import end_killed_run, open_workspace, record_run
+from data.catalog import CheckpointRow, end_killed_run, open_workspace, record_run
 from flows.orchestration import (
     PretrainingOptions,
     PretrainingPlan,
@@ -125,7 +125,7 @@ def _train(plan: PretrainingPlan, processes: int) -> PretrainResult:
     if processes > 1:
         return train_in_processes(plan.settings, processes, record)
     result = pretraining.pretrain(plan.settings, on_checkpoint=record)
-    if result.resumed_from == result.steps:  # a process may have ended before it told the catalog
+    if result.resumed_from == result.steps:  # a process may have ended before it wrote to the catalog
         record(read_trainer_state(result.checkpoint), result.checkpoint, result.status)
     return result
 
@@ -144,7 +144,7 @@ def _record_failure(plan: PretrainingPlan) -> None:
     _record(plan, state, failure.status, checkpoints, error=failure.reason)
 
 
-def _known_checkpoints(plan: PretrainingPlan) -> dict[int, dict[str, object]]:
+def _known_checkpoints(plan: PretrainingPlan) -> dict[int, CheckpointRow]:
     """The catalog's rows of the whole checkpoints there are, by step."""
     kept = [folder for folder in list_checkpoints(plan.settings.run_folder) if is_whole(folder)]
     return {step_of(folder): _row(plan, read_trainer_state(folder), folder) for folder in kept}
@@ -154,7 +154,7 @@ def _record(
     plan: PretrainingPlan,
     state: TrainerState,
     status: str,
-    checkpoints: Mapping[int, Mapping[str, object]],
+    checkpoints: Mapping[int, CheckpointRow],
     **more: str,
 ) -> None:
     record_run(
@@ -168,7 +168,7 @@ def _record(
         steps=state.step,
         tokens=state.tokens,
         metrics={**_measured(state), **more},
-        checkpoints=[c for c in checkpoints.values() if (plan.workspace.root / c["path"]).is_dir()],
+        checkpoints=[c for c in checkpoints.values() if (plan.workspace.root / c.path).is_dir()],
     )
 
 
@@ -177,17 +177,16 @@ def _measured(state: TrainerState) -> dict[str, float]:
     return next((record for record in reversed(state.history) if "held_out_mlm_loss" in record), {})
 
 
-def _row(plan: PretrainingPlan, state: TrainerState, folder: Path) -> dict[str, object]:
-    """What the catalog keeps of a checkpoint."""
+def _row(plan: PretrainingPlan, state: TrainerState, folder: Path) -> CheckpointRow:
     measured = _measured(state)
-    return {
-        "step": state.step,
-        "path": plan.workspace.relative(folder),
-        "sha256": pretraining.checkpoint_digest(folder),
-        "mlm_loss": measured.get("held_out_mlm_loss"),
-        "mlm_accuracy": measured.get("held_out_mlm_accuracy"),
-        "sop_accuracy": measured.get("held_out_sop_accuracy"),
-    }
+    return CheckpointRow(
+        step=state.step,
+        path=plan.workspace.relative(folder),
+        sha256=pretraining.checkpoint_digest(folder),
+        mlm_loss=measured.get("held_out_mlm_loss"),
+        mlm_accuracy=measured.get("held_out_mlm_accuracy"),
+        sop_accuracy=measured.get("held_out_sop_accuracy"),
+    )
 
 
 def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:

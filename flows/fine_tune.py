@@ -73,7 +73,7 @@ def table(result: Comparison) -> str:
         difference = result.difference(model.name)
         if difference is not None:
             line += f" ({100 * difference.mean:+.2f}"
-            if difference.low is not None:
+            if difference.low is not None and difference.high is not None and difference.probability:
                 line += f", 95% {100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
                 line += f"; beats {difference.baseline} with probability {difference.probability:.2f}"
             line += ")"
@@ -165,7 +165,9 @@ def _model_runs(
     )
     probed = facts.corpora_to_probe(corpora)
     measured = measure(candidate.name, lambda: measure_model(candidate, workspace, probed, facts.corpora))
-    return replace(model, **measured)
+    return replace(
+        model, cost=measured.cost, contamination=measured.contamination, intrinsic=measured.intrinsic
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ class _Cache:
 
 @contextmanager
 def _open_pool(workers: int | None, runs: int) -> Iterator[Executor | None]:
-    """Processes for so many runs, which share this one's threads; None for a single one."""
+    """Open a pool that shares this process's threads, at most one process a run; None for a single one."""
     workers = min(workers or finetuning.usual_workers(), runs)
     if workers == 1:
         yield None

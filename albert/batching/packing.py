@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,10 +45,9 @@ class Instances:
     def _marked(self) -> np.ndarray:
         """Twice the id of each token, and 1 more where a word starts, [T] uint16 or uint32."""
         fits = self.input_ids.max(initial=0) < 1 << 15
-        marked = self.input_ids.astype(np.uint16 if fits else np.uint32)
-        marked <<= 1
-        marked |= self.word_starts
-        return marked
+        marked: np.ndarray = self.input_ids.astype(np.uint16 if fits else np.uint32)
+        np.left_shift(marked, 1, out=marked)
+        return np.bitwise_or(marked, self.word_starts, out=marked)
 
     @cached_property
     def _rows(self) -> pa.BinaryArray:
@@ -155,8 +155,9 @@ def _split(packed: Instances, masks: Masks, sizes: np.ndarray) -> Iterator[Batch
         (np.maximum.reduceat(packed.sop_labels, firsts) != IGNORED).tolist(),
         strict=True,
     )
-    for *tensors, orders, is_ordered in fields:
-        yield Batch(*tensors, orders if is_ordered else None)
+    batch: Any = Batch
+    for *values, orders, is_ordered in fields:
+        yield batch(*values, orders if is_ordered else None)
 
 
 def _token_types(packed: Instances) -> np.ndarray:

@@ -1,5 +1,3 @@
-from .config_files import read_config as read_config
-from .config_files import to_file as to_file
 from .converting import convert as convert
 from .diff import compare as compare
 from .loading import PADDING_OF_TABLES as PADDING_OF_TABLES
@@ -9,10 +7,7 @@ from .loading import load_model as load_model
 from .loading import load_pretrained as load_pretrained
 from .loading import new_model as new_model
 from .loading import read_checkpoint as read_checkpoint
-from .saving import TOKENIZER_FILES as TOKENIZER_FILES
 from .saving import save_model as save_model
-from .source import CONFIG_FILE as CONFIG_FILE
-from .source import WEIGHTS_FILE as WEIGHTS_FILE
 from .source import Source as Source
 from .source import find_source as find_source
 from .source import names_checkpoint as names_checkpoint

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any
 
 from albert.model import AlbertConfig, Layout
 from data.errors import ConfigError
@@ -113,7 +114,7 @@ def read_tensorflow_config(path: Path, layout: Layout) -> AlbertConfig:
         known = {"postln": "post", "preln": "pre"}
         if content.get("ln_type", "postln") not in known:
             raise ConfigError(f"{path} has ln_type {content['ln_type']!r}: known are postln and preln")
-        values |= {"norm": known[content.get("ln_type", "postln")], "num_hidden_groups": 1}
+        values |= {"norm": known[str(content.get("ln_type", "postln"))], "num_hidden_groups": 1}
     return _build(path, values)
 
 
@@ -135,8 +136,9 @@ def _build(path: Path, values: Mapping[str, object]) -> AlbertConfig:
         for name in known
         if name in values and not (name == "pad_token_id" and values[name] is None)
     }
+    checked: dict[str, Any] = dict(values)
     try:
-        return AlbertConfig(**values)
+        return AlbertConfig(**checked)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -118,7 +119,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
         tensors = read_tensors(source)
         layout = _tensorflow_layout(source, tensors)
         config = read_tensorflow_config(source.config, layout)
-        weights_format: WeightsFormat = f"tensorflow-{layout}"
+        weights_format: WeightsFormat = "tensorflow-bright" if layout == "bright" else "tensorflow-google"
     else:
         config = read_config(source.config)  # before the weights: it is small
         tensors = read_tensors(source)
@@ -132,7 +133,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
     return LoadedCheckpoint(source, config, weights_format, tensors, parts, report)
 
 
-def _tensorflow_layout(source: Source, tensors: Mapping[str, Tensor]) -> str:
+def _tensorflow_layout(source: Source, tensors: Mapping[str, Tensor]) -> Literal["bright", "google"]:
     if "bert/embeddings/word_embeddings_2" in tensors:
         return "bright"
     if any(name.startswith("bert/encoder/transformer/group_0/") for name in tensors):

@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from albert.checkpoints.config_files import read_config
 from data.errors import InputError
@@ -32,7 +32,7 @@ def download(name: str) -> Path:
     repository, _, revision = name.removeprefix(HUB_PREFIX).partition("@")
     # huggingface_hub reads the variable once, when it is imported
     cache = os.environ.get("HF_HUB_CACHE")
-    wanted = {"repo_id": repository, "revision": revision or None, "cache_dir": cache}
+    wanted: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "cache_dir": cache}
     disable_progress_bars()
     try:
         for weights in (_SAFE, _PICKLE):

@@ -79,9 +79,9 @@ def _read_entries(content: bytes) -> Iterator[tuple[str, _Entry]]:
     for _, handle in _block(content, *handles[2:]):
         offset, at = _varint(handle, 0)
         size, _ = _varint(handle, at)
-        for key, value in _block(content, offset, size):
+        for key, entry in _block(content, offset, size):
             if key:  # the empty key is the header's
-                yield key.decode("utf-8"), _entry(value)
+                yield key.decode("utf-8"), _entry(entry)
 
 
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -116,6 +116,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Field numbers and values of a protocol-buffer message."""
     at = 0
+    value: int | bytes
     while at < len(message):
         tag, at = _varint(message, at)
         number, wire = tag >> 3, tag & 7
@@ -131,14 +132,21 @@ def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         yield number, value
 
 
+def _parts(value: int | bytes) -> Iterator[tuple[int, bytes]]:
+    """The messages within a message."""
+    if isinstance(value, int):
+        raise ValueError
+    yield from ((number, part) for number, part in _fields(value) if isinstance(part, bytes))
+
+
 def _entry(message: bytes) -> _Entry:
     """BundleEntryProto: 1 dtype, 2 shape, 3 shard, 4 offset, 5 size, 7 slices (of partitioned variables)."""
     values: dict[int, int] = {}
     shape: tuple[int, ...] = ()
     for number, value in _fields(message):
         if number == 2:  # TensorShapeProto: 2 dim, each: 1 size
-            dims = [dict(_fields(dim)) for field, dim in _fields(value) if field == 2]
-            shape = tuple(dim.get(1, 0) for dim in dims)
+            dims = [dict(_fields(dim)) for field, dim in _parts(value) if field == 2]
+            shape = tuple(size for dim in dims if isinstance(size := dim.get(1, 0), int))
         elif number == 7:
             raise ValueError
         elif isinstance(value, int):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,11 +33,21 @@ class Batch:
     def tokens(self) -> int:
         return self.input_ids.numel()
 
+    def masked(self) -> tuple[Tensor, Tensor]:
+        """Positions [n] and labels [n] of masked tokens. Raises ValueError for a batch without masks."""
+        if self.masked_index is None or self.masked_labels is None:
+            raise ValueError("a batch without masks has no masked-language-model loss")
+        return self.masked_index, self.masked_labels
+
     def to(self, device: torch.device | str) -> Batch:
         """The batch on another device."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-        return replace(self, **{name: t.to(device, non_blocking=True) for name, t in tensors.items()})
+        tensors: dict[str, Any] = {
+            name: value.to(device, non_blocking=True)
+            for name, value in values.items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **tensors)
 
 
 def pack(sequences: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]] | None = None) -> Batch:

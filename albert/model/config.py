@@ -6,14 +6,14 @@ Lan et al. 2020, table 1; Devlin et al. 2019, section 3. Chinese ALBERT's tiny a
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from data.errors import ConfigError
 
 ENGLISH_VOCABULARY = 30_000  # ALBERT's SentencePiece model; the default is BERT's Chinese one
 
 
-def _size(hidden: int, layers: int, heads: int, **more: object) -> dict[str, object]:
+def _size(hidden: int, layers: int, heads: int, **more: object) -> dict[str, Any]:
     return {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -23,13 +23,13 @@ def _size(hidden: int, layers: int, heads: int, **more: object) -> dict[str, obj
     }
 
 
-def _bert(hidden: int, layers: int, heads: int) -> dict[str, object]:
+def _bert(hidden: int, layers: int, heads: int) -> dict[str, Any]:
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     unshared = {"embedding_size": hidden, "share": "none", "layout": "bert"}
     return _size(hidden, layers, heads, hidden_act="gelu", **unshared, **dropout)
 
 
-_CHINESE: dict[str, dict[str, object]] = {
+_CHINESE: dict[str, dict[str, Any]] = {
     "tiny": _size(312, 4, 12),
     "small": _size(384, 6, 12),
     "base": _size(768, 12, 12),
@@ -41,7 +41,7 @@ _ENGLISH = {
     f"{name}-en": {**shape, "vocab_size": ENGLISH_VOCABULARY, "hidden_act": "gelu_new"}
     for name, shape in {**_CHINESE, "xxlarge": _size(4096, 12, 64)}.items()
 }
-PRESETS: dict[str, dict[str, object]] = {
+PRESETS: dict[str, dict[str, Any]] = {
     **_CHINESE,
     **_ENGLISH,
     "bert-tiny": _bert(312, 4, 12),
@@ -200,7 +200,7 @@ class AlbertConfig:
         return "bert" if is_bert and self.norm == "post" else "jixu"
 
     @classmethod
-    def preset(cls, name: str, **changes: object) -> AlbertConfig:
+    def preset(cls, name: str, **changes: Any) -> AlbertConfig:
         """A published size by name ("base-zh" is "base"). Raises ConfigError with the known names."""
         shape = PRESETS.get(name.removesuffix("-zh"))
         if shape is None:
@@ -209,5 +209,5 @@ class AlbertConfig:
 
 
 _TYPES: dict[str, object] = {
-    field.name: {"int": int, "float": float}.get(field.type) for field in fields(AlbertConfig)
+    field.name: {"int": int, "float": float}.get(str(field.type)) for field in fields(AlbertConfig)
 } | {"hidden_act": Activation, "share": Share, "layout": Layout, "norm": Norm}

@@ -6,6 +6,8 @@ T = tokens of the packed batch, S = sequences, E = embedding size, H = hidden si
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,7 +31,7 @@ class Embedding(nn.Module):
         self.position = nn.Parameter(Tensor(config.max_position_embeddings, W))
         self.norm = nn.LayerNorm(W, config.layer_norm_eps)
         self.projection = None if config.layout == "bert" else nn.Linear(E, H, bias=config.layout == "google")
-        self.order = "bright" if config.layout == "bright" else "google"
+        self.order: Literal["google", "bright"] = "bright" if config.layout == "bright" else "google"
         self.dropout = config.hidden_dropout_prob
 
     def forward(self, batch: Batch) -> Tensor:  # [T, H]

@@ -49,7 +49,9 @@ class MaskedLanguageModelHead(nn.Module):
         """States [n, E] of hidden states [n, H], ready for the decoder."""
         states = kernels.linear_gelu(hidden, self.transform.weight, self.transform.bias, self.activation)
         states = self.norm(states)
-        return states @ embedding.projection.weight if embedding.order == "bright" else states
+        if embedding.order == "bright" and embedding.projection is not None:
+            return states @ embedding.projection.weight
+        return states
 
 
 class PretrainingModel(nn.Module):
@@ -65,7 +67,8 @@ class PretrainingModel(nn.Module):
 
     def forward(self, batch: Batch) -> PretrainingOutput:
         """Losses of a masked batch."""
-        rows, n = batch.masked_index, len(batch.masked_index)
+        rows, _ = batch.masked()
+        n = len(rows)
         if batch.sop_labels is not None:
             rows = torch.cat([rows, batch.cu_seqlens[:-1]])
         masked, first = self.encoder(batch, rows).tensor_split([n])
@@ -76,11 +79,10 @@ class PretrainingModel(nn.Module):
         [S, H]; the latter are ignored in a batch without order labels.
         """
         states = self.mlm(masked, self.encoder.embedding)  # [n, E]
-        losses, predicted = kernels.mlm_loss(
-            states, self.encoder.embedding.word, self.mlm.bias, batch.masked_labels
-        )
+        _, labels = batch.masked()
+        losses, predicted = kernels.mlm_loss(states, self.encoder.embedding.word, self.mlm.bias, labels)
         mlm_loss = losses.sum() / max(len(losses), 1)  # without masked tokens the mean would be NaN
-        correct = (predicted == batch.masked_labels).sum()
+        correct = (predicted == labels).sum()
         if batch.sop_labels is None:
             return PretrainingOutput(mlm_loss, mlm_loss, None, correct, len(losses), None, None)
         sop_logits = self.sop(self.encoder.pool_first(first)).float()

@@ -79,8 +79,9 @@ class PretrainingObjective(nn.Module):
         if self.boundary is None:
             return Losses(self.model(batch), None)
         hidden = self.model.encoder(batch)
-        states = self.boundary(hidden, batch.masked_index)
+        index, labels = batch.masked()
+        states = self.boundary(hidden, index)
         word, bias = self.model.encoder.embedding.word, self.model.mlm.bias
-        losses, _ = kernels.mlm_loss(states, word, bias, batch.masked_labels)
-        masked, first = hidden[batch.masked_index], hidden[batch.cu_seqlens[:-1]]
+        losses, _ = kernels.mlm_loss(states, word, bias, labels)
+        masked, first = hidden[index], hidden[batch.cu_seqlens[:-1]]
         return Losses(self.model.losses(masked, first, batch), losses.mean())

@@ -1,6 +1,5 @@
 from .audits import Audits as Audits
 from .audits import SopBalance as SopBalance
-from .failure import Failure as Failure
 from .failure import forget_failure as forget_failure
 from .failure import read_failure as read_failure
 from .result import PretrainResult as PretrainResult
@@ -24,7 +23,6 @@ from .settings import write_settings as write_settings
 from .start import check_start as check_start
 from .state import MANIFEST_FILE as MANIFEST_FILE
 from .state import Event as Event
-from .state import Metrics as Metrics
 from .state import TrainerState as TrainerState
 from .state import checkpoint_folder as checkpoint_folder
 from .state import is_whole as is_whole

@@ -6,11 +6,13 @@ import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from albert.batching import Instances, InstanceStream
+from data.errors import ConfigError
 from data.instances import MaskRule, audit_masks, audit_ngrams, draw_masks, sop_balance
 
 AUDITED_TOKENS = 200_000
@@ -44,7 +46,6 @@ class Audits:
 def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
     """Audit the masks and sentence order of the first training data, drawn as in the run."""
     instances = _first_rows(stream)
-    masks: dict[str, object]
     if instances.static is None:
         drawn_as = (
             instances.input_ids,
@@ -55,25 +56,27 @@ def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
             rule,
         )
         positions = draw_masks(*drawn_as, seed=stream.seed, epoch=0).positions
-        masks = audit_ngrams(*drawn_as, seed=stream.seed, epoch=0)
+        ngrams: Any = audit_ngrams(*drawn_as, seed=stream.seed, epoch=0)
     else:
         at, inside, *_ = instances.static
         positions = inside + np.repeat(instances.offsets[:-1], np.diff(at))
-        masks = {}
+        ngrams = {}
     longest = stream.info.max_seq_length
     bounds = sorted({longest * part // 8 for part in range(1, 9)})
     balance = sop_balance(instances.lengths, instances.sop_labels, bounds)
+    masks: Any = audit_masks(instances.input_ids, instances.word_starts, positions, stream.info.vocabulary)
     return Audits(
         rule_mask_rate=rule.rate,
-        **audit_masks(instances.input_ids, instances.word_starts, positions, stream.info.vocabulary),
         **masks,
+        **ngrams,
         sop_balance_by_length=tuple(SopBalance(**bucket) for bucket in balance),
     )
 
 
 def _first_rows(stream: InstanceStream) -> Instances:
     """The instances of the first training batches, AUDITED_TOKENS of them."""
-    rows, tokens, instances = [], 0, None
+    rows: list[np.ndarray] = []
+    tokens, instances = 0, None
     for planned in stream.plan():
         if instances is not None and planned.instances is not instances:
             break
@@ -82,6 +85,8 @@ def _first_rows(stream: InstanceStream) -> Instances:
         tokens += planned.tokens
         if tokens >= AUDITED_TOKENS:
             break
+    if instances is None:
+        raise ConfigError("no instance to audit: the corpus is empty")
     return instances.take(np.concatenate(rows))
 
 

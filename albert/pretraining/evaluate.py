@@ -49,7 +49,7 @@ def add_output(sums: torch.Tensor, output: PretrainingOutput) -> None:
     sums[0] += output.mlm_loss.double() * output.mlm_count
     sums[1] += output.mlm_correct
     sums[2] += output.mlm_count
-    if output.sop_loss is not None:
+    if output.sop_loss is not None and output.sop_correct is not None and output.sop_count is not None:
         sums[3] += output.sop_loss.double() * output.sop_count
         sums[4] += output.sop_correct
         sums[5] += output.sop_count

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
@@ -95,14 +96,14 @@ def _explained(settings: PretrainSettings, process: Process) -> Iterator[None]:
             raise
         raise InputError(
             f"the disk of {settings.run_folder} is full ({error}): make room and run the same command again "
-            "to go on from the newest checkpoint"
+            "to resume from the newest checkpoint"
         ) from error
     except RuntimeError as error:
         if not process.is_lost(error):
             raise
         raise ConfigError(
             f"process {process.rank} of {process.world_size} lost the others "
-            f"({str(error).splitlines()[0]}): run the same command again to go on from the newest checkpoint"
+            f"({str(error).splitlines()[0]}): run the same command again to resume from the newest checkpoint"
         ) from error
 
 
@@ -126,7 +127,7 @@ def _stop_requested() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():
         yield event
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before: dict[int, Any] = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
 
     def request(number: int, frame: object) -> None:
         event.set()
@@ -199,7 +200,7 @@ class _Run:
         """Train to the end, or until `stopping` is set."""
         settings = self.settings
         self._begin()
-        status = "completed"
+        status: Literal["completed", "interrupted"] = "completed"
         clock = time.perf_counter()
         while not self._is_over():
             stop = self.trainer.step(next(self.loader), stop=stopping.is_set())
@@ -284,7 +285,7 @@ class _Run:
         if self.process.is_first:
             self.on_checkpoint(self.trainer.state, self.newest, status)
 
-    def _finish(self, status: str) -> PretrainResult:
+    def _finish(self, status: Literal["completed", "interrupted"]) -> PretrainResult:
         settings, trainer, state = self.settings, self.trainer, self.trainer.state
         if self._is_stale():
             self.notify(

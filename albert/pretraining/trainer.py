@@ -76,7 +76,7 @@ class Trainer:
 
     def resume(self) -> list[str]:
         """Load the newest whole checkpoint, if there is one; returns a notice for each damaged one."""
-        notices = []
+        notices: list[str] = []
         for folder in list_checkpoints(self.settings.run_folder):
             if is_whole(folder):
                 self._load(folder)
@@ -144,7 +144,7 @@ class Trainer:
         """Add a batch's part of the step's gradient."""
         shares = [count / max(total, 1) for count, total in zip(counts, totals, strict=True)]
         alone = self.process.world_size == 1
-        with nullcontext() if alone or synchronize else self.module.no_sync():
+        with nullcontext() if alone or synchronize else self.module.no_sync():  # type: ignore[operator]
             with self.precision():
                 losses = self.module(batch.to(self.process.device))
             output = losses.output
@@ -252,7 +252,7 @@ class Trainer:
 def _counts(batch: Batch) -> tuple[int, int]:
     """Masked tokens and sequences with an order label."""
     ordered = 0 if batch.sop_labels is None else int((batch.sop_labels != IGNORED).sum())
-    return len(batch.masked_labels), ordered
+    return len(batch.masked()[1]), ordered
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from .drift import describe_drift as describe_drift
 from .drift import measure_drift as measure_drift
 from .drift import parse_condition as parse_condition
 from .drift import sample_shards as sample_shards
+from .runs import CheckpointRow as CheckpointRow
 from .runs import end_killed_run as end_killed_run
 from .runs import newest_checkpoint as newest_checkpoint
 from .runs import record_evaluations as record_evaluations

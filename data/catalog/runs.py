@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple, dataclass, fields
 
 import duckdb
 
@@ -23,6 +24,18 @@ def newest_checkpoint(db: duckdb.DuckDBPyConnection, corpus: str) -> str | None:
     return rows[0][0] if rows else None
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """What the catalog keeps of a checkpoint."""
+
+    step: int
+    path: str  # relative to the workspace
+    sha256: str
+    mlm_loss: float | None = None
+    mlm_accuracy: float | None = None
+    sop_accuracy: float | None = None
+
+
 def record_run(
     workspace: Workspace,
     *,
@@ -35,7 +48,7 @@ def record_run(
     steps: int,
     tokens: int,
     metrics: Mapping[str, object],
-    checkpoints: Sequence[Mapping[str, object]],
+    checkpoints: Sequence[CheckpointRow],
 ) -> None:
     """Record a pretraining run and its checkpoints, replacing older rows about it.
 
@@ -53,12 +66,10 @@ def record_run(
             + [json.dumps(metrics), run, status],
         )
         db.execute("delete from checkpoints where run = ?", [run])
-        names = ("step", "path", "sha256", "mlm_loss", "mlm_accuracy", "sop_accuracy")
-        rows = [(run, *(checkpoint.get(name) for name in names)) for checkpoint in checkpoints]
+        rows = [(run, *astuple(checkpoint)) for checkpoint in checkpoints]
         if rows:
-            db.executemany(
-                f"insert into checkpoints (run, {', '.join(names)}) values (?, ?, ?, ?, ?, ?, ?)", rows
-            )
+            names = ", ".join(field.name for field in fields(CheckpointRow))
+            db.executemany(f"insert into checkpoints (run, {names}) values (?, ?, ?, ?, ?, ?, ?)", rows)
 
 
 def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:

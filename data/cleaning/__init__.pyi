@@ -9,7 +9,6 @@ from .measures import measure as measure
 from .near_duplicates import ALGORITHM as ALGORITHM
 from .near_duplicates import BANDS as BANDS
 from .near_duplicates import PERMUTATIONS as PERMUTATIONS
-from .near_duplicates import Sketches as Sketches
 from .near_duplicates import find_near_duplicates as find_near_duplicates
 from .near_duplicates import sketch as sketch
 from .normalise import clean_and_count as clean_and_count

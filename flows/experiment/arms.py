@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from albert.learning_rate import OptimizerName
-from albert.tasks import Kind, Task, load_task, read_lines, read_split, suffix_of
+from albert.tasks import Example, Kind, Task, load_task, read_lines, read_split, suffix_of
 from data.files import write_text
 from flows.experiment.flawed_control import BATCH_TOKENS, RATE_OF_LARGE_BATCHES, group_by_labels
 
@@ -133,7 +133,7 @@ class Experiment:
 
     def sizes(self, scale: float) -> Sizes:
         """At scale 1 an ALBERT takes 60 to 80 CPU minutes."""
-        # more of test than of dev, as its number bounds what can be told apart
+        # more of test than of dev: its size bounds which differences can be found
         examples = {"train": self.train, "dev": 400, "test": 3000}
         return Sizes(
             base_steps=max(round(2000 * scale), 2),
@@ -166,24 +166,25 @@ class ExperimentFiles:
 
 
 def first_lines(files: ExperimentFiles, sizes: Sizes, folder: Path) -> ExperimentFiles:
-    """The files cut to so many examples as the models are fine-tuned on; pretraining sees all."""
-    cut = {}
+    """The files cut to the examples that models are fine-tuned on; pretraining sees all."""
+    cut: dict[str, Path] = {}
     for split, most in sizes.examples.items():
         path: Path = getattr(files, split)
         lines = list(read_lines(path))
         cut[split] = folder / f"{split}-{most}{suffix_of(path)}"
         write_text(cut[split], "\n".join(lines[: most + 1]) + "\n")
-    return replace(files, **cut)
+    return replace(files, train=cut["train"], dev=cut["dev"], test=cut["test"])
 
 
 def write_sentences(arm: Arm, files: ExperimentFiles, folder: Path) -> list[str]:
     """The text that an arm is trained on, as files."""
     if arm.documents == "given":
         return list(files.domain)
-    pairs = []
+    pairs: list[tuple[str, str, bool]] = []
     for split in arm.splits:
         _, found = read_split(getattr(files, split), _pair_task())
-        pairs += [(one.text, one.pair, one.label == "1") for one in found.examples]
+        examples = [one for one in found.examples if isinstance(one, Example)]
+        pairs += [(one.text, one.pair or "", one.label == "1") for one in examples]
     if arm.documents == "grouped":
         documents = group_by_labels(pairs)
     else:

@@ -30,16 +30,12 @@ from .plans import judging_options as judging_options
 from .plans import plan_fine_tuning as plan_fine_tuning
 from .plans import pretraining_plan as pretraining_plan
 from .processes import train_in_processes as train_in_processes
-from .settings import CorporaOptions as CorporaOptions
 from .settings import EndToEndOptions as EndToEndOptions
 from .settings import ExperimentOptions as ExperimentOptions
-from .settings import FineTuneJobRunning as FineTuneJobRunning
 from .settings import FineTuneOptions as FineTuneOptions
 from .settings import PretrainingOptions as PretrainingOptions
 from .settings import RefreshOptions as RefreshOptions
-from .settings import TextOptions as TextOptions
 from .settings import TokenizerOptions as TokenizerOptions
-from .settings import WholePretraining as WholePretraining
 from .slots import device_slot as device_slot
 from .slots import sole_training as sole_training
 from .steps import PrefectRunner as PrefectRunner

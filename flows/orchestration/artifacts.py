@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from httpx import HTTPError
 from prefect.artifacts import (
@@ -25,6 +25,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 from prefect.context import FlowRunContext
+from pydantic_core import to_jsonable_python
 
 from data.catalog import Drift, Statistics, open_workspace
 from data.files import sha256
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
     from albert.reports import CorpusFacts, Report
 
 
-def plain(settings: object) -> dict[str, object]:
+def plain(settings: object) -> dict[str, Any]:
     """Settings as JSON can hold them."""
-    return json.loads(json.dumps(asdict(settings), default=str))
+    return to_jsonable_python(settings)
 
 
 def repeat_command() -> str:
@@ -46,12 +47,12 @@ def repeat_command() -> str:
     if command := os.environ.get("JIXU_COMMAND"):
         return command
     flow_run = FlowRunContext.get()
-    if flow_run is None:  # a plain function of somebody's program
+    if flow_run is None or flow_run.flow is None:  # called as a plain function
         return shlex.join(["python", *sys.argv])
     defaults = inspect.signature(flow_run.flow.fn).parameters
     given = " ".join(
-        f"-p {shlex.quote(f'{name}={json.dumps(value, ensure_ascii=False)}')}"
-        for name, value in flow_run.parameters.items()
+        f"-p {shlex.quote(f'{name}={json.dumps(to_jsonable_python(value), ensure_ascii=False)}')}"
+        for name, value in (flow_run.parameters or {}).items()
         if value != defaults[name].default
     )
     return f"prefect deployment run '{flow_run.flow.name}/default' {given}"
@@ -74,7 +75,7 @@ def artifact_key(kind: str, name: str) -> str:
 
 def begin_progress(name: str, description: str) -> Callable[[float], None]:
     """A bar on the run's page; returns what moves it, to a share of the work from 0 to 1."""
-    artifact = create_progress_artifact(0.0, artifact_key("progress", name), description)
+    artifact: Any = create_progress_artifact(0.0, artifact_key("progress", name), description)
     shown, at = 0, time.monotonic()
 
     def move(done: float) -> None:
@@ -174,7 +175,7 @@ def publish_report(report: Report, page: Path) -> None:
 
 
 def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
-    """What a report tells of the current version of a corpus."""
+    """Gather the facts that a report shows of the current version of a corpus."""
     from albert.reports import CorpusFacts, FunnelRow, SampleInstance
 
     versions = statistics.versions()

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from data.errors import InputError
@@ -14,12 +14,12 @@ from data.refresh import Plan
 from data.storage import is_remote
 
 if TYPE_CHECKING:
-    from prefect import Task
     from prefect.futures import PrefectFuture
+
 
 RunnerName = Literal["processes", "dask"]
 # starts a task of `step` with its label and its work
-Submit = Callable[["Task", str, Callable[[], object]], "PrefectFuture"]
+Submit = Callable[[Any, str, Callable[[], object]], "PrefectFuture"]
 CONNECT_SECONDS = 20
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -47,7 +47,7 @@ def open_cluster(address: str, connect_seconds: float = CONNECT_SECONDS) -> Iter
             # without it workers would start a server of their own if this process has a short-lived one
             server = {PREFECT_API_URL: str(api.api_url)}
 
-        def submit(task: Task, label: str, work: Callable[[], object]) -> PrefectFuture:
+        def submit(task: Any, label: str, work: Callable[[], object]) -> PrefectFuture:
             with temporary_settings(server):
                 return runner.submit(task, {"label": label, "work": work})
 

@@ -22,7 +22,7 @@ def demo_options(options: EndToEndOptions) -> EndToEndOptions:
         dev=str(samples / "tea_topics_dev.tsv"),
         test=str(samples / "tea_topics_test.tsv"),
         steps=100,
-        # a small corpus, so many epochs: cut four ways, its sentence pairs are harder to learn by heart
+        # a small corpus is read for many epochs: cut four ways, its pairs are harder to memorise
         text=TextOptions(vocab_size=4000, copies=4),
         # the base model has seen so little that training it further is nearly a start
         pretraining=WholePretraining(base_steps=200, batch_tokens=2048, learning_rate=2e-4),

@@ -63,7 +63,8 @@ def job(
         made.__doc__ = options.__doc__
         made.__annotations__ = get_type_hints(options, include_extras=True)
         del made.__wrapped__
-        return flow(name=name, **flow_options)(ends_with_its_worker(made))
+        decorated: Any = flow(name=name, **flow_options)(ends_with_its_worker(made))
+        return decorated
 
     return decorate
 

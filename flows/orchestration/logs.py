@@ -1,4 +1,4 @@
-"""Lines for people: in the log of a deployment's run, or from a command."""
+"""Lines that people read: in the log of a deployment's run, or from a command."""
 
 from __future__ import annotations
 

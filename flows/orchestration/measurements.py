@@ -11,7 +11,15 @@ from tempfile import TemporaryDirectory
 
 from albert.batching import is_held_out
 from albert.checkpoints import find_source
-from albert.evaluation import Cloze, Contamination, HeldOut, measure_intrinsic, measure_mlm_losses
+from albert.evaluation import (
+    Cloze,
+    Contamination,
+    Cost,
+    HeldOut,
+    Intrinsic,
+    measure_intrinsic,
+    measure_mlm_losses,
+)
 from albert.finetuning import Candidate, measure_cost
 from data.catalog import open_workspace, read_catalog, require_version, sample_shards, version_shards
 from data.cleaning import CleaningRules, Leak, clean_text, find_leak
@@ -34,27 +42,34 @@ class ReferenceCorpora:
     general: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a model beside its scores."""
+
+    cost: Cost
+    contamination: tuple[Contamination, ...]
+    intrinsic: Intrinsic | None
+
+
 def measure_model(
     candidate: Candidate, workspace: Workspace, reference: ReferenceCorpora, corpora: Sequence[str]
-) -> dict[str, object]:
-    """Of a model: fields of `albert.comparing.ModelRuns`. `corpora`: those it was pretrained on."""
-    found: dict[str, object] = {
-        "cost": measure_cost(candidate),
-        "contamination": tuple(
-            contamination(_texts(candidate, split), workspace.root, corpus, split)
-            for corpus in corpora
-            for split in ("dev", "test")
-            if split in candidate.data.splits
-        ),
-    }
+) -> Measured:
+    """Measure a model; `corpora` are those it was pretrained on."""
+    leaks = tuple(
+        contamination(_texts(candidate, split), workspace.root, corpus, split)
+        for corpus in corpora
+        for split in ("dev", "test")
+        if split in candidate.data.splits
+    )
+    intrinsic = None
     if reference.domain or reference.general:
-        found["intrinsic"] = measure_intrinsic(
+        intrinsic = measure_intrinsic(
             candidate.path,
             domain=_held_out(workspace, reference.domain, candidate.path) if reference.domain else None,
             general=_held_out(workspace, reference.general, candidate.path) if reference.general else None,
             cloze=_cloze(workspace.root, reference.domain) if reference.domain else (),
         )
-    return found
+    return Measured(measure_cost(candidate), leaks, intrinsic)
 
 
 def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float | None:
@@ -88,14 +103,13 @@ def contamination(texts: Iterable[str], workspace: Path, corpus: str, split: str
 
 @lru_cache(maxsize=32)
 def _leak(texts: tuple[str, ...], workspace: Path, corpus: str, version: int) -> Leak:
-    """Looked for once in a run, as models share corpora. The texts are cleaned as the corpus was, or it would
-    look free of those that cleaning changed.
+    """The texts that a corpus holds, searched once in a run. They are cleaned as the corpus was: otherwise it
+    would look free of those that cleaning changed.
     """
     with read_catalog(Workspace(workspace)) as db:
         recipe = "select recipe from versions where corpus = ? and version = ?"
-        (found,) = db.execute(recipe, [corpus, version]).fetchone()
-    told = json.loads(found)["cleaning"]
-    rules = CleaningRules(**{**told, "scrub": tuple(told["scrub"])})
+        ((content,),) = db.execute(recipe, [corpus, version]).fetchall()
+    rules = CleaningRules(**json.loads(content)["cleaning"])
     with open_workspace(workspace) as statistics:
         return find_leak((clean_text(text, rules) for text in texts), statistics.texts(corpus))
 

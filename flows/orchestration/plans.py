@@ -303,7 +303,7 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
         raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")
     from albert.checkpoints import names_checkpoint
     from albert.finetuning import check_models, read_task
-    from albert.model import preset
+    from albert.model import AlbertConfig
 
     if not options.general and not names_checkpoint(options.init):
         raise InputError("give --general text to train a base model on, or --init with a checkpoint folder")
@@ -314,7 +314,7 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     if names_checkpoint(options.init):
         check_models(settings)
     else:
-        preset(options.init)
+        AlbertConfig.preset(options.init)
     return options
 
 

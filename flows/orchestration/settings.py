@@ -108,7 +108,7 @@ def _merge(chosen: object, base: T, typed: Collection[str] | None, prefix: str =
     changes: dict[str, Any] = {}
     for field in fields(base):
         name, value, old = f"{prefix}{field.name}", getattr(chosen, field.name), getattr(base, field.name)
-        if is_dataclass(old):
+        if is_dataclass(old) and not isinstance(old, type):
             changes[field.name] = _merge(value, old, typed, f"{name}.")
             continue
         default = options_of(type(chosen))[field.name].get_default(call_default_factory=True)

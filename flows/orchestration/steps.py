@@ -9,7 +9,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from prefect import State, Task, task
 from prefect.cache_policies import NO_CACHE
@@ -45,9 +45,19 @@ def _is_worth_retrying(task: Task, run: TaskRun, state: State) -> bool:
     return False
 
 
-def step(name: str, *, retries: int = 0) -> Task:
+class Step(Protocol):
+    """A task that runs a piece of work under a label."""
+
+    def __call__(self, label: str, work: Callable[[], T]) -> T: ...
+
+    def submit(self, label: str, work: Callable[[], T]) -> PrefectFuture[T]: ...
+
+    def with_options(self, **options: Any) -> Step: ...
+
+
+def step(name: str, *, retries: int = 0) -> Step:
     """Make a task that runs `work()` with a label people read, and retries only where that can help."""
-    return task(
+    made: Any = task(
         name=name,
         task_run_name=f"{name} {{label}}",
         retries=retries,
@@ -56,6 +66,7 @@ def step(name: str, *, retries: int = 0) -> Task:
         cache_policy=NO_CACHE,
         persist_result=False,
     )(_call)
+    return made
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ def _open_processes(workers: int) -> Iterator[tuple[Submit, int]]:
     is_over = threading.Event()
     with worker_pool(workers) as pool, _without_timeout_warnings():
 
-        def submit(task: Task, label: str, work: Callable[[], object]) -> PrefectFuture:
+        def submit(task: Step, label: str, work: Callable[[], object]) -> PrefectFuture:
             # goes to the pool at once, so that work starts in the order it was submitted, the largest first:
             # Prefect starts tasks in any order, and after several requests
             begun: list[Future] = []
