@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -54,14 +52,11 @@ def worker_pool(workers: int, begin: Callable[[], None] | None = None) -> Iterat
 
 
 def end_with_parent(parent: int) -> None:
-    """Have this process get SIGTERM when `parent`, the process that started it, dies."""
-    if sys.platform == "linux":
-        # prctl(2): PR_SET_PDEATHSIG is 1
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    else:
-        threading.Thread(target=_terminate_without, args=(parent,), daemon=True).start()
-    if os.getppid() != parent:  # it died before
-        os.kill(os.getpid(), signal.SIGTERM)
+    """Have this process get SIGTERM, once, when `parent`, the process that started it, dies.
+
+    Linux's PR_SET_PDEATHSIG signals when the thread that started it ends, and once for each thread after it.
+    """
+    threading.Thread(target=_terminate_without, args=(parent,), daemon=True).start()
 
 
 def _terminate_without(parent: int) -> None:

@@ -7,6 +7,7 @@ sets a password.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import signal
@@ -31,7 +32,6 @@ from filelock import FileLock, Timeout
 from data.errors import InputError
 from data.storage import is_remote
 from data.terminal import make_app, run_app
-from data.workers import end_with_parent
 from data.workspace import Workspace, default_place, local_folder
 
 if TYPE_CHECKING:
@@ -247,9 +247,16 @@ class Services:
             stop(self.server)
 
 
+def _end_with(parent: int) -> None:
+    # PR_SET_PDEATHSIG of prctl(2), of the main thread, which starts them
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    if os.getppid() != parent:  # it died before
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def begin(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     """Start a process that ends with this one, in a session of its own: it does not get Ctrl-C."""
-    ends = partial(end_with_parent, os.getpid()) if sys.platform == "linux" else None
+    ends = partial(_end_with, os.getpid()) if sys.platform == "linux" else None
     return subprocess.Popen(
         [sys.executable, "-m", *command], start_new_session=True, preexec_fn=ends, **options
     )

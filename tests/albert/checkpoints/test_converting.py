@@ -190,7 +190,7 @@ def test_a_hostile_vocabulary_is_one_line_and_nothing_is_written(tmp_path, token
 def test_inspect_says_what_is_there_and_probes(tmp_path, tokenizer, capsys):
     source = save_small_model(tmp_path / "a", tokenizer)
     code, out, _ = run(capsys, "inspect", source, "--probe", TEXT * 20)
-    assert code == 0 and "the encoder and both heads are wholly there" in out
+    assert code == 0 and "the encoder and both heads are complete" in out
     total = sum(p.numel() for p in load_model(source)[0].parameters())
     assert f"{total:,} parameters" in out and "google layout, post-LN, share all, 1 layers" in out
     assert "  albert.embeddings.word_embeddings.weight" in out

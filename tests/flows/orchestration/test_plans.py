@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from data.catalog import record_run
+from data.catalog import CheckpointRow, record_run
 from data.errors import UserError
 from data.workspace import Workspace
 from flows.end_to_end import end_to_end
@@ -221,9 +221,8 @@ def test_a_checkpoint_that_was_removed_is_none_to_start_from(workspace, tmp_path
     root = Path(shutil.copytree(workspace, tmp_path / "w"))
     folder = root / "models" / "law" / "checkpoint-5"
     folder.mkdir(parents=True)
-    row = {"step": 5, "path": "models/law/checkpoint-5", "sha256": "0", "mlm_loss": 1.0, "mlm_accuracy": 0.5}
     known = {"corpus": "tea", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 50}
-    rows = {"metrics": {}, "checkpoints": [{**row, "sop_accuracy": None}]}
+    rows = {"metrics": {}, "checkpoints": [CheckpointRow(5, "models/law/checkpoint-5", "0", 1.0, 0.5)]}
     record_run(Workspace(root), run="law", status="completed", **known, **rows)
     assert find_checkpoint(Workspace(root), "tea") == folder
     folder.rmdir()

@@ -18,7 +18,7 @@ from albert.pretraining.start import phases
 from data.catalog import read_catalog
 from data.errors import ConfigError, InputError
 from flows.continued_pretraining import run_pretraining
-from flows.orchestration import pretraining_plan, sole_training, train_in_processes
+from flows.orchestration import PretrainingOptions, pretraining_plan, sole_training, train_in_processes
 from flows.orchestration.processes import watch
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import make_corpus, save_small_model
@@ -35,12 +35,12 @@ def workspace(tmp_path_factory, samples, vocabulary_file, tokenizer):
 
 
 def plan(workspace, **options):
-    init = str(workspace / "small")
-    return pretraining_plan("tea", str(workspace), init, steps=6, batch_tokens=512, **options)
+    shared = {"corpus": "tea", "workspace": str(workspace), "init": str(workspace / "small")}
+    return pretraining_plan(PretrainingOptions(**shared, **{"steps": 6, "batch_tokens": 512} | options))
 
 
 def test_corpora_are_named_with_their_shares(workspace):
-    settings = plan(workspace, mix=["general:0.25"], mask_rates=[0.3, 0.15]).settings
+    settings = plan(workspace, mix=["general:0.25"], objective={"mask_rates": (0.3, 0.15)}).settings
     assert settings.mix[0].name == "general" and settings.mix[0].share == 0.25
     assert settings.mix[0].shards and settings.objective.mask_rates == (0.3, 0.15)
     assert [phase.shares for phase in phases(settings)] == [(0.75, 0.25)]
@@ -141,7 +141,7 @@ def recorded(made):
 
 
 def changed(made, **changes):
-    return replace(made, settings=replace(made.settings, **changes))
+    return replace(made, settings=with_options(made.settings, **changes))
 
 
 def test_the_catalog_says_that_a_training_diverged(workspace, monkeypatch, no_server):
@@ -167,7 +167,7 @@ def test_the_catalog_says_that_a_training_diverged(workspace, monkeypatch, no_se
 
 
 def test_the_catalog_says_that_a_training_failed_until_it_resumes(workspace, monkeypatch, no_server):
-    made = changed(plan(workspace, run="unlucky"), evaluate_every=2)
+    made = changed(plan(workspace, run="unlucky"), evaluation={"every": 2})
     statuses = []
 
     def fill(done):
@@ -207,7 +207,7 @@ def test_checkpoints_of_a_resumed_run_are_reported_once_its_processes_have_start
 
 @pytest.mark.slow
 def test_processes_that_are_killed_leave_a_run_that_failed(workspace, no_server):
-    made = changed(plan(workspace, run="killed"), steps=5000, checkpoint_every=5)
+    made = changed(plan(workspace, run="killed"), steps=5000, running={"checkpoint_every": 5})
 
     def kill(done):
         for child in psutil.Process().children(recursive=True):

@@ -72,10 +72,11 @@ def test_a_second_refresh_waits_for_the_first(server, tea):
     if done["start_time"] < begun["start_time"]:
         begun, done = done, begun
     assert begun["end_time"] <= done["start_time"]
-    # the second found nothing new
     assert catalog(server, "select corpus, version, status from versions") == [("tea", 1, "ready")]
-    for run in tea:
-        assert {"funnel-tea", "gates-tea"} <= server.artifacts(run)
+    # the second found nothing new, and says so
+    tables = [server.artifacts(run["id"]) for run in (begun, done)]
+    assert {"funnel-tea", "gates-tea"} <= tables[0] and not tables[1]
+    assert done["state"]["message"].startswith("nothing changed: tea version 1 stands")
 
 
 def test_a_training_by_the_command_line_waits_for_its_device_and_completes(server, tea, checkpoint):
@@ -129,7 +130,7 @@ def test_wrong_parameters_are_refused_before_a_run_is_made(server):
     for wrong, message in [
         ({"corpus": "tea", "steps": "many"}, "many"),
         ({"corpus": "tea", "steps": 0}, "less than the minimum of 1"),
-        ({"corpus": "tea", "masking": "sometimes"}, "sometimes"),
+        ({"corpus": "tea", "objective": {"masking": "sometimes"}}, "sometimes"),
     ]:
         with pytest.raises(urllib.error.HTTPError) as refused:
             server.begin("continued-pretraining/default", **wrong)

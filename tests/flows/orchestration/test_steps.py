@@ -191,21 +191,19 @@ def names_of_runs(since):
         return {run.name for run in client.read_flow_runs(flow_run_filter=begun)}
 
 
-def test_runs_are_called_by_what_they_do_and_a_preview_is_told(
+def test_runs_are_named_by_what_they_do_and_a_preview_is_logged(
     tmp_path, samples, vocabulary_file, monkeypatch
 ):
-    told, since = [], datetime.now(UTC)
-    monkeypatch.setattr("flows.refresh_corpus.log", told.append)
+    lines, since = [], datetime.now(UTC)
+    monkeypatch.setattr("flows.orchestration.jobs.log", lines.append)
     recipe = tmp_path / "green-tea.yaml"
-    recipe.write_text(
-        f"corpus: tea\nsources: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\n", encoding="utf-8"
-    )
-    refresh_corpus(recipe=str(recipe), workspace=str(tmp_path / "w"), dry_run=True)
+    recipe.write_text(f"source: {samples / 'tea.jsonl'}\ntokenizer: {vocabulary_file}\n", encoding="utf-8")
+    refresh_corpus(recipe=str(recipe), corpus="tea", workspace=str(tmp_path / "w"), dry_run=True)
     refresh_corpus(recipe=str(recipe), corpus="茶", workspace=str(tmp_path / "w"), dry_run=True)
-    assert told[0].startswith("tea is new: 1 source(s) would be read"), told
-    with pytest.raises(OSError):  # a file, where a folder is needed
+    assert lines[0].startswith("tea is new: 1 source(s) would be read"), lines
+    with pytest.raises((OSError, InputError)):  # a file, where a folder is needed
         end_to_end(demo=True, workspace=str(recipe))
-    assert {"refresh green-tea", "refresh 茶", "end to end on tea-topics"} <= names_of_runs(since)
+    assert {"refresh tea", "refresh 茶", "end to end on tea-topics"} <= names_of_runs(since)
 
 
 @flow
