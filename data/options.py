@@ -20,9 +20,12 @@ T = TypeVar("T")
 
 
 def _split(value: object) -> object:
-    """Lists may also be typed with commas, as on a command line: `0,1,2`."""
-    parts: Any = [value] if isinstance(value, str | int | float) else value
-    return [piece for part in parts for piece in (part.split(",") if isinstance(part, str) else [part])]
+    """A list may also be typed as one text with commas: `0,1,2`."""
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    if isinstance(value, str):
+        return value.split(",")
+    return [value] if isinstance(value, int | float) else value
 
 
 def _on_off(value: object) -> object:
