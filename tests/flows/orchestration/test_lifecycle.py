@@ -120,7 +120,7 @@ def test_parts_of_a_lost_run_are_marked_with_it_and_those_of_other_runs_are_left
         done, part = begin(lost, Completed()), begin(lost, Running())
         deeper, other = begin(part, Running()), begin(command, Running())
         states = [Completed(), Running(), Pending(), Scheduled(), Cancelled()]
-        tasks = [client.create_task_run(call, lost.id, str(i), state=s) for i, s in enumerate(states)]
+        tasks = [client.create_task_run(call, lost.id, f"task-{i}", state=s) for i, s in enumerate(states)]
         crash_parts_of_lost_runs()
         runs = (lost, done, part, deeper, command, other)
         names = [client.read_flow_run(run.id).state.name for run in runs]
