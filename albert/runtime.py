@@ -37,6 +37,16 @@ def cpu_capability() -> str:
     return torch.backends.cpu.get_cpu_capability()
 
 
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The context of a forward pass. `auto` is bf16 on a GPU, and on a CPU with instructions for it; on others
+    torch multiplies bf16 several times as slowly as fp32.
+    """
+    known = torch.cpu.get_capabilities()
+    fast = device.type != "cpu" or any(known.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+    enabled = precision == "bf16" or (precision == "auto" and fast)
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+
+
 def triton_error(device: str) -> float:
     """Largest difference between a Triton kernel and its torch reference, fp32, on values of about 1."""
     torch.manual_seed(0)

@@ -37,7 +37,10 @@ class FineTuneOptimizer:
 class FineTuneRunning:
     """How the computation runs."""
 
-    precision: Annotated[Literal["bf16", "fp32"], Field(description="Precision of the arithmetic")] = "bf16"
+    precision: Annotated[
+        Literal["auto", "bf16", "fp32"],
+        Field(description="Number format of the operators; auto: bf16 where the device multiplies it"),
+    ] = "auto"
     max_seq_length: Annotated[
         int, Field(ge=8, le=512, description="Most tokens of an example; a longer one is cut")
     ] = 128

@@ -37,7 +37,7 @@ from albert.finetuning.tagging import Tagging
 from albert.learning_rate import linear_schedule
 from albert.model import PRESETS, AlbertConfig
 from albert.optim import adamw
-from albert.runtime import bound_caches, give_back
+from albert.runtime import autocast, bound_caches, give_back
 from albert.tasks import Kind, SpanExample, TaskData
 from albert.tasks import read_task as read_splits
 from data.errors import InputError
@@ -296,7 +296,7 @@ def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_ra
                 for group in optimizer.param_groups:
                     group["lr"] = learning_rate * linear_schedule(step, steps, warmup)
                 chosen = encoded.choose(examples)
-                with _autocast(settings, device):
+                with autocast(device, settings.running.precision):
                     scores = model(chosen.batch.to(device))
                 loss = learner.loss(scores, chosen, encoded)
                 optimizer.zero_grad(set_to_none=True)
@@ -310,10 +310,6 @@ def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_ra
             yield float(losses) / len(batches)
 
 
-def _autocast(settings: FineTuneSettings, device: torch.device) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=settings.running.precision == "bf16")
-
-
 @torch.no_grad()
 def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
     """Predict a split. Batches are sorted by length, predictions come in the split's order."""
@@ -323,7 +319,7 @@ def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
     rows, places = [], []
     for examples in _by_length(encoded.sizes):
         chosen = encoded.choose(examples)
-        with _autocast(candidate.settings, device):
+        with autocast(device, candidate.settings.running.precision):
             rows.append(model(chosen.batch.to(device)).float().cpu().numpy())
         places.append(chosen.tokens if learner.per_token else chosen.sequences)
     # a model that diverged predicts nothing; zeros are right no more often than by chance

@@ -179,7 +179,7 @@ class _Run:
         if not state.step:
             return
         halved = f", at {state.rate_scale:g} of the learning rate" if state.rate_scale < 1 else ""
-        self.log.say(f"going on from checkpoint-{state.step}{halved}")
+        self.log.say(f"resuming at step {state.step:,}{halved}")
         if state.processes != now:
             parts = self.settings.running.accumulate
             self.notify(

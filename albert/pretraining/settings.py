@@ -151,8 +151,9 @@ class RunningOptions:
     """How a step is computed, and what a run writes."""
 
     precision: Annotated[
-        Literal["bf16", "fp32"], Field(description="Number format of the operators (精度).")
-    ] = "bf16"
+        Literal["auto", "bf16", "fp32"],
+        Field(description="Number format of the operators (精度); auto: bf16 where the device multiplies it."),
+    ] = "auto"
     accumulate: Annotated[
         int | None,
         Field(ge=1, le=10**6, description="Parts a step is computed in; by default one for each process."),

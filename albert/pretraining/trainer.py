@@ -34,7 +34,7 @@ from albert.pretraining.state import (
     remove_old_checkpoints,
     save_checkpoint,
 )
-from albert.runtime import Process
+from albert.runtime import Process, autocast
 
 
 def _review_every(device: torch.device) -> int:
@@ -98,8 +98,7 @@ class Trainer:
 
     def precision(self) -> torch.autocast:
         """The context a forward pass runs in."""
-        enabled = self.settings.running.precision == "bf16"
-        return torch.autocast(self.process.device.type, torch.bfloat16, enabled=enabled)
+        return autocast(self.process.device, self.settings.running.precision)
 
     def step(self, data: StepData, *, stop: bool = False) -> bool:
         """Take one step of the optimiser; returns whether any process was asked to stop.

@@ -88,14 +88,13 @@ def run(name: str, arguments: Sequence[str]) -> int:
             status, text = _run_in(name, replace(chosen, workspace=folder))
         print(text)
         return status
-    except KeyboardInterrupt:
-        return _stopped(name)
+    except KeyboardInterrupt as error:
+        return _stopped(name, error)
     except Exception as error:
         if "Query interrupted" in str(error):  # Ctrl-C, as DuckDB reports it
-            return _stopped(name)
+            return _stopped(name, error)
         if line := explain(error):
-            # Prefect keeps the error, and with it the frames it went through and what they hold open
-            traceback.clear_frames(error.__traceback__)
+            _let_go(error)
             print(f"{name}: {line}", file=sys.stderr)
             return EXIT_USER_ERROR
         raise
@@ -222,9 +221,17 @@ def without_heartbeats() -> Iterator[None]:
         yield
 
 
-def _stopped(name: str) -> int:
+def _stopped(name: str, error: BaseException) -> int:
+    _let_go(error)
     print(f"{name}: stopped", file=sys.stderr)
     return EXIT_INTERRUPTED
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Prefect keeps an error, and with it the frames it went through and the connections they hold open."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def run_as_command(file: str) -> None:

@@ -101,7 +101,7 @@ def test_a_run_whose_worker_is_killed_crashes_with_a_checkpoint_and_the_next_com
         with process_worker(prefect_server, log):
             wait_until(lambda: state(again).is_final(), log.read_text)
             assert state(again).name == "Completed", log.read_text()
-            assert f"resumed at {at:,}" in log.read_text()
+            assert f"resuming at step {at:,}" in log.read_text()
             wait_until(lambda: not processes_of(again))
         client.delete_deployment(deployment)
         client.delete_work_pool("production")

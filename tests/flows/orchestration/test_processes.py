@@ -68,9 +68,8 @@ def test_what_does_not_change_the_weights_does_not_change_a_runs_name(workspace)
 
 @pytest.mark.slow
 def test_two_processes_train_and_the_flow_sees_their_checkpoints(workspace):
-    settings = changed(
-        plan(workspace, mix=["general:0.25"]).settings, steps=40, running={"checkpoint_every": 20}
-    )
+    made = plan(workspace, mix=["general:0.25"])
+    settings = with_options(made.settings, steps=40, running={"checkpoint_every": 20})
     seen = []
     result = train_in_processes(settings, 2, lambda state, folder, status: seen.append((state.step, status)))
     assert result.status == "completed" and result.steps == 40 and result.checkpoint.is_dir()
