@@ -38,8 +38,8 @@ def cpu_capability() -> str:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The context of a forward pass. `auto` is bf16 on a GPU, and on a CPU with instructions for it; on others
-    torch multiplies bf16 several times as slowly as fp32.
+    """The context of a forward pass. `auto` is bf16 on a GPU, and on a CPU with instructions for it; others
+    multiply bf16 several times as slowly as fp32.
     """
     known = torch.cpu.get_capabilities()
     fast = device.type != "cpu" or any(known.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))

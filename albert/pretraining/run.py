@@ -26,7 +26,7 @@ from albert.pretraining.result import PretrainResult, write_result
 from albert.pretraining.settings import PretrainSettings, read_settings
 from albert.pretraining.start import Start, check_same_run, check_start, phases, settle
 from albert.pretraining.state import MANIFEST_FILE, Metrics, TrainerState, checkpoint_folder, list_checkpoints
-from albert.pretraining.trainer import Trainer
+from albert.pretraining.trainer import Trainer, Wanted
 from albert.runtime import Process, bound_caches, give_back, join
 from data.errors import ConfigError, InputError
 from data.files import sha256
@@ -173,6 +173,7 @@ class _Run:
         self.loader = Loader(self.data, self.trainer.state.data)
         self.newest = checkpoint_folder(settings.run_folder, self.resumed_from)
         self.seconds = 0.0  # trained in this process
+        self.saved_at = time.monotonic()
 
     def _log_resuming(self) -> None:
         state, now = self.trainer.state, self.process.world_size
@@ -203,7 +204,9 @@ class _Run:
         status: Literal["completed", "interrupted"] = "completed"
         clock = time.perf_counter()
         while not self._is_over():
-            stop = self.trainer.step(next(self.loader), stop=stopping.is_set())
+            stop, overdue = self.trainer.step(
+                next(self.loader), Wanted(stopping.is_set(), self._is_checkpoint_overdue())
+            )
             state = self.trainer.state
             now = time.perf_counter()
             state.seconds += now - clock
@@ -212,7 +215,7 @@ class _Run:
             give_back(state.step)
             at_end = state.step == settings.steps
             evaluation_due = at_end or state.step % settings.evaluation_interval == 0
-            checkpoint_due = at_end or stop or state.step % settings.checkpoint_interval == 0
+            checkpoint_due = at_end or stop or overdue or state.step % settings.checkpoint_interval == 0
             if (self.trainer.is_review_due or evaluation_due or checkpoint_due) and self._review():
                 clock = time.perf_counter()
                 continue
@@ -280,8 +283,14 @@ class _Run:
         patience = self.settings.evaluation.patience
         return patience is not None and self.trainer.state.stale_evaluations >= patience
 
+    def _is_checkpoint_overdue(self) -> bool:
+        # the first process alone looks at the clock
+        waited = time.monotonic() - self.saved_at
+        return self.process.is_first and waited >= 60 * self.settings.running.checkpoint_minutes
+
     def _checkpoint(self, status: str) -> None:
         self.newest = self.trainer.checkpoint()
+        self.saved_at = time.monotonic()
         if self.process.is_first:
             self.on_checkpoint(self.trainer.state, self.newest, status)
 

@@ -27,6 +27,7 @@ FREE_TO_CHANGE = frozenset(
         "running.tensorboard",
         "running.log_every",
         "running.checkpoint_every",
+        "running.checkpoint_minutes",
         "running.keep_checkpoints",
     }
 )
@@ -152,7 +153,9 @@ class RunningOptions:
 
     precision: Annotated[
         Literal["auto", "bf16", "fp32"],
-        Field(description="Number format of the operators (精度); auto: bf16 where the device multiplies it."),
+        Field(
+            description="Number format of the operators (精度); auto: bf16 where the device multiplies it."
+        ),
     ] = "auto"
     accumulate: Annotated[
         int | None,
@@ -170,6 +173,10 @@ class RunningOptions:
         int | None,
         Field(ge=1, le=10**9, description="Steps between checkpoints; by default one with each evaluation."),
     ] = None
+    checkpoint_minutes: Annotated[
+        float,
+        Field(gt=0, le=10_000, description="Minutes without a checkpoint before one is written (检查点)."),
+    ] = 15.0
     keep_checkpoints: Annotated[
         int,
         Field(ge=1, le=10**6, description="Newest checkpoints to keep; the best one is kept besides."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import nullcontext
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -40,6 +41,16 @@ from albert.runtime import Process, autocast
 def _review_every(device: torch.device) -> int:
     """Steps between fetches of their figures: on a GPU each fetch waits for all queued work."""
     return 1 if device.type == "cpu" else 10
+
+
+class Wanted(NamedTuple):
+    """What a process wants after a step; all of them follow the first to want it."""
+
+    stop: bool
+    checkpoint: bool
+
+
+NOTHING = Wanted(stop=False, checkpoint=False)
 
 
 class Trainer:
@@ -100,8 +111,8 @@ class Trainer:
         """The context a forward pass runs in."""
         return autocast(self.process.device, self.settings.running.precision)
 
-    def step(self, data: StepData, *, stop: bool = False) -> bool:
-        """Take one step of the optimiser; returns whether any process was asked to stop.
+    def step(self, data: StepData, wanted: Wanted = NOTHING) -> Wanted:
+        """Take one step of the optimiser; returns what any of the processes wants after it.
 
         Losses are means over the whole step, so that they do not depend on which process has which batch.
         """
@@ -109,8 +120,8 @@ class Trainer:
         counts = [_counts(batch) for batch in data.batches]
         tokens = sum(batch.tokens for batch in data.batches)
         masked, ordered = (sum(part) for part in zip(*counts, strict=True))
-        shared = torch.tensor([tokens, masked, ordered, stop], dtype=torch.int64)
-        tokens, masked, ordered, stops = self.process.sum(shared).tolist()
+        shared = torch.tensor([tokens, masked, ordered, *wanted], dtype=torch.int64)
+        tokens, masked, ordered, *votes = self.process.sum(shared).tolist()
         rate = self.rate * state.rate_scale
         rate *= learning_rate_at(settings.schedule.name, state.step, settings.steps, settings.warmup_steps)
         for group in self.optimizer.param_groups:
@@ -130,7 +141,7 @@ class Trainer:
         state.tokens += tokens
         state.data = data.after
         self._pending.append((StepRecord(state.step, tokens, {}, 0.0, rate), sums, norm))
-        return stops > 0
+        return Wanted(*(count > 0 for count in votes))
 
     def _seed(self, batches: int, number: int) -> None:
         """Make dropout a function of the seed and the batch's number in the run, whichever process has it."""

@@ -68,7 +68,11 @@ def metrics(settings):
 
 @pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(settings, tmp_path):
-    assert launch(settings, 2).wait(300) == 0, (tmp_path / "said.txt").read_text()
+    often = with_options(settings, running={"checkpoint_minutes": 1e-9, "keep_checkpoints": 50})
+    assert launch(often, 2).wait(300) == 0, (tmp_path / "said.txt").read_text()
+    assert (
+        len(list_checkpoints(settings.run_folder)) == 50
+    )  # the second process follows the first one's clock
     together = metrics(settings)
     alone = replace(settings, run_folder=tmp_path / "alone" / "run")
     pretrain(alone)

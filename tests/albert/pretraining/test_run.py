@@ -291,6 +291,23 @@ def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_ear
     assert pretrain(overfit).steps == result.steps
 
 
+def test_a_checkpoint_by_time_changes_neither_losses_nor_weights(settings, tmp_path):
+    steps = {minutes: [] for minutes in (1e-9, 1e4)}
+    results = [
+        pretrain(
+            with_options(
+                settings, run_folder=tmp_path / f"{minutes}", running={"checkpoint_minutes": minutes}
+            ),
+            on_checkpoint=lambda state, folder, status, written=written: written.append(state.step),
+        )
+        for minutes, written in steps.items()
+    ]
+    assert list(steps.values()) == [[*range(1, 17)], [4, 8, 12, 16]]
+    losses = [[record["mlm_loss"] for record in r.history if "mlm_loss" in record] for r in results]
+    assert losses[0] == losses[1]
+    assert_same(*(result.checkpoint for result in results))
+
+
 def test_what_was_forgotten_bounds_what_is_best(settings, corpora):
     mix = (Corpus(name="general", shards=corpora["general"], share=0.2, held_out_share=0.1),)
     free = pretrain(replace(settings, mix=mix))
