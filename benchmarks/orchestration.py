@@ -152,8 +152,8 @@ def begin_server(folder: Path) -> subprocess.Popen[bytes]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     os.environ.update(environment(str(folder), port))
-    (folder / ".prefect").mkdir()
-    return start_server(port, folder / "server.log", threading.Event())
+    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+    return start_server(port, folder / "reports", folder / "server.log", threading.Event())
 
 
 def take_turns(runners: dict[str, Runner], pairs: int) -> Rows:

@@ -30,8 +30,18 @@ def local_folder(place: str) -> Path:
         return Path(place)
     url = place.rstrip("/")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    digest = hashlib.sha256(url.encode()).hexdigest()[:8]
-    return cache / "jixu" / f"{url.rsplit('/', 1)[-1]}-{digest}"
+    return cache / "jixu" / f"{url.rsplit('/', 1)[-1]}-{_digest(url)}"
+
+
+def state_folder(workspace: Path) -> Path:
+    """Return the folder of this machine for what may not lie on a network disk, such as SQLite files."""
+    place = workspace.resolve()
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    return state / "jixu" / f"{place.name}-{_digest(str(place))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def check_name(name: str, what: str) -> str:

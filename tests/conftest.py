@@ -16,6 +16,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before the first import of a kernel
 os.environ.pop("PREFECT_API_URL", None)
 os.environ["PREFECT_HOME"] = tempfile.mkdtemp(prefix="jixu-prefect-")
+os.environ["XDG_STATE_HOME"] = os.path.join(os.environ["PREFECT_HOME"], "state")
 os.environ["JIXU_WORKSPACE"] = os.path.join(os.environ["PREFECT_HOME"], "no-workspace")
 
 import json

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from httpx import HTTPError
 from prefect.artifacts import (
@@ -32,6 +33,7 @@ from data.files import sha256
 from data.refresh import Gate, RefreshResult
 from data.segmentation import Word
 from data.tokenization import is_han
+from flows.orchestration.servers import served_at
 
 if TYPE_CHECKING:
     from albert.reports import CorpusFacts, Report
@@ -153,19 +155,19 @@ def _kind(entry: str) -> str:
 
 
 def publish_report(report: Report, page: Path) -> None:
-    """Verdict and main tables as Markdown, each table as rows, and a link to the page."""
+    """Verdict and main tables as Markdown, each table as rows, and where the page is."""
     from albert.reports import main_tables, report_markdown
 
     name = page.parent.name
     create_markdown_artifact(
         report_markdown(report), key=artifact_key("verdict", name), description=report.title
     )
-    create_link_artifact(
-        page.resolve().as_uri(),
-        "report",
-        key=artifact_key("report", name),
-        description="The whole report: a file of the machine that the run was on",
-    )
+    key, place = artifact_key("report", name), page.resolve()
+    if api := served_at(page.parents[2]):
+        address = f"{api.removesuffix('api')}reports/{quote(name)}/{page.name}"
+        create_link_artifact(address, "report", key=key, description=f"The whole report, {place}")
+    else:  # browsers follow no link from a server's page to a file
+        create_markdown_artifact(f"`{place}`", key=key, description="The whole report, on the run's machine")
     for one in main_tables(report):
         create_table_artifact(
             one.table.to_records(),

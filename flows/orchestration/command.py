@@ -5,31 +5,29 @@ Whatever can be refused or answered without Prefect is: importing it and startin
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import shlex
 import shutil
 import sys
 import traceback
-import urllib.request
 from collections.abc import Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from cyclopts import App, CycloptsError, Parameter
-from pydantic import ValidationError
+from cyclopts import App, Parameter
 
-from data.errors import InputError, UserError
-from data.options import faults, options_of
+from data.errors import InputError
+from data.options import options_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app
+from data.workspace import state_folder
+from flows.orchestration.mistakes import explain
+from flows.orchestration.servers import served_at
 from flows.orchestration.settings import JOBS, Job, RefreshOptions
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
-HUNG = "a task took longer than --running.task-hours and counts as hung: is its source out of reach?"
 
 
 def make_command(name: str) -> App:
@@ -128,7 +126,7 @@ def vars_of(chosen: Job) -> dict[str, Any]:
 
 def set_up_prefect(workspace: Path) -> None:
     """Make Prefect quiet and offline. Without a server of the user's, take the one that `jixu serve` runs for
-    the workspace, else Prefect's own short-lived one, whose history stays in the workspace.
+    the workspace, else Prefect's own short-lived one, whose history stays on this machine.
     """
     defaults = {
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -139,14 +137,13 @@ def set_up_prefect(workspace: Path) -> None:
         "PREFECT_CLI_PROMPT": "false",
     }
     if not os.environ.get("PREFECT_API_URL"):
-        home = workspace.resolve() / ".prefect"
         defaults |= {
-            "PREFECT_HOME": str(home),
+            "PREFECT_HOME": str(state_folder(workspace)),
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
             "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
             "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
         }
-        if url := served_at(home):
+        if url := served_at(workspace):
             defaults["PREFECT_API_URL"] = url
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
@@ -165,47 +162,6 @@ def check_room(workspace: Path) -> None:
             f"{free / 2**20:.0f} MiB are free on the disk of {workspace}: make room (jixu corpus gc removes "
             "old versions), or choose another --workspace"
         )
-
-
-def explain(error: Exception) -> str | None:
-    """A line on an error that is not the program's; None for any other."""
-    if isinstance(error, UserError | CycloptsError):
-        cause = error.__cause__
-        if isinstance(cause, ValidationError):
-            return faults(cause, JOBS[os.environ["JIXU_COMMAND"].split()[1]])
-        return " ".join(str(error).split())
-    if line := disk_trouble(error):
-        return line
-    if isinstance(error, BrokenProcessPool):
-        return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
-    if "kernels" in sys.modules and isinstance(error, sys.modules["kernels"].KernelError):
-        return str(error)
-    return _prefect_trouble(error) if "prefect" in sys.modules else None
-
-
-def _prefect_trouble(error: Exception) -> str | None:
-    from prefect.exceptions import ParameterTypeError
-    from prefect.task_engine import TaskRunTimeoutError
-
-    if isinstance(error, TaskRunTimeoutError):
-        return HUNG
-    if isinstance(error, ParameterTypeError):  # a line of words, then one for each parameter
-        return "; ".join(line.removeprefix(" - ") for line in str(error).splitlines()[1:])
-    # Prefect has no class for it
-    if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
-        return "Prefect's short-lived server did not start in time: try again when the machine is less busy"
-    return None
-
-
-def disk_trouble(error: Exception) -> str | None:
-    """A line on an error that is the disk's, whichever library met it; None for any other."""
-    number = getattr(error, "errno", None)
-    # DuckDB and Arrow hand on the system's words, not its number
-    if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
-        return "the disk is full: what was committed before is whole; make room and run the same again"
-    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return f"{getattr(error, 'filename', None)} cannot be written to or read ({os.strerror(number)})"
-    return None
 
 
 @contextmanager
@@ -240,13 +196,3 @@ def run_as_command(file: str) -> None:
     sys.modules["__main__"].__spec__ = None
     sys.modules["__main__"].__dict__.pop("__file__", None)
     raise SystemExit(run(Path(file).stem.replace("_", "-"), sys.argv[1:]))
-
-
-def served_at(home: Path) -> str | None:
-    """The API of the server that `jixu serve` runs with this PREFECT_HOME, if it answers."""
-    try:
-        url = (home / "api-url").read_text(encoding="utf-8").strip()
-        with urllib.request.urlopen(f"{url}/health", timeout=1):
-            return url
-    except (OSError, ValueError):
-        return None

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Literal
 from data.errors import InputError
 from data.terminal import make_app, run_app
 from data.workspace import Workspace, default_place, local_folder
-from flows.orchestration.command import disk_trouble, set_up_prefect
+from flows.orchestration.command import set_up_prefect
+from flows.orchestration.mistakes import disk_trouble
 from flows.orchestration.servers import server_version
 
 if TYPE_CHECKING:

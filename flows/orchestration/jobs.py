@@ -7,6 +7,7 @@ A command plans before Prefect is imported and hands its plan on to the run.
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -16,12 +17,13 @@ from typing import Any, TypeVar, get_type_hints
 
 from prefect import flow
 from prefect.exceptions import CancelledRun
-from prefect.states import Cancelled, Completed, State
+from prefect.states import Cancelled, Completed, Failed, State
 
 from data.options import options_of
 from data.publication import working_copy
 from flows.orchestration.lifecycle import ends_with_its_worker
 from flows.orchestration.logs import is_deployed, log
+from flows.orchestration.mistakes import drop_tracebacks, explain, in_words_of_the_form
 from flows.orchestration.plans import PREPARE, Answer
 from flows.orchestration.settings import Job
 
@@ -53,10 +55,17 @@ def job(
     def decorate(function: Callable[[Options, Plan], Outcome | State]) -> Callable[..., Outcome]:
         @wraps(function)
         def run(**parameters: object) -> object:
-            chosen = options(**parameters)
-            read_only = bool(getattr(chosen, "dry_run", False))
-            with working_copy(chosen.workspace, read_only=read_only) as folder:
-                return _run(name, function, describe, replace(chosen, workspace=folder))
+            if is_deployed():
+                drop_tracebacks()
+            try:
+                chosen = options(**parameters)
+                read_only = bool(getattr(chosen, "dry_run", False))
+                with working_copy(chosen.workspace, read_only=read_only) as folder:
+                    return _run(name, function, describe, replace(chosen, workspace=folder))
+            except Exception as error:
+                if is_deployed() and (line := explain(error)):
+                    return _failed(in_words_of_the_form(line), error)
+                raise
 
         made: Any = run
         made.__signature__ = signature_of(options)
@@ -90,6 +99,12 @@ def _run(
     text = describe(outcome)
     log(text)
     return Completed(message=text.partition("\n")[0], data=outcome) if is_deployed() else outcome
+
+
+def _failed(line: str, error: Exception) -> State:
+    """A state for a mistake of the user's, which leaves no traceback in the log."""
+    log(line, logging.ERROR)
+    return Failed(message=line, data=error)
 
 
 def signature_of(options: type[Job]) -> inspect.Signature:

@@ -57,8 +57,8 @@ def ends_with_its_worker(function: Callable[P, T]) -> Callable[P, T | State]:
             if os.getppid() == worker:
                 raise
             return Crashed(message=WORKER_GONE)
-        # a training that is asked to stop ends well, as cancelled
-        is_lost = isinstance(outcome, State) and outcome.is_cancelled() and os.getppid() != worker
+        # a training that is asked to stop ends well, as cancelled; others may fail for it
+        is_lost = isinstance(outcome, State) and not outcome.is_completed() and os.getppid() != worker
         return Crashed(message=WORKER_GONE) if is_lost else outcome
 
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 
@@ -11,14 +12,14 @@ def is_deployed() -> bool:
     return "PREFECT__FLOW_RUN_ID" in os.environ
 
 
-def log(text: str) -> None:
+def log(text: str, level: int = logging.INFO) -> None:
     """Put each line into the log of a deployment's run; a command prints its result by itself."""
     if is_deployed():
         # takes seconds to import
         from prefect import get_run_logger
 
         for line in text.splitlines():
-            get_run_logger().info(line)
+            get_run_logger().log(level, line)
 
 
 def say(text: str) -> None:

@@ -32,7 +32,8 @@ from filelock import FileLock, Timeout
 from data.errors import InputError
 from data.storage import is_remote
 from data.terminal import make_app, run_app
-from data.workspace import Workspace, default_place, local_folder
+from data.workspace import Workspace, default_place, local_folder, state_folder
+from flows.orchestration.servers import address_file
 
 if TYPE_CHECKING:
     from prefect.deployments.runner import RunnerDeployment
@@ -60,10 +61,11 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
         raise InputError(f"limit={limit}: it must be 1 or more")
     check_port(port)
     place = workspace or default_place()
-    with sole_server(Workspace(local_folder(place))):
+    folder = Workspace(local_folder(place))
+    with sole_server(folder):
         os.environ.update(environment(place, port))
         Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-        services = Services(port, limit, stop_on_signal())
+        services = Services(folder, port, limit, stop_on_signal())
         try:
             services.start()
             return services.watch()
@@ -88,10 +90,18 @@ def run_deployments(*, limit: int) -> None:
     thread.join()
 
 
+@app.command(show=False)
+def run_server(*, port: int, reports: Path) -> None:
+    """Run the server in this process, which `serve` starts."""
+    from flows.orchestration import web
+
+    web.run_server(port, reports)
+
+
 def environment(place: str, port: int) -> dict[str, str]:
     """Environment of the server, the runner and the runs. Most variables that are set already win."""
     defaults = {
-        "PREFECT_HOME": str(local_folder(place).resolve() / ".prefect"),
+        "PREFECT_HOME": str(state_folder(local_folder(place))),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
@@ -175,9 +185,10 @@ def stop_on_signal() -> threading.Event:
 class Services:
     """The server, and the runner that starts the runs of deployments."""
 
-    def __init__(self, port: int, limit: int, stopping: threading.Event):
+    def __init__(self, workspace: Workspace, port: int, limit: int, stopping: threading.Event):
         self.port, self.limit, self.stopping = port, limit, stopping
-        self.log = Path(os.environ["PREFECT_HOME"]) / "server.log"
+        self.log, self.reports = Path(os.environ["PREFECT_HOME"]) / "server.log", workspace.report("")
+        self.address = address_file(workspace.root)
         self.server: subprocess.Popen[bytes] | None = None
         self.runner: subprocess.Popen[bytes] | None = None
         self.restarts: list[float] = []
@@ -185,11 +196,12 @@ class Services:
     def start(self) -> None:
         """Start both and say where the server is. Raise InputError if it does not start."""
         say("starting Prefect's server")
-        self.server = start_server(self.port, self.log, self.stopping)
+        self.server = start_server(self.port, self.reports, self.log, self.stopping)
         if self.stopping.is_set():
             return
         # commands find the server of their workspace by it
-        self.log.with_name("api-url").write_text(os.environ["PREFECT_API_URL"], encoding="utf-8")
+        self.address.parent.mkdir(parents=True, exist_ok=True)
+        self.address.write_text(os.environ["PREFECT_API_URL"], encoding="utf-8")
         from flows.orchestration.automations import add_lost_runs
 
         add_lost_runs()
@@ -229,7 +241,7 @@ class Services:
                 return False
             say(f"the {name} ended by itself: starting it again")
             if name == "server":
-                self.server = start_server(self.port, self.log, self.stopping)
+                self.server = start_server(self.port, self.reports, self.log, self.stopping)
             else:
                 end_run_processes(STOP_SECONDS)
                 self.runner = start_runner(self.limit)
@@ -242,7 +254,7 @@ class Services:
 
             stop(self.runner)
             end_run_processes(STOP_SECONDS)
-        self.log.with_name("api-url").unlink(missing_ok=True)
+        self.address.unlink(missing_ok=True)
         if self.server:
             stop(self.server)
 
@@ -262,11 +274,12 @@ def begin(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     )
 
 
-def start_server(port: int, log: Path, stopping: threading.Event) -> subprocess.Popen[bytes]:
+def start_server(port: int, reports: Path, log: Path, stopping: threading.Event) -> subprocess.Popen[bytes]:
     """Start the server and wait until it answers. Raise InputError with its last words if it does not."""
     with log.open("wb") as output:
-        command = ["prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-        server = begin(command, stdout=output, stderr=output)
+        command = ["flows.orchestration.serve", "run-server", "--port", str(port)]
+        command += ["--reports", str(reports.resolve())]
+        server = begin(command, cwd=ROOT, stdout=output, stderr=output)
     until = time.monotonic() + START_SECONDS
     while server.poll() is None and time.monotonic() < until:
         if stopping.wait(0.2) or answers(f"http://127.0.0.1:{port}/api/health"):

@@ -1,10 +1,13 @@
-"""The server at PREFECT_API_URL: does it answer, and does it let us in?"""
+"""The server of PREFECT_API_URL and that of `jixu serve`: do they answer, and let us in?"""
 
 from __future__ import annotations
 
 import os
+import urllib.request
+from pathlib import Path
 
 from data.errors import InputError
+from data.workspace import state_folder
 
 
 def server_version() -> str | None:
@@ -27,3 +30,18 @@ def server_version() -> str | None:
             else f"{' '.join(str(error).split())[:200]}; start it with make serve, or unset PREFECT_API_URL"
         )
         raise InputError(f"server {url}: {why}") from None
+
+
+def address_file(workspace: Path) -> Path:
+    """Return the file in which `jixu serve` keeps the URL of its API while it runs."""
+    return state_folder(workspace) / "api-url"
+
+
+def served_at(workspace: Path) -> str | None:
+    """Return the API of the server that `jixu serve` runs for the workspace, if it answers."""
+    try:
+        url = address_file(workspace).read_text(encoding="utf-8")
+        with urllib.request.urlopen(f"{url}/health", timeout=1):
+            return url
+    except (OSError, ValueError):
+        return None

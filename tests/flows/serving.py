@@ -17,6 +17,7 @@ from uuid import UUID
 
 import psutil
 
+from data.workspace import state_folder
 from tests import ROOT
 
 DEADLINE = 400  # seconds to wait for anything: the machine may be busy
@@ -50,7 +51,7 @@ class Server:
 
     def part(self, name):
         """The process of the server or of the runner."""
-        word = {"server": "prefect", "runner": "run-deployments"}[name]
+        word = {"server": "run-server", "runner": "run-deployments"}[name]
         return next(p for p in psutil.Process(self.process.pid).children() if word in p.cmdline())
 
     def command(self, *arguments, **environment):
@@ -125,7 +126,7 @@ class Server:
 
     def recorded_states(self):
         """The names of the states of its runs, by id, from its database: also without it."""
-        with closing(sqlite3.connect(self.workspace / ".prefect" / "prefect.db")) as db:
+        with closing(sqlite3.connect(state_folder(self.workspace) / "prefect.db")) as db:
             rows = db.execute("select id, state_name from flow_run").fetchall()
         return {str(UUID(run)): name for run, name in rows}
 

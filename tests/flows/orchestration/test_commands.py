@@ -20,7 +20,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from data.workspace import Workspace
+from data.workspace import Workspace, state_folder
 from flows.orchestration import run as run_command
 from flows.orchestration.settings import JOBS
 from tests import ROOT
@@ -284,8 +284,12 @@ def test_the_whole_way_in_one_flow(tmp_path):
     lines = done.stdout.strip().splitlines()
     assert len(lines) == 6 and lines[-1].startswith("report ")
     assert Path(lines[-1].removeprefix("report ")).is_file()
-    with closing(sqlite3.connect(tmp_path / "w/.prefect/prefect.db")) as db:
-        keys = {key for (key,) in db.execute("select key from artifact")}
+    with closing(sqlite3.connect(state_folder(tmp_path / "w") / "prefect.db")) as db:
+        data = dict(db.execute("select key, data from artifact"))
+    keys = set(data)
+    # without a server that shows it, the report's place
+    page = tmp_path / "w" / "reports" / "end-to-end-topics" / "index.html"
+    assert f"`{page}`" in data["report-end-to-end-topics"] and "file:" not in str(data.values())
     for kind in (
         "funnel-general",
         "funnel-domain",

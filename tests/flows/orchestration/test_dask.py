@@ -11,7 +11,7 @@ from data.catalog import read_catalog, require_version, version_shards
 from data.cleaning import GuardRules, QualityRules
 from data.errors import InputError
 from data.refresh import RefreshSettings, plan_refresh, refresh
-from data.workspace import Workspace
+from data.workspace import Workspace, state_folder
 from flows.orchestration.dask import check_runner, open_cluster
 from tests.flows.orchestration.test_commands import run
 
@@ -73,7 +73,7 @@ def test_two_workers_make_the_same_shards_byte_for_byte(cluster, settings):
 def task_states(workspace):
     """States of the tasks of the workspace's runs, as its own server kept them."""
     states = {}
-    with closing(sqlite3.connect(workspace / ".prefect" / "prefect.db")) as db:
+    with closing(sqlite3.connect(state_folder(workspace) / "prefect.db")) as db:
         for name, state in db.execute("select name, state_name from task_run"):
             states.setdefault(name.split()[0], []).append(state)
     return states

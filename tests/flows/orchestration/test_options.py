@@ -1,18 +1,14 @@
 """An option is declared once: the form, the command line and the recipe are made from its declaration."""
 
-import errno
 import importlib
 import json
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields, is_dataclass
 
 import pytest
-from prefect.exceptions import ParameterTypeError
-from prefect.task_engine import TaskRunTimeoutError
 
-from data.errors import UserError
 from flows.orchestration.artifacts import artifact_key
-from flows.orchestration.command import disk_trouble, explain, make_command, read_options
+from flows.orchestration.command import make_command, read_options
+from flows.orchestration.mistakes import explain
 from flows.orchestration.settings import JOBS
 
 REQUIRED = {
@@ -173,28 +169,6 @@ def test_artifact_keys_are_what_prefect_allows():
     assert artifact_key("funnel", "Law 2024_v1") == "funnel-law-2024-v1"
     keys = {artifact_key("funnel", name) for name in ("法律", "茶")}
     assert len(keys) == 2 and all(key.startswith("funnel-") for key in keys)
-
-
-def test_a_disk_that_is_full_or_read_only_is_explained_and_other_errors_are_not():
-    error = OSError(errno.EROFS, "Read-only file system", "/w/catalog.duckdb")
-    assert disk_trouble(error) == "/w/catalog.duckdb cannot be written to or read (Read-only file system)"
-    for number in (errno.EACCES, errno.EPERM):
-        assert "cannot be written to or read" in disk_trouble(OSError(number, "of another user", "/w"))
-    for number in (errno.ENOSPC, errno.EDQUOT):
-        assert "the disk is full" in disk_trouble(OSError(number, "in another language"))
-    # as DuckDB and Arrow say it
-    assert "the disk is full" in disk_trouble(RuntimeError("IO Error: No space left on device"))
-    assert disk_trouble(OSError(errno.ECONNREFUSED, "Connection refused")) is None
-
-
-def test_a_lost_worker_a_hung_task_and_a_value_of_a_form_are_explained_and_a_bug_is_not():
-    assert "task-hours" in explain(TaskRunTimeoutError("Scope timed out"))
-    assert "with fewer --workers" in explain(BrokenProcessPool("a process was terminated abruptly"))
-    with pytest.raises(ParameterTypeError) as wrong:
-        flow_of("end-to-end").validate_parameters({"steps": 0})
-    assert explain(wrong.value) == "steps: Input should be greater than or equal to 1"
-    assert explain(UserError("no such thing")) == "no such thing"
-    assert explain(ValueError("a mistake of the program")) is None
 
 
 def test_options_can_be_kept_as_json():

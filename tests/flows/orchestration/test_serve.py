@@ -71,7 +71,7 @@ def test_a_server_that_never_answers_is_killed_and_reported(tmp_path, monkeypatc
         monkeypatch.setattr(f"{SERVE}.START_SECONDS", 0.1)
         monkeypatch.setattr(f"{SERVE}.begin", lambda *_, **__: silent)
         with pytest.raises(InputError, match="the server did not start: it said nothing"):
-            start_server(free_port(), tmp_path / "server.log", threading.Event())
+            start_server(free_port(), tmp_path, tmp_path / "server.log", threading.Event())
         assert silent.returncode == -signal.SIGKILL
 
 

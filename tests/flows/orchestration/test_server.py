@@ -1,5 +1,6 @@
 """The jobs as deployments, served by `jixu serve`; some runs are started by Prefect's own command."""
 
+import base64
 import json
 import re
 import shutil
@@ -103,7 +104,16 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
     runs = "select status, steps from pretraining_runs where run = 'whole'"
     assert catalog(server, runs) == [("completed", 8)]
     assert catalog(server, "select count(*) > 0 from checkpoints where run = 'whole'") == [(True,)]
-    assert (server.workspace / "reports" / "whole" / "index.html").is_file()
+    page = server.workspace / "reports" / "whole" / "index.html"
+    (link,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["report-whole"]}}})
+    address = server.api.removesuffix("api") + "reports/whole/index.html"
+    assert f"]({address})" in link["data"]
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+        urllib.request.urlopen(address, timeout=30)
+    refused.value.close()
+    password = {"authorization": f"Basic {base64.b64encode(b'tea:pot').decode()}"}
+    with urllib.request.urlopen(urllib.request.Request(address, headers=password), timeout=30) as answer:
+        assert answer.read() == page.read_bytes()
 
 
 def test_every_job_is_deployed_with_a_form(server):
@@ -256,7 +266,7 @@ def test_a_failed_run_says_what_is_wrong_with_its_workspace(server, tea, checkpo
     """A missing shard, a catalog of a newer jixu; neither is changed."""
     for run in tea:
         server.wait_for_state(run, "Completed")
-    kept_out = shutil.ignore_patterns(".prefect", "client")
+    kept_out = shutil.ignore_patterns("client")
     damaged = Path(shutil.copytree(server.workspace, tmp_path / "w", ignore=kept_out))
     (shard,) = damaged.glob("shards/tea/*.parquet")
     shard.unlink()
@@ -272,6 +282,16 @@ def test_a_failed_run_says_what_is_wrong_with_its_workspace(server, tea, checkpo
         run = server.begin("continued-pretraining/default", **given)
         name, message = server.wait_for_end(run)
         assert name == "Failed" and words in message, message
+        said = server.messages(run)
+        assert message in said and not any("Traceback" in line for line in said), said
+    wrong = {"corpus": "tea", "mix": ["general:2"], "objective": {"masking": "static"}}
+    for job, given, words in [
+        ("refresh-corpus", {"corpus": "new"}, "no source given: pass source with a file"),
+        ("continued-pretraining", wrong, "general:2: a share must lie between 0 and 1"),
+    ]:
+        run = server.begin(f"{job}/default", **given)
+        assert server.wait_for_end(run)[0] == "Failed" and server.state(run)[1].startswith(words)
+        assert not any("Traceback" in line for line in server.messages(run)), server.messages(run)
     assert (newer / "catalog.duckdb").read_bytes() == before
     assert catalog(server, "select count(*) from versions where corpus = 'tea'") == [(1,)]
 

@@ -1,0 +1,98 @@
+"""Errors that are not the program's, each as a line: for the user of a command, or of a deployment's form."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import re
+import sys
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import is_dataclass
+
+from cyclopts import CycloptsError
+from pydantic import ValidationError
+
+from data.errors import UserError
+from data.options import faults, options_of
+from flows.orchestration.settings import JOBS
+
+HUNG = "a task took longer than --running.task-hours and counts as hung: is its source out of reach?"
+
+
+def explain(error: BaseException) -> str | None:
+    """A line on an error that is not the program's; None for any other."""
+    if isinstance(error, UserError | CycloptsError):
+        cause = error.__cause__
+        if isinstance(cause, ValidationError):
+            return faults(cause, JOBS[os.environ["JIXU_COMMAND"].split()[1]])
+        return " ".join(str(error).split())
+    if line := disk_trouble(error):
+        return line
+    if isinstance(error, BrokenProcessPool):
+        return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
+    if "kernels" in sys.modules and isinstance(error, sys.modules["kernels"].KernelError):
+        return str(error)
+    return _prefect_trouble(error) if "prefect" in sys.modules else None
+
+
+def _prefect_trouble(error: BaseException) -> str | None:
+    from prefect.exceptions import ParameterTypeError
+    from prefect.task_engine import TaskRunTimeoutError
+
+    if isinstance(error, TaskRunTimeoutError):
+        return HUNG
+    if isinstance(error, ParameterTypeError):  # a line of words, then one for each parameter
+        return "; ".join(line.removeprefix(" - ") for line in str(error).splitlines()[1:])
+    # Prefect has no class for it
+    if isinstance(error, RuntimeError) and "ephemeral Prefect API server" in str(error):
+        return "Prefect's short-lived server did not start in time: try again when the machine is less busy"
+    return None
+
+
+def disk_trouble(error: BaseException) -> str | None:
+    """A line on an error that is the disk's, whichever library met it; None for any other."""
+    number = getattr(error, "errno", None)
+    # DuckDB and Arrow hand on the system's words, not its number
+    if number in (errno.ENOSPC, errno.EDQUOT) or os.strerror(errno.ENOSPC) in str(error):
+        return "the disk is full: what was committed before is whole; make room and run the same again"
+    if number in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return f"{getattr(error, 'filename', None)} cannot be written to or read ({os.strerror(number)})"
+    return None
+
+
+def in_words_of_the_form(line: str) -> str:
+    """Name options as a deployment's parameters.
+
+    >>> in_words_of_the_form("pass --quality.min-characters; jixu doctor --fix")
+    'pass quality.min_characters; jixu doctor --fix'
+    """
+    names = {name for options in JOBS.values() for name in _names(options)}
+
+    def name(option: re.Match[str]) -> str:
+        parameter = option[1].replace("-", "_")
+        return parameter if parameter in names else option[0]
+
+    return re.sub(r"--([a-z][a-z.-]*[a-z])", name, line)
+
+
+def _names(options: type, prefix: str = "") -> Iterator[str]:
+    for name, field in options_of(options).items():
+        yield f"{prefix}{name}"
+        group = field.get_default(call_default_factory=True)
+        if is_dataclass(group):
+            yield from _names(type(group), f"{prefix}{name}.")
+
+
+def drop_tracebacks() -> None:
+    """Keep Prefect from logging tracebacks of errors that are explained in a line, and of a cancel."""
+    for name in ("prefect.flow_runs", "prefect.task_runs", "prefect.engine"):
+        logging.getLogger(name).addFilter(_is_of_the_program)
+
+
+def _is_of_the_program(record: logging.LogRecord) -> bool:
+    from prefect.exceptions import CancelledRun
+
+    error = record.exc_info[1] if record.exc_info else None
+    return error is None or not (isinstance(error, CancelledRun) or explain(error))

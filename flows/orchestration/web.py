@@ -1,0 +1,47 @@
+"""Prefect's server with a workspace's reports at /reports/, read-only and behind the same password."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from pathlib import Path
+
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+
+class Reports(StaticFiles):
+    """The files of a folder. No listing, nothing outside it, be it by `..` or by a link."""
+
+    def __init__(self, folder: Path, password: str | None):
+        super().__init__(directory=folder, html=True)
+        self.wanted = f"Basic {base64.b64encode(password.encode()).decode()}" if password else None
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        given = Headers(scope=scope).get("authorization", "")
+        if self.wanted and not hmac.compare_digest(given.encode(), self.wanted.encode()):
+            return PlainTextResponse("Unauthorized", 401, {"www-authenticate": 'Basic realm="jixu"'})
+        response = await super().get_response(path, scope)
+        # a page shares its origin with the API: it gets no scripts, and may not act for its reader
+        response.headers["content-security-policy"] = "sandbox"
+        return response
+
+
+def run_server(port: int, reports: Path) -> None:
+    """Run Prefect's server, with its API, UI and services, on 127.0.0.1 until SIGTERM."""
+    import uvicorn
+    from prefect.server.api.server import create_app
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings().server
+    reports.mkdir(parents=True, exist_ok=True)
+    password = settings.api.auth_string
+    web = create_app(final=True)
+    # before the UI, which answers any path
+    web.router.routes.insert(
+        0, Mount("/reports", Reports(reports, password.get_secret_value() if password else None))
+    )
+    uvicorn.run(web, host="127.0.0.1", port=port, log_level=settings.logging_level.lower())

@@ -1,0 +1,58 @@
+"""Errors as lines; test_server.py reads those of deployments' runs."""
+
+import errno
+import logging
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+from prefect.exceptions import ParameterTypeError
+from prefect.task_engine import TaskRunTimeoutError
+
+from data.errors import InputError, UserError
+from flows.orchestration.mistakes import disk_trouble, drop_tracebacks, explain, in_words_of_the_form
+from tests.flows.orchestration.test_options import flow_of
+
+
+def test_a_disk_that_is_full_or_read_only_is_explained_and_other_errors_are_not():
+    error = OSError(errno.EROFS, "Read-only file system", "/w/catalog.duckdb")
+    assert disk_trouble(error) == "/w/catalog.duckdb cannot be written to or read (Read-only file system)"
+    for number in (errno.EACCES, errno.EPERM):
+        assert "cannot be written to or read" in disk_trouble(OSError(number, "of another user", "/w"))
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        assert "the disk is full" in disk_trouble(OSError(number, "in another language"))
+    # as DuckDB and Arrow say it
+    assert "the disk is full" in disk_trouble(RuntimeError("IO Error: No space left on device"))
+    assert disk_trouble(OSError(errno.ECONNREFUSED, "Connection refused")) is None
+
+
+def test_a_lost_worker_a_hung_task_and_a_value_of_a_form_are_explained_and_a_bug_is_not():
+    assert "task-hours" in explain(TaskRunTimeoutError("Scope timed out"))
+    assert "with fewer --workers" in explain(BrokenProcessPool("a process was terminated abruptly"))
+    with pytest.raises(ParameterTypeError) as wrong:
+        flow_of("end-to-end").validate_parameters({"steps": 0})
+    assert explain(wrong.value) == "steps: Input should be greater than or equal to 1"
+    assert explain(UserError("no such thing")) == "no such thing"
+    assert explain(ValueError("a mistake of the program")) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "form"),
+    [
+        ("no source given: pass --source with a file", "no source given: pass source with a file"),
+        ("raise --running.task-hours.", "raise running.task_hours."),
+        ("run jixu doctor --fix", "run jixu doctor --fix"),
+    ],
+)
+def test_options_are_named_as_the_form_names_them_and_those_of_other_commands_stay(command, form):
+    assert in_words_of_the_form(command) == form
+
+
+def test_an_explained_error_leaves_no_traceback_in_a_runs_log_and_a_bug_does(caplog):
+    drop_tracebacks()
+    logger = logging.getLogger("prefect.engine")
+    for error in (InputError("no such corpus"), OSError(errno.ENOSPC, "full"), KeyError("a bug")):
+        try:
+            raise error
+        except Exception:
+            logger.exception("Encountered exception")
+    assert [record.exc_info[0] for record in caplog.records] == [KeyError]

@@ -1,0 +1,81 @@
+"""The reports that a server shows; test_server.py opens one by its artifact's link."""
+
+import base64
+import threading
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from flows.orchestration.web import Reports
+from tests.flows.serving import wait_until
+
+
+@contextmanager
+def shown(reports):
+    """The port of a web server with reports in its folder /reports."""
+    web = Starlette(routes=[Mount("/reports", reports)])
+    server = uvicorn.Server(uvicorn.Config(web, port=0, log_level="warning"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        wait_until(lambda: server.started)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def ask(port, path, method="GET", password=None):
+    """Status, headers and text of an answer; the path goes out as it is."""
+    headers = {"authorization": f"Basic {base64.b64encode(password.encode()).decode()}"} if password else {}
+    with closing(HTTPConnection("127.0.0.1", port)) as connection:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+
+
+@pytest.fixture
+def reports(tmp_path):
+    """The reports of a workspace, beside a file that is none of them."""
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    page = tmp_path / "reports" / "茶" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text("<title>茶</title>", encoding="utf-8")
+    page.with_name("out.txt").symlink_to(tmp_path / "secret.txt")
+    (tmp_path / "reports" / "outside").symlink_to(tmp_path)
+    return tmp_path / "reports"
+
+
+def test_a_page_is_shown_without_scripts_and_nothing_outside_the_folder_is(reports):
+    with shown(Reports(reports, None)) as port:
+        for path in ("/reports/%E8%8C%B6/index.html", "/reports/%E8%8C%B6/"):
+            status, headers, text = ask(port, path)
+            assert (status, text) == (200, "<title>茶</title>")
+            assert headers["content-security-policy"] == "sandbox"
+        secret = (
+            "../secret.txt",
+            "%2e%2e/secret.txt",
+            "..%2fsecret.txt",
+            "/secret.txt",
+            "outside/secret.txt",
+        )
+        listings = ("", "outside/", "%E8%8C%B6/../", "%E8%8C%B6/out.txt", "%00")
+        for path in (*secret, *listings, str(reports.parent / "secret.txt")):
+            status, _, text = ask(port, f"/reports/{path}")
+            assert status == 404 and "secret" not in text, path
+        for method in ("POST", "PUT", "DELETE"):
+            assert ask(port, "/reports/%E8%8C%B6/index.html", method)[0] == 405
+
+
+def test_a_password_is_asked_for(reports):
+    with shown(Reports(reports, "tea:pot")) as port:
+        page = "/reports/%E8%8C%B6/"
+        for wrong in (None, "tea:", "tea:pots", "茶:pot"):
+            status, headers, text = ask(port, page, password=wrong)
+            assert (status, text) == (401, "Unauthorized") and "Basic" in headers["www-authenticate"]
+            assert ask(port, "/reports/none", password=wrong)[0] == 401  # nor whether it is there
+        assert ask(port, page, password="tea:pot")[0] == 200
