@@ -18,7 +18,7 @@ from albert.finetuning.learner import Predictions
 from albert.finetuning.training import Candidate, SeedRun
 from data.files import sha256, write_bytes
 
-_FORMAT = 2  # of the files; others are not read
+_FORMAT = 3  # of the files; others are not read
 _ARRAYS = ("right", "labels", "probabilities")
 _RESULT = TypeAdapter(SeedResult)
 
@@ -34,8 +34,10 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
         "settings": {
             "epochs": settings.epochs,
             "batch_size": settings.batch_size,
+            "pooling": settings.pooling,
             "warmup_share": settings.optimizer.warmup_share,
             "max_restarts": settings.optimizer.max_restarts,
+            "patience": settings.optimizer.patience,
             **asdict(settings.running),
         },
         "seed": seed,

@@ -16,7 +16,7 @@ from albert.evaluation import mean_statistics
 from albert.finetuning.encoding import Chosen, Encoded, encode_parts
 from albert.finetuning.learner import Predictions
 from albert.model import Encoder, SequenceClassifier
-from albert.tasks import ChoiceExample
+from albert.tasks import ChoiceExample, Pooling
 from data.tokenization import Tokenizer
 
 
@@ -24,6 +24,9 @@ class Choice:
     """Learns choices. targets [U]: the index of the right answer. Each answer is a sequence with a score."""
 
     per_token = False
+
+    def __init__(self, pooling: Pooling):
+        self.pooling = pooling
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         parts = []
@@ -35,7 +38,7 @@ class Choice:
         return encode_parts(parts, tokenizer, max_seq_length, first=first, targets=targets)
 
     def model(self, encoder: Encoder) -> nn.Module:
-        return SequenceClassifier(encoder, 1)
+        return SequenceClassifier(encoder, 1, self.pooling)
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         place, counts = _places(chosen.first)

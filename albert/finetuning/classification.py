@@ -14,7 +14,7 @@ from albert.evaluation import class_statistics
 from albert.finetuning.encoding import Chosen, Encoded, encode_parts
 from albert.finetuning.learner import Predictions
 from albert.model import Encoder, SequenceClassifier
-from albert.tasks import Example
+from albert.tasks import Example, Pooling
 from data.tokenization import Tokenizer
 
 
@@ -35,8 +35,8 @@ class Classification:
 
     per_token = False
 
-    def __init__(self, labels: Sequence[str], metrics: Sequence[str]):
-        self.labels, self.metrics = tuple(labels), tuple(metrics)
+    def __init__(self, labels: Sequence[str], metrics: Sequence[str], pooling: Pooling):
+        self.labels, self.metrics, self.pooling = tuple(labels), tuple(metrics), pooling
         self._number = {label: number for number, label in enumerate(labels)}
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
@@ -44,7 +44,7 @@ class Classification:
         return encode_texts(examples, targets, tokenizer, max_seq_length)
 
     def model(self, encoder: Encoder) -> nn.Module:
-        return SequenceClassifier(encoder, len(self.labels))
+        return SequenceClassifier(encoder, len(self.labels), self.pooling)
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         labels = torch.from_numpy(encoded.targets[chosen.examples])

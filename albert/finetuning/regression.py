@@ -17,7 +17,7 @@ from albert.finetuning.classification import encode_texts
 from albert.finetuning.encoding import Chosen, Encoded, encode_parts
 from albert.finetuning.learner import Predictions
 from albert.model import Encoder, MeanPooler, SequenceClassifier
-from albert.tasks import Example
+from albert.tasks import Example, Pooling
 from data.tokenization import Tokenizer
 
 
@@ -38,14 +38,14 @@ class Regression:
 
     per_token = False
 
-    def __init__(self, metrics: Sequence[str]):
-        self.metrics = tuple(metrics)
+    def __init__(self, metrics: Sequence[str], pooling: Pooling):
+        self.metrics, self.pooling = tuple(metrics), pooling
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         return encode_texts(examples, _numbers(examples), tokenizer, max_seq_length)
 
     def model(self, encoder: Encoder) -> nn.Module:
-        return SequenceClassifier(encoder, 1)
+        return SequenceClassifier(encoder, 1, self.pooling)
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         gold = torch.from_numpy(encoded.targets[chosen.examples]).to(scores)

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from albert.tasks import Kind, Task, load_task
+from albert.tasks import Kind, Pooling, Task, TaskData, load_task
 from data.errors import ConfigError
 from data.options import Floats, Integers, Words, options
+
+# small tasks need more steps, up to 20 epochs (Mosbach et al. 2021, section 5), large ones 3 (Devlin et al.)
+FEWEST_STEPS = 1000
+FEWEST_EPOCHS, MOST_EPOCHS = 3, 20
+# published models take the smaller rates (Devlin et al. 2019), models that have read little the larger ones
+SWEEP = (5e-5, 2e-4, 8e-4)
+SWEPT_EXAMPLES = 10_000  # most training examples with which the default is to try several rates
+USUAL_RATE = 1e-4  # albert_zh's for LCQMC
+USUAL_POOLING: Pooling = "mean"  # docs/fine-tuning.md has the figures
 
 
 @options
@@ -26,6 +37,9 @@ class FineTuneOptimizer:
     max_restarts: Annotated[
         int, Field(ge=0, le=10, description="Fresh starts allowed while a model stays at chance level")
     ] = 2
+    patience: Annotated[
+        int, Field(ge=1, le=1000, description="Epochs without a gain on dev after which training ends")
+    ] = 5
 
     def __post_init__(self) -> None:
         for rate in self.sweep:
@@ -54,12 +68,31 @@ class TuningOptions:
         Integers, Field(description="Seeds to train every model with, separated by commas (随机种子)")
     ] = (0, 1, 2, 3, 4)
     epochs: Annotated[
-        int,
-        Field(ge=1, le=1000, description="Epochs of training; the best on dev counts (轮数)"),
-    ] = 3
+        int | None,
+        Field(
+            ge=1,
+            le=1000,
+            description="Most epochs of training, the best on dev counts (轮数); by default for "
+            f"{FEWEST_STEPS:,} steps, {FEWEST_EPOCHS} to {MOST_EPOCHS}",
+        ),
+    ] = None
     batch_size: Annotated[int, Field(ge=1, le=4096, description="Examples in a step")] = 32
-    # the default is albert_zh's for LCQMC
-    learning_rate: Annotated[float, Field(gt=0, lt=1, description="Peak learning rate (学习率)")] = 1e-4
+    learning_rate: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            lt=1,
+            description="Peak learning rate (学习率); by default the best on dev of "
+            f"{', '.join(f'{rate:g}' for rate in SWEEP)}, over {SWEPT_EXAMPLES:,} examples {USUAL_RATE:g}",
+        ),
+    ] = None
+    pooling: Annotated[
+        Literal["auto", "cls", "mean", "cls+mean"],
+        Field(
+            description="What a text's label, number or score is read from: its first token, the mean, or "
+            f"both; auto: the task's, else {USUAL_POOLING}"
+        ),
+    ] = "auto"
     optimizer: FineTuneOptimizer = Field(
         default_factory=FineTuneOptimizer, description="Rates to try, warmup and restarts"
     )
@@ -73,8 +106,8 @@ class TuningOptions:
 
     @property
     def learning_rates(self) -> tuple[float, ...]:
-        """The rates to choose from on dev, usually one."""
-        return self.optimizer.sweep or (self.learning_rate,)
+        """The rates to choose from on dev."""
+        return self.optimizer.sweep or (self.learning_rate or USUAL_RATE,)
 
 
 def _load(task: object) -> object:
@@ -111,6 +144,22 @@ class FineTuneSettings(TuningOptions):
             raise ConfigError(f"{len(self.names)} names for {len(self.models)} models")
         if self.train is None and self.task.kind is not Kind.SIMILARITY:
             raise ConfigError(f"no training file for {self.task.name}: pass --train")
+
+    def fitted(self, data: TaskData) -> FineTuneSettings:
+        """The settings with what the task decides: pooling, epochs and rates."""
+        examples = len(data.splits["train"].examples) if "train" in data.splits else 0
+        steps = max(math.ceil(examples / self.batch_size), 1)
+        epochs = min(max(math.ceil(FEWEST_STEPS / steps), FEWEST_EPOCHS), MOST_EPOCHS)
+        sweep = self.optimizer.sweep
+        if self.learning_rate is None and 0 < examples <= SWEPT_EXAMPLES:
+            sweep = sweep or SWEEP
+        pooling = (self.task.pooling or USUAL_POOLING) if self.pooling == "auto" else self.pooling
+        return replace(
+            self,
+            pooling=pooling,
+            epochs=self.epochs or epochs,
+            optimizer=replace(self.optimizer, sweep=sweep),
+        )
 
     def model_names(self) -> tuple[str, ...]:
         """A unique short name for each model."""

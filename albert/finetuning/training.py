@@ -38,7 +38,7 @@ from albert.learning_rate import linear_schedule
 from albert.model import PRESETS, AlbertConfig
 from albert.optim import adamw
 from albert.runtime import autocast, bound_caches, give_back
-from albert.tasks import Kind, SpanExample, TaskData
+from albert.tasks import Kind, Pooling, SpanExample, TaskData
 from albert.tasks import read_task as read_splits
 from data.errors import InputError
 from data.files import sha256
@@ -103,10 +103,12 @@ class Candidate:
 
 def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate:
     """Encode the task for the model of an index."""
+    settings = settings.fitted(data)
     path = settings.models[model]
     pretrained, tokenizer = load_pretrained(path)
     length = min(settings.running.max_seq_length, pretrained.config.max_position_embeddings)
-    learner = find_learner(data)
+    assert settings.pooling != "auto"
+    learner = find_learner(data, settings.pooling)
     encoded = {name: learner.encode(split.examples, tokenizer, length) for name, split in data.splits.items()}
     return Candidate(
         settings=settings,
@@ -242,17 +244,16 @@ def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int)
     metric = data.task.metrics[0]
     best_value, best_epoch, best_dev, weights = -math.inf, 0, None, {}
     curve, seconds = [], 0.0
-    epochs = _train_epochs(candidate, model, seed, learning_rate)
-    for epoch in range(1, settings.epochs + 1):
-        began = time.perf_counter()
-        loss = next(epochs)
-        seconds += time.perf_counter() - began
+    for epoch, (loss, took) in enumerate(_train_epochs(candidate, model, seed, learning_rate), 1):
+        seconds += took
         dev = predict(candidate, model, "dev")
         value = candidate.scores("dev", dev)[metric]
         curve.append(EpochRecord(epoch, loss if math.isfinite(loss) else None, value))
         if best_dev is None or value > best_value:
             best_value, best_epoch, best_dev = value, epoch, dev
             weights = copy.deepcopy(model.state_dict())
+        if epoch - best_epoch >= settings.optimizer.patience:
+            break
     assert best_dev is not None
     model.load_state_dict(weights)
     return _Training(
@@ -262,7 +263,7 @@ def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int)
         curve=tuple(curve),
         left_chance=leaves_chance(data, data.splits["dev"], best_value),
         restarts=restarts,
-        examples_per_second=settings.epochs * len(candidate.encoded["train"]) / seconds,
+        examples_per_second=len(curve) * len(candidate.encoded["train"]) / seconds,
     )
 
 
@@ -272,6 +273,7 @@ def plan_batches(examples: int, settings: FineTuneSettings, seed: int) -> list[l
     Nothing is padded, so batches of examples of similar length gain nothing; and they lose much: if labels
     depend on length, as in LCQMC, such batches hold one label and little is learnt.
     """
+    assert settings.epochs
     plan = []
     for epoch in range(settings.epochs):
         order = np.random.default_rng([seed, epoch]).permutation(examples)
@@ -279,8 +281,10 @@ def plan_batches(examples: int, settings: FineTuneSettings, seed: int) -> list[l
     return plan
 
 
-def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_rate: float) -> Iterator[float]:
-    """Train an epoch at a time, yielding its mean loss."""
+def _train_epochs(
+    candidate: Candidate, model: nn.Module, seed: int, learning_rate: float
+) -> Iterator[tuple[float, float]]:
+    """Train an epoch at a time, yielding its mean loss and its seconds."""
     settings, learner, encoded = candidate.settings, candidate.learner, candidate.encoded["train"]
     device = next(model.parameters()).device
     optimizer = adamw(model, learning_rate)
@@ -290,6 +294,7 @@ def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_ra
     title = f"{candidate.name} seed {seed}"
     with tqdm(total=steps, desc=title, unit="step", disable=not sys.stderr.isatty(), leave=False) as bar:
         for batches in plan:
+            began = time.perf_counter()
             model.train()
             losses = torch.zeros((), device=device)
             for examples in batches:
@@ -307,7 +312,7 @@ def _train_epochs(candidate: Candidate, model: nn.Module, seed: int, learning_ra
                 step += 1
                 bar.update()
                 give_back(step)
-            yield float(losses) / len(batches)
+            yield float(losses) / len(batches), time.perf_counter() - began
 
 
 @torch.no_grad()
@@ -333,14 +338,14 @@ def _by_length(sizes: np.ndarray) -> Iterator[np.ndarray]:
     return iter(np.split(order, np.flatnonzero(np.diff(ends // _PREDICTED_TOKENS)) + 1))
 
 
-def find_learner(data: TaskData) -> Learner[Any]:
+def find_learner(data: TaskData, pooling: Pooling) -> Learner[Any]:
     """The learner of the task's kind."""
     task = data.task
     match task.kind:
         case Kind.SINGLE | Kind.PAIR:
-            return Classification(data.labels, task.metrics)
+            return Classification(data.labels, task.metrics, pooling)
         case Kind.CHOICE:
-            return Choice()
+            return Choice(pooling)
         case Kind.SPAN:
             train = data.splits["train"].examples
             unanswerable = any(isinstance(one, SpanExample) and not one.answers for one in train)
@@ -348,7 +353,7 @@ def find_learner(data: TaskData) -> Learner[Any]:
         case Kind.TOKENS:
             return Tagging(data.labels)
         case Kind.REGRESSION:
-            return Regression(task.metrics)
+            return Regression(task.metrics, pooling)
         case Kind.SIMILARITY:
             return Similarity(task.metrics)
     raise AssertionError(f"a task without a kind: {task}")

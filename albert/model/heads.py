@@ -6,6 +6,7 @@ T = packed tokens, S = sequences, n = masked positions, E = embedding size, H = 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ import kernels
 from albert.model.batch import IGNORED, Batch
 from albert.model.config import AlbertConfig
 from albert.model.encoder import Embedding, Encoder
+
+if TYPE_CHECKING:
+    from albert.tasks import Pooling
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,20 +109,36 @@ class PretrainingModel(nn.Module):
         return self.sop(self.encoder.pool(hidden, batch.cu_seqlens)).float()
 
 
-class SequenceClassifier(nn.Module):
-    """Encoder with a linear classifier on the pooled first token (Devlin et al. 2019, section 4.1)."""
+def outside_autocast(x: Tensor) -> torch.autocast:
+    """The context of a head in fp32: in bf16 over 1% of the examples have two labels with the same score."""
+    return torch.autocast(x.device.type, enabled=False)
 
-    def __init__(self, encoder: Encoder, num_labels: int):
+
+class SequenceClassifier(nn.Module):
+    """Encoder with a linear classifier on each sequence's pooled first token (Devlin et al. 2019, section
+    4.1), on the mean of its states (Reimers and Gurevych 2019, section 3), or on both side by side.
+    """
+
+    def __init__(self, encoder: Encoder, num_labels: int, pooling: Pooling = "cls"):
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.pooling = encoder, pooling
         self.dropout = encoder.config.classifier_dropout_prob
-        self.classifier = nn.Linear(encoder.config.hidden_size, num_labels)
+        width = encoder.config.hidden_size * len(pooling.split("+"))
+        self.classifier = nn.Linear(width, num_labels)
         initialize(self.classifier, encoder.config.initializer_range)
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores [S, num_labels] fp32."""
-        pooled = self.encoder.pool_first(self.encoder(batch, batch.cu_seqlens[:-1]))
-        return self.classifier(F.dropout(pooled, self.dropout, self.training)).float()
+        first = batch.cu_seqlens[:-1]
+        hidden = self.encoder(batch, first if self.pooling == "cls" else None).float()
+        with outside_autocast(hidden):
+            if self.pooling == "cls":
+                pooled = self.encoder.pool_first(hidden)
+            else:
+                pooled = mean_states(hidden, batch.cu_seqlens)
+            if self.pooling == "cls+mean":
+                pooled = torch.cat([self.encoder.pool(hidden, batch.cu_seqlens), pooled], dim=-1)
+            return self.classifier(F.dropout(pooled, self.dropout, self.training))
 
 
 class TokenClassifier(nn.Module):
@@ -133,12 +153,13 @@ class TokenClassifier(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Scores [T, num_labels] fp32."""
-        hidden = F.dropout(self.encoder(batch), self.dropout, self.training)
-        return self.classifier(hidden).float()
+        hidden = F.dropout(self.encoder(batch).float(), self.dropout, self.training)
+        with outside_autocast(hidden):
+            return self.classifier(hidden)
 
 
 class MeanPooler(nn.Module):
-    """Encoder whose states are averaged over each sequence (Reimers and Gurevych 2019, section 3)."""
+    """Encoder whose states are averaged over each sequence."""
 
     def __init__(self, encoder: Encoder):
         super().__init__()
@@ -146,11 +167,15 @@ class MeanPooler(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:
         """Means [S, H] fp32 of the last layer's states."""
-        hidden = self.encoder(batch).float()
-        lengths = batch.cu_seqlens.diff().long()
-        sequence = torch.repeat_interleave(torch.arange(len(lengths), device=hidden.device), lengths)
-        sums = hidden.new_zeros(len(lengths), hidden.shape[1]).index_add_(0, sequence, hidden)
-        return sums / lengths[:, None]
+        return mean_states(self.encoder(batch).float(), batch.cu_seqlens)
+
+
+def mean_states(hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
+    """The mean [S, H] over each sequence of states [T, H]."""
+    lengths = cu_seqlens.diff().long()
+    sequence = torch.repeat_interleave(torch.arange(len(lengths), device=hidden.device), lengths)
+    sums = hidden.new_zeros(len(lengths), hidden.shape[1]).index_add(0, sequence, hidden)
+    return sums / lengths[:, None]
 
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:

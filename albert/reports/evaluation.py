@@ -76,7 +76,22 @@ def _training(comparison: Comparison) -> list[str]:
     return [
         f"{seeds}, the same for every model, as are the order of the examples and the number of steps",
         f"{chosen} chosen on dev{once}",
+        *_unfinished(comparison),
         *_starts(comparison),
+    ]
+
+
+def _unfinished(comparison: Comparison) -> list[str]:
+    """The models that were still improving when training ended."""
+    last = {
+        model.name: sum(seed.best_epoch == len(seed.curve) > 0 for seed in model.seeds)
+        for model in comparison.models
+    }
+    return [
+        f"the best epoch of {name} was the last with {times} of {counted(len(comparison.seeds), 'seed')}: "
+        "more --epochs may raise its score"
+        for name, times in last.items()
+        if times
     ]
 
 

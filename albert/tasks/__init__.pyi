@@ -1,5 +1,6 @@
 from .answers import answer_scores as answer_scores
 from .definition import Kind as Kind
+from .definition import Pooling as Pooling
 from .definition import Task as Task
 from .definition import load_task as load_task
 from .definition import shipped_tasks as shipped_tasks

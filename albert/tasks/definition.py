@@ -39,6 +39,7 @@ METRICS: dict[Kind, tuple[str, ...]] = {
     Kind.SIMILARITY: ("spearman", "pearson", "mrr"),
 }
 _BINARY = ("matthews", "f1")  # for two labels only, so reported only if a task asks for them
+Pooling = Literal["cls", "mean", "cls+mean"]  # how the states of a text become one vector
 _Words = tuple[Annotated[str, BeforeValidator(str)], ...]  # YAML reads a label 0 as a number
 
 
@@ -52,6 +53,7 @@ class Task:
     # the column of a role; other roles are found by their usual names
     columns: Mapping[Literal["text", "pair", "label"], str] = Field(default_factory=dict)
     header: _Words | None = None  # column names of files that come without them
+    pooling: Pooling | None = None  # None: the default of `TuningOptions`
     labels: _Words | None = None  # None: those of the training file; rows with other labels are skipped
     # how the answer to a span is compared: by words as in SQuAD 1.1 and 2.0, or by characters
     answers: Literal["squad", "squad2", "cmrc"] = "squad"

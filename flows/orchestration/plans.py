@@ -259,7 +259,7 @@ def plan_fine_tuning(options: FineTuneOptions) -> FineTunePlan:
             require_version(db, name)
     if options.run:
         check_name(options.run, "run")
-    return FineTunePlan(settings, data)
+    return FineTunePlan(settings.fitted(data), data)
 
 
 def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:

@@ -24,7 +24,7 @@ from albert.finetuning.encoding import Encoded, fit_pair
 from albert.finetuning.regression import Similarity
 from albert.finetuning.span import LONGEST_ANSWER, Span
 from albert.finetuning.tagging import Tagging
-from albert.model import IGNORED, pack
+from albert.model import IGNORED, SequenceClassifier, pack
 from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, load_task
 from tests.conftest import save_small_model
 
@@ -258,7 +258,7 @@ def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
         ChoiceExample("采茶", "何人？", ("香", "水", "锅"), 2),
         ChoiceExample("炒茶", "何物？", ("茶", "山"), 0),
     ]
-    encoded = Choice().encode(examples, tokenizer, 32)
+    encoded = Choice("cls").encode(examples, tokenizer, 32)
     second = encoded.input_ids[encoded.offsets[1] : encoded.offsets[2]]
     asked = [tokenizer.encode(text)[0].tolist() for text in ("采茶", "何人？水")]
     assert second.tolist() == [
@@ -267,7 +267,7 @@ def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
     chosen = encoded.choose(np.array([1, 0]))
     scores = torch.tensor([[1.0], [2.0], [0.5], [0.1], [0.3]])
     by_hand = [-(1.0 - np.log(np.exp([1.0, 2.0]).sum())), -(0.3 - np.log(np.exp([0.5, 0.1, 0.3]).sum()))]
-    assert Choice().loss(scores, chosen, encoded).item() == pytest.approx(np.mean(by_hand), rel=1e-5)
+    assert Choice("cls").loss(scores, chosen, encoded).item() == pytest.approx(np.mean(by_hand), rel=1e-5)
 
 
 @pytest.mark.parametrize("a, b, room", [(0, 9, 4), (9, 0, 4), (5, 5, 9), (7, 2, 5), (3, 3, 6)])
@@ -379,9 +379,29 @@ def test_the_answer_chosen_is_the_best_of_the_questions_own():
         first=np.array([0, 2, 5]), targets=np.array([1, 0]),
     )  # fmt: skip
     scores = np.array([[-3.0], [-2.0], [-5.0], [-4.0], [-6.0]])
-    found = Choice().predict(scores, examples, encoded)
+    found = Choice("cls").predict(scores, examples, encoded)
     assert found.answers == ("水", "山") and found.right.tolist() == [True, False]
     assert found.statistics["accuracy"].sum(0).tolist() == [1, 2]
     e = np.exp(-np.arange(3))
     assert found.probabilities[0].tolist() == pytest.approx([e[1] / (1 + e[1]), 1 / (1 + e[1]), 0])
     assert found.probabilities[1].tolist() == pytest.approx((e[[1, 0, 2]] / e.sum()).tolist())
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "cls+mean"])
+def test_a_text_is_read_from_its_own_states_in_fp32(pooling, model_folder, tokenizer):
+    encoder = load_pretrained(model_folder)[0].encoder.eval()
+    model = SequenceClassifier(encoder, 3, pooling).eval()
+    batch = pack(
+        [[tokenizer.cls_id, *tokenizer.encode(text)[0], tokenizer.sep_id] for text in ("采茶", "炒锅热水")]
+    )
+    for enabled in (False, True):
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+            hidden, scores = encoder(batch).float(), model(batch)
+        vectors = {
+            "cls": encoder.pooler(hidden[batch.cu_seqlens[:-1]]).tanh(),
+            "mean": torch.stack([part.mean(0) for part in hidden.split(batch.cu_seqlens.diff().tolist())]),
+        }
+        pooled = torch.cat([vectors[part] for part in pooling.split("+")], dim=-1)
+        # with the last layer on the first tokens alone, bf16 sums in another order
+        torch.testing.assert_close(scores, model.classifier(pooled), atol=1e-3 if enabled else 1e-6, rtol=0)
+        assert (scores != scores.bfloat16()).any()

@@ -22,6 +22,7 @@ from albert.finetuning import (
 )
 from albert.finetuning.classification import Classification, encode_texts
 from albert.finetuning.learner import Predictions
+from albert.finetuning.settings import FEWEST_EPOCHS, MOST_EPOCHS, SWEEP
 from albert.finetuning.training import plan_batches, predict
 from albert.optim import adamw
 from albert.reports import build_report, read_report, write_report
@@ -49,9 +50,9 @@ def split_files(tmp_path):
     return {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
 
 
-def quick(split_files, *models, sweep=(), max_restarts=0, **changes):
+def quick(split_files, *models, sweep=(), max_restarts=0, patience=5, **changes):
     options = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rate": 3e-3, **changes}
-    optimizer = FineTuneOptimizer(sweep=sweep, max_restarts=max_restarts)
+    optimizer = FineTuneOptimizer(sweep=sweep, max_restarts=max_restarts, patience=patience)
     return FineTuneSettings(task=Task(name="t"), **split_files, models=models, optimizer=optimizer, **options)
 
 
@@ -83,14 +84,14 @@ def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder,
 
 def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, model_folder):
     shuffle_labels(split_files["train"])
-    result = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=1, learning_rate=3e-4))
+    result = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=1, learning_rate=3e-5))
     (model,) = result.models
     # two seeds of 40 examples: four standard errors of a share of one half
     assert abs(model.test["accuracy"].mean - 0.5) < 4 * 0.5 / 40**0.5
     assert result.chance == 0.5
     assert all(seed.restarts == 1 and not seed.left_chance for seed in model.seeds)
     # another start is another one: the same order of examples, but other random weights of the head
-    again = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=0, learning_rate=3e-4))
+    again = fine_tune(quick(split_files, model_folder, epochs=2, max_restarts=0, learning_rate=3e-5))
     assert all(a.curve != b.curve for a, b in zip(model.seeds, again.models[0].seeds, strict=True))
 
 
@@ -105,6 +106,27 @@ def test_test_is_scored_at_the_epoch_that_is_best_on_dev(split_files, model_fold
         curve = [point.dev for point in seed.curve]
         assert seed.best_epoch == 1 + curve.index(max(curve)) and curve[-1] < max(curve)
         assert seed.test == seed.dev and seed.dev["accuracy"] == max(curve)
+
+
+def test_training_ends_when_dev_has_not_gained_for_as_many_epochs_as_it_may(split_files, model_folder):
+    (model,) = fine_tune(quick(split_files, model_folder, patience=2, epochs=50, seeds=(0,))).models
+    (seed,) = model.seeds
+    assert len(seed.curve) == seed.best_epoch + 2 < 50
+
+
+def test_epochs_rates_and_pooling_fit_the_task_unless_they_are_given(split_files, model_folder):
+    free = FineTuneSettings(task=Task(name="t", pooling="cls"), **split_files, models=(model_folder,))
+    data = read_task(free)
+    small = free.fitted(data)  # 160 examples
+    assert (small.epochs, small.pooling, small.learning_rates) == (MOST_EPOCHS, "cls", SWEEP)
+    assert small.fitted(data) == small
+    many = replace(
+        data, splits={"train": replace(data.splits["train"], examples=(Example("茶", None, "好"),) * 12_000)}
+    )
+    large = free.fitted(many)
+    assert large.epochs == FEWEST_EPOCHS and len(large.learning_rates) == 1
+    given = replace(free, epochs=7, learning_rate=3e-5, pooling="mean").fitted(data)
+    assert (given.epochs, given.pooling, given.learning_rates) == (7, "mean", (3e-5,))
 
 
 def test_prediction_is_without_dropout(split_files, tokenizer, tmp_path):
@@ -297,7 +319,7 @@ def test_dropout_is_on_only_in_training_and_every_epoch_takes_all_its_steps(spli
             )
             return model
 
-    learner = Watched(candidate.data.labels, candidate.data.task.metrics)
+    learner = Watched(candidate.data.labels, candidate.data.task.metrics, "mean")
     fine_tune_one(replace(candidate, learner=learner), 0, 1e-3)
     assert {training for learns, training in modes if learns} == {True}
     assert {training for learns, training in modes if not learns} == {False}
@@ -311,6 +333,7 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
     settings = FineTuneSettings(
         task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=path, models=(model_folder,), epochs=2,
         batch_size=3, running=FineTuneRunning(precision="fp32"), optimizer=FineTuneOptimizer(max_restarts=0),
+        pooling="cls",
     )  # fmt: skip
     candidate = prepare(settings, read_task(settings), 0)
     run = fine_tune_one(candidate, 5, 1e-3)
