@@ -16,7 +16,7 @@ from albert.pretraining import (
     step_of,
 )
 from albert.reports import build_report, write_report
-from data.catalog import CheckpointRow, end_killed_run, open_workspace, record_run
+from data.catalog import CheckpointRow, checking, end_killed_run, open_workspace, record_run
 from flows.orchestration import (
     PretrainingOptions,
     PretrainingPlan,
@@ -122,9 +122,11 @@ def _train(plan: PretrainingPlan, processes: int) -> PretrainResult:
             + (f", held-out MLM loss {loss:.3f}" if loss is not None else "")
         )
 
-    if processes > 1:
-        return train_in_processes(plan.settings, processes, record)
-    result = pretraining.pretrain(plan.settings, on_checkpoint=record)
+    shards = [shard for corpus in plan.settings.others for shard in corpus.shards]
+    with checking(plan.workspace, [*plan.settings.shards, *shards]) as check:
+        if processes > 1:
+            return train_in_processes(plan.settings, processes, record, check)
+        result = pretraining.pretrain(plan.settings, on_checkpoint=record, check=check)
     if result.resumed_from == result.steps:  # a process may have ended before it wrote to the catalog
         record(read_trainer_state(result.checkpoint), result.checkpoint, result.status)
     return result

@@ -15,12 +15,19 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from albert.batching.packing import Instances, pack_batches
 from albert.model import IGNORED, Batch
 from data.errors import InputError
-from data.instances import STATIC_EPOCH, MaskRule, ShardInfo, document_keys, read_info
+from data.instances import (
+    STATIC_EPOCH,
+    MaskRule,
+    ShardInfo,
+    count_row_groups,
+    document_keys,
+    read_info,
+    read_shard,
+)
 
 WINDOW_ROW_GROUPS = 4
 _COLUMNS = ["instance_id", "doc_id", "input_ids", "segment_b_start", "word_starts", "sop_label"]
@@ -122,16 +129,10 @@ class InstanceStream:
         self.never_trained_share = max(held_out_share, never_trained_share)
         self.masking = masking
         self.columns = _COLUMNS + (_STATIC_COLUMNS if masking == "static" else [])
-        self.row_groups = [
-            (path, group) for path in shards for group in range(pq.read_metadata(path).num_row_groups)
-        ]
+        self.row_groups = [(path, group) for path in shards for group in range(count_row_groups(path))]
 
     def _load(self, row_groups: Sequence[tuple[Path, int]]) -> Instances:
-        # in one thread: at this size Arrow's own threads cost as much as they save
-        tables = [
-            pq.ParquetFile(path).read_row_group(group, columns=self.columns, use_threads=False)
-            for path, group in row_groups
-        ]
+        tables = [read_shard(path, group, self.columns) for path, group in row_groups]
         return _to_instances(pa.concat_tables(tables))
 
     def _windows(self, cursor: Cursor) -> Iterator[list[Planned]]:

@@ -35,12 +35,15 @@ OnCheckpoint = Callable[[TrainerState, Path, str], None]
 
 
 def pretrain(
-    settings: PretrainSettings, on_checkpoint: OnCheckpoint = lambda state, folder, status: None
+    settings: PretrainSettings,
+    on_checkpoint: OnCheckpoint = lambda state, folder, status: None,
+    check: Callable[[], None] = lambda: None,
 ) -> PretrainResult:
     """Train until `settings.steps`, resuming from the run's newest whole checkpoint if there is one.
 
     Under torchrun this is one of several processes; the first one writes. In it, `on_checkpoint` is called
-    with the state, the folder and the run's status, after each checkpoint and for the one resumed from.
+    with the state, the folder and the run's status, after each checkpoint and for the one resumed from, and
+    `check` after each step: it may raise.
     SIGTERM and Ctrl-C end the run after the current step, with a checkpoint and the status "interrupted".
     Raises ConfigError or InputError, whose reason `read_failure` returns afterwards.
     """
@@ -56,7 +59,7 @@ def pretrain(
             process.wait_for_all()
             run = _Run(settings, start, process, on_checkpoint)
             try:
-                return run.go(stopping)
+                return run.go(stopping, check)
             finally:
                 run.close()
 
@@ -197,7 +200,7 @@ class _Run:
         self.loader.close()
         self.log.close()
 
-    def go(self, stopping: threading.Event) -> PretrainResult:
+    def go(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
         """Train to the end, or until `stopping` is set."""
         settings = self.settings
         self._begin()
@@ -207,6 +210,7 @@ class _Run:
             stop, overdue = self.trainer.step(
                 next(self.loader), Wanted(stopping.is_set(), self._is_checkpoint_overdue())
             )
+            check()
             state = self.trainer.state
             now = time.perf_counter()
             state.seconds += now - clock

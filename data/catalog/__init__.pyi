@@ -1,9 +1,6 @@
 from .cleanup import collect_garbage as collect_garbage
 from .cleanup import compact as compact
-from .cleanup import examine as examine
 from .cleanup import locked as locked
-from .cleanup import mark_for_rebuilding as mark_for_rebuilding
-from .cleanup import remove_orphans as remove_orphans
 from .database import bring_in_tokenizers as bring_in_tokenizers
 from .database import heal_views as heal_views
 from .database import read_catalog as read_catalog
@@ -14,6 +11,10 @@ from .drift import describe_drift as describe_drift
 from .drift import measure_drift as measure_drift
 from .drift import parse_condition as parse_condition
 from .drift import sample_shards as sample_shards
+from .health import checking as checking
+from .health import examine as examine
+from .health import mark_for_rebuilding as mark_for_rebuilding
+from .health import remove_orphans as remove_orphans
 from .runs import CheckpointRow as CheckpointRow
 from .runs import end_killed_run as end_killed_run
 from .runs import newest_checkpoint as newest_checkpoint

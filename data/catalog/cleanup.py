@@ -1,8 +1,7 @@
-"""Check a workspace against its catalog, and tidy it: old versions, orphans, small shards."""
+"""Tidy a workspace: old versions, orphans, small shards."""
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,81 +10,22 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from data.catalog.database import read_catalog, uncommitted_files, write_catalog
 from data.catalog.versions import (
     Version,
     add_compacted,
-    newest_version,
     remove_versions,
     require_version,
-    used_files,
     version_shards,
 )
 from data.errors import InputError
 from data.files import sha256
-from data.instances import SHARD_CHARACTERS, Shard, table_digest, verify, write_table
+from data.instances import SHARD_CHARACTERS, Shard, read_shard, table_digest, write_table
 from data.locks import corpus_lock
 from data.workspace import Workspace
 
 KEEP_ALL = 10**9  # versions
-
-
-@dataclass(frozen=True, slots=True)
-class DamagedFile:
-    """A file of a version that is missing, or differs from what was committed."""
-
-    corpus: str
-    path: str  # relative to the workspace
-    is_gone: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Health:
-    """The state of a workspace's files."""
-
-    files: int  # used by versions
-    damaged: tuple[DamagedFile, ...]
-    orphans: tuple[str, ...]  # unused or half-written shard files; none on a read-only disk
-    orphan_bytes: int
-
-
-def examine(workspace: Workspace) -> Health:
-    """Read every file that a version uses and compare its sha256.
-
-    Raises InputError if there is no catalog of this version of jixu, or a corpus is being refreshed.
-    """
-    with read_catalog(workspace) as db:
-        query = "select path, sha256 from shards union select documents_path, documents_sha256 from shards"
-        sums = dict(db.execute(query).fetchall())
-        used = sorted(used_files(db, []))
-    damaged = []
-    for path in used:
-        file = workspace.root / path
-        # listings and indexes have no checksum: they are made from files that do
-        is_whole = verify(file, sums[path]) if path in sums else file.is_file()
-        if not is_whole:
-            damaged.append(DamagedFile(path.split("/")[1], path, not file.is_file()))
-    # a running refresh has files that no version uses yet, and a read-only disk has no lock to exclude one
-    if not os.access(workspace.root, os.W_OK):
-        return Health(len(used), tuple(damaged), (), 0)
-    garbage = collect_garbage(workspace, keep=KEEP_ALL, dry_run=True)
-    return Health(len(used), tuple(damaged), garbage.files, garbage.bytes)
-
-
-def remove_orphans(workspace: Workspace) -> int:
-    """Remove files that no version uses; return their number."""
-    return len(collect_garbage(workspace, keep=KEEP_ALL).files)
-
-
-def mark_for_rebuilding(workspace: Workspace, corpora: Sequence[str]) -> None:
-    """Make the next refresh of each corpus rebuild every shard from its sources, as for a new recipe."""
-    with write_catalog(workspace) as db:
-        for corpus in corpora:
-            if version := newest_version(db, corpus):
-                query = "update versions set recipe_hash = 'damaged' where corpus = ? and version = ?"
-                db.execute(query, [corpus, version.version])
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +123,7 @@ def _merge(shards: Sequence[Shard], workspace: Workspace, corpus: str) -> Shard:
 
 
 def _concatenated(paths: Sequence[Path]) -> pa.Table:
-    return pa.concat_tables([pq.read_table(path) for path in paths]).combine_chunks()
+    return pa.concat_tables(map(read_shard, paths)).combine_chunks()
 
 
 @contextmanager

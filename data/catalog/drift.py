@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import duckdb
-import pyarrow.dataset as ds
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data.catalog.statistics import Statistics
 from data.catalog.versions import require_version, version_shards
 from data.errors import InputError
+from data.instances import read_shard
 
 SAMPLED = 20_000  # documents of each side
 READ_BY_MODEL = 500  # of those: some tens of thousands of tokens for a model to read
@@ -112,7 +114,6 @@ def sample_shards(statistics: Statistics, corpus: str, folder: Path) -> tuple[Pa
     shards = [root / shard.path for shard in version_shards(db, version)]
     if version.similar_words:
         shutil.copy(root / version.similar_words, folder)  # a shard expects it in its own folder
-    table = ds.dataset(shards)
     written = []
     for name, comparison in (("added", "="), ("older", "<")):
         rows = db.execute(
@@ -122,7 +123,8 @@ def sample_shards(statistics: Statistics, corpus: str, folder: Path) -> tuple[Pa
             """,
             [corpus, version.version],
         ).fetchall()
-        instances = table.to_table(filter=ds.field("doc_id").isin([doc_id for (doc_id,) in rows]))
+        chosen = pc.field("doc_id").isin([doc_id for (doc_id,) in rows])
+        instances = pa.concat_tables(read_shard(shard).filter(chosen) for shard in shards)
         path = folder / f"{name}.parquet"
         # all shards of a version have the same metadata
         pq.write_table(instances.replace_schema_metadata(pq.read_schema(shards[0]).metadata), path)

@@ -176,22 +176,24 @@ def add_compacted(db: duckdb.DuckDBPyConnection, old: Version, new: Version, sha
 
 def _add_shards(db: duckdb.DuckDBPyConnection, version: Version, shards: Sequence[Shard]) -> None:
     corpus = version.corpus
-    old = {path for (path,) in db.execute("select path from shards where corpus = ?", [corpus]).fetchall()}
+    query = "select path, sha256, documents_sha256 from shards where corpus = ?"
+    old = set(db.execute(query, [corpus]).fetchall())
     now = datetime.now(UTC)
     rows = [
         (s.path, corpus, s.sha256, s.documents_path, s.documents_sha256, s.instances, s.tokens, s.documents)
         + (s.characters, s.words, s.sentences, list(s.length_histogram), version.recipe_hash, now)
         for s in shards
-        if s.path not in old
+        # another release of pyarrow writes the same content, and so the same name, in other bytes
+        if (s.path, s.sha256, s.documents_sha256) not in old
     ]
-    _insert(db, "shards", rows)
+    _insert(db, "shards", rows, "insert or replace")
     places = [(corpus, version.version, i, shard.path) for i, shard in enumerate(shards)]
     _insert(db, "version_shards", places)
 
 
-def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple]) -> None:
+def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple], verb: str = "insert") -> None:
     if rows:
         columns = {f"column_{i}": list(values) for i, values in enumerate(zip(*rows, strict=True))}
         db.register("inserted", pa.table(columns))
-        db.execute(f"insert into {table} select * from inserted")
+        db.execute(f"{verb} into {table} select * from inserted")
         db.unregister("inserted")

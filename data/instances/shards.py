@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,7 @@ STATIC_EPOCH = 0xFFFF_FFFF  # the stored masks are an epoch that training never 
 _LISTS = ("input_ids", "masked_positions", "masked_input_ids", "masked_labels")  # columns
 _INFO_KEY = b"jixu"
 LENGTH_BIN = 16  # tokens to a bar of the length histogram
+MEND = "run jixu doctor --fix, then refresh the corpus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,30 @@ def read_info(path: Path) -> ShardInfo:
     return ShardInfo(info["vocab_size"], info["max_seq_length"], rule, vocabulary)
 
 
+def read_shard(path: Path, row_group: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    """Read a file of a version, or one of its row groups. Raises InputError if a page's checksum is wrong."""
+    with _whole(path):
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        # in one thread: at this size Arrow's own threads cost as much as they save
+        if row_group is None:
+            return file.read(columns, use_threads=False)
+        return file.read_row_group(row_group, columns, use_threads=False)
+
+
+def count_row_groups(path: Path) -> int:
+    """Return how many parts of a shard `read_shard` can read. Raises InputError if its footer is damaged."""
+    with _whole(path):
+        return pq.read_metadata(path).num_row_groups
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} is gone or damaged ({' '.join(str(error).split())}): {MEND}") from None
+
+
 def write_similar_words(similar: SimilarWords, folder: Path) -> Path:
     """Write a table of similar words beside the shards that need it."""
     ids = list_column(pa.array(similar.input_ids.astype(np.uint32)), similar.offsets)
@@ -168,14 +194,9 @@ def write_similar_words(similar: SimilarWords, folder: Path) -> Path:
 
 def read_similar_words(path: Path) -> SimilarWords:
     """Read a table of similar words. Raises InputError if the file is gone or damaged."""
-    try:
-        table = pq.read_table(path)
-        ids = table["input_ids"].combine_chunks()
-        return SimilarWords(table["key"].to_numpy(), ids.offsets.to_numpy(), ids.flatten().to_numpy())
-    except (OSError, pa.ArrowException, KeyError):
-        raise InputError(
-            f"{path} is gone or damaged: run jixu doctor --fix, then refresh the corpus"
-        ) from None
+    table = read_shard(path)
+    ids = table["input_ids"].combine_chunks()
+    return SimilarWords(table["key"].to_numpy(), ids.offsets.to_numpy(), ids.flatten().to_numpy())
 
 
 def mask_vocabulary(tokenizer: Tokenizer, similar: SimilarWords | None = None) -> MaskVocabulary:
@@ -201,6 +222,7 @@ def write_table(table: pa.Table, folder: Path, content: str, *, prefix: str = ""
             row_group_size=ROW_GROUP,
             use_dictionary=["doc_id"] if streams else True,
             column_encoding=streams or None,
+            write_page_checksum=True,
         )
     return path
 

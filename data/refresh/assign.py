@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.cleaning import DuplicateRules, QualityRules, find_near_duplicates
-from data.instances import Shard
+from data.errors import InputError
+from data.instances import MEND, Shard, verify
 
 T = TypeVar("T")
 
@@ -238,6 +239,8 @@ def assign(
     )
     pieces: list[Piece] = []
     for shard in (shard for shard in current if shard.path in gone):
+        if not verify(root / shard.documents_path, shard.documents_sha256):  # DuckDB reads no checksums
+            raise InputError(f"{root / shard.documents_path} is gone or damaged: {MEND}")
         path = staging / f"assigned-{len(pieces):05d}.parquet"
         if _copy_rest(db, root / shard.documents_path, path):
             pieces.append(Piece(len(pieces), str(path), shard.path))

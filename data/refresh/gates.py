@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import InputError
-from data.instances import MaskVocabulary, Shard, ShardInfo, read_info
+from data.instances import MaskVocabulary, Shard, ShardInfo, read_info, read_shard
 from data.tokenization import load_tokenizer
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _mask_shares(counts: _Counts, info: ShardInfo) -> list[Gate]:
 
 def _count(path: Path, vocabulary: MaskVocabulary, unknown_id: int, sop: bool, counts: _Counts) -> None:
     """Add up the first row group of a shard."""
-    table = pq.ParquetFile(path).read_row_group(0).combine_chunks()
+    table = read_shard(path, 0).combine_chunks()
     counts.nulls += sum(table[name].null_count for name in table.column_names if name != "sop_label")
     if not sop:
         counts.false_order += len(table) - table["sop_label"].null_count

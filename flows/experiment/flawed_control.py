@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from data.errors import InputError
 from data.files import replacing, sha256
+from data.instances import read_shard
 from data.tokenization import WordPieceTokenizer
 
 # of LAMB for 4,096 sequences to a batch (Lan et al. 2020, section 4.1)
@@ -59,7 +60,7 @@ def double_labels(shards: Sequence[Path], folder: Path, tokenizer: object) -> tu
     written, changed = [], 0
     for shard in shards:
         path = folder / f"{shard.stem}-{sha256(shard)[:8]}.parquet"
-        table = pq.read_table(shard)
+        table = read_shard(shard)
         doubled = _doubled(table, twins)
         changed += int((_values(doubled["masked_labels"]) != _values(table["masked_labels"])).sum())
         if not path.is_file():

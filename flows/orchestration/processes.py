@@ -35,12 +35,15 @@ OnCheckpoint = Callable[[TrainerState, Path, str], None]
 
 
 def train_in_processes(
-    settings: PretrainSettings, processes: int, on_checkpoint: OnCheckpoint
+    settings: PretrainSettings,
+    processes: int,
+    on_checkpoint: OnCheckpoint,
+    check: Callable[[], None] = lambda: None,
 ) -> PretrainResult:
     """Run `albert.pretraining.pretrain` in several processes, as torchrun would start them on one machine.
 
-    Ctrl-C or a termination ends them with a checkpoint. Raise InputError, with the reason if they left one,
-    when they end without a result.
+    Ctrl-C, a termination or an error of `check` ends them with a checkpoint. Raise InputError, with the
+    reason if they left one, when they end without a result.
     """
     request = settings.run_folder / "requested.json"
     write_settings(settings, request)
@@ -48,7 +51,7 @@ def train_in_processes(
     forget_failure(settings.run_folder)
     ranks = launch(request, processes)
     try:
-        watch(ranks, settings.run_folder, on_checkpoint)
+        watch(ranks, settings.run_folder, on_checkpoint, check)
     except (KeyboardInterrupt, TerminationSignal):
         pass  # the result says that it was interrupted
     finally:
@@ -93,10 +96,16 @@ def launch(settings: Path, processes: int) -> list[subprocess.Popen[bytes]]:
     ]
 
 
-def watch(ranks: Sequence[subprocess.Popen[bytes]], run_folder: Path, on_checkpoint: OnCheckpoint) -> None:
+def watch(
+    ranks: Sequence[subprocess.Popen[bytes]],
+    run_folder: Path,
+    on_checkpoint: OnCheckpoint,
+    check: Callable[[], None] = lambda: None,
+) -> None:
     """Report checkpoints until all processes have ended, or one of them has failed."""
     newest, started = next(iter(list_checkpoints(run_folder)), None), _start_time(run_folder)
     while any(process.poll() is None for process in ranks):
+        check()
         if any(process.returncode for process in ranks):
             return
         if _start_time(run_folder) != started:  # they resume from the checkpoint that was there

@@ -1,10 +1,12 @@
 import json
+import os
 import shutil
 from dataclasses import replace
 
 import pytest
 
 from data.catalog import (
+    checking,
     examine,
     mark_for_rebuilding,
     read_catalog,
@@ -13,6 +15,7 @@ from data.catalog import (
     version_shards,
     write_catalog,
 )
+from data.errors import InputError
 from data.instances import verify
 from data.refresh import refresh
 from data.workspace import Workspace
@@ -77,3 +80,22 @@ def test_orphans_are_reported_and_removed(settings):
     left.write_bytes(b"left")
     assert examine(workspace).orphans == (workspace.relative(left),)
     assert remove_orphans(workspace) == 1 and not left.exists()
+
+
+def test_a_shard_is_compared_again_only_where_its_size_or_time_changed(settings):
+    workspace = Workspace(settings[0].workspace)
+    paths = [workspace.root / shard.path for corpus in ("茶", "水") for shard in shards(workspace, corpus)]
+    with checking(workspace, paths) as check:
+        check()
+    before = paths[0].stat()
+    with paths[0].open("r+b") as file:
+        file.write(b"J")
+    os.utime(paths[0], ns=(before.st_atime_ns, before.st_mtime_ns))
+    with checking(workspace, paths):
+        pass
+    os.utime(paths[0])
+    with checking(workspace, paths[1:]):
+        pass
+    message = "is not as it was committed: run jixu doctor --fix"
+    with pytest.raises(InputError, match=message), checking(workspace, paths):
+        pass

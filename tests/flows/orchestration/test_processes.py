@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 from prefect.exceptions import TerminationSignal
 
@@ -192,6 +194,17 @@ def test_a_run_is_trained_by_one_process_at_a_time(workspace, no_server):
     with sole_training(made.workspace, made.run), pytest.raises(InputError, match=asked):
         run_pretraining(made)
     assert recorded(made) is None
+
+
+def test_a_shard_that_is_not_as_committed_ends_a_training(workspace, tmp_path, no_server):
+    shutil.copytree(workspace, tmp_path / "w")
+    made = plan(tmp_path / "w", run="spoilt", steps=500)
+    (shard,) = made.settings.shards
+    pq.write_table(pq.read_table(shard), shard, compression="gzip")  # what it holds is the same
+    with pytest.raises(InputError, match="is not as it was committed: run jixu doctor --fix"):
+        run_pretraining(made)
+    status, steps, reason = recorded(made)
+    assert status == "failed" and steps < 500 and shard.name in reason
 
 
 def test_checkpoints_of_a_resumed_run_are_reported_once_its_processes_have_started(workspace, tmp_path):

@@ -1,0 +1,134 @@
+"""Check the files of a workspace against the sums in its catalog."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Thread
+
+from pydantic import TypeAdapter
+
+from data.catalog.cleanup import KEEP_ALL, collect_garbage
+from data.catalog.database import read_catalog, write_catalog
+from data.catalog.versions import newest_version, used_files
+from data.errors import InputError
+from data.files import write_bytes
+from data.instances import MEND, verify
+from data.workspace import Workspace
+
+CHECKED = ".checked.json"  # in a workspace: files that were compared with the catalog
+# by path: sha256, bytes, time of the last change in nanoseconds, and inode, which a copy has not
+_Checked = TypeAdapter(dict[str, tuple[str, int, int, int]])
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedFile:
+    """A file of a version that is missing, or differs from what was committed."""
+
+    corpus: str
+    path: str  # relative to the workspace
+    is_gone: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The state of a workspace's files."""
+
+    files: int  # used by versions
+    damaged: tuple[DamagedFile, ...]
+    orphans: tuple[str, ...]  # unused or half-written shard files; none on a read-only disk
+    orphan_bytes: int
+
+
+def examine(workspace: Workspace) -> Health:
+    """Read every file that a version uses and compare its sha256.
+
+    Raises InputError if there is no catalog of this version of jixu, or a corpus is being refreshed.
+    """
+    with read_catalog(workspace) as db:
+        query = "select path, sha256 from shards union select documents_path, documents_sha256 from shards"
+        sums = dict(db.execute(query).fetchall())
+        used = sorted(used_files(db, []))
+    damaged = []
+    for path in used:
+        file = workspace.root / path
+        # listings and indexes have no checksum: they are made from files that do
+        is_whole = verify(file, sums[path]) if path in sums else file.is_file()
+        if not is_whole:
+            damaged.append(DamagedFile(path.split("/")[1], path, not file.is_file()))
+    # a running refresh has files that no version uses yet, and a read-only disk has no lock to exclude one
+    if not os.access(workspace.root, os.W_OK):
+        return Health(len(used), tuple(damaged), (), 0)
+    garbage = collect_garbage(workspace, keep=KEEP_ALL, dry_run=True)
+    return Health(len(used), tuple(damaged), garbage.files, garbage.bytes)
+
+
+def remove_orphans(workspace: Workspace) -> int:
+    """Remove files that no version uses; return their number."""
+    return len(collect_garbage(workspace, keep=KEEP_ALL).files)
+
+
+def mark_for_rebuilding(workspace: Workspace, corpora: Sequence[str]) -> None:
+    """Make the next refresh of each corpus rebuild every shard from its sources, as for a new recipe."""
+    with write_catalog(workspace) as db:
+        for corpus in corpora:
+            if version := newest_version(db, corpus):
+                query = "update versions set recipe_hash = 'damaged' where corpus = ? and version = ?"
+                db.execute(query, [corpus, version.version])
+
+
+@contextmanager
+def checking(workspace: Workspace, shards: Sequence[Path]) -> Iterator[Callable[[], None]]:
+    """Compare shards with the catalog in a thread during the block, which ends when all are compared.
+
+    Yields a function that raises InputError once one is found damaged; so does the end of the block.
+    """
+    wanted = {workspace.relative(path) for path in shards}
+    with read_catalog(workspace) as db:
+        rows = db.execute("select path, sha256 from shards").fetchall()
+    found: list[Exception] = []
+    over = Event()
+
+    def work() -> None:
+        try:
+            _check({path: digest for path, digest in rows if path in wanted}, workspace, over)
+        except (InputError, OSError) as error:
+            found.append(error)
+
+    def check() -> None:
+        if found:
+            raise found[0]
+
+    thread = Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield check
+    except BaseException:
+        over.set()
+        raise
+    finally:
+        thread.join()
+    check()
+
+
+def _check(sums: Mapping[str, str], workspace: Workspace, over: Event) -> None:
+    """Raise InputError for the first file that is not as committed. Unchanged files are read only once."""
+    checked: dict[str, tuple[str, int, int, int]] = {}
+    with suppress(OSError, ValueError):
+        checked = _Checked.validate_json((workspace.root / CHECKED).read_bytes())
+    try:
+        for path, digest in sums.items():
+            file = workspace.root / path
+            stat = file.stat() if file.is_file() else None
+            state = (digest, stat.st_size, stat.st_mtime_ns, stat.st_ino) if stat else None
+            if over.is_set() or (state and checked.get(path) == state):
+                continue
+            if not state or not verify(file, digest):
+                raise InputError(f"{file} is not as it was committed: {MEND}")
+            checked[path] = state
+    finally:
+        with suppress(OSError):  # a full or read-only disk: they are read again next time
+            write_bytes(workspace.root / CHECKED, _Checked.dump_json(checked))
