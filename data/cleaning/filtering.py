@@ -21,7 +21,7 @@ from data.errors import InputError
 
 FEW = 10  # sentences or lines: a share of fewer means nothing
 FEW_NGRAMS = 400  # an estimate from one in eight of fewer means nothing
-_ended = re.compile(rf"[{ENDERS}：:][{re.escape(CLOSERS)}]*$")
+_ended = re.compile(rf"[{ENDERS}．：:][{re.escape(CLOSERS)}]*$")
 
 
 def read_blocklist(path: Path) -> list[str]:

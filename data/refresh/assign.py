@@ -121,7 +121,7 @@ def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
             select doc_id, min(position) as first from listing_rows where stage is null group by doc_id;
         create or replace table listed as
         select position, source, staged_row, doc_id, source_uri, raw_characters, characters, sentences,
-            encoding, undecodable, placeholders, guard_hits,
+            encoding, text_format, undecodable, placeholders, guard_hits,
             case when stage is null and position > first then 'deduplicate' else stage end as stage,
             case when stage is null and position > first then 'duplicate' else reason end as reason,
             case when stage is null and position > first then doc_id end as duplicate_of

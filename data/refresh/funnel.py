@@ -85,9 +85,16 @@ def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
     encodings = db.execute(
         "select encoding, count(*) from listed where encoding is not null group by all order by all"
     ).fetchall()
+    formats = db.execute(
+        """
+        select text_format, count(distinct split_part(source_uri, '#', 1))
+        from listed where text_format is not null group by all order by all
+        """
+    ).fetchall()
     ((hits,),) = db.execute("select count(*) from listed where stage is null and guard_hits > 0").fetchall()
     rows = [FunnelRow(clean, "clean", "placeholders", 0, 0, *row) for row in placeholders]
     rows += [FunnelRow(read, "read", "decoded_from", 0, 0, *row) for row in encodings]
+    rows += [FunnelRow(read, "read", "files_read_as", 0, 0, *row) for row in formats]
     return rows + ([FunnelRow(guard, "guard", "kept", 0, 0, "in_evaluation_set", hits)] if hits else [])
 
 

@@ -31,7 +31,7 @@ from data.files import replacing
 from data.instances import list_column
 from data.sources import REPLACEMENT, Dropped, RawDocument, TextFormat, document_id, read_documents
 
-READING_VERSION = 4  # raise it when cleaning, splitting or filtering change what they give
+READING_VERSION = 5  # raise it when cleaning, splitting or filtering change what they give
 
 # everything a source held in order, dropped documents included; stored as long as a version uses it
 LISTING = pa.schema(
@@ -43,6 +43,7 @@ LISTING = pa.schema(
         ("characters", pa.int64()),
         ("sentences", pa.int32()),
         ("encoding", pa.string()),  # of its file; null for UTF-8
+        ("text_format", pa.string()),  # as its file was read, if that is plain text
         ("undecodable", pa.int32()),  # characters that could not be decoded, removed
         ("placeholders", pa.map_(pa.string(), pa.int32())),  # personal data replaced, by kind
         ("guard_hits", pa.int32()),  # n-grams of guarded evaluation sets in it
@@ -80,6 +81,7 @@ class _Clean(NamedTuple):
     source_uri: str
     raw_characters: int
     encoding: str | None
+    text_format: str | None
     undecodable: int
     placeholders: dict[str, int]
     text: str
@@ -102,6 +104,7 @@ def _clean(raw: RawDocument, rules: ReadingRules) -> _Clean:
         raw.source_uri,
         len(raw.text),
         raw.encoding,
+        raw.text_format,
         raw.text.count(REPLACEMENT),
         placeholders,
         text,
@@ -207,6 +210,7 @@ def _listing_columns(
         "characters": measures.characters,
         "sentences": np.diff(measures.first_sentence),
         "encoding": [d.encoding for d in documents],
+        "text_format": [d.text_format for d in documents],
         "undecodable": [d.undecodable for d in documents],
         "placeholders": [list(d.placeholders.items()) or None for d in documents],
         "guard_hits": batch.hits,

@@ -34,6 +34,7 @@ class RefreshResult:
     # largest number first
     left_out: tuple[tuple[str, int], ...] = ()
     decoded_from: tuple[tuple[str, int], ...] = ()
+    files_read_as: tuple[tuple[str, int], ...] = ()  # plain text files by their format
     gates: tuple[Gate, ...] = ()
     new_words: tuple[Word, ...] = ()  # the best first; none unless `discover_words` asked for some
 
@@ -70,6 +71,7 @@ def result_of(
         removed_documents=removed,
         left_out=_counts(funnel or (), "documents"),
         decoded_from=_counts(funnel or (), "decoded_from"),
+        files_read_as=_counts(funnel or (), "files_read_as"),
     )
 
 
@@ -119,7 +121,7 @@ def _sizes(result: RefreshResult) -> str:
 
 
 def describe_left_out(result: RefreshResult) -> list[str]:
-    """One line about the documents that a version leaves out, one about encodings, if there are any."""
+    """A line each about documents left out, encodings and text files, where there are any."""
     lines = []
     if result.left_out:
         shown, rest = result.left_out[:MOST_REASONS], result.left_out[MOST_REASONS:]
@@ -132,4 +134,8 @@ def describe_left_out(result: RefreshResult) -> list[str]:
     if result.decoded_from:
         encodings = [f"{count:,} from {encoding}" for encoding, count in result.decoded_from]
         lines.append(f"decoded: {', '.join(encodings)}")
+    if result.files_read_as:
+        layouts = {"bert": "a sentence a line", "wrapped": "wrapped lines", "document": "a document each"}
+        files = [f"{count:,} as {layouts[layout]}" for layout, count in result.files_read_as]
+        lines.append(f"text files read: {', '.join(files)}")
     return lines

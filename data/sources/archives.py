@@ -15,9 +15,9 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any, Protocol, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
-import zstandard
+import pyarrow as pa
 
 from data.storage import base_name, open_binary
 
@@ -28,10 +28,10 @@ COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
 _SHORT = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz"}
 MAX_EXPANSION = 200  # decompressed bytes to one compressed one; real text stays under 30
 _ALWAYS_ALLOWED = 1 << 24  # bytes, however small the file
-_BUFFER = 1 << 18
+_BUFFER, _UNIT = 1 << 18, 1 << 13
 # the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
 DAMAGED = (
-    *(OSError, EOFError, zlib.error, lzma.LZMAError, zstandard.ZstdError, tarfile.TarError),
+    *(OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError),
     *(zipfile.BadZipFile, NotImplementedError, RuntimeError),
 )
 
@@ -60,28 +60,41 @@ def plain_name(name: str) -> str:
     return name[: len(name) - len(suffix)]
 
 
-class _Stream(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-    def close(self) -> None: ...
+class _Zstandard:
+    """A zstd stream; unlike other readers, Arrow's notices that one was cut off."""
+
+    def __init__(self, file: IO[bytes]):
+        self.stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
+        self.close = self.stream.close
+
+    def read1(self, size: int) -> bytes:
+        return self.stream.read(min(size, _UNIT))  # an error loses what the call had read
 
 
 class _Limited(io.RawIOBase):
-    """A decompressed stream that raises OSError when it has expanded too far."""
+    """A decompressed stream that ends where it is damaged or has expanded too far, and keeps the error."""
 
-    def __init__(self, stream: _Stream, compressed_bytes: int):
+    def __init__(self, stream: Any, compressed_bytes: int):  # a reader with `read1`
         self.stream = stream
         self.limit = self.left = max(compressed_bytes * MAX_EXPANSION, _ALWAYS_ALLOWED)
+        self.damage: Exception | None = None
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Buffer) -> int:
         view = memoryview(buffer)
-        content = self.stream.read(len(view))
+        if self.damage is not None:
+            return 0
+        try:
+            content = self.stream.read1(len(view))
+        except DAMAGED as error:
+            self.damage, content = error, b""
         self.left -= len(content)
         if self.left < 0:
             times = f"{MAX_EXPANSION} times its size, at least {_ALWAYS_ALLOWED:,}"
-            raise OSError(f"expands to more than the {self.limit:,} bytes allowed ({times})")
+            self.damage = OSError(f"expands to more than the {self.limit:,} bytes allowed ({times})")
+            return 0
         view[: len(content)] = content
         return len(content)
 
@@ -90,14 +103,19 @@ class _Limited(io.RawIOBase):
         super().close()
 
 
+def damage(file: io.BufferedReader | None) -> Exception | None:
+    """The error at which a stream ended, if it did not end well."""
+    return file.raw.damage if file is not None and isinstance(file.raw, _Limited) else None
+
+
 def decompressed(buffered: io.BufferedReader[Any], compressed_bytes: int) -> io.BufferedReader:
     """Decompress a file by its first bytes, whatever its name."""
     magic = buffered.peek(6)[:6]
-    stream: _Stream
+    stream: Any
     if magic[:2] == b"\x1f\x8b":
         stream = gzip.GzipFile(fileobj=buffered)
     elif magic[:4] == b"\x28\xb5\x2f\xfd":
-        stream = zstandard.ZstdDecompressor().stream_reader(buffered, read_across_frames=True)
+        stream = _Zstandard(buffered)
     elif magic[:3] == b"BZh":
         stream = bz2.BZ2File(buffered)  # noqa: SIM115
     elif magic == b"\xfd7zXZ\x00":
@@ -161,7 +179,9 @@ def _tar_members(uri: str, file: io.BufferedReader, size: int) -> Iterator[Part]
             limited = io.BufferedReader(_Limited(stream, member.size), _BUFFER)
             with decompressed(limited, member.size) as part:
                 yield Part(inner, plain_name(member.name), part)
-    if tail.last.strip(b"\0"):  # the library takes a truncated header for the end
+    if error := damage(file):
+        yield Part(f"{uri}#{one_line(error)}", member.name, None, "unreadable_file")
+    elif tail.last.strip(b"\0"):  # the library takes a truncated header for the end
         yield Part(f"{uri}#ends without an end mark", member.name, None, "unreadable_file")
 
 

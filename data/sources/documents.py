@@ -17,13 +17,13 @@ from itertools import chain
 from shutil import copyfileobj
 from typing import IO
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.errors import InputError
-from data.sources.archives import COMPRESSIONS, DAMAGED, Part, one_line, open_parts, plain_name
+from data.errors import InputError, UserError
+from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_parts, plain_name
 from data.sources.decoding import SAMPLE_BYTES, Unfinished, decoded_lines, detect_encoding
 from data.sources.markup import html_text, markdown_text, mdx_text
+from data.sources.plain_text import find_format, join_wrapped
 from data.sources.rows import BadRow, json_rows, table_rows
 from data.sources.settings import TextFormat
 from data.storage import base_name, expand, is_remote, open_binary, refusal, size_and_digest
@@ -36,6 +36,7 @@ class RawDocument:
     text: str
     source_uri: str  # path, then its place in the file: "laws.jsonl.gz#line=12"
     encoding: str | None = None  # detected encoding of its file; None: UTF-8
+    text_format: TextFormat | None = None  # how its file was read; None: no plain text
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,11 @@ def read_documents(
         size = size_and_digest(uri)[0] if is_remote(uri) else os.path.getsize(uri)
         for part in open_parts(uri, size):
             yield from _read_part(part, text_format, text_field)
-    except (*DAMAGED, pa.ArrowException) as error:
-        # documents before the damage stay; the damage is a row of its own
+    except UserError:
+        raise
+    except (
+        Exception
+    ) as error:  # whatever a library raises: documents before it stay, the other parts are read
         yield Dropped(f"{uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
 
 
@@ -145,16 +149,15 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
                 yield from _read_parquet(part.uri, file, text_field)
             return
         encoding = _encoding(part.file)
-        if encoding is None:
+        if encoding is not None:
+            known = None if encoding in ("utf-8", "utf-8-sig") else encoding
+            for item in _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field):
+                yield replace(item, encoding=known) if known and isinstance(item, RawDocument) else item
+        elif not damage(part.file):
             yield Dropped(part.uri, STAGE, "not_text" if part.file.peek(1) else "empty_file", 0)
-            return
-        items = _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field)
-        if encoding in ("utf-8", "utf-8-sig"):
-            yield from items
-            return
-        for item in items:
-            yield replace(item, encoding=encoding) if isinstance(item, RawDocument) else item
-    except (*DAMAGED, pa.ArrowException) as error:
+        if error := damage(part.file):
+            yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+    except Exception as error:
         yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
 
 
@@ -178,7 +181,7 @@ def _read_lines(
 def read_texts(uri: str) -> Iterator[str]:
     """Yield every text of an evaluation file; of a table or JSON objects, each field that is text.
 
-    Raises ValueError for a row that cannot be read, and one of DAMAGED for a damaged file.
+    Raises ValueError for a row that cannot be read, and an error of the library for a damaged file.
     """
     uri = str(uri)
     kind = file_kind(base_name(uri))
@@ -202,6 +205,8 @@ def read_texts(uri: str) -> Iterator[str]:
             if isinstance(row, BadRow):
                 raise ValueError(f"{place}: {row.reason}")
             yield from _texts_in(row)
+        if error := damage(part.file):
+            raise error
 
 
 def _texts_in(value: object) -> Iterator[str]:
@@ -230,13 +235,6 @@ def _cut(text: str, uri: str, first: int = 1) -> Iterator[RawDocument]:
         begin, part = end, part + 1
 
 
-def _is_bert_format(lines: list[str]) -> bool:
-    """Whether blank lines separate documents with a sentence a line, rather than paragraphs of a document."""
-    blocks = "\n".join(line.strip() for line in lines).strip("\n").split("\n\n")
-    written = sum(1 for line in lines if line.strip())
-    return len(blocks) > 1 and written >= 2 * len([block for block in blocks if block.strip()])
-
-
 def _head(lines: Iterator[str]) -> list[str]:
     """Take the lines that decide a file's format."""
     head: list[str] = []
@@ -252,16 +250,17 @@ def _head(lines: Iterator[str]) -> list[str]:
 def _read_text(part: Part, lines: Iterator[str], text_format: TextFormat) -> Iterator[RawDocument]:
     if text_format == "auto":
         head = _head(lines)
-        text_format = "bert" if ".bert." in part.name or _is_bert_format(head) else "document"
+        text_format = "bert" if ".bert." in part.name else find_format(head)
         lines = chain(head, lines)
-    is_bert = text_format == "bert"
+    for document in _blocks(part, lines, is_bert=text_format == "bert"):
+        text = join_wrapped(document.text) if text_format == "wrapped" else document.text
+        yield replace(document, text=text, text_format=text_format)
+
+
+def _blocks(part: Part, lines: Iterator[str], *, is_bert: bool) -> Iterator[RawDocument]:
     block: list[str] = []
-    size, number, begin, first = (
-        0,
-        1,
-        1,
-        1,
-    )  # number: this line; begin, first: the block's first line and part
+    # number: this line; begin, first: the block's first line and part
+    size, number, begin, first = 0, 1, 1, 1
     in_line = False
     for line in lines:
         is_cut = type(line) is Unfinished

@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
+from data.sources.plain_text import join_wrapped
+
 _front_matter = re.compile(r"\A---\n.*?\n---\n", re.S)
 # MDX adds comments in braces, imports and exports to Markdown
 _mdx_comment = re.compile(r"\{/\*.*?\*/\}", re.S)
@@ -44,7 +46,7 @@ def markdown_text(content: str) -> str:
             lines.append("".join(parts).strip())
         elif token.type == "html_block":
             lines.append(token.content)  # cleaning removes its tags
-    return "\n".join(line for line in lines if line)
+    return join_wrapped("\n\n".join(line for line in lines if line)).replace("\n\n", "\n")
 
 
 def _inline(kind: str, content: str) -> str:

@@ -22,6 +22,7 @@ _NESTED = 500  # levels that any value may have; a deeper value has at least tha
 _FAR = 4096  # characters into the held text; beyond, counting the lines for an error's message is slow
 _next_value = re.compile(r"(?:^[ \t,\[]*|[}\"]\s*,\s*)(?=\{)", re.M)
 _array_of_objects = re.compile(r"\s*\[\s*(?:\{|$)")
+_decoder = json.JSONDecoder(parse_int=float)  # int() refuses more than 4,300 digits
 _marks = re.compile(r"[\s,\]]*")
 
 
@@ -62,7 +63,7 @@ def json_rows(lines: Iterator[str]) -> Iterator[tuple[str, object, int]]:
             yield f"line={at}", BadRow("row_too_long", line), line
         elif line.strip():
             try:
-                value = json.loads(line)
+                value = _decoder.decode(line)
             except (ValueError, RecursionError):
                 value = BadRow("bad_json", len(line))
             # a program may write an array of objects on one line
@@ -78,7 +79,7 @@ def _begins_value(line: str) -> bool:
     if type(line) is Unfinished or not (is_array or text[:1] == "{"):
         return is_array
     try:
-        json.loads(text)
+        _decoder.decode(text)
     except json.JSONDecodeError as error:
         return is_array or error.pos >= len(text)  # JSON so far
     except RecursionError:
@@ -99,7 +100,6 @@ def _filled(text: str, lines: Iterator[str], wanted: int) -> tuple[str, bool]:
 
 def _values(lines: Iterator[str]) -> Iterator[object]:
     """Yield the values of a JSON array of objects, or of a sequence of values, while reading."""
-    decoder = json.JSONDecoder()
     text, is_over, wanted = "", False, _WINDOW
     in_array = False
     lost = 0  # characters so far of a bad value whose end was not found yet
@@ -113,7 +113,7 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
         while (at := _skip_marks(text, at)) < len(text):
             if not lost:
                 try:
-                    value, at = decoder.raw_decode(text, at)
+                    value, at = _decoder.raw_decode(text, at)
                     yield value
                     continue
                 except (ValueError, RecursionError) as error:

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from data.options import options
 
-TextFormat = Literal["auto", "bert", "document"]
+TextFormat = Literal["auto", "bert", "document", "wrapped"]
 
 
 @options
@@ -17,7 +17,10 @@ class SourceRules:
 
     text_format: Annotated[
         TextFormat,
-        Field(description="Format of .txt files; bert: a sentence a line, an empty line between documents."),
+        Field(
+            description="Format of .txt files; bert: a sentence a line, an empty line between documents; "
+            "wrapped: lines of a fixed width, which are joined."
+        ),
     ] = "auto"
     text_field: Annotated[
         str | None,

@@ -13,10 +13,13 @@ from tests.conftest import sample_texts
         ("（第一步。）第二步……完了。", ["（第一步。）", "第二步……", "完了。"]),
         ("版本3.14不断开。It works. 好的", ["版本3.14不断开。", "It works.", "好的"]),
         ("没有标点", ["没有标点"]),
-        ("！？", ["！？"]),
+        ("“好！”，他说。啊！！！”？后来", ["“好！”，他说。", "啊！！！”？", "后来"]),
+        ("设x＝3．14．又因A＝B．证毕", ["设x＝3．14．", "又因A＝B．", "证毕"]),
+        ("1．绪论 A．对 12．结论", ["1．绪论 A．对 12．结论"]),
+        ("???\n，其中。：三", ["其中。：三"]),
     ],
 )
-def test_enders_and_closing_marks_stay_with_their_sentence(line, sentences):
+def test_a_sentence_keeps_its_enders_and_begins_with_no_comma(line, sentences):
     assert split_sentences(line) == sentences
 
 
@@ -25,6 +28,8 @@ def test_sentences_join_to_the_text(text):
     assert "".join(split_sentences(text)) == text.replace("\n", "")
 
 
-@given(st.text(alphabet="好。！”）a. \n", max_size=40))
-def test_no_visible_character_is_lost(text):
-    assert "".join("".join(split_sentences(text)).split()) == "".join(text.split())
+@given(st.text(alphabet="好。！”）a1．，. \n", max_size=40))
+def test_no_word_is_lost_and_every_sentence_has_one(text):
+    sentences = split_sentences(text)
+    assert [c for c in "".join(sentences) if c.isalnum()] == [c for c in text if c.isalnum()]
+    assert all(any(map(str.isalnum, sentence)) and sentence[0] not in "，、：," for sentence in sentences)

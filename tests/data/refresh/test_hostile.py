@@ -76,7 +76,7 @@ BAD = {
     ),
     "quotes.csv": (f'text\n"{A}"\n"never closed\n'.encode(), 1, {"bad_csv": 1}),
     "header.tsv": (b"id\ttext\n", 0, {}),
-    "cut.jsonl.gz": (gzip.compress(rows(A, B) * 9)[:-20], None, {"unreadable_file": 1}),
+    "cut.jsonl.gz": (gzip.compress(rows(A, B))[:-9], 2, {"unreadable_file": 1}),
     "not-gzip.jsonl.gz": (rows(A, B), 2, {}),
     "bomb.txt.gz": (gzip.compress(b"\xe5\x95\x8a" * (1 << 23)), 0, None),
     "slip.zip": (zip_of(**{"__out.jsonl": rows(B), "in.jsonl": rows(A)}), 1, {"unsafe_name": 1}),
@@ -201,11 +201,10 @@ def test_what_is_no_file_is_named_and_the_rest_read(tmp_path, vocabulary_file):
 @pytest.mark.parametrize(
     "name, content, reason",
     [
-        ("cut.jsonl.gz", gzip.compress(rows(A))[:-9], "ended before the end-of-stream marker"),
-        ("crc.jsonl.gz", gzip.compress(rows(A))[:-8] + b"\0" * 8, "CRC check failed"),
+        ("cut.jsonl.gz", gzip.compress(rows(A))[:12], "ended before the end-of-stream marker"),
         ("bomb.txt.gz", gzip.compress(b"\0" * (1 << 25)), "more than the 16,777,216 bytes allowed"),
     ],
-    ids=["cut", "crc", "bomb"],
+    ids=["cut", "bomb"],
 )
 def test_a_source_that_cannot_be_read_says_why(tmp_path, vocabulary_file, name, content, reason):
     source = write_source(tmp_path, name, content)

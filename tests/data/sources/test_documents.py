@@ -1,5 +1,6 @@
 import bz2
 import gzip
+import hashlib
 import io
 import json
 import lzma
@@ -14,7 +15,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -47,13 +47,17 @@ def content(kind):
     return BERT.encode()
 
 
+def zstd(content):
+    return pa.compress(content, codec="zstd", asbytes=True)
+
+
 @pytest.mark.parametrize("compression", ["", ".gz", ".zst", ".bz2", ".xz"])
 @pytest.mark.parametrize("kind", ["jsonl", "json", "csv", "tsv", "txt"])
 def test_every_format_gives_its_documents(tmp_path, kind, compression):
     pack = {
         "": bytes,
         ".gz": gzip.compress,
-        ".zst": zstandard.ZstdCompressor().compress,
+        ".zst": zstd,
         ".bz2": bz2.compress,
         ".xz": lzma.compress,
     }[compression]
@@ -83,7 +87,7 @@ def members(kind):
                 entry.size = len(text)
                 archive.addfile(entry, io.BytesIO(text))
     content_of = packed.getvalue()
-    return zstandard.ZstdCompressor().compress(content_of) if kind == "tar.zst" else content_of
+    return zstd(content_of) if kind == "tar.zst" else content_of
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "tar.zst"])
@@ -218,10 +222,33 @@ def test_blank_lines_separate_documents_only_between_sentence_lines(tmp_path):
     assert len(texts(path, text_format="document")) == 1
 
 
+@pytest.mark.parametrize("suffix, pack", [("gz", gzip.compress), ("zst", zstd), ("xz", lzma.compress)])
+def test_of_a_damaged_file_what_is_whole_is_read(tmp_path, suffix, pack):
+    rows = [{"text": FIRST + hashlib.sha256(b"%d" % n).hexdigest()} for n in range(4000)]
+    whole = pack("".join(json.dumps(row) + "\n" for row in rows).encode())
+    path = tmp_path / f"cut.jsonl.{suffix}"
+    path.write_bytes(whole[: len(whole) // 2])
+    assert 1000 < len(texts(path)) < 3000 and reasons(path) == {"bad_json": 1, "unreadable_file": 1}
+    path = tmp_path / f"cut.txt.{suffix}"
+    path.write_bytes(pack("\n".join(row["text"] for row in rows).encode())[:-2000])
+    assert len("".join(texts(path))) > 200_000 and reasons(path) == {"unreadable_file": 1}
+
+
+def test_bytes_behind_a_gzip_file_cost_nothing(tmp_path):
+    path = tmp_path / "trailing.jsonl.gz"
+    path.write_bytes(gzip.compress(content("jsonl")) + b"made by a download manager")
+    assert texts(path) == [FIRST, SECOND] and reasons(path) == {"unreadable_file": 1}
+
+
+def test_a_number_of_any_length_is_read(tmp_path):
+    path = tmp_path / "numbers.jsonl"
+    for first in ("", json.dumps({"text": FIRST}) + "\n"):
+        path.write_text(first + '{"n": ' + "9" * 6000 + f', "text": "{SECOND}"}}\n', encoding="utf-8")
+        assert texts(path)[-1] == SECOND and not reasons(path)
+
+
 def test_damaged_files_give_a_reason(tmp_path):
-    whole = gzip.compress(content("jsonl") * 50)
     for name, bad, reason in [
-        ("cut.jsonl.gz", whole[: len(whole) // 2], "unreadable_file"),
         ("noise.txt", bytes(range(256)) * 40, "not_text"),
         ("quotes.csv", b'text\n"never closed\n', "bad_csv"),
         ("bomb.txt.gz", gzip.compress(b"\0" * (1 << 26)), "unreadable_file"),

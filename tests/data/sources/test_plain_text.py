@@ -1,0 +1,64 @@
+"""Layouts of plain text: found by their lines, and undone where lines were wrapped."""
+
+import textwrap
+
+import pytest
+
+from data.sources import RawDocument, read_documents
+from tests.conftest import sample_texts
+
+
+def wrapped(text, columns):
+    """A text of Chinese wrapped as an editor does: no line begins with a mark."""
+    lines = []
+    while text:
+        size = columns // 2
+        while size < len(text) and not text[size].isalnum() and size > columns // 2 - 2:
+            size -= 1
+        lines.append(text[:size])
+        text = text[size:]
+    return "\n".join(lines)
+
+
+def documents(tmp_path, content, name="one.txt"):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    return [item for item in read_documents(path) if isinstance(item, RawDocument)]
+
+
+PARAGRAPHS = [text.replace("\n", "").replace(" ", "") for text in sample_texts()[:12]]
+
+
+@pytest.mark.parametrize("columns", [36, 60, 76])
+@pytest.mark.parametrize("spaces", ["", "\u3000\u3000"], ids=["blank lines", "indented"])
+def test_wrapped_text_gives_its_paragraphs_back(tmp_path, columns, spaces):
+    paragraphs = [spaces + wrapped(spaces + text, columns).lstrip() for text in PARAGRAPHS]
+    (read,) = documents(tmp_path, ("\n" if spaces else "\n\n").join(paragraphs))
+    assert read.text_format == "wrapped"
+    assert [line.strip() for line in read.text.split("\n") if line.strip()] == PARAGRAPHS
+    page = "\n\n".join(wrapped(text, columns) for text in PARAGRAPHS)
+    assert documents(tmp_path, page, "one.md")[0].text.split("\n") == PARAGRAPHS
+
+
+def test_wrapped_english_keeps_its_spaces(tmp_path):
+    text = "A corpus of English letters, as they were sent by mail in plain text, is wrapped at words. " * 8
+    (read,) = documents(tmp_path, textwrap.fill(text, 72))
+    assert read.text == text.strip()
+
+
+@pytest.mark.parametrize(
+    "content, text_format",
+    [
+        ("\n".join(PARAGRAPHS), "document"),
+        ("\n\n".join(PARAGRAPHS), "document"),
+        ("\n\n".join(f"第{n}节\n{text}" for n, text in enumerate(PARAGRAPHS)), "document"),
+        ("两个黄鹂鸣翠柳，一行白鹭上青天。\n窗含西岭千秋雪，门泊东吴万里船。\n" * 8, "document"),
+        ("\n\n".join("春天来了。\n茶园里都是人。\n大家都在采茶。" for _ in range(9)), "bert"),
+    ],
+    ids=["paragraphs", "blank lines", "headings", "verse", "sentence a line"],
+)  # fmt: skip
+def test_a_layout_is_found_and_an_ordinary_text_stays_whole(tmp_path, content, text_format):
+    read = documents(tmp_path, content)
+    assert {item.text_format for item in read} == {text_format}
+    assert len(read) == (9 if text_format == "bert" else 1)
+    assert "\n\n".join(item.text for item in read) == content.rstrip("\n")
