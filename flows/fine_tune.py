@@ -62,11 +62,12 @@ class FineTuneOutcome:
 def table(result: Comparison) -> str:
     """The comparison as lines of text."""
     lines = []
-    for model in result.models:
+    for model in (*result.models, *result.baselines):
         scores = model.reported
         shown = [("dev", result.metric, model.dev[result.metric])]
         shown += [(result.split, metric, summary) for metric, summary in scores.items()]
-        line = f"{model.name}: " + ", ".join(
+        kind = "baseline, " if model in result.baselines else ""
+        line = f"{kind}{model.name}: " + ", ".join(
             f"{split} {metric.replace('_', ' ')} {100 * one.mean:.2f} ± {100 * one.deviation:.2f}"
             for split, metric, one in dict.fromkeys(shown)
         )
@@ -138,8 +139,11 @@ def compare(
         for number, model in enumerate(facts):
             models.append(_model_runs(plan, number, workspace, corpora, model, pool))
             move(len(models) / len(facts))
+        baselines = finetuning.baseline_runs(
+            models[0].candidate, _Cache(workspace.root / "evaluations", pool).train
+        )
     words = domain_words(workspace.root, corpora.domain) if corpora.domain else ()
-    return finetuning.compare_models(plan.data, models, domain_words=words, stepwise=stepwise)
+    return finetuning.compare_models(plan.data, models, baselines, domain_words=words, stepwise=stepwise)
 
 
 def default_facts(corpora: ReferenceCorpora, models: int) -> list[ModelFacts]:

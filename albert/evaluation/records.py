@@ -232,6 +232,7 @@ class Comparison:
     models: tuple[ModelResult, ...]
     differences: tuple[Difference, ...]  # of each other model to the first
     steps: tuple[Difference, ...] = ()  # of each model to the one before it, where each changes one thing
+    baselines: tuple[ModelResult, ...] = ()  # simple methods and random weights on the same examples
 
     def model(self, name: str) -> ModelResult:
         """The model of a name. Raises KeyError if there is none."""

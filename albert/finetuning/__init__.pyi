@@ -3,6 +3,7 @@ from .cache import run_key as run_key
 from .cache import save_run as save_run
 from .cache import sha256_of as sha256_of
 from .compare import ModelRuns as ModelRuns
+from .compare import baseline_runs as baseline_runs
 from .compare import compare_models as compare_models
 from .compare import fine_tune as fine_tune
 from .cost import measure_cost as measure_cost

@@ -34,7 +34,6 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
         "settings": {
             "epochs": settings.epochs,
             "batch_size": settings.batch_size,
-            "pooling": settings.pooling,
             "warmup_share": settings.optimizer.warmup_share,
             "max_restarts": settings.optimizer.max_restarts,
             "patience": settings.optimizer.patience,

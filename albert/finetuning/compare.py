@@ -33,9 +33,10 @@ from albert.evaluation import (
     score,
     summarize,
 )
+from albert.finetuning.baselines import rule_runs, with_random_weights
 from albert.finetuning.learner import Predictions
 from albert.finetuning.settings import FineTuneSettings
-from albert.finetuning.training import Candidate, SeedRun, fine_tune_model, prepare, read_task
+from albert.finetuning.training import Candidate, SeedRun, Train, fine_tune_model, prepare, read_task
 from albert.tasks import Kind, Split, TaskData
 
 CHANGED_SHOWN = 20  # most examples fixed, and most examples broken, in a report
@@ -69,12 +70,25 @@ def fine_tune(settings: FineTuneSettings) -> Comparison:
         candidate = prepare(settings, data, number)
         runs, points = fine_tune_model(candidate)
         models.append(ModelRuns(candidate=candidate, runs=runs, sweep=points))
-    return compare_models(data, models)
+    return compare_models(data, models, baseline_runs(models[0].candidate))
+
+
+def baseline_runs(candidate: Candidate, train: Train | None = None) -> list[ModelRuns]:
+    """Simple methods on the candidate's task, and its architecture trained from random weights."""
+    if candidate.settings.baselines == "no":
+        return []
+    untrained = with_random_weights(candidate)
+    runs, points = fine_tune_model(untrained, train)
+    return [
+        *(ModelRuns(candidate=named, runs=[run]) for named, run in rule_runs(candidate)),
+        ModelRuns(candidate=untrained, runs=runs, sweep=points),
+    ]
 
 
 def compare_models(
     data: TaskData,
     models: Sequence[ModelRuns],
+    baselines: Sequence[ModelRuns] = (),
     *,
     domain_words: Sequence[str] = (),
     stepwise: bool = False,
@@ -102,6 +116,9 @@ def compare_models(
         models=tuple(replace(result, drift=_drift(result, results[0])) for result in results),
         differences=tuple(_difference(models[0], one, data, reported) for one in models[1:]),
         steps=tuple(_difference(a, b, data, reported) for a, b in pairwise(models)) if stepwise else (),
+        baselines=tuple(
+            replace(_result(one, data, split, slices), checkpoint="", checksum="") for one in baselines
+        ),
     )
 
 

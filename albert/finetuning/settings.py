@@ -58,6 +58,13 @@ class FineTuneRunning:
     max_seq_length: Annotated[
         int, Field(ge=8, le=512, description="Most tokens of an example; a longer one is cut")
     ] = 128
+    pooling: Annotated[
+        Literal["auto", "cls", "mean", "cls+mean"],
+        Field(
+            description="What a text's label, number or score is read from: its first token, the mean, or "
+            f"both; auto: the task's, else {USUAL_POOLING}"
+        ),
+    ] = "auto"
 
 
 @options
@@ -86,18 +93,17 @@ class TuningOptions:
             f"{', '.join(f'{rate:g}' for rate in SWEEP)}, over {SWEPT_EXAMPLES:,} examples {USUAL_RATE:g}",
         ),
     ] = None
-    pooling: Annotated[
-        Literal["auto", "cls", "mean", "cls+mean"],
+    baselines: Annotated[
+        Literal["yes", "no"],
         Field(
-            description="What a text's label, number or score is read from: its first token, the mean, or "
-            f"both; auto: the task's, else {USUAL_POOLING}"
+            description="Whether simple methods and the first model from random weights are scored too (基线)"
         ),
-    ] = "auto"
+    ] = "yes"
     optimizer: FineTuneOptimizer = Field(
         default_factory=FineTuneOptimizer, description="Rates to try, warmup and restarts"
     )
     running: FineTuneRunning = Field(
-        default_factory=FineTuneRunning, description="Precision and length of the examples"
+        default_factory=FineTuneRunning, description="Precision, length of the examples and pooling"
     )
 
     def __post_init__(self) -> None:
@@ -153,10 +159,12 @@ class FineTuneSettings(TuningOptions):
         sweep = self.optimizer.sweep
         if self.learning_rate is None and 0 < examples <= SWEPT_EXAMPLES:
             sweep = sweep or SWEEP
-        pooling = (self.task.pooling or USUAL_POOLING) if self.pooling == "auto" else self.pooling
+        pooling = self.running.pooling
+        if pooling == "auto":
+            pooling = self.task.pooling or USUAL_POOLING
         return replace(
             self,
-            pooling=pooling,
+            running=replace(self.running, pooling=pooling),
             epochs=self.epochs or epochs,
             optimizer=replace(self.optimizer, sweep=sweep),
         )

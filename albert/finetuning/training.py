@@ -35,7 +35,7 @@ from albert.finetuning.settings import FineTuneSettings
 from albert.finetuning.span import Span
 from albert.finetuning.tagging import Tagging
 from albert.learning_rate import linear_schedule
-from albert.model import PRESETS, AlbertConfig
+from albert.model import PRESETS, AlbertConfig, initialize
 from albert.optim import adamw
 from albert.runtime import autocast, bound_caches, give_back
 from albert.tasks import Kind, Pooling, SpanExample, TaskData
@@ -82,6 +82,11 @@ class Candidate:
     name: str
     learner: Learner[Any]
     encoded: dict[str, Encoded]
+    is_pretrained: bool = True  # False: its weights are drawn from the seed
+
+    def read(self, scores: np.ndarray, split: str) -> Predictions:
+        """The predictions that scores of a split's sequences or tokens mean."""
+        return self.learner.predict(scores, self.data.splits[split].examples, self.encoded[split])
 
     def scores(self, split: str, predictions: Predictions) -> dict[str, float]:
         """Score predictions by metric, the task's main one first."""
@@ -107,8 +112,8 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     path = settings.models[model]
     pretrained, tokenizer = load_pretrained(path)
     length = min(settings.running.max_seq_length, pretrained.config.max_position_embeddings)
-    assert settings.pooling != "auto"
-    learner = find_learner(data, settings.pooling)
+    assert settings.running.pooling != "auto"
+    learner = find_learner(data, settings.running.pooling)
     encoded = {name: learner.encode(split.examples, tokenizer, length) for name, split in data.splits.items()}
     return Candidate(
         settings=settings,
@@ -128,8 +133,11 @@ def _checksum(source: Source) -> str:
     return digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest()
 
 
+Train = Callable[[Candidate, Sequence[SeedAndRate]], list[SeedRun]]
+
+
 def fine_tune_model(
-    candidate: Candidate, train: Callable[[Candidate, Sequence[SeedAndRate]], list[SeedRun]] | None = None
+    candidate: Candidate, train: Train | None = None
 ) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
     """Train a model with every seed, and return the runs and the rates that were tried.
 
@@ -223,9 +231,11 @@ def _device() -> torch.device:
 
 
 def _new_model(candidate: Candidate, seed: int) -> nn.Module:
-    """The pretrained encoder with a head drawn from the seed."""
+    """The encoder with a head drawn from the seed."""
     pretrained, _ = load_pretrained(candidate.path)
     torch.manual_seed(seed)
+    if not candidate.is_pretrained:
+        initialize(pretrained.encoder, candidate.config.initializer_range)
     return candidate.learner.model(pretrained.encoder).to(_device())
 
 
@@ -329,7 +339,7 @@ def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
         places.append(chosen.tokens if learner.per_token else chosen.sequences)
     # a model that diverged predicts nothing; zeros are right no more often than by chance
     scores = np.nan_to_num(np.concatenate(rows)[np.argsort(np.concatenate(places))])
-    return learner.predict(scores, candidate.data.splits[split].examples, encoded)
+    return candidate.read(scores, split)
 
 
 def _by_length(sizes: np.ndarray) -> Iterator[np.ndarray]:

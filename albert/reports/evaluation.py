@@ -122,6 +122,7 @@ def scores_table(comparison: Comparison) -> Table:
         if calibrated:
             row.append(points(model.calibration.ece) if model.calibration else MISSING)
         rows.append((*row, *(_difference_cells(comparison.difference(model.name)) if compared else ())))
+    rows += _baseline_rows(comparison, len(head))
     caption = "In points, mean ± standard deviation over the seeds."
     if calibrated:
         caption += " ECE is the expected calibration error, the mean of the seeds'."
@@ -132,6 +133,33 @@ def scores_table(comparison: Comparison) -> Table:
             "excludes zero and p < 0.05."
         )
     return Table(caption, tuple(head), tuple(rows))
+
+
+def _baseline_rows(comparison: Comparison, width: int) -> list[tuple[str, ...]]:
+    """The scores of simple methods and of random weights."""
+    rows = []
+    for one in comparison.baselines:
+        scores = [one.dev[comparison.metric]] if comparison.split == "test" else []
+        scores += [one.reported[name] for name in comparison.metrics]
+        row = [f"baseline: {one.name}", *(spread(score) for score in scores)]
+        rows.append((*row, *[MISSING] * (width - len(row))))
+    return rows
+
+
+def baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
+    """A line for the top of the page for each baseline that some models score less than."""
+    lines = []
+    for comparison in evaluations:
+        metric, models = comparison.metric, comparison.models
+        for one in comparison.baselines:
+            mean = one.reported[metric].mean
+            below = [model.name for model in models if model.reported[metric].mean < mean]
+            if below:
+                some = _NAMED < len(below) < len(models)
+                names = f"{len(below)} of {len(models)} models" if some else _listed(below, models)
+                where = f"{metric_name(metric)} on {comparison.task} {comparison.split}"
+                lines.append(f"Below a baseline in {where}: {names}, against {points(mean)} of {one.name}.")
+    return lines
 
 
 def _difference_cells(difference: Difference | None) -> tuple[str, ...]:

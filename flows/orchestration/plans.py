@@ -327,11 +327,7 @@ def judging_options(
 
     tuning: TuningOptions = options.fine_tuning
     shared = {field.name: getattr(tuning, field.name) for field in fields(TuningOptions)}
-    shared["running"] = FineTuneJobRunning(
-        precision=tuning.running.precision,
-        max_seq_length=tuning.running.max_seq_length,
-        workers=options.workers,
-    )
+    shared["running"] = FineTuneJobRunning(**vars(tuning.running), workers=options.workers)
     return FineTuneOptions(
         **shared,
         task=options.task or "",

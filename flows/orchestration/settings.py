@@ -180,8 +180,8 @@ class FineTuneOptions(TuningOptions):
         str | None, Field(description="Name of the report; by default made from the settings.")
     ] = None
     workspace: Place = Field(default_factory=default_place)
-    running: Annotated[FineTuneJobRunning, Field(description="Precision, length, processes.")] = Field(
-        default_factory=FineTuneJobRunning
+    running: Annotated[FineTuneJobRunning, Field(description="Precision, length, pooling, processes.")] = (
+        Field(default_factory=FineTuneJobRunning)
     )
     corpora: Annotated[CorporaOptions, Field(description="Corpora that models are asked about (语料).")] = (
         Field(default_factory=CorporaOptions)

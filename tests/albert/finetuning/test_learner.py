@@ -56,6 +56,7 @@ def learnt(task, folder, suffix, model, **changes):
         "epochs": 10,
         "batch_size": 12,
         "learning_rate": 3e-3,
+        "baselines": "no",
         **changes,
     }
     paths = {name: folder / f"{name}{suffix}" for name in ("train", "dev", "test")}

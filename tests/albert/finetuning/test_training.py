@@ -51,9 +51,11 @@ def split_files(tmp_path):
 
 
 def quick(split_files, *models, sweep=(), max_restarts=0, patience=5, **changes):
-    options = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rate": 3e-3, **changes}
+    options = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rate": 3e-3, "baselines": "no"}
     optimizer = FineTuneOptimizer(sweep=sweep, max_restarts=max_restarts, patience=patience)
-    return FineTuneSettings(task=Task(name="t"), **split_files, models=models, optimizer=optimizer, **options)
+    return FineTuneSettings(
+        task=Task(name="t"), **split_files, models=models, optimizer=optimizer, **options | changes
+    )
 
 
 def shuffle_labels(file):
@@ -118,15 +120,16 @@ def test_epochs_rates_and_pooling_fit_the_task_unless_they_are_given(split_files
     free = FineTuneSettings(task=Task(name="t", pooling="cls"), **split_files, models=(model_folder,))
     data = read_task(free)
     small = free.fitted(data)  # 160 examples
-    assert (small.epochs, small.pooling, small.learning_rates) == (MOST_EPOCHS, "cls", SWEEP)
+    assert (small.epochs, small.running.pooling, small.learning_rates) == (MOST_EPOCHS, "cls", SWEEP)
     assert small.fitted(data) == small
     many = replace(
         data, splits={"train": replace(data.splits["train"], examples=(Example("茶", None, "好"),) * 12_000)}
     )
     large = free.fitted(many)
     assert large.epochs == FEWEST_EPOCHS and len(large.learning_rates) == 1
-    given = replace(free, epochs=7, learning_rate=3e-5, pooling="mean").fitted(data)
-    assert (given.epochs, given.pooling, given.learning_rates) == (7, "mean", (3e-5,))
+    running = FineTuneRunning(pooling="mean")
+    given = replace(free, epochs=7, learning_rate=3e-5, running=running).fitted(data)
+    assert (given.epochs, given.running.pooling, given.learning_rates) == (7, "mean", (3e-5,))
 
 
 def test_prediction_is_without_dropout(split_files, tokenizer, tmp_path):
@@ -332,8 +335,8 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
     path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
     settings = FineTuneSettings(
         task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=path, models=(model_folder,), epochs=2,
-        batch_size=3, running=FineTuneRunning(precision="fp32"), optimizer=FineTuneOptimizer(max_restarts=0),
-        pooling="cls",
+        batch_size=3, running=FineTuneRunning(precision="fp32", pooling="cls"),
+        optimizer=FineTuneOptimizer(max_restarts=0),
     )  # fmt: skip
     candidate = prepare(settings, read_task(settings), 0)
     run = fine_tune_one(candidate, 5, 1e-3)

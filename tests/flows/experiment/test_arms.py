@@ -178,4 +178,5 @@ def test_a_ladder_is_run_from_raw_text_to_report(tokenizer, prefect_server, tmp_
     assert metrics["settings"]["fine-tuning: albert"]["seeds"] == [0, 1]
     assert metrics["settings"]["base model: albert"]["batch_tokens"] == 2048
     # two arms that came to the same weights, as nothing was to be dropped, are fine-tuned once
-    assert 2 * (len(arms) - 1) <= len(list((tmp_path / "w/evaluations").glob("*.npz"))) <= 2 * len(arms)
+    # and so are the random weights
+    assert 2 * len(arms) <= len(list((tmp_path / "w/evaluations").glob("*.npz"))) <= 2 * len(arms) + 2

@@ -248,7 +248,7 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
     asked = ["--task", "topics", *few_examples(tmp_path, 60, 60, 60), "--seeds", "0,1"]
     asked += ["--model", checkpoint, "--model", checkpoint]
-    asked += ["--epochs", 1, "--workspace"]
+    asked += ["--epochs", 1, "--learning-rate", 1e-4, "--baselines", "no", "--workspace"]
     tuned = run("fine-tune", *asked, workspace, "--running.workers", 1, **prefect_server)
     at_once = run_here("fine-tune", *asked, tmp_path / "at-once", "--running.workers", 2, **prefect_server)
     assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
@@ -278,11 +278,11 @@ def test_the_whole_way_in_one_flow(tmp_path):
     given = ["--general", tmp_path / "general", "--domain", domain, "--task", "topics"]
     given += [*few_examples(tmp_path), "--text.vocab-size", 2000, "--pretraining.base-steps", 4, "--steps", 4]
     given += ["--pretraining.batch-tokens", 512, "--fine-tuning.seeds", "0,1"]
-    given += ["--fine-tuning.epochs", 1, "--workspace", tmp_path / "w"]
+    given += ["--fine-tuning.epochs", 1, "--fine-tuning.learning-rate", 1e-4, "--workspace", tmp_path / "w"]
     done = run("end-to-end", *given)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
-    assert len(lines) == 6 and lines[-1].startswith("report ")
+    assert len(lines) == 8 and lines[-1].startswith("report ")
     assert Path(lines[-1].removeprefix("report ")).is_file()
     with closing(sqlite3.connect(state_folder(tmp_path / "w") / "prefect.db")) as db:
         data = dict(db.execute("select key, data from artifact"))

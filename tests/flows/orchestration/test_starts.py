@@ -53,6 +53,10 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
         "0,1",
         "--epochs",
         1,
+        "--learning-rate",
+        1e-4,
+        "--baselines",
+        "no",
         "--workspace",
         tmp_path / "w",
         **hub_cache,
@@ -78,6 +82,7 @@ def test_an_end_to_end_run_starts_from_a_given_checkpoint(
     arguments = ["--init", init, "--domain", domain, "--text.max-seq-length", length, "--steps", 4]
     arguments += ["--text.max-unknown-share", 1, "--pretraining.batch-tokens", 512, "--workers", 1]
     arguments += ["--fine-tuning.seeds", "0,1", "--fine-tuning.epochs", 1]
+    arguments += ["--fine-tuning.learning-rate", 1e-4, "--fine-tuning.baselines", "no"]
     arguments += ["--workspace", tmp_path / "w"]
     done = run_here("end-to-end", *splits, *arguments, **hub_cache, **prefect_server)
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,260 @@
+"""What simple methods and untrained weights make of a task's own lines: less than that is no achievement.
+
+Texts are compared by their characters, alone and in pairs: TF-IDF with logistic regression (Wang and Manning
+2012 found it hard to beat on short texts), Jaccard's coefficient, and overlap as in the sliding window of
+Richardson et al. (2013).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+from scipy.sparse import csr_matrix, hstack
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.tree import DecisionTreeClassifier
+
+from albert.evaluation import SeedResult
+from albert.finetuning.training import Candidate, SeedRun
+from albert.model import IGNORED
+from albert.tasks import AnyExample, ChoiceExample, Example, Kind, SpanExample, TaggedExample
+
+RANDOM_WEIGHTS = "random weights"
+_STRENGTHS = (1, 10, 100)  # inverse regularization to choose from on dev
+_STATES = 2048  # most columns of a sentence's vector, where vectors are dense
+_RUN = re.compile(r"\w+")
+_SENTENCE = re.compile(r"[^。！？!?\n]+")
+
+E = TypeVar("E", bound=AnyExample)
+Score = Callable[[str], np.ndarray]  # a split's scores, as the task's learner reads those of a model
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    name: str
+    score: Score
+
+
+def rule_runs(candidate: Candidate) -> list[tuple[Candidate, SeedRun]]:
+    """The predictions of each rule for the task's kind, under the rule's name."""
+    runs, began = [], time.perf_counter()
+    for rule in _RULES[candidate.data.task.kind or Kind.SINGLE](candidate):
+        runs.append((replace(candidate, name=rule.name), _run(candidate, rule, began)))
+        began = time.perf_counter()
+    return runs
+
+
+def _run(candidate: Candidate, rule: _Rule, began: float) -> SeedRun:
+    splits = [name for name in ("dev", "test") if name in candidate.encoded]
+    predicted = {name: candidate.read(rule.score(name), name) for name in splits}
+    scores = {name: candidate.scores(name, one) for name, one in predicted.items()}
+    result = SeedResult(
+        seed=0,
+        learning_rate=0.0,
+        best_epoch=0,
+        restarts=0,
+        left_chance=True,
+        dev=scores["dev"],
+        test=scores.get("test"),
+        curve=(),
+        seconds=time.perf_counter() - began,
+        examples_per_second=0.0,
+    )
+    return SeedRun(result=result, dev=predicted["dev"], test=predicted.get("test"))
+
+
+def with_random_weights(candidate: Candidate) -> Candidate:
+    """The same architecture, tokenizer and examples with weights drawn from each seed."""
+    return replace(candidate, name=RANDOM_WEIGHTS, checksum=RANDOM_WEIGHTS, is_pretrained=False)
+
+
+def _labels(candidate: Candidate) -> Iterator[_Rule]:
+    """TF-IDF with logistic regression, and for pairs a threshold on Jaccard's coefficient."""
+    train = _examples(candidate, "train", Example)
+    if train[0].pair is not None:
+        tree = DecisionTreeClassifier(max_leaf_nodes=len(candidate.data.labels), random_state=0)
+        yield _fitted("threshold on common characters", tree, candidate, _jaccard)
+    vectorizer = _vectorizer([text for one in train for text in one.texts()])
+
+    def features(examples: Sequence[Example]) -> csr_matrix:
+        parts = [
+            vectorizer.transform(texts) for texts in zip(*(one.texts() for one in examples), strict=True)
+        ]
+        if len(parts) == 2:
+            parts += [parts[0].multiply(parts[1]), abs(parts[0] - parts[1])]
+        return hstack(parts, format="csr")
+
+    tried = [
+        _fitted(
+            "character TF-IDF, logistic regression",
+            LogisticRegression(C=strength, max_iter=1000, random_state=0),
+            candidate,
+            features,
+        )
+        for strength in _STRENGTHS
+    ]
+    metric = candidate.data.task.metrics[0]
+    yield max(
+        tried, key=lambda rule: candidate.scores("dev", candidate.read(rule.score("dev"), "dev"))[metric]
+    )
+
+
+def _fitted(
+    name: str,
+    classifier: LogisticRegression | DecisionTreeClassifier,
+    candidate: Candidate,
+    features: Callable[[Sequence[Example]], csr_matrix],
+) -> _Rule:
+    """A rule that gives log probabilities, [n, C]."""
+    train = _examples(candidate, "train", Example)
+    classifier.fit(features(train), [one.label for one in train])
+    columns = [candidate.data.labels.index(label) for label in classifier.classes_]
+
+    def score(split: str) -> np.ndarray:
+        examples = _examples(candidate, split, Example)
+        shares = np.zeros((len(examples), len(candidate.data.labels)))
+        shares[:, columns] = classifier.predict_proba(features(examples))
+        return np.log(np.maximum(shares, 1e-12))
+
+    return _Rule(name, score)
+
+
+def _vectorizer(texts: Sequence[str], most: int | None = None) -> TfidfVectorizer:
+    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(1, 2), sublinear_tf=True, max_features=most)
+    return vectorizer.fit(texts)
+
+
+def _jaccard(examples: Sequence[Example]) -> csr_matrix:
+    """The share of the characters of two texts that both have, [n, 1]."""
+    sets = [(set(one.text), set(one.pair or "")) for one in examples]
+    return csr_matrix([[len(a & b) / len(a | b)] for a, b in sets])
+
+
+def _numbers(candidate: Candidate) -> Iterator[_Rule]:
+    """The cosine of TF-IDF vectors; without training, of vectors that the learner compares itself."""
+    fitted_on = "train" if "train" in candidate.data.splits else "dev"
+    texts = [text for one in _examples(candidate, fitted_on, Example) for text in one.texts()]
+    vectorizer = _vectorizer(texts, _STATES)
+
+    def score(split: str) -> np.ndarray:
+        pairs = [one.texts() for one in _examples(candidate, split, Example)]
+        vectors = vectorizer.transform([text for pair in pairs for text in pair])
+        if candidate.data.task.kind is Kind.SIMILARITY:
+            return vectors.toarray()
+        return np.asarray(vectors[::2].multiply(vectors[1::2]).sum(1))
+
+    yield _Rule("cosine of character TF-IDF", score)
+
+
+def _choices(candidate: Candidate) -> Iterator[_Rule]:
+    """The answer with the largest share of pairs of characters from passage and question."""
+
+    def score(split: str) -> np.ndarray:
+        return np.array(
+            [
+                [_overlap(choice, one.passage + one.question)]
+                for one in _examples(candidate, split, ChoiceExample)
+                for choice in one.choices
+            ]
+        )
+
+    yield _Rule("answer most like the passage", score)
+
+
+def _spans(candidate: Candidate) -> Iterator[_Rule]:
+    """In the sentence most like the question, the longest run of letters that the question lacks."""
+
+    def score(split: str) -> np.ndarray:
+        encoded = candidate.encoded[split]
+        assert encoded.characters is not None
+        scores = np.zeros((len(encoded.input_ids), 2))
+        for number, one in enumerate(_examples(candidate, split, SpanExample)):
+            begin, end = _answer(one)
+            sequences = encoded.first[number : number + 2]
+            first, last = encoded.offsets[sequences]
+            places = encoded.characters[first:last]
+            inside = (places[:, 0] >= begin) & (places[:, 1] <= end)
+            scores[first:last][inside & (places[:, 0] == begin), 0] = 1
+            scores[first:last][inside & (places[:, 1] == end), 1] = 1
+        return scores
+
+    yield _Rule("rest of the sentence most like the question", score)
+
+
+def _answer(example: SpanExample) -> tuple[int, int]:
+    """Where the answer begins and ends."""
+    sentences = _SENTENCE.finditer(example.passage)
+    best = max(sentences, key=lambda one: _overlap(example.question, one.group()), default=None)
+    if best is None:
+        return 0, 0
+    asked = _bigrams(example.question)
+    text = example.passage[best.start() : best.end()]
+    known = [text[at : at + 2] in asked or text[max(at - 1, 0) : at + 1] in asked for at in range(len(text))]
+    rest = "".join(" " if is_known else letter for letter, is_known in zip(text, known, strict=True))
+    runs = list(_RUN.finditer(rest)) or list(_RUN.finditer(text))
+    if not runs:
+        return best.span()
+    longest = max(runs, key=lambda run: len(run.group()))
+    return best.start() + longest.start(), best.start() + longest.end()
+
+
+def _overlap(text: str, other: str) -> float:
+    """The share of the pairs of characters of a text that stand in another."""
+    return len(_bigrams(text) & _bigrams(other)) / max(len(_bigrams(text)), 1)
+
+
+def _bigrams(text: str) -> set[str]:
+    return {text[at : at + 2] for at in range(len(text) - 1)}
+
+
+def _tags(candidate: Candidate) -> Iterator[_Rule]:
+    """The tag that a token has most often in training between the same neighbours, else after the same one,
+    else at all; O for a token that is new.
+    """
+    counts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
+    for one in _examples(candidate, "train", TaggedExample):
+        for contexts, tag in zip(_contexts(one.tokens), one.tags, strict=True):
+            for context in contexts:
+                counts[context][tag] += 1
+    number = {label: at for at, label in enumerate(candidate.data.labels)}
+
+    def tag_of(contexts: Sequence[tuple[str, ...]]) -> int:
+        known = next((counts[context] for context in contexts if context in counts), Counter(["O"]))
+        return number[known.most_common(1)[0][0]]
+
+    def score(split: str) -> np.ndarray:
+        examples = _examples(candidate, split, TaggedExample)
+        tags = [tag_of(contexts) for one in examples for contexts in _contexts(one.tokens)]
+        targets = candidate.encoded[split].targets
+        scores = np.zeros((len(targets), len(number)))
+        scores[np.flatnonzero(targets != IGNORED), tags] = 1
+        return scores
+
+    yield _Rule("most frequent tag in context", score)
+
+
+def _contexts(tokens: Sequence[str]) -> list[tuple[tuple[str, ...], ...]]:
+    """What each token is looked up by, the narrowest first."""
+    around = ["", *tokens, ""]
+    return [((a, b, c), (a, b), (b,)) for a, b, c in zip(around, tokens, around[2:], strict=False)]
+
+
+def _examples(candidate: Candidate, split: str, kind: type[E]) -> list[E]:
+    return [one for one in candidate.data.splits[split].examples if isinstance(one, kind)]
+
+
+_RULES: dict[Kind, Callable[[Candidate], Iterator[_Rule]]] = {
+    Kind.SINGLE: _labels,
+    Kind.PAIR: _labels,
+    Kind.CHOICE: _choices,
+    Kind.SPAN: _spans,
+    Kind.TOKENS: _tags,
+    Kind.REGRESSION: _numbers,
+    Kind.SIMILARITY: _numbers,
+}

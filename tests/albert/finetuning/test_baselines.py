@@ -1,0 +1,115 @@
+"""Simple methods find what they can find, and stand in the report beside the models."""
+
+import json
+
+import numpy as np
+import pytest
+
+from albert.checkpoints import load_pretrained, save_model
+from albert.finetuning import FineTuneSettings, baseline_runs, fine_tune, prepare, read_task
+from albert.finetuning.baselines import rule_runs
+from albert.model import initialize
+from albert.reports import build_report
+from albert.tasks import load_task
+from tests.conftest import save_small_model
+
+LETTERS = list("采茶要早炒锅热水泡")
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory, tokenizer):
+    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer)
+
+
+def settings_of(task, path, model, **changes):
+    return FineTuneSettings(task=load_task(task), train=path, dev=path, models=(model,), **changes)
+
+
+def scores_of(task, path, model):
+    """The main metric of each rule, by its name."""
+    settings = settings_of(task, path, model)
+    data = read_task(settings)
+    runs = rule_runs(prepare(settings, data, 0))
+    return {named.name: run.result.dev[data.task.metrics[0]] for named, run in runs}
+
+
+def table(path, header, rows):
+    path.write_text("\n".join("\t".join(map(str, row)) for row in [header, *rows]), encoding="utf-8")
+    return path
+
+
+def word(rng, n=6):
+    return "".join(rng.choice(LETTERS, n))
+
+
+def test_a_word_decides_a_label(tmp_path, model_folder):
+    rng = np.random.default_rng(0)
+    rows = [(word(rng) + ("香" if n % 3 else "苦"), "好" if n % 3 else "坏") for n in range(60)]
+    path = table(tmp_path / "t.tsv", ("text", "label"), rows)
+    assert scores_of("mine", path, model_folder) == {"character TF-IDF, logistic regression": 1.0}
+
+
+def test_pairs_with_the_same_letters_are_alike(tmp_path, model_folder):
+    rng = np.random.default_rng(0)
+    pairs = [(a := word(rng), a[::-1] if n % 2 else word(rng, 3) + "香苦山高", n % 2) for n in range(60)]
+    path = table(tmp_path / "t.tsv", ("sentence1", "sentence2", "label"), pairs)
+    found = scores_of("mine", path, model_folder)
+    assert found["threshold on common characters"] == 1.0 and len(found) == 2
+    numbers = scores_of(
+        "stsb-probe", table(tmp_path / "n.tsv", ("sentence1", "sentence2", "score"), pairs), model_folder
+    )
+    assert numbers["cosine of character TF-IDF"] > 0.7
+
+
+def test_tags_follow_a_tokens_neighbours(tmp_path, model_folder):
+    rows = [
+        ("香 山 采 茶", "B-LOC I-LOC O O"),
+        ("山 水 香 茶", "O O O O"),
+        ("热 香 山 水", "O B-LOC I-LOC O"),
+    ]
+    path = table(tmp_path / "t.tsv", ("text_a", "label"), rows)
+    assert scores_of("msra_ner", path, model_folder) == {"most frequent tag in context": 1.0}
+
+
+def test_an_answer_is_what_the_question_lacks_in_the_sentence_it_resembles(tmp_path, model_folder):
+    text = "采茶要早。香山产茶叶的人是王五。炒锅热水。"
+    asked = {"id": "1", "question": "香山产茶叶的人是谁？", "answers": [{"text": "王五", "answer_start": 13}]}
+    content = {"data": [{"paragraphs": [{"context": text, "qas": [asked]}]}]}
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    assert set(scores_of("cmrc2018", tmp_path / "t.json", model_folder).values()) == {1.0}
+
+
+def test_the_choice_that_the_passage_has_is_taken(tmp_path, model_folder):
+    asked = {"question": "哪个？", "choice": ["热水泡茶", "香山采茶", "苦"], "answer": "香山采茶"}
+    (tmp_path / "t.json").write_text(json.dumps([[["他去香山采茶了"], [asked], "1"]]), encoding="utf-8")
+    assert set(scores_of("c3", tmp_path / "t.json", model_folder).values()) == {1.0}
+
+
+def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folder):
+    rng = np.random.default_rng(0)
+    rows = [(word(rng, 9) + ("香" if n % 2 else "苦"), n % 2) for n in range(20)]
+    path = table(tmp_path / "t.tsv", ("text", "label"), rows)
+    # a rate that teaches nothing
+    common = {"epochs": 1, "learning_rate": 1e-9, "seeds": (3, 4)}
+    result = fine_tune(settings_of("mine", path, model_folder, **common))
+    rule, random = result.baselines
+    assert (rule.name, random.name) == ("character TF-IDF, logistic regression", "random weights")
+    assert rule.dev["accuracy"].mean == 1 and [seed.seed for seed in random.seeds] == [3, 4]
+    (model,) = result.models
+    first, *_ = build_report(title="t", command="c", evaluations=[result]).warnings
+    assert first == f"Below a baseline in accuracy on mine dev: {model.name}, against 100.0 of {rule.name}."
+    settings = settings_of("mine", path, model_folder, baselines="no", **common)
+    assert baseline_runs(prepare(settings, read_task(settings), 0)) == []
+
+
+def test_random_weights_are_the_seeds_whatever_the_model_has_learnt(tmp_path, model_folder, tokenizer):
+    model, _ = load_pretrained(model_folder)
+    initialize(model, 0.5)
+    save_model(model, tmp_path / "other", tokenizer)
+    path = table(tmp_path / "t.tsv", ("text", "label"), [("香茶", 1), ("苦水", 0)])
+    found = []
+    for folder in (model_folder, tmp_path / "other"):
+        settings = settings_of("mine", path, folder, epochs=1, learning_rate=1e-9, seeds=(3, 4))
+        *_, random = baseline_runs(prepare(settings, read_task(settings), 0))
+        found.append([one.probabilities.tolist() for one in random.predictions])
+    assert found[0] == found[1] and found[0][0] != found[0][1]
