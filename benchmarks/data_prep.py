@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.support.corpora import load_sentences, source_names, write_corpus
 from benchmarks.support.results import write_result
-from data.cleaning import CleaningRules, clean_and_count, measure, sketch, split_sentences
+from data.cleaning import CleaningRules, clean_and_count, measure, sides_of, sketch, split_sentences
 from data.instances import (
     MaskRule,
     build_instances,
@@ -128,9 +128,10 @@ def measure_batch(
     instances = ours.run(
         "instances", lambda: build_instances(tokens, tokenizer, objective, max_seq_length=128, sop=True)
     )
+    sides = ours.run("sides", lambda: sides_of(["".join(sentences) for sentences in documents]))
     table = ours.run(
         "masks and table",
-        lambda: instance_table(instances, doc_ids, vocabulary, MaskRule(), max_seq_length=128, seed=0),
+        lambda: instance_table(instances, doc_ids, sides, vocabulary, MaskRule(), max_seq_length=128, seed=0),
     )
     ours.run("write", lambda: write_table(table, folder, table_digest(table)))
 

@@ -101,7 +101,13 @@ def write_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, folder: Path
     objective = find_objective("albert")
     instances = build_instances(tokens, tokenizer, objective, max_seq_length=LENGTH, sop=True)
     table = instance_table(
-        instances, ids, mask_vocabulary(tokenizer), MaskRule(), max_seq_length=LENGTH, seed=0
+        instances,
+        ids,
+        np.zeros(len(ids), dtype=np.uint32),
+        mask_vocabulary(tokenizer),
+        MaskRule(),
+        max_seq_length=LENGTH,
+        seed=0,
     )
     return write_table(table, folder, table_digest(table))
 

@@ -26,6 +26,7 @@ class Instances:
 
     instance_ids: np.ndarray  # [R] uint64
     doc_keys: np.ndarray  # [R] uint64, the doc_id as a number
+    sides: np.ndarray  # [R] uint32, of the document: see `is_held_out`
     input_ids: np.ndarray  # [T]
     offsets: np.ndarray  # [R+1]
     segment_b_start: np.ndarray  # [R]
@@ -69,6 +70,7 @@ class Instances:
         return Instances(
             self.instance_ids[rows],
             self.doc_keys[rows],
+            self.sides[rows],
             (marked >> 1).astype(self.input_ids.dtype, copy=False),
             offsets,
             self.segment_b_start[rows],

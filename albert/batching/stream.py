@@ -30,7 +30,7 @@ from data.instances import (
 )
 
 WINDOW_ROW_GROUPS = 4
-_COLUMNS = ["instance_id", "doc_id", "input_ids", "segment_b_start", "word_starts", "sop_label"]
+_COLUMNS = ["instance_id", "doc_id", "side", "input_ids", "segment_b_start", "word_starts", "sop_label"]
 _STATIC_COLUMNS = ["masked_positions", "masked_input_ids", "masked_labels"]
 
 
@@ -64,6 +64,7 @@ def _to_instances(table: pa.Table) -> Instances:
     return Instances(
         table["instance_id"].to_numpy(),
         document_keys(memoryview(digits)[: 16 * len(table)]),
+        table["side"].to_numpy(),
         input_ids,
         offsets,
         table["segment_b_start"].to_numpy(),
@@ -73,12 +74,9 @@ def _to_instances(table: pa.Table) -> Instances:
     )
 
 
-def is_held_out(doc_keys: np.ndarray, share: float) -> np.ndarray:
-    """Which documents are never trained on, decided by the document's hash.
-
-    A document so stays on its side whatever is added to the corpus.
-    """
-    return (doc_keys >> np.uint64(11)).astype(np.float64) * 2.0**-53 < share
+def is_held_out(sides: np.ndarray, share: float) -> np.ndarray:
+    """Which documents are within a share, by their sides (`data.cleaning.sides_of`)."""
+    return sides < share * 2.0**32
 
 
 def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -144,7 +142,7 @@ class InstanceStream:
             for window in range(first, -(-len(order) // WINDOW_ROW_GROUPS)):
                 members = order[window * WINDOW_ROW_GROUPS : (window + 1) * WINDOW_ROW_GROUPS]
                 instances = self._load([self.row_groups[i] for i in members])
-                rows = np.flatnonzero(~is_held_out(instances.doc_keys, self.never_trained_share))
+                rows = np.flatnonzero(~is_held_out(instances.sides, self.never_trained_share))
                 rng = np.random.default_rng([self.seed, epoch, window])
                 batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
                 afters = [Cursor(epoch, window, number) for number in range(1, len(batches))]
@@ -183,7 +181,7 @@ class InstanceStream:
         taken = 0
         for row_group in self.row_groups:
             instances = self._load([row_group])
-            rows = np.flatnonzero(is_held_out(instances.doc_keys, self.held_out_share))
+            rows = np.flatnonzero(is_held_out(instances.sides, self.held_out_share))
             chosen = []
             rng = np.random.default_rng(self.seed)
             for batch in token_batches(instances.lengths[rows], self.batch_tokens, rng):
@@ -201,7 +199,7 @@ class InstanceStream:
         for row_group in self.row_groups:
             # without the masks stored in the shards
             instances = replace(self._load([row_group]), static=None)
-            rows = np.flatnonzero(is_held_out(instances.doc_keys, self.held_out_share))[: sequences - taken]
+            rows = np.flatnonzero(is_held_out(instances.sides, self.held_out_share))[: sequences - taken]
             taken += len(rows)
             rng = np.random.default_rng(self.seed)
             chosen = [rows[batch] for batch in token_batches(instances.lengths[rows], self.batch_tokens, rng)]

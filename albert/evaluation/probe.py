@@ -134,6 +134,7 @@ def _masked(
     instances = Instances(
         instance_ids=made.instance_ids,
         doc_keys=documents.keys[made.documents],
+        sides=np.zeros(len(made), dtype=np.uint32),
         input_ids=made.input_ids,
         offsets=made.cu_seqlens,
         segment_b_start=made.segment_b_start,

@@ -21,6 +21,7 @@ RESULT_FILE, FAILURE_FILE = "result.json", "failure.json"
 # options that may change when a run resumes
 FREE_TO_CHANGE = frozenset(
     {
+        "never_trained_share",
         "resume",
         "running.activation_checkpointing",
         "running.deterministic",
@@ -250,7 +251,7 @@ class Corpus:
     name: str
     shards: tuple[Path, ...]
     share: float  # of the tokens if it is mixed in, of the last steps if it follows
-    held_out_share: float = 0.02
+    held_out_share: float = 0.02  # of its documents, which are evaluated on
 
     def __post_init__(self) -> None:
         if not 0 < self.share < 1:
@@ -268,6 +269,7 @@ class PretrainSettings(TrainingOptions):
     tokenizer_folder: Path | None = None  # its files go into every checkpoint
     init: str = "tiny"  # a preset's name (random weights), a checkpoint, or hf:REPO
     held_out_share: Annotated[float, Field(ge=1e-6, le=0.9)] = 0.02
+    never_trained_share: Annotated[float, Field(ge=0, le=0.9)] = 0.0  # of all documents; may be larger
 
     def __post_init__(self) -> None:
         super().__post_init__()

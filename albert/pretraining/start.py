@@ -74,7 +74,8 @@ def phases(settings: PretrainSettings) -> list[Phase]:
 
 def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
     # a document held out of one corpus may be in another too
-    shares = [settings.held_out_share, *(corpus.held_out_share for corpus in settings.others)]
+    shares = [corpus.held_out_share for corpus in settings.others]
+    never_trained = max(settings.never_trained_share, settings.held_out_share, *shares, 0.0)
     accumulate = settings.running.accumulate or 1
     if settings.batch_tokens // accumulate < 128:
         raise ConfigError(
@@ -88,7 +89,7 @@ def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
             batch_tokens=settings.batch_tokens // accumulate,
             seed=settings.seed,
             held_out_share=share,
-            never_trained_share=max(shares),
+            never_trained_share=never_trained,
             masking=settings.objective.masking,
         )
         for name, shards, share in corpora

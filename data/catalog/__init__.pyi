@@ -26,6 +26,7 @@ from .statistics import open_workspace as open_workspace
 from .versions import Source as Source
 from .versions import Version as Version
 from .versions import add_version as add_version
+from .versions import never_trained_share as never_trained_share
 from .versions import newest_version as newest_version
 from .versions import require_version as require_version
 from .versions import version_shards as version_shards

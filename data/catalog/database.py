@@ -20,13 +20,13 @@ from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
 from data.workspace import Workspace
 
-CATALOG_VERSION = 3
+CATALOG_VERSION = 4
 
 SCHEMA = """
 create table meta (catalog_version integer not null, root varchar not null);
 create table corpora (
     corpus varchar primary key, tokenizer varchar not null, vocab_size integer not null,
-    objective varchar not null, max_seq_length integer not null,
+    objective varchar not null, max_seq_length integer not null, held_out_share double not null,
     created_at timestamptz not null default now());
 create table versions (
     corpus varchar not null, version integer not null, parent integer, recipe_hash varchar not null,
@@ -75,7 +75,7 @@ _VIEWS = {
     "document_texts": """
         doc_id varchar, source_uri varchar, text varchar, words varchar[][], word_count bigint""",
     "instances": """
-        instance_id ubigint, doc_id varchar, input_ids usmallint[], segment_b_start usmallint,
+        instance_id ubigint, doc_id varchar, side uinteger, input_ids usmallint[], segment_b_start usmallint,
         word_starts varchar, sop_label utinyint, masked_positions usmallint[],
         masked_input_ids usmallint[], masked_labels usmallint[]""",
 }

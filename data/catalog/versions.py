@@ -19,7 +19,7 @@ def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None
     rows = db.execute(
         """
         select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens,
-            index_path, similar_words
+            index_path, held_out_share, similar_words
         from versions join corpora using (corpus) where corpus = ? order by version desc limit 1
         """,
         [corpus],
@@ -37,6 +37,15 @@ def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
             "make it with jixu refresh-corpus"
         )
     return version
+
+
+def never_trained_share(db: duckdb.DuckDBPyConnection) -> float:
+    """Return the share of documents that no run of the workspace trains on: the largest of its corpora's.
+
+    It never shrinks, so that a document once held out is never trained on, in whichever corpus it comes.
+    """
+    ((share,),) = db.execute("select coalesce(max(held_out_share), 0) from corpora").fetchall()
+    return share
 
 
 def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:
@@ -79,6 +88,7 @@ class Version:
     instances: int
     tokens: int
     index_path: str
+    held_out_share: float  # of the documents, fixed by the corpus's first version
     similar_words: str | None = None  # table of replacements for the objective macbert
 
 
@@ -109,9 +119,10 @@ def add_version(
     db.execute(
         """
         insert or replace into corpora values
-            (?, ?, ?, ?, ?, coalesce((select created_at from corpora where corpus = ?), now()))
+            (?, ?, ?, ?, ?, ?, coalesce((select created_at from corpora where corpus = ?), now()))
         """,
-        [corpus, version.tokenizer, vocab_size, objective, version.max_seq_length, corpus],
+        [corpus, version.tokenizer, vocab_size, objective, version.max_seq_length]
+        + [version.held_out_share, corpus],
     )
     totals = [sum(getattr(shard, name) for shard in shards) for name in ("characters", "words", "sentences")]
     db.execute(

@@ -19,3 +19,4 @@ from .settings import CleaningRules as CleaningRules
 from .settings import DuplicateRules as DuplicateRules
 from .settings import GuardRules as GuardRules
 from .settings import QualityRules as QualityRules
+from .sides import sides_of as sides_of

@@ -6,12 +6,14 @@ subtraction (Karp and Rabin 1987). D = documents, L = sentences, G = n-grams.
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
+from data.cleaning.normalise import to_simplified
 from data.hashing import GOLDEN, mix
 
 REPEATED_NGRAM = 10  # characters
@@ -21,6 +23,7 @@ _HAN_RANGES = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0
 _TABLE = 0x30000  # code points from here on are folded to one
 _OTHER, _HAN, _SPACE, _DIGIT = 0, 1, 2, 3
 _GROUP_BITS = 20  # of a packed hash, for the number of its document
+_BY_PHRASE = str.maketrans("著藉瞭", "着借了")  # OpenCC simplifies these only within phrases
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +114,29 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
     return letters, kinds
 
 
+@cache
+def _folded() -> np.ndarray:
+    """Give every code point's letter or digit in lower case, of half width and simplified, or _UNSEEN."""
+    letters = _tables()[0].copy()
+    codes = np.flatnonzero(letters)
+    plain = [unicodedata.normalize("NFKC", chr(code)) for code in letters[codes].tolist()]
+    single = "\n".join([new if len(new) == 1 else "" for new in plain]).translate(_BY_PHRASE)
+    # twice: some simplified forms are traditional forms of others
+    folded = to_simplified(to_simplified(single)).lower().split("\n")
+    pairs = zip(folded, letters[codes].tolist(), strict=True)
+    letters[codes] = [ord(new) if len(new) == 1 else code for new, code in pairs]
+    return letters
+
+
 def _codes(text: str) -> np.ndarray:
     return np.minimum(np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32), _TABLE - 1)
 
 
 def letters_of(texts: Sequence[str]) -> Letters:
-    """Extract the letters of some texts."""
+    """Extract the letters of some texts, folded: of one width and case, traditional characters simplified."""
     codes = _codes("".join(texts))
     bounds = np.cumsum([0, *map(len, texts)])
-    folded = _tables()[0][codes]
+    folded = _folded()[codes]
     seen = folded != _UNSEEN
     return Letters(_running(seen)[bounds], _prefixes(folded[seen]))
 

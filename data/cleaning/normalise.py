@@ -100,7 +100,7 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
         if rules.max_repeats:
             text = _repeated(rules.max_repeats).sub(r"\1", text)
         if rules.simplify:
-            text = _simplifier().convert(text)
+            text = to_simplified(text)
         text = _tidy_spaces(text, needs)
         # entities and removed tags may leave new markup
         if text == before or not markup:
@@ -165,6 +165,12 @@ def _tidy_spaces(text: str, needs: int) -> str:
 def _repeated(limit: int) -> re.Pattern[str]:
     """Match more than `limit` of the same mark in a row; the group is the marks that stay."""
     return re.compile(rf"(([^\w\s])\2{{{limit - 1}}})\2+" if limit > 1 else r"(([^\w\s]))\2+")
+
+
+def to_simplified(text: str) -> str:
+    """Replace traditional characters and phrases by OpenCC's t2s."""
+    converted: str = _simplifier().convert(text)
+    return converted
 
 
 @cache

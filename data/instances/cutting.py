@@ -49,7 +49,7 @@ class Instances:
     """Instances one after the other."""
 
     instance_ids: np.ndarray  # [R] uint64
-    documents: np.ndarray  # [R], number of its document; of several, the one with the lowest id
+    documents: np.ndarray  # [R], number of its document; of several, the one with the lowest side
     input_ids: np.ndarray  # [T]
     word_starts: np.ndarray  # [T] bool; special tokens count as words
     cu_seqlens: np.ndarray  # [R+1]
@@ -149,13 +149,15 @@ def build_instances(
     sop: bool,
     copy: int = 0,
     seed: int = 0,
+    sides: np.ndarray | None = None,
 ) -> Instances:
     """Cut documents into instances, in order; a document's are a pure function of it and the arguments.
 
     Each chunk of whole pieces aims at `max_seq_length` tokens including special ones, one in ten at fewer.
     With `sop` a chunk of two or more pieces is split at a random piece into A and B and swapped with
     probability a half; any other chunk is a single segment without a label. An objective that packs fills
-    its chunks across the ends of documents.
+    its chunks across the ends of documents; such a chunk counts as of its document with the lowest of `sides`
+    [D], so that a chunk with a held-out document is held out.
     """
     keys = documents.keys + salt(seed, copy)
     first_piece = documents.first_piece
@@ -172,7 +174,7 @@ def build_instances(
         swapped = uniform(keys[document], number, 3) < 0.5
         labels = np.where(pair, np.where(swapped, SWAPPED, IN_ORDER), NO_ORDER)
     if objective.packs:
-        document = _lowest_document(documents, first, last)
+        document = _lowest_document(documents, documents.keys if sides is None else sides, first)
         number = np.arange(len(first))
     return _assemble(documents, tokenizer, (first, middle, last), labels, document, number, copy)
 
@@ -209,11 +211,11 @@ def _chunks(
     return first[order], last[order], document[order], numbers[order]
 
 
-def _lowest_document(documents: TokenizedDocuments, first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Find the document with the lowest id in each chunk, which decides whether the chunk is held out."""
+def _lowest_document(documents: TokenizedDocuments, sides: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Find the document with the lowest side in each chunk, given the chunks' first pieces."""
     document_of_piece = np.repeat(np.arange(len(documents.doc_ids)), np.diff(documents.first_piece))
-    rank = np.argsort(np.argsort(documents.keys, kind="stable"), kind="stable")
-    by_rank = np.argsort(rank)
+    by_rank = np.argsort(sides, kind="stable")
+    rank = np.argsort(by_rank)
     return by_rank[np.minimum.reduceat(rank[document_of_piece], first)] if len(first) else first
 
 

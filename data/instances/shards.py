@@ -71,6 +71,7 @@ def _flags(flags: np.ndarray, offsets: np.ndarray) -> pa.StringArray:
 def instance_table(
     instances: Instances,
     doc_ids: Sequence[str],
+    sides: np.ndarray,
     vocabulary: MaskVocabulary,
     rule: MaskRule,
     *,
@@ -78,7 +79,7 @@ def instance_table(
     seed: int,
     similar_file: str | None = None,
 ) -> pa.Table:
-    """Make a table of instances with their static masks."""
+    """Make a table of instances with their static masks; `doc_ids` and `sides` are those of all documents."""
     cu_seqlens = instances.cu_seqlens
     token = pa.uint16() if vocabulary.vocab_size <= 1 << 16 else pa.uint32()
     input_ids = instances.input_ids.astype(token.to_pandas_dtype())
@@ -98,6 +99,7 @@ def instance_table(
     columns = {
         "instance_id": pa.array(instances.instance_ids),
         "doc_id": pa.array(doc_ids, pa.string()).take(pa.array(instances.documents)),
+        "side": pa.array(sides[instances.documents]),
         "input_ids": _whole_lists(input_ids, cu_seqlens),
         "segment_b_start": pa.array(instances.segment_b_start.astype(np.uint16)),
         "word_starts": _flags(instances.word_starts, cu_seqlens),
@@ -144,7 +146,9 @@ def _info(
 def read_info(path: Path) -> ShardInfo:
     """Read a shard's metadata. Raises InputError if the file is not a shard."""
     try:
-        info = json.loads(pq.read_schema(path).metadata[_INFO_KEY])
+        schema = pq.read_schema(path)
+        schema.field("side")
+        info = json.loads(schema.metadata[_INFO_KEY])
         rule = MaskRule(
             rate=info["mask_rate"],
             objective=info["objective"],
@@ -220,7 +224,7 @@ def write_table(table: pa.Table, folder: Path, content: str, *, prefix: str = ""
             temporary,
             compression="zstd",
             row_group_size=ROW_GROUP,
-            use_dictionary=["doc_id"] if streams else True,
+            use_dictionary=["doc_id", "side"] if streams else True,
             column_encoding=streams or None,
             write_page_checksum=True,
         )

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from data.cleaning import sides_of
 from data.files import sha256
 from data.instances import (
     Instances,
@@ -63,6 +64,7 @@ class _Part(NamedTuple):
 
     instances: list[Instances]  # one for each copy
     table: pa.Table  # rows of the documents file
+    sides: np.ndarray  # [D], see `data.cleaning.sides_of`
     usable: np.ndarray  # [D], whether a document gave an instance
 
 
@@ -99,6 +101,7 @@ def build_shard(
     table = instance_table(
         instances,
         doc_ids,
+        np.concatenate([part.sides for part in parts]),
         mask_vocabulary(tokenizer, similar),
         MaskRule(
             rate=masking.rate,
@@ -118,6 +121,8 @@ def _build_part(
 ) -> _Part:
     """Make the instances of a batch; `first` is the number of its first document within the shard."""
     length = settings.max_seq_length
+    table = _documents_table(batch)
+    sides = sides_of(table["text"].to_pylist())
     documents = tokenize_documents(
         batch.doc_ids, batch.text, batch.word_lengths, batch.sentences, tokenizer, length - 3
     )
@@ -131,9 +136,10 @@ def _build_part(
             sop=sop,
             copy=copy,
             seed=settings.seed,
+            sides=sides,
         )
         instances.append(replace(made, documents=made.documents + first))
-    return _Part(instances, _documents_table(batch), np.diff(documents.first_piece) > 0)
+    return _Part(instances, table, sides, np.diff(documents.first_piece) > 0)
 
 
 def _write_shard(

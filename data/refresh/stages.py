@@ -11,9 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from data.catalog import Source, Version, add_version, open_workspace, write_catalog
+from data.catalog import (
+    Source,
+    Version,
+    add_version,
+    never_trained_share,
+    open_workspace,
+    read_catalog,
+    write_catalog,
+)
 from data.errors import InputError
 from data.files import sync, sync_all
 from data.instances import SHARD_CHARACTERS, Shard, find_objective, write_similar_words
@@ -37,6 +47,11 @@ from data.refresh.result import RefreshResult, result_of
 from data.segmentation import Segmenter, Word, discover_words, train_similar_words, write_dictionary
 from data.storage import size_and_digest
 from data.tokenization import load_tokenizer
+
+# the share of documents that are held out, and the documents of a small corpus
+_HELD_OUT_SHARE, _FEWEST_HELD_OUT = 0.02, 8
+_MOST_OF_SMALL = 0.3  # of a corpus too small for even that
+_SMALL = 1000  # documents; the share of a larger corpus holds more than the fewest
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,8 +255,27 @@ def _next_version(plan: Plan, sop: bool, shards: Sequence[Shard], similar: str |
         instances=sum(shard.instances for shard in shards),
         tokens=sum(shard.tokens for shard in shards),
         index_path=f"{documents}/index-{plan.recipe_hash}-{number}.parquet",
+        held_out_share=plan.current.held_out_share if plan.current else _held_out_share(plan, shards),
         similar_words=similar,
     )
+
+
+def _held_out_share(plan: Plan, shards: Sequence[Shard]) -> float:
+    """The share of a new corpus: the workspace's, or more if the corpus has too few documents below it.
+
+    A document is held out if its side, as a fraction, is below the share.
+    """
+    shares = [_HELD_OUT_SHARE]
+    if plan.workspace.catalog.is_file():
+        with read_catalog(plan.workspace) as db:
+            shares.append(never_trained_share(db))
+    documents = sum(shard.documents for shard in shards)
+    if 0 < documents < _SMALL:
+        tables = [pq.read_table(plan.workspace.root / shard.path, columns=["side"]) for shard in shards]
+        sides = np.unique(pa.concat_tables(tables)["side"].to_numpy())  # ascending
+        fewest = max(1, min(_FEWEST_HELD_OUT, int(_MOST_OF_SMALL * len(sides))))
+        shares.append(min((int(sides[fewest - 1]) + 1) / 2**32, 0.9))
+    return max(shares)
 
 
 def _index(

@@ -22,12 +22,10 @@ from albert.evaluation import (
 )
 from albert.finetuning import Candidate, measure_cost
 from data.catalog import open_workspace, read_catalog, require_version, sample_shards, version_shards
-from data.cleaning import CleaningRules, Leak, clean_text, find_leak
-from data.instances import document_keys
+from data.cleaning import CleaningRules, Leak, clean_text, find_leak, sides_of
 from data.refresh import corpus_words
 from data.tokenization import find_tokenizer, vocabulary_of
 from data.workspace import Workspace
-from flows.orchestration.plans import held_out_share
 
 DOMAIN_WORDS = 200
 CLOZE_WORDS = 300  # occurrences, in held-out documents
@@ -121,7 +119,7 @@ def _held_out(workspace: Workspace, corpus: str, checkpoint: Path) -> HeldOut | 
         shards = version_shards(db, version)
     if not _same_words(workspace, version.tokenizer, checkpoint):
         return None
-    return HeldOut(tuple(workspace.root / shard.path for shard in shards), held_out_share(version.documents))
+    return HeldOut(tuple(workspace.root / shard.path for shard in shards), version.held_out_share)
 
 
 def _same_words(workspace: Workspace, tokenizer: str, checkpoint: Path) -> bool:
@@ -152,8 +150,8 @@ def _cloze(workspace: Path, corpus: str) -> tuple[Cloze, ...]:
 
 def _held_out_sentences(workspace: Path, corpus: str) -> Iterator[str]:
     with read_catalog(Workspace(workspace)) as db:
-        share = held_out_share(require_version(db, corpus).documents)
+        share = require_version(db, corpus).held_out_share
     with open_workspace(workspace) as statistics:
-        for doc_id, text in statistics.documents(corpus):
-            if is_held_out(document_keys(doc_id), share)[0]:
+        for _, text in statistics.documents(corpus):
+            if is_held_out(sides_of([text]), share)[0]:
                 yield from text.split("\n")

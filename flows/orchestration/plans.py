@@ -19,6 +19,7 @@ from data.catalog import (
     Condition,
     Drift,
     Version,
+    never_trained_share,
     newest_checkpoint,
     parse_condition,
     read_catalog,
@@ -148,6 +149,8 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
 
     place = Workspace(Path(options.workspace))
     version, shards = _corpus_shards(place, options.corpus)
+    with read_catalog(place) as db:
+        never_trained = never_trained_share(db)
     run = check_name(options.run or _run_name(options, version, place), "run")
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
     start = Path(options.init)
@@ -159,7 +162,8 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
         then=_second_corpus(place, options.then, version) if options.then else None,
         tokenizer_folder=tokenizer_folder(vocabulary, place),
         init=str(start.resolve()) if start.exists() else options.init,
-        held_out_share=held_out_share(version.documents),
+        held_out_share=version.held_out_share,
+        never_trained_share=never_trained,
     )
     return PretrainingPlan(place, run, version, vocabulary, settings)
 
@@ -174,7 +178,7 @@ def _run_name(options: PretrainingOptions, version: Version, place: Workspace) -
         del lasting[name]
     for name in FREE_TO_CHANGE:
         group, _, key = name.rpartition(".")
-        (lasting[group] if group else lasting).pop(key)
+        (lasting[group] if group else lasting).pop(key, None)
     # a start in the workspace by its path there: a workspace may be moved
     inside = start.exists() and start.resolve().is_relative_to(root)
     lasting["start"] = str(start.resolve().relative_to(root) if inside else start.resolve())
@@ -217,12 +221,7 @@ def _second_corpus(place: Workspace, text: str, first: Version) -> Corpus:
             f"{name} was made with the vocabulary {version.tokenizer}, {first.corpus} with "
             f"{first.tokenizer}: refresh one of them with the other's tokenizer"
         )
-    return Corpus(name=name, shards=shards, share=share, held_out_share=held_out_share(version.documents))
-
-
-def held_out_share(documents: int) -> float:
-    """2% of the documents are held out; more of a small corpus, so that they are about eight."""
-    return min(0.3, max(0.02, 8 / documents))
+    return Corpus(name=name, shards=shards, share=share, held_out_share=version.held_out_share)
 
 
 def tokenizer_folder(vocabulary: Path, workspace: Workspace) -> Path:

@@ -132,8 +132,8 @@ def test_the_mask_rate_is_on_a_line_over_all_phases(corpora):
 def test_a_document_held_out_of_one_corpus_is_trained_on_in_none(corpora):
     source = data(corpora, [Phase(STEPS, (0.5, 0.5))])
     planned = islice(source.streams[1].plan(), 200)
-    keys = np.concatenate([p.instances.doc_keys[p.rows] for p in planned])
-    assert not is_held_out(keys, 0.2).any() and is_held_out(keys, 0.5).any()
+    sides = np.concatenate([p.instances.sides[p.rows] for p in planned])
+    assert not is_held_out(sides, 0.2).any() and is_held_out(sides, 0.5).any()
 
 
 def test_a_corpus_held_out_as_a_whole_is_refused(corpora):

@@ -16,10 +16,9 @@ from albert.evaluation.intrinsic import HELD_OUT_TOKENS
 from albert.finetuning import FineTuneSettings, measure_cost, prepare, read_task
 from albert.finetuning import cost as costs
 from albert.finetuning.classification import Classification
-from albert.model import measure_sizes
+from albert.model import IGNORED, measure_sizes
 from albert.optim import adamw
 from albert.tasks import Task
-from data.instances import document_keys
 from data.refresh import RefreshSettings, refresh
 from data.tokenization import WordPieceTokenizer
 from tests.conftest import sample_texts, save_small_model, small_model
@@ -113,10 +112,11 @@ def test_figures_are_of_every_masked_token_of_the_held_out_documents_alone(corpu
         with torch.no_grad():
             hidden = model.encoder(batch)
             scores = model.mlm_logits(hidden[batch.masked_index])
-            orders.append(model.sop_logits(hidden, batch).argmax(-1) == batch.sop_labels)
+            ordered = batch.sop_labels != IGNORED
+            orders.append((model.sop_logits(hidden, batch).argmax(-1) == batch.sop_labels)[ordered])
         losses.append(F.cross_entropy(scores, batch.masked_labels, reduction="none"))
         right.append(scores.argmax(-1) == batch.masked_labels)
-    held_out = [is_held_out(document_keys(doc_id), SHARE)[0] for doc_id in documents_of(corpus)]
+    held_out = is_held_out(np.concatenate([pq.read_table(path)["side"] for path in corpus.shards]), SHARE)
     assert 0 < sum(held_out) < len(held_out)
     assert sum(batch.sequences for batch in batches) == sum(held_out)
     found = measure_intrinsic(tmp_path / "m", domain=corpus, general=None)
@@ -128,11 +128,6 @@ def test_figures_are_of_every_masked_token_of_the_held_out_documents_alone(corpu
     # of two corpora with an order the field's counts
     other = measure_intrinsic(tmp_path / "m", domain=replace(corpus, share=0.9), general=corpus)
     assert other.sop_accuracy != found.sop_accuracy and other.general_mlm_loss == found.domain_mlm_loss
-
-
-def documents_of(corpus):
-    """The document of every instance."""
-    return [doc_id for path in corpus.shards for doc_id in pq.read_table(path)["doc_id"].to_pylist()]
 
 
 def test_a_corpus_that_a_model_cannot_read_is_not_asked_about(corpus, tokenizer, tmp_path):

@@ -81,7 +81,7 @@ def epoch_of(source, epoch=0):
 def test_an_epoch_holds_every_instance_once_and_no_held_out_document(shards):
     source = stream(shards)
     everything = source._load(source.row_groups)
-    held_out = is_held_out(everything.doc_keys, 0.1)
+    held_out = is_held_out(everything.sides, 0.1)
     assert 0 < held_out.mean() < 0.5
     batches = list(epoch_of(source))
     assert sum(b.sequences for b in batches) == (~held_out).sum()

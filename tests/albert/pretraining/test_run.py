@@ -394,8 +394,8 @@ def test_a_settings_file_that_is_none_is_refused(tmp_path):
 def documents(stream, share):
     """Keys of the documents a stream trains on, and of those held out."""
     trained = {key for p in islice(stream.plan(), 50) for key in p.instances.doc_keys[p.rows].tolist()}
-    every = stream._load(stream.row_groups).doc_keys
-    return trained, set(every[is_held_out(every, share)].tolist())
+    every = stream._load(stream.row_groups)
+    return trained, set(every.doc_keys[is_held_out(every.sides, share)].tolist())
 
 
 @pytest.mark.parametrize("masking", ["dynamic", "static"])

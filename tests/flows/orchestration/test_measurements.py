@@ -4,15 +4,13 @@ import pytest
 
 from albert.batching import is_held_out
 from albert.evaluation import HeldOut
-from data.catalog import open_workspace
-from data.cleaning import CleaningRules, clean_text
-from data.instances import document_keys
+from data.catalog import open_workspace, read_catalog, require_version
+from data.cleaning import CleaningRules, clean_text, sides_of
 from data.refresh import RefreshSettings, refresh
 from data.tokenization import WordPieceTokenizer
 from data.workspace import Workspace
 from flows.orchestration import domain_words
 from flows.orchestration.measurements import _cloze, _held_out, contamination
-from flows.orchestration.plans import held_out_share
 from tests.conftest import make_corpus, save_small_model
 
 TEXT = "第１２３号茶室和第４５６号茶室的ＷＩＦＩ密码都在门后"
@@ -46,10 +44,11 @@ def workspace(tmp_path_factory, samples, vocabulary_file):
 def test_words_of_the_field_are_asked_in_sentences_that_were_not_trained_on(workspace):
     with open_workspace(workspace.root) as statistics:
         documents = list(statistics.documents("tea"))
-    share = held_out_share(len(documents))
+    with read_catalog(workspace) as db:
+        share = require_version(db, "tea").held_out_share
     held_out, trained = set(), set()
-    for doc_id, text in documents:
-        side = held_out if is_held_out(document_keys(doc_id), share)[0] else trained
+    for _, text in documents:
+        side = held_out if is_held_out(sides_of([text]), share)[0] else trained
         side.update(text.split("\n"))
     asked = _cloze(workspace.root, "tea")
     assert asked and trained

@@ -11,7 +11,7 @@ from data.workspace import Workspace
 from flows.end_to_end import end_to_end
 from flows.fine_tune import fine_tune
 from flows.orchestration import find_checkpoint, pretraining_plan
-from flows.orchestration.plans import PREPARE, Answer, held_out_share, tokenizer_folder
+from flows.orchestration.plans import PREPARE, Answer, tokenizer_folder
 from flows.orchestration.settings import JOBS
 from tests.conftest import SAMPLES, make_corpus, save_small_model
 
@@ -211,10 +211,6 @@ def test_a_corpus_to_measure_models_by_must_be_there(workspace, whole, checkpoin
     for wrong in ({"domain": "law"}, {"general": "law"}):
         with pytest.raises(UserError, match="no corpus 'law' in this workspace"):
             plan("fine-tune", given | {"corpora": wrong})
-
-
-def test_about_eight_documents_are_held_out_of_a_small_corpus():
-    assert [held_out_share(n) for n in (10, 40, 100, 400, 10**6)] == [0.3, 0.2, 0.08, 0.02, 0.02]
 
 
 def test_a_checkpoint_that_was_removed_is_none_to_start_from(workspace, tmp_path):

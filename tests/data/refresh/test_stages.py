@@ -1,0 +1,62 @@
+"""What a refresh holds out, over versions and corpora."""
+
+import json
+
+import pytest
+
+from albert.batching import InstanceStream
+from albert.batching.stream import START
+from data.catalog import never_trained_share, read_catalog, require_version, version_shards
+from data.refresh import refresh
+from data.workspace import Workspace
+from tests.conftest import sample_texts
+from tests.data.refresh.helpers import InProcess, settings_for
+
+
+@pytest.fixture
+def grow(tmp_path, vocabulary_file):
+    """Refresh a corpus to some documents; returns the ids that it measures, and those a run trains on."""
+
+    def refreshed(texts, corpus="c", **options):
+        source = tmp_path / f"{corpus}.jsonl"
+        rows = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
+        source.write_text("\n".join(rows), encoding="utf-8")
+        settings = settings_for(tmp_path, source, vocabulary_file, corpus, **options)
+        refresh(settings, InProcess())
+        place = Workspace(settings.workspace)
+        with read_catalog(place) as db:
+            version, share = require_version(db, corpus), never_trained_share(db)
+            paths = [place.root / shard.path for shard in version_shards(db, version)]
+        stream = InstanceStream(
+            paths,
+            batch_tokens=600,
+            held_out_share=version.held_out_share,
+            never_trained_share=share,
+        )
+        everything = stream._load(stream.row_groups)
+        measured = everything.sides < version.held_out_share * 2**32
+        trained = {key for p in next(stream._windows(START)) for key in p.instances.doc_keys[p.rows]}
+        return set(everything.doc_keys[measured].tolist()), trained
+
+    return refreshed
+
+
+def test_what_was_held_out_stays_so_as_a_corpus_grows_and_shrinks_and_another_comes(grow):
+    texts = sample_texts()
+    held_out, trained = grow(texts[:60])
+    assert 8 <= len(held_out) <= 16 and len(held_out) + len(trained) == 60
+    more, trained = grow(texts[:113])
+    assert held_out <= more and not more & trained
+    # a small corpus needs a larger share, which then holds for all
+    few, _ = grow(texts[113:123], corpus="few")
+    again, trained = grow(texts[:114])
+    assert few and more <= again and not again & trained
+    fewer, trained = grow(texts[40:113], gates={"max_lost_documents": 1.0})
+    assert fewer == again & fewer and not again & trained
+
+
+def test_a_copy_in_another_corpus_under_another_recipe_is_never_trained_on(grow):
+    texts = sample_texts()
+    held_out, _ = grow(texts[:60])
+    copied, trained = grow(texts, corpus="copies", seed=7, objective="roberta")
+    assert copied and trained and not held_out & trained
