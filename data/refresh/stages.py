@@ -48,10 +48,10 @@ from data.segmentation import Segmenter, Word, discover_words, train_similar_wor
 from data.storage import size_and_digest
 from data.tokenization import load_tokenizer
 
-# the share of documents that are held out, and the documents of a small corpus
-_HELD_OUT_SHARE, _FEWEST_HELD_OUT = 0.02, 8
-_MOST_OF_SMALL = 0.3  # of a corpus too small for even that
-_SMALL = 1000  # documents; the share of a larger corpus holds more than the fewest
+_HELD_OUT_SHARE, _MOST_HELD_OUT = 0.02, 0.3  # of the documents
+# of a small corpus: about so many, and at least so many if the most allows it
+_HELD_OUT_DOCUMENTS, _FEWEST_HELD_OUT = 8, 3
+_SMALL = 1000  # documents; of more, 2% are never fewer
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,15 +265,15 @@ def _held_out_share(plan: Plan, shards: Sequence[Shard]) -> float:
 
     A document is held out if its side, as a fraction, is below the share.
     """
-    shares = [_HELD_OUT_SHARE]
+    documents = sum(shard.documents for shard in shards)
+    shares = [_HELD_OUT_SHARE, min(_MOST_HELD_OUT, _HELD_OUT_DOCUMENTS / max(documents, 1))]
     if plan.workspace.catalog.is_file():
         with read_catalog(plan.workspace) as db:
             shares.append(never_trained_share(db))
-    documents = sum(shard.documents for shard in shards)
     if 0 < documents < _SMALL:
         tables = [pq.read_table(plan.workspace.root / shard.path, columns=["side"]) for shard in shards]
         sides = np.unique(pa.concat_tables(tables)["side"].to_numpy())  # ascending
-        fewest = max(1, min(_FEWEST_HELD_OUT, int(_MOST_OF_SMALL * len(sides))))
+        fewest = max(1, min(_FEWEST_HELD_OUT, int(_MOST_HELD_OUT * len(sides))))
         shares.append(min((int(sides[fewest - 1]) + 1) / 2**32, 0.9))
     return max(shares)
 
