@@ -15,7 +15,7 @@ from pathlib import PurePosixPath
 
 from pydantic import TypeAdapter
 
-from data.catalog import bring_in_tokenizers, heal_views
+from data.catalog import bring_in_tokenizers
 from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
 from data.locks import writer_lock
@@ -77,7 +77,6 @@ def _list_files(workspace: Workspace, base: Manifest) -> dict[str, Entry]:
     for path in (workspace.catalog, *(p for f in FOLDERS for p in sorted((workspace.root / f).rglob("*")))):
         if path.is_file() and not path.name.endswith(TEMPORARY_SUFFIX):
             name, stat = path.relative_to(workspace.root).as_posix(), path.stat()
-            # by time alone: the catalog's size changes when its views are pointed at this machine
             is_same = name in base.files and base.times[name] == stat.st_mtime_ns
             entries[name] = base.files[name] if is_same else Entry(sha256(path), stat.st_size)
     return entries
@@ -109,9 +108,6 @@ def pull(store: RemoteFolder, workspace: Workspace, *, may_be_empty: bool = Fals
     for name in base.files.keys() - newest.files.keys():
         (workspace.root / name).unlink(missing_ok=True)
     _write_base(workspace, store.url, newest)
-    if workspace.catalog.is_file():
-        heal_views(workspace)
-        _write_base(workspace, store.url, newest)  # views of this machine are no change to publish
     return newest
 
 
@@ -134,10 +130,7 @@ def publish(store: RemoteFolder, workspace: Workspace) -> Manifest:
         bring_in_tokenizers(workspace)
     base = _read_base(workspace, store.url)
     files, stored = _list_files(workspace, base), store.sizes("files")
-    # a pulled catalog differs from the published one in its views, though nobody changed it
-    catalog = workspace.catalog.name
-    same = {catalog} if files.get(catalog) == base.files.get(catalog) else set()
-    names = {files[name].stored_as(name): name for name in files.keys() - same}
+    names = {entry.stored_as(name): name for name, entry in files.items()}
     # files listed before are checked too, so that one lost from the storage is sent again
     missing = [path for path, name in names.items() if stored.get(path) != files[name].size]
     store.transfer(lambda path: store.files.put_file(str(workspace.root / names[path]), path), missing)

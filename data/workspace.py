@@ -91,5 +91,6 @@ class Workspace:
         return self.root / "reports" / run
 
     def relative(self, path: Path) -> str:
-        """Return a path as the catalog stores it."""
-        return path.resolve().relative_to(self.root.resolve()).as_posix()
+        """Return a path as the catalog stores it: absolute if it is outside the workspace."""
+        path, root = path.resolve(), self.root.resolve()
+        return path.relative_to(root).as_posix() if path.is_relative_to(root) else str(path)

@@ -2,7 +2,6 @@ from .cleanup import collect_garbage as collect_garbage
 from .cleanup import compact as compact
 from .cleanup import locked as locked
 from .database import bring_in_tokenizers as bring_in_tokenizers
-from .database import heal_views as heal_views
 from .database import read_catalog as read_catalog
 from .database import write_catalog as write_catalog
 from .drift import Condition as Condition

@@ -2,7 +2,8 @@
 
 A writer works on a copy and renames it over the catalog: a commit is one atomic step, readers are never
 locked out, and an open notebook never blocks a writer. A reader sees the state at the time it opened the
-file. Writers take turns with a lock file. Only this room queries the tables.
+file, and writes nothing: a workspace may be read-only, and lie anywhere, since the paths in the tables are
+relative to it. Writers take turns with a lock file. Only this room queries the tables.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from data.workspace import Workspace
 CATALOG_VERSION = 4
 
 SCHEMA = """
-create table meta (catalog_version integer not null, root varchar not null);
+create table meta (catalog_version integer not null);
 create table corpora (
     corpus varchar primary key, tokenizer varchar not null, vocab_size integer not null,
     objective varchar not null, max_seq_length integer not null, held_out_share double not null,
@@ -81,14 +82,35 @@ _VIEWS = {
 }
 
 
-@contextmanager
-def read_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Connect for reading. Raises InputError if there is no catalog, or it is of another version of jixu."""
+def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
+    """Connect for reading, to a database in memory whose views are the catalog's tables; use it with `with`.
+
+    Raises InputError if there is no catalog, or it is damaged or of another version of jixu.
+    """
     if not workspace.catalog.is_file():
         raise InputError(f"no catalog in {workspace.root}: jixu refresh-corpus makes one")
-    with duckdb.connect(str(workspace.catalog), read_only=True) as db:
-        _check_version(db, workspace)
-        yield db
+    db = duckdb.connect()
+    try:
+        db.execute(f"attach {_quoted(str(workspace.catalog))} as stored (read_only)")
+        _check_version(db, workspace, "stored.meta")
+        tables = db.execute("select table_name from duckdb_tables() where database_name = 'stored'")
+    except duckdb.Error as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(
+            f"{workspace.catalog} is damaged ({reason}): jixu doctor --fix restores what the shards tell"
+        ) from None
+    # views in memory, unlike temporary ones, are seen by every cursor
+    for (name,) in tables.fetchall():
+        db.execute(f"create view {name} as from stored.{name}")
+    folder = _quoted(f"{workspace.root.resolve()}/")
+    db.execute(
+        f"""
+        create or replace view corpora as
+        select * replace (if(starts_with(tokenizer, '/'), '', {folder}) || tokenizer as tokenizer)
+        from stored.corpora
+        """
+    )
+    return db
 
 
 @contextmanager
@@ -104,16 +126,15 @@ def write_catalog(workspace: Workspace) -> Iterator[duckdb.DuckDBPyConnection]:
         with duckdb.connect(str(temporary)) as db:
             if is_new:
                 db.execute(SCHEMA)
-                db.execute("insert into meta values (?, ?)", [CATALOG_VERSION, ""])
-            _check_version(db, workspace)
+                db.execute("insert into meta values (?)", [CATALOG_VERSION])
+            _check_version(db, workspace, "meta")
             db.execute("begin")
             yield db
-            _refresh_views(db, workspace)
             db.execute("commit; checkpoint")
 
 
-def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
-    ((version,),) = db.execute("select catalog_version from meta").fetchall()
+def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace, table: str) -> None:
+    ((version,),) = db.execute(f"select catalog_version from {table}").fetchall()
     if version > CATALOG_VERSION:
         raise InputError(
             f"{workspace.catalog} was written by a newer jixu (catalog {version}, this one knows "
@@ -126,18 +147,9 @@ def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
         )
 
 
-def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
-    """Point the views at the absolute paths of each corpus's newest version, and corpora at vocabularies.
-
-    The vocabularies' paths change if the workspace was moved.
-    """
+def create_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
+    """Create the views of the files of each corpus's newest version."""
     root = workspace.root.resolve()
-    db.execute(
-        "update corpora set tokenizer = ? || substr(tokenizer, len(root) + 1) from meta "
-        "where root != '' and starts_with(tokenizer, root || '/')",
-        [str(root)],
-    )
-    db.execute("update meta set root = ?", [str(root)])
     newest = db.execute(
         "select corpus, max(version), max_by(index_path, version) from versions group by all order by all"
     ).fetchall()
@@ -160,10 +172,10 @@ def _refresh_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
                 listed = ", ".join(_quoted(str(root / path)) for path in relative)
                 labels = f"{_quoted(corpus)} as corpus, {version} as version"
                 select = f"select {labels}, * from read_parquet([{listed}])"
-                if _is_readable(select):
+                if _is_readable(db, select):
                     parts[view].append(select)
     for view, selects in parts.items():
-        db.execute(f"create or replace view {view} as {' union all by name '.join(selects) or _empty(view)}")
+        db.execute(f"create view {view} as {' union all by name '.join(selects) or _empty(view)}")
 
 
 def _empty(view: str) -> str:
@@ -171,12 +183,10 @@ def _empty(view: str) -> str:
     return f"select {', '.join(f'null::{kind} as {name}' for name, kind in columns)} where false"
 
 
-def _is_readable(select: str) -> bool:
-    """Whether a view may include it: lost files of one corpus must not keep others from being written."""
+def _is_readable(db: duckdb.DuckDBPyConnection, select: str) -> bool:
+    """Whether a view may include it: lost files of one corpus must not hide the others."""
     try:
-        # outside the writer's transaction, which an error would abort
-        with duckdb.connect() as db:
-            db.execute(f"{select} limit 0")
+        db.execute(f"{select} limit 0")
     except (duckdb.IOException, duckdb.InvalidInputException):
         return False
     return True
@@ -215,16 +225,7 @@ def bring_in_tokenizers(workspace: Workspace) -> None:
         copy = folder / f"{path.stem}-{sha256(path)[:8]}" / path.name
         if not copy.is_file():
             write_bytes(copy, path.read_bytes())
-        copies.append([str(copy), str(path)])
+        copies.append([workspace.relative(copy), str(path)])
     if copies:
         with write_catalog(workspace) as db:
             db.executemany("update corpora set tokenizer = ? where tokenizer = ?", copies)
-
-
-def heal_views(workspace: Workspace) -> None:
-    """Point the views at the workspace's present folder if it was moved or copied."""
-    with read_catalog(workspace) as db:
-        ((root,),) = db.execute("select root from meta").fetchall()
-    if root != str(workspace.root.resolve()):
-        with write_catalog(workspace):
-            pass

@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from data.catalog.database import heal_views
+from data.catalog.database import create_views, read_catalog
 from data.catalog.versions import require_version
 from data.errors import InputError
 from data.instances import LENGTH_BIN
@@ -30,9 +30,9 @@ class Statistics:
     """A read-only view of a workspace as it is now; flows may write to it meanwhile. Use it with `with`."""
 
     def __init__(self, workspace: Workspace):
-        heal_views(workspace)
         self.workspace = workspace
-        self.db = duckdb.connect(str(workspace.catalog), read_only=True)
+        self.db = read_catalog(workspace)
+        create_views(self.db, workspace)
 
     def __enter__(self) -> Statistics:
         return self

@@ -249,7 +249,7 @@ def _next_version(plan: Plan, sop: bool, shards: Sequence[Shard], similar: str |
         version=number,
         recipe_hash=plan.recipe_hash,
         sop=sop,
-        tokenizer=str(plan.tokenizer_path.resolve()),
+        tokenizer=plan.workspace.relative(plan.tokenizer_path),
         max_seq_length=settings.max_seq_length,
         documents=sum(shard.documents for shard in shards),
         instances=sum(shard.instances for shard in shards),

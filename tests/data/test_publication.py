@@ -135,7 +135,7 @@ def test_nothing_is_published_if_nothing_changed(url, settings, tmp_path):
     assert send(url, tmp_path / "one").number == 1
     get(url, tmp_path / "two")
     assert instances(tmp_path / "two")
-    assert send(url, tmp_path / "two").number == 1  # views that point elsewhere are no change
+    assert send(url, tmp_path / "two").number == 1
 
 
 @pytest.mark.parametrize("sent", [2, 10**9], ids=["among the files", "before the manifest"])

@@ -265,8 +265,8 @@ def test_readers_and_writers_do_not_lock_each_other_out(settings):
         process.join()
         assert process.exitcode == 0
         assert statistics.funnel("茶").fetchall()  # what was there when it was opened
-    with read_catalog(Workspace(settings.workspace)) as db:
-        assert not db.sql("from funnel").fetchall()
+        with read_catalog(Workspace(settings.workspace)) as db:
+            assert not db.sql("from funnel").fetchall()
 
 
 def test_a_moved_workspace_still_answers(settings, tmp_path):

@@ -1,0 +1,45 @@
+import shutil
+
+import pytest
+
+from data.catalog import open_workspace, read_catalog
+from data.errors import InputError
+from data.tokenization import load_tokenizer
+from data.workspace import Workspace
+from tests.conftest import make_corpus
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory, samples, vocabulary_file):
+    """A workspace with a vocabulary of its own."""
+    root = tmp_path_factory.mktemp("workspace")
+    load_tokenizer(vocabulary_file).save(root / "tokenizers" / "tea")
+    make_corpus(root, "tea", samples / "tea.jsonl", root / "tokenizers" / "tea" / "vocab.txt")
+    return root
+
+
+def state(root):
+    return {path: (path.stat().st_mtime_ns, path.is_file() and path.read_bytes()) for path in root.rglob("*")}
+
+
+def test_a_copy_at_another_path_is_queried_and_nothing_is_written_to_it(made, tmp_path):
+    copy = tmp_path / "it's a copy"
+    shutil.copytree(made, copy)
+    before = state(copy)
+    with open_workspace(copy) as statistics:
+        found = [
+            statistics.sql(f"from {table}").fetchall()
+            for table in ("versions", "shards", "documents", "document_texts", "instances")
+        ]
+        assert all(found) and len(list(statistics.texts("tea"))) == len(found[3])
+        assert statistics.unknown_share("tea") < 0.01
+        paths = statistics.sql("select distinct tokenizer from corpora").fetchall()
+        assert paths == [(str(copy / "tokenizers" / "tea" / "vocab.txt"),)]
+    assert state(copy) == before
+
+
+def test_a_damaged_catalog_says_what_restores_it(made, tmp_path):
+    for content in (b"", b"damaged", (made / "catalog.duckdb").read_bytes()[:5000]):
+        (tmp_path / "catalog.duckdb").write_bytes(content)
+        with pytest.raises(InputError, match="catalog.duckdb is damaged .* jixu doctor --fix"):
+            read_catalog(Workspace(tmp_path))
