@@ -12,6 +12,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TypeVar
 
 import numpy as np
@@ -79,26 +80,21 @@ def _labels(candidate: Candidate) -> Iterator[_Rule]:
     train = _examples(candidate, "train", Example)
     if train[0].pair is not None:
         tree = DecisionTreeClassifier(max_leaf_nodes=len(candidate.data.labels), random_state=0)
-        yield _fitted("threshold on common characters", tree, candidate, _jaccard)
+        yield _fitted("threshold on common characters", tree, candidate, partial(_jaccard, candidate))
     vectorizer = _vectorizer([text for one in train for text in one.texts()])
 
-    def features(examples: Sequence[Example]) -> csr_matrix:
-        parts = [
-            vectorizer.transform(texts) for texts in zip(*(one.texts() for one in examples), strict=True)
-        ]
+    @cache
+    def features(split: str) -> csr_matrix:
+        texts = zip(*(one.texts() for one in _examples(candidate, split, Example)), strict=True)
+        parts = [vectorizer.transform(one) for one in texts]
         if len(parts) == 2:
             parts += [parts[0].multiply(parts[1]), abs(parts[0] - parts[1])]
         return hstack(parts, format="csr")
 
-    tried = [
-        _fitted(
-            "character TF-IDF, logistic regression",
-            LogisticRegression(C=strength, max_iter=1000, random_state=0),
-            candidate,
-            features,
-        )
-        for strength in _STRENGTHS
-    ]
+    tried = []
+    for strength in _STRENGTHS:
+        classifier = LogisticRegression(C=strength, max_iter=1000)
+        tried.append(_fitted("character TF-IDF, logistic regression", classifier, candidate, features))
     metric = candidate.data.task.metrics[0]
     yield max(
         tried, key=lambda rule: candidate.scores("dev", candidate.read(rule.score("dev"), "dev"))[metric]
@@ -109,17 +105,16 @@ def _fitted(
     name: str,
     classifier: LogisticRegression | DecisionTreeClassifier,
     candidate: Candidate,
-    features: Callable[[Sequence[Example]], csr_matrix],
+    features: Callable[[str], csr_matrix],
 ) -> _Rule:
-    """A rule that gives log probabilities, [n, C]."""
-    train = _examples(candidate, "train", Example)
-    classifier.fit(features(train), [one.label for one in train])
+    """A rule that gives log probabilities, [n, C], from the features of a split."""
+    classifier.fit(features("train"), candidate.data.splits["train"].labels)
     columns = [candidate.data.labels.index(label) for label in classifier.classes_]
 
     def score(split: str) -> np.ndarray:
-        examples = _examples(candidate, split, Example)
-        shares = np.zeros((len(examples), len(candidate.data.labels)))
-        shares[:, columns] = classifier.predict_proba(features(examples))
+        found = features(split)
+        shares = np.zeros((found.shape[0], len(candidate.data.labels)))
+        shares[:, columns] = classifier.predict_proba(found)
         return np.log(np.maximum(shares, 1e-12))
 
     return _Rule(name, score)
@@ -130,9 +125,9 @@ def _vectorizer(texts: Sequence[str], most: int | None = None) -> TfidfVectorize
     return vectorizer.fit(texts)
 
 
-def _jaccard(examples: Sequence[Example]) -> csr_matrix:
+def _jaccard(candidate: Candidate, split: str) -> csr_matrix:
     """The share of the characters of two texts that both have, [n, 1]."""
-    sets = [(set(one.text), set(one.pair or "")) for one in examples]
+    sets = [(set(one.text), set(one.pair or "")) for one in _examples(candidate, split, Example)]
     return csr_matrix([[len(a & b) / len(a | b)] for a, b in sets])
 
 
