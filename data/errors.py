@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+
+_user_info = re.compile(r"(?<=://)[^\s/?#'\"]+@")
+# a question mark in s3://bucket/part-?.txt is a pattern's
+_query = re.compile(r"(https?://[^\s?#'\"]*\?|://[^\s?#'\"]*\?(?=[^\s#'\"]*=))(?!\*\*\*)([^\s#'\"]+)")
+
+
+def masked(text: str) -> str:
+    """Replace what may be credentials in the URLs of a text: user and password, and the query by its hash.
+
+    >>> masked("https://me:secret@host/tea.jsonl?key=1 is gone")
+    'https://***@host/tea.jsonl?***5d5a2f99 is gone'
+    """
+
+    def hashed(match: re.Match[str]) -> str:
+        return f"{match[1]}***{hashlib.sha256(match[2].encode()).hexdigest()[:8]}"
+
+    return _query.sub(hashed, _user_info.sub("***@", text))
+
 
 class UserError(ValueError):
-    """One line: what is wrong, with the value, where, and what to do."""
+    """One line: what is wrong, with the value, where, and what to do; credentials in URLs are masked."""
+
+    def __init__(self, message: str):
+        super().__init__(masked(message))
 
 
 class InputError(UserError):

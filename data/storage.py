@@ -5,15 +5,19 @@ from __future__ import annotations
 import glob
 import hashlib
 import io
+import ipaddress
 import os
+import re
+import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from data.errors import InputError
+from data.errors import InputError, masked
 from data.files import sha256
 
 if TYPE_CHECKING:
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
 
 _EXTRA = "install jixu with its extra: pip install 'jixu[remote]'"
 _TRANSFERS = 8  # at a time
+# of the URLs that name a host; s3:// and the like name a bucket
+_host = re.compile(r"\b(?:https?|ftp|sftp|ssh|smb|webhdfs)://(?:[^/?#]*@)?(\[[^]]*\]|[^/?#:]+)", re.I)
 
 
 def is_remote(uri: str) -> bool:
@@ -35,6 +41,28 @@ def _file_system(uri: str) -> tuple[AbstractFileSystem, str]:
         return fsspec.core.url_to_fs(uri)
     except (ImportError, ValueError) as error:
         raise InputError(f"{uri}: {' '.join(str(error).split())}; {_EXTRA}") from None
+
+
+def check_hosts(source: str, allow_loopback: bool) -> None:
+    """Raise InputError if a host of a URL is link-local, such as a cloud's metadata, or is this machine.
+
+    Redirects of a server are not checked.
+    """
+    for ip in chain.from_iterable(map(_addresses, _host.findall(source))):
+        if ip.is_link_local:
+            raise InputError(f"source {source}: {ip} is link-local, which is not read")
+        if (ip.is_loopback or ip.is_unspecified) and not allow_loopback:
+            raise InputError(
+                f"source {source}: {ip} is this machine, which only a refresh reads, with "
+                "--reading.allow-loopback"
+            )
+
+
+def _addresses(host: str) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    with suppress(OSError, UnicodeError):  # an unknown name: the error comes when it is opened
+        for *_, address in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM):
+            ip = ipaddress.ip_address(str(address[0]))
+            yield getattr(ip, "ipv4_mapped", None) or ip
 
 
 @contextmanager
@@ -171,7 +199,7 @@ def _remote_size_and_digest(uri: str) -> tuple[int, str]:
     names = ("ETag", "etag", "blob_id", "LastModified", "mtime", "last_modified")
     tag = next((info[name] for name in names if info.get(name)), None)
     if tag is not None:
-        described = f"{uri}\0{tag}\0{info.get('size')}"
+        described = f"{masked(uri)}\0{tag}\0{info.get('size')}"
         return int(info.get("size") or 0), hashlib.sha256(described.encode()).hexdigest()
     digest, size = hashlib.sha256(), 0
     with system.open(path, "rb") as file:

@@ -34,10 +34,10 @@ def reading_batches(plan: Plan, workers: int) -> list[Batch[tuple[SourceFile, Pl
     known = {source.uri: source for source in plan.current_sources}
     small = replace(plan, files=(), current_sources=(), current_shards=())
     items = [
-        (file, replace(small, current_sources=(known[file.uri],)) if file.uri in known else small)
+        (file, replace(small, current_sources=(known[file.place],)) if file.place in known else small)
         for file in plan.files
     ]
-    weights = [_reading_weight(file, known.get(file.uri)) for file in plan.files]
+    weights = [_reading_weight(file, known.get(file.place)) for file in plan.files]
     groups = _group(items, weights, workers, BATCH_WEIGHT)
     return [Batch(_name_files([file for file, _ in group]), tuple(group)) for group in groups]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from data.catalog import Source, Version, newest_version, read_catalog, version_shards, version_sources
 from data.cleaning import ALGORITHM, make_guard, read_blocklist
-from data.errors import InputError
+from data.errors import InputError, masked
 from data.files import sha256
 from data.instances import SHARD_CHARACTERS, Shard
 from data.refresh.build import segmenter
@@ -28,7 +28,7 @@ BUILDING_VERSION = 5  # raise it when words, tokens, instances or masks change f
 class SourceFile:
     """One file to read."""
 
-    uri: str
+    uri: str  # with its credentials, so it is neither shown nor stored
     text_format: TextFormat
     text_field: str | None
 
@@ -36,9 +36,14 @@ class SourceFile:
     def name(self) -> str:
         return base_name(self.uri)
 
+    @property
+    def place(self) -> str:
+        """Its URI as people and the catalog see it."""
+        return masked(self.uri)
+
     def listing_name(self, digest: str, recipe_hash: str) -> str:
         """Name of the file that lists its documents; it depends on the bytes and on how they are read."""
-        identity = "\0".join((self.uri, digest, self.text_format, self.text_field or "", recipe_hash))
+        identity = "\0".join((self.place, digest, self.text_format, self.text_field or "", recipe_hash))
         return f"listing-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.parquet"
 
 
@@ -121,7 +126,7 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
     for source in settings.source:
         spec = source if isinstance(source, SourceSpec) else SourceSpec(path=source)
         try:
-            found = find_files(spec.path)
+            found = find_files(spec.path, allow_loopback=settings.reading.allow_loopback)
         except InputError as error:
             faults.append(str(error))
             continue
@@ -194,7 +199,10 @@ def _reading_record(settings: RefreshSettings) -> dict[str, object]:
 
     It is hashed with the source, not with the recipe, so that a new source does not touch the others.
     """
-    sources = [source if isinstance(source, str) else asdict(source) for source in settings.source]
+    sources = [
+        masked(source) if isinstance(source, str) else {**asdict(source), "path": masked(source.path)}
+        for source in settings.source
+    ]
     return {"sources": sources, **asdict(settings.reading)}
 
 
@@ -202,7 +210,7 @@ def preview(plan: Plan) -> Changes:
     """Find out what a refresh would read, going by the sources alone. Writes nothing."""
     known = {source.uri: Path(source.listing_path).name for source in plan.current_sources}
     listings = {
-        file.uri: file.listing_name(size_and_digest(file.uri)[1], plan.recipe_hash) for file in plan.files
+        file.place: file.listing_name(size_and_digest(file.uri)[1], plan.recipe_hash) for file in plan.files
     }
     changed = tuple(uri for uri, listing in listings.items() if known.get(uri) != listing)
     return Changes(

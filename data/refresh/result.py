@@ -87,7 +87,7 @@ def standing(plan: Plan) -> RefreshResult | None:
     """
     current, root = plan.current, plan.workspace.root
     # the order of the sources decides which of two duplicates is the first
-    in_order = [file.uri for file in plan.files] == [source.uri for source in plan.current_sources]
+    in_order = [file.place for file in plan.files] == [source.uri for source in plan.current_sources]
     if not current or not plan.current_shards or not in_order:
         return None
     paths = [

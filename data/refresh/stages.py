@@ -84,7 +84,7 @@ def _read(file: SourceFile, plan: Plan) -> ReadSource:
     size, digest = size_and_digest(file.uri)
     name = file.listing_name(digest, plan.recipe_hash)
     committed = plan.workspace.documents(plan.settings.corpus) / name
-    source = Source(file.uri, size, digest, plan.workspace.relative(committed))
+    source = Source(file.place, size, digest, plan.workspace.relative(committed))
     if source in plan.current_sources and committed.is_file():
         return ReadSource(source, str(committed), None)
     listing, staged = _stage(file, plan, name)

@@ -19,6 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from data.errors import masked
 from data.storage import base_name, open_binary
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ DAMAGED = (
 class Part:
     """A part of a source that is read as a separate file."""
 
-    uri: str  # of the source, then "!" and the name of an archive's member
+    uri: str  # of the source without credentials, then "!" and the name of an archive's member
     name: str  # without the suffix of a compression; its own suffix says how it is read
     file: io.BufferedReader | None
     refused: str | None = None  # the reason why it is not read
@@ -130,16 +131,16 @@ def open_parts(uri: str, size: int) -> Iterator[Part]:
 
     Raises one of DAMAGED for a damaged file, after the parts before the damage.
     """
-    name = plain_name(base_name(uri))
+    name, place = plain_name(base_name(uri)), masked(uri)
     with open_binary(uri) as raw:
         if name.lower().endswith(".zip"):
-            yield from _zip_members(uri, raw)
+            yield from _zip_members(place, raw)
             return
         with decompressed(raw, size) as file:
             if name.lower().endswith(".tar"):
-                yield from _tar_members(uri, file, size)
+                yield from _tar_members(place, file, size)
             else:
-                yield Part(uri, name, file)
+                yield Part(place, name, file)
 
 
 def _is_unsafe(name: str) -> bool:
@@ -199,4 +200,4 @@ class _Tail:
 
 def one_line(error: Exception) -> str:
     """Describe an error in a short line."""
-    return " ".join(str(error).split())[:120] or type(error).__name__
+    return masked(" ".join(str(error).split()))[:120] or type(error).__name__

@@ -19,14 +19,14 @@ from typing import IO
 
 import pyarrow.parquet as pq
 
-from data.errors import InputError, UserError
+from data.errors import InputError, UserError, masked
 from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_parts, plain_name
 from data.sources.decoding import SAMPLE_BYTES, Unfinished, decoded_lines, detect_encoding
 from data.sources.markup import html_text, markdown_text, mdx_text
 from data.sources.plain_text import find_format, join_wrapped
 from data.sources.rows import BadRow, json_rows, table_rows
 from data.sources.settings import TextFormat
-from data.storage import base_name, expand, is_remote, open_binary, refusal, size_and_digest
+from data.storage import base_name, check_hosts, expand, is_remote, open_binary, refusal, size_and_digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RawDocument:
     """A decoded document as its source holds it."""
 
     text: str
-    source_uri: str  # path, then its place in the file: "laws.jsonl.gz#line=12"
+    source_uri: str  # path or URL without credentials, then its place in the file: "laws.jsonl.gz#line=12"
     encoding: str | None = None  # detected encoding of its file; None: UTF-8
     text_format: TextFormat | None = None  # how its file was read; None: no plain text
 
@@ -96,12 +96,14 @@ def file_kind(name: str) -> str | None:
     return SUFFIXES.get(name[dot:]) if dot >= 0 else None
 
 
-def find_files(source: str) -> list[str]:
+def find_files(source: str, *, allow_loopback: bool = False) -> list[str]:
     """List the files that a file, a folder (searched through), a glob or a URL names, sorted by name.
 
     They include a folder's unsupported files, broken links, devices and the like: reading one yields the
-    reason why it is not read. Raises InputError if there is nothing to read.
+    reason why it is not read. Raises InputError if there is nothing to read, or a URL leads to a link-local
+    address, or unless `allow_loopback` to this machine.
     """
+    check_hosts(source, allow_loopback)
     files = expand(source)
     if not any(file_kind(base_name(uri)) for uri in files):
         fault = "not a supported input" if len(files) == 1 else "holds no file that can be read"
@@ -116,15 +118,15 @@ def read_documents(
 ) -> Iterator[Item]:
     """Yield the documents of a source in order, and what cannot be read as `Dropped` with stage "read"."""
     uri = str(uri)
-    kind = file_kind(base_name(uri))
+    kind, place = file_kind(base_name(uri)), masked(uri)
     refused = None if is_remote(uri) else refusal(uri)
     if refused or kind is None:
-        yield Dropped(uri, STAGE, refused or "not_supported", 0)
+        yield Dropped(place, STAGE, refused or "not_supported", 0)
         return
     try:
         if kind == "parquet" and base_name(uri).lower().endswith(".parquet"):
             with open_binary(uri) as file:
-                yield from _read_parquet(uri, file, text_field)
+                yield from _read_parquet(place, file, text_field)
             return
         size = size_and_digest(uri)[0] if is_remote(uri) else os.path.getsize(uri)
         for part in open_parts(uri, size):
@@ -134,7 +136,7 @@ def read_documents(
     except (
         Exception
     ) as error:  # whatever a library raises: documents before it stay, the other parts are read
-        yield Dropped(f"{uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+        yield Dropped(f"{place}#{one_line(error)}", STAGE, "unreadable_file", 0)
 
 
 def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> Iterator[Item]:

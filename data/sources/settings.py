@@ -26,6 +26,9 @@ class SourceRules:
         str | None,
         Field(description="Field or column with the text; by default text, content, 正文 or 内容."),
     ] = None
+    allow_loopback: Annotated[
+        bool, Field(description="Read URLs of this machine too (127.0.0.1); link-local ones are never read.")
+    ] = False
 
 
 @options

@@ -29,6 +29,7 @@ from prefect.context import FlowRunContext
 from pydantic_core import to_jsonable_python
 
 from data.catalog import Drift, Statistics, open_workspace
+from data.errors import masked
 from data.files import sha256
 from data.refresh import Gate, RefreshResult
 from data.segmentation import Word
@@ -50,14 +51,14 @@ def repeat_command() -> str:
         return command
     flow_run = FlowRunContext.get()
     if flow_run is None or flow_run.flow is None:  # called as a plain function
-        return shlex.join(["python", *sys.argv])
+        return masked(shlex.join(["python", *sys.argv]))
     defaults = inspect.signature(flow_run.flow.fn).parameters
     given = " ".join(
         f"-p {shlex.quote(f'{name}={json.dumps(to_jsonable_python(value), ensure_ascii=False)}')}"
         for name, value in (flow_run.parameters or {}).items()
         if value != defaults[name].default
     )
-    return f"prefect deployment run '{flow_run.flow.name}/default' {given}"
+    return masked(f"prefect deployment run '{flow_run.flow.name}/default' {given}")
 
 
 def file_checksums(*paths: Path | str | None) -> dict[str, str]:

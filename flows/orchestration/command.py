@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from data.errors import InputError
+from data.errors import InputError, masked
 from data.options import options_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app
 from data.workspace import state_folder
@@ -75,7 +75,7 @@ def _value_of(option: str, tokens: Sequence[str]) -> str | None:
 
 def run(name: str, arguments: Sequence[str]) -> int:
     """Run a job from its command-line arguments; returns the exit code."""
-    os.environ["JIXU_COMMAND"] = shlex.join(["jixu", name, *arguments])
+    os.environ["JIXU_COMMAND"] = masked(shlex.join(["jixu", name, *arguments]))
     try:
         chosen = read_options(name, arguments)
         if chosen is None:
@@ -114,9 +114,19 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     from flows.orchestration.jobs import handing_on
 
     with handing_on(plan), without_heartbeats():
-        outcome = getattr(module, name.replace("-", "_"))(**vars_of(chosen))
+        outcome = getattr(module, name.replace("-", "_"))(**_recorded(chosen))
     status = EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0
     return status, module.describe(outcome)
+
+
+def _recorded(chosen: Job) -> dict[str, Any]:
+    """The parameters of a command's flow, which Prefect keeps: the plan has the sources' credentials."""
+    given = vars_of(chosen)
+    if sources := given.get("source"):
+        given["source"] = tuple(
+            masked(one) if isinstance(one, str) else replace(one, path=masked(one.path)) for one in sources
+        )
+    return given
 
 
 def vars_of(chosen: Job) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from dataclasses import is_dataclass
 from cyclopts import CycloptsError
 from pydantic import ValidationError
 
-from data.errors import UserError
+from data.errors import UserError, masked
 from data.options import faults, options_of
 from flows.orchestration.settings import JOBS
 
@@ -27,7 +27,7 @@ def explain(error: BaseException) -> str | None:
         cause = error.__cause__
         if isinstance(cause, ValidationError):
             return faults(cause, JOBS[os.environ["JIXU_COMMAND"].split()[1]])
-        return " ".join(str(error).split())
+        return masked(" ".join(str(error).split()))
     if line := disk_trouble(error):
         return line
     if isinstance(error, BrokenProcessPool):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from data.errors import InputError
-from flows.orchestration.command import check_room, set_up_prefect
+from flows.orchestration.command import check_room, run, set_up_prefect
 
 
 @pytest.fixture
@@ -49,3 +49,13 @@ def test_a_workspace_without_room_or_that_is_a_file_is_refused(tmp_path, monkeyp
     monkeypatch.setattr("flows.orchestration.command.LEAST_BYTES", 2**60)
     with pytest.raises(InputError, match="MiB are free on the disk of .*: make room"):
         check_room(tmp_path / "w")
+
+
+def test_credentials_of_a_source_are_not_shown(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JIXU_COMMAND", "")
+    source = "http://tea:geheim@127.0.0.1:9/tea.jsonl?token=verraten"
+    given = ["--corpus", "tea", "--source", source, "--workspace", str(tmp_path), "--reading.allow-loopback"]
+    assert run("refresh-corpus", given) == 2
+    shown = capsys.readouterr().err + os.environ["JIXU_COMMAND"]
+    assert shown.count("http://***@127.0.0.1:9/tea.jsonl?***") == 2
+    assert "geheim" not in shown and "verraten" not in shown

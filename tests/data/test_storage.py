@@ -1,0 +1,57 @@
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from data.catalog import open_workspace
+from data.errors import InputError
+from data.refresh import describe_changes, plan_refresh, preview, refresh
+from data.sources import find_files
+from tests.data.helpers import refresh_settings
+
+USER_INFO, QUERY = "tea:geheim", "token=verraten&page=1"
+
+
+@pytest.fixture
+def server(samples):
+    pytest.importorskip("aiohttp")
+    handler = partial(SimpleHTTPRequestHandler, directory=samples)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield f"http://{USER_INFO}@127.0.0.1:{http.server_port}"
+        http.shutdown()
+
+
+def test_credentials_of_a_source_reach_no_record_and_no_message(server, tmp_path, vocabulary_file):
+    url = f"{server}/tea.jsonl?{QUERY}"
+    settings = refresh_settings(tmp_path / "w", url, vocabulary_file, reading={"allow_loopback": True})
+    seen = [describe_changes(preview(plan_refresh(settings)))]
+    assert refresh(settings).documents > 100
+    assert not refresh(settings).is_new
+    with open_workspace(tmp_path / "w") as statistics:
+        tables = statistics.sql("select view_name from duckdb_views() where not internal").fetchall()
+        seen += [str(statistics.sql(f"from {table}").fetchall()) for (table,) in tables]
+        places = statistics.sql("select uri from sources").fetchall()
+        documents = statistics.sql("select distinct source_uri from documents").fetchall()
+    assert all("://***@127.0.0.1" in place and "/tea.jsonl?***" in place for (place,) in places + documents)
+    with pytest.raises(InputError) as missing:
+        find_files(f"{server}/nothing.jsonl?{QUERY}", allow_loopback=True)
+    seen.append(str(missing.value))
+    assert len(seen) > 10 and not [text for text in seen if "geheim" in text or "verraten" in text]
+
+
+@pytest.mark.parametrize(
+    ("url", "fault"),
+    [
+        ("http://169.254.169.254/latest/meta-data.txt", "is link-local"),
+        ("http://2852039166/a.txt", "is link-local"),
+        ("https://[fe80::1]/a.txt", "is link-local"),
+        ("zip://a.txt::http://[::ffff:169.254.1.1]/a.zip", "is link-local"),
+        ("http://me@localhost:8000/a.txt", "is this machine.* --reading.allow-loopback"),
+        ("http://0.0.0.0/a.txt", "is this machine"),
+    ],
+)
+def test_addresses_that_only_this_machine_can_reach_are_refused(url, fault):
+    with pytest.raises(InputError, match=fault):
+        find_files(url)
