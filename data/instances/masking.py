@@ -21,6 +21,7 @@ BLOCK_TOKENS = 1 << 18  # drawn at once: more would leave the cache, fewer cost 
 # groups with a key below this multiple of the rate nearly always fill the budget; only they are sorted
 _ENOUGH = 2.0
 _PLACE, _FILL = 0, 1  # streams of random bits
+_LAST_WORD = salt(2)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +133,9 @@ def draw_masks(
     input_ids [T], word_starts [T] bool (every special token and every sequence starts a word), cu_seqlens
     [S+1], instance_ids [S] uint64. In each sequence the words between special tokens are cut into groups of
     drawn lengths; groups are taken in random order, word by word, until the next word would exceed rate *
-    tokens (rounded) or `max_predictions`. The first word is masked even if it exceeds the rate, so that long
-    words of short sentences are masked too; a group whose first word is longer than `max_predictions` is
-    skipped.
+    tokens (rounded). With n tokens left, a word of m is then taken with probability n / m: the rate is met on
+    average, and words of every length are masked alike. The first word is always masked. No more than
+    `max_predictions` tokens are masked; a group whose first word is longer is skipped.
     """
     keys = mix(instance_ids + salt(seed, epoch))
     parts: list[Masks] = []
@@ -161,7 +162,7 @@ def _draw_spans(block: _Block, vocabulary: MaskVocabulary, rule: MaskRule) -> _S
     draws = _draw(words, block.keys, probabilities)
     budget = _budgets(words, rule)
     groups = _find_groups(words, draws, budget, rule)
-    return _choose(words, groups, budget, len(probabilities))
+    return _choose(words, groups, budget, rule.max_predictions or len(block.input_ids), len(probabilities))
 
 
 def draw_ngram_lengths(
@@ -253,10 +254,10 @@ def _groups(words: _Words, draws: _Draws, drawn: np.ndarray, longest: int | None
     return _Groups(starts, edges.take(starts), edges.take(ends), words.sequences.take(stretches), keys)
 
 
-def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) -> _Spans:
+def _choose(words: _Words, groups: _Groups, budget: np.ndarray, most: int, longest: int) -> _Spans:
     """Choose groups of at most `longest` words in the order of their keys until the budget is spent.
 
-    The last group of a sequence is cut after a word.
+    The last group of a sequence is cut after a word. At most `most` tokens are chosen.
     """
     order = np.argsort(groups.sequences.astype(np.uint64) << np.uint64(32) | groups.keys, kind="stable")
     taken = np.concatenate([[0], np.cumsum((groups.ends - groups.starts).take(order))])
@@ -271,8 +272,9 @@ def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) ->
     too_long = too_long[is_cut]
     cut = order[too_long]
     left = limit[is_cut] - taken[too_long]
+    room = left + most - budget[is_cut]
     ends = groups.ends.copy()
-    ends[cut] = _cut(words, groups, cut, left, too_long == first[is_cut], longest)
+    ends[cut] = _cut(words, groups, cut, left, room, too_long == first[is_cut], longest)
     is_chosen = np.zeros(len(order), dtype=bool)
     is_chosen[order] = fits
     is_chosen[cut] = ends[cut] > groups.starts[cut]
@@ -282,9 +284,16 @@ def _choose(words: _Words, groups: _Groups, budget: np.ndarray, longest: int) ->
 
 
 def _cut(
-    words: _Words, groups: _Groups, cut: np.ndarray, left: np.ndarray, is_first: np.ndarray, longest: int
+    words: _Words,
+    groups: _Groups,
+    cut: np.ndarray,
+    left: np.ndarray,
+    room: np.ndarray,
+    is_first: np.ndarray,
+    longest: int,
 ) -> np.ndarray:
-    """Return the ends [C] of the groups `cut` after the words that fit into `left` tokens.
+    """Return the ends [C] of the groups `cut`: after the words that fit into `left` tokens, and with the
+    probability that spends what is then left on average after one more, if it fits into `room` tokens.
 
     The first group of a sequence keeps at least one word.
     """
@@ -293,7 +302,15 @@ def _cut(
     for number in range(1, longest):
         further = words.edges[np.minimum(word + number, len(words.edges) - 1)]
         np.copyto(ends, further, where=further <= starts + left)
-    return ends
+    following = np.searchsorted(words.edges, ends)
+    tokens = words.edges[np.minimum(following + 1, len(words.edges) - 1)] - ends
+    is_taken = last_word_draw(groups.keys[cut]) * tokens < starts + left - ends
+    return np.where(is_taken & (tokens <= starts + room - ends), ends + tokens, ends)
+
+
+def last_word_draw(keys: np.ndarray) -> np.ndarray:
+    """Draw from [0, 1) by a group's key whether the word that does not fit into the budget is masked."""
+    return (mix(keys + _LAST_WORD) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def _replace(block: _Block, spans: _Spans, vocabulary: MaskVocabulary, rule: MaskRule) -> Masks:

@@ -16,6 +16,7 @@ from data.instances import (
     mask_vocabulary,
     word_keys,
 )
+from data.instances.masking import last_word_draw
 from data.instances.objectives import length_probabilities
 from tests.conftest import sample_texts
 from tests.data.helpers import tokenize_texts
@@ -75,7 +76,7 @@ def test_masks_keep_their_invariants(instances, tokenizer, seed, epoch, objectiv
         assert all(here[a:b].all() for a, b in taken) and here.sum() == sum(b - a for a, b in taken)
         tokens, longest = sum(b - a for a, b in words), max(b - a for a, b in words)
         budget = max(1, round(0.15 * tokens))
-        assert budget - longest < here.sum() <= max(budget, longest)
+        assert budget - longest < here.sum() < budget + longest
 
 
 def slow_masks(input_ids, word_starts, key, probabilities, tokenizer, most=10**9):
@@ -97,12 +98,14 @@ def slow_masks(input_ids, word_starts, key, probabilities, tokenizer, most=10**9
             stretch = []
     left = min(max(1, round(0.15 * sum(b - a for a, b in words))), most)
     masked, is_first = [], True
-    for _, _, group in sorted(groups):
+    for high, _, group in sorted(groups):
         if group[0][1] - group[0][0] > most:
             continue
         for a, b in group:
             if b - a > left and not is_first:
-                return sorted(masked)
+                draw = float(last_word_draw(np.array([high], np.uint64))[0])
+                is_taken = draw * (b - a) < left and b - a <= most - len(masked)
+                return sorted([*masked, *range(a, b)] if is_taken else masked)
             masked += range(a, b)
             left -= b - a
             is_first = False
@@ -123,6 +126,12 @@ def test_the_vectorised_draw_is_the_rule_as_written(instances, tokenizer, object
         (key,) = mix(chosen[3] + salt(0, 0))
         expected = slow_masks(chosen[0], chosen[1], key, probabilities, tokenizer, most or 10**9)
         assert masks.positions.tolist() == expected
+
+
+def test_the_share_of_masked_tokens_is_the_rate(arrays, tokenizer):
+    tokens = (~np.isin(arrays[0], mask_vocabulary(tokenizer).special_ids)).sum()
+    shares = [len(draw(arrays, tokenizer, epoch=epoch).positions) / tokens for epoch in range(20)]
+    assert np.mean(shares) == pytest.approx(0.15, abs=0.002)
 
 
 def test_lengths_are_those_of_the_papers():
