@@ -7,7 +7,7 @@ are fine-tuned on the task under the same seeds. One report shows it all.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from prefect import runtime
@@ -170,7 +170,7 @@ def _report(
                 for run in (base, continued)
                 if run
             },
-            "fine-tuning": plain(judging.settings),
+            "fine-tuning": plain(replace(judging.settings, seeds=result.seeds)),
         },
         checksums=file_checksums(*judging.settings.split_paths.values()),
     )

@@ -13,8 +13,9 @@ from pathlib import Path
 from tqdm import tqdm
 
 from albert import finetuning
-from albert.evaluation import Comparison
+from albert.evaluation import Comparison, ModelResult
 from albert.finetuning import (
+    MANY_SEEDS,
     Candidate,
     FineTuneSettings,
     ModelRuns,
@@ -42,6 +43,7 @@ from flows.orchestration import (
     publish_report,
     repeat_command,
     run_as_command,
+    say,
     step,
 )
 
@@ -60,30 +62,30 @@ class FineTuneOutcome:
 
 
 def table(result: Comparison) -> str:
-    """The comparison as lines of text."""
+    """The comparison as lines of text; after ± is half the width of a 95% interval."""
     lines = []
     for model in (*result.models, *result.baselines):
-        scores = model.reported
         shown = [("dev", result.metric, model.dev[result.metric])]
-        shown += [(result.split, metric, summary) for metric, summary in scores.items()]
+        shown += [(result.split, metric, summary) for metric, summary in model.reported.items()]
         kind = "baseline, " if model in result.baselines else ""
         line = f"{kind}{model.name}: " + ", ".join(
-            f"{split} {metric.replace('_', ' ')} {100 * one.mean:.2f} ± {100 * one.deviation:.2f}"
+            f"{split} {metric.replace('_', ' ')} {100 * one.mean:.2f}{_plus_minus(one.half_width)}"
             for split, metric, one in dict.fromkeys(shown)
         )
         difference = result.difference(model.name)
         if difference is not None:
-            line += f" ({100 * difference.mean:+.2f}"
-            if difference.low is not None and difference.high is not None and difference.probability:
-                line += f", 95% {100 * difference.low:+.2f} to {100 * difference.high:+.2f}"
-                line += f"; beats {difference.baseline} with probability {difference.probability:.2f}"
-            line += ")"
+            line += f" ({100 * difference.mean:+.2f}{_plus_minus(difference.half_width)}"
+            line += ", clear)" if difference.is_clear else ")"
         restarts = sum(one.restarts for one in model.seeds)
         stuck = sum(not one.left_chance for one in model.seeds)
         line += f"; {restarts} restart(s)" if restarts else ""
         line += f"; {stuck} seed(s) never left chance level" if stuck else ""
         lines.append(line)
     return "\n".join(lines)
+
+
+def _plus_minus(half_width: float | None) -> str:
+    return "" if half_width is None else f" ± {100 * half_width:.2f}"
 
 
 def describe(outcome: FineTuneOutcome) -> str:
@@ -131,19 +133,28 @@ def compare(
 ) -> Comparison:
     """Train each model with each seed and compare them; earlier runs of the same come from the workspace."""
     settings = plan.settings
-    facts = facts or default_facts(corpora, len(settings.models))
-    move = begin_progress(settings.task.name, f"of {len(facts)} models")
+    rows = list(settings.recipes().values())
+    facts = facts or default_facts(corpora, len(rows))
+    move = begin_progress(settings.task.name, f"of {len(rows)} models")
     models: list[ModelRuns] = []
-    at_once = max(len(settings.seeds), len(settings.learning_rates))
+    at_once = max(len(settings.seeds or range(MANY_SEEDS)), len(settings.learning_rates))
     with _open_pool(workers, at_once) as pool:
-        for number, model in enumerate(facts):
-            models.append(_model_runs(plan, number, workspace, corpora, model, pool))
-            move(len(models) / len(facts))
-        baselines = finetuning.baseline_runs(
-            models[0].candidate, _Cache(workspace.root / "evaluations", pool).train
-        )
-    words = domain_words(workspace.root, corpora.domain) if corpora.domain else ()
-    return finetuning.compare_models(plan.data, models, baselines, domain_words=words, stepwise=stepwise)
+        train = _Cache(workspace.root / "evaluations", pool).train
+        for one, known in zip(finetuning.train_models(settings, plan.data, train), facts, strict=True):
+            models.append(_measured(one, workspace, corpora, known))
+            move(len(models) / len(rows))
+        baselines = finetuning.baseline_runs(models[0].candidates[0], train)
+    result = finetuning.compare_models(
+        plan.data,
+        models,
+        baselines,
+        domain_words=domain_words(workspace.root, corpora.domain) if corpora.domain else (),
+        stepwise=stepwise,
+    )
+    if settings.seeds is None:
+        seconds = models[0].runs[0].result.seconds
+        say(f"{settings.task.name}: {len(result.seeds)} seeds, as the first took {seconds:,.0f} s")
+    return result
 
 
 def default_facts(corpora: ReferenceCorpora, models: int) -> list[ModelFacts]:
@@ -153,24 +164,17 @@ def default_facts(corpora: ReferenceCorpora, models: int) -> list[ModelFacts]:
     return [both] if models == 1 else [general, *[both] * (models - 1)]
 
 
-def _model_runs(
-    plan: FineTunePlan,
-    number: int,
-    workspace: Workspace,
-    corpora: ReferenceCorpora,
-    facts: ModelFacts,
-    pool: Executor | None,
-) -> ModelRuns:
-    candidate = finetuning.prepare(plan.settings, plan.data, number)
-    cache = _Cache(workspace.root / "evaluations", pool)
-    runs, points = finetuning.fine_tune_model(candidate, cache.train)
-    model = ModelRuns(
-        candidate=candidate, runs=runs, sweep=points, note=facts.note, pretraining=facts.pretraining
-    )
-    probed = facts.corpora_to_probe(corpora)
-    measured = measure(candidate.name, lambda: measure_model(candidate, workspace, probed, facts.corpora))
+def _measured(model: ModelRuns, place: Workspace, corpora: ReferenceCorpora, facts: ModelFacts) -> ModelRuns:
+    """The runs of a model with what was measured of its first checkpoint."""
+    first, probed = model.candidates[0], facts.corpora_to_probe(corpora)
+    measured = measure(first.name, lambda: measure_model(first, place, probed, facts.corpora))
     return replace(
-        model, cost=measured.cost, contamination=measured.contamination, intrinsic=measured.intrinsic
+        model,
+        note=facts.note,
+        pretraining=facts.pretraining,
+        cost=measured.cost,
+        contamination=measured.contamination,
+        intrinsic=measured.intrinsic,
     )
 
 
@@ -225,7 +229,7 @@ def record(workspace: Workspace, run: str, result: Comparison) -> None:
     rows = [
         {
             "task": result.task,
-            "model": model.name,
+            "model": checkpoint,
             "seed": one.seed,
             "learning_rate": one.learning_rate,
             "best_epoch": one.best_epoch,
@@ -235,11 +239,20 @@ def record(workspace: Workspace, run: str, result: Comparison) -> None:
             "seconds": one.seconds,
         }
         for model in result.models
-        for one in model.seeds
+        for checkpoint, one in zip(_checkpoint_names(model), model.seeds, strict=True)
         for split, scores in (("dev", one.dev), ("test", one.test))
         for metric, value in (scores or {}).items()
     ]
     record_evaluations(workspace, run, rows)
+
+
+def _checkpoint_names(model: ModelResult) -> list[str]:
+    """A name for the checkpoint of each fine-tuning run: the model's, with a number where it has several."""
+    count = len(model.checkpoints)
+    each = len(model.seeds) // count
+    return [
+        model.name if count == 1 else f"{model.name} {n}" for n in range(1, count + 1) for _ in range(each)
+    ]
 
 
 def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: Comparison) -> Path:
@@ -248,7 +261,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         title=f"Fine-tuning on {result.task}",
         command=repeat_command(),
         evaluations=[result],
-        settings={"fine-tuning": plain(settings)},
+        settings={"fine-tuning": plain(replace(settings, seeds=result.seeds))},
         checksums={str(path): sha256_of(path) for path in settings.split_paths.values()},
     )
     page = write_report(content, workspace.report(run))

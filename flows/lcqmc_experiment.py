@@ -96,8 +96,9 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Experi
         bases.append(base)
         models = [base, *(train_arm(arm, base, sizes, files, place) for arm in experiment.arms)]
         plan = _fine_tuning(name, experiment.arms, models, files, sizes, options)
-        tuned[name] = plan.settings
-        comparisons.append(judge(name, experiment.arms, models, files, plan, place, options.workers))
+        result = judge(name, experiment.arms, models, files, plan, place, options.workers)
+        tuned[name] = replace(plan.settings, seeds=result.seeds)
+        comparisons.append(result)
     settings = _settings(sizes, experiment.arms, bases, tuned)
     verdict, page = report(
         options.experiment, lambda: _report(place, files, experiment.arms, bases, comparisons, settings)

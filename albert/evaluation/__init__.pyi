@@ -1,6 +1,9 @@
-from .bootstrap import calibration as calibration
-from .bootstrap import paired_difference as paired_difference
-from .bootstrap import summarize as summarize
+from .confidence import calibration as calibration
+from .contrasts import judge as judge
+from .intervals import estimate as estimate
+from .intervals import holm as holm
+from .intervals import linearised as linearised
+from .intervals import summarize as summarize
 from .intrinsic import Cloze as Cloze
 from .intrinsic import HeldOut as HeldOut
 from .intrinsic import measure_intrinsic as measure_intrinsic
@@ -16,6 +19,8 @@ from .metrics import mean_statistics as mean_statistics
 from .metrics import number_statistics as number_statistics
 from .metrics import retrieval_statistics as retrieval_statistics
 from .metrics import score as score
+from .outcomes import pack as pack
+from .outcomes import unpack as unpack
 from .probe import PROBE_RULE as PROBE_RULE
 from .probe import PROBE_SENTENCES as PROBE_SENTENCES
 from .probe import Probe as Probe
@@ -24,6 +29,7 @@ from .probe import probe_sentences as probe_sentences
 from .records import Calibration as Calibration
 from .records import CalibrationBin as CalibrationBin
 from .records import ChangedExample as ChangedExample
+from .records import Changes as Changes
 from .records import ClassScore as ClassScore
 from .records import Comparison as Comparison
 from .records import Contamination as Contamination

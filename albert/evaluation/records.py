@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+SIGNIFICANCE = 0.05
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The mean and spread of a score over seeds."""
+    """The mean of a score over seeds, and how far it can be trusted."""
 
     mean: float
-    deviation: float  # sample standard deviation; 0 for a single value
-    values: tuple[float, ...]  # in the order of the comparison's seeds
+    half_width: float | None  # of the 95% interval over seeds and examples; None: it cannot be told
+    values: tuple[float, ...]  # one for each fine-tuning run
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +29,7 @@ class EpochRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeedResult:
-    """One model fine-tuned with one seed; test is scored once, at the epoch that was best on dev."""
+    """One checkpoint fine-tuned with one seed; test is scored once, at the epoch that was best on dev."""
 
     seed: int
     learning_rate: float
@@ -141,13 +143,15 @@ class Contamination:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelResult:
-    """One model of a comparison."""
+    """One model of a comparison: a checkpoint, or those of several pretraining runs of one recipe."""
 
     name: str
-    checkpoint: str
-    checksum: str  # sha256 of its weights
+    checkpoints: tuple[str, ...]
+    checksums: tuple[str, ...]  # sha256 of their weights
+    is_fixed: bool = False  # nothing in it is random: it has one run, without training
     note: str | None = None  # shown beside the name, such as "flawed control"
-    seeds: tuple[SeedResult, ...]
+    seeds: tuple[SeedResult, ...]  # all seeds of the first checkpoint, then of the next
+    outcomes: str  # statistics of the main metric by run and example: see albert.evaluation.outcomes
     sweep: tuple[SweepPoint, ...] = ()
     dev: Mapping[str, Summary]  # by metric, the main one first
     test: Mapping[str, Summary] | None
@@ -155,7 +159,7 @@ class ModelResult:
     confusion: tuple[tuple[int, ...], ...] | None = None  # [gold][predicted], summed over the seeds
     calibration: Calibration | None = None
     slices: tuple[SliceScore, ...] = ()
-    cost: Cost | None = None
+    cost: Cost | None = None  # of the first checkpoint, as what follows
     intrinsic: Intrinsic | None = None
     drift: float | None = None  # general MLM accuracy minus that of the first model
     contamination: tuple[Contamination, ...] = ()
@@ -195,24 +199,39 @@ class ChangedExample:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Difference:
-    """How much higher a model scores than another of the comparison, on the reported split."""
+class Changes:
+    """The examples that most seeds get right with one of two models and wrong with the other."""
 
     model: str
     baseline: str
-    metric: str
-    mean: float
-    deviation: float  # of the seeds' differences
-    values: tuple[float, ...]  # one for each seed
-    low: float | None  # ends of the 95% bootstrap interval over seeds and examples; None with a single seed
-    high: float | None
-    p_value: float | None  # paired two-sided t test over the seeds; None with a single seed
-    probability: float | None  # that the model beats the baseline; None with a single seed
-    is_clear: bool  # the interval excludes zero and p < 0.05
-    fixed: int  # examples that most seeds get wrong with the baseline and right with this model
+    fixed: int  # wrong with the baseline and right with the model
     broken: int  # the opposite
     fixed_examples: tuple[ChangedExample, ...] = ()  # the clearest first
     broken_examples: tuple[ChangedExample, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """How much higher a model scores than another of the comparison, on the reported split.
+
+    Student's interval and test over seeds, or pretraining runs, and examples: albert.evaluation.intervals.
+    """
+
+    model: str
+    baseline: str
+    mean: float
+    values: tuple[float, ...]  # one for each seed, or for each pretraining run of the model
+    half_width: float | None = None  # of the 95% interval; None: it cannot be told
+    degrees: int | None = None  # of freedom
+    p_value: float | None = None  # two-sided, of this difference alone
+    adjusted_p: float | None = None  # the primary one's own; of the others Holm's, for their number
+    is_primary: bool = False  # named before the run: the verdict is about it
+    unknown: str | None = None  # why no interval can be told
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the adjusted p is below 0.05: what is bold, and what a verdict rests on."""
+        return self.adjusted_p is not None and self.adjusted_p < SIGNIFICANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,10 +247,14 @@ class Comparison:
     examples: Mapping[str, int]  # by split
     skipped: tuple[str, ...]  # rows that could not be used: where and why
     chance: float  # main metric of a constant or random answer on the reported split
-    seeds: tuple[int, ...]
+    groups: tuple[int, ...] | None = None  # of each reported example, such as its law; None: each is alone
+    obstacle: str | None = None  # why no difference can be judged, such as one label in test
+    seeds: tuple[int, ...]  # of each checkpoint
     models: tuple[ModelResult, ...]
-    differences: tuple[Difference, ...]  # of each other model to the first
+    primary: str | None = None  # the model whose difference to the first the verdict is about
+    differences: tuple[Difference, ...] = ()  # of each other model to the first
     steps: tuple[Difference, ...] = ()  # of each model to the one before it, where each changes one thing
+    changes: tuple[Changes, ...] = ()  # from the first model to each other
     baselines: tuple[ModelResult, ...] = ()  # simple methods and random weights on the same examples
 
     def model(self, name: str) -> ModelResult:
@@ -242,13 +265,10 @@ class Comparison:
         """The difference of a model to the first; None for the first itself."""
         return next((one for one in self.differences if one.model == name), None)
 
+    @property
     def subject(self) -> ModelResult:
-        """The model that the verdict is about: the best on dev of those compared with the first, so that test
-        has no say. A model whose corpus holds texts of the task is chosen only if there is no other.
-        """
-        first, *others = self.models
-        clean = [model for model in others if not model.has_read_more(first)]
-        return max(clean or others, key=lambda model: model.dev[self.metric].mean)
+        """The model that the verdict is about; the only one if nothing is compared."""
+        return self.model(self.primary) if self.primary else self.models[0]
 
 
 def evaluation_titles(evaluations: Sequence[Comparison]) -> list[str]:

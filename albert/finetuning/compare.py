@@ -6,9 +6,8 @@ n = examples, S = seeds.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -16,11 +15,11 @@ import numpy as np
 from albert.evaluation import (
     Calibration,
     ChangedExample,
+    Changes,
     ClassScore,
     Comparison,
     Contamination,
     Cost,
-    Difference,
     Intrinsic,
     ModelResult,
     SliceScore,
@@ -29,27 +28,38 @@ from albert.evaluation import (
     calibration,
     chance_of,
     entities_of,
-    paired_difference,
-    score,
+    judge,
+    pack,
     summarize,
 )
 from albert.finetuning.baselines import rule_runs, with_random_weights
 from albert.finetuning.learner import Predictions
 from albert.finetuning.settings import FineTuneSettings
-from albert.finetuning.training import Candidate, SeedRun, Train, fine_tune_model, prepare, read_task
+from albert.finetuning.training import (
+    Candidate,
+    SeedRun,
+    Train,
+    fine_tune_model,
+    one_by_one,
+    prepare,
+    read_task,
+)
 from albert.tasks import Kind, Split, TaskData
 
 CHANGED_SHOWN = 20  # most examples fixed, and most examples broken, in a report
 _LENGTH_SLICES = 4
+MANY_SEEDS, FEW_SEEDS = 10, 5
+SHORT_SECONDS = 60  # of a run, with which there are many seeds
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRuns:
-    """The runs of one model, one for each seed, and the other measurements of it."""
+    """The runs of one model, or of the pretraining runs of one recipe, and the other measurements of it."""
 
-    candidate: Candidate
-    runs: Sequence[SeedRun]
-    sweep: Sequence[SweepPoint] = ()
+    name: str
+    candidates: tuple[Candidate, ...]
+    runs: Sequence[SeedRun]  # all seeds of the first candidate, then of the next
+    sweep: Sequence[SweepPoint] = ()  # of the first candidate, as what follows
     note: str | None = None
     cost: Cost | None = None
     intrinsic: Intrinsic | None = None
@@ -57,20 +67,21 @@ class ModelRuns:
     pretraining: tuple[Mapping[str, float], ...] = ()
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether nothing is random: one checkpoint or rule, without training."""
+        return len(self.candidates) == 1 and not any(run.result.best_epoch for run in self.runs)
+
+    @property
     def predictions(self) -> list[Predictions]:
-        """The predictions on the reported split, by seed."""
+        """The predictions on the reported split, by run."""
         return [run.test or run.dev for run in self.runs]
 
 
 def fine_tune(settings: FineTuneSettings) -> Comparison:
     """Train every model with every seed, then score and compare them."""
     data = read_task(settings)
-    models: list[ModelRuns] = []
-    for number in range(len(settings.models)):
-        candidate = prepare(settings, data, number)
-        runs, points = fine_tune_model(candidate)
-        models.append(ModelRuns(candidate=candidate, runs=runs, sweep=points))
-    return compare_models(data, models, baseline_runs(models[0].candidate))
+    models = list(train_models(settings, data))
+    return compare_models(data, models, baseline_runs(models[0].candidates[0]))
 
 
 def baseline_runs(candidate: Candidate, train: Train | None = None) -> list[ModelRuns]:
@@ -80,9 +91,34 @@ def baseline_runs(candidate: Candidate, train: Train | None = None) -> list[Mode
     untrained = with_random_weights(candidate)
     runs, points = fine_tune_model(untrained, train)
     return [
-        *(ModelRuns(candidate=named, runs=[run]) for named, run in rule_runs(candidate)),
-        ModelRuns(candidate=untrained, runs=runs, sweep=points),
+        *(ModelRuns(name=named.name, candidates=(named,), runs=[run]) for named, run in rule_runs(candidate)),
+        ModelRuns(name=untrained.name, candidates=(untrained,), runs=runs, sweep=points),
     ]
+
+
+def train_models(
+    settings: FineTuneSettings, data: TaskData, train: Train | None = None
+) -> Iterator[ModelRuns]:
+    """Train the models of each row of the comparison; by default the first run decides how many seeds."""
+    for name, models in settings.recipes().items():
+        candidates = [prepare(settings, data, number) for number in models]
+        if settings.seeds is None:
+            settings = replace(settings, seeds=choose_seeds(candidates[0], train or one_by_one))
+            candidates = [prepare(settings, data, number) for number in models]
+        trained = [fine_tune_model(candidate, train) for candidate in candidates]
+        yield ModelRuns(
+            name=name,
+            candidates=tuple(candidates),
+            runs=[run for runs, _ in trained for run in runs],
+            sweep=trained[0][1],
+        )
+
+
+def choose_seeds(candidate: Candidate, train: Train) -> tuple[int, ...]:
+    """Ten seeds if a run with the first takes less than a minute, else five."""
+    rates = candidate.settings.learning_rates
+    (run,) = train(candidate.without_test() if len(rates) > 1 else candidate, [(0, rates[0])])
+    return tuple(range(MANY_SEEDS if run.result.seconds < SHORT_SECONDS else FEW_SEEDS))
 
 
 def compare_models(
@@ -99,10 +135,10 @@ def compare_models(
     before it.
     """
     split: Literal["dev", "test"] = "test" if "test" in data.splits else "dev"
-    slices = _slices(data.splits[split], models[0].candidate.encoded[split].sizes, domain_words)
+    reported, first = data.splits[split], models[0].candidates[0]
+    slices = _slices(reported, first.encoded[split].sizes, domain_words)
     results = [_result(model, data, split, slices) for model in models]
-    reported = data.splits[split]
-    return Comparison(
+    comparison = Comparison(
         task=data.task.name,
         kind=str(data.task.kind),
         metric=data.task.metrics[0],
@@ -112,14 +148,22 @@ def compare_models(
         examples={name: len(one.examples) for name, one in data.splits.items()},
         skipped=tuple(line for one in data.splits.values() for line in one.skipped),
         chance=chance_of(data, reported),
-        seeds=tuple(run.result.seed for run in models[0].runs),
+        groups=reported.groups,
+        obstacle=_obstacle(reported),
+        seeds=tuple(dict.fromkeys(run.result.seed for run in models[0].runs)),
         models=tuple(replace(result, drift=_drift(result, results[0])) for result in results),
-        differences=tuple(_difference(models[0], one, data, reported) for one in models[1:]),
-        steps=tuple(_difference(a, b, data, reported) for a, b in pairwise(models)) if stepwise else (),
+        primary=first.settings.primary_model(),
+        changes=tuple(_changes(models[0], one, reported) for one in models[1:]),
         baselines=tuple(
-            replace(_result(one, data, split, slices), checkpoint="", checksum="") for one in baselines
+            replace(_result(one, data, split, slices), checkpoints=(), checksums=()) for one in baselines
         ),
     )
+    return judge(comparison, stepwise=stepwise)
+
+
+def _obstacle(split: Split) -> str | None:
+    labels = set(split.labels)
+    return f"all examples have the label {labels.pop()}" if len(labels) == 1 else None
 
 
 def _drift(result: ModelResult, first: ModelResult) -> float | None:
@@ -128,31 +172,47 @@ def _drift(result: ModelResult, first: ModelResult) -> float | None:
 
 
 def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slice]) -> ModelResult:
-    scores = {
-        part: {
-            metric: summarize([getattr(run.result, part)[metric] for run in model.runs])
-            for metric in data.task.metrics
-        }
-        for part in dict.fromkeys(("dev", split))
-    }
-    predictions = model.predictions
+    predictions, metrics = model.predictions, data.task.metrics
+    dev = _scores(model, data.splits["dev"], [run.dev for run in model.runs], metrics)
     return ModelResult(
-        name=model.candidate.name,
-        checkpoint=str(model.candidate.path),
-        checksum=model.candidate.checksum,
+        name=model.name,
+        checkpoints=tuple(str(one.path) for one in model.candidates),
+        checksums=tuple(one.checksum for one in model.candidates),
+        is_fixed=model.is_fixed,
         note=model.note,
         seeds=tuple(run.result for run in model.runs),
+        outcomes=pack(np.stack([one.statistics[metrics[0]] for one in predictions])),
         sweep=tuple(model.sweep),
-        dev=scores["dev"],
-        test=scores.get("test"),
+        dev=dev,
+        test=_scores(model, data.splits[split], predictions, metrics) if split == "test" else None,
         classes=_classes(data, split, predictions),
         confusion=_confusion(data, split, predictions),
         calibration=_calibration(model, split, predictions),
-        slices=_slice_scores(model, data.task.metrics[0], slices),
+        slices=tuple(_slice_score(model, data.splits[split], metrics[0], one) for one in slices),
         cost=model.cost,
         intrinsic=model.intrinsic,
         contamination=model.contamination,
         pretraining=model.pretraining,
+    )
+
+
+def _scores(
+    model: ModelRuns, split: Split, predictions: Sequence[Predictions], metrics: Sequence[str]
+) -> dict[str, Summary]:
+    every = np.arange(len(split.examples))
+    return {metric: _summary(model, split, predictions, metric, every) for metric in metrics}
+
+
+def _summary(
+    model: ModelRuns, split: Split, predictions: Sequence[Predictions], metric: str, examples: np.ndarray
+) -> Summary:
+    groups = split.groups
+    return summarize(
+        metric,
+        np.stack([one.statistics[metric][examples] for one in predictions]),
+        None if groups is None else [groups[at] for at in examples],
+        checkpoints=len(model.candidates),
+        is_fixed=model.is_fixed,
     )
 
 
@@ -207,7 +267,7 @@ def _calibration(model: ModelRuns, split: str, predictions: Sequence[Predictions
     probabilities = [one.probabilities for one in predictions if one.probabilities is not None]
     if not probabilities:
         return None
-    return calibration(np.stack(probabilities), model.candidate.encoded[split].targets)
+    return calibration(np.stack(probabilities), model.candidates[0].encoded[split].targets)
 
 
 class _Slice(NamedTuple):
@@ -238,14 +298,9 @@ def _cut(by: str, values: np.ndarray, bounds: Sequence[int]) -> list[_Slice]:
     return slices
 
 
-def _slice_scores(model: ModelRuns, metric: str, slices: Sequence[_Slice]) -> tuple[SliceScore, ...]:
-    def summary(examples: np.ndarray) -> Summary:
-        sums = (one.statistics[metric][examples].sum(0) for one in model.predictions)
-        return summarize([float(score(metric, of_seed)) for of_seed in sums])
-
-    return tuple(
-        SliceScore(one.by, one.low, one.high, len(one.examples), summary(one.examples)) for one in slices
-    )
+def _slice_score(model: ModelRuns, split: Split, metric: str, part: _Slice) -> SliceScore:
+    summary = _summary(model, split, model.predictions, metric, part.examples)
+    return SliceScore(part.by, part.low, part.high, len(part.examples), summary)
 
 
 def _count_words(split: Split, words: Sequence[str]) -> np.ndarray:
@@ -254,25 +309,11 @@ def _count_words(split: Split, words: Sequence[str]) -> np.ndarray:
     return np.array([sum(word in text for word in words) for text in texts])
 
 
-def _difference(baseline: ModelRuns, model: ModelRuns, data: TaskData, split: Split) -> Difference:
-    metric = data.task.metrics[0]
-    first, second = (
-        np.stack([one.statistics[metric] for one in runs.predictions]) for runs in (baseline, model)
-    )
-    paired = paired_difference(metric, first, second, seedless=data.task.kind is Kind.SIMILARITY)
+def _changes(baseline: ModelRuns, model: ModelRuns, split: Split) -> Changes:
     fixed, broken = _changed(baseline, model, split)
-    return Difference(
-        model=model.candidate.name,
-        baseline=baseline.candidate.name,
-        metric=metric,
-        mean=paired.summary.mean,
-        deviation=paired.summary.deviation,
-        values=paired.summary.values,
-        low=paired.low,
-        high=paired.high,
-        p_value=paired.p_value,
-        probability=paired.probability,
-        is_clear=paired.is_clear,
+    return Changes(
+        model=model.name,
+        baseline=baseline.name,
         fixed=len(fixed),
         broken=len(broken),
         fixed_examples=tuple(fixed[:CHANGED_SHOWN]),
@@ -283,19 +324,18 @@ def _difference(baseline: ModelRuns, model: ModelRuns, data: TaskData, split: Sp
 def _changed(
     baseline: ModelRuns, model: ModelRuns, split: Split
 ) -> tuple[list[ChangedExample], list[ChangedExample]]:
-    """The examples that most seeds get right with one model and wrong with the other: fixed, broken."""
+    """The examples that most runs get right with one model and wrong with the other: fixed, broken."""
     ours, theirs = model.predictions, baseline.predictions
     if ours[0].right is None:
         return [], []
-    S = len(ours)
     before, after = (
         np.sum([one.right for one in predictions if one.right is not None], axis=0)
         for predictions in (theirs, ours)
     )
-    gold = model.candidate.learner.gold(split.examples)
+    gold = model.candidates[0].learner.gold(split.examples)
 
     def examples(chosen: np.ndarray) -> list[ChangedExample]:
-        clearest = chosen[np.argsort(-abs(after - before)[chosen], kind="stable")]
+        clearest = chosen[np.argsort(-abs(after / len(ours) - before / len(theirs))[chosen], kind="stable")]
         return [
             ChangedExample(
                 number=int(at) + 1,
@@ -309,8 +349,8 @@ def _changed(
             for at in clearest.tolist()
         ]
 
-    fixed = np.flatnonzero((2 * before < S) & (2 * after > S))
-    broken = np.flatnonzero((2 * before > S) & (2 * after < S))
+    fixed = np.flatnonzero((2 * before < len(theirs)) & (2 * after > len(ours)))
+    broken = np.flatnonzero((2 * before > len(theirs)) & (2 * after < len(ours)))
     return examples(fixed), examples(broken)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -72,8 +73,12 @@ class TuningOptions:
     """How every model is fine-tuned."""
 
     seeds: Annotated[
-        Integers, Field(description="Seeds to train every model with, separated by commas (随机种子)")
-    ] = (0, 1, 2, 3, 4)
+        Integers | None,
+        Field(
+            description="Seeds to train every model with, separated by commas (随机种子); by default ten, or "
+            "five if the first run takes a minute"
+        ),
+    ] = None
     epochs: Annotated[
         int | None,
         Field(
@@ -107,7 +112,7 @@ class TuningOptions:
     )
 
     def __post_init__(self) -> None:
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+        if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
             raise ConfigError(f"seeds={self.seeds}: give one or more, each once")
 
     @property
@@ -139,7 +144,12 @@ class FineTuneSettings(TuningOptions):
         Field(description="Checkpoint folders or hf:REPO; each is compared with the first (模型)"),
     ]
     names: Annotated[
-        Words | None, Field(description="Names of the models in tables; by default their folders'")
+        Words | None,
+        Field(description="Names of the models in tables; those of one name are runs of one recipe"),
+    ] = None
+    primary: Annotated[
+        str | None,
+        Field(description="Name of the model that the verdict is about; by default the last (主要对比)"),
     ] = None
 
     def __post_init__(self) -> None:
@@ -150,6 +160,12 @@ class FineTuneSettings(TuningOptions):
             raise ConfigError(f"{len(self.names)} names for {len(self.models)} models")
         if self.train is None and self.task.kind is not Kind.SIMILARITY:
             raise ConfigError(f"no training file for {self.task.name}: pass --train")
+        others = list(self.recipes())[1:]
+        if self.primary is not None and self.primary not in others:
+            raise ConfigError(
+                f"primary={self.primary!r} is not a model compared with the first; "
+                f"those are {', '.join(others) or 'none'}"
+            )
 
     def fitted(self, data: TaskData) -> FineTuneSettings:
         """The settings with what the task decides: pooling, epochs and rates."""
@@ -171,8 +187,18 @@ class FineTuneSettings(TuningOptions):
 
     def model_names(self) -> tuple[str, ...]:
         """A unique short name for each model."""
-        names = list(self.names or [_short_name(path) for path in self.models])
+        names = list(self.names or map(short_name, self.models))
         return tuple(n if names.count(n) == 1 else f"{n} ({i})" for i, n in enumerate(names, 1))
+
+    def recipes(self) -> dict[str, list[int]]:
+        """The models by the row of the comparison: those that were given one name are runs of one recipe."""
+        names = self.names or self.model_names()
+        return {name: [at for at, other in enumerate(names) if other == name] for name in names}
+
+    def primary_model(self) -> str | None:
+        """The model whose difference to the first the verdict is about, if there is any."""
+        _, *others = self.recipes()
+        return self.primary or (others[-1] if others else None)
 
     @property
     def split_paths(self) -> dict[str, Path]:
@@ -180,5 +206,28 @@ class FineTuneSettings(TuningOptions):
         return {name: path for name, path in paths.items() if path is not None}
 
 
-def _short_name(path: Path) -> str:
+def short_name(path: Path) -> str:
+    """A checkpoint's name in tables."""
     return f"{path.parent.name}/{path.name}" if path.name.startswith("checkpoint-") else path.name
+
+
+def parse_models(texts: Sequence[str], names: Sequence[str] | None) -> tuple[list[Path], list[str] | None]:
+    """The paths and names of models, each typed as PATH, or as NAME=PATH,PATH for runs of one recipe.
+
+    >>> parse_models(["base", "law=a,b"], None)
+    ([PosixPath('base'), PosixPath('a'), PosixPath('b')], ['base', 'law', 'law'])
+    """
+    if not any(map(_is_named, texts)):
+        return [Path(text) for text in texts], list(names) if names else None
+    if names:
+        raise ConfigError("give names either by --names or as --model NAME=PATH")
+    models = []
+    for text in texts:
+        name, _, paths = text.partition("=") if _is_named(text) else ("", "", text)
+        parts = [Path(part) for part in (paths.split(",") if name else [paths])]
+        models += [(part, name or short_name(part)) for part in parts]
+    return [path for path, _ in models], [name for _, name in models]
+
+
+def _is_named(text: str) -> bool:
+    return "=" in text and not Path(text).exists()

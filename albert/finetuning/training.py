@@ -141,11 +141,11 @@ def fine_tune_model(
 ) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
     """Train a model with every seed, and return the runs and the rates that were tried.
 
-    The learning rate is the one that is best on dev with the first seed, the first of equal ones. `train`
-    makes runs, several at a time if it can.
+    The learning rate is the one that is best on dev with the first seed, the first of equal ones.
     """
-    train = train or _one_by_one
+    train = train or one_by_one
     settings, metric = candidate.settings, candidate.data.task.metrics[0]
+    assert settings.seeds
     first, *others = settings.seeds
     if candidate.data.task.kind is Kind.SIMILARITY:
         return train(candidate, [(first, settings.learning_rates[0])]), ()
@@ -165,7 +165,8 @@ def fine_tune_model(
     )
 
 
-def _one_by_one(candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
+def one_by_one(candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
+    """Train the runs that are wanted in this process."""
     return [fine_tune_one(candidate, seed, rate) for seed, rate in wanted]
 
 

@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -15,9 +15,9 @@ from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from albert.evaluation import metric_name
+from albert.evaluation import judge, metric_name
 from albert.reports.content import Report
-from albert.reports.evaluation_plots import score_interval
+from albert.reports.evaluation_plots import SCORE_UNIT, score_interval
 from albert.reports.page import PAGE_FILE, flat, read_report, render_page
 from albert.reports.plots import Interval, Line, Plot, curves, intervals
 from albert.reports.pretraining import first_and_last, held_out_corpora, key_of, points_of
@@ -25,13 +25,14 @@ from albert.reports.sections import (
     MISSING,
     Section,
     Table,
-    change,
     counted,
     decimal,
+    gain,
     number,
     percent,
     spread,
 )
+from albert.reports.verdict import verdict
 from data.errors import InputError
 from data.files import write_text
 
@@ -48,12 +49,22 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     """Read the reports of the folders. Raises InputError for fewer than two, or if one is not a report."""
     if len(folders) < 2:
         raise InputError("one run cannot be compared: name two or more")
-    reports = [read_report(folder) for folder in folders]
+    reports = [recomputed(read_report(folder)) for folder in folders]
     names = [(folder if folder.is_dir() else folder.parent).resolve().name for folder in folders]
     return [
         Run(name if names.count(name) == 1 else f"{name} ({n})", report)
         for n, (name, report) in enumerate(zip(names, reports, strict=True), 1)
     ]
+
+
+def recomputed(report: Report) -> Report:
+    """The report with differences and verdict computed again from the outcomes of every run and example."""
+    evaluations = tuple(judge(one, stepwise=bool(one.steps)) for one in report.evaluations)
+    text = verdict(report.pretraining, evaluations)
+    warnings = report.warnings
+    if text != report.verdict:
+        warnings += (f"metrics.json has another verdict than its outcomes: {report.verdict}",)
+    return replace(report, evaluations=evaluations, verdict=text, warnings=warnings)
 
 
 def metrics_table(runs: Sequence[Run]) -> Table:
@@ -64,7 +75,7 @@ def metrics_table(runs: Sequence[Run]) -> Table:
         names = dict.fromkeys(name for of_run in figures for name in of_run)
         rows += [(name, *(of_run.get(name, MISSING) for of_run in figures)) for name in names]
     caption = (
-        "Scores in points, mean ± standard deviation over the seeds; held-out figures before → after. Only "
+        "Scores in points, mean ± half its 95% interval; held-out figures before → after. Only "
         "models of one run share their seeds: a difference between runs has no interval here."
     )
     return Table(caption, ("Figure", *(run.name for run in runs)), tuple(rows))
@@ -78,8 +89,7 @@ def _scores(report: Report) -> dict[str, str]:
             for metric, score in model.reported.items():
                 figures[f"{where} {metric_name(metric)}: {model.label}"] = spread(score)
         for one in comparison.differences:
-            ends = "" if one.low is None else f" ({change(one.low)} to {change(one.high)})"
-            figures[f"{where}: {one.model} against {one.baseline}"] = change(one.mean) + ends
+            figures[f"{where}: {one.model} against {one.baseline}"] = gain(one)
     return figures
 
 
@@ -143,9 +153,8 @@ def _settings(report: Report) -> dict[str, Mapping[str, str]]:
 def comparison_page(runs: Sequence[Run]) -> str:
     """One HTML page of the runs."""
     table, differing = metrics_table(runs), differing_table(runs)
-    verdicts = Table("", ("Run", "verdict"), tuple((run.name, run.report.verdict) for run in runs), (0, 1))
     sections = [
-        Section(title="Verdicts", tables=(verdicts,)),
+        Section(title="Verdicts", tables=(verdicts_table(runs),)),
         Section(title="Figures", tables=(table,) if table.rows else (), plots=tuple(_plots(runs))),
         *([Section(title="Settings", tables=(differing,))] if differing.rows else []),
     ]
@@ -158,13 +167,18 @@ def comparison_page(runs: Sequence[Run]) -> str:
     )
 
 
+def verdicts_table(runs: Sequence[Run]) -> Table:
+    """The verdict of each run, as its outcomes say."""
+    rows = tuple((run.name, run.report.verdict) for run in runs)
+    return Table("Computed again from every outcome in metrics.json.", ("Run", "verdict"), rows, (0, 1))
+
+
 def _plots(runs: Sequence[Run]) -> list[Plot]:
     plots = []
     tasks = dict.fromkeys((c.task, c.split, c.metric) for run in runs for c in run.report.evaluations)
     for n, (task, split, metric) in enumerate(tasks):
         rows = _score_rows(runs, (task, split, metric))
-        unit = "points: each seed, mean ± standard deviation"
-        plots.append(intervals(f"scores{n}", f"{task} {split} {metric_name(metric)}", unit, rows))
+        plots.append(intervals(f"scores{n}", f"{task} {split} {metric_name(metric)}", SCORE_UNIT, rows))
     histories = {run.name: run.report.pretraining.history for run in runs if run.report.pretraining}
     corpora = {corpus for history in histories.values() for corpus in held_out_corpora(history)}
     for n, corpus in enumerate(sorted(corpora)):
@@ -200,7 +214,7 @@ def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path
     """Print tables that compare runs and write a page. Returns the page's path."""
     runs = read_runs(folders)
     console = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=False)
-    for table in (metrics_table(runs), differing_table(runs)):
+    for table in (verdicts_table(runs), metrics_table(runs), differing_table(runs)):
         if table.rows:
             print_table(table, console)
             console.print()

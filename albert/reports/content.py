@@ -24,7 +24,7 @@ from albert.reports.evaluation import baseline_warnings, contamination_warnings
 from albert.reports.verdict import verdict
 from data.files import sha256
 
-SCHEMA_VERSION = 3  # of metrics.json
+SCHEMA_VERSION = 4  # of metrics.json
 _PACKAGES = (
     "jixu", "torch", "triton", "prefect", "duckdb", "jieba", "tokenizers", "sentencepiece", "numpy",
     "pyarrow",
@@ -154,7 +154,10 @@ def _known_checksums(
         if (manifest := result.checkpoint / MANIFEST_FILE).is_file():
             checksums[f"{result.run_folder.name}/{result.checkpoint.name}/{MANIFEST_FILE}"] = sha256(manifest)
     for comparison in evaluations:
-        checksums |= {f"weights of {model.name}": model.checksum for model in comparison.models}
+        for model in comparison.models:
+            for n, checksum in enumerate(model.checksums, 1):
+                number = f", run {n}" if len(model.checksums) > 1 else ""
+                checksums[f"weights of {model.name}{number}"] = checksum
     for corpus in corpora:
         if corpus.shards_sha256:
             checksums[f"shards of {corpus.corpus}, version {corpus.version}"] = corpus.shards_sha256

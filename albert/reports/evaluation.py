@@ -22,13 +22,17 @@ from albert.reports.sections import (
     change,
     counted,
     decimal,
+    gain,
     number,
     points,
     size,
     spread,
 )
 
-_CERTAINTY = ("95% interval", "P(better)", "p value")
+_CORRECTED = (
+    "p is Student's; but for the primary contrast, named before the run, it is adjusted for the number of "
+    "contrasts (Holm 1979). Bold: p < 0.05."
+)
 _NAMED = 3  # most models that a warning names; of more it gives the number
 
 
@@ -75,6 +79,7 @@ def _training(comparison: Comparison) -> list[str]:
     once = ", test is scored once" if comparison.split == "test" else ""
     return [
         f"{seeds}, the same for every model, as are the order of the examples and the number of steps",
+        *_scope(comparison),
         f"{chosen} chosen on dev{once}",
         *_unfinished(comparison),
         *_starts(comparison),
@@ -95,6 +100,19 @@ def _unfinished(comparison: Comparison) -> list[str]:
     ]
 
 
+def _scope(comparison: Comparison) -> list[str]:
+    """What the intervals are about, and which contrast counts."""
+    several = [model for model in comparison.models if len(model.checkpoints) > 1]
+    lines = [f"{len(model.checkpoints)} pretraining runs of {model.name}" for model in several]
+    if not several:
+        lines.append("one pretraining run a model: intervals are of these checkpoints, not of their recipes")
+    if comparison.groups:
+        lines.append(f"{counted(len(set(comparison.groups)), 'group')} of examples are taken whole")
+    if len(comparison.models) > 2:
+        lines.append(f"the primary contrast is {comparison.primary} against {comparison.models[0].name}")
+    return lines
+
+
 def _starts(comparison: Comparison) -> list[str]:
     """How many starts stayed at chance level, if any did."""
     seeds = [seed for model in comparison.models for seed in model.seeds]
@@ -113,7 +131,7 @@ def scores_table(comparison: Comparison) -> Table:
     head = ["Model", *([f"dev {metric_name(metric)}"] if split == "test" else [])]
     head += [f"{split} {metric_name(name)}" for name in comparison.metrics]
     head += ["ECE"] if calibrated else []
-    head += [f"change of {metric_name(metric)}", *_CERTAINTY] if compared else []
+    head += [f"change of {metric_name(metric)}", "p"] if compared else []
     rows = []
     for model in models:
         scores = [*([model.dev[metric]] if split == "test" else [])]
@@ -123,15 +141,11 @@ def scores_table(comparison: Comparison) -> Table:
             row.append(points(model.calibration.ece) if model.calibration else MISSING)
         rows.append((*row, *(_difference_cells(comparison.difference(model.name)) if compared else ())))
     rows += _baseline_rows(comparison, len(head))
-    caption = "In points, mean ± standard deviation over the seeds."
+    caption = "In points; after ± is half the width of the 95% interval, over seeds and examples."
     if calibrated:
         caption += " ECE is the expected calibration error, the mean of the seeds'."
     if compared:
-        caption += (
-            f" The change is against {models[0].name}, seed by seed; its interval is "
-            "bootstrapped over seeds and examples, p comes from the paired t test. Bold: the interval "
-            "excludes zero and p < 0.05."
-        )
+        caption += f" The change is against {models[0].name}. {_CORRECTED}"
     return Table(caption, tuple(head), tuple(rows))
 
 
@@ -164,30 +178,22 @@ def baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
 
 def _difference_cells(difference: Difference | None) -> tuple[str, ...]:
     if difference is None:
-        return (MISSING,) * 4
-    mean = change(difference.mean)
+        return (MISSING,) * 2
+    mean = gain(difference)
+    p_value = difference.adjusted_p
     return (
         Strong(mean) if difference.is_clear else mean,
-        MISSING if difference.low is None else f"{change(difference.low)} to {change(difference.high)}",
-        _bounded(difference.probability, 0.01, 0.99, 2),
-        _bounded(difference.p_value, 0.001, 1.0, 3),
+        "< 0.001" if p_value is not None and p_value < 0.001 else decimal(p_value),
     )
-
-
-def _bounded(value: float | None, least: float, most: float, places: int) -> str:
-    """A probability; where seeds and resamples cannot tell it from 0 or 1, only a bound."""
-    if value is not None and value < least:
-        return f"< {least}"
-    return f"> {most}" if value is not None and value > most else decimal(value, places)
 
 
 def steps_table(comparison: Comparison) -> Table:
     """What each change does by itself: every model against the one before it."""
     rows = tuple((step.model, *_difference_cells(step)) for step in comparison.steps)
-    head = ("One change at a time", f"change of {metric_name(comparison.metric)}", *_CERTAINTY)
+    head = ("One change at a time", f"change of {metric_name(comparison.metric)}", "p")
     caption = (
-        "In points, as above: each model against the one before it, from which it differs as its name "
-        f"says; the first against {comparison.models[0].name}."
+        "As above: each model against the one before it, from which it differs as its name says; the first "
+        f"against {comparison.models[0].name}."
     )
     return Table(caption, head, rows)
 
@@ -253,7 +259,7 @@ def contamination_table(comparison: Comparison) -> Table:
             f"{one.corpus}, version {one.version}",
             one.split,
             number(one.texts),
-            Strong(number(one.found)) if one.found else "0",
+            number(one.found),
             number(one.documents),
             _listed(_readers(models, one), models),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from albert.evaluation import ChangedExample, ClassScore, Comparison, Difference, ModelResult
+from albert.evaluation import ChangedExample, Changes, ClassScore, Comparison, ModelResult
 from albert.reports.evaluation_plots import MOST_LABELS, model_lines
 from albert.reports.plots import curves
 from albert.reports.sections import (
@@ -82,14 +82,14 @@ def slice_details(comparison: Comparison) -> list[Section]:
         name = f"{part.by} {part.low}" + ("" if part.high == part.low else f" {end}")
         rows.append((name, number(part.examples), *(spread(one.score) for one in (part, *others))))
     head = ("Examples by", "examples", *(model.name for model in models))
-    table = Table("The main metric in points, mean ± standard deviation over the seeds.", head, tuple(rows))
+    table = Table("The main metric in points, mean ± half its 95% interval.", head, tuple(rows))
     return [Section(title="By length and content", tables=(table,))]
 
 
 def changed_details(comparison: Comparison) -> list[Section]:
     """Examples that most seeds get right with one model and wrong with the other."""
     sections = []
-    for one in comparison.differences:
+    for one in comparison.changes:
         for verb, count, examples in (
             ("fixed", one.fixed, one.fixed_examples),
             ("broken", one.broken, one.broken_examples),
@@ -101,11 +101,11 @@ def changed_details(comparison: Comparison) -> list[Section]:
     return sections
 
 
-def _change_of(example: ChangedExample, difference: Difference) -> str:
+def _change_of(example: ChangedExample, changes: Changes) -> str:
     return (
         f"example {example.number}, gold {example.gold}\n"
-        f"{difference.baseline}: {example.baseline}, right with {counted(example.baseline_right, 'seed')}\n"
-        f"{difference.model}: {example.model}, right with {counted(example.model_right, 'seed')}"
+        f"{changes.baseline}: {example.baseline}, right with {counted(example.baseline_right, 'seed')}\n"
+        f"{changes.model}: {example.model}, right with {counted(example.model_right, 'seed')}"
     )
 
 

@@ -10,6 +10,7 @@ from albert.reports.plots import Interval, Line, Plot, confusion, curves, interv
 from albert.reports.pretraining import held_out_corpora, key_of, points_of
 
 MOST_LABELS = 30  # of a confusion matrix that is still readable
+SCORE_UNIT = "points: each seed, mean and 95% interval"
 _MOST_LINES = 4  # of a plot whose lines can still be told apart
 
 
@@ -40,7 +41,7 @@ def model_lines(
     first = comparison.models[0].name
     named = {model.name for model in comparison.models}
     if len(named) > _MOST_LINES:
-        named = {first, comparison.subject().name}
+        named = {first, comparison.subject.name}
     lines: list[Line] = []
     behind: list[Line] = []
     for model in comparison.models:
@@ -57,7 +58,7 @@ def confusion_plots(comparison: Comparison, name: str) -> list[Plot]:
     """Confusion matrices of the first model and of the verdict's, unless there are too many labels."""
     if len(comparison.labels) > MOST_LABELS:
         return []
-    models = [comparison.models[0], *([comparison.subject()] if comparison.differences else [])]
+    models = [comparison.models[0], *([comparison.subject] if comparison.differences else [])]
     return [
         confusion(f"{name}-confusion{n}", f"Confusion: {model.name}", comparison.labels, model.confusion)
         for n, model in enumerate(models)
@@ -66,24 +67,23 @@ def confusion_plots(comparison: Comparison, name: str) -> list[Plot]:
 
 
 def score_interval(label: str, score: Summary) -> Interval:
-    """A score in points, with a standard deviation on each side if there are several seeds."""
-    mean, deviation = 100 * score.mean, 100 * score.deviation
-    low, high = (mean - deviation, mean + deviation) if len(score.values) > 1 else (None, None)
-    return Interval(label, [100 * value for value in score.values], mean, low, high)
+    """A score in points with its 95% interval, if it can be told."""
+    return _interval(label, score.values, score.mean, score.half_width)
+
+
+def _interval(label: str, values: Sequence[float], mean: float, half_width: float | None) -> Interval:
+    low, high = (None, None) if half_width is None else (100 * (mean - half_width), 100 * (mean + half_width))
+    return Interval(label, [100 * value for value in values], 100 * mean, low, high)
 
 
 def _score_plot(comparison: Comparison, name: str) -> Plot:
     rows = [score_interval(model.label, model.reported[comparison.metric]) for model in comparison.models]
     title = f"{comparison.split} {metric_name(comparison.metric)}"
-    unit = "points: each seed, mean ± standard deviation"
-    return intervals(f"{name}-scores", title[0].upper() + title[1:], unit, rows)
+    return intervals(f"{name}-scores", title[0].upper() + title[1:], SCORE_UNIT, rows)
 
 
 def _difference_plot(name: str, title: str, unit: str, differences: Sequence[Difference]) -> Plot:
-    rows = []
-    for one in differences:
-        low, high = (None if end is None else 100 * end for end in (one.low, one.high))
-        rows.append(Interval(one.model, [100 * value for value in one.values], 100 * one.mean, low, high))
+    rows = [_interval(one.model, one.values, one.mean, one.half_width) for one in differences]
     return intervals(name, title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0, signed=True)
 
 

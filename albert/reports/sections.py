@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from albert.evaluation import Summary
+from albert.evaluation import Difference, Summary
 from albert.reports.plots import Plot
 
 MISSING = "–"
@@ -98,14 +98,27 @@ def change(value: float | None) -> str:
     return MISSING if value is None else minus(f"{100 * value:+.1f}")
 
 
+def plus_minus(value: str, half_width: float | None) -> str:
+    """A figure with half the width of its 95% interval, in points.
+
+    >>> plus_minus("86.0", 0.004)
+    '86.0 ± 0.4'
+    """
+    return value if half_width is None else f"{value} ± {points(half_width)}"
+
+
+def gain(difference: Difference) -> str:
+    """Show a difference in points with its interval."""
+    return plus_minus(change(difference.mean), difference.half_width)
+
+
 def spread(score: Summary) -> str:
-    """Show the mean and deviation of a score in points; a single value has no deviation.
+    """Show a score in points with its interval.
 
     >>> spread(Summary(0.86, 0.004, (0.856, 0.864)))
     '86.0 ± 0.4'
     """
-    mean = points(score.mean)
-    return f"{mean} ± {points(score.deviation)}" if len(score.values) > 1 else mean
+    return plus_minus(points(score.mean), score.half_width)
 
 
 def size(count: float | None) -> str:

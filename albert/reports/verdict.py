@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from albert.evaluation import Comparison, Difference, metric_name
+from albert.evaluation import Comparison, ModelResult, metric_name
 from albert.pretraining import PretrainResult
 from albert.reports.pretraining import first_and_last, held_out_corpora, key_of
-from albert.reports.sections import change, counted, decimal, percent, points
+from albert.reports.sections import change, counted, decimal, gain, percent, points
 
 
 def verdict(pretraining: PretrainResult | None, evaluations: Sequence[Comparison]) -> str:
@@ -24,36 +24,28 @@ def _of_evaluation(comparison: Comparison, drift: str) -> str:
     if not comparison.differences:
         score = first.reported[comparison.metric]
         return f"{points(score.mean)} points of {where}; nothing to compare with."
-    model = comparison.subject()
-    difference = comparison.difference(model.name)
+    model, difference = comparison.subject, comparison.difference(comparison.subject.name)
     assert difference is not None
-    is_trained = any(seed.best_epoch for seed in model.seeds)
-    over = f"over {counted(len(comparison.seeds), 'seed')}" if is_trained else "without training"
     named = f", {model.name} against {difference.baseline}" if len(comparison.models) > 2 else ""
     if model.drift is not None:
         drift = f"; general drift {change(model.drift)}"
-    summary = f"{_gain(difference)} points of {where} {over}{named}{drift}"
+    summary = f"{gain(difference)} points of {where} {_over(comparison, model)}{named}{drift}"
     if model.has_read_more(first):
         return f"Not to be trusted, a pretraining corpus holds texts of the task: {summary}."
-    return _conclusion(difference, summary)
+    if difference.unknown:
+        return f"Cannot tell: {summary} ({difference.unknown})."
+    if not difference.is_clear:
+        return f"No clear difference: {summary}."
+    return f"It {'helped' if difference.mean > 0 else 'hurt'}: {summary}."
 
 
-def _gain(difference: Difference) -> str:
-    if difference.low is None or difference.high is None:
-        return change(difference.mean)
-    return f"{change(difference.mean)} ± {points((difference.high - difference.low) / 2)}"
-
-
-def _conclusion(difference: Difference, summary: str) -> str:
-    if difference.low is None or difference.high is None:
-        return f"{summary}: a single seed says nothing about the spread; give --seeds three or more."
-    helped = difference.mean > 0
-    if difference.is_clear:
-        return f"It {'helped' if helped else 'hurt'}: {summary}."
-    if difference.p_value is not None and (difference.low > 0 or difference.high < 0):
-        doubt = f"p {difference.p_value:.2f}: more seeds would tell"
-        return f"It may have {'helped' if helped else 'hurt'}: {summary} ({doubt})."
-    return f"No clear difference: {summary}."
+def _over(comparison: Comparison, model: ModelResult) -> str:
+    """What the difference varies over; only several pretraining runs speak of the recipe that made them."""
+    if model.is_fixed:
+        return "without training"
+    seeds = counted(len(comparison.seeds), "seed")
+    runs = len(model.checkpoints)
+    return f"over {seeds}" if runs == 1 else f"by the recipe, over {runs} pretraining runs of {seeds}"
 
 
 def _drift(pretraining: PretrainResult | None) -> str:

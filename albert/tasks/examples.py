@@ -19,6 +19,7 @@ class Example:
     text: str
     pair: str | None
     label: str
+    group: str | None = None  # what it has in common with other examples, such as the law of an article
 
     def texts(self) -> tuple[str, ...]:
         return (self.text,) if self.pair is None else (self.text, self.pair)
@@ -89,6 +90,18 @@ class Split:
     def labels(self) -> list[str]:
         """The labels of examples that have one."""
         return [example.label for example in self.examples if isinstance(example, Example)]
+
+    @property
+    def groups(self) -> tuple[int, ...] | None:
+        """A number for each example, the same for those of one group or passage; None if each is alone."""
+        names = [
+            example.group if isinstance(example, Example) else getattr(example, "passage", None)
+            for example in self.examples
+        ]
+        if None in names:
+            return None
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return tuple(numbers[name] for name in names)
 
     @property
     def tags(self) -> list[tuple[str, ...]]:

@@ -38,6 +38,8 @@ def read_table(path: Path, task: Task) -> tuple[Task, list[Example], list[str]]:
         raise InputError(f"{path} holds no example")
     roles: tuple[Role, ...] = ("text", "label") if task.kind is Kind.SINGLE else ("text", "label", "pair")
     columns = {role: _column(path, list(first), task, role) for role in roles}
+    if task.group is not None and task.group not in first:
+        raise InputError(f"no column {task.group!r} in {path}; its columns are {', '.join(first)}")
     if task.kind is None:
         task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
     examples, skipped = [], []
@@ -83,7 +85,8 @@ def _example(row: dict[str, object], columns: dict[Role, str | None], task: Task
         return f"{label!r} is not a number"
     if task.labels is not None and label not in task.labels:
         return f"label {label!r} is not one of {', '.join(task.labels)}"
-    return Example(values["text"], values.get("pair"), label)
+    group = None if task.group is None else str(row.get(task.group))
+    return Example(values["text"], values.get("pair"), label, group)
 
 
 def _is_number(text: str) -> bool:

@@ -263,9 +263,10 @@ def plan_fine_tuning(options: FineTuneOptions) -> FineTunePlan:
 
 def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
     """The settings of a comparison."""
-    from albert.finetuning import FineTuneRunning, FineTuneSettings, TuningOptions
+    from albert.finetuning import FineTuneRunning, FineTuneSettings, TuningOptions, parse_models
     from albert.tasks import load_task
 
+    models, given = parse_models(options.model, options.names)
     shared = {field.name: getattr(options, field.name) for field in fields(TuningOptions)}
     names = {field.name for field in fields(FineTuneRunning)}
     shared["running"] = FineTuneRunning(**{name: getattr(options.running, name) for name in names})
@@ -275,8 +276,9 @@ def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
         train=Path(options.train) if options.train else None,
         dev=Path(options.dev),
         test=Path(options.test) if options.test else None,
-        models=tuple(map(Path, options.model)),
-        names=options.names,
+        models=tuple(models),
+        names=tuple(given) if given else None,
+        primary=options.primary,
     )
 
 

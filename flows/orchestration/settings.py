@@ -14,7 +14,7 @@ from pydantic import Field
 
 from albert.finetuning import FineTuneRunning, TuningOptions
 from albert.pretraining import TrainingOptions
-from data.options import Commas, Words, options, options_of
+from data.options import Commas, Integers, Words, options, options_of
 from data.refresh import RefreshSettings, load_recipe
 from data.workspace import default_place
 
@@ -169,12 +169,20 @@ class FineTuneOptions(TuningOptions):
     dev: Annotated[str, Field(description="Examples that choose the best epoch (开发集).")]
     model: Annotated[
         tuple[str, ...],
-        Field(min_length=1, description="Checkpoints or hf:REPO, compared with the first (模型)."),
+        Field(
+            min_length=1,
+            description="Checkpoints or hf:REPO, compared with the first (模型); NAME=PATH,PATH,PATH for "
+            "pretraining runs of one recipe.",
+        ),
     ]
     train: Annotated[str | None, Field(description="Training examples as published (训练集).")] = None
     test: Annotated[str | None, Field(description="Examples scored once, at the best epoch (测试集).")] = None
     names: Annotated[
         Words | None, Field(description="Names of the models in tables; by default their folders'.")
+    ] = None
+    primary: Annotated[
+        str | None,
+        Field(description="Name of the model that the verdict is about; by default the last (主要对比)."),
     ] = None
     run: Annotated[
         str | None, Field(description="Name of the report; by default made from the settings.")
@@ -260,7 +268,7 @@ class EndToEndOptions:
         default_factory=WholePretraining
     )
     fine_tuning: Annotated[TuningOptions, Field(description="The fine-tuning that judges.")] = Field(
-        default_factory=lambda: TuningOptions(seeds=(0, 1, 2))
+        default_factory=TuningOptions
     )
 
 
@@ -297,8 +305,9 @@ class ExperimentOptions:
         float, Field(gt=0, description="Scale of all sizes; 1 is 60 to 80 CPU minutes an architecture.")
     ] = 1.0
     seeds: Annotated[
-        tuple[int, ...], Commas, Field(min_length=1, description="Seeds of fine-tuning (随机种子).")
-    ] = (0, 1, 2, 3, 4)
+        Integers | None,
+        Field(description="Seeds of fine-tuning (随机种子); by default ten, or five if slow."),
+    ] = None
     workers: Annotated[int | None, Field(ge=1, description="Processes; by default one a core.")] = None
     workspace: Place = Field(default_factory=default_place)
 

@@ -1,17 +1,18 @@
 """Facts for reports, small and whole, for the tests of the page, of metrics.json and of comparing."""
 
-from itertools import pairwise
 from pathlib import Path
+
+import numpy as np
 
 from albert.evaluation import (
     Calibration,
     CalibrationBin,
     ChangedExample,
+    Changes,
     ClassScore,
     Comparison,
     Contamination,
     Cost,
-    Difference,
     EpochRecord,
     Intrinsic,
     Latency,
@@ -21,11 +22,15 @@ from albert.evaluation import (
     SeedResult,
     SliceScore,
     SweepPoint,
+    judge,
+    mean_statistics,
+    pack,
     summarize,
 )
 from albert.pretraining import Audits, Event, PretrainResult, SopBalance
 from albert.reports import CorpusFacts, FunnelRow, SampleInstance
 
+EXAMPLES = 200
 CORPUS = CorpusFacts(
     corpus="茶",
     version=2,
@@ -107,7 +112,10 @@ def contamination(found: int) -> Contamination:
 
 
 def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
-    """A model with a test accuracy for each seed and every other figure there is."""
+    """A model with a test accuracy for each seed and every other figure there is.
+
+    A seed is right on the first of EXAMPLES examples, so that a better one is right wherever another is.
+    """
     seeds = tuple(
         SeedResult(
             seed=seed,
@@ -123,14 +131,17 @@ def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
         )
         for seed, accuracy in enumerate(accuracies)
     )
-    scores = {metric: summarize([seed.dev[metric] for seed in seeds]) for metric in ("accuracy", "macro_f1")}
+    examples = np.arange(EXAMPLES)
+    outcomes = np.stack([mean_statistics(examples < round(EXAMPLES * accuracy)) for accuracy in accuracies])
+    scores = dict.fromkeys(("accuracy", "macro_f1"), summarize("accuracy", outcomes))
     first = accuracies[0]
     bins = (CalibrationBin(0.5, 0.6, 9, 0.6, 0.5), CalibrationBin(0.9, 1, 51, 0.97, 0.9))
     figures: dict[str, object] = {
         "name": name,
-        "checkpoint": f"models/{name}/checkpoint-40",
-        "checksum": "ab" * 32,
+        "checkpoints": (f"models/{name}/checkpoint-40",),
+        "checksums": ("ab" * 32,),
         "seeds": seeds,
+        "outcomes": pack(outcomes),
         "sweep": (SweepPoint(2e-5, 0.6, False), SweepPoint(1e-4, first, True)),
         "dev": scores,
         "test": scores,
@@ -155,45 +166,25 @@ def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
     return ModelResult(**{**figures, **changes})
 
 
-def comparison(first: ModelResult, *others: ModelResult, task: str = "茶事") -> Comparison:
-    """Models on a task; the interval of a difference is two of its standard errors wide each way."""
-    return Comparison(
-        task=task,
-        kind="pair",
-        metric="accuracy",
-        metrics=("accuracy", "macro_f1"),
-        split="test",
-        labels=("否", "是"),
-        examples={"train": 100, "dev": 20, "test": 20},
-        skipped=("t.tsv, row 3: empty",),
-        chance=0.5,
-        seeds=tuple(range(len(first.seeds))),
-        models=(first, *others),
-        differences=tuple(_difference(first, other) for other in others),
-        steps=tuple(_difference(a, b) for a, b in pairwise([first, *others])) if len(others) > 1 else (),
-    )
-
-
-def _difference(first: ModelResult, second: ModelResult) -> Difference:
-    pairs = zip(first.test["accuracy"].values, second.test["accuracy"].values, strict=True)
-    gains = summarize([b - a for a, b in pairs])
-    single = len(gains.values) == 1
-    half = 2 * gains.deviation / len(gains.values) ** 0.5
+def comparison(first: ModelResult, *others: ModelResult, task: str = "茶事", **changes: object) -> Comparison:
+    """Models on a task; the last is the primary one."""
     changed = ChangedExample(3, "<茶>好喝吗 ‖ 茶香不香", "是", "否", "是", 0, 3)
-    return Difference(
-        model=second.name,
-        baseline=first.name,
-        metric="accuracy",
-        mean=gains.mean,
-        deviation=gains.deviation,
-        values=gains.values,
-        low=None if single else gains.mean - half,
-        high=None if single else gains.mean + half,
-        p_value=None if single else 0.01,
-        probability=None if single else 0.99,
-        is_clear=not single and abs(gains.mean) > half,
-        fixed=2,
-        broken=1,
-        fixed_examples=(changed,),
-        broken_examples=(),
-    )
+    facts: dict[str, object] = {
+        "task": task,
+        "kind": "pair",
+        "metric": "accuracy",
+        "metrics": ("accuracy", "macro_f1"),
+        "split": "test",
+        "labels": ("否", "是"),
+        "examples": {"train": 100, "dev": 20, "test": EXAMPLES},
+        "skipped": ("t.tsv, row 3: empty",),
+        "chance": 0.5,
+        "seeds": tuple(range(len(first.seeds))),
+        "models": (first, *others),
+        "primary": others[-1].name if others else None,
+        "changes": tuple(
+            Changes(model=one.name, baseline=first.name, fixed=2, broken=1, fixed_examples=(changed,))
+            for one in others
+        ),
+    }
+    return judge(Comparison(**{**facts, **changes}), stepwise=len(others) > 1)

@@ -175,7 +175,7 @@ def test_latency_is_that_of_the_forward_passes_after_the_first(tokenizer, tmp_pa
         return sum(seconds[n % len(seconds)] for n in range(passes))
 
     monkeypatch.setattr(costs, "time", SimpleNamespace(perf_counter=clock))
-    learner = Timed(candidate.data.labels, candidate.data.task.metrics)
+    learner = Timed(candidate.data.labels, candidate.data.task.metrics, "mean")
     one, many = measure_cost(replace(candidate, learner=learner)).latency
     assert [batch.sequences for batch, _ in asked] == [1] * 22 + [32] * 22
     assert not any(training for _, training in asked)

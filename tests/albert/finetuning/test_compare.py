@@ -1,11 +1,25 @@
 """The comparison of models, on answers made by hand."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from albert.evaluation import Intrinsic, SeedResult
-from albert.finetuning import FineTuneSettings, ModelRuns, SeedRun, compare_models, prepare, read_task
+from albert.finetuning import (
+    FineTuneOptimizer,
+    FineTuneSettings,
+    ModelRuns,
+    SeedRun,
+    compare_models,
+    parse_models,
+    prepare,
+    read_task,
+    train_models,
+)
 from albert.tasks import Task
+from data.errors import ConfigError, InputError
 from tests.conftest import save_small_model
 
 GOLD = [0, 1, 0, 1, 0, 1, 0, 1]
@@ -40,6 +54,10 @@ def task(tmp_path_factory, tokenizer):
 
 def runs_of(candidate, said, **known):
     """A model that says these labels, with a confidence of 0.8."""
+    return ModelRuns(name=candidate.name, candidates=(candidate,), runs=seed_runs(candidate, said), **known)
+
+
+def seed_runs(candidate, said, seconds=1.0):
     runs = []
     examples = candidate.data.splits["test"].examples
     for seed, labels in enumerate(said):
@@ -54,11 +72,11 @@ def runs_of(candidate, said, **known):
             dev=candidate.scores("dev", predictions),
             test=candidate.scores("test", predictions),
             curve=(),
-            seconds=1.0,
+            seconds=seconds,
             examples_per_second=1.0,
         )
         runs.append(SeedRun(result=result, dev=predictions, test=predictions))
-    return ModelRuns(candidate=candidate, runs=runs, **known)
+    return runs
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +103,7 @@ def test_classes_are_scored_over_all_seeds(compared):
 
 
 def test_examples_that_changed_are_told_the_surest_first(compared):
-    one = compared.difference("one")
+    one, _ = compared.changes
     assert (one.fixed, one.broken) == (2, 1)
     sure, less = one.fixed_examples
     assert (sure.number, sure.baseline_right, sure.model_right) == (6, 0, 3)
@@ -100,8 +118,9 @@ def test_each_model_is_compared_with_the_first_and_with_the_one_before(compared)
     assert [(one.baseline, one.model) for one in compared.steps] == [("none", "one"), ("one", "two")]
     assert compared.difference("two").mean == pytest.approx(3 / 8)
     assert compared.steps[1].values == pytest.approx((2 / 8, 3 / 8, 2 / 8))
-    assert compared.steps[1].mean == pytest.approx(7 / 24) and compared.steps[1].probability > 0.9
-    assert compared.steps[1].deviation == pytest.approx(np.std([2, 3, 2], ddof=1) / 8)
+    assert compared.steps[1].mean == pytest.approx(7 / 24)
+    assert compared.primary == "two" and compared.difference("two").is_primary
+    assert "too few examples in test, 8 of" in compared.difference("two").unknown
 
 
 def test_slices_are_by_length_and_by_domain_words(compared):
@@ -128,3 +147,55 @@ def test_calibration_is_that_of_every_seed(compared):
 def test_drift_is_what_a_model_knows_less_of_general_text(compared):
     first, second, third = compared.models
     assert first.drift == 0 and second.drift == pytest.approx(-0.03) and third.drift is None
+
+
+@pytest.mark.parametrize("seconds, seeds", [(59.0, 10), (61.0, 5)])
+def test_the_first_run_decides_how_many_seeds_all_models_get(task, seconds, seeds):
+    data, (candidate, *_) = task
+
+    def train(candidate, wanted):
+        return seed_runs(candidate, [GOLD] * len(wanted), seconds if candidate.name == "none" else 1.0)
+
+    settings = replace(candidate.settings, seeds=None, learning_rate=1e-4, optimizer=FineTuneOptimizer())
+    assert [len(model.runs) for model in train_models(settings, data, train)] == [seeds] * 3
+
+
+def test_models_of_one_name_are_runs_of_a_recipe(task):
+    data, (candidate, *_) = task
+    one_rate = {"learning_rate": 1e-4, "optimizer": FineTuneOptimizer()}
+    settings = replace(candidate.settings, names=("none", "recipe", "recipe"), **one_rate)
+
+    def train(candidate, wanted):
+        return seed_runs(candidate, [ONE[0] if candidate.name.endswith("2)") else GOLD] * len(wanted))
+
+    first, recipe = train_models(settings, data, train)
+    found = compare_models(data, [first, recipe]).model("recipe")
+    assert len(found.checkpoints) == len(found.checksums) == 2 and len(found.seeds) == 6
+    assert found.test["accuracy"].values == pytest.approx((6 / 8,) * 3 + (1,) * 3)
+
+
+def test_models_are_named_as_they_are_typed(task):
+    paths, names = parse_models(["runs/a/checkpoint-4", "law=b,c"], None)
+    assert (paths, names) == (
+        [Path("runs/a/checkpoint-4"), Path("b"), Path("c")],
+        ["a/checkpoint-4", "law", "law"],
+    )
+    assert parse_models(["a", "b"], ["x", "y"]) == ([Path("a"), Path("b")], ["x", "y"])
+    with pytest.raises(ConfigError, match="either by --names or"):
+        parse_models(["x=a", "b"], ["x", "y"])
+    settings = task[1][0].settings
+    assert replace(settings, primary="one").primary_model() == "one" and settings.primary_model() == "two"
+    with pytest.raises(
+        ConfigError, match="primary='none' is not a model compared with the first; those are one, two"
+    ):
+        replace(settings, primary="none")
+
+
+def test_examples_with_a_group_are_numbered_by_it(task, tmp_path):
+    settings = task[1][0].settings
+    (tmp_path / "g.tsv").write_text("text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t刑\n丙\t0\t民\n", encoding="utf-8")
+    grouped = replace(settings, task=Task(name="t", group="law"), train=tmp_path / "g.tsv", test=None)
+    data = read_task(replace(grouped, dev=tmp_path / "g.tsv"))
+    assert data.splits["dev"].groups == (0, 1, 0) and task[0].splits["dev"].groups is None
+    with pytest.raises(InputError, match="no column 'law' in .*dev.tsv; its columns are text, label"):
+        read_task(grouped)

@@ -45,7 +45,7 @@ def test_the_schema_describes_records_and_fields():
     parts = report_schema()["$defs"]
     described = parts["Comparison"]["properties"]["chance"]["description"]
     assert described == "main metric of a constant or random answer on the reported split"
-    assert parts["Summary"]["required"] == ["mean", "deviation", "values"]
+    assert parts["Summary"]["required"] == ["mean", "half_width", "values"]
     assert all(not part["additionalProperties"] for part in parts.values() if part.get("type") == "object")
 
 
@@ -79,8 +79,8 @@ def test_figures_of_runs_stand_side_by_side(runs):
     table = metrics_table(read_runs(runs))
     rows = {row[0]: row[1:] for row in table.rows}
     assert table.columns == ("Figure", "first", "第二")
-    assert rows["茶事 test accuracy: after"] == ("81.0 ± 1.0", "85.0 ± 1.0")
-    assert rows["茶事 test: after against before"] == ("+9.7 (+9.0 to +10.3)", "+13.7 (+13.0 to +14.3)")
+    assert rows["茶事 test accuracy: after"] == ("81.0 ± 5.5", "85.0 ± 5.0")
+    assert rows["茶事 test: after against before"] == ("+9.7 ± 3.8", "+13.7 ± 4.5")
     assert rows["held-out MLM accuracy, general"] == ("–", "30.0% → 28.0%")
     assert differing_table(read_runs(runs)).rows == (("pretraining: learning_rate", "0.0001", "5e-05"),)
 
@@ -104,7 +104,7 @@ def test_the_page_of_a_comparison_has_verdicts_and_warnings(runs):
 def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
     assert main(["report", "compare", *map(str, runs)]) == 0
     output = capsys.readouterr().out
-    assert "第二" in output and "+13.7 (+13.0 to +14.3)" in output
+    assert "第二" in output and "+13.7 ± 4.5" in output
     page = Path(output.strip().splitlines()[-1].removeprefix("page "))
     assert page.parent.parent == runs[0].parent and page.is_file()
     assert main(["report", "compare", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
@@ -118,8 +118,8 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
         ("\udcff", "cannot be read"),
-        ('{"schema_version": 2}', "has schema version 2, but this version of jixu reads 3"),
-        ('{"schema_version": 3}', "is damaged (title is missing"),
+        ('{"schema_version": 3}', "has schema version 3, but this version of jixu reads 4"),
+        ('{"schema_version": 4}', "is damaged (title is missing"),
         ("[]", "has schema version None"),
     ],
 )
@@ -131,6 +131,20 @@ def test_a_damaged_or_missing_report_is_refused_in_one_line(runs, tmp_path, caps
     assert main(["report", "compare", str(runs[0]), str(folder)]) == 2
     message = capsys.readouterr().err
     assert complaint in message and message.count("\n") == 1
+
+
+def test_the_verdict_is_computed_again_from_the_outcomes(runs, tmp_path):
+    metrics = json.loads((runs[0] / "metrics.json").read_text(encoding="utf-8"))
+    worse, better = (one["outcomes"] for one in metrics["evaluations"][0]["models"])
+    metrics["evaluations"][0]["models"][0]["outcomes"] = better
+    metrics["evaluations"][0]["models"][1]["outcomes"] = worse
+    (tmp_path / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+    untouched, swapped = (run.report for run in read_runs([runs[0], tmp_path]))
+    assert untouched == read_report(runs[0])
+    assert swapped.verdict.startswith("It hurt: −9.7")
+    assert swapped.warnings[-1].startswith(
+        "metrics.json has another verdict than its outcomes: It helped: +9.7"
+    )
 
 
 def test_one_run_is_not_compared(runs):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import pearsonr, spearmanr, t, ttest_rel
+from scipy.stats import pearsonr, spearmanr
 from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.metrics import precision_score, recall_score
 from sklearn.metrics import f1_score, matthews_corrcoef
@@ -11,13 +11,9 @@ from albert.evaluation import (
     calibration,
     class_statistics,
     entity_statistics,
-    mean_statistics,
     number_statistics,
-    paired_difference,
     score,
-    summarize,
 )
-from albert.evaluation.bootstrap import PairedDifference, paired_p_value
 from albert.evaluation.metrics import chance_margin, constant_score
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -84,94 +80,6 @@ def test_an_entity_counts_only_with_its_type_and_both_ends():
     # one too short, one of another type, one right
     found = entity_statistics([["B-PER", "O", "O", "B-ORG", "B-LOC"]], [gold])
     assert found.tolist() == [[1, 3, 3]]
-
-
-def right(rng, accuracy, seeds=5, n=400):
-    """Statistics [S, n, 2] of models that are right with some probability, which varies with the seed."""
-    chances = np.clip(accuracy + 0.01 * rng.normal(size=(seeds, 1)), 0, 1)
-    return np.stack([mean_statistics(row) for row in rng.random((seeds, n)) < chances])
-
-
-def test_the_protocol_does_not_invent_gains():
-    rng = np.random.default_rng(0)
-    clear = sum(paired_difference("accuracy", right(rng, 0.7), right(rng, 0.7)).is_clear for _ in range(60))
-    # at most 5% are expected; 8 or more of 60 would come up once in a hundred times
-    assert clear < 8
-
-
-def test_a_real_gain_is_seen_and_its_interval_holds_it():
-    rng = np.random.default_rng(0)
-    found = [paired_difference("accuracy", right(rng, 0.6), right(rng, 0.75)) for _ in range(20)]
-    assert all(one.is_clear and one.probability > 0.99 and one.p_value < 0.01 for one in found)
-    assert sum(one.low <= 0.15 <= one.high for one in found) >= 16
-
-
-def test_the_interval_is_of_seeds_and_of_examples_which_all_seeds_share():
-    def same(values):
-        return np.stack([mean_statistics(np.array(values, dtype=float))] * 5)
-
-    one_seed = np.stack([mean_statistics(np.full(5, float(seed == 0))) for seed in range(5)])
-    for gained in (one_seed, same([1, 0, 0, 0, 0])):
-        found = paired_difference("accuracy", same([0] * 5), gained)
-        assert found.summary.mean == pytest.approx(0.2)
-        # of five draws with a chance of 1/5 each: none with probability 0.33, at most three with 0.99
-        assert (found.low, found.high) == (0, pytest.approx(3 / 5))
-        assert found.probability == pytest.approx(1 - 0.8**5 / 2, abs=0.02) and not found.is_clear
-
-
-def test_a_single_seed_says_nothing_of_the_spread():
-    rng = np.random.default_rng(0)
-    first, second = right(rng, 0.5, seeds=1), right(rng, 0.9, seeds=1)
-    alone = paired_difference("accuracy", first, second)
-    assert (alone.low, alone.p_value, alone.probability, alone.is_clear) == (None, None, None, False)
-    # without training there is no seed to vary: the examples are all there is
-    untrained = paired_difference("accuracy", first, second, seedless=True)
-    assert untrained.is_clear and untrained.p_value is None
-    assert summarize([0.5]).deviation == 0
-
-
-def test_differences_that_are_all_the_same():
-    assert paired_p_value(np.zeros(3)) == 1 and paired_p_value(np.full(3, 0.1)) == 0
-
-
-def test_the_p_value_is_students():
-    first, second = np.array([0.61, 0.64, 0.60, 0.66]), np.array([0.65, 0.65, 0.66, 0.67])
-    gains = second - first
-    ours = paired_p_value(gains)
-    assert ours == pytest.approx(ttest_rel(second, first).pvalue)
-    statistic = gains.mean() / (gains.std(ddof=1) / 4**0.5)
-    assert ours == pytest.approx(2 * t.sf(statistic, df=3))
-
-
-@pytest.mark.parametrize("metric", ["accuracy", "macro_f1"])
-def test_interval_and_probability_are_those_of_a_bootstrap_written_out(metric):
-    rng = np.random.default_rng(1)
-    S, n, gold = 4, 60, np.arange(60) % 3
-
-    def said(share):
-        labels = np.where(rng.random((S, n)) < share, gold, rng.integers(3, size=(S, n)))
-        return np.stack([class_statistics(metric, row, gold, 3) for row in labels])
-
-    first, second = said(0.4), said(0.48)
-    found = paired_difference(metric, first, second)
-    drawn = []
-    for _ in range(4000):
-        seeds, examples = rng.integers(S, size=S), rng.integers(n, size=n)
-        before, after = (score(metric, one[seeds][:, examples].sum(1)) for one in (first, second))
-        drawn.append((after - before).mean())
-    # of 2,000 resamples a 97.5% quantile lies 0.06 deviations off; that of 95% would 0.3
-    off = 0.2 * np.std(drawn)
-    assert [found.low, found.high] == pytest.approx(np.quantile(drawn, [0.025, 0.975]).tolist(), abs=off)
-    assert 0.6 < found.probability < 0.99
-    assert found.probability == pytest.approx(np.mean(np.array(drawn) > 0), abs=0.03)
-
-
-def test_a_difference_is_clear_where_interval_and_p_agree():
-    def is_clear(low, high, p_value):
-        return PairedDifference(summarize([0.1, 0.2]), low, high, p_value, 0.99).is_clear
-
-    assert is_clear(0.01, 0.3, 0.04) and is_clear(-0.3, -0.01, 0.04) and is_clear(0.01, 0.3, None)
-    assert not is_clear(0.01, 0.3, 0.05) and not is_clear(0.0, 0.3, 0.04) and not is_clear(-0.3, 0.0, 0.04)
 
 
 def test_calibration_error_is_the_mean_of_the_seeds_own():

@@ -1,0 +1,96 @@
+"""The differences between the models of a comparison, from the outcome of every run and example.
+
+One difference is primary and named before the run; the others are corrected for their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from albert.evaluation.intervals import (
+    FEWEST_EXAMPLES,
+    FEWEST_UNITS,
+    estimate,
+    holm,
+    linearised,
+    unit_scores,
+)
+from albert.evaluation.outcomes import unpack
+from albert.evaluation.records import Comparison, Difference, ModelResult
+from data.errors import InputError
+
+
+def judge(comparison: Comparison, *, stepwise: bool) -> Comparison:
+    """The comparison with the differences to the first model and, if `stepwise`, to the model before."""
+    first, *others = comparison.models
+    units = {model.name: _units(comparison, model) for model in comparison.models}
+    pairs = [(first, other) for other in others]
+    steps = list(pairwise(comparison.models)) if stepwise else []
+    found = {
+        (a.name, b.name): _difference(comparison, a, b, units[a.name], units[b.name])
+        for a, b in pairs + steps
+    }
+    # one that is also a step counts once
+    rest = [key for key, one in found.items() if one.p_value is not None and not one.is_primary]
+    for key, p_value in zip(rest, holm([found[key].p_value or 0.0 for key in rest]), strict=True):
+        found[key] = replace(found[key], adjusted_p=p_value)
+    return replace(
+        comparison,
+        differences=tuple(found[a.name, b.name] for a, b in pairs),
+        steps=tuple(found[a.name, b.name] for a, b in steps),
+    )
+
+
+def _units(comparison: Comparison, model: ModelResult) -> np.ndarray:
+    """The linearised scores of a model's seeds, or pretraining runs, [U, n]."""
+    statistics = unpack(model.outcomes)
+    expected = (len(model.seeds), comparison.examples[comparison.split])
+    if statistics.shape[:2] != expected:
+        raise InputError(f"the outcomes of {model.name} are of shape {statistics.shape}, not {expected}")
+    scores = linearised(comparison.metric, statistics, comparison.groups)
+    return unit_scores(scores, len(model.checkpoints))
+
+
+def _difference(
+    comparison: Comparison, baseline: ModelResult, model: ModelResult, first: np.ndarray, second: np.ndarray
+) -> Difference:
+    """Seeds of two checkpoints are paired, as are equally many pretraining runs of two recipes, in order."""
+    is_paired = len(first) == len(second) and (len(baseline.checkpoints) > 1) == (len(model.checkpoints) > 1)
+    found = estimate(second - first) if is_paired else estimate(second, -first)
+    values = second.mean(1) - (first.mean(1) if is_paired else first.mean())
+    is_primary = baseline is comparison.models[0] and model.name == comparison.primary
+    unknown = _unknown(comparison, (baseline, first), (model, second))
+    if not unknown and found.half_width is None:
+        unknown = "every example comes out the same in every run"
+    return Difference(
+        model=model.name,
+        baseline=baseline.name,
+        mean=found.mean,
+        values=tuple(values.tolist()),
+        half_width=None if unknown else found.half_width,
+        degrees=None if unknown else found.degrees,
+        p_value=None if unknown else found.p_value,
+        adjusted_p=found.p_value if is_primary and not unknown else None,
+        is_primary=is_primary,
+        unknown=unknown,
+    )
+
+
+def _unknown(comparison: Comparison, *models: tuple[ModelResult, np.ndarray]) -> str | None:
+    """Why nothing can be said about the difference of two models with these units, if so."""
+    if comparison.obstacle:
+        return comparison.obstacle
+    n = models[0][1].shape[1]
+    if n < FEWEST_EXAMPLES:
+        what = "groups of examples" if comparison.groups else "examples"
+        return f"too few {what} in {comparison.split}, {n} of at least {FEWEST_EXAMPLES}"
+    if not any(seed.left_chance for model, _ in models for seed in model.seeds):
+        return "no run of either model left chance level"
+    for model, units in models:
+        if len(units) < FEWEST_UNITS and not model.is_fixed:
+            what = "pretraining runs" if len(model.checkpoints) > 1 else "seeds"
+            return f"too few {what} of {model.name}, {len(units)} of at least {FEWEST_UNITS}"
+    return None

@@ -1,0 +1,131 @@
+"""Student's interval of a score, or of a difference of scores, over units and examples at once.
+
+U = units (fine-tuning seeds, or pretraining runs), n = examples, or groups of them, R = fine-tuning runs, k =
+statistics of an example (see `albert.evaluation.metrics`).
+
+All units are tested on the same examples: a crossed layout with one value a cell, x[u, i] = mean + unit[u] +
+example[i] + rest[u, i]. With Qu = variance of the unit means / U, Qi = variance of the example means / n and
+Qr = mean square of the rest / (U n), each of Qu and Qi holds the rest once, so by the method of moments
+
+    SE^2 = Qu + Qi - Qr         (Searle, Casella and McCulloch 1992, chapter 4)
+    degrees = SE^4 / (Qu^2 / (U-1) + Qi^2 / (n-1) + Qr^2 / ((U-1)(n-1)))     (Satterthwaite 1946; Welch 1947)
+
+If Qi - Qr is below 0 it counts as 0. Degrees are rounded down (JCGM 100:2008, G.4.1). docs/report.md has the
+coverage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import stdtr, stdtrit
+
+from albert.evaluation.metrics import score
+from albert.evaluation.records import Summary
+
+CONFIDENCE = 0.95
+FEWEST_UNITS = 3
+FEWEST_EXAMPLES = 10  # of fewer, or fewer groups, the variance is hardly known (Cameron and Miller 2015)
+_STEP = 1e-3  # of the numerical derivative; it is central, so the error is of the order of its square
+_ROUNDING = 1e-9  # standard errors of values that are all equal are smaller
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean with half the width of its 95% interval, and the test that it is 0."""
+
+    mean: float
+    half_width: float | None = None  # None: cannot be told, and neither can the others
+    degrees: int | None = None
+    p_value: float | None = None  # two-sided
+
+
+def estimate(*arms: np.ndarray) -> Estimate:
+    """The mean of the sum of arms, each [U, n] over the same n examples; a difference has a negated arm.
+
+    Units of different arms are independent: paired ones are subtracted before. An arm of one unit is not
+    random. Without any spread, or with too few examples, there is no interval.
+    """
+    n = arms[0].shape[1]
+    of_examples = np.sum([arm.mean(0) for arm in arms], axis=0)  # [n]
+    mean = float(of_examples.mean())
+    if n < FEWEST_EXAMPLES:
+        return Estimate(mean)
+    own = float(of_examples.var(ddof=1)) / n  # Qi, from which every arm's Qr is subtracted
+    terms, units = [(own, n - 1)], 0.0
+    for arm in (arm for arm in arms if len(arm) > 1):
+        U = len(arm)
+        of_units = arm.mean(1, keepdims=True)
+        rest = arm - of_units - arm.mean(0) + arm.mean()
+        of_rest = float((rest**2).sum()) / ((U - 1) * (n - 1)) / (U * n)
+        terms += [(float(of_units.var(ddof=1)) / U, U - 1), (of_rest, (U - 1) * (n - 1))]
+        units, own = units + terms[-2][0], own - of_rest
+    variance = units + max(own, 0.0)
+    if variance < _ROUNDING**2:
+        return Estimate(mean)
+    degrees = int(variance**2 / sum(value**2 / of_value for value, of_value in terms))
+    degrees = max(degrees, min(of_value for _, of_value in terms))
+    half_width = float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * variance**0.5
+    return Estimate(mean, half_width, degrees, float(2 * stdtr(degrees, -abs(mean) / variance**0.5)))
+
+
+def linearised(metric: str, statistics: np.ndarray, groups: Sequence[int] | None = None) -> np.ndarray:
+    """The score of each run [R, n, k] as a mean over its examples, or over groups of them: [R, n].
+
+    Each example's influence is added to the score: the infinitesimal jackknife (Jaeckel 1972; Efron 1982,
+    chapter 6), exact for a mean and without the jumps of a rare class left out. `groups` [n] numbers groups.
+    """
+    if groups is not None:
+        _, of_example = np.unique(groups, return_inverse=True)
+        sums = np.zeros((len(statistics), of_example.max() + 1, statistics.shape[2]))
+        for run, one in zip(sums, statistics, strict=True):
+            np.add.at(run, of_example, one)
+        statistics = sums
+    rows = []
+    for one in np.asarray(statistics, dtype=np.float64):
+        total, shift = one.sum(0), _STEP * one
+        influence = (score(metric, total + shift) - score(metric, total - shift)) / (2 * _STEP)
+        rows.append(score(metric, total) + len(one) * (influence - influence.mean()))
+    return np.stack(rows)
+
+
+def unit_scores(scores: np.ndarray, checkpoints: int) -> np.ndarray:
+    """The units [U, n] of linearised scores [R, n]: seeds of one checkpoint, or checkpoints of several.
+
+    A checkpoint counts with the mean of its seeds: that mean varies with pretraining and with fine-tuning.
+    """
+    return scores if checkpoints == 1 else scores.reshape(checkpoints, -1, scores.shape[1]).mean(1)
+
+
+def summarize(
+    metric: str,
+    statistics: np.ndarray,
+    groups: Sequence[int] | None = None,
+    *,
+    checkpoints: int = 1,
+    is_fixed: bool = False,
+) -> Summary:
+    """The mean score of runs [R, n, k] with its 95% interval; `is_fixed` where nothing in a run is random."""
+    scores = linearised(metric, statistics, groups)
+    units = unit_scores(scores, checkpoints)
+    known = is_fixed or len(units) >= FEWEST_UNITS
+    return Summary(
+        mean=float(scores.mean()),
+        half_width=estimate(units).half_width if known else None,
+        values=tuple(scores.mean(1).tolist()),
+    )
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p values adjusted for their number (Holm 1979).
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    adjusted, most = [0.0] * len(p_values), 0.0
+    for rank, place in enumerate(np.argsort(p_values, kind="stable").tolist()):
+        most = max(most, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = most
+    return adjusted

@@ -1,0 +1,101 @@
+"""Verdicts from outcomes: which contrast counts, what is paired, and where nothing can be told."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from albert.evaluation import judge, pack, unpack
+from albert.reports import build_report
+from data.errors import InputError
+from tests.albert.report_samples import EXAMPLES, comparison, model
+
+BASE = model("base", [0.70, 0.71, 0.72])
+BETTER = model("better", [0.80, 0.81, 0.815])
+
+
+def verdict(compared):
+    return build_report(title="t", command="c", evaluations=[compared]).verdict
+
+
+def test_the_primary_contrast_stands_alone_and_the_others_share_their_error():
+    others = [model(f"m{n}", [0.74 + n / 100, 0.75, 0.76]) for n in range(4)]
+    found = comparison(BASE, *others, primary="m1")
+    contrasts = {(one.baseline, one.model): one for one in (*found.differences, *found.steps)}
+    assert len(contrasts) == 7
+    primary = contrasts.pop(("base", "m1"))
+    assert primary.is_primary and primary.adjusted_p == primary.p_value
+    least = min(contrasts.values(), key=lambda one: one.p_value)
+    assert least.adjusted_p == pytest.approx(min(1, 6 * least.p_value))
+    assert all(one.adjusted_p >= one.p_value and not one.is_primary for one in contrasts.values())
+    assert "m1 against base" in verdict(found)
+
+
+def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
+    runs = [0.80, 0.81, 0.815, 0.75, 0.76, 0.755, 0.86, 0.85, 0.865]
+    one = model("recipe", runs)
+    recipe = replace(one, checkpoints=tuple("abc"), checksums=tuple("abc"))
+    found = comparison(BASE, recipe)
+    (difference,) = found.differences
+    assert len(difference.values) == 3 and difference.values[0] == pytest.approx(0.0983, abs=1e-4)
+    assert "by the recipe, over 3 pretraining runs of 3 seeds" in verdict(found)
+    # the spread of the pretraining runs counts, not that of the nine fine-tuning runs
+    seeds = comparison(
+        replace(BASE, seeds=BASE.seeds * 3, outcomes=pack(np.tile(unpack(BASE.outcomes), (3, 1, 1)))), one
+    )
+    assert difference.half_width > 1.3 * seeds.differences[0].half_width
+    two = replace(
+        recipe, checkpoints=tuple("ab"), seeds=one.seeds[:6], outcomes=pack(unpack(one.outcomes)[:6])
+    )
+    assert "too few pretraining runs of recipe, 2 of at least 3" in verdict(comparison(BASE, two))
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"examples": {"train": 9, "test": 5}}, "too few examples in test, 5 of at least 10"),
+        ({"groups": (0,) * 100 + (1,) * 100}, "too few groups of examples in test, 2 of at least 10"),
+        ({"obstacle": "all examples have the label 是"}, "all examples have the label 是"),
+    ],
+)
+def test_where_nothing_can_be_told_it_says_why(change, reason):
+    models = [BASE, BETTER]
+    if "examples" in change:
+        models = [replace(one, outcomes=pack(unpack(one.outcomes)[:, 138:143])) for one in models]
+    found = comparison(*models, **change)
+    assert verdict(found).startswith("Cannot tell: ") and verdict(found).endswith(f"({reason}).")
+    (difference,) = found.differences
+    assert difference.half_width is None and not difference.is_clear
+
+
+def test_seeds_that_all_fail_are_no_result():
+    failed = [
+        replace(one, seeds=tuple(replace(s, left_chance=False) for s in one.seeds)) for one in (BASE, BETTER)
+    ]
+    assert "no run of either model left chance level" in verdict(comparison(*failed))
+    assert verdict(comparison(failed[0], BETTER)).startswith("It helped")
+
+
+def test_models_that_answer_alike_are_no_result():
+    assert "every example comes out the same" in verdict(comparison(BASE, replace(BASE, name="twin")))
+
+
+def test_groups_of_one_change_nothing():
+    groups = tuple(range(EXAMPLES))
+    alone, grouped = comparison(BASE, BETTER), comparison(BASE, BETTER, groups=groups)
+    assert grouped.differences[0].half_width == pytest.approx(alone.differences[0].half_width)
+
+
+def test_a_rule_without_training_needs_no_seeds():
+    rule = replace(model("rule", [0.9]), is_fixed=True)
+    found = comparison(BASE, rule)
+    assert found.differences[0].is_clear and verdict(found).endswith("without training.")
+
+
+def test_outcomes_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match="outcomes of better are of shape"):
+        comparison(BASE, replace(BETTER, outcomes=BASE.outcomes[:0] + pack(unpack(BASE.outcomes)[:2])))
+    with pytest.raises(InputError, match="damaged"):
+        judge(
+            replace(comparison(BASE, BETTER), models=(BASE, replace(BETTER, outcomes="eJw="))), stepwise=False
+        )

@@ -1,0 +1,115 @@
+"""Coverage of the intervals, by simulation, and the corner cases."""
+
+import numpy as np
+import pytest
+from scipy.stats import t, ttest_rel
+
+from albert.evaluation import class_statistics, estimate, holm, linearised, mean_statistics, score, summarize
+
+RUNS = 1000  # simulated comparisons; the share inside has a standard error of 0.7 points
+
+
+def simulated(rng, U, n, unit, rest):
+    """Differences [U, n] around 0; example noise has a mean of variance 1, of which `rest` is each unit's."""
+    noise = rng.normal(size=(1, n)) * (n * (1 - rest)) ** 0.5 + rng.normal(size=(U, n)) * (n * rest) ** 0.5
+    return unit * rng.normal(size=(U, 1)) + noise
+
+
+@pytest.mark.parametrize("unit", [0.2, 1.0, 10.0], ids="units {}".format)
+@pytest.mark.parametrize("rest", [0.1, 0.7], ids="rest {}".format)
+@pytest.mark.parametrize("U", [3, 5, 10], ids="{} seeds".format)
+def test_the_interval_holds_the_truth_95_times_in_100(U, rest, unit):
+    rng = np.random.default_rng(U)
+    found = [estimate(simulated(rng, U, 60, unit, rest)) for _ in range(RUNS)]
+    inside = np.mean([abs(one.mean) <= one.half_width for one in found])
+    assert 0.93 <= inside <= 0.975
+    helped = np.mean([one.mean > one.half_width for one in found])
+    assert helped <= 0.05
+    # the p value says the same
+    assert all((one.p_value < 0.05) == (abs(one.mean) > one.half_width) for one in found)
+
+
+@pytest.mark.parametrize("unit", [0.2, 3.0], ids="units {}".format)
+def test_groups_are_taken_whole(unit):
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(5, 36, size=40)
+    groups = np.repeat(np.arange(40), sizes)
+    alone = inside = 0
+    for _ in range(RUNS // 2):
+        shared = rng.normal(size=40)[groups] + rng.normal(size=(5, len(groups)))
+        values = shared + unit * rng.normal(size=(5, 1)) * 40**-0.5
+        statistics = np.stack([values, np.ones_like(values)], axis=-1)
+        whole = estimate(linearised("accuracy", statistics, groups))
+        inside += abs(whole.mean) <= whole.half_width
+        apart = estimate(linearised("accuracy", statistics))
+        alone += abs(apart.mean) <= apart.half_width
+    assert 0.93 <= 2 * inside / RUNS <= 0.97
+    assert unit > 1 or 2 * alone / RUNS < 0.8
+
+
+@pytest.mark.parametrize("first, second", [(5, 3), (3, 10), (1, 5)], ids=str)
+def test_runs_that_are_not_paired_are_arms_of_their_own(first, second):
+    """Such as three pretraining runs of a recipe against the seeds of one checkpoint, or against a rule."""
+    rng = np.random.default_rng(1)
+    inside = 0
+    for _ in range(RUNS):
+        base = simulated(rng, first, 60, 1.0 if first > 1 else 0, 0.5 if first > 1 else 0)
+        found = estimate(simulated(rng, second, 60, 2.0, 0.5), -base)
+        inside += abs(found.mean) <= found.half_width
+    assert 0.93 <= inside / RUNS <= 0.97
+
+
+def test_without_examples_own_noise_it_is_students_paired_test():
+    first, second = np.array([0.61, 0.64, 0.60, 0.66]), np.array([0.65, 0.65, 0.66, 0.67])
+    found = estimate(np.repeat((second - first)[:, None], 30, axis=1))
+    assert (found.degrees, found.p_value) == (3, pytest.approx(ttest_rel(second, first).pvalue))
+    half = t.ppf(0.975, 3) * (second - first).std(ddof=1) / 2
+    assert found.half_width == pytest.approx(half)
+
+
+def test_without_seed_noise_it_is_that_of_the_examples():
+    values = np.random.default_rng(0).normal(size=30)
+    found = estimate(np.stack([values] * 3))
+    assert found.degrees == 29
+    assert found.half_width == pytest.approx(t.ppf(0.975, 29) * values.std(ddof=1) / 30**0.5)
+    assert estimate(values[None]) == found
+
+
+def test_equal_differences_are_no_certainty():
+    for same in (np.zeros((3, 30)), np.full((2, 30), 0.1)):
+        found = estimate(same)
+        assert (found.half_width, found.p_value, found.degrees) == (None, None, None)
+    assert estimate(np.random.default_rng(0).normal(size=(5, 9))).half_width is None
+
+
+def test_a_score_has_an_interval_from_three_runs_on():
+    rng = np.random.default_rng(0)
+    right = np.stack([mean_statistics(row) for row in rng.random((6, 50)) < 0.7])
+    assert summarize("accuracy", right[:2]).half_width is None
+    assert summarize("accuracy", right[:1], is_fixed=True).half_width == pytest.approx(
+        t.ppf(0.975, 49) * right[0, :, 0].std(ddof=1) / 50**0.5
+    )
+    seeds, runs = (summarize("accuracy", right, checkpoints=count) for count in (1, 3))
+    assert seeds.values == runs.values and seeds.half_width != runs.half_width
+    assert summarize("accuracy", right, checkpoints=2).half_width is None
+
+
+def test_linearised_scores_have_the_bootstraps_error():
+    """Of a metric that is no mean: macro F1 over five labels, one of them rare."""
+    rng = np.random.default_rng(2)
+    gold = rng.choice(5, 400, p=[0.4, 0.3, 0.2, 0.08, 0.02])
+    said = np.where(rng.random(400) < 0.7, gold, rng.integers(5, size=400))
+    one = class_statistics("macro_f1", said, gold, 5)
+    scores = linearised("macro_f1", one[None])
+    assert scores.mean() == pytest.approx(score("macro_f1", one.sum(0)))
+    drawn = rng.multinomial(400, np.full(400, 1 / 400), size=4000) @ one
+    assert scores.std() / 20 == pytest.approx(np.std(score("macro_f1", drawn)), rel=0.1)
+    # of a mean it is exact
+    assert linearised("accuracy", mean_statistics(said == gold)[None])[0] == pytest.approx(
+        1.0 * (said == gold), abs=1e-9
+    )
+
+
+def test_holm_is_holms():
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
