@@ -91,8 +91,7 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     make_corpus("domain", options.domain, vocab, options)
     start = str(base.checkpoint) if base else options.init
     continued = pretrain("domain", start, options.steps, options)
-    models = (start, str(continued.checkpoint))
-    judging = judging_options(options, models, ("base model", "continued"))
+    judging = judging_options(options, (f"base model={start}", f"continued={continued.checkpoint}"))
     comparison = fine_tune(**vars_of(judging)).result
     verdict, page = report(
         str(options.task), lambda: _report(options, base, continued, comparison, plan_fine_tuning(judging))

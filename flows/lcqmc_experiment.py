@@ -194,8 +194,10 @@ def _fine_tuning(
             train=str(files.train),
             dev=str(files.dev),
             test=str(files.test),
-            model=tuple(str(model.checkpoint) for model in models),
-            names=(f"{architecture}: none", *(f"{architecture}: {arm.name}" for arm in arms)),
+            model=tuple(
+                f"{architecture}: {name}={model.checkpoint}"
+                for name, model in zip(("none", *(arm.name for arm in arms)), models, strict=True)
+            ),
             seeds=options.seeds,
             epochs=sizes.epochs,
             learning_rate=sizes.fine_tuning_rate,

@@ -211,23 +211,18 @@ def short_name(path: Path) -> str:
     return f"{path.parent.name}/{path.name}" if path.name.startswith("checkpoint-") else path.name
 
 
-def parse_models(texts: Sequence[str], names: Sequence[str] | None) -> tuple[list[Path], list[str] | None]:
+def parse_models(texts: Sequence[str]) -> tuple[list[Path], list[str] | None]:
     """The paths and names of models, each typed as PATH, or as NAME=PATH,PATH for runs of one recipe.
 
-    >>> parse_models(["base", "law=a,b"], None)
+    >>> parse_models(["base", "law=a,b"])
     ([PosixPath('base'), PosixPath('a'), PosixPath('b')], ['base', 'law', 'law'])
     """
-    if not any(map(_is_named, texts)):
-        return [Path(text) for text in texts], list(names) if names else None
-    if names:
-        raise ConfigError("give names either by --names or as --model NAME=PATH")
+    named = [text.partition("=") if "=" in text and not Path(text).exists() else None for text in texts]
+    if not any(named):
+        return [Path(text) for text in texts], None
     models = []
-    for text in texts:
-        name, _, paths = text.partition("=") if _is_named(text) else ("", "", text)
-        parts = [Path(part) for part in (paths.split(",") if name else [paths])]
-        models += [(part, name or short_name(part)) for part in parts]
+    for text, parts in zip(texts, named, strict=True):
+        whole = Path(parts[2] if parts else text)  # may have a comma of its own
+        paths = [Path(path) for path in parts[2].split(",")] if parts and not whole.exists() else [whole]
+        models += [(path, parts[0] if parts else short_name(path)) for path in paths]
     return [path for path, _ in models], [name for _, name in models]
-
-
-def _is_named(text: str) -> bool:
-    return "=" in text and not Path(text).exists()

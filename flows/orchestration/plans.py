@@ -266,10 +266,10 @@ def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
     from albert.finetuning import FineTuneRunning, FineTuneSettings, TuningOptions, parse_models
     from albert.tasks import load_task
 
-    models, given = parse_models(options.model, options.names)
+    models, names = parse_models(options.model)
     shared = {field.name: getattr(options, field.name) for field in fields(TuningOptions)}
-    names = {field.name for field in fields(FineTuneRunning)}
-    shared["running"] = FineTuneRunning(**{name: getattr(options.running, name) for name in names})
+    running = {field.name: getattr(options.running, field.name) for field in fields(FineTuneRunning)}
+    shared["running"] = FineTuneRunning(**running)
     return FineTuneSettings(
         **shared,
         task=load_task(options.task),
@@ -277,7 +277,7 @@ def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
         dev=Path(options.dev),
         test=Path(options.test) if options.test else None,
         models=tuple(models),
-        names=tuple(given) if given else None,
+        names=tuple(names) if names else None,
         primary=options.primary,
     )
 
@@ -319,9 +319,7 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     return options
 
 
-def judging_options(
-    options: EndToEndOptions, models: tuple[str, ...], names: tuple[str, ...] | None = None
-) -> FineTuneOptions:
+def judging_options(options: EndToEndOptions, models: tuple[str, ...]) -> FineTuneOptions:
     """The fine-tuning that judges a whole run."""
     from albert.finetuning import TuningOptions
     from flows.orchestration.settings import CorporaOptions, FineTuneJobRunning
@@ -336,7 +334,6 @@ def judging_options(
         dev=options.dev or "",
         test=options.test,
         model=models,
-        names=names,
         workspace=options.workspace,
         corpora=CorporaOptions(domain="domain", general="general" if options.general else None),
     )

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from albert.finetuning import FineTuneRunning, TuningOptions
 from albert.pretraining import TrainingOptions
-from data.options import Commas, Integers, Words, options, options_of
+from data.options import Commas, Integers, options, options_of
 from data.refresh import RefreshSettings, load_recipe
 from data.workspace import default_place
 
@@ -171,15 +171,12 @@ class FineTuneOptions(TuningOptions):
         tuple[str, ...],
         Field(
             min_length=1,
-            description="Checkpoints or hf:REPO, compared with the first (模型); NAME=PATH,PATH,PATH for "
-            "pretraining runs of one recipe.",
+            description="Checkpoints or hf:REPO, compared with the first (模型); NAME=PATH names "
+            "one, NAME=PATH,PATH,PATH the pretraining runs of one recipe.",
         ),
     ]
     train: Annotated[str | None, Field(description="Training examples as published (训练集).")] = None
     test: Annotated[str | None, Field(description="Examples scored once, at the best epoch (测试集).")] = None
-    names: Annotated[
-        Words | None, Field(description="Names of the models in tables; by default their folders'.")
-    ] = None
     primary: Annotated[
         str | None,
         Field(description="Name of the model that the verdict is about; by default the last (主要对比)."),

@@ -175,14 +175,12 @@ def test_models_of_one_name_are_runs_of_a_recipe(task):
 
 
 def test_models_are_named_as_they_are_typed(task):
-    paths, names = parse_models(["runs/a/checkpoint-4", "law=b,c"], None)
+    paths, names = parse_models(["runs/a/checkpoint-4", "law=b,c"])
     assert (paths, names) == (
         [Path("runs/a/checkpoint-4"), Path("b"), Path("c")],
         ["a/checkpoint-4", "law", "law"],
     )
-    assert parse_models(["a", "b"], ["x", "y"]) == ([Path("a"), Path("b")], ["x", "y"])
-    with pytest.raises(ConfigError, match="either by --names or"):
-        parse_models(["x=a", "b"], ["x", "y"])
+    assert parse_models(["a", "b"]) == ([Path("a"), Path("b")], None)
     settings = task[1][0].settings
     assert replace(settings, primary="one").primary_model() == "one" and settings.primary_model() == "two"
     with pytest.raises(
