@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from cyclopts import App, CycloptsError, Parameter
 from pydantic.fields import FieldInfo
@@ -13,6 +14,7 @@ from data.errors import UserError
 
 # 75: EX_TEMPFAIL of sysexits.h, "try again"
 EXIT_DIFFERENT, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 75
+EXIT_PIPE_CLOSED = 141  # as shells report SIGPIPE, 128 + 13
 
 
 def make_app(name: str, help: str) -> App:
@@ -33,9 +35,12 @@ def _shown(default: object) -> object:
 def run_app(app: App, arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code. A user's mistake is one line on standard error."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
+    return run_piped(lambda: _run(app, tokens))
+
+
+def _run(app: App, tokens: Sequence[str]) -> int:
     try:
         status = app(tokens, exit_on_error=False, print_error=False)
-        sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (CycloptsError, UserError) as error:
         print(f"{app.name[0]}: {' '.join(str(error).split())}", file=sys.stderr)
@@ -43,6 +48,18 @@ def run_app(app: App, arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{app.name[0]}: stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
-    except BrokenPipeError:  # a reader such as head has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+
+
+def run_piped(command: Callable[[], int]) -> int:
+    """Return a command's exit code, or that of SIGPIPE if a reader such as head has closed its output."""
+    try:
+        status = command()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        output = select.poll()
+        output.register(sys.stdout.fileno(), 0)  # errors alone
+        if not output.poll(0):
+            raise  # another pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        return EXIT_PIPE_CLOSED

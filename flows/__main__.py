@@ -5,10 +5,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from cyclopts import App
 
 FLOWS = {
     "refresh-corpus": "raw text -> a new version of a corpus",
@@ -40,7 +36,15 @@ def usage() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
-    command, *rest = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
+    from data.terminal import run_piped
+
+    given = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
+    return run_piped(lambda: _run(*given))
+
+
+def _run(command: str, *rest: str) -> int:
+    from data.terminal import run_app
+
     if command in ("-h", "--help"):
         print(usage())
         return 0
@@ -54,19 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command == "corpus":
         from data.__main__ import app
 
-        return _run(app, rest)
+        return run_app(app, rest)
     if command in ("checkpoint", "report"):
         from albert.__main__ import checkpoint, report
 
-        return _run(checkpoint if command == "checkpoint" else report, rest)
+        return run_app(checkpoint if command == "checkpoint" else report, rest)
     print(f"jixu: no command {command!r}; jixu --help lists them", file=sys.stderr)
     return 2
-
-
-def _run(app: App, arguments: Sequence[str]) -> int:
-    from data.terminal import run_app
-
-    return run_app(app, arguments)
 
 
 if __name__ == "__main__":

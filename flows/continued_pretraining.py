@@ -76,7 +76,7 @@ def _other_corpora(before: Mapping[str, float], after: Mapping[str, float]) -> l
     ]
 
 
-@job("continued-pretraining", PretrainingOptions, describe, flow_run_name="pretrain {init} on {corpus}")
+@job("continued-pretraining", PretrainingOptions, describe, run_name="pretrain {init} on {corpus}")
 def continued_pretraining(options: PretrainingOptions, plan: PretrainingPlan) -> PretrainResult | State:
     """Train and report; a run that was stopped does not count as completed."""
     with device_slot(plan.workspace, options.processes):
@@ -113,12 +113,13 @@ def _train(plan: PretrainingPlan, processes: int) -> PretrainResult:
     pretraining.forget_failure(plan.settings.run_folder)
 
     def record(state: TrainerState, folder: Path, status: str) -> None:
+        event = "resuming" if state.step in checkpoints else "checkpoint"
         checkpoints[state.step] = _row(plan, state, folder)
         _record(plan, state, status, checkpoints)
         move(state.step / plan.settings.steps)
         loss = _measured(state).get("held_out_mlm_loss")
         log(
-            f"checkpoint at step {state.step:,} of {plan.settings.steps:,}, {state.tokens:,} tokens"
+            f"{event} at step {state.step:,} of {plan.settings.steps:,}, {state.tokens:,} tokens"
             + (f", held-out MLM loss {loss:.3f}" if loss is not None else "")
         )
 

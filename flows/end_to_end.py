@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from prefect import runtime
 from prefect.exceptions import CancelledRun
 
 from albert.checkpoints import find_source, names_checkpoint
@@ -73,12 +72,7 @@ def describe(outcome: EndToEndOutcome) -> str:
     return "\n".join([*lines, f"report {outcome.page.resolve()}"])
 
 
-def run_name() -> str:
-    """A name for the run: by its task, or the demonstration's."""
-    return f"end to end on {runtime.flow_run.parameters.get('task') or 'tea-topics'}"
-
-
-@job("end-to-end", EndToEndOptions, describe, flow_run_name=run_name)
+@job("end-to-end", EndToEndOptions, describe, run_name="end to end on {task}")
 def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     """Make corpora, pretrain on each, compare before and after, report."""
     vocab = options.tokenizer or vocabulary(

@@ -95,7 +95,7 @@ def describe(outcome: FineTuneOutcome) -> str:
     return "\n".join([table(outcome.result), *notes, f"report {outcome.page}"])
 
 
-@job("fine-tune", FineTuneOptions, describe, flow_run_name="fine-tune on {task}")
+@job("fine-tune", FineTuneOptions, describe, run_name="fine-tune on {task}")
 def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     """Fine-tune every model with every seed, score them, and leave a report."""
     place = Workspace(Path(options.workspace))

@@ -73,7 +73,7 @@ def describe(outcome: ExperimentOutcome) -> str:
     return "\n".join([*tables, outcome.verdict, f"report {outcome.page.resolve()}"])
 
 
-@job("lcqmc-experiment", ExperimentOptions, describe, flow_run_name="{experiment} experiment")
+@job("lcqmc-experiment", ExperimentOptions, describe, run_name="{experiment} experiment")
 def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> ExperimentOutcome:
     """Make the corpora, train base models and arms, compare them, report."""
     place, experiment = Workspace(Path(options.workspace)), EXPERIMENTS[options.experiment]

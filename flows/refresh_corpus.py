@@ -50,7 +50,7 @@ def describe(outcome: RefreshOutcome | Changes) -> str:
     "refresh-corpus",
     RefreshOptions,
     describe,
-    flow_run_name="refresh {corpus}",
+    run_name="refresh {corpus}",
     task_runner=ThreadPoolTaskRunner(max_workers=128),
 )
 def refresh_corpus(options: RefreshOptions, plan: RefreshPlan) -> RefreshOutcome:

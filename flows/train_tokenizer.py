@@ -17,6 +17,7 @@ from flows.orchestration import (
     job,
     publish_vocabulary,
     run_as_command,
+    say,
     step,
 )
 
@@ -37,7 +38,7 @@ def describe(outcome: TokenizerOutcome) -> str:
     return f"{outcome.kind} vocabulary of {outcome.entries:,} entries in {outcome.folder}"
 
 
-@job("train-tokenizer", TokenizerOptions, describe, flow_run_name="train {kind} tokenizer")
+@job("train-tokenizer", TokenizerOptions, describe, run_name="train {kind} tokenizer")
 def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> TokenizerOutcome:
     """Learn a vocabulary from cleaned sentences."""
     name = options.name or f"{options.kind}-{options.vocab_size}"
@@ -45,7 +46,7 @@ def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> 
     move = begin_progress(name, "share of the text read; learning follows")
     sentences = iterate_sentences(sources, options.workspace, move)
     tokenizer = learn_vocabulary(
-        name, lambda: learn(sentences, kind=options.kind, vocab_size=options.vocab_size)
+        name, lambda: learn(sentences, kind=options.kind, vocab_size=options.vocab_size, on_notice=say)
     )
     refuse_another(folder, tokenizer)
     tokenizer.save(folder)

@@ -5,6 +5,7 @@ from .content import report_schema as report_schema
 from .corpus import CorpusFacts as CorpusFacts
 from .corpus import FunnelRow as FunnelRow
 from .corpus import SampleInstance as SampleInstance
+from .fonts import use_chinese_fonts as use_chinese_fonts
 from .page import main_tables as main_tables
 from .page import read_report as read_report
 from .page import report_markdown as report_markdown

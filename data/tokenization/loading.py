@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -111,9 +111,18 @@ def vocabulary_of(path: Path) -> list[str]:
 
 
 def train_tokenizer(
-    texts: Iterable[str], *, kind: Literal["wordpiece", "sentencepiece"], vocab_size: int
+    texts: Iterable[str],
+    *,
+    kind: Literal["wordpiece", "sentencepiece"],
+    vocab_size: int,
+    on_notice: Callable[[str], object] = lambda line: None,
 ) -> Tokenizer:
-    """Train a vocabulary of at most `vocab_size` entries on cleaned sentences."""
+    """Train a vocabulary of at most `vocab_size` entries on cleaned sentences.
+
+    `on_notice` gets a line where even the characters of the text do not fit.
+    """
     if kind not in KINDS:
         raise InputError(f"unknown tokenizer kind {kind!r}: choose one of {', '.join(KINDS)}")
-    return (train_wordpiece if kind == "wordpiece" else train_unigram)(texts, vocab_size)
+    if kind == "sentencepiece":
+        return train_unigram(texts, vocab_size)
+    return train_wordpiece(texts, vocab_size, on_notice)

@@ -12,7 +12,7 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -218,8 +218,13 @@ def read_vocabulary(path: Path) -> list[str]:
     return tokens
 
 
-def train_wordpiece(texts: Iterable[str], vocab_size: int) -> WordPieceTokenizer:
-    """Train a WordPiece vocabulary of at most `vocab_size` entries with the `tokenizers` library."""
+def train_wordpiece(
+    texts: Iterable[str], vocab_size: int, on_notice: Callable[[str], object] = lambda line: None
+) -> WordPieceTokenizer:
+    """Train a WordPiece vocabulary of at most `vocab_size` entries with the `tokenizers` library.
+
+    The library takes every character, however many; the rarest are left out here, with a notice.
+    """
     library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     library.normalizer = normalizers.BertNormalizer(lowercase=True)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -229,6 +234,23 @@ def train_wordpiece(texts: Iterable[str], vocab_size: int) -> WordPieceTokenizer
         special_tokens=list(SPECIAL_TOKENS),
         show_progress=sys.stderr.isatty(),
     )
-    library.train_from_iterator(texts, trainer)
-    vocabulary = sorted(library.get_vocab().items(), key=lambda item: item[1])
-    return WordPieceTokenizer([token for token, _ in vocabulary])
+    counts: Counter[str] = Counter()
+
+    def counted() -> Iterator[str]:
+        for text in texts:
+            counts.update(library.normalizer.normalize_str(text))
+            yield text
+
+    library.train_from_iterator(counted(), trainer)
+    found = library.get_vocab()
+    entries = sorted(found, key=found.__getitem__)
+    if len(entries) > vocab_size:
+        special = len(SPECIAL_TOKENS)
+        frequent = sorted(entries[special:], key=lambda entry: -counts[entry.removeprefix("##")])
+        kept = set(frequent[: vocab_size - special])
+        on_notice(
+            f"the characters alone make {len(entries):,} entries: the {len(entries) - vocab_size:,} rarest "
+            f"are left out; --vocab-size {len(entries)} has room for all"
+        )
+        entries = entries[:special] + [entry for entry in entries[special:] if entry in kept]
+    return WordPieceTokenizer(entries)

@@ -13,6 +13,7 @@ from .command import run as run
 from .command import run_as_command as run_as_command
 from .command import vars_of as vars_of
 from .jobs import job as job
+from .lifecycle import read_all as read_all
 from .logs import is_deployed as is_deployed
 from .logs import log as log
 from .logs import say as say
@@ -20,6 +21,7 @@ from .measurements import ReferenceCorpora as ReferenceCorpora
 from .measurements import added_mlm_loss as added_mlm_loss
 from .measurements import domain_words as domain_words
 from .measurements import measure_model as measure_model
+from .mistakes import failed as failed
 from .plans import FineTunePlan as FineTunePlan
 from .plans import PretrainingPlan as PretrainingPlan
 from .plans import RefreshOutcome as RefreshOutcome

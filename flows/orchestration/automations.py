@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from data.errors import InputError
@@ -20,8 +20,10 @@ from flows.orchestration.servers import server_version
 
 if TYPE_CHECKING:
     from prefect.automations import Automation
+    from prefect.events.actions import RunDeployment
 
 FAILURES, DRIFT = "jixu: report failed runs", "jixu: pretrain after drift"
+CRASHES = "jixu: run crashed trainings again"
 # what should follow an event of a run, and within how many seconds; heartbeats come every 30 seconds, and a
 # run is Pending while its process imports
 LOST = {
@@ -44,12 +46,16 @@ MESSAGE = (
     "{{ flow_run|ui_url }}"
 )
 
-app = make_app("automations", "Let the server report failed runs, mark lost ones, and pretrain after drift.")
+app = make_app("automations", "Let the server report failed runs, mark lost ones, run trainings again.")
 
 
 @app.default
 def make_automations(
-    *, webhook: str | None = None, pretrain_after_drift: int | None = None, lost_runs: bool = False
+    *,
+    webhook: str | None = None,
+    pretrain_after_drift: int | None = None,
+    lost_runs: bool = False,
+    rerun_crashed: bool = False,
 ) -> None:
     """Let the server at PREFECT_API_URL report failed runs, mark lost ones, and pretrain after drift.
 
@@ -57,9 +63,12 @@ def make_automations(
         webhook: URL that gets a message when a run fails or crashes.
         pretrain_after_drift: Steps to pretrain for when a refresh reports drift (its --event-if).
         lost_runs: Mark a deployment's run as crashed when its heartbeats stop, as `jixu serve` does.
+        rerun_crashed: Run a crashed training again, which resumes it, at most three times in six hours.
     """
-    if not webhook and pretrain_after_drift is None and not lost_runs:
-        raise InputError("nothing asked for: pass --webhook, --pretrain-after-drift, or --lost-runs")
+    if not (webhook or pretrain_after_drift is not None or lost_runs or rerun_crashed):
+        raise InputError(
+            "nothing asked for: pass --webhook, --pretrain-after-drift, --lost-runs, or --rerun-crashed"
+        )
     if webhook and urlsplit(webhook).scheme not in ("http", "https"):
         raise InputError(f"webhook={webhook!r}: it must begin with http:// or https://")
     if pretrain_after_drift is not None and pretrain_after_drift < 1:
@@ -74,6 +83,8 @@ def make_automations(
         replace_automation(pretrain_on_drift(pretrain_after_drift))
     if lost_runs:
         add_lost_runs()
+    if rerun_crashed:
+        replace_automation(rerun_trainings())
 
 
 def report_failures(url: str) -> Automation:
@@ -103,25 +114,11 @@ def pretrain_on_drift(steps: int) -> Automation:
     Raise InputError if the server does not have the deployment.
     """
     from prefect.automations import Automation, EventTrigger, Posture
-    from prefect.client.orchestration import get_client
-    from prefect.events.actions import RunDeployment
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        with get_client(sync_client=True) as client:
-            deployment = client.read_deployment_by_name("continued-pretraining/default")
-    except ObjectNotFound:
-        raise InputError(
-            "the server has no deployment continued-pretraining/default: start it by make serve"
-        ) from None
-
-    def payload(name: str) -> dict[str, str]:
-        return {"__prefect_kind": "jinja", "template": f"{{{{ event.payload.{name} }}}}"}
 
     parameters = {
-        "corpus": payload("corpus"),
-        "workspace": payload("workspace"),
-        "init": payload("checkpoint"),
+        "corpus": _template("event.payload.corpus"),
+        "workspace": _template("event.payload.workspace"),
+        "init": _template("event.payload.checkpoint"),
     }
     return Automation(
         name=DRIFT,
@@ -132,8 +129,46 @@ def pretrain_on_drift(steps: int) -> Automation:
             posture=Posture.Reactive,
             threshold=1,
         ),
-        actions=[RunDeployment(deployment_id=deployment.id, parameters={**parameters, "steps": steps})],
+        actions=[_run_deployment("continued-pretraining/default", {**parameters, "steps": steps})],
     )
+
+
+def rerun_trainings() -> Automation:
+    """Run crashed runs of training deployments again, by the deployment rerun-crashed, which counts them.
+
+    Raise InputError if the server does not have it.
+    """
+    from prefect.automations import Automation, EventTrigger, Posture
+
+    return Automation(
+        name=CRASHES,
+        description="Runs a crashed training again, three times in six hours at most. 训练崩溃后自动续训",
+        trigger=EventTrigger(
+            expect={"prefect.flow-run.Crashed"},
+            match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.id": "prefect.tag.training"},
+            posture=Posture.Reactive,
+            threshold=1,
+        ),
+        actions=[_run_deployment("rerun-crashed/default", {"run": _template("flow_run.id")})],
+    )
+
+
+def _template(expression: str) -> dict[str, str]:
+    return {"__prefect_kind": "jinja", "template": f"{{{{ {expression} }}}}"}
+
+
+def _run_deployment(name: str, parameters: dict[str, Any]) -> RunDeployment:
+    from prefect.client.orchestration import get_client
+    from prefect.events.actions import RunDeployment
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        with get_client(sync_client=True) as client:
+            deployment = client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        raise InputError(f"the server has no deployment {name}: start it by make serve") from None
+    return RunDeployment(deployment_id=deployment.id, parameters=parameters)
 
 
 def add_lost_runs() -> None:

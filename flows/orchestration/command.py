@@ -21,7 +21,7 @@ from cyclopts import App, Parameter
 
 from data.errors import InputError, masked
 from data.options import options_of
-from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app
+from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
 from data.workspace import state_folder
 from flows.orchestration.mistakes import explain
 from flows.orchestration.servers import served_at
@@ -205,4 +205,4 @@ def run_as_command(file: str) -> None:
     # worker processes would import the file again, and Prefect with it; they need neither
     sys.modules["__main__"].__spec__ = None
     sys.modules["__main__"].__dict__.pop("__file__", None)
-    raise SystemExit(run(Path(file).stem.replace("_", "-"), sys.argv[1:]))
+    raise SystemExit(run_piped(lambda: run(Path(file).stem.replace("_", "-"), sys.argv[1:])))

@@ -7,23 +7,24 @@ A command plans before Prefect is imported and hands its plan on to the run.
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import wraps
+from datetime import datetime
+from functools import partial, wraps
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
-from prefect import flow
+from prefect import flow, runtime
 from prefect.exceptions import CancelledRun
-from prefect.states import Cancelled, Completed, Failed, State
+from prefect.states import Cancelled, Completed, State
 
 from data.options import options_of
 from data.publication import working_copy
 from flows.orchestration.lifecycle import ends_with_its_worker
 from flows.orchestration.logs import is_deployed, log
-from flows.orchestration.mistakes import drop_tracebacks, explain, in_words_of_the_form
+from flows.orchestration.mistakes import drop_tracebacks, explain, failed
 from flows.orchestration.plans import PREPARE, Answer
 from flows.orchestration.settings import Job
 
@@ -44,9 +45,15 @@ def handing_on(plan: object) -> Iterator[None]:
 
 
 def job(
-    name: str, options: type[Options], describe: Callable[[Outcome], str], **flow_options: Any
+    name: str,
+    options: type[Options],
+    describe: Callable[[Outcome], str],
+    *,
+    run_name: str,
+    **flow_options: Any,
 ) -> Callable[[Callable[[Options, Plan], Outcome | State]], Callable[..., Outcome]]:
     """A flow of that name whose parameters are the fields of `options`; `describe` says what came out.
+    `run_name` is a template of parameters; the time that is put behind it tells runs apart.
 
     The function gets the options, their workspace a folder of this machine, and the plan that `PREPARE`
     makes of them. What it changes in the copy of a remote workspace is published when it ends.
@@ -55,16 +62,15 @@ def job(
     def decorate(function: Callable[[Options, Plan], Outcome | State]) -> Callable[..., Outcome]:
         @wraps(function)
         def run(**parameters: object) -> object:
-            if is_deployed():
-                drop_tracebacks()
+            drop_tracebacks()
             try:
                 chosen = options(**parameters)
                 read_only = bool(getattr(chosen, "dry_run", False))
                 with working_copy(chosen.workspace, read_only=read_only) as folder:
                     return _run(name, function, describe, replace(chosen, workspace=folder))
             except Exception as error:
-                if is_deployed() and (line := explain(error)):
-                    return _failed(in_words_of_the_form(line), error)
+                if is_deployed() and explain(error):
+                    return failed(error)
                 raise
 
         made: Any = run
@@ -72,8 +78,8 @@ def job(
         made.__doc__ = options.__doc__
         made.__annotations__ = get_type_hints(options, include_extras=True)
         del made.__wrapped__
-        decorated: Any = flow(name=name, **flow_options)(ends_with_its_worker(made))
-        return decorated
+        as_flow: Any = flow(name=name, flow_run_name=partial(_name_run, run_name), **flow_options)
+        return as_flow(ends_with_its_worker(made))
 
     return decorate
 
@@ -101,10 +107,10 @@ def _run(
     return Completed(message=text.partition("\n")[0], data=outcome) if is_deployed() else outcome
 
 
-def _failed(line: str, error: Exception) -> State:
-    """A state for a mistake of the user's, which leaves no traceback in the log."""
-    log(line, logging.ERROR)
-    return Failed(message=line, data=error)
+def _name_run(template: str) -> str:
+    given = runtime.flow_run.parameters
+    short = {name: "the samples" if value is None else Path(str(value)).name for name, value in given.items()}
+    return f"{template.format(**short)}, {datetime.now():%m-%d %H:%M:%S}"
 
 
 def signature_of(options: type[Job]) -> inspect.Signature:

@@ -10,13 +10,18 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import is_dataclass
+from typing import TYPE_CHECKING
 
 from cyclopts import CycloptsError
 from pydantic import ValidationError
 
 from data.errors import UserError, masked
 from data.options import faults, options_of
+from flows.orchestration.logs import log
 from flows.orchestration.settings import JOBS
+
+if TYPE_CHECKING:
+    from prefect.states import State
 
 HUNG = "a task took longer than --running.task-hours and counts as hung: is its source out of reach?"
 
@@ -83,6 +88,16 @@ def _names(options: type, prefix: str = "") -> Iterator[str]:
         group = field.get_default(call_default_factory=True)
         if is_dataclass(group):
             yield from _names(type(group), f"{prefix}{name}.")
+
+
+def failed(error: Exception) -> State:
+    """A state for an explained error of a deployment's run, with a line in the log and no traceback."""
+    from prefect.states import Failed
+
+    drop_tracebacks()
+    line = in_words_of_the_form(explain(error) or str(error))
+    log(line, logging.ERROR)
+    return Failed(message=line, data=error)
 
 
 def drop_tracebacks() -> None:

@@ -17,6 +17,19 @@ def test_a_trained_vocabulary_saves_loads_and_covers_its_text(kind, tmp_path):
     assert not {loaded.pad_id, loaded.mask_id, loaded.cls_id} & set(loaded.replacement_ids().tolist())
 
 
+def test_a_vocabulary_smaller_than_its_texts_characters_leaves_out_the_rarest():
+    notices = []
+    texts = ["茶茶茶茶 Tea", "水水水", "火火", "土"]
+    for size, left_out in ((8, {"t", "##e", "##a", "土"}), (12, set())):
+        trained = train_tokenizer(texts, kind="wordpiece", vocab_size=size, on_notice=notices.append)
+        assert trained.vocab_size == size and set("茶水火") < set(trained.vocabulary)
+        assert not left_out & set(trained.vocabulary)
+    words = (
+        "the characters alone make 12 entries: the 4 rarest are left out; --vocab-size 12 has room for all"
+    )
+    assert notices == [words]
+
+
 def test_sentencepiece_offsets_point_into_the_sentence():
     trained = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
     for sentence in [*sample_sentences()[:30], "带 空格 的 句子。"]:
