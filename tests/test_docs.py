@@ -49,7 +49,7 @@ def test_the_checkpoint_opens_with_transformers(followed, monkeypatch):
     monkeypatch.chdir(followed)
     found = {}
     exec(code, found)
-    assert found["model"].config.vocab_size >= 2000  # more: every character of the text is in it
+    assert found["model"].config.vocab_size == 2000
 
 
 @pytest.mark.slow

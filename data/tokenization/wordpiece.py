@@ -234,11 +234,12 @@ def train_wordpiece(
         special_tokens=list(SPECIAL_TOKENS),
         show_progress=sys.stderr.isatty(),
     )
-    counts: Counter[str] = Counter()
+    # one of its own: the library's cannot be asked while it trains
+    counts, normalizer = Counter[str](), normalizers.BertNormalizer(lowercase=True)
 
     def counted() -> Iterator[str]:
         for text in texts:
-            counts.update(library.normalizer.normalize_str(text))
+            counts.update(normalizer.normalize_str(text))
             yield text
 
     library.train_from_iterator(counted(), trainer)

@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
@@ -22,7 +23,7 @@ from prefect.client.schemas.filters import (
     TaskRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.states import Cancelling, Crashed, State
+from prefect.states import Cancelled, Cancelling, Crashed, State
 
 from data.workers import end_with_parent
 from flows.orchestration.logs import is_deployed
@@ -33,6 +34,7 @@ T = TypeVar("T")
 WORKER_GONE = "The worker of this run is gone, so the run was ended. Run it again to resume."
 CALLER_GONE = "The process of this run is gone. Run it again to resume."
 SERVED_BY = "JIXU_SERVED_BY"  # a variable of runs: the process id of the `jixu serve` they belong to
+OVERLOOKED = timedelta(seconds=45)  # Prefect kills a cancelled run after 30 seconds
 RUNNING = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
 UNFINISHED = [*RUNNING, StateType.SCHEDULED, StateType.PAUSED]
 
@@ -131,6 +133,24 @@ def _is_abandoned(client: SyncPrefectClient, run: FlowRun) -> bool:
     call = TaskRunFilter(id=TaskRunFilterId(any_=[run.parent_task_run_id]))
     callers = client.read_flow_runs(task_run_filter=call)
     return all(caller.state is not None and caller.state.is_final() for caller in callers)
+
+
+def finish_overlooked_cancels() -> None:
+    """End the runs of this process's runner that have been told to long ago.
+
+    Prefect's runner stops listening for cancels once the server has been away for three of its polls.
+    """
+    with get_client(sync_client=True) as client:
+        for run in _deployed(client):
+            state = run.state
+            if state is None or not state.is_cancelling() or datetime.now(UTC) - state.timestamp < OVERLOOKED:
+                continue
+            left = [p for p in run_processes() if p.info["environ"]["PREFECT__FLOW_RUN_ID"] == str(run.id)]
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.terminate()
+            if not left:
+                client.set_flow_run_state(run.id, Cancelled(message="Stopped after a while."), force=True)
 
 
 def end_run_processes(wait_seconds: float) -> None:

@@ -380,12 +380,13 @@ def announce(port: int) -> None:
 
 
 def settle() -> None:
-    """Mark the parts of lost runs as crashed, if the server answers."""
+    """End what a cancel did not reach and mark the parts of lost runs as crashed, if the server answers."""
     import httpx
 
-    from flows.orchestration.lifecycle import crash_parts_of_lost_runs
+    from flows.orchestration.lifecycle import crash_parts_of_lost_runs, finish_overlooked_cancels
 
     with suppress(httpx.HTTPError):
+        finish_overlooked_cancels()
         crash_parts_of_lost_runs()
 
 

@@ -1,10 +1,12 @@
 """How runs end: with a real server, and Prefect's process worker as in production."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from uuid import uuid4
 
@@ -13,7 +15,7 @@ import pytest
 from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
-from prefect.states import Cancelled, Completed, Crashed, Pending, Running, Scheduled
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Pending, Running, Scheduled
 
 from albert.pretraining import list_checkpoints, step_of
 from data.catalog import read_catalog
@@ -23,6 +25,7 @@ from flows.orchestration.lifecycle import (
     cancel_running,
     crash_parts_of_lost_runs,
     end_run_processes,
+    finish_overlooked_cancels,
     read_all,
 )
 from tests import ROOT
@@ -147,6 +150,30 @@ def test_a_run_that_is_not_cancelled_in_time_is_not_waited_for(prefect_server):
         client.set_flow_run_state(run.id, Running(), force=True)
         cancel_running(1)
         assert client.read_flow_run(run.id).state.name == "Cancelling"
+        client.delete_deployment(deployment)
+
+
+@pytest.mark.slow
+def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(prefect_server, monkeypatch):
+    monkeypatch.setattr("flows.orchestration.lifecycle.OVERLOOKED", timedelta(0))
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow_from_name("whole"), f"missed-{uuid4()}")
+        runs = [client.create_flow_run_from_deployment(deployment).id for _ in range(2)]
+        for run, state in zip(runs, (Cancelling(), Running()), strict=True):
+            client.set_flow_run_state(run, state, force=True)
+        served = os.environ | {SERVED_BY: str(os.getpid())}
+        cancelled, other = (
+            subprocess.Popen(["sleep", "600"], env=served | {"PREFECT__FLOW_RUN_ID": str(run)})
+            for run in runs
+        )
+        finish_overlooked_cancels()
+        assert cancelled.wait(60) == -signal.SIGTERM
+        assert client.read_flow_run(runs[0]).state.name == "Cancelling"  # it may end by itself
+        finish_overlooked_cancels()
+        assert [client.read_flow_run(run).state.name for run in runs] == ["Cancelled", "Running"]
+        assert other.poll() is None
+        other.kill()
+        other.wait()
         client.delete_deployment(deployment)
 
 

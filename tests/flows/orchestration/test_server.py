@@ -17,6 +17,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
+from flows.orchestration.automations import CRASHES
 from tests.conftest import save_small_model
 from tests.flows.serving import Server, free_port, wait_until
 
@@ -350,6 +351,31 @@ def test_a_killed_training_is_marked_and_the_next_resumes_and_survives_its_serve
     assert stopped_at(server, "long") < LONG["steps"]
     names = {server.ask(f"/flow_runs/{run}")["name"] for run in (killed, again)}
     assert len(names) == 2 and all(name.startswith("pretrain small on tea, ") for name in names)
+
+
+def test_a_crashed_training_runs_again_by_itself(server, tea, checkpoint):
+    for run in tea:
+        server.wait_for_state(run, "Completed")
+    assert automations(server, "--rerun-crashed").returncode == 0
+    folder, given = server.workspace / "models" / "again", LONG | {"run": "again"}
+    killed = server.begin("continued-pretraining/default", init=checkpoint, **given)
+    wait_for_steps(server, folder)
+    (process,) = server.part("runner").children()
+    process.kill()
+    server.wait_for_state(killed, "Crashed")
+
+    def others():
+        runs = server.ask("/flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}})
+        return [run for run in runs if run["parameters"].get("run") == "again"]
+
+    wait_until(others, server.log)
+    (automation,) = server.ask("/automations/filter", {"automations": {"name": {"any_": [CRASHES]}}})
+    server.ask(f"/automations/{automation['id']}", method="DELETE")  # other tests' trainings are killed
+    (again,) = others()
+    assert again["parameters"] == server.ask(f"/flow_runs/{killed}")["parameters"]
+    wait_for_steps(server, folder)
+    server.cancel(again["id"])
+    assert server.wait_for_end(again["id"])[0] == "Cancelled"
 
 
 def is_up(server):
