@@ -73,6 +73,15 @@ class Workspace:
     def documents(self, corpus: str) -> Path:
         return self.root / "documents" / corpus
 
+    def record(self, corpus: str, version: int) -> Path:
+        """What the catalog holds of a version."""
+        return self.documents(corpus) / f"version-{version}.json"
+
+    def records(self) -> list[Path]:
+        """The records of all versions, the newest first."""
+        found = self.documents("").glob("*/version-*.json")
+        return sorted(found, key=lambda path: -int(path.stem.partition("-")[2]))
+
     def staging(self, corpus: str) -> Path:
         """Work in progress of a refresh, removed when the next one begins."""
         return self.root / "staging" / corpus

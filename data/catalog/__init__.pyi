@@ -1,6 +1,7 @@
 from .cleanup import collect_garbage as collect_garbage
 from .cleanup import compact as compact
 from .cleanup import locked as locked
+from .database import CatalogLost as CatalogLost
 from .database import bring_in_tokenizers as bring_in_tokenizers
 from .database import read_catalog as read_catalog
 from .database import write_catalog as write_catalog
@@ -14,6 +15,8 @@ from .health import checking as checking
 from .health import examine as examine
 from .health import mark_for_rebuilding as mark_for_rebuilding
 from .health import remove_orphans as remove_orphans
+from .restoring import restore as restore
+from .restoring import write_record as write_record
 from .runs import CheckpointRow as CheckpointRow
 from .runs import end_killed_run as end_killed_run
 from .runs import newest_checkpoint as newest_checkpoint

@@ -12,6 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from data.catalog.database import read_catalog, uncommitted_files, write_catalog
+from data.catalog.restoring import write_record
 from data.catalog.versions import (
     Version,
     add_compacted,
@@ -58,6 +59,8 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
             if versions:
                 with write_catalog(workspace) as db:
                     remove_versions(db, keep, dry_run=False)
+                for version in versions:
+                    workspace.record(*version).unlink(missing_ok=True)
             # after the catalog stopped naming them: a crash here leaves orphans for the next time
             for path in orphans:
                 path.unlink()
@@ -86,6 +89,7 @@ def compact(workspace: Workspace, corpus: str, *, characters: int = SHARD_CHARAC
         new = replace(version, version=version.version + 1)
         with write_catalog(workspace) as db:
             add_compacted(db, version, new, merged)
+            write_record(db, workspace, new)
     return new
 
 

@@ -82,23 +82,36 @@ _VIEWS = {
 }
 
 
+class CatalogLost(InputError):
+    """A catalog that is gone or damaged, but can be made again from the records of its versions."""
+
+    def __init__(self, what: str):
+        super().__init__(f"{what}: jixu doctor --fix restores it from what lies beside the shards")
+
+
+@contextmanager
+def intact(workspace: Workspace) -> Iterator[None]:
+    """Raise CatalogLost for DuckDB's errors in the block."""
+    try:
+        yield
+    except duckdb.Error as error:
+        raise CatalogLost(f"{workspace.catalog} is damaged ({str(error).splitlines()[0]})") from None
+
+
 def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
     """Connect for reading, to a database in memory whose views are the catalog's tables; use it with `with`.
 
     Raises InputError if there is no catalog, or it is damaged or of another version of jixu.
     """
     if not workspace.catalog.is_file():
+        if workspace.records():
+            raise CatalogLost(f"{workspace.catalog} is gone")
         raise InputError(f"no catalog in {workspace.root}: jixu refresh-corpus makes one")
     db = duckdb.connect()
-    try:
+    with intact(workspace):
         db.execute(f"attach {_quoted(str(workspace.catalog))} as stored (read_only)")
         _check_version(db, workspace, "stored.meta")
         tables = db.execute("select table_name from duckdb_tables() where database_name = 'stored'")
-    except duckdb.Error as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(
-            f"{workspace.catalog} is damaged ({reason}): jixu doctor --fix restores what the shards tell"
-        ) from None
     # views in memory, unlike temporary ones, are seen by every cursor
     for (name,) in tables.fetchall():
         db.execute(f"create view {name} as from stored.{name}")
@@ -208,7 +221,7 @@ def uncommitted_files(
     paths = [path for folder in folders for path in sorted(folder.glob("*"))]
     files = [path for path in paths if path.suffix in suffixes and path.is_file()]
     used: set[str] = set()
-    if files and workspace.catalog.is_file():
+    if files and (workspace.catalog.is_file() or workspace.records()):
         with read_catalog(workspace) as db:
             used = used_files(db, without)
     return [path for path in files if path.relative_to(workspace.root).as_posix() not in used]

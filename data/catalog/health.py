@@ -12,7 +12,7 @@ from threading import Event, Thread
 from pydantic import TypeAdapter
 
 from data.catalog.cleanup import KEEP_ALL, collect_garbage
-from data.catalog.database import read_catalog, write_catalog
+from data.catalog.database import intact, read_catalog, write_catalog
 from data.catalog.versions import newest_version, used_files
 from data.errors import InputError
 from data.files import write_bytes
@@ -44,11 +44,13 @@ class Health:
 
 
 def examine(workspace: Workspace) -> Health:
-    """Read every file that a version uses and compare its sha256.
+    """Read the catalog, and every file that a version uses, and compare its sha256.
 
     Raises InputError if there is no catalog of this version of jixu, or a corpus is being refreshed.
     """
-    with read_catalog(workspace) as db:
+    with read_catalog(workspace) as db, intact(workspace):
+        for (table,) in db.execute("show tables").fetchall():
+            db.execute(f"from {table}").fetchall()
         query = "select path, sha256 from shards union select documents_path, documents_sha256 from shards"
         sums = dict(db.execute(query).fetchall())
         used = sorted(used_files(db, []))

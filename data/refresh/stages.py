@@ -23,6 +23,7 @@ from data.catalog import (
     open_workspace,
     read_catalog,
     write_catalog,
+    write_record,
 )
 from data.errors import InputError
 from data.files import sync, sync_all
@@ -227,6 +228,7 @@ def commit(
             shards=shards,
             funnel=funnel,
         )
+        write_record(db, workspace, version)
     new = sum(shard is not None for shard in built)
     return result_of(plan, version, kept, new, assignment.removed_documents, funnel)
 

@@ -134,14 +134,14 @@ def check_workspace(workspace: Workspace) -> Iterator[Finding]:
     need = "" if level == "ok" else ": a refresh needs room for its corpus once more"
     root = workspace.root.resolve()
     yield Finding(level, f"workspace {root}, {free / 2**30:.1f} GiB free on its disk{need}")
-    if not workspace.catalog.is_file():
+    if not workspace.catalog.is_file() and not workspace.records():
         yield Finding("note", "no catalog in it yet: jixu refresh-corpus makes one")
         return
     yield from _check_files(workspace)
 
 
 def _check_files(workspace: Workspace) -> Iterator[Finding]:
-    from data.catalog import examine, mark_for_rebuilding, remove_orphans
+    from data.catalog import CatalogLost, examine, mark_for_rebuilding, remove_orphans, restore
 
     def rebuild(corpus: str) -> str:
         mark_for_rebuilding(workspace, [corpus])
@@ -149,6 +149,13 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
 
     try:
         health = examine(workspace)
+    except CatalogLost as error:
+        yield Finding(
+            "bad",
+            str(error),
+            lambda: f"restored {', '.join(restore(workspace)) or 'nothing'}; what it said of runs is lost",
+        )
+        return
     except InputError as error:
         yield Finding("bad", str(error))
         return

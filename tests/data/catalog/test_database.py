@@ -41,5 +41,5 @@ def test_a_copy_at_another_path_is_queried_and_nothing_is_written_to_it(made, tm
 def test_a_damaged_catalog_says_what_restores_it(made, tmp_path):
     for content in (b"", b"damaged", (made / "catalog.duckdb").read_bytes()[:5000]):
         (tmp_path / "catalog.duckdb").write_bytes(content)
-        with pytest.raises(InputError, match="catalog.duckdb is damaged .* jixu doctor --fix"):
+        with pytest.raises(InputError, match="catalog.duckdb is damaged .* jixu doctor --fix restores"):
             read_catalog(Workspace(tmp_path))

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import duckdb
 import psutil
 import pytest
 
@@ -57,8 +56,8 @@ def shard_files(root: Path) -> dict[str, str]:
 def test_a_refresh_leaves_what_the_design_names(settings, source):
     result = refresh(settings)
     assert result.is_new and result.version == 1 and result.sop
-    with duckdb.connect(str(settings.workspace / "catalog.duckdb"), read_only=True) as db:
-        tables = {name for (name,) in db.sql("show tables").fetchall()}
+    with open_workspace(settings.workspace) as statistics:
+        tables = {name for (name,) in statistics.sql("show tables").fetchall()}
         assert tables >= {
             "corpora",
             "versions",
@@ -70,11 +69,13 @@ def test_a_refresh_leaves_what_the_design_names(settings, source):
             "checkpoints",
             "evaluations",
         }
-        ((instances, tokens),) = db.sql("select count(*), sum(len(input_ids)) from instances").fetchall()
+        ((instances, tokens),) = statistics.sql(
+            "select count(*), sum(len(input_ids)) from instances"
+        ).fetchall()
         assert (instances, tokens) == (result.instances, result.tokens)
-        ((kept,),) = db.sql("select count(*) from documents where dropped_reason is null").fetchall()
+        ((kept,),) = statistics.sql("select count(*) from documents where dropped_reason is null").fetchall()
         assert kept == result.documents
-        for path, digest in db.sql("select path, sha256 from shards").fetchall():
+        for path, digest in statistics.sql("select path, sha256 from shards").fetchall():
             assert verify(settings.workspace / path, digest)
     assert not list(settings.workspace.rglob("*.tmp"))
 

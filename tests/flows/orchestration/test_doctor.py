@@ -99,6 +99,17 @@ def test_changed_and_unused_files_are_found_and_the_unused_removed(tmp_path, voc
     assert not stray.exists() and shard.exists()
 
 
+def test_a_deleted_catalog_is_restored(tmp_path, vocabulary_file):
+    source = tmp_path / "tea.txt"
+    source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
+    make_corpus(tmp_path / "w", "tea", source, vocabulary_file)
+    (tmp_path / "w" / "catalog.duckdb").unlink()
+    (lost,) = [one for one in check_workspace(Workspace(tmp_path / "w")) if one.level == "bad"]
+    assert "catalog.duckdb is gone: jixu doctor --fix restores it" in lost.what
+    assert lost.fix() == "restored tea version 1; what it said of runs is lost"
+    assert not [one for one in check_workspace(Workspace(tmp_path / "w")) if one.level == "bad"]
+
+
 @pytest.mark.parametrize(("free", "level"), [(3 * 2**30, "ok"), (2**30, "note"), (2**27, "bad")])
 def test_a_disk_with_little_room_is_reported(tmp_path, monkeypatch, free, level):
     monkeypatch.setattr(

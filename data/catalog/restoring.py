@@ -1,0 +1,65 @@
+"""Records of versions beside their documents, from which a lost catalog is made again."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import NamedTuple
+
+import duckdb
+
+from data.catalog.database import write_catalog
+from data.catalog.versions import Version
+from data.files import write_text
+from data.workspace import Workspace
+
+_OF_VERSION = "where corpus = $corpus and version = $version"
+_ROWS = {
+    "corpora": "from corpora where corpus = $corpus",
+    "shards": f"from shards where path in (select path from version_shards {_OF_VERSION})",
+    **{table: f"from {table} {_OF_VERSION}" for table in ("versions", "sources", "version_shards", "funnel")},
+}
+_PATHS = ("path", "documents_path", "listing_path", "index_path", "similar_words")
+
+
+class _Row(NamedTuple):
+    table: str
+    values: dict[str, object]  # by column
+
+
+def write_record(db: duckdb.DuckDBPyConnection, workspace: Workspace, version: Version) -> None:
+    """Write a version's rows of the catalog to a file, a line of JSON each, before they are committed."""
+    key = {"corpus": version.corpus, "version": version.version}
+    lines = []
+    for table, query in _ROWS.items():
+        named = {name: value for name, value in key.items() if f"${name}" in query}
+        rows = db.execute(f"select to_json(rows)::varchar from ({query}) rows", named).fetchall()
+        lines += [f'["{table}", {row}]\n' for (row,) in rows]
+    write_text(workspace.record(version.corpus, version.version), "".join(lines))
+
+
+def restore(workspace: Workspace) -> list[str]:
+    """Make a new catalog of the versions whose files are all there, and return them; runs are lost.
+
+    A damaged catalog stays beside it as catalog.damaged.
+    """
+    if workspace.catalog.is_file():
+        os.replace(workspace.catalog, workspace.catalog.with_suffix(".damaged"))
+    restored = []
+    with write_catalog(workspace) as db:
+        for path in workspace.records():
+            rows = [_Row(*json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+            named = [row.values.get(column) for row in rows for column in _PATHS]
+            if all((workspace.root / str(name)).is_file() for name in named if name):
+                for row in rows:
+                    _insert(db, row)
+                restored.append(f"{path.parent.name} {path.stem.replace('-', ' ')}")
+    return restored
+
+
+def _insert(db: duckdb.DuckDBPyConnection, row: _Row) -> None:
+    columns = ", ".join(f'"{name}"' for name in row.values)
+    values = [json.dumps(v, ensure_ascii=False) if isinstance(v, dict) else v for v in row.values.values()]
+    # versions share shards and their corpus, the newest one's record comes first; a funnel has no key
+    verb = "insert" if row.table == "funnel" else "insert or ignore"
+    db.execute(f"{verb} into {row.table} ({columns}) values ({', '.join('?' * len(values))})", values)
