@@ -78,7 +78,7 @@ def _training(comparison: Comparison) -> list[str]:
     chosen = "the learning rate and the best epoch are" if swept else "the best epoch is"
     once = ", test is scored once" if comparison.split == "test" else ""
     return [
-        f"{seeds}, the same for every model, as are the order of the examples and the number of steps",
+        f"{seeds}, the same for every model, as are the order of the examples and the most epochs",
         *_scope(comparison),
         f"{chosen} chosen on dev{once}",
         *_unfinished(comparison),
@@ -87,17 +87,13 @@ def _training(comparison: Comparison) -> list[str]:
 
 
 def _unfinished(comparison: Comparison) -> list[str]:
-    """The models that were still improving when training ended."""
+    """With how many seeds models were still improving when training ended."""
     last = {
         model.name: sum(seed.best_epoch == len(seed.curve) > 0 for seed in model.seeds)
         for model in comparison.models
     }
-    return [
-        f"the best epoch of {name} was the last with {times} of {counted(len(comparison.seeds), 'seed')}: "
-        "more --epochs may raise its score"
-        for name, times in last.items()
-        if times
-    ]
+    named = ", ".join(f"{counted(times, 'seed')} of {name}" for name, times in last.items() if times)
+    return [f"the last epoch was the best for {named}: more --epochs may raise the scores"] if named else []
 
 
 def _scope(comparison: Comparison) -> list[str]:

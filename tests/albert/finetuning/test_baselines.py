@@ -10,6 +10,7 @@ from albert.finetuning import FineTuneSettings, baseline_runs, fine_tune, prepar
 from albert.finetuning.baselines import rule_runs
 from albert.model import initialize
 from albert.reports import build_report
+from albert.reports.evaluation import protocol
 from albert.tasks import load_task
 from tests.conftest import save_small_model
 
@@ -98,6 +99,7 @@ def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folde
     (model,) = result.models
     first, *_ = build_report(title="t", command="c", evaluations=[result]).warnings
     assert first == f"Below a baseline in accuracy on mine dev: {model.name}, against 100.0 of {rule.name}."
+    assert f"The last epoch was the best for 2 seeds of {model.name}" in protocol(result)
     settings = settings_of("mine", path, model_folder, baselines="no", **common)
     assert baseline_runs(prepare(settings, read_task(settings), 0)) == []
 
