@@ -29,7 +29,8 @@ def lamb(model: nn.Module, learning_rate: float, weight_decay: float = 0.01) -> 
         {"params": matrices(model), "weight_decay": weight_decay, "adapt": True},
         {"params": vectors(model), "weight_decay": 0.0, "adapt": False},
     ]
-    return Lamb(groups, learning_rate)
+    fused = [p for name, p in model.named_parameters() if name.endswith("query_key_value.weight")]
+    return Lamb(groups, learning_rate, fused=frozenset(fused))
 
 
 def make_optimizer(
@@ -52,10 +53,19 @@ def vectors(model: nn.Module) -> list[nn.Parameter]:
 class Lamb(torch.optim.Optimizer):
     """LAMB (You et al. 2020, algorithm 2): Adam's update, rescaled for each tensor to the tensor's own norm.
 
-    A group with `adapt` off gets Adam's update. All tensors of a group are updated together.
+    A group with `adapt` off gets Adam's update. All tensors of a group are updated together. Query, key and
+    value, three matrices in each of the `fused` ones, have a norm of their own.
     """
 
-    def __init__(self, params, lr: float, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-6):
+    def __init__(
+        self,
+        params,
+        lr: float,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        fused: frozenset[nn.Parameter] = frozenset(),
+    ):
+        self.fused = fused
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True})
 
     @torch.no_grad()
@@ -86,8 +96,13 @@ class Lamb(torch.optim.Optimizer):
         if group["weight_decay"]:
             torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
         if group["adapt"]:
-            ratios: Any = _trust_ratios(parameters, updates)
-            torch._foreach_mul_(updates, ratios)
+            pieces = [3 if p in self.fused else 1 for p in parameters]
+            sizes, changes = (
+                [part for tensor, count in zip(tensors, pieces, strict=True) for part in tensor.chunk(count)]
+                for tensors in (parameters, updates)
+            )
+            ratios: Any = _trust_ratios(sizes, changes)
+            torch._foreach_mul_(changes, ratios)
         torch._foreach_add_(parameters, updates, alpha=-group["lr"])
 
     def _state_of(self, parameter: Tensor) -> dict[str, Tensor]:

@@ -1,13 +1,14 @@
-"""The guard: find documents that contain text of an evaluation set, by the long character n-grams they share.
+"""The guard: find documents that contain text of an evaluation set.
 
-Brown et al. 2020, appendix C, use 13 words; here it is 13 letters or Han characters, about eight words,
-without case, punctuation and spaces. A shorter text matches only a whole sentence.
+A text of 13 letters or more is found by any 13 of its letters in a row (Brown et al. 2020, appendix C, use 13
+words; 13 letters or Han characters are about eight words), one of 8 to 12 wherever it stands whole, one of 6
+or 7 where it is a whole sentence. Width, case, punctuation, spaces and traditional characters never matter.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from data.cleaning.measures import Measures, letters_of
+from data.cleaning.measures import Letters, letters_of
 from data.cleaning.normalise import clean_text
 from data.cleaning.settings import CleaningRules
 from data.errors import InputError
@@ -24,15 +25,15 @@ from data.sources import DAMAGED, one_line
 
 _FILTER_BITS = 24
 SHORTEST = 6  # letters; a shorter evaluation text proves nothing
+_SUBSTRING = 8  # letters; a shorter one proves something only as a whole sentence
 
 
 @dataclass(frozen=True)
 class Guard:
     """Texts that must not be in a corpus."""
 
-    ngram: int
-    hashes: np.ndarray  # [G] uint64 ascending, of the n-grams
-    sentences: np.ndarray  # [s] uint64 ascending, of whole texts shorter than an n-gram
+    # ascending hashes, by their number of letters: n-grams, and whole texts that are shorter
+    hashes: Mapping[int, np.ndarray]
     filter: np.ndarray  # bool, by the high bits of a hash: excludes most n-grams of a corpus
 
 
@@ -43,24 +44,34 @@ def make_guard(files: tuple[str, ...], ngram: int, cleaning: CleaningRules) -> G
     Raises InputError if a file cannot be read to its end, or has no text.
     """
     grams: list[np.ndarray] = []
-    short: list[np.ndarray] = []
+    sizes: list[np.ndarray] = []
     for path in files:
-        has_text = False
+        before = len(grams)
         texts_of = (clean_text(text, cleaning) for text in _texts(path))
         while texts := list(islice(texts_of, 10_000)):
-            letters = letters_of(texts)
-            hashes, first = letters.ngrams(ngram)
-            lengths = np.diff(letters.first)
-            of_text = np.repeat(lengths, np.diff(first))
-            has_text = has_text or bool((lengths >= SHORTEST).any())
-            grams.append(np.unique(hashes[of_text >= ngram]))
-            short.append(hashes[(of_text >= SHORTEST) & (of_text < ngram)])
-        if not has_text:
+            hashes, size, _ = _parts(texts, ngram)
+            if len(hashes):
+                grams.append(hashes)
+                sizes.append(size)
+        if len(grams) == before:
             raise InputError(f"guard file {path}: no text of {SHORTEST} letters or more in it")
-    hashes = np.unique(np.concatenate([*grams, np.empty(0, np.uint64)]))
+    return _guard(np.concatenate(grams), np.concatenate(sizes)) if grams else _guard(*_parts([], ngram)[:2])
+
+
+def _parts(texts: Sequence[str], ngram: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The parts by which texts are found: their hashes, numbers of letters, and texts."""
+    letters = letters_of(texts)
+    hashes, first = letters.ngrams(ngram)
+    text = np.repeat(np.arange(len(texts)), np.diff(first))
+    size = np.minimum(np.diff(letters.first), ngram)[text]
+    proves = size >= SHORTEST
+    return hashes[proves], size[proves], text[proves]
+
+
+def _guard(hashes: np.ndarray, sizes: np.ndarray) -> Guard:
     table = np.zeros(1 << _FILTER_BITS, dtype=bool)
     table[hashes >> np.uint64(64 - _FILTER_BITS)] = True
-    return Guard(ngram, hashes, np.unique(np.concatenate([*short, np.empty(0, np.uint64)])), table)
+    return Guard({size: np.unique(hashes[sizes == size]) for size in np.unique(sizes).tolist()}, table)
 
 
 def _texts(path: str) -> Iterator[str]:
@@ -83,20 +94,29 @@ def _texts(path: str) -> Iterator[str]:
         ) from None
 
 
-def count_hits(guard: Guard, documents: Sequence[Sequence[str]], measures: Measures) -> np.ndarray:
-    """Count the n-grams and sentences of the guard in each document, [D]."""
-    hashes, first = measures.letters.ngrams(guard.ngram)
-    maybe = np.flatnonzero(guard.filter[hashes >> np.uint64(64 - _FILTER_BITS)])
-    hit = maybe[_is_in(hashes[maybe], guard.hashes)]
-    hits = np.bincount(np.searchsorted(first, hit, side="right") - 1, minlength=len(documents))
-    if len(guard.sentences):
-        sentences = letters_of([sentence for document in documents for sentence in document])
-        lengths = np.diff(sentences.first)
-        short = np.flatnonzero((lengths >= SHORTEST) & (lengths < guard.ngram))
-        whole, at = sentences.ngrams(guard.ngram)
-        same = short[_is_in(whole[at[short]], guard.sentences)]
-        hits += np.diff(np.searchsorted(same, measures.first_sentence))
-    return hits
+def count_hits(guard: Guard, documents: Sequence[Sequence[str]]) -> np.ndarray:
+    """Count the n-grams and texts of the guard in each document, given as its sentences, [D]."""
+    return np.bincount(_find(guard, documents)[0], minlength=len(documents))
+
+
+def _find(guard: Guard, documents: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+    """The documents and hashes of all matches."""
+    sentences = letters_of([sentence for document in documents for sentence in document])
+    bounds = np.cumsum([0, *map(len, documents)])
+    whole = Letters(sentences.first[bounds], sentences.prefixes)
+    places, found = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    for size, hashes in guard.hashes.items():
+        is_sentence = size < _SUBSTRING
+        grams, first = (sentences if is_sentence else whole).ngrams(size)
+        maybe = np.flatnonzero(guard.filter[grams >> np.uint64(64 - _FILTER_BITS)])
+        hit = maybe[_is_in(grams[maybe], hashes)]
+        at = np.searchsorted(first, hit, side="right") - 1
+        if is_sentence:
+            at, hit = (values[np.diff(sentences.first)[at] == size] for values in (at, hit))
+            at = np.searchsorted(bounds, at, side="right") - 1
+        places.append(at)
+        found.append(grams[hit])
+    return np.concatenate(places), np.concatenate(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,46 +129,18 @@ class Leak:
 
 
 def find_leak(texts: Iterable[str], documents: Iterable[str], ngram: int = 13) -> Leak:
-    """Find the texts that documents (a sentence a line) contain, by the guard's rule.
-
-    A text counts by an n-gram of letters in common, or if it is shorter by a whole sentence.
-    """
+    """Find the texts that documents (a sentence a line) contain, by the guard's rule."""
     unique = list(dict.fromkeys(texts))
-    letters = letters_of(unique)
-    hashes, first = letters.ngrams(ngram)
-    lengths = np.diff(letters.first)
-    of_text = np.repeat(np.arange(len(unique)), np.diff(first))
-    proves = lengths >= SHORTEST
-    is_long = lengths >= ngram
-    grams = np.unique(hashes[is_long[of_text]])
-    short = np.unique(hashes[(proves & ~is_long)[of_text]])
-    seen = [np.empty(0, np.uint64)]
-    holding = 0
-    documents = iter(documents)
-    while batch := list(islice(documents, 1000)):
-        of_documents = _matches(batch, ngram, grams, lambda n: n >= ngram)
-        sentences = [sentence for document in batch for sentence in document.split("\n")]
-        of_sentences = _matches(sentences, ngram, short, lambda n: (n >= SHORTEST) & (n < ngram))
-        document_of = np.repeat(np.arange(len(batch)), [text.count("\n") + 1 for text in batch])
-        places = np.concatenate([of_documents[0], document_of[of_sentences[0]]])
+    hashes, sizes, text = _parts(unique, ngram)
+    guard = _guard(hashes, sizes)
+    seen, holding = np.empty(0, np.uint64), 0
+    rest = (document.split("\n") for document in documents)
+    while batch := list(islice(rest, 1000)):
+        places, found = _find(guard, batch)
         holding += len(np.unique(places))
-        seen += [of_documents[1], of_sentences[1]]
-    matched = np.unique(np.concatenate(seen))
-    hit = np.zeros(len(unique), dtype=bool)
-    hit[of_text[_is_in(hashes, matched)]] = True
-    leaked = tuple(unique[at] for at in np.flatnonzero(hit & proves).tolist())
-    return Leak(int(proves.sum()), leaked, holding)
-
-
-def _matches(
-    texts: Sequence[str], ngram: int, ascending: np.ndarray, counts: Callable[[np.ndarray], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Match n-grams in `ascending` of texts whose number of letters counts; return their texts and hashes."""
-    letters = letters_of(texts)
-    hashes, first = letters.ngrams(ngram)
-    of_text = np.repeat(np.arange(len(texts)), np.diff(first))
-    is_match = _is_in(hashes, ascending) & counts(np.diff(letters.first))[of_text]
-    return of_text[is_match], hashes[is_match]
+        seen = np.union1d(seen, found)
+    leaked = np.unique(text[_is_in(hashes, seen)])
+    return Leak(len(np.unique(text)), tuple(unique[at] for at in leaked.tolist()), holding)
 
 
 def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from binascii import unhexlify
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -159,6 +159,8 @@ def build_instances(
     its chunks across the ends of documents; such a chunk counts as of its document with the lowest of `sides`
     [D], so that a chunk with a held-out document is held out.
     """
+    if objective.packs:
+        documents = _separated(documents, tokenizer.sep_id)
     keys = documents.keys + salt(seed, copy)
     first_piece = documents.first_piece
     if objective.packs:  # as if they were one document
@@ -177,6 +179,18 @@ def build_instances(
         document = _lowest_document(documents, documents.keys if sides is None else sides, first)
         number = np.arange(len(first))
     return _assemble(documents, tokenizer, (first, middle, last), labels, document, number, copy)
+
+
+def _separated(documents: TokenizedDocuments, sep_id: int) -> TokenizedDocuments:
+    """End every document with a separator (Liu et al. 2019, section 4.2)."""
+    first_piece = documents.first_piece
+    ends = documents.pieces[first_piece[1:][np.diff(first_piece) > 0]]
+    return replace(
+        documents,
+        input_ids=np.insert(documents.input_ids, ends, sep_id),
+        word_starts=np.insert(documents.word_starts, ends, True),
+        pieces=documents.pieces + np.searchsorted(ends, documents.pieces, side="right"),
+    )
 
 
 def _chunks(
@@ -229,6 +243,9 @@ def _assemble(
     copy: int,
 ) -> Instances:
     begin, middle, end = (documents.pieces[bound] for bound in bounds)
+    if len(end):  # the separator of a chunk's last document is the chunk's own
+        end = end - (documents.input_ids[end - 1] == tokenizer.sep_id)
+        middle = np.minimum(middle, end)
     has_b = end > middle
     swapped = labels == SWAPPED
     a, a_length = np.where(swapped, middle, begin), np.where(swapped, end - middle, middle - begin)

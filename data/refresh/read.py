@@ -31,7 +31,7 @@ from data.files import replacing
 from data.instances import list_column
 from data.sources import REPLACEMENT, Dropped, RawDocument, TextFormat, document_id, read_documents
 
-READING_VERSION = 5  # raise it when cleaning, splitting or filtering change what they give
+READING_VERSION = 6  # raise it when cleaning, splitting or filtering change what they give
 
 # everything a source held in order, dropped documents included; stored as long as a version uses it
 LISTING = pa.schema(
@@ -170,7 +170,7 @@ def _judge(documents: list[_Clean], dropped: list[Dropped], places: list[int], r
     hits = np.zeros(len(documents), dtype=np.int64)
     if rules.guard.files and documents:
         guard = make_guard(rules.guard.files, rules.guard.ngram, rules.cleaning)
-        hits = count_hits(guard, sentences, measures)
+        hits = count_hits(guard, sentences)
         if rules.guard.action == "drop":
             for number in np.flatnonzero(hits).tolist():
                 reasons[number] = reasons[number] or ("guard", "in_evaluation_set")

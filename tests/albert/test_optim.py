@@ -40,6 +40,19 @@ def test_lamb_follows_the_papers_algorithm():
     torch.testing.assert_close(layer.bias.double(), bias, rtol=1e-5, atol=1e-7)
 
 
+def test_query_key_and_value_have_a_trust_ratio_each():
+    torch.manual_seed(0)
+    model = torch.nn.ModuleDict({"query_key_value": torch.nn.Linear(4, 12, bias=False)})
+    weight = model["query_key_value"].weight
+    weight.data[:4] *= 10
+    start, gradient = weight.detach().clone(), torch.randn_like(weight)
+    weight.grad = gradient.clone()
+    lamb(model, 0.02, weight_decay=0.1).step()
+    parts = zip(start.chunk(3), gradient.chunk(3), strict=True)
+    apart = torch.cat([lamb_by_hand(part, [g], 0.02, 0.1, True) for part, g in parts])
+    torch.testing.assert_close(weight.double(), apart, rtol=1e-5, atol=1e-7)
+
+
 def test_adamw_follows_its_papers_algorithm():
     """Algorithm 2 of Loshchilov & Hutter 2019, in fp64."""
     torch.manual_seed(0)

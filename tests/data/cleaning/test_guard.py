@@ -5,7 +5,7 @@ import os
 import pytest
 
 from data.catalog import open_workspace
-from data.cleaning import CleaningRules, GuardRules, clean_text, count_hits, find_leak, make_guard, measure
+from data.cleaning import CleaningRules, GuardRules, count_hits, find_leak, make_guard
 from data.errors import InputError
 from data.refresh import refresh
 from data.sources import SourceRules
@@ -24,7 +24,7 @@ def evaluation(tmp_path):
 
 def hits(path, *documents):
     guard = make_guard((str(path),), 13, CleaningRules())
-    return count_hits(guard, documents, measure(documents)).tolist()
+    return count_hits(guard, documents).tolist()
 
 
 def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation):
@@ -32,8 +32,11 @@ def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation)
     assert hits(evaluation, [quoted], ["别的茶。"], [QUESTION[:12] + "和别的"]) == [16 - 12, 0, 0]
 
 
-def test_a_short_text_counts_where_a_sentence_is_the_same(evaluation):
-    assert hits(evaluation, [f"“{SHORT}？”"], [f"他问{SHORT}"], [f"{SHORT}呢"]) == [1, 0, 0]
+def test_a_text_of_eight_letters_is_found_anywhere_and_a_shorter_one_as_a_sentence(tmp_path):
+    path = tmp_path / "dev.tsv"
+    path.write_text("q\n龙井茶怎么泡才好喝\n龙井怎么泡才好\n", encoding="utf-8")
+    assert hits(path, ["请问龙井茶，怎么泡才好喝呢？"], ["龙井茶怎么泡才好"]) == [1, 0]
+    assert hits(path, ["“龙井怎么泡才好？”"], ["他问龙井怎么泡才好"], ["龙井怎么", "泡才好"]) == [1, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["dev.jsonl", "dev.txt", "dev.csv"])
@@ -55,15 +58,14 @@ def test_a_file_without_text_is_refused(tmp_path):
         make_guard((str(path),), 13, CleaningRules())
 
 
-def test_evaluation_texts_are_cleaned_as_the_corpus_is(tmp_path):
+def test_width_case_punctuation_and_traditional_characters_do_not_hide_a_text(tmp_path):
     texts = ["ＡＢＣＤＥＦＧ１２３４５６７８９０水温", "圖書館開設閱覽室讀者可以憑證件免費借閱"]
+    plain = ["abcdefg，1234567890 水温", "图书馆开设阅览室；读者可以凭证件免费借阅"]
     path = tmp_path / "dev.tsv"
-    path.write_text("text\n" + "\n".join(texts) + "\n", encoding="utf-8")
-    rules = CleaningRules(simplify=True)
-    documents = [[clean_text(text, rules)] for text in texts]
-    guard = make_guard((str(path),), 13, rules)
-    assert count_hits(guard, documents, measure(documents)).tolist() == [7, 7]
-    assert hits(path, *documents) == [7, 0]
+    for written, read in ((texts, plain), (plain, texts)):
+        path.write_text("text\n" + "\n".join(written) + "\n", encoding="utf-8")
+        make_guard.cache_clear()
+        assert hits(path, *([text] for text in read)) == [7, 7]
 
 
 def good_jsonl(count):
@@ -126,6 +128,7 @@ def test_texts_of_an_evaluation_set_are_found_in_a_corpus():
     assert find_leak([long], documents[1:]).found == ()
 
 
-def test_a_short_text_inside_a_longer_sentence_proves_nothing():
+def test_a_text_of_seven_letters_inside_a_longer_sentence_proves_nothing():
     assert find_leak(["茶叶怎么保存"], ["我想知道茶叶怎么保存才好"]).found == ()
+    assert find_leak(["新茶叶应该怎么保存"], ["我想知道新茶葉應該怎麼保存才好"]).documents == 1
     assert find_leak([], ["一句话"]).texts == 0

@@ -64,12 +64,17 @@ def test_neighbouring_documents_do_not_change_a_documents_instances(tokenizer, t
 def test_full_sentences_run_across_documents(tokenizer, texts):
     documents, instances = make(texts, tokenizer, "roberta", sop=False)
     tokens = [token for _, ids, _, b, label in rows(instances) for token in unswapped(ids, b, label)]
-    assert tokens == documents.input_ids.tolist()
+    assert [token for token in tokens if token != tokenizer.sep_id] == documents.input_ids.tolist()
     keys = documents.keys
     bounds = documents.pieces[documents.first_piece]
     begin = 0
     for document, ids, *_ in rows(instances):
-        end = begin + len(ids) - 2
+        assert len(ids) <= 96
+        separators = np.flatnonzero(ids[1:-1] == tokenizer.sep_id)
+        end = begin + len(ids) - 2 - len(separators)
+        # a separator stands between documents, and nowhere else
+        between = separators - np.arange(len(separators)) + begin
+        assert between.tolist() == bounds[(bounds > begin) & (bounds < end)].tolist()
         touched = np.flatnonzero((bounds[:-1] < end) & (bounds[1:] > begin))
         assert keys[document] == keys[touched].min()
         begin = end

@@ -1,0 +1,91 @@
+"""How many planted evaluation texts the guard finds, by their length and by what was changed in them.
+
+Each text is put between two sentences of other text. Run: python -m benchmarks.guard_recall [TEXTS] [OTHERS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Callable, Iterator
+from importlib import resources
+from pathlib import Path
+
+import opencc
+
+from data.cleaning import CleaningRules, count_hits, make_guard, split_sentences
+from data.sources import read_documents, read_texts
+
+SAMPLES = Path(str(resources.files("data.samples")))
+RESULTS = Path(__file__).parent / "results" / "guard_recall.json"
+BOUNDS = ((6, 7), (8, 12), (13, 24), (25, 10**6))
+MOST = 3000  # texts of a length
+
+
+def letters(text: str) -> int:
+    return sum(map(str.isalnum, text))
+
+
+def changes(rng: random.Random) -> dict[str, Callable[[str], str]]:
+    """What may have happened to a text, by name."""
+    traditional, wide = opencc.OpenCC("s2t"), {code: code + 0xFEE0 for code in range(33, 127)}
+
+    def changed(text: str) -> str:
+        at = rng.choice([n for n, mark in enumerate(text) if mark.isalnum()])
+        return text[:at] + rng.choice("茶山水火土木金石") + text[at + 1 :]
+
+    def cut(text: str) -> str:
+        at = rng.randrange(len(text))
+        return text[:at] + text[at + 1 :]
+
+    return {
+        "as it is": str,
+        "inside a sentence": lambda text: f"请问{text}啊",
+        "traditional": traditional.convert,
+        "wide, other marks": lambda text: text.upper().translate(wide)[:3] + "、" + text[3:],
+        "a character changed": changed,
+        "a character left out": cut,
+    }
+
+
+def shares(texts: list[str], others: list[str], guard_file: Path) -> Iterator[tuple[str, str, int, float]]:
+    rng = random.Random(0)
+    guard = make_guard((str(guard_file),), 13, CleaningRules())
+    for low, high in BOUNDS:
+        few = [text for text in texts if low <= letters(text) <= high][:MOST]
+        for name, change in changes(rng).items():
+            planted = [[rng.choice(others), f"{change(text)}。", rng.choice(others)] for text in few]
+            found = (count_hits(guard, planted) > 0).mean() if few else 0.0
+            yield f"{low} to {high}" if high < 10**6 else f"{low} or more", name, len(few), float(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("texts", nargs="?", type=Path, default=SAMPLES / "tea_topics_test.tsv")
+    parser.add_argument("others", nargs="?", type=Path, default=SAMPLES / "general.txt")
+    given = parser.parse_args()
+    texts = sorted({text for text in read_texts(str(given.texts)) if "\t" not in text})
+    others = [s for d in read_documents(str(given.others)) for s in split_sentences(getattr(d, "text", ""))]
+    guard = make_guard((str(given.texts),), 13, CleaningRules())
+    clean = [sentence for sentence in others[:20_000] if not count_hits(guard, [[sentence]])[0]]
+    rows = list(shares(texts, clean, given.texts))
+    false = 1 - len(clean) / len(others[:20_000])
+    result = {
+        "texts": given.texts.name,
+        "others": given.others.name,
+        "sentences_dropped": false,
+        "rows": rows,
+    }
+    RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    names = list(dict.fromkeys(name for _, name, _, _ in rows))
+    print(f"| letters | texts | {' | '.join(names)} |\n|---|---:|{'---:|' * len(names)}")
+    for length in dict.fromkeys(row[0] for row in rows):
+        of_length = [row for row in rows if row[0] == length]
+        cells = " | ".join(f"{100 * found:.1f}%" for *_, found in of_length)
+        print(f"| {length} | {of_length[0][2]:,} | {cells} |")
+    print(f"\nOf other sentences {100 * false:.2f}% hold such a text.")
+
+
+if __name__ == "__main__":
+    main()
