@@ -7,4 +7,5 @@ from .mixture import mask_rate_at as mask_rate_at
 from .packing import Instances as Instances
 from .packing import pack_batches as pack_batches
 from .stream import InstanceStream as InstanceStream
+from .stream import held_out_rows as held_out_rows
 from .stream import is_held_out as is_held_out

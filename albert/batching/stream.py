@@ -15,10 +15,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from albert.batching.packing import Instances, pack_batches
 from albert.model import IGNORED, Batch
 from data.errors import InputError
+from data.hashing import mix
 from data.instances import (
     STATIC_EPOCH,
     MaskRule,
@@ -30,6 +32,7 @@ from data.instances import (
 )
 
 WINDOW_ROW_GROUPS = 4
+_DRAWING = np.uint64(0x64726177)  # makes the order of held-out instances independent of other hashes
 _COLUMNS = ["instance_id", "doc_id", "side", "input_ids", "segment_b_start", "word_starts", "sop_label"]
 _STATIC_COLUMNS = ["masked_positions", "masked_input_ids", "masked_labels"]
 
@@ -92,6 +95,16 @@ def token_batches(lengths: np.ndarray, batch_tokens: int, rng: np.random.Generat
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
+def held_out_rows(instances: Instances, batch_tokens: int) -> list[np.ndarray]:
+    """Divide held-out instances into batches, whatever the run's seed."""
+    return token_batches(instances.lengths, batch_tokens, np.random.default_rng(0))
+
+
+def _fitting(lengths: np.ndarray, max_tokens: int) -> int:
+    """How many of the first rows have `max_tokens` tokens, the last row being counted in."""
+    return min(int(np.cumsum(lengths).searchsorted(max_tokens)) + 1, len(lengths))
+
+
 class Planned(NamedTuple):
     """A batch before it is packed."""
 
@@ -126,6 +139,7 @@ class InstanceStream:
         self.batch_tokens, self.seed, self.held_out_share = batch_tokens, seed, held_out_share
         self.never_trained_share = max(held_out_share, never_trained_share)
         self.masking = masking
+        self._drawn: tuple[int, Instances | None] = (0, None)  # the largest draw of held-out instances
         self.columns = _COLUMNS + (_STATIC_COLUMNS if masking == "static" else [])
         self.row_groups = [(path, group) for path in shards for group in range(count_row_groups(path))]
 
@@ -176,36 +190,62 @@ class InstanceStream:
         for planned in self._windows(cursor):
             yield from zip(self.pack(planned), (each.after for each in planned), strict=True)
 
+    def held_out(self, max_tokens: int) -> Instances | None:
+        """Draw up to `max_tokens` tokens of held-out documents by hash over all shards; None without any.
+
+        They are the same ones for every run and seed, and the first ones of a larger draw.
+        """
+        if max_tokens > self._drawn[0]:
+            table = self._draw(max_tokens)
+            self._drawn = max_tokens, None if table is None else _to_instances(table)
+        drawn = self._drawn[1]
+        return drawn and drawn.take(np.arange(_fitting(drawn.lengths, max_tokens)))
+
+    def _draw(self, max_tokens: int) -> pa.Table | None:
+        """Read all shards, one row group at a time, keeping the held-out instances with the lowest hashes."""
+        drawn, bound = None, np.uint64(2**64 - 1)
+        for path, group in self.row_groups:
+            keys = read_shard(path, group, ["side", "instance_id"])
+            hashes = mix(keys["instance_id"].to_numpy() ^ _DRAWING)
+            rows = np.flatnonzero(
+                is_held_out(keys["side"].to_numpy(), self.held_out_share) & (hashes <= bound)
+            )
+            if not len(rows):
+                continue
+            more = read_shard(path, group, self.columns).take(rows)
+            drawn = more if drawn is None else pa.concat_tables([drawn, more])
+            hashes = mix(drawn["instance_id"].to_numpy() ^ _DRAWING)
+            order = np.argsort(hashes, kind="stable")
+            lengths = pc.list_value_length(drawn["input_ids"]).to_numpy()[order]
+            count = _fitting(lengths, max_tokens)
+            drawn = drawn.take(order[:count])
+            if lengths[:count].sum() >= max_tokens:
+                bound = hashes[order[count - 1]]
+        return drawn
+
     def held_out_batches(self, max_tokens: int) -> Iterator[Batch]:
-        """Yield up to `max_tokens` tokens of held-out documents, always the same ones with the same masks."""
-        taken = 0
-        for row_group in self.row_groups:
-            instances = self._load([row_group])
-            rows = np.flatnonzero(is_held_out(instances.sides, self.held_out_share))
-            chosen = []
-            rng = np.random.default_rng(self.seed)
-            for batch in token_batches(instances.lengths[rows], self.batch_tokens, rng):
-                if taken >= max_tokens:
-                    break
-                taken += int(instances.lengths[rows[batch]].sum())
-                chosen.append(rows[batch])
-            yield from self._pack(instances, chosen, STATIC_EPOCH)
-            if taken >= max_tokens:
-                return
+        """Yield what `held_out` draws, with the same masks for every run and seed."""
+        if drawn := self.held_out(max_tokens):
+            yield from self.pack_held_out(drawn, held_out_rows(drawn, self.batch_tokens))
 
     def probe_batches(self, rule: MaskRule, sequences: int) -> Iterator[Batch]:
         """Yield up to `sequences` held-out sequences, masked by `rule`."""
-        taken = 0
-        for row_group in self.row_groups:
+        if drawn := self.held_out(sequences * self.info.max_seq_length):
             # without the masks stored in the shards
-            instances = replace(self._load([row_group]), static=None)
-            rows = np.flatnonzero(is_held_out(instances.sides, self.held_out_share))[: sequences - taken]
-            taken += len(rows)
-            rng = np.random.default_rng(self.seed)
-            chosen = [rows[batch] for batch in token_batches(instances.lengths[rows], self.batch_tokens, rng)]
-            yield from self._pack(instances, chosen, STATIC_EPOCH, rule)
-            if taken >= sequences:
-                return
+            few = replace(drawn.take(np.arange(min(sequences, len(drawn)))), static=None)
+            yield from self.pack_held_out(few, held_out_rows(few, self.batch_tokens), rule)
+
+    def pack_held_out(
+        self, instances: Instances, batches: Sequence[np.ndarray], rule: MaskRule | None = None
+    ) -> Iterator[Batch]:
+        """Pack rows of held-out instances, with masks that depend on no run."""
+        return self._pack(instances, batches, STATIC_EPOCH, rule, seed=0)
+
+    def training_text(self) -> Iterator[tuple[Instances, np.ndarray]]:
+        """Yield the instances of each row group, and the rows that are trained on; groups in random order."""
+        for number in np.random.default_rng(0).permutation(len(self.row_groups)):
+            instances = self._load([self.row_groups[number]])
+            yield instances, np.flatnonzero(~is_held_out(instances.sides, self.never_trained_share))
 
     def _pack(
         self,
@@ -213,6 +253,7 @@ class InstanceStream:
         batches: Sequence[np.ndarray],
         epoch: int,
         rule: MaskRule | None = None,
+        seed: int | None = None,
     ) -> Iterator[Batch]:
-        rule = rule or self.info.rule
-        return pack_batches(instances, batches, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)
+        rule, seed = rule or self.info.rule, self.seed if seed is None else seed
+        return pack_batches(instances, batches, self.info.vocabulary, rule, seed=seed, epoch=epoch)

@@ -13,13 +13,13 @@ import torch
 
 from albert.batching import InstanceStream
 from albert.checkpoints import PADDING_OF_TABLES, load_pretrained
+from albert.evaluation.held_out import BATCH_TOKENS, HeldOutScores, scores_of, sums_of
 from albert.evaluation.records import Intrinsic
 from albert.model import AlbertConfig, PretrainingModel, pack
 from data.instances import ShardInfo
 from data.tokenization import Tokenizer
 
 HELD_OUT_TOKENS = 16_384
-_BATCH_TOKENS = 4096
 _CLOZE_BATCH = 64  # sentences
 
 
@@ -49,14 +49,14 @@ def measure_intrinsic(
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     of_domain = _held_out(model, domain) if domain else None
     of_general = _held_out(model, general) if general else None
-    with_order = [one for one in (of_domain, of_general) if one and one.sop_accuracy is not None]
+    orders = [one.sop_accuracy.value for one in (of_domain, of_general) if one and one.sop_accuracy]
     right, words = _cloze(model, tokenizer, cloze)
     return Intrinsic(
-        domain_mlm_loss=of_domain.mlm_loss if of_domain else None,
-        domain_mlm_accuracy=of_domain.mlm_accuracy if of_domain else None,
-        general_mlm_loss=of_general.mlm_loss if of_general else None,
-        general_mlm_accuracy=of_general.mlm_accuracy if of_general else None,
-        sop_accuracy=with_order[0].sop_accuracy if with_order else None,
+        domain_mlm_loss=of_domain.mlm_loss.value if of_domain else None,
+        domain_mlm_accuracy=of_domain.mlm_accuracy.value if of_domain else None,
+        general_mlm_loss=of_general.mlm_loss.value if of_general else None,
+        general_mlm_accuracy=of_general.mlm_accuracy.value if of_general else None,
+        sop_accuracy=orders[0] if orders else None,
         cloze_accuracy=right / words if words else None,
         cloze_words=words,
     )
@@ -69,35 +69,16 @@ def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float |
     model, _ = load_pretrained(checkpoint)
     model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     measured = [_held_out(model, HeldOut((shard,), 1.0)) for shard in shards]
-    return [one.mlm_loss if one else None for one in measured]
+    return [one.mlm_loss.value if one else None for one in measured]
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    mlm_loss: float
-    mlm_accuracy: float
-    sop_accuracy: float | None
-
-
-@torch.no_grad()
-def _held_out(model: PretrainingModel, held_out: HeldOut) -> _Measured | None:
+def _held_out(model: PretrainingModel, held_out: HeldOut) -> HeldOutScores | None:
     """Measure held-out documents; None if there are none, or if the model cannot read them."""
-    device = next(model.parameters()).device
-    stream = InstanceStream(held_out.shards, batch_tokens=_BATCH_TOKENS, held_out_share=held_out.share)
-    if not _can_read(model.config, stream.info):
+    stream = InstanceStream(held_out.shards, batch_tokens=BATCH_TOKENS, held_out_share=held_out.share)
+    drawn = stream.held_out(HELD_OUT_TOKENS) if _can_read(model.config, stream.info) else None
+    if drawn is None:
         return None
-    loss, correct, count, sop_correct, sop_count = 0.0, 0, 0, 0, 0
-    for batch in stream.held_out_batches(HELD_OUT_TOKENS):
-        output = model(batch.to(device))
-        loss += output.mlm_loss.item() * output.mlm_count
-        correct += int(output.mlm_correct)
-        count += output.mlm_count
-        if output.sop_count is not None:
-            sop_correct += int(output.sop_correct)
-            sop_count += int(output.sop_count)
-    if not count:
-        return None
-    return _Measured(loss / count, correct / count, sop_correct / sop_count if sop_count else None)
+    return scores_of(sums_of(model, stream, drawn).cpu().numpy(), drawn.doc_keys)
 
 
 def _can_read(config: AlbertConfig, info: ShardInfo) -> bool:

@@ -91,10 +91,7 @@ def probe_model(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
         sentences += batch.sequences
     model.train(was_training)
     if not masked:
-        raise InputError(
-            "no held-out document to probe the checkpoint with: raise held_out_share, or give the corpus "
-            "more documents"
-        )
+        raise InputError("no held-out document to probe the checkpoint with: give the corpus more documents")
     return Probe(loss / masked, correct / masked, math.log(model.config.vocab_size), masked, sentences)
 
 

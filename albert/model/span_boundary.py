@@ -84,4 +84,4 @@ class PretrainingObjective(nn.Module):
         word, bias = self.model.encoder.embedding.word, self.model.mlm.bias
         losses, _ = kernels.mlm_loss(states, word, bias, labels)
         masked, first = hidden[index], hidden[batch.cu_seqlens[:-1]]
-        return Losses(self.model.losses(masked, first, batch), losses.mean())
+        return Losses(self.model.losses(masked, first, batch), losses.sum() / max(len(losses), 1))

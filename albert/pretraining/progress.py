@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,6 +16,9 @@ from tqdm import tqdm
 from albert.pretraining.settings import METRICS_FILE, PretrainSettings
 from albert.pretraining.state import Metrics, TrainerState
 from data.files import write_text
+
+# entries of a record that only the report shows
+_detail = re.compile(r"^probe_|^full_|_(low|high|documents|masked_tokens|pairs)(@|$)")
 
 
 class Figures(NamedTuple):
@@ -102,7 +106,7 @@ class ProgressLog:
             return
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-        shown = {name: value for name, value in record.items() if name != "step" and "probe_" not in name}
+        shown = {name: value for name, value in record.items() if name != "step" and not _detail.search(name)}
         if self.board is not None:
             for name, value in shown.items():
                 self.board.add_scalar(name, value, record["step"])

@@ -19,7 +19,7 @@ from albert.batching import Loader, TrainingData
 from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_changes, probe_model
 from albert.learning_rate import LearningRate, choose_learning_rate
 from albert.pretraining.audits import Audits, audit_data, peak_memory
-from albert.pretraining.evaluate import evaluate
+from albert.pretraining.evaluate import evaluate, seen_shares
 from albert.pretraining.failure import record_failure
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, write_result
@@ -240,12 +240,13 @@ class _Run:
         """Probe and evaluate the start, before the first step."""
         trainer = self.trainer
         if not trainer.state.history:
-            known = {}
+            full = self.settings.evaluation.full_tokens or self.settings.evaluation.held_out_tokens
+            known = seen_shares(trainer.streams, full) if self.process.is_first else {}
             if self.report is not None:
                 own = trainer.streams[""]
                 start = probe_model(trainer.model, own.probe_batches(PROBE_RULE, PROBE_SENTENCES))
                 self.log.say(start.describe())
-                known = start.to_record()
+                known |= start.to_record()
             self._evaluate(known)
         began = Probe.from_record(trainer.state.history[0])
         if began is not None and (warning := began.warning()):
@@ -254,13 +255,15 @@ class _Run:
             self.on_checkpoint(trainer.state, self.newest, "running")
 
     def _evaluate(self, known: Metrics | None = None) -> Metrics:
-        trainer = self.trainer
+        trainer, options = self.trainer, self.settings.evaluation
+        at_end = trainer.state.step in (0, self.settings.steps)
         figures = evaluate(
             trainer.model,
             trainer.streams,
-            self.settings.evaluation.held_out_tokens,
+            options.held_out_tokens,
             self.process,
             trainer.precision,
+            full_tokens=options.full_tokens if at_end else 0,
         )
         record: Metrics = {"step": trainer.state.step, **figures, **(known or {})}
         self.log.record(record, trainer.state)

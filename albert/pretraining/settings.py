@@ -113,8 +113,14 @@ class EvaluationOptions:
     ] = None
     held_out_tokens: Annotated[
         int,
-        Field(ge=1, le=10**9, description="Tokens of each corpus that an evaluation measures at most."),
+        Field(ge=1, le=10**9, description="Held-out tokens of each corpus that an evaluation measures."),
     ] = 16_384
+    full_tokens: Annotated[
+        int,
+        Field(
+            ge=0, le=10**9, description="Held-out tokens measured before the first and after the last step."
+        ),
+    ] = 131_072
     patience: Annotated[
         int | None,
         Field(

@@ -17,7 +17,6 @@ from albert.checkpoints import new_model
 from albert.learning_rate import learning_rate_at
 from albert.model import IGNORED, Batch, Losses, PretrainingModel, PretrainingObjective
 from albert.optim import make_optimizer
-from albert.pretraining.evaluate import add_output
 from albert.pretraining.failure import TrainingDiverged
 from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
@@ -268,6 +267,13 @@ def _counts(batch: Batch) -> tuple[int, int]:
 @torch.no_grad()
 def _add(sums: Tensor, losses: Losses) -> None:
     """Add a batch to its corpus's row, in the order of `Figures`."""
-    add_output(sums, losses.output)
+    output = losses.output
+    sums[0] += output.mlm_loss.double() * output.mlm_count
+    sums[1] += output.mlm_correct
+    sums[2] += output.mlm_count
+    if output.sop_loss is not None and output.sop_correct is not None and output.sop_count is not None:
+        sums[3] += output.sop_loss.double() * output.sop_count
+        sums[4] += output.sop_correct
+        sums[5] += output.sop_count
     if losses.boundary_loss is not None:
-        sums[6] += losses.boundary_loss.double() * losses.output.mlm_count
+        sums[6] += losses.boundary_loss.double() * output.mlm_count

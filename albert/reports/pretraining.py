@@ -5,7 +5,7 @@ A plot is drawn only if its figures exist.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from albert.evaluation import Probe
 from albert.pretraining import Audits, Event, PretrainResult, SopBalance
@@ -54,9 +54,29 @@ def key_of(metric: str, corpus: str) -> str:
 
 
 def first_and_last(history: History, key: str) -> tuple[float, float] | None:
-    """A metric's first and last value; None if it was not measured."""
-    values = [record[key] for record in history if key in record]
-    return (values[0], values[-1]) if values else None
+    """A metric's first and last value, of the same documents; None if it was not measured."""
+    ends = _ends(history, key)
+    return (ends[0][1], ends[1][1]) if ends else None
+
+
+def _ends(history: History, key: str) -> list[tuple[Mapping[str, float], float]] | None:
+    """The first and last record of a metric and its values there: on more documents if both have that."""
+    for name in (f"full_{key}", key):
+        found = [(record, record[name]) for record in history if name in record]
+        if len(found) > 1 or (found and name == key):
+            return [found[0], found[-1]]
+    return None
+
+
+def _with_interval(history: History, key: str, show: Callable[[float], str]) -> tuple[str, ...]:
+    """A metric's first and last value as text, each with its interval."""
+    name, corpus = key.partition("@")[::2]
+    low, high = (_ends(history, key_of(f"{name}_{end}", corpus)) for end in ("low", "high"))
+    values = [show(value) for _, value in _ends(history, key) or ()]
+    if not (low and high):
+        return tuple(values)
+    bounds = [(show(a), show(b)) for (_, a), (_, b) in zip(low, high, strict=True)]
+    return tuple(f"{value} ({a} to {b})" for value, (a, b) in zip(values, bounds, strict=True))
 
 
 def held_out_table(result: PretrainResult) -> Table:
@@ -71,14 +91,32 @@ def held_out_table(result: PretrainResult) -> Table:
             ends = first_and_last(result.history, key_of(metric, corpus))
             if ends is not None:
                 what = f"{called}, {corpus or OWN}" if len(corpora) > 1 else called
-                rows.append((what, *map(show, ends), _signed(difference(ends[1] - ends[0]))))
+                shown = _with_interval(result.history, key_of(metric, corpus), show)
+                rows.append((what, *shown, _signed(difference(ends[1] - ends[0]))))
     caption = (
         "On held-out documents, which training never sees: the same documents and masks before and after. "
-        "A change of accuracy is in points."
+        "A change of accuracy is in points. In brackets: the 95% interval, documents resampled. "
+        + " ".join(_sample(result.history, corpus) for corpus in corpora)
     )
     return Table(
         caption, ("Held out", "before", f"after {number(result.steps)} steps", "change"), tuple(rows)
     )
+
+
+def _sample(history: History, corpus: str) -> str:
+    """What a corpus's scores were measured on."""
+    documents, tokens, pairs, seen = (
+        first_and_last(history, key_of(f"held_out_{name}", corpus))
+        for name in ("documents", "masked_tokens", "pairs", "seen")
+    )
+    if not (documents and tokens):
+        return ""
+    text = (
+        f"{(corpus or OWN).capitalize()}: {number(documents[0])} documents, {number(tokens[0])} masked tokens"
+    )
+    if pairs and pairs[0]:
+        text += f", {number(pairs[0])} sentence pairs in both orders"
+    return text + (f"; {percent(seen[0])} of their 13-grams stand in training text." if seen else ".")
 
 
 def _signed(text: str) -> str:

@@ -4,6 +4,7 @@ from .guard import Leak as Leak
 from .guard import count_hits as count_hits
 from .guard import find_leak as find_leak
 from .guard import make_guard as make_guard
+from .measures import Letters as Letters
 from .measures import Measures as Measures
 from .measures import measure as measure
 from .near_duplicates import ALGORITHM as ALGORITHM

@@ -48,6 +48,11 @@ class Letters:
     first: np.ndarray  # [D+1], start of each document
     prefixes: np.ndarray  # [n+1] uint64, prefix sums of the polynomial
 
+    @classmethod
+    def of(cls, codes: np.ndarray, first: np.ndarray) -> Letters:
+        """Take any numbers as letters."""
+        return cls(first, _prefixes(codes))
+
     def ngrams(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Hash every document's n-grams, [G] uint64; return also where each document's begin, [D+1].
 
@@ -138,7 +143,7 @@ def letters_of(texts: Sequence[str]) -> Letters:
     bounds = np.cumsum([0, *map(len, texts)])
     folded = _folded()[codes]
     seen = folded != _UNSEEN
-    return Letters(_running(seen)[bounds], _prefixes(folded[seen]))
+    return Letters.of(folded[seen], _running(seen)[bounds])
 
 
 def _running(values: np.ndarray) -> np.ndarray:
@@ -168,7 +173,7 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     hashes = mix(_substrings(prefixes, line_starts[:-1], line_ends))
     folded = letters[codes]
     seen = folded != _UNSEEN
-    own = Letters(_running(seen)[bounds], _prefixes(folded[seen]))
+    own = Letters.of(folded[seen], _running(seen)[bounds])
     return Measures(
         sizes - counts,
         np.diff(_running(kind == _HAN)[bounds]) / np.maximum(counted, 1),

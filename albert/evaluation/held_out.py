@@ -1,0 +1,212 @@
+"""Scores on held-out documents, each with an interval from resampled documents.
+
+T = tokens of a batch, S = its sequences, R = instances, D = documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+import kernels
+from albert.batching import Instances, InstanceStream, held_out_rows
+from albert.model import IGNORED, Batch, PretrainingModel
+from data.cleaning import Letters
+from data.instances import take_ranges
+
+BATCH_TOKENS = 4096
+SEEN_NGRAM = 13  # tokens (Brown et al. 2020, appendix C: 13 words)
+_MOST_SEARCHED = 1 << 28  # tokens of training text: half a minute
+_RESAMPLED = 1000  # times
+# columns of the sums
+_MLM_LOSS, _MLM_CORRECT, _MLM_COUNT, _SOP_LOSS, _SOP_CORRECT, _SOP_COUNT = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean, and its 95% interval over documents; without one if there is one document."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOutScores:
+    """Scores of a model on held-out documents."""
+
+    documents: int
+    masked_tokens: int
+    pairs: int  # each is scored in both orders
+    mlm_loss: Estimate
+    mlm_accuracy: Estimate
+    sop_loss: Estimate | None  # None: no document has an order
+    sop_accuracy: Estimate | None
+
+    def to_record(self) -> dict[str, float]:
+        """The entries of a run's history."""
+        record: dict[str, float] = {}
+        for name in ("mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"):
+            if one := getattr(self, name):
+                record[name] = one.value
+                if one.low is not None:
+                    record |= {f"{name}_low": one.low, f"{name}_high": one.high}
+        counts = {"documents": self.documents, "masked_tokens": self.masked_tokens, "pairs": self.pairs}
+        return record | {name: float(count) for name, count in counts.items()}
+
+
+@torch.no_grad()
+def sums_of(
+    model: PretrainingModel,
+    stream: InstanceStream,
+    instances: Instances,
+    *,
+    precision: Callable[[], AbstractContextManager] = nullcontext,
+    part: tuple[int, int] = (0, 1),
+) -> torch.Tensor:
+    """Sums of every instance, [R, 6] fp64: MLM loss, correct and count, then those of sentence order.
+
+    `part` (k, n) computes every n-th batch from the k-th on; the others stay 0.
+    """
+    was_training, device = model.training, next(model.parameters()).device
+    model.eval()
+    sums = torch.zeros(len(instances), 6, dtype=torch.float64, device=device)
+    rows = held_out_rows(instances, BATCH_TOKENS)[part[0] :: part[1]]
+    for batch, of_batch in zip(stream.pack_held_out(instances, rows), rows, strict=True):
+        with precision():
+            sums[torch.from_numpy(of_batch).to(device)] = _sums(model, batch.to(device))
+    model.train(was_training)
+    return sums
+
+
+def _sums(model: PretrainingModel, batch: Batch) -> torch.Tensor:
+    """Sums of each sequence of a batch, [S, 6]."""
+    index, labels = batch.masked()
+    hidden = model.encoder(batch, torch.cat([index, batch.cu_seqlens[:-1]]))
+    embedding, n = model.encoder.embedding, len(index)
+    losses, predicted = kernels.mlm_loss(
+        model.mlm(hidden[:n], embedding), embedding.word, model.mlm.bias, labels
+    )
+    of_sequence = torch.searchsorted(batch.cu_seqlens, index, right=True) - 1
+    sums = torch.zeros(batch.sequences, 6, dtype=torch.float64, device=hidden.device)
+    mlm = torch.stack([losses.double(), (predicted == labels).double(), torch.ones_like(losses).double()], 1)
+    sums[:, :_SOP_LOSS].index_add_(0, of_sequence, mlm)
+    if batch.sop_labels is not None:
+        flipped = flip_segments(batch)
+        first = model.encoder(flipped, flipped.cu_seqlens[:-1])
+        other = torch.where(batch.sop_labels == IGNORED, IGNORED, 1 - batch.sop_labels)
+        for states, orders in ((hidden[n:], batch.sop_labels), (first, other)):
+            logits = model.sop(model.encoder.pool_first(states)).float()
+            sums[:, _SOP_LOSS] += F.cross_entropy(logits, orders, ignore_index=IGNORED, reduction="none")
+            sums[:, _SOP_CORRECT] += logits.argmax(-1) == orders
+            sums[:, _SOP_COUNT] += orders != IGNORED
+    return sums
+
+
+def flip_segments(batch: Batch) -> Batch:
+    """The batch with segments A and B of each sequence exchanged, without labels."""
+    bounds = batch.cu_seqlens.cpu().numpy().astype(np.int64)
+    begin, end = bounds[:-1], bounds[1:]
+    b = np.add.reduceat(batch.token_type_ids.cpu().numpy(), begin)  # tokens of B and its separator, or 0
+    has_b = b > 0
+    a = end - begin - 1 - b - has_b  # tokens of A
+    middle = begin + 1 + np.where(has_b, a, 0)
+    # [CLS], B, the separator between, A or all of a single segment, the last separator
+    starts = np.stack([begin, middle + 1, middle, begin + 1, end - 1], axis=1)
+    single = end - begin - 2
+    lengths = np.stack(
+        [b * 0 + 1, np.where(has_b, b - 1, 0), has_b, np.where(has_b, a, single), b * 0 + 1], 1
+    )
+    order = torch.from_numpy(take_ranges(starts.ravel(), lengths.ravel())).to(batch.input_ids.device)
+    in_b = np.stack([b * 0, b * 0, b * 0, has_b, has_b], axis=1).ravel()
+    types = torch.from_numpy(np.repeat(in_b, lengths.ravel()).astype(np.int64)).to(order.device)
+    return replace(
+        batch,
+        input_ids=batch.input_ids[order],
+        token_type_ids=types,
+        masked_index=None,
+        masked_labels=None,
+        sop_labels=None,
+    )
+
+
+def scores_of(sums: np.ndarray, documents: np.ndarray) -> HeldOutScores:
+    """Scores from the sums [R, 6] of instances and their documents' keys [R].
+
+    An interval is the percentiles of a ratio of sums over resampled documents (Efron and Tibshirani 1993,
+    section 13.3).
+    """
+    keys, number = np.unique(documents, return_inverse=True)
+    D = len(keys)
+    by_document = np.zeros((D, 6))
+    np.add.at(by_document, number, sums)
+    totals = by_document.sum(0)
+    resampled = np.random.default_rng(0).multinomial(D, np.full(D, 1 / D), _RESAMPLED) @ by_document
+
+    def ratio(above: int, below: int) -> Estimate | None:
+        if not totals[below]:
+            return None
+        low = high = None
+        if D > 1:
+            drawn = resampled[resampled[:, below] > 0]
+            low, high = np.percentile(drawn[:, above] / drawn[:, below], [2.5, 97.5]).tolist()
+        return Estimate(float(totals[above] / totals[below]), low, high)
+
+    loss, accuracy = ratio(_MLM_LOSS, _MLM_COUNT), ratio(_MLM_CORRECT, _MLM_COUNT)
+    assert loss and accuracy  # every instance has a masked token
+    return HeldOutScores(
+        documents=D,
+        masked_tokens=int(totals[_MLM_COUNT]),
+        pairs=int(totals[_SOP_COUNT]) // 2,
+        mlm_loss=loss,
+        mlm_accuracy=accuracy,
+        sop_loss=ratio(_SOP_LOSS, _SOP_COUNT),
+        sop_accuracy=ratio(_SOP_CORRECT, _SOP_COUNT),
+    )
+
+
+def seen_share(held_out: Instances, streams: Sequence[InstanceStream]) -> float:
+    """The share of the 13-grams of held-out instances that stand in training text, in [0, 1].
+
+    Of more than 268 million tokens of training text, as many are searched.
+    """
+    wanted = _text(held_out, np.arange(len(held_out)), joined=False).ngrams(SEEN_NGRAM)[0]
+    if not len(wanted):  # nothing but special tokens
+        return 0.0
+    different, of_wanted = np.unique(wanted, return_inverse=True)
+    maybe = np.zeros(1 << 24, dtype=bool)  # excludes most n-grams of the training text
+    maybe[different >> np.uint64(40)] = True
+    is_seen = np.zeros(len(different), dtype=bool)
+    searched = 0
+    for instances in (part for stream in streams for part in stream.training_text()):
+        hashes = _text(*instances, joined=True).ngrams(SEEN_NGRAM)[0]
+        hashes = hashes[maybe[hashes >> np.uint64(40)]]
+        at = np.minimum(np.searchsorted(different, hashes), len(different) - 1)
+        is_seen[at[different[at] == hashes]] = True
+        searched += len(instances[0].input_ids)
+        if searched > _MOST_SEARCHED:
+            break
+    return float(is_seen[of_wanted].mean())
+
+
+def _text(instances: Instances, rows: np.ndarray, *, joined: bool) -> Letters:
+    """The tokens of rows in the order of the text, without special ones; `joined`: whole documents."""
+    begin, end = instances.offsets[rows], instances.offsets[rows + 1]
+    b_start = instances.segment_b_start[rows].astype(np.int64)
+    has_b, swapped = b_start > 0, instances.sop_labels[rows] == 1
+    a = np.where(has_b, b_start - 2, end - begin - 2)
+    b = np.where(has_b, end - begin - b_start - 1, 0)
+    starts = np.stack([begin + 1, begin + b_start], axis=1)
+    lengths = np.stack([a, b], axis=1)
+    starts, lengths = (np.where(swapped[:, None], x[:, ::-1], x) for x in (starts, lengths))
+    ids = instances.input_ids[take_ranges(starts.ravel(), lengths.ravel())]
+    is_first = np.ones(len(rows), dtype=bool)
+    if joined:
+        is_first[1:] = np.diff(instances.doc_keys[rows]) != 0
+    first = np.concatenate([[0], np.cumsum(a + b)])
+    return Letters.of(ids.astype(np.uint32) + 1, np.append(first[:-1][is_first], first[-1]))

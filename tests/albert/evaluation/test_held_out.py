@@ -1,0 +1,100 @@
+"""Held-out documents: which are drawn, how they are scored, and how sure the scores are."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from albert.batching import InstanceStream, is_held_out
+from albert.evaluation import scores_of, seen_share, sums_of
+from albert.evaluation.held_out import flip_segments
+from albert.model import IGNORED
+from tests.conftest import make_corpus, small_model
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory, samples, vocabulary_file):
+    return make_corpus(tmp_path_factory.mktemp("held out"), "tea", samples / "tea.jsonl", vocabulary_file)
+
+
+def stream(shards, **options):
+    return InstanceStream(shards, **{"batch_tokens": 600, "held_out_share": 0.3, **options})
+
+
+def test_every_run_draws_the_same_instances_from_all_over_the_corpus(shards):
+    drawn = stream(shards).held_out(3000)
+    assert 3000 <= drawn.lengths.sum() < 3200
+    assert is_held_out(drawn.sides, 0.3).all()
+    other = stream(shards, seed=5, batch_tokens=200)
+    more = other.held_out(6000)
+    assert np.array_equal(other.held_out(3000).instance_ids, drawn.instance_ids)
+    assert np.array_equal(more.instance_ids[: len(drawn)], drawn.instance_ids)
+    everything = stream(shards)._load(stream(shards).row_groups)
+    places = np.flatnonzero(np.isin(everything.instance_ids, drawn.instance_ids)) / len(everything)
+    assert abs(places.mean() - 0.5) < 0.15 and places.max() > 0.8
+    first, second = (list(one.held_out_batches(3000)) for one in (stream(shards), stream(shards, seed=5)))
+    assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first, second, strict=True))
+
+
+def test_turning_the_segments_twice_gives_the_batch_again(shards):
+    source = stream(shards)
+    for batch in source.held_out_batches(3000):
+        turned = flip_segments(batch)
+        again = flip_segments(turned)
+        assert torch.equal(again.input_ids, batch.input_ids)
+        assert torch.equal(again.token_type_ids, batch.token_type_ids)
+        ends = batch.cu_seqlens.tolist()
+        for a, b in zip(ends[:-1], ends[1:], strict=True):
+            ids, types = batch.input_ids[a:b].tolist(), batch.token_type_ids[a:b].tolist()
+            middle = types.index(1) if 1 in types else b - a
+            expected = [ids[0], *ids[middle:], *ids[1:middle]]
+            assert turned.input_ids[a:b].tolist() == expected
+            assert turned.token_type_ids[a:b].sum() == (middle - 1 if 1 in types else 0)
+
+
+def test_a_model_that_always_gives_one_answer_gets_half_of_the_pairs_right(shards, tokenizer):
+    model, source = small_model(tokenizer), stream(shards)
+    torch.nn.init.zeros_(model.sop.weight)
+    model.sop.bias.data = torch.tensor([0.0, 1.0])
+    drawn = source.held_out(6000)
+    scores = scores_of(sums_of(model, source, drawn).numpy(), drawn.doc_keys)
+    assert scores.sop_accuracy.value == 0.5 and scores.sop_accuracy.low == scores.sop_accuracy.high == 0.5
+    assert scores.pairs == (drawn.sop_labels != IGNORED).sum() > 10
+    assert scores.documents == len(set(drawn.doc_keys.tolist())) > 10
+    assert scores.mlm_loss.low < scores.mlm_loss.value < scores.mlm_loss.high
+
+
+def test_processes_share_out_the_sums(shards, tokenizer):
+    model, source = small_model(tokenizer), stream(shards)
+    drawn = source.held_out(6000)
+    parts = [sums_of(model, source, drawn, part=(k, 2)) for k in range(2)]
+    torch.testing.assert_close(parts[0] + parts[1], sums_of(model, source, drawn))
+    assert all(part.any() for part in parts)
+
+
+def test_intervals_cover_the_mean_over_documents_that_differ():
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(200):
+        level = rng.normal(3, 1, 60)  # of each document
+        documents = np.repeat(np.arange(60), 5)
+        sums = np.zeros((300, 6))
+        sums[:, 2] = rng.integers(5, 20, 300)
+        sums[:, 0] = sums[:, 2] * level[documents]
+        loss = scores_of(sums, documents).mlm_loss
+        covered += loss.low <= 3 <= loss.high
+    assert 0.88 <= covered / 200 <= 0.99
+    alone = scores_of(sums, np.zeros(300))
+    assert alone.documents == 1 and alone.mlm_loss.low is None and alone.sop_accuracy is None
+
+
+def test_text_that_stands_in_training_text_is_counted(shards):
+    source = stream(shards)
+    instances, rows = next(source.training_text())
+    few = instances.take(rows[:40])
+    assert seen_share(few, [source]) == 1.0
+    strange = replace(few, input_ids=few.input_ids[::-1].copy(), segment_b_start=few.segment_b_start * 0)
+    assert seen_share(strange, [source]) < 0.05
+    half = seen_share(source.held_out(10**6), [stream(shards, held_out_share=0.0)])
+    assert half == 1.0 > seen_share(source.held_out(10**6), [source])
