@@ -26,6 +26,13 @@ def demo_options(options: EndToEndOptions) -> EndToEndOptions:
         text=TextOptions(vocab_size=4000, copies=4),
         # the base model has seen so little that training it further is nearly a start
         pretraining=WholePretraining(base_steps=200, batch_tokens=2048, learning_rate=2e-4),
-        # small models trained for a minute take a larger rate than published ones; a sweep would take minutes
-        fine_tuning=replace(options.fine_tuning, epochs=6, batch_size=16, learning_rate=5e-4),
+        # small models trained for a minute take a larger rate than published ones; a sweep or ten seeds would
+        # take minutes
+        fine_tuning=replace(
+            options.fine_tuning,
+            seeds=options.fine_tuning.seeds or (0, 1, 2),
+            epochs=6,
+            batch_size=16,
+            learning_rate=5e-4,
+        ),
     )
