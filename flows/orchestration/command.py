@@ -24,7 +24,7 @@ from data.options import options_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
 from data.workspace import state_folder
 from flows.orchestration.mistakes import explain
-from flows.orchestration.servers import served_at
+from flows.orchestration.servers import end_orphaned_servers, served_at
 from flows.orchestration.settings import JOBS, Job, RefreshOptions
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
@@ -155,6 +155,8 @@ def set_up_prefect(workspace: Path) -> None:
         }
         if url := served_at(workspace):
             defaults["PREFECT_API_URL"] = url
+        else:
+            end_orphaned_servers()
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" in os.environ:

@@ -6,8 +6,12 @@ import os
 import urllib.request
 from pathlib import Path
 
+import psutil
+
 from data.errors import InputError
 from data.workspace import state_folder
+
+OWNER = "JIXU_COMMAND_PROCESS"  # a variable of a short-lived server: the process id of its command
 
 
 def server_version() -> str | None:
@@ -45,3 +49,13 @@ def served_at(workspace: Path) -> str | None:
             return url
     except (OSError, ValueError):
         return None
+
+
+def end_orphaned_servers() -> None:
+    """End short-lived servers whose command was killed; make this process the owner of the next one."""
+    for process in psutil.process_iter(["cmdline", "environ"]):
+        owner = (process.info["environ"] or {}).get(OWNER)
+        is_server = "prefect.server.api.server:create_app" in (process.info["cmdline"] or ())
+        if owner and is_server and not psutil.pid_exists(int(owner)):
+            process.terminate()
+    os.environ[OWNER] = str(os.getpid())

@@ -1,5 +1,7 @@
 """What a command says when it cannot use the server."""
 
+import os
+import subprocess
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,7 +10,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from data.errors import InputError
-from flows.orchestration.servers import server_version
+from flows.orchestration.servers import OWNER, end_orphaned_servers, server_version
 
 
 @contextmanager
@@ -50,3 +52,21 @@ def test_an_answer_that_is_of_no_use_is_reported_in_a_line(status, message, monk
 def test_without_a_url_there_is_no_version(monkeypatch):
     monkeypatch.setenv("PREFECT_API_URL", "")
     assert server_version() is None
+
+
+def test_servers_of_commands_that_were_killed_are_ended_and_others_stay(monkeypatch):
+    monkeypatch.delenv(OWNER, raising=False)
+    command = ["sh", "-c", "read line; :", "prefect.server.api.server:create_app"]
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+
+    def begin(owner):
+        return subprocess.Popen(command, stdin=subprocess.PIPE, env=os.environ | owner)
+
+    lost, held, served = begin({OWNER: str(gone.pid)}), begin({OWNER: str(os.getpid())}), begin({})
+    with lost, held, served:
+        end_orphaned_servers()
+        assert lost.wait(60) != 0 and held.poll() is None and served.poll() is None
+        assert os.environ[OWNER] == str(os.getpid())
+        for process in (held, served):
+            process.kill()
