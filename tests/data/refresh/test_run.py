@@ -184,8 +184,10 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
             f"left out {repeated + 2} document(s), each a row of the view documents: {repeated} duplicate, "
             "1 too_little_chinese, 1 too_short",
             "decoded: 1 from gb18030",
+            "text files read: 3 as a document each, 1 as a sentence a line",
         ]
-        many = replace(result, left_out=tuple((f"reason {i}", 9 - i) for i in range(7)), decoded_from=())
+        many = replace(result, left_out=tuple((f"reason {i}", 9 - i) for i in range(7)))
+        many = replace(many, decoded_from=(), files_read_as=())
         (line,) = describe_left_out(many)
         assert "left out 42" in line and line.endswith("5 reason 4, 7 for 2 other reason(s)")
         for unit in ("documents", "characters"):
