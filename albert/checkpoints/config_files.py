@@ -58,7 +58,7 @@ _TENSORFLOW_NEEDED = (
 
 
 def read_json(path: Path) -> dict[str, object]:
-    """The object in a JSON file. Raises ConfigError with the place of what is wrong."""
+    """The object in a JSON file. Raises ConfigError with the place of the fault."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:

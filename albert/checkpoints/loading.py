@@ -183,7 +183,7 @@ def _match(naming: Naming, tensors: Mapping[str, Tensor]) -> tuple[dict[str, tup
 
 
 def load_model(given: Path | str) -> tuple[PretrainingModel, LoadReport]:
-    """Load the model of a checkpoint, with a report of what was matched.
+    """Load the model of a checkpoint, with a report of the matched parameters.
 
     Raises InputError if a file is missing or damaged or the encoder incomplete; ConfigError for a config that
     cannot be built.

@@ -90,7 +90,7 @@ class AlbertConfig:
     share: Share = "all"  # which parameters the layers of a group share (Lan et al. 2020, table 4)
     num_hidden_groups: int = 1  # groups of layers; parameters are shared within a group
     inner_group_num: int = 1  # layers with their own parameters in one step through a group
-    norm: Norm = "post"  # LayerNorm of each sum, or (pre) of what goes into each block
+    norm: Norm = "post"  # LayerNorm of each sum, or (pre) of the input of each block
     # google: LayerNorm at E, then E -> H; bright: E -> H, then LayerNorm at H (albert_zh); bert: E = H, no
     # projection
     layout: Layout = "google"

@@ -82,7 +82,7 @@ def activation_bytes(config: AlbertConfig, T: int, *, checkpointing: bool = Fals
 
 
 def sizes_table(names: Sequence[str]) -> list[str]:
-    """Lines of a table of what presets have and cost."""
+    """Lines of a table of the sizes and costs of presets."""
     large = measure_sizes(AlbertConfig.preset("bert-large")).total
     lines = [
         f"{'':<12}{'':>7}{'':>6}{'':>6}{'':>8}{'':>7}  {'parameters':^62}  {'MFLOP a token':^18}  "

@@ -26,8 +26,8 @@ def evaluate(
     """Score each corpus's held-out documents, always the same ones with the same masks.
 
     The run's own corpus is named "" in `streams` and its keys have no suffix ("held_out_mlm_loss"); the keys
-    of others do ("held_out_mlm_loss@general"). With `full_tokens` there are also scores on so many tokens;
-    their keys begin with "full_". Batches are divided among the processes.
+    of others do ("held_out_mlm_loss@general"). With `full_tokens` there are also scores on that number
+    of tokens; their keys begin with "full_". Batches are divided among the processes.
     """
     result: dict[str, float] = {}
     for name, stream in streams.items():

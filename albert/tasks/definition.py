@@ -52,7 +52,7 @@ class Task:
     metric: str | None = None  # the main metric; None: the kind's first
     # the column of a role; other roles are found by their usual names
     columns: Mapping[Literal["text", "pair", "label"], str] = Field(default_factory=dict)
-    # column of what examples have in common, such as the law of an article; a verdict takes such groups whole
+    # column of groups, such as the law of an article; a verdict takes the examples of a group together
     group: str | None = None
     header: _Words | None = None  # column names of files that come without them
     pooling: Pooling | None = None  # None: the default of `TuningOptions`

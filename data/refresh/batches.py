@@ -22,7 +22,7 @@ T = TypeVar("T")
 class Batch(Generic[T]):
     """Neighbouring items that one task works on."""
 
-    label: str  # names the task for people
+    label: str  # names the task in the UI
     items: tuple[T, ...]
 
 

@@ -223,7 +223,7 @@ def _listing_columns(
 
 
 def _dropped_row(item: Dropped) -> dict[str, object]:
-    """Listing row of what could not become a document."""
+    """Listing row of an item that could not become a document."""
     row = {"source_uri": item.source_uri, "raw_characters": item.characters}
     zeros = dict.fromkeys(("characters", "sentences", "undecodable", "guard_hits"), 0)
     return {**row, **zeros, "stage": item.stage, "reason": item.reason}

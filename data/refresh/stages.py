@@ -50,7 +50,7 @@ from data.storage import size_and_digest
 from data.tokenization import load_tokenizer
 
 _HELD_OUT_SHARE, _MOST_HELD_OUT = 0.02, 0.3  # of the documents
-# of a small corpus: about so many, and at least so many if the most allows it
+# about 8 documents of a small corpus, and at least 3 if the largest share allows it
 _HELD_OUT_DOCUMENTS, _FEWEST_HELD_OUT = 8, 3
 _SMALL = 1000  # documents; of more, 2% are never fewer
 
