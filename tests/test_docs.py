@@ -147,7 +147,16 @@ def test_options_that_are_named_exist():
     places += [f"flows/orchestration/{name}.py" for name in ("serve", "doctor", "automations")]
     sources = "\n".join((ROOT / place).read_text(encoding="utf-8") for place in places)
     jobs = page()
-    of_others = {"--help", "--watch", "--nthreads", "--all", "--pool", "--type", "--cleaning.no-fold-width"}
+    of_others = {
+        "--help",
+        "--host",
+        "--watch",
+        "--nthreads",
+        "--all",
+        "--pool",
+        "--type",
+        "--cleaning.no-fold-width",
+    }
     for name, text in TEXTS.items():
         for option in set(re.findall(r"(?<![\w-])--[a-z][a-z.-]*[a-z]", text)) - of_others:
             parameter = option[2:].replace("-", "_")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import base64
 import hmac
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from prefect.server.database.configurations import AioSqliteConfiguration
+from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
@@ -30,11 +34,27 @@ class Reports(StaticFiles):
         return response
 
 
+class LockingFirst(AioSqliteConfiguration):
+    """SQLite whose transactions take the write lock when they begin.
+
+    One that reads before it writes otherwise fails at once ("database is locked") if another wrote meanwhile;
+    after a few tries Prefect drops the event, and an automation does not fire.
+    """
+
+    @asynccontextmanager
+    async def begin_transaction(
+        self, session: AsyncSession, with_for_update: bool = False
+    ) -> AsyncGenerator[AsyncSessionTransaction, None]:
+        async with super().begin_transaction(session, with_for_update=True) as transaction:
+            yield transaction
+
+
 def run_server(port: int, reports: Path) -> None:
     """Run Prefect's server, with its API, UI and services, on 127.0.0.1 until SIGTERM."""
     import uvicorn
     from prefect.server.api.server import create_app
-    from prefect.settings import get_current_settings
+    from prefect.server.database.dependencies import temporary_database_config
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, get_current_settings
 
     settings = get_current_settings().server
     reports.mkdir(parents=True, exist_ok=True)
@@ -44,4 +64,6 @@ def run_server(port: int, reports: Path) -> None:
     web.router.routes.insert(
         0, Mount("/reports", Reports(reports, password.get_secret_value() if password else None))
     )
-    uvicorn.run(web, host="127.0.0.1", port=port, log_level=settings.logging_level.lower())
+    url = PREFECT_API_DATABASE_CONNECTION_URL.value()
+    with temporary_database_config(LockingFirst(url) if url.startswith("sqlite") else None):
+        uvicorn.run(web, host="127.0.0.1", port=port, log_level=settings.logging_level.lower())
