@@ -289,17 +289,23 @@ def test_a_failed_run_says_what_is_wrong_with_its_workspace(server, tea, checkpo
         run = server.begin("continued-pretraining/default", **given)
         name, message = server.wait_for_end(run)
         assert name == "Failed" and words in message, message
-        said = server.messages(run)
-        assert message in said and not any("Traceback" in line for line in said), said
+        wait_for_message(server, run, message)
     for job, given, words in [
         ("refresh-corpus", {"corpus": "new"}, "no source given: pass source with a file"),
         ("continued-pretraining", {"corpus": "law"}, "no corpus 'law' in this workspace"),
     ]:
         run = server.begin(f"{job}/default", **given)
-        assert server.wait_for_end(run)[0] == "Failed" and server.state(run)[1].startswith(words)
-        assert not any("Traceback" in line for line in server.messages(run)), server.messages(run)
+        name, message = server.wait_for_end(run)
+        assert name == "Failed" and message.startswith(words)
+        wait_for_message(server, run, message)
     assert (newer / "catalog.duckdb").read_bytes() == before
     assert catalog(server, "select count(*) from versions where corpus = 'tea'") == [(1,)]
+
+
+def wait_for_message(server, run, message):
+    """Wait until a run's log has a message, without a traceback; lines reach the server a little later."""
+    wait_until(lambda: message in server.messages(run), lambda: server.messages(run))
+    assert not any("Traceback" in line for line in server.messages(run)), server.messages(run)
 
 
 LONG = {"corpus": "tea", "steps": 40_000, "batch_tokens": 128, "run": "long"}
