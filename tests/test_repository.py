@@ -36,6 +36,7 @@ def test_every_deployment_names_a_flow_that_exists():
         "train_tokenizer",
         "end_to_end",
         "lcqmc_experiment",
+        "rerun_crashed",
     }
 
 

@@ -164,10 +164,12 @@ def set_up_prefect(workspace: Path) -> None:
 
 
 def check_room(workspace: Path) -> None:
-    """Raise InputError if hardly anything can be written to the workspace's disk; OSError if nothing can."""
+    """Raise InputError if nothing, or hardly anything, can be written to the workspace's disk."""
     if workspace.is_file():
         raise InputError(f"workspace {workspace} is a file: choose another --workspace")
     workspace.mkdir(parents=True, exist_ok=True)
+    if not os.access(workspace, os.W_OK):
+        raise InputError(f"workspace {workspace} cannot be written to: choose another --workspace")
     free = shutil.disk_usage(workspace).free
     if free < LEAST_BYTES:
         raise InputError(
