@@ -5,9 +5,14 @@ The Prefect form, the command line, the recipe file and docs/options.md are made
 
 from __future__ import annotations
 
+import ast
 import difflib
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
@@ -41,11 +46,13 @@ Words = Annotated[tuple[str, ...], Commas]
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def options(cls: type[T]) -> type[T]:
-    """A frozen, keyword-only pydantic dataclass that refuses unknown names.
+    """A frozen, keyword-only pydantic dataclass that refuses unknown names; texts below fields describe them.
 
     A wrong value raises ConfigError, one line that names every fault. The class's docstring gets the
     description of each field, where the command line looks for it.
     """
+    for name, text in _texts(cls).items():
+        setattr(cls, name, field(default=vars(cls).get(name, MISSING), metadata={"description": text}))
     made: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
     validate: Callable[..., None] = made.__init__
 
@@ -56,14 +63,26 @@ def options(cls: type[T]) -> type[T]:
             raise ConfigError(faults(error, made)) from None
 
     made.__init__ = __init__
-    lines = [f"    {name}: {text}" for name, text in descriptions(made).items()]
+    lines = [f"    {name}: {one.description}" for name, one in options_of(made).items() if one.description]
     made.__doc__ = "\n".join([(cls.__doc__ or "").rstrip(), "", "Args:", *lines])
     return made
 
 
-def descriptions(cls: type) -> dict[str, str]:
-    """What each option of a class is for, by its name."""
-    return {name: field.description for name, field in options_of(cls).items() if field.description}
+def _texts(cls: type) -> dict[str, str]:
+    """The text below each field in the source of a class."""
+    tree = _tree(str(sys.modules[cls.__module__].__file__))
+    (body,) = (one.body for one in tree.body if isinstance(one, ast.ClassDef) and one.name == cls.__name__)
+    return {
+        one.target.id: " ".join(str(below.value.value).split())
+        for one, below in pairwise(body)
+        if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+    }
+
+
+@cache
+def _tree(file: str) -> ast.Module:
+    return ast.parse(Path(file).read_text(encoding="utf-8"))
 
 
 def options_of(cls: type) -> dict[str, FieldInfo]:
@@ -88,7 +107,7 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
     name = ".".join(str(part) for part in loc)
     if kind in ("unexpected_keyword_argument", "unexpected_positional_argument"):
         owner = _owner(cls, loc[:-1])
-        known = [field.name for field in fields(owner)] if owner else []
+        known = [one.name for one in fields(owner)] if owner else []
         near = difflib.get_close_matches(str(loc[-1]), known, 1)
         return f"unknown {name}" + (
             f"; did you mean {near[0]}?" if near else f", known are {', '.join(known)}"

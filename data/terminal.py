@@ -20,7 +20,14 @@ EXIT_PIPE_CLOSED = 141  # as shells report SIGPIPE, 128 + 13
 def make_app(name: str, help: str) -> App:
     """A command, or a tree of commands."""
     shown = Parameter(negative_iterable=(), show_default=_shown)
-    app = App(name=name, help=help, version_flags=(), result_action="return_value", default_parameter=shown)
+    app = App(
+        name=name,
+        help=help,
+        help_format="plaintext",  # rich takes a while to import its Markdown
+        version_flags=(),
+        result_action="return_value",
+        default_parameter=shown,
+    )
     app["--help"].show = False
     return app
 

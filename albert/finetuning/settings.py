@@ -28,19 +28,14 @@ USUAL_POOLING: Pooling = "mean"  # docs/fine-tuning.md has the figures
 class FineTuneOptimizer:
     """How a model is optimized beside its learning rate."""
 
-    sweep: Annotated[
-        Floats,
-        Field(description="Learning rates to choose from on dev with the first seed"),
-    ] = ()
-    warmup_share: Annotated[
-        float, Field(ge=0, le=1, description="Share of the steps in which the rate rises to its peak")
-    ] = 0.1
-    max_restarts: Annotated[
-        int, Field(ge=0, le=10, description="Fresh starts allowed while a model stays at chance level")
-    ] = 2
-    patience: Annotated[
-        int, Field(ge=1, le=1000, description="Epochs without a gain on dev after which training ends")
-    ] = 5
+    sweep: Floats = ()
+    """Learning rates to choose from on dev with the first seed"""
+    warmup_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the steps in which the rate rises to its peak"""
+    max_restarts: Annotated[int, Field(ge=0, le=10)] = 2
+    """Fresh starts allowed while a model stays at chance level"""
+    patience: Annotated[int, Field(ge=1, le=1000)] = 5
+    """Epochs without a gain on dev after which training ends"""
 
     def __post_init__(self) -> None:
         for rate in self.sweep:
@@ -52,13 +47,10 @@ class FineTuneOptimizer:
 class FineTuneRunning:
     """How the computation runs."""
 
-    precision: Annotated[
-        Literal["auto", "bf16", "fp32"],
-        Field(description="Number format of the operators; auto: bf16 where the device multiplies it"),
-    ] = "auto"
-    max_seq_length: Annotated[
-        int, Field(ge=8, le=512, description="Most tokens of an example; a longer one is cut")
-    ] = 128
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Number format of the operators; auto: bf16 where the device multiplies it"""
+    max_seq_length: Annotated[int, Field(ge=8, le=512)] = 128
+    """Most tokens of an example; a longer one is cut"""
     pooling: Annotated[
         Literal["auto", "cls", "mean", "cls+mean"],
         Field(
@@ -72,13 +64,9 @@ class FineTuneRunning:
 class TuningOptions:
     """How every model is fine-tuned."""
 
-    seeds: Annotated[
-        Integers | None,
-        Field(
-            description="Seeds to train every model with, separated by commas (随机种子); by default ten, or "
-            "five if the first run takes a minute"
-        ),
-    ] = None
+    seeds: Integers | None = None
+    """Seeds to train every model with, separated by commas (随机种子); by default ten, or five if the first
+    run takes a minute"""
     epochs: Annotated[
         int | None,
         Field(
@@ -88,7 +76,8 @@ class TuningOptions:
             f"{FEWEST_STEPS:,} steps, {FEWEST_EPOCHS} to {MOST_EPOCHS}",
         ),
     ] = None
-    batch_size: Annotated[int, Field(ge=1, le=4096, description="Examples in a step")] = 32
+    batch_size: Annotated[int, Field(ge=1, le=4096)] = 32
+    """Examples in a step"""
     learning_rate: Annotated[
         float | None,
         Field(
@@ -98,18 +87,12 @@ class TuningOptions:
             f"{', '.join(f'{rate:g}' for rate in SWEEP)}, over {SWEPT_EXAMPLES:,} examples {USUAL_RATE:g}",
         ),
     ] = None
-    baselines: Annotated[
-        Literal["yes", "no"],
-        Field(
-            description="Whether simple methods and the first model from random weights are scored too (基线)"
-        ),
-    ] = "yes"
-    optimizer: FineTuneOptimizer = Field(
-        default_factory=FineTuneOptimizer, description="Rates to try, warmup and restarts"
-    )
-    running: FineTuneRunning = Field(
-        default_factory=FineTuneRunning, description="Precision, length of the examples and pooling"
-    )
+    baselines: Literal["yes", "no"] = "yes"
+    """Whether simple methods and the first model from random weights are scored too (基线)"""
+    optimizer: FineTuneOptimizer = FineTuneOptimizer()
+    """Rates to try, warmup and restarts"""
+    running: FineTuneRunning = FineTuneRunning()
+    """Precision, length of the examples and pooling"""
 
     def __post_init__(self) -> None:
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
@@ -129,28 +112,20 @@ def _load(task: object) -> object:
 class FineTuneSettings(TuningOptions):
     """Fine-tune models on a labelled task under the same seeds and compare them."""
 
-    task: Annotated[
-        Task,
-        BeforeValidator(_load),
-        Field(description="Task: one that comes with jixu, a YAML task file, or a name of yours (任务)"),
-    ]
-    train: Annotated[
-        Path | None, Field(description="Training examples, as the task's publisher has them (训练集)")
-    ] = None
-    dev: Annotated[Path, Field(description="Examples that choose the best epoch (验证集)")]
-    test: Annotated[Path | None, Field(description="Examples scored once, at the best epoch (测试集)")] = None
-    models: Annotated[
-        tuple[Path, ...],
-        Field(description="Checkpoint folders or hf:REPO; each is compared with the first (模型)"),
-    ]
-    names: Annotated[
-        Words | None,
-        Field(description="Names of the models in tables; those of one name are runs of one recipe"),
-    ] = None
-    primary: Annotated[
-        str | None,
-        Field(description="Name of the model that the verdict is about; by default the last (主要对比)"),
-    ] = None
+    task: Annotated[Task, BeforeValidator(_load)]
+    """Task: one that comes with jixu, a YAML task file, or a name of yours (任务)"""
+    train: Path | None = None
+    """Training examples, as the task's publisher has them (训练集)"""
+    dev: Path
+    """Examples that choose the best epoch (验证集)"""
+    test: Path | None = None
+    """Examples scored once, at the best epoch (测试集)"""
+    models: tuple[Path, ...]
+    """Checkpoint folders or hf:REPO; each is compared with the first (模型)"""
+    names: Words | None = None
+    """Names of the models in tables; those of one name are runs of one recipe"""
+    primary: str | None = None
+    """Name of the model that the verdict is about; by default the last (主要对比)"""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,61 +38,39 @@ FREE_TO_CHANGE = frozenset(
 class OptimizerOptions:
     """The optimiser, and how it treats gradients and weights."""
 
-    name: Annotated[OptimizerName, Field(description="Optimiser (优化器); LAMB suits large batches.")] = (
-        "adamw"
-    )
-    reference_batch_tokens: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=10**10,
-            description="Tokens of the batch that learning_rate is meant for: the rate is scaled from it by "
-            "the square-root rule. By default the run's own batch.",
-        ),
-    ] = None
-    weight_decay: Annotated[
-        float, Field(ge=0, le=1, description="Decay of all weights but biases and LayerNorm.")
-    ] = 0.01
-    clip_norm: Annotated[
-        float, Field(ge=1e-6, le=1e6, description="Largest norm of a step's gradient; longer ones are cut.")
-    ] = 1.0
+    name: OptimizerName = "adamw"
+    """Optimiser (优化器); LAMB suits large batches."""
+    reference_batch_tokens: Annotated[int | None, Field(ge=1, le=10**10)] = None
+    """Tokens of the batch that learning_rate is meant for: the rate is scaled from it by the square-root
+    rule. By default the run's own batch."""
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Decay of all weights but biases and LayerNorm."""
+    clip_norm: Annotated[float, Field(ge=1e-6, le=1e6)] = 1.0
+    """Largest norm of a step's gradient; longer ones are cut."""
 
 
 @options
 class ScheduleOptions:
     """The learning rate over the steps."""
 
-    name: Annotated[
-        ScheduleName,
-        Field(
-            description="Course of the rate after the warm-up: linear and polynomial fall to 0, wsd stays at "
-            "the peak and decays over the last fifth."
-        ),
-    ] = "linear"
-    warmup_share: Annotated[
-        float, Field(ge=0, le=1, description="Share of the steps in which the rate rises to its peak.")
-    ] = 0.1
+    name: ScheduleName = "linear"
+    """Course of the rate after the warm-up: linear and polynomial fall to 0, wsd stays at the peak and decays
+    over the last fifth."""
+    warmup_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the steps in which the rate rises to its peak."""
 
 
 @options
 class ObjectiveOptions:
     """What is predicted, and how much each loss weighs."""
 
-    masking: Annotated[
-        Literal["dynamic", "static"],
-        Field(description="New masks in every epoch (动态遮盖), or the masks stored with the corpus."),
-    ] = "dynamic"
-    mask_rates: Annotated[
-        Floats | None,
-        Field(
-            description="Share of tokens masked at the first and at the last step, e.g. 0.3,0.15; by default "
-            "the corpus's own."
-        ),
-    ] = None
-    sop_weight: Annotated[
-        float,
-        Field(ge=0, le=100, description="Weight of the sentence-order loss beside the MLM loss."),
-    ] = 1.0
+    masking: Literal["dynamic", "static"] = "dynamic"
+    """New masks in every epoch (动态遮盖), or the masks stored with the corpus."""
+    mask_rates: Floats | None = None
+    """Share of tokens masked at the first and at the last step, e.g. 0.3,0.15; by default the
+    corpus's own."""
+    sop_weight: Annotated[float, Field(ge=0, le=100)] = 1.0
+    """Weight of the sentence-order loss beside the MLM loss."""
 
     def __post_init__(self) -> None:
         if self.mask_rates is None:
@@ -107,131 +85,80 @@ class ObjectiveOptions:
 class EvaluationOptions:
     """When the held-out documents are evaluated, and what follows from it."""
 
-    every: Annotated[
-        int | None,
-        Field(ge=1, le=10**9, description="Steps between evaluations; by default an eighth of the run."),
-    ] = None
-    held_out_tokens: Annotated[
-        int,
-        Field(ge=1, le=10**9, description="Held-out tokens of each corpus that an evaluation measures."),
-    ] = 16_384
-    full_tokens: Annotated[
-        int,
-        Field(
-            ge=0, le=10**9, description="Held-out tokens measured before the first and after the last step."
-        ),
-    ] = 131_072
-    patience: Annotated[
-        int | None,
-        Field(
-            ge=1,
-            le=10**6,
-            description="Evaluations without a better one after which training stops; by default never.",
-        ),
-    ] = None
-    max_forgetting: Annotated[
-        float | None,
-        Field(
-            ge=0,
-            le=100,
-            description="Nats by which a mixed corpus's held-out loss may rise while a checkpoint still "
-            "counts as the best; by default unbounded.",
-        ),
-    ] = None
+    every: Annotated[int | None, Field(ge=1, le=10**9)] = None
+    """Steps between evaluations; by default an eighth of the run."""
+    held_out_tokens: Annotated[int, Field(ge=1, le=10**9)] = 16_384
+    """Held-out tokens of each corpus that an evaluation measures."""
+    full_tokens: Annotated[int, Field(ge=0, le=10**9)] = 131_072
+    """Held-out tokens measured before the first and after the last step."""
+    patience: Annotated[int | None, Field(ge=1, le=10**6)] = None
+    """Evaluations without a better one after which training stops; by default never."""
+    max_forgetting: Annotated[float | None, Field(ge=0, le=100)] = None
+    """Nats by which a mixed corpus's held-out loss may rise while a checkpoint still counts as the best; by
+    default unbounded."""
 
 
 @options
 class GrowthOptions:
     """A model larger than the one it starts from."""
 
-    share: Annotated[
-        Share | None,
-        Field(description="Parameters that layers share; by default as in the starting checkpoint."),
-    ] = None
-    num_hidden_layers: Annotated[
-        int | None,
-        Field(ge=1, description="Number of layers, tiled from the start's; by default as many as it has."),
-    ] = None
+    share: Share | None = None
+    """Parameters that layers share; by default as in the starting checkpoint."""
+    num_hidden_layers: Annotated[int | None, Field(ge=1)] = None
+    """Number of layers, tiled from the start's; by default as many as it has."""
 
 
 @options
 class RunningOptions:
     """How a step is computed, and what a run writes."""
 
-    precision: Annotated[
-        Literal["auto", "bf16", "fp32"],
-        Field(
-            description="Number format of the operators (精度); auto: bf16 where the device multiplies it."
-        ),
-    ] = "auto"
-    accumulate: Annotated[
-        int | None,
-        Field(ge=1, le=10**6, description="Parts a step is computed in; by default one for each process."),
-    ] = None
-    activation_checkpointing: Annotated[
-        bool, Field(description="Keep only the layers' inputs: less memory, a third more operations.")
-    ] = False
-    deterministic: Annotated[bool, Field(description="Refuse operations whose result varies on a GPU.")] = (
-        False
-    )
-    tensorboard: Annotated[bool, Field(description="Write event files for TensorBoard too.")] = False
-    log_every: Annotated[int, Field(ge=1, le=10**9, description="Steps between two lines of the log.")] = 10
-    checkpoint_every: Annotated[
-        int | None,
-        Field(ge=1, le=10**9, description="Steps between checkpoints; by default one with each evaluation."),
-    ] = None
-    checkpoint_minutes: Annotated[
-        float,
-        Field(gt=0, le=10_000, description="Minutes without a checkpoint before one is written (检查点)."),
-    ] = 15.0
-    keep_checkpoints: Annotated[
-        int,
-        Field(ge=1, le=10**6, description="Newest checkpoints to keep; the best one is kept besides."),
-    ] = 2
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """Number format of the operators (精度); auto: bf16 where the device multiplies it."""
+    accumulate: Annotated[int | None, Field(ge=1, le=10**6)] = None
+    """Parts a step is computed in; by default one for each process."""
+    activation_checkpointing: bool = False
+    """Keep only the layers' inputs: less memory, a third more operations."""
+    deterministic: bool = False
+    """Refuse operations whose result varies on a GPU."""
+    tensorboard: bool = False
+    """Write event files for TensorBoard too."""
+    log_every: Annotated[int, Field(ge=1, le=10**9)] = 10
+    """Steps between two lines of the log."""
+    checkpoint_every: Annotated[int | None, Field(ge=1, le=10**9)] = None
+    """Steps between checkpoints; by default one with each evaluation."""
+    checkpoint_minutes: Annotated[float, Field(gt=0, le=10_000)] = 15.0
+    """Minutes without a checkpoint before one is written (检查点)."""
+    keep_checkpoints: Annotated[int, Field(ge=1, le=10**6)] = 2
+    """Newest checkpoints to keep; the best one is kept besides."""
 
 
 @options
 class TrainingOptions:
     """How to train: the options that a person sets."""
 
-    steps: Annotated[int, Field(ge=1, le=10**9, description="Optimiser steps of the whole run (步数).")] = (
-        1000
-    )
-    batch_tokens: Annotated[
-        int, Field(ge=128, le=10**9, description="Tokens in a step, over all processes (批大小).")
-    ] = 4096
-    learning_rate: Annotated[
-        float | None,
-        Field(
-            gt=0,
-            le=10,
-            description="Peak learning rate (学习率); by default the square-root rule's: for batches of 4096 "
-            "tokens AdamW 3e-4 from random weights, else 5e-5, and LAMB 7.8e-5.",
-        ),
-    ] = None
-    resume: Annotated[
-        Literal["auto", "never"],
-        Field(description="Resume from the run's last checkpoint, or discard what the run has."),
-    ] = "auto"
-    seed: Annotated[
-        int, Field(ge=0, le=2**31, description="Seed of everything that is random (随机种子).")
-    ] = 0
-    optimizer: OptimizerOptions = Field(
-        default_factory=OptimizerOptions, description="Optimiser and regularisation."
-    )
-    schedule: ScheduleOptions = Field(
-        default_factory=ScheduleOptions, description="Learning rate over the steps."
-    )
-    objective: ObjectiveOptions = Field(
-        default_factory=ObjectiveOptions, description="Masking and the weights of losses."
-    )
-    evaluation: EvaluationOptions = Field(
-        default_factory=EvaluationOptions, description="Evaluations on held-out documents, early stopping."
-    )
-    growth: GrowthOptions = Field(default_factory=GrowthOptions, description="A larger model than the start.")
-    running: RunningOptions = Field(
-        default_factory=RunningOptions, description="Precision, memory, logs and checkpoints."
-    )
+    steps: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    """Optimiser steps of the whole run (步数)."""
+    batch_tokens: Annotated[int, Field(ge=128, le=10**9)] = 4096
+    """Tokens in a step, over all processes (批大小)."""
+    learning_rate: Annotated[float | None, Field(gt=0, le=10)] = None
+    """Peak learning rate (学习率); by default the square-root rule's: for batches of 4096 tokens AdamW 3e-4
+    from random weights, else 5e-5, and LAMB 7.8e-5."""
+    resume: Literal["auto", "never"] = "auto"
+    """Resume from the run's last checkpoint, or discard what the run has."""
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
+    """Seed of everything that is random (随机种子)."""
+    optimizer: OptimizerOptions = OptimizerOptions()
+    """Optimiser and regularisation."""
+    schedule: ScheduleOptions = ScheduleOptions()
+    """Learning rate over the steps."""
+    objective: ObjectiveOptions = ObjectiveOptions()
+    """Masking and the weights of losses."""
+    evaluation: EvaluationOptions = EvaluationOptions()
+    """Evaluations on held-out documents, early stopping."""
+    growth: GrowthOptions = GrowthOptions()
+    """A larger model than the start."""
+    running: RunningOptions = RunningOptions()
+    """Precision, memory, logs and checkpoints."""
 
     def __post_init__(self) -> None:
         if self.optimizer.reference_batch_tokens is not None and self.learning_rate is None:

@@ -15,19 +15,14 @@ Kind = Literal["url", "email", "id_card", "bank_card", "phone"]
 class CleaningRules:
     """What cleaning does beside what it always does."""
 
-    fold_width: Annotated[
-        bool, Field(description="Full-width Latin letters and digits become plain ones (NFKC).")
-    ] = True
-    simplify: Annotated[
-        bool,
-        Field(description="Traditional to simplified characters, by OpenCC's t2s (繁体转简体)."),
-    ] = False
-    max_repeats: Annotated[
-        int, Field(ge=0, le=1000, description="Most repeats of one punctuation mark in a row; 0: any number.")
-    ] = 3
-    scrub: Annotated[
-        tuple[Kind, ...], Commas, Field(description="Personal data to replace by placeholders (脱敏).")
-    ] = ()
+    fold_width: bool = True
+    """Full-width Latin letters and digits become plain ones (NFKC)."""
+    simplify: bool = False
+    """Traditional to simplified characters, by OpenCC's t2s (繁体转简体)."""
+    max_repeats: Annotated[int, Field(ge=0, le=1000)] = 3
+    """Most repeats of one punctuation mark in a row; 0: any number."""
+    scrub: Annotated[tuple[Kind, ...], Commas] = ()
+    """Personal data to replace by placeholders (脱敏)."""
 
 
 @options
@@ -35,40 +30,32 @@ class QualityRules:
     """Documents beyond these bounds are dropped; each keeps a row with its reason."""
 
     # C4: lines of five words, which short Chinese sentences do not have
-    min_characters: Annotated[
-        int, Field(ge=1, le=1_000_000, description="Shorter documents are dropped (最短字数).")
-    ] = 5
+    min_characters: Annotated[int, Field(ge=1, le=1_000_000)] = 5
+    """Shorter documents are dropped (最短字数)."""
     # of the characters that are not spaces, a number of any length being one: a telephone number is no more
     # foreign than a year; Gopher: 0.8 of the words with a letter, but names and code in Chinese text have
     # many letters
-    min_han_share: Annotated[
-        float,
-        Field(ge=0, le=1, description="Documents with less Chinese are dropped (汉字占比)."),
-    ] = 0.3
+    min_han_share: Annotated[float, Field(ge=0, le=1)] = 0.3
+    """Documents with less Chinese are dropped (汉字占比)."""
     # Gopher: 0.3 of the lines; headings and cells are sentences too
-    max_repeated_sentences: Annotated[
-        float, Field(ge=0, le=1, description="Largest share of a document's sentences that repeat another.")
-    ] = 0.5
+    max_repeated_sentences: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Largest share of a document's sentences that repeat another."""
     # Gopher: 0.1 for 10 words, but statutes repeat themselves for good reason
-    max_repeated_ngrams: Annotated[
-        float, Field(ge=0, le=1, description="Largest share of repeated sequences of 10 characters.")
-    ] = 0.6
+    max_repeated_ngrams: Annotated[float, Field(ge=0, le=1)] = 0.6
+    """Largest share of repeated sequences of 10 characters."""
     # C4 drops such lines
-    max_unended_lines: Annotated[
-        float, Field(ge=0, le=1, description="Largest share of lines without a sentence end; 1: any.")
-    ] = 1.0
+    max_unended_lines: Annotated[float, Field(ge=0, le=1)] = 1.0
+    """Largest share of lines without a sentence end; 1: any."""
     # C4: three times
-    boilerplate_documents: Annotated[
-        int, Field(ge=0, le=10**9, description="A sentence in this many documents is boilerplate; 0: off.")
-    ] = 50
-    max_boilerplate: Annotated[
-        float, Field(ge=0, le=1, description="Largest share of a document's characters in boilerplate.")
-    ] = 0.5
-    blocklist: Annotated[str | None, Field(description="File of words, one a line (屏蔽词).")] = None
+    boilerplate_documents: Annotated[int, Field(ge=0, le=10**9)] = 50
+    """A sentence in this many documents is boilerplate; 0: off."""
+    max_boilerplate: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Largest share of a document's characters in boilerplate."""
+    blocklist: str | None = None
+    """File of words, one a line (屏蔽词)."""
     # C4 drops at the first, but two Chinese characters also meet by chance
-    max_blocked: Annotated[
-        int, Field(ge=0, le=10**6, description="Most words of the blocklist that a document may hold.")
-    ] = 2
+    max_blocked: Annotated[int, Field(ge=0, le=10**6)] = 2
+    """Most words of the blocklist that a document may hold."""
 
 
 def _off(value: object) -> object:
@@ -81,20 +68,19 @@ class DuplicateRules:
     """Which documents are nearly the same."""
 
     # below 0.6 the bands miss too many pairs
-    near: Annotated[
-        float | None,
-        Field(ge=0.6, le=1, description="Jaccard similarity from which the later one is dropped, or off."),
-        BeforeValidator(_off),
-    ] = 0.8
-    ngram: Annotated[int, Field(ge=2, le=50, description="Characters that are compared together.")] = 5
+    near: Annotated[float | None, Field(ge=0.6, le=1), BeforeValidator(_off)] = 0.8
+    """Jaccard similarity from which the later one is dropped, or off."""
+    ngram: Annotated[int, Field(ge=2, le=50)] = 5
+    """Characters that are compared together."""
 
 
 @options
 class GuardRules:
     """Evaluation sets to keep out of the corpus; the recipe is hashed with their content."""
 
-    files: Annotated[tuple[str, ...], Field(description="Evaluation sets (评测集防泄漏).")] = ()
-    ngram: Annotated[int, Field(ge=6, le=100, description="Characters in common that are a hit.")] = 13
-    action: Annotated[
-        Literal["drop", "report"], Field(description="What happens to a document with a hit.")
-    ] = "drop"
+    files: tuple[str, ...] = ()
+    """Evaluation sets (评测集防泄漏)."""
+    ngram: Annotated[int, Field(ge=6, le=100)] = 13
+    """Characters in common that are a hit."""
+    action: Literal["drop", "report"] = "drop"
+    """What happens to a document with a hit."""

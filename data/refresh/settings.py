@@ -36,99 +36,77 @@ class GateRules:
     """Bounds that a new version must keep to; the shards are not a function of them."""
 
     # a folder may not have been mounted
-    max_lost_documents: Annotated[
-        float, Field(ge=0, le=1, description="Largest share of the current version's documents that may go.")
-    ] = 0.5
+    max_lost_documents: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """Largest share of the current version's documents that may go."""
     # with more, the vocabulary is of another language
-    max_unknown_share: Annotated[
-        float, Field(ge=0, le=1, description="Largest share of [UNK] among the tokens.")
-    ] = 0.2
+    max_unknown_share: Annotated[float, Field(ge=0, le=1)] = 0.2
+    """Largest share of [UNK] among the tokens."""
 
 
 @options
 class MaskingRules:
     """What is masked."""
 
-    rate: Annotated[float, Field(ge=0.01, le=0.8, description="Share of tokens masked (遮盖比例).")] = 0.15
-    max_ngram: Annotated[int, Field(ge=1, le=10, description="Most words that albert masks together.")] = 3
-    max_predictions: Annotated[
-        int | None,
-        Field(ge=1, le=512, description="Most masked tokens of an instance; by default any."),
-    ] = None
+    rate: Annotated[float, Field(ge=0.01, le=0.8)] = 0.15
+    """Share of tokens masked (遮盖比例)."""
+    max_ngram: Annotated[int, Field(ge=1, le=10)] = 3
+    """Most words that albert masks together."""
+    max_predictions: Annotated[int | None, Field(ge=1, le=512)] = None
+    """Most masked tokens of an instance; by default any."""
 
 
 @options
 class InstanceRules:
     """How documents are cut into instances."""
 
-    sop: Annotated[
-        Literal["auto", "on", "off"],
-        OnOff,
-        Field(description="Sentence-order prediction (句序预测); auto: where documents have an order."),
-    ] = "auto"
-    copies: Annotated[
-        int, Field(ge=1, le=100, description="Times each document is cut into instances anew.")
-    ] = 1
+    sop: Annotated[Literal["auto", "on", "off"], OnOff] = "auto"
+    """Sentence-order prediction (句序预测); auto: where documents have an order."""
+    copies: Annotated[int, Field(ge=1, le=100)] = 1
+    """Times each document is cut into instances anew."""
 
 
 @options
 class RefreshSettings:
     """What to refresh, from what, and how."""
 
-    corpus: Annotated[str, Field(description="Name of the corpus (语料名).")]
-    source: Annotated[
-        tuple[str | SourceSpec, ...],
-        Field(description="Raw text: files, folders, globs or URLs (原始文本)."),
-    ] = ()
-    workspace: Annotated[Path, Field(description="Folder for everything made (工作区).")] = Field(
-        default_factory=default_workspace
-    )
-    tokenizer: Annotated[
-        str | None,
-        Field(
-            description="vocab.txt, spiece.model, folder, or name in the workspace (词表); by default the "
-            "corpus's own, or the only one."
-        ),
-    ] = None
-    objective: Annotated[
-        Literal["albert", "roberta", "macbert", "spanbert"], Field(description="What is masked and how.")
-    ] = "albert"
+    corpus: str
+    """Name of the corpus (语料名)."""
+    source: tuple[str | SourceSpec, ...] = ()
+    """Raw text: files, folders, globs or URLs (原始文本)."""
+    workspace: Path = Field(default_factory=default_workspace)
+    """Folder for everything made (工作区)."""
+    tokenizer: str | None = None
+    """vocab.txt, spiece.model, folder, or name in the workspace (词表); by default the corpus's own, or the
+    only one."""
+    objective: Literal["albert", "roberta", "macbert", "spanbert"] = "albert"
+    """What is masked and how."""
     # 512 positions: every public Chinese model's limit
-    max_seq_length: Annotated[int, Field(ge=16, le=512, description="Most tokens of an instance.")] = 128
-    dictionary: Annotated[
-        tuple[str, ...], Field(description="Words of the field in jieba's format (用户词典).")
-    ] = ()
-    discover_words: Annotated[
-        int, Field(ge=0, le=1_000_000, description="New words to list after a new version (新词发现).")
-    ] = 0
-    seed: Annotated[int, Field(ge=0, le=2**31, description="Seed of all that is random (随机种子).")] = 0
-    workers: Annotated[int, Field(ge=1, le=1024, description="Processes; by default one a core.")] = Field(
-        default_factory=lambda: os.cpu_count() or 1
-    )
-    reading: Annotated[SourceRules, Field(description="How sources are read.")] = Field(
-        default_factory=SourceRules
-    )
-    cleaning: Annotated[CleaningRules, Field(description="What cleaning does (清洗).")] = Field(
-        default_factory=CleaningRules
-    )
-    quality: Annotated[QualityRules, Field(description="Filters (过滤).")] = Field(
-        default_factory=QualityRules
-    )
-    duplicates: Annotated[DuplicateRules, Field(description="Near copies (近似去重).")] = Field(
-        default_factory=DuplicateRules
-    )
-    guard: Annotated[GuardRules, Field(description="Evaluation sets kept out.")] = Field(
-        default_factory=GuardRules
-    )
-    gates: Annotated[GateRules, Field(description="Bounds of a new version (质量门).")] = Field(
-        default_factory=GateRules
-    )
-    masking: Annotated[MaskingRules, Field(description="What is masked (遮盖).")] = Field(
-        default_factory=MaskingRules
-    )
-    instances: Annotated[InstanceRules, Field(description="How documents are cut.")] = Field(
-        default_factory=InstanceRules
-    )
+    max_seq_length: Annotated[int, Field(ge=16, le=512)] = 128
+    """Most tokens of an instance."""
+    dictionary: tuple[str, ...] = ()
+    """Words of the field in jieba's format (用户词典)."""
+    discover_words: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """New words to list after a new version (新词发现)."""
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
+    """Seed of all that is random (随机种子)."""
+    workers: Annotated[int, Field(ge=1, le=1024)] = Field(default_factory=lambda: os.cpu_count() or 1)
+    """Processes; by default one a core."""
+    reading: SourceRules = SourceRules()
+    """How sources are read."""
+    cleaning: CleaningRules = CleaningRules()
+    """What cleaning does (清洗)."""
+    quality: QualityRules = QualityRules()
+    """Filters (过滤)."""
+    duplicates: DuplicateRules = DuplicateRules()
+    """Near copies (近似去重)."""
+    guard: GuardRules = GuardRules()
+    """Evaluation sets kept out."""
+    gates: GateRules = GateRules()
+    """Bounds of a new version (质量门)."""
+    masking: MaskingRules = MaskingRules()
+    """What is masked (遮盖)."""
+    instances: InstanceRules = InstanceRules()
+    """How documents are cut."""
 
     def __post_init__(self) -> None:
         check_name(self.corpus, "corpus")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from data.options import options
 
@@ -15,26 +13,22 @@ TextFormat = Literal["auto", "bert", "document", "wrapped"]
 class SourceRules:
     """How all sources are read."""
 
-    text_format: Annotated[
-        TextFormat,
-        Field(
-            description="Format of .txt files; bert: a sentence a line, an empty line between documents; "
-            "wrapped: lines of a fixed width, which are joined."
-        ),
-    ] = "auto"
-    text_field: Annotated[
-        str | None,
-        Field(description="Field or column with the text; by default text, content, 正文 or 内容."),
-    ] = None
-    allow_loopback: Annotated[
-        bool, Field(description="Read URLs of this machine too (127.0.0.1); link-local ones are never read.")
-    ] = False
+    text_format: TextFormat = "auto"
+    """Format of .txt files; bert: a sentence a line, an empty line between documents; wrapped: lines of a
+    fixed width, which are joined."""
+    text_field: str | None = None
+    """Field or column with the text; by default text, content, 正文 or 内容."""
+    allow_loopback: bool = False
+    """Read URLs of this machine too (127.0.0.1); link-local ones are never read."""
 
 
 @options
 class SourceSpec:
     """One source, and how it is read where that differs from the others."""
 
-    path: Annotated[str, Field(description="A file, a folder, a glob or a URL.")]
-    text_format: Annotated[TextFormat | None, Field(description="Format of .txt files.")] = None
-    text_field: Annotated[str | None, Field(description="Field or column with the text.")] = None
+    path: str
+    """A file, a folder, a glob or a URL."""
+    text_format: TextFormat | None = None
+    """Format of .txt files."""
+    text_field: str | None = None
+    """Field or column with the text."""

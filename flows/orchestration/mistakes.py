@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import BrokenExecutor
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING
 
@@ -35,7 +35,7 @@ def explain(error: BaseException) -> str | None:
         return masked(" ".join(str(error).split()))
     if line := disk_trouble(error):
         return line
-    if isinstance(error, BrokenProcessPool):
+    if isinstance(error, BrokenExecutor):
         return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
     if "kernels" in sys.modules and isinstance(error, sys.modules["kernels"].KernelError):
         return str(error)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import os
-import urllib.request
 from pathlib import Path
-
-import psutil
 
 from data.errors import InputError
 from data.workspace import state_folder
@@ -43,6 +40,8 @@ def address_file(workspace: Path) -> Path:
 
 def served_at(workspace: Path) -> str | None:
     """Return the API of the server that `jixu serve` runs for the workspace, if it answers."""
+    import urllib.request
+
     try:
         url = address_file(workspace).read_text(encoding="utf-8")
         with urllib.request.urlopen(f"{url}/health", timeout=1):
@@ -53,6 +52,8 @@ def served_at(workspace: Path) -> str | None:
 
 def end_orphaned_servers() -> None:
     """End short-lived servers whose command was killed; make this process the owner of the next one."""
+    import psutil
+
     for process in psutil.process_iter(["cmdline", "environ"]):
         owner = (process.info["environ"] or {}).get(OWNER)
         is_server = "prefect.server.api.server:create_app" in (process.info["cmdline"] or ())
