@@ -71,7 +71,7 @@ def attention_launches(head_dim: int, length: int, dropout_p: float, dtype: torc
     heads = 12 if head_dim <= 64 else 16
     qkv = torch.zeros(2 * length, 3, heads, head_dim, dtype=dtype, requires_grad=True)
     cu_seqlens = torch.tensor([0, length, 2 * length], dtype=torch.int32)
-    out = kernels.attention_packed(qkv, cu_seqlens, length, dropout_p=dropout_p)
+    out = kernels.attention(qkv, cu_seqlens, length, dropout_p=dropout_p)
     out.backward(out)
 
 

@@ -1,6 +1,6 @@
 """Operators of the encoder: Triton kernels on CUDA, each beside the torch reference that runs elsewhere."""
 
-from kernels.attention import Schedule, attention, attention_packed, attention_schedule
+from kernels.attention import Schedule, attention, attention_schedule
 from kernels.bias_gelu import bias_gelu, linear_gelu
 from kernels.dispatch import KernelError, use
 from kernels.embedding import embed
@@ -13,7 +13,6 @@ __all__ = [
     "Schedule",
     "add_layer_norm",
     "attention",
-    "attention_packed",
     "attention_schedule",
     "bias_gelu",
     "embed",

@@ -207,17 +207,6 @@ def _check(qkv: Tensor, dropout_p: float) -> None:
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_seqlen: int,
-    *, scale: float | None = None, dropout_p: float = 0.0, seed: int | Tensor = 0, schedule: Schedule = None,
-) -> Tensor:  # fmt: skip
-    """Compute `attention_packed` of q, k and v [T, N, D]."""
-    return attention_packed(
-        torch.stack((q, k, v), 1), cu_seqlens, max_seqlen,
-        scale=scale, dropout_p=dropout_p, seed=seed, schedule=schedule,
-    )  # fmt: skip
-
-
-def attention_packed(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
     *, scale: float | None = None, dropout_p: float = 0.0, seed: int | Tensor = 0, schedule: Schedule = None,
 ) -> Tensor:  # fmt: skip

@@ -189,7 +189,7 @@ def attention_on_cpu(
     seed: int | Tensor,
     groups: Groups | None,
 ) -> Tensor:
-    """Compute `kernels.attention_packed`; `groups` come from `group_sequences`."""
+    """Compute `kernels.attention`; `groups` come from `group_sequences`."""
     generator = torch.Generator(qkv.device).manual_seed(int(seed)) if dropout_p else None
     if groups is None:
         groups = group_sequences(cu_seqlens)

@@ -1,7 +1,7 @@
 """Choose whether an operator runs its Triton kernel or its torch reference.
 
-`auto` (the default) takes Triton for CUDA tensors and torch elsewhere. `JIXU_KERNELS` sets the choice for a
-process, `use` changes it. Triton runs on a CPU only in its interpreter (`TRITON_INTERPRET=1`).
+`auto` (the default) takes Triton on NVIDIA GPUs from sm_80 on and torch elsewhere. `JIXU_KERNELS` sets the
+choice for a process, `use` changes it. Triton runs on a CPU only in its interpreter (`TRITON_INTERPRET=1`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from typing import Literal, cast, get_args
 
 import torch
@@ -61,10 +62,16 @@ def use(choice: Choice) -> None:
     _choice = choice
 
 
+@cache
+def runs_kernels(device: torch.device) -> bool:
+    """Whether the kernels were compiled and checked for this GPU: NVIDIA's from sm_80 on."""
+    return has_triton and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
+
+
 def use_triton(x: Tensor) -> bool:
     """Whether an operator on `x` runs its Triton kernel. Raises KernelError if it must and cannot."""
     if _choice != "triton":
-        return _choice == "auto" and x.is_cuda and has_triton and x.dtype in DTYPES
+        return _choice == "auto" and x.is_cuda and x.dtype in DTYPES and runs_kernels(x.device)
     if x.dtype not in DTYPES:
         raise KernelError(
             f"kernels 'triton' were chosen, but the tensors are {x.dtype}: "

@@ -1,17 +1,25 @@
-"""Tile sizes of the kernels: a table by architecture, width and length, without run-time autotuning.
+"""Tile sizes of the kernels: tables by architecture, without run-time autotuning.
 
-No entry was timed. `benchmarks.compile_only` accepts them all (no spills, tensor cores and asynchronous
-copies in use, shared memory within the limit) with Triton 3.6 and 3.9; arithmetic chose among the accepted.
-The sm_80 entries also fit the 99 KiB of shared memory of sm_86 and sm_89. "interpreter" is Triton's on a CPU.
+The built-in tables were not timed. `benchmarks.compile_only` accepts all of their entries (no spills,
+tensor cores and asynchronous copies in use, shared memory within the limit) with Triton 3.6 and 3.9;
+arithmetic chose among the accepted. `benchmarks.gpu check-and-tune` times others on a GPU and writes the best
+to a file named by architecture and Triton version. Such a file in `kernels/tiles`, or in the folder that
+JIXU_TILES names, replaces the entries it has. "interpreter" is Triton's on a CPU.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+import os
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
 
 import torch
 
-Architecture = str  # "sm_80", "sm_90" or "interpreter"
+from kernels.dispatch import has_triton, triton
+
+Architecture = str  # "sm_90", or "interpreter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +65,30 @@ class LossTiles:
     table: LossLaunch
 
 
-def architecture(device: torch.device) -> Architecture:
-    """Name a device's entries; GPUs newer than those listed take the newest."""
-    if device.type != "cuda":
-        return "interpreter"
-    return "sm_90" if torch.cuda.get_device_capability(device)[0] >= 9 else "sm_80"
-
-
-# buckets of the longest sequence; longer ones share the last entry
+# buckets of the longest sequence; longer ones share the last
 LENGTHS = (64, 128)
-# by padded head dim: tile of each bucket
-TILES: dict[Architecture, dict[int, tuple[int, int, int]]] = {
-    "sm_80": {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64), 256: (64, 64, 64)},
-    "sm_90": {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 128, 128), 256: (32, 32, 32)},
-    "interpreter": dict.fromkeys((32, 64, 128, 256), (64, 64, 64)),
-}
+
+
+@dataclass(frozen=True)
+class Table:
+    """Tile sizes of one architecture."""
+
+    # by padded head dim: the tile of each bucket, which serves with and without dropout
+    tiles: dict[int, tuple[int, ...]]
+    # by padded head dim, tile, and whether there is dropout
+    attention: dict[tuple[int, int, bool], AttentionTiles]
+    loss: dict[int, LossTiles]  # by padded width of the states: up to 128, 256
+
+    def merged(self, other: Table) -> Table:
+        """This table with the entries of another."""
+        return Table(self.tiles | other.tiles, self.attention | other.attention, self.loss | other.loss)
+
 
 L = Launch
-# by padded head dim, tile, and whether there is dropout: forward, queries, keys, whole
-ATTENTION: dict[Architecture, dict[tuple[int, int, bool], AttentionTiles]] = {
-    "sm_80": {
+# fits the 99 KiB of shared memory of sm_86, sm_89 and sm_120 too
+_SM_80 = Table(
+    {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64), 256: (64, 64, 64)},
+    {
         (32, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
         (32, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(32, 8, 2)),
         (32, 128, False): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
@@ -90,7 +102,15 @@ ATTENTION: dict[Architecture, dict[tuple[int, int, bool], AttentionTiles]] = {
         (256, 64, False): AttentionTiles(64, L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), L(16, 8, 2)),
         (256, 64, True): AttentionTiles(64, L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), None),
     },
-    "sm_90": {
+    {
+        128: LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(64, 8, 2, 128), LossLaunch(32, 8, 2, 128)),
+        256: LossTiles(LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 64), LossLaunch(32, 8, 2, 64)),
+    },
+)
+# for 227 KiB of shared memory: Hopper, and Blackwell of data centres
+_SM_90 = Table(
+    {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 128, 128), 256: (32, 32, 32)},
+    {
         (32, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
         (32, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
         (32, 128, False): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
@@ -106,12 +126,68 @@ ATTENTION: dict[Architecture, dict[tuple[int, int, bool], AttentionTiles]] = {
         (256, 32, False): AttentionTiles(32, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
         (256, 32, True): AttentionTiles(32, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
     },
-    "interpreter": {
-        (width, 64, dropout): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2))
+    {
+        128: LossTiles(LossLaunch(128, 8, 3, 128), LossLaunch(64, 8, 3, 128), LossLaunch(64, 8, 3, 128)),
+        256: LossTiles(LossLaunch(64, 8, 2, 128), LossLaunch(64, 8, 2, 64), LossLaunch(64, 8, 2, 64)),
+    },
+)
+_INTERPRETER = Table(
+    dict.fromkeys((32, 64, 128, 256), (64, 64, 64)),
+    {
+        (width, 64, dropout): AttentionTiles(64, *(L(64, 4, 2),) * 4)
         for width in (32, 64, 128, 256)
         for dropout in (False, True)
     },
-}
+    {width: LossTiles(*(LossLaunch(512, 4, 1, 64),) * 3) for width in (128, 256)},
+)
+_BUILT_IN = {"interpreter": _INTERPRETER, "sm_90": _SM_90, "sm_100": _SM_90, "sm_103": _SM_90}
+
+
+def architecture(device: torch.device) -> Architecture:
+    """Name the table of a device."""
+    if device.type != "cuda":
+        return "interpreter"
+    return "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+
+
+def table_file(name: Architecture) -> str:
+    """The name of an architecture's measured table, for this version of Triton."""
+    return f"{name}-triton-{triton.__version__ if has_triton else None}.json"
+
+
+@cache
+def table(name: Architecture) -> Table:
+    """The built-in table of an architecture, with the entries that were measured."""
+    built_in = _BUILT_IN.get(name, _SM_80)
+    path = Path(os.environ.get("JIXU_TILES", Path(__file__).parent / "tiles")) / table_file(name)
+    return built_in.merged(read_table(path)) if path.is_file() else built_in
+
+
+def read_table(path: Path) -> Table:
+    """Read what `write_table` wrote."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    attention = {}
+    for width, tile, dropout, entry in content["attention"]:
+        launches = {part: launch and Launch(**launch) for part, launch in entry.items() if part != "tile"}
+        attention[width, tile, dropout] = AttentionTiles(tile=entry["tile"], **launches)
+    loss = {
+        width: LossTiles(**{part: LossLaunch(**launch) for part, launch in entry.items()})
+        for width, entry in content["loss"]
+    }
+    return Table({width: tuple(tiles) for width, tiles in content["tiles"]}, attention, loss)
+
+
+def write_table(path: Path, measured: Table, **about: object) -> None:
+    """Write a measured table and what it was measured on, whole or not at all."""
+    content = {
+        **about,
+        "tiles": list(measured.tiles.items()),
+        "attention": [(*key, asdict(entry)) for key, entry in measured.attention.items()],
+        "loss": [(width, asdict(entry)) for width, entry in measured.loss.items()],
+    }
+    temporary = path.with_suffix(".writing")
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(path)
 
 
 def attention_tiles(
@@ -127,22 +203,9 @@ def attention_tiles(
         # dropout's random numbers take registers too
         launch = Launch(16, 8, 1) if dropout else Launch(tile, 4, 1)
         return AttentionTiles(tile, *(launch,) * 3, None)
-    tile = TILES[name][width][sum(max_seqlen > length for length in LENGTHS)]
-    return ATTENTION[name][width, tile, dropout]
-
-
-_LOSS: dict[Architecture, dict[int, LossTiles]] = {
-    # by padded width of the states: up to 128, 256
-    "sm_80": {
-        128: LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(64, 8, 2, 128), LossLaunch(32, 8, 2, 128)),
-        256: LossTiles(LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 64), LossLaunch(32, 8, 2, 64)),
-    },
-    "sm_90": {
-        128: LossTiles(LossLaunch(128, 8, 3, 128), LossLaunch(64, 8, 3, 128), LossLaunch(64, 8, 3, 128)),
-        256: LossTiles(LossLaunch(64, 8, 2, 128), LossLaunch(64, 8, 2, 64), LossLaunch(64, 8, 2, 64)),
-    },
-    "interpreter": {width: LossTiles(*(LossLaunch(512, 4, 1, 64),) * 3) for width in (128, 256)},
-}
+    entries = table(name)
+    tile = entries.tiles[width][sum(max_seqlen > length for length in LENGTHS)]
+    return entries.attention[width, tile, dropout]
 
 
 def loss_tiles(device: torch.device, width: int, exact: bool = False) -> LossTiles:
@@ -150,7 +213,7 @@ def loss_tiles(device: torch.device, width: int, exact: bool = False) -> LossTil
     name = architecture(device)
     if exact and name != "interpreter":
         return LossTiles(*(LossLaunch(16, 4, 1, 16),) * 3)
-    return _LOSS[name][128 if width <= 128 else 256]
+    return table(name).loss[128 if width <= 128 else 256]
 
 
 def embedding_projects(device: torch.device, exact: bool) -> bool:

@@ -76,7 +76,7 @@ class SelfAttention(nn.Module):
         dropout_p = self.attention_dropout if self.training else 0.0
         # drawn from the device's generator, which the trainer seeds for every batch
         seed = torch.randint(2**31, (1,), device=x.device) if dropout_p else 0
-        mixed = kernels.attention_packed(  # [T, N, D]
+        mixed = kernels.attention(  # [T, N, D]
             qkv,
             cu_seqlens,
             max_seqlen,

@@ -91,9 +91,7 @@ def _attention(
 def _jixu(x: Operands) -> Run:
     schedule = kernels.attention_schedule(x.packed, x.cu_seqlens, x.longest, x.packed.shape[3])
     settings = {"scale": x.scale, "schedule": schedule}
-    return x.passes(
-        lambda: kernels.attention_packed(x.packed, x.cu_seqlens, x.longest, **settings), [x.packed]
-    )
+    return x.passes(lambda: kernels.attention(x.packed, x.cu_seqlens, x.longest, **settings), [x.packed])
 
 
 def _padded_sdpa(x: Operands, full: bool) -> dict[str, Run | str]:

@@ -69,7 +69,7 @@ def attention(
     dout = torch.randn(sum(lengths), heads, head_dim, device=DEVICE).to(dtype)
     cu_seqlens, longest, seed = offsets(lengths), max(lengths), 2**33 + 5
     compare(
-        lambda x: package.attention_packed(x, cu_seqlens, longest, dropout_p=dropout_p, seed=seed),
+        lambda x: package.attention(x, cu_seqlens, longest, dropout_p=dropout_p, seed=seed),
         lambda x: plain_attention(x, lengths, dropout_p, seed),
         [qkv], dtype, dout, "out dqkv",
     )  # fmt: skip
@@ -83,7 +83,7 @@ def attention_of_extreme_scores(
     qkv = torch.randn(sum(lengths), 3, 1, 32, device=DEVICE).to(dtype)
     qkv[:, 0], qkv[:, 1] = 8.0, 8.0 * sign
     x, exact = qkv.clone().requires_grad_(), qkv.double().requires_grad_()
-    out = package.attention_packed(x, offsets(lengths), max(lengths))
+    out = package.attention(x, offsets(lengths), max(lengths))
     plain = plain_attention(exact, lengths)
     for y in (out, plain):
         (y * y).sum().backward()
@@ -106,7 +106,7 @@ def attention_without_neighbours(package: ModuleType, long: bool, dtype: torch.d
         among[mine], dirty[mine] = alone[mine], dout[mine]
         results = []
         for x, d in ((alone.requires_grad_(), dout), (among.requires_grad_(), dirty)):
-            out = package.attention_packed(x, cu_seqlens, max(lengths))
+            out = package.attention(x, cu_seqlens, max(lengths))
             out.backward(d)
             results.append((out[mine], x.grad[mine]))
         for a, b in zip(*results, strict=True):

@@ -51,16 +51,15 @@ def test_neighbouring_sequences_never_meet(triton, long):
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]], ids=str)
 def test_nothing_in_nothing_out(triton, lengths):
     qkv = torch.randn(0, 3, 2, 32, device=DEVICE, requires_grad=True)
-    triton.attention_packed(qkv, offsets(lengths), 0).sum().backward()
+    triton.attention(qkv, offsets(lengths), 0).sum().backward()
     assert qkv.grad.shape == qkv.shape
 
 
-def test_separate_heads_and_a_second_run_agree_bit_for_bit(triton):
+def test_a_second_run_agrees_bit_for_bit(triton):
     torch.manual_seed(0)
     qkv = torch.randn(75, 3, 2, 26, device=DEVICE, requires_grad=True)
     cu_seqlens = offsets([70, 5])
-    outputs = [triton.attention_packed(qkv, cu_seqlens, 70) for _ in range(2)]
-    outputs.append(triton.attention(*qkv.unbind(1), cu_seqlens, 70))
+    outputs = [triton.attention(qkv, cu_seqlens, 70) for _ in range(2)]
     gradients = [torch.autograd.grad(out, qkv, torch.ones_like(out))[0] for out in outputs]
     assert all(torch.equal(out, outputs[0]) for out in outputs)
     assert all(torch.equal(gradient, gradients[0]) for gradient in gradients)
@@ -93,22 +92,14 @@ def test_the_kernels_dropout_preserves_the_mean():
     assert abs(keep.double().mean().item() - 0.7) < 0.0055
 
 
-def test_inputs_may_have_no_gradient(triton):
-    q, k, v = (torch.randn(6, 1, 16, device=DEVICE) for _ in range(3))
-    v.requires_grad_()
-    triton.attention(q, k, v, offsets([6]), 6).sum().backward()
-    assert v.grad.isfinite().all()
-
-
 def test_a_head_dim_or_dropout_that_cannot_work_is_an_error(triton):
-    q = torch.zeros(2, 1, 300, device=DEVICE)
     with pytest.raises(kernels.KernelError, match="head dim 300 is too large"):
-        triton.attention(q, q, q, offsets([2]), 2)
-    q = torch.zeros(2, 1, 16, device=DEVICE)
+        triton.attention(torch.zeros(2, 3, 1, 300, device=DEVICE), offsets([2]), 2)
+    qkv = torch.zeros(2, 3, 1, 16, device=DEVICE)
     with pytest.raises(kernels.KernelError, match="dropout_p=1.0"):
-        triton.attention(q, q, q, offsets([2]), 2, dropout_p=1.0)
+        triton.attention(qkv, offsets([2]), 2, dropout_p=1.0)
     with pytest.raises(kernels.KernelError, match="float64"):
-        triton.attention(q.double(), q.double(), q.double(), offsets([2]), 2)
+        triton.attention(qkv.double(), offsets([2]), 2)
 
 
 @pytest.mark.parametrize("lengths", [[1], [5, 5, 5], [17, 0, 3, 1], [33, 2, 64]], ids=str)

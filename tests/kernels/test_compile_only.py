@@ -34,7 +34,8 @@ def problems_of_large_tiles() -> tuple[str, ...]:
 
     large = Launch(64, 4, 6)
     tiles = {(128, 64, False): AttentionTiles(128, large, large, large, None)}
-    with patch.dict(tuning.ATTENTION["sm_80"], tiles), record(80) as launches:
+    table = tuning.table("sm_80")
+    with patch.dict(table.attention, tiles), record(80) as launches:
         compile_only.attention_launches(128, 512, 0.0)
     (keys,) = (launch for launch in launches if "keys" in launch.name)
     return compile_only.problems(keys, 80, compile_for(keys, 80))

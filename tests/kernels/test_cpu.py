@@ -56,7 +56,7 @@ def test_attention_gradients(lengths, dropout_p):
     qkv = torch.randn(sum(lengths), 3, 2, 4, dtype=torch.float64, requires_grad=True)
     settings = {"scale": 0.7, "dropout_p": dropout_p, "seed": 5}
     assert torch.autograd.gradcheck(
-        lambda x: kernels.attention_packed(x, cu_seqlens, max(lengths), **settings), (qkv,)
+        lambda x: kernels.attention(x, cu_seqlens, max(lengths), **settings), (qkv,)
     )
 
 
@@ -69,7 +69,7 @@ def test_attention_and_its_gradients_match_the_reference_in_fp64(lengths, dtype,
     qkv = torch.randn(sum(lengths), 3, 3, 26, dtype=dtype, requires_grad=True)
     exact = qkv.detach().double().requires_grad_()
     gradient = torch.randn(sum(lengths), 3, 26, dtype=dtype)
-    out = kernels.attention_packed(qkv, cu_seqlens, max(lengths))
+    out = kernels.attention(qkv, cu_seqlens, max(lengths))
     want = attention_reference(*exact.unbind(1), cu_seqlens, max(lengths))
     out.backward(gradient)
     want.backward(gradient.double())
@@ -82,7 +82,7 @@ def test_attention_of_a_strided_gradient():
     torch.manual_seed(0)
     qkv = torch.randn(12, 3, 2, 4, dtype=torch.float64, requires_grad=True)
     cu_seqlens = offsets([6, 6])
-    kernels.attention_packed(qkv, cu_seqlens, 6).sum().backward()
+    kernels.attention(qkv, cu_seqlens, 6).sum().backward()
     exact = qkv.detach().clone().requires_grad_()
     attention_reference(*exact.unbind(1), cu_seqlens, 6).sum().backward()
     assert torch.allclose(qkv.grad, exact.grad)
@@ -177,9 +177,9 @@ def test_the_loss_under_autocast_is_close_to_fp32_and_its_gradients_have_the_par
 
 def test_neighbouring_sequences_never_meet():
     qkv, cu_seqlens = torch.randn(20, 3, 2, 26), offsets([7, 9, 4])
-    clean = kernels.attention_packed(qkv, cu_seqlens, 9)[:7]
+    clean = kernels.attention(qkv, cu_seqlens, 9)[:7]
     qkv[7:16] = float("nan")
-    assert torch.equal(kernels.attention_packed(qkv, cu_seqlens, 9)[:7], clean)
+    assert torch.equal(kernels.attention(qkv, cu_seqlens, 9)[:7], clean)
 
 
 def test_attention_dropout_is_a_function_of_its_seed_and_preserves_the_mean():
@@ -187,11 +187,11 @@ def test_attention_dropout_is_a_function_of_its_seed_and_preserves_the_mean():
     qkv, cu_seqlens = torch.randn(64, 3, 3, 26), offsets([40, 24])
 
     def drop(seed):
-        return kernels.attention_packed(qkv, cu_seqlens, 40, dropout_p=0.3, seed=seed)
+        return kernels.attention(qkv, cu_seqlens, 40, dropout_p=0.3, seed=seed)
 
     assert torch.equal(drop(1), drop(1)) and not torch.equal(drop(1), drop(2))
     error = torch.stack([drop(seed) for seed in range(300)]).mean(0)
-    error -= kernels.attention_packed(qkv, cu_seqlens, 40)
+    error -= kernels.attention(qkv, cu_seqlens, 40)
     assert error.abs().mean() < 0.02
 
 

@@ -26,9 +26,9 @@ def test_the_environment_chooses(monkeypatch):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_triton_on_a_cpu_is_refused_with_what_to_do(triton, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET")
-    q, cu_seqlens = torch.zeros(1, 1, 16), torch.tensor([0, 1], dtype=torch.int32)
+    qkv, cu_seqlens = torch.zeros(1, 3, 1, 16), torch.tensor([0, 1], dtype=torch.int32)
     with pytest.raises(kernels.KernelError, match="the tensors are on cpu: move them to a GPU"):
-        kernels.attention(q, q, q, cu_seqlens, 1)
+        kernels.attention(qkv, cu_seqlens, 1)
 
 
 def test_auto_runs_torch_on_a_cpu_and_in_double_precision():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from kernels import tuning
-from kernels.tuning import LENGTHS
+from kernels.tuning import LENGTHS, AttentionTiles, Launch
 from tests.kernels import checks
 
 GPUS = ("sm_80", "sm_90")
@@ -15,7 +15,7 @@ def entries() -> list[tuple[str, int, int, bool]]:
     """List GPU, width, tile and dropout of the entries, without those that differ in warps only."""
     distinct = {}
     for name in GPUS:
-        for (width, tile, dropout), t in tuning.ATTENTION[name].items():
+        for (width, tile, dropout), t in tuning.table(name).attention.items():
             launches = (t.forward, t.queries, t.keys, t.whole)
             blocks = (tile, *(launch and launch.block for launch in launches))
             distinct.setdefault(blocks, (name, width, tile, dropout))
@@ -25,7 +25,7 @@ def entries() -> list[tuple[str, int, int, bool]]:
 @pytest.mark.parametrize("name, width, tile, dropout", entries())
 def test_attention_at_the_tiles_of_a_gpu(triton, monkeypatch, name, width, tile, dropout):
     monkeypatch.setattr(tuning, "architecture", lambda device: name)
-    lengths = {tuning.TILES[name][width][i]: n for i, n in enumerate((40, 100, max(LENGTHS) + 6))}
+    lengths = {tuning.table(name).tiles[width][i]: n for i, n in enumerate((40, 100, max(LENGTHS) + 6))}
     assert tile in lengths
     for longest in {min(tile, lengths[tile]), lengths[tile]}:  # within a tile, then over several
         checks.attention(triton, [longest, 3], width, torch.float16, 1, 0.1 if dropout else 0.0)
@@ -50,3 +50,17 @@ def test_fp32_on_a_gpu(triton, monkeypatch):
     checks.mlm_loss(triton, 20, 26, 37)
     for layout in ("google", "bright"):
         checks.embed(triton, 20, 26, 40, layout)
+
+
+def test_a_measured_table_replaces_the_entries_it_has(tmp_path, monkeypatch):
+    built_in = tuning.table("sm_90")
+    launch = Launch(32, 8, 4)
+    entry = AttentionTiles(64, launch, launch, launch, None)
+    measured = tuning.Table({64: (64, 64, 64)}, {(64, 64, False): entry}, {128: built_in.loss[256]})
+    tuning.write_table(tmp_path / tuning.table_file("sm_90"), measured, gpu="H100")
+    monkeypatch.setenv("JIXU_TILES", str(tmp_path))
+    tuning.table.cache_clear()
+    try:
+        assert tuning.table("sm_90") == built_in.merged(measured) != built_in
+    finally:
+        tuning.table.cache_clear()
