@@ -41,7 +41,7 @@ bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.fine_tune_step --seeds 0
 	@$(BIN)/python -m benchmarks.optimizer_step --steps 3
 	@$(BIN)/python -m benchmarks.compile_only --fast --only layer_norm
-	@$(BIN)/python -m benchmarks.gpu --smoke --only gelu
+	@$(BIN)/python -m benchmarks.gpu check-and-tune --device cpu --tiny --out build/benchmarks
 
 clean:
 	rm -rf $(VENV) workspace build *.egg-info

@@ -13,6 +13,7 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -65,7 +66,7 @@ class LossTiles:
     table: LossLaunch
 
 
-# buckets of the longest sequence; longer ones share the last
+# where buckets of the longest sequence end; longer ones share the last
 LENGTHS = (64, 128)
 
 
@@ -73,35 +74,53 @@ LENGTHS = (64, 128)
 class Table:
     """Tile sizes of one architecture."""
 
-    # by padded head dim: the tile of each bucket, which serves with and without dropout
-    tiles: dict[int, tuple[int, ...]]
-    # by padded head dim, tile, and whether there is dropout
+    # by padded head dim, bucket of the longest sequence, and whether there is dropout; the tile is the same
+    # with and without, as a batch's schedule serves both
     attention: dict[tuple[int, int, bool], AttentionTiles]
     loss: dict[int, LossTiles]  # by padded width of the states: up to 128, 256
 
     def merged(self, other: Table) -> Table:
         """This table with the entries of another."""
-        return Table(self.tiles | other.tiles, self.attention | other.attention, self.loss | other.loss)
+        return Table(self.attention | other.attention, self.loss | other.loss)
+
+
+def bucket_of(max_seqlen: int) -> int:
+    return sum(max_seqlen > length for length in LENGTHS)
+
+
+def _by_bucket(
+    tiles: dict[int, tuple[int, int, int]],
+    entries: dict[tuple[int, int, bool], tuple[Launch, Launch, Launch, Launch | None]],
+) -> dict[tuple[int, int, bool], AttentionTiles]:
+    """Give every bucket of a padded head dim the entry of its tile, with and without dropout."""
+    return {
+        (width, bucket, dropout): AttentionTiles(tile, *entries[width, tile, dropout])
+        for width, of_buckets in tiles.items()
+        for bucket, tile in enumerate(of_buckets)
+        for dropout in (False, True)
+    }
 
 
 L = Launch
 # fits the 99 KiB of shared memory of sm_86, sm_89 and sm_120 too
 _SM_80 = Table(
-    {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64), 256: (64, 64, 64)},
-    {
-        (32, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
-        (32, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(32, 8, 2)),
-        (32, 128, False): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
-        (32, 128, True): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
-        (64, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(32, 4, 2)),
-        (64, 64, True): AttentionTiles(64, L(64, 4, 2), L(32, 4, 2), L(32, 4, 2), L(32, 8, 2)),
-        (64, 128, False): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
-        (64, 128, True): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
-        (128, 64, False): AttentionTiles(64, L(32, 4, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
-        (128, 64, True): AttentionTiles(64, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), L(32, 8, 2)),
-        (256, 64, False): AttentionTiles(64, L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), L(16, 8, 2)),
-        (256, 64, True): AttentionTiles(64, L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), None),
-    },
+    _by_bucket(
+        {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64), 256: (64, 64, 64)},
+        {
+            (32, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
+            (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(32, 8, 2)),
+            (32, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
+            (32, 128, True): (L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
+            (64, 64, False): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(32, 4, 2)),
+            (64, 64, True): (L(64, 4, 2), L(32, 4, 2), L(32, 4, 2), L(32, 8, 2)),
+            (64, 128, False): (L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
+            (64, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
+            (128, 64, False): (L(32, 4, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
+            (128, 64, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), L(32, 8, 2)),
+            (256, 64, False): (L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), L(16, 8, 2)),
+            (256, 64, True): (L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), None),
+        },
+    ),
     {
         128: LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(64, 8, 2, 128), LossLaunch(32, 8, 2, 128)),
         256: LossTiles(LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 64), LossLaunch(32, 8, 2, 64)),
@@ -109,35 +128,34 @@ _SM_80 = Table(
 )
 # for 227 KiB of shared memory: Hopper, and Blackwell of data centres
 _SM_90 = Table(
-    {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 128, 128), 256: (32, 32, 32)},
-    {
-        (32, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
-        (32, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
-        (32, 128, False): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
-        (32, 128, True): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
-        (64, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
-        (64, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(64, 8, 2)),
-        (64, 128, False): AttentionTiles(128, L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
-        (64, 128, True): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
-        (128, 64, False): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(64, 8, 2)),
-        (128, 64, True): AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(32, 8, 2), None),
-        (128, 128, False): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
-        (128, 128, True): AttentionTiles(128, L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
-        (256, 32, False): AttentionTiles(32, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
-        (256, 32, True): AttentionTiles(32, L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
-    },
+    _by_bucket(
+        {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 128, 128), 256: (32, 32, 32)},
+        {
+            (32, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
+            (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
+            (32, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
+            (32, 128, True): (L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
+            (64, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
+            (64, 64, True): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(64, 8, 2)),
+            (64, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
+            (64, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
+            (128, 64, False): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(64, 8, 2)),
+            (128, 64, True): (L(64, 4, 2), L(64, 4, 2), L(32, 8, 2), None),
+            (128, 128, False): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
+            (128, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
+            (256, 32, False): (L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
+            (256, 32, True): (L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
+        },
+    ),
     {
         128: LossTiles(LossLaunch(128, 8, 3, 128), LossLaunch(64, 8, 3, 128), LossLaunch(64, 8, 3, 128)),
         256: LossTiles(LossLaunch(64, 8, 2, 128), LossLaunch(64, 8, 2, 64), LossLaunch(64, 8, 2, 64)),
     },
 )
 _INTERPRETER = Table(
-    dict.fromkeys((32, 64, 128, 256), (64, 64, 64)),
-    {
-        (width, 64, dropout): AttentionTiles(64, *(L(64, 4, 2),) * 4)
-        for width in (32, 64, 128, 256)
-        for dropout in (False, True)
-    },
+    dict.fromkeys(
+        product((32, 64, 128, 256), (0, 1, 2), (False, True)), AttentionTiles(64, *(L(64, 4, 2),) * 4)
+    ),
     {width: LossTiles(*(LossLaunch(512, 4, 1, 64),) * 3) for width in (128, 256)},
 )
 _BUILT_IN = {"interpreter": _INTERPRETER, "sm_90": _SM_90, "sm_100": _SM_90, "sm_103": _SM_90}
@@ -167,21 +185,20 @@ def read_table(path: Path) -> Table:
     """Read what `write_table` wrote."""
     content = json.loads(path.read_text(encoding="utf-8"))
     attention = {}
-    for width, tile, dropout, entry in content["attention"]:
+    for *key, entry in content["attention"]:
         launches = {part: launch and Launch(**launch) for part, launch in entry.items() if part != "tile"}
-        attention[width, tile, dropout] = AttentionTiles(tile=entry["tile"], **launches)
+        attention[tuple(key)] = AttentionTiles(tile=entry["tile"], **launches)
     loss = {
         width: LossTiles(**{part: LossLaunch(**launch) for part, launch in entry.items()})
         for width, entry in content["loss"]
     }
-    return Table({width: tuple(tiles) for width, tiles in content["tiles"]}, attention, loss)
+    return Table(attention, loss)
 
 
 def write_table(path: Path, measured: Table, **about: object) -> None:
     """Write a measured table and what it was measured on, whole or not at all."""
     content = {
         **about,
-        "tiles": list(measured.tiles.items()),
         "attention": [(*key, asdict(entry)) for key, entry in measured.attention.items()],
         "loss": [(width, asdict(entry)) for width, entry in measured.loss.items()],
     }
@@ -203,9 +220,7 @@ def attention_tiles(
         # dropout's random numbers take registers too
         launch = Launch(16, 8, 1) if dropout else Launch(tile, 4, 1)
         return AttentionTiles(tile, *(launch,) * 3, None)
-    entries = table(name)
-    tile = entries.tiles[width][sum(max_seqlen > length for length in LENGTHS)]
-    return entries.attention[width, tile, dropout]
+    return table(name).attention[width, bucket_of(max_seqlen), dropout]
 
 
 def loss_tiles(device: torch.device, width: int, exact: bool = False) -> LossTiles:

@@ -1,17 +1,19 @@
-"""Runs the GPU benchmark's whole models and a claim as on a machine that has torch and triton alone."""
+"""Takes the GPU benchmark's whole models and a claim as on a machine that has torch and triton alone."""
 
 import sys
 
 
 def main() -> None:
     sys.modules |= dict.fromkeys(["numpy", "safetensors", "yaml", "pyarrow", "tokenizers"])  # not importable
-    import albert.model.batch
-    import albert.model.heads  # noqa: F401
     from benchmarks.gpu import __main__ as gpu
-    from benchmarks.gpu.correctness import Claim, check
+    from benchmarks.gpu.correctness import Claim, tasks
+    from benchmarks.gpu.scale import Scale
+    from benchmarks.gpu.workers import run_tasks
 
-    gpu.main(["--dry-run", "--only", "step"])
-    print(check([Claim("add_layer_norm", "add_layer_norm", (3, 24))], float("inf")))
+    steps = [case for case in gpu.all_cases(Scale()) if case.name.startswith("step ")]
+    assert len(steps) == 22, len(steps)
+    (outcome,) = run_tasks(tasks([Claim("add_layer_norm", "add_layer_norm", (3, 24))]), float("inf"))
+    assert outcome == (0, None), outcome
 
 
 if __name__ == "__main__":

@@ -1,205 +1,188 @@
-"""Measure the kernels and whole training steps on one NVIDIA GPU, after checking their results.
+"""Check, tune and measure the kernels and whole training steps on one NVIDIA GPU, in two commands.
 
-    python -m benchmarks.gpu [--minutes 7] [--only WORD] [--dry-run] [--smoke]
+    python -m benchmarks.gpu check-and-tune --out DIR [--minutes 8.5]
+    python -m benchmarks.gpu measure --out DIR [--shards FILE ...] [--tiles FILE] [--minutes 8.5]
 
-Needs torch, triton and this repository. Rivals that are installed (transformers, flash-attn, Liger-Kernel)
-take part, the others are named as absent. Correctness first: nothing is timed where a result is wrong. Then
-the cases of the goals, then the others until the minutes are over; what is left out is named. Writes
-benchmarks/results/gpu.json and gpu.md after every case. `--dry-run` lists the work; `--smoke` runs all of it
-once on a CPU at a small size, on torch's path or with TRITON_INTERPRET=1 on the kernels, to try the benchmark
-itself. Exit status: 0 all is right, 1 a result is wrong or a case failed, 2 there is no GPU.
+check-and-tune: the core claims about the kernels, a sweep of tile sizes, whose table it writes into DIR, and
+the cases of the goals with built-in and tuned tiles. measure: steps with the host's time, the trainer on
+shards, a profile, memory, every kernel beside its rivals, the other claims, and races where compute-sanitizer
+is installed.
+
+Needs torch, triton and this repository; the trainer also pydantic, pyarrow and safetensors. Rivals that are
+installed (transformers, flash-attn, Liger-Kernel) take part, the others are named as absent. Each figure is
+written to DIR as it is measured. `--device cpu --tiny` tries every line on a CPU. Exit status: 0 all is
+right, 1 a result is wrong or a case failed, 2 there is no GPU that can run it.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
+import shutil
+import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
 import kernels
 from benchmarks.gpu.cases import kernel_cases
-from benchmarks.gpu.correctness import Correctness, check, claims, small_claims
-from benchmarks.gpu.goals import by_importance, goals_table, judge
-from benchmarks.gpu.model import model_cases
-from benchmarks.gpu.optimizer import optimizer_cases
+from benchmarks.gpu.correctness import Claim, core_claims, other_claims, tasks
+from benchmarks.gpu.goals import goals_table, judge, of_goals
+from benchmarks.gpu.model import host_cases, memory, model_cases, profile
+from benchmarks.gpu.report import Report
 from benchmarks.gpu.scale import Scale
-from benchmarks.gpu.timing import Case, Ceilings, Result, attempt, measure, measure_ceilings, table
-from kernels.dispatch import has_triton
+from benchmarks.gpu.sweep import sweep, write
+from benchmarks.gpu.timing import Case, Result, measure, measure_ceilings
+from benchmarks.gpu.trainer import train
+from benchmarks.gpu.workers import Failure, run_tasks
+from kernels.dispatch import has_triton, runs_kernels
 
-RESULTS = Path(__file__).parents[1] / "results"
-
-
-CHECKING = 1 / 3  # share of the time that correctness may take
-PROCESSES = 10  # for correctness, on a node of 16 cores
-
-
-def machine() -> dict[str, object]:
-    """Describe the machine."""
-    facts: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
-    if has_triton:
-        import triton
-
-        facts["triton"] = triton.__version__
-    if torch.cuda.is_available():
-        properties = torch.cuda.get_device_properties(0)
-        facts |= {
-            "gpu": properties.name,
-            "multiprocessors": properties.multi_processor_count,
-            "memory_gib": round(properties.total_memory / 2**30),
-            "cuda": torch.version.cuda,
-        }
-    return facts
-
-
-@dataclass
-class Report:
-    """All results so far."""
-
-    start: float = field(default_factory=time.monotonic)
-    ceilings: Ceilings | str = "not measured"
-    correctness: Correctness = field(default_factory=Correctness)
-    results: list[Result] = field(default_factory=list)
-
-    def write(self, folder: Path) -> None:
-        """Write gpu.json and gpu.md."""
-        ceilings = self.ceilings if isinstance(self.ceilings, Ceilings) else None
-        verdicts, seconds = judge(self.results, ceilings), round(time.monotonic() - self.start)
-        content = {
-            "machine": machine(),
-            "seconds": seconds,
-            "ceilings": asdict(ceilings) if ceilings else self.ceilings,
-            "correctness": asdict(self.correctness),
-            "goals": [asdict(verdict) for verdict in verdicts],
-            "results": [asdict(result) for result in self.results],
-        }
-        correctness = self.correctness
-        late = [r.case for r in self.results if r.absent.get("jixu") == "no time left"]
-        words = [
-            f"# {machine().get('gpu', 'a CPU: numbers of no meaning')}",
-            ", ".join(f"{name} {value}" for name, value in machine().items()) + f"; {seconds} seconds",
-            f"{ceilings.flops / 1e12:.0f} TFLOP/s and {ceilings.bytes / 1e12:.2f} TB/s at best"
-            if ceilings
-            else f"ceilings: {self.ceilings}",
-            f"{correctness.held} claims about the kernels hold, {len(correctness.wrong)} do not",
-            *(f"WRONG: {line}" for _kernel, line in correctness.wrong),
-            *(
-                [f"unchecked for lack of time: {'; '.join(correctness.unchecked)}"]
-                if correctness.unchecked
-                else []
-            ),
-            *([f"left out for lack of time: {'; '.join(late)}"] if late else []),
-            goals_table(verdicts),
-            "Kernels: time on the GPU alone. Steps and optimisers: with the host's part in them.",
-            table(self.results, ceilings),
-        ]
-        folder.mkdir(exist_ok=True)
-        (folder / "gpu.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        (folder / "gpu.md").write_text("\n\n".join(words), encoding="utf-8")
+CHECKING, SWEEPING = 60.0, 240.0  # seconds at most
+PROCESSES = 10  # that compile and check side by side, on a node of 16 cores
+SMALLER = (1, 2, 4, 8)  # a case that does not fit the memory is tried with fewer tokens
 
 
 def all_cases(scale: Scale) -> list[Case]:
-    """List whole models, kernels and optimisers, those of the goals first."""
-    return by_importance([*optimizer_cases(scale), *model_cases(scale), *kernel_cases(scale)])
+    """List whole models and kernels."""
+    return [*host_cases(scale), *model_cases(scale), *kernel_cases(scale)]
 
 
-def run(scale: Scale, minutes: float, only: str, folder: Path) -> Report:
-    """Run the benchmark and write the growing report to the folder."""
-    report = Report()
-    end = report.start + 60 * minutes
-    on_gpu = scale.device == "cuda"
-    kernels.use(scale.kernels)
-    try:
-        if scale.kernels == "triton":
-            grid = claims() if on_gpu else small_claims()
-            deadline = report.start + 60 * minutes * CHECKING
-            report.correctness = check(grid, deadline, PROCESSES if on_gpu else 0)
-            print(f"correctness: {report.correctness}", flush=True)
-        report.ceilings = attempt(measure_ceilings, scale.device, *(() if on_gpu else (64, 2**16)))
-        print(f"ceilings: {report.ceilings}", flush=True)
-        wrong = {kernel for kernel, _error in report.correctness.wrong}
-        for case in all_cases(scale):
-            if only not in case.name:
-                continue
-            if wrong & {case.name.split()[0]} or wrong and case.name.startswith("step"):
-                result = Result(case.name, absent={"jixu": "not timed: its kernels gave wrong results"})
-            else:
-                result = measure(case, end)
-            report.results.append(result)
-            report.write(folder)
-            timings = {name: round(t.milliseconds, 3) for name, t in result.timings.items()}
-            print(f"{case.name}: {timings}; absent {result.absent}", flush=True)
-            attempt(_forget, on_gpu)
-    finally:
-        kernels.use("auto")
-    return report
+def measure_case(scale: Scale, number: int, deadline: float, tiles: Path | None) -> Result:
+    """Measure one of all cases, with as many tokens as fit the memory."""
+    for smaller in SMALLER:
+        case = all_cases(replace(scale, tokens=scale.tokens // smaller))[number]
+        result = measure(case, deadline, tiles)
+        if "OutOfMemory" not in result.absent.get("jixu", ""):
+            break
+    if smaller > 1:
+        result.case += f" (too little memory for {scale.tokens} tokens)"
+    return result
 
 
-def _forget(on_gpu: bool) -> None:
-    """Free a case's memory and compiled code."""
-    torch._dynamo.reset()
-    if on_gpu:
-        torch.cuda.empty_cache()
+class Session:
+    """One command: its scale, its report and the time that it has left."""
+
+    def __init__(self, scale: Scale, report: Report, options: argparse.Namespace):
+        self.scale, self.report, self.options = scale, report, options
+        self.end = report.start + 60 * options.minutes
+        self.processes = 0 if scale.is_small else PROCESSES
+
+    def run(self, kind: str, function: Callable[..., dict[str, object]], *arguments: object) -> None:
+        """Note what a function measures in a process of its own, or why it does not."""
+        processes = min(self.processes, 1)
+        task = (function, (self.scale, *arguments))
+        for _, outcome in run_tasks([task], self.end, processes=processes, choice=self.scale.kernels):
+            failed = isinstance(outcome, Failure)
+            self.report.tell(kind, {"arguments": arguments, "failed": outcome.reason} if failed else outcome)
+
+    def check(self, claims: Sequence[Claim], deadline: float, processes: int) -> None:
+        for number, outcome in run_tasks(
+            tasks(list(claims)), deadline, processes=processes, choice=self.scale.checked
+        ):
+            became = self.report.correctness.add(claims[number], outcome)
+            if became != "held":
+                self.report.note("claim", {"claim": str(claims[number]), became: str(outcome)})
+        self.report.note("claims", asdict(self.report.correctness))
+        self.report.summarise()
+
+    def measure(self, cases: Sequence[Case], tiles: Path | None = None) -> None:
+        """Measure cases one after another, in a process that is replaced if it breaks."""
+        numbers = {case.name: number for number, case in enumerate(all_cases(self.scale))}
+        work = [(measure_case, (self.scale, numbers[case.name], self.end, tiles)) for case in cases]
+        processes = min(self.processes, 1)
+        for number, outcome in run_tasks(work, self.end, processes=processes, choice=self.scale.kernels):
+            failed = isinstance(outcome, Failure)
+            result = Result(cases[number].name, absent={"jixu": outcome.reason}) if failed else outcome
+            self.report.add(result)
+
+    def ceilings(self) -> None:
+        small = (64, 2**16) if self.scale.is_small else ()
+        self.report.ceilings = measure_ceilings(self.scale.device, *small)
+        self.report.note("ceilings", asdict(self.report.ceilings))
 
 
-def status(report: Report, everyone: bool) -> int:
-    """Return 1 if a claim is wrong, or jixu (with `everyone`, any runner) failed in a case, else 0."""
-    failed = [
-        f"{result.case}, {name}: {why}"
-        for result in report.results
-        for name, why in result.absent.items()
-        if "Error" in why and (everyone or name == "jixu")
-    ]
-    for line in failed:
-        print(f"FAILED {line}")
-    return 1 if failed or report.correctness.wrong else 0
+def check_and_tune(session: Session) -> None:
+    scale, report = session.scale, session.report
+    session.check(core_claims(scale), report.start + CHECKING, session.processes)
+    session.ceilings()
+    until = min(time.monotonic() + SWEEPING, session.end)
+    found = sweep(scale, until, session.processes, report.note)
+    tiles = write(found, scale, report.folder, measured_on=report.name)
+    report.tell("tiles", {"file": str(tiles), "entries": len(found.attention) + len(found.loss)})
+    cases = of_goals(all_cases(scale))
+    session.measure(cases or all_cases(scale)[:2], tiles)
 
 
-def describe(case: Case) -> str:
-    return f"{case.name:52} {case.flops / 1e9:10.1f} GFLOP {case.bytes / 1e6:9.1f} MB"
+def measure_all(session: Session) -> None:
+    scale, options = session.scale, session.options
+    session.ceilings()
+    session.measure(list(host_cases(scale)))
+    models = ("tiny",) if scale.is_small else ("tiny", "base", "large")
+    for name, tokens in ((m, t) for m in models for t in ((512,) if scale.is_small else (4096, 32768))):
+        session.run("trainer", train, tuple(options.shards), name, tokens)
+    for name in models:
+        session.run("profile", profile, name)
+    for name in models if scale.is_small else ("large", "bert-large"):
+        session.run("memory", memory, name)
+    session.measure([case for case in all_cases(scale) if not case.name.startswith("step")])
+    session.check(other_claims(scale), session.end, min(session.processes, 4))
+    session.run("races", races)
+    session.measure(list(model_cases(scale)))
 
 
-def smoke(only: str) -> int:
-    """Run everything once on a CPU at a small size, to test the benchmark itself."""
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
-    scale = Scale(device="cpu", tokens=512, vocabulary=500, kernels="triton" if interpreted else "auto")
-    with tempfile.TemporaryDirectory() as folder:
-        return status(run(scale, 60, only, Path(folder)), everyone=True)
+def races(scale: Scale) -> dict[str, object]:
+    """Run small claims of every kernel under compute-sanitizer's racecheck, where it is installed."""
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        return {"racecheck": "compute-sanitizer is not installed"}
+    code = "from benchmarks.gpu import correctness as c; [c.make(claim) for claim in c.small_claims()]"
+    command = [sanitizer, "--tool", "racecheck", "--error-exitcode", "9", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return {"racecheck": done.returncode, "said": (done.stdout + done.stderr)[-1000:]}
+
+
+def refusal(options: argparse.Namespace) -> str | None:
+    """Say why nothing can be measured here."""
+    if options.device == "cpu":
+        return None if options.tiny else "--device cpu is to try the benchmark: it needs --tiny"
+    if not torch.cuda.is_available() or not has_triton:
+        what = "no CUDA device" if has_triton else "no triton"
+        return f"{what} here, nothing measured: run this on a machine with an NVIDIA GPU"
+    if not runs_kernels(torch.device("cuda", 0)):
+        return f"{torch.cuda.get_device_name(0)} does not run the kernels: they need NVIDIA's sm_80 or newer"
+    return None
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--minutes", type=float, default=7, help="after which nothing new is timed (default 7)"
-    )
-    parser.add_argument("--only", default="", metavar="WORD", help="cases whose name has this word")
-    parser.add_argument("--dry-run", action="store_true", help="list the work")
-    parser.add_argument("--smoke", action="store_true", help="try the benchmark on a CPU")
+    commands = {"check-and-tune": check_and_tune, "measure": measure_all}
+    parser.add_argument("command", choices=commands)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for what is found")
+    parser.add_argument("--minutes", type=float, default=8.5, help="after which nothing new begins [8.5]")
+    parser.add_argument("--shards", type=Path, nargs="*", default=[], help="to train on, in measure")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="small cases, for a CPU")
     options = parser.parse_args(arguments)
-    if options.dry_run:
-        for case in all_cases(Scale()):
-            if options.only in case.name:
-                print(describe(case))
-        return 0
-    if options.smoke:
-        return smoke(options.only)
-    if not torch.cuda.is_available() or not has_triton:
-        what = "no CUDA device" if has_triton else "no triton"
-        print(f"{what} here, nothing measured: run this on a machine with an NVIDIA GPU", file=sys.stderr)
+    if why := refusal(options):
+        print(why, file=sys.stderr)
         return 2
-    report = run(Scale(), options.minutes, options.only, RESULTS)
-    print(
-        goals_table(judge(report.results, report.ceilings if isinstance(report.ceilings, Ceilings) else None))
-    )
-    print(f"{len(report.results)} cases; {RESULTS / 'gpu.md'}")
-    return status(report, everyone=False)
+    scale = Scale.here()
+    kernels.use(scale.kernels)  # type: ignore[arg-type]
+    report = Report(options.out, options.command)
+    try:
+        commands[options.command](Session(scale, report, options))
+    finally:
+        kernels.use("auto")
+        report.summarise()
+    print(goals_table(judge(report.results, report.ceilings)))
+    failures = report.failures(everyone=scale.is_small)
+    for line in failures:
+        print(f"FAILED {line}")
+    print(f"{len(report.results)} cases, {report.seconds} s; {report.folder / options.command}.md")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":

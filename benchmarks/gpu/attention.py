@@ -10,33 +10,40 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 import kernels
-from benchmarks.gpu.scale import EVALUATED, FORWARD_ONLY, Scale, compiled_or_why, lengths_of, offsets
+from benchmarks.gpu.scale import Scale, lengths_of, offsets
 from benchmarks.gpu.timing import Case, Run, attempt, forward_backward
 from kernels.attention import attention_reference, padded_head_dim
 
 Backend = torch.nn.attention.SDPBackend
 
 
+# heads and head dim, by the model that has them
+HEADS = {"tiny": (12, 26), "base": (12, 64), "xlarge": (16, 128), "xxlarge": (16, 256)}
+
+
 def attention_cases(scale: Scale) -> Iterator[Case]:
-    for model, (N, D, _H) in EVALUATED.items():
-        for longest in (128, 512):
-            for mix in ("full", "mixed"):
-                lengths = lengths_of(mix, longest, scale.tokens)
-                forward_flops = sum(4 * length * length * N * D for length in lengths)
-                row = N * D * scale.dtype.itemsize * scale.tokens
-                for backward in (False, True):
-                    yield Case(
-                        f"attention {model} T={longest} {mix} {'both passes' if backward else 'forward'}",
-                        lambda a=(N, D, lengths, longest), b=backward: _attention(scale, *a, b),
-                        flops=forward_flops * (3.5 if backward else 1),
-                        bytes=row * (12 if backward else 4),
-                    )
+    for model, dropout_p, longest, mix, backward in product(
+        HEADS, (0.0, 0.1), (128, 512), ("full", "mixed"), (True, False)
+    ):
+        if longest > scale.tokens or (dropout_p and not (model == "base" and backward)):
+            continue  # BERT alone has dropout
+        N, D = HEADS[model]
+        lengths = lengths_of(mix, longest, scale.tokens)
+        row = N * D * scale.dtype.itemsize * scale.tokens
+        words = ["attention", f"D={D}", f"T={longest}", mix, *["dropout"][: bool(dropout_p)]]
+        yield Case(
+            " ".join([*words, "both passes" if backward else "forward"]),
+            lambda a=(N, D, lengths, longest, backward, dropout_p): _attention(scale, *a),
+            flops=sum(4 * length * length * N * D for length in lengths) * (3.5 if backward else 1),
+            bytes=row * (12 if backward else 4),
+        )
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,7 @@ class Operands:
     longest: int
     scale: float
     backward: bool
+    dropout_p: float
 
     @property
     def device(self) -> str:
@@ -64,18 +72,17 @@ class Operands:
 
 
 def _attention(
-    scale: Scale, N: int, D: int, lengths: list[int], longest: int, backward: bool
+    scale: Scale, N: int, D: int, lengths: list[int], longest: int, backward: bool, dropout_p: float
 ) -> dict[str, Run | str]:
     P = padded_head_dim(D, torch.empty(0, device=scale.device, dtype=scale.dtype))
     packed = torch.randn(scale.tokens, 3, N, P, device=scale.device, dtype=scale.dtype)
     packed[..., D:] = 0
     packed.requires_grad_(backward)
-    x = Operands(packed, offsets(lengths, scale.device), lengths, longest, D**-0.5, backward)
+    cu_seqlens = offsets(lengths, scale.device)
+    x = Operands(packed, cu_seqlens, lengths, longest, D**-0.5, backward, dropout_p)
     full = len(lengths) * longest == scale.tokens
-    eager = lambda: attention_reference(*packed.unbind(1), x.cu_seqlens, longest, scale=x.scale)  # noqa: E731
-    # only where sequences are full does the reference compile to one graph of fixed shapes
-    compiled = compiled_or_why(eager, scale.device, backward) if full else "shapes depend on the data"
-    flex = attempt(_flex, x) if backward else FORWARD_ONLY
+    settings = {"scale": x.scale, "dropout_p": dropout_p}
+    eager = lambda: attention_reference(*packed.unbind(1), cu_seqlens, longest, **settings)  # noqa: E731
     return {
         "jixu": attempt(_jixu, x),
         "torch eager": x.passes(eager, [packed]),
@@ -83,8 +90,6 @@ def _attention(
         "SDPA nested": attempt(_nested, x),
         "varlen_attn": attempt(_varlen, x),
         "flash-attn": attempt(_flash_attn, x),
-        "torch.compile": compiled if isinstance(compiled, str) else x.passes(compiled, [packed]),
-        "FlexAttention": flex,
     }
 
 
@@ -104,13 +109,18 @@ def _padded_sdpa(x: Operands, full: bool) -> dict[str, Run | str]:
     def sdpa(*backends: Backend) -> Run:
         def run() -> Tensor:
             with torch.nn.attention.sdpa_kernel(list(backends)):
-                return F.scaled_dot_product_attention(*inputs, attn_mask=mask, scale=x.scale)
+                return F.scaled_dot_product_attention(
+                    *inputs, attn_mask=mask, scale=x.scale, dropout_p=x.dropout_p
+                )
 
         return x.passes(run, inputs)
 
     gpu_only = "" if x.device == "cuda" else "for the GPU"
     return {
-        "SDPA flash": sdpa(Backend.FLASH_ATTENTION) if full else "takes no mask",
+        "SDPA flash": sdpa(Backend.FLASH_ATTENTION)
+        if full and not gpu_only
+        else "for the GPU, takes no mask",
+        "SDPA cuDNN": gpu_only or sdpa(Backend.CUDNN_ATTENTION),
         "SDPA efficient": gpu_only or sdpa(Backend.EFFICIENT_ATTENTION),
         "SDPA any": sdpa(
             Backend.FLASH_ATTENTION, Backend.EFFICIENT_ATTENTION, Backend.CUDNN_ATTENTION, Backend.MATH
@@ -130,15 +140,16 @@ def _nested(x: Operands) -> Run:
             ).transpose(1, 2)
             for y in inputs
         )
-        return F.scaled_dot_product_attention(q, k, v, scale=x.scale).transpose(1, 2).values()
+        out = F.scaled_dot_product_attention(q, k, v, scale=x.scale, dropout_p=x.dropout_p)
+        return out.transpose(1, 2).values()
 
     return x.passes(run, inputs)
 
 
 def _varlen(x: Operands) -> Run | str:
     """Run torch's FlashAttention-2 over packed sequences, with its own scale, which costs the same."""
-    if x.device != "cuda":
-        return "for the GPU"
+    if x.device != "cuda" or x.dropout_p:
+        return "for the GPU, without dropout"
     from torch.nn.attention.varlen import varlen_attn
 
     inputs = x.leaves(*x.packed[:, 0].shape)
@@ -151,34 +162,8 @@ def _flash_attn(x: Operands) -> Run | str:
     from flash_attn import flash_attn_varlen_qkvpacked_func
 
     def run() -> Tensor:
-        return flash_attn_varlen_qkvpacked_func(x.packed, x.cu_seqlens, x.longest, softmax_scale=x.scale)
+        return flash_attn_varlen_qkvpacked_func(
+            x.packed, x.cu_seqlens, x.longest, dropout_p=x.dropout_p, softmax_scale=x.scale
+        )
 
     return x.passes(run, [x.packed])
-
-
-def _flex(x: Operands) -> Run | str:
-    """Run FlexAttention, which is created and compiled at its first run."""
-    if x.device != "cuda":
-        return "for the GPU"
-    made: list[Run] = []
-
-    def run() -> None:
-        if not made:
-            made.append(_flex_run(x))
-        made[0]()
-
-    return run
-
-
-def _flex_run(x: Operands) -> Run:
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-
-    T, _three, N, P = x.packed.shape
-    sequences = torch.arange(len(x.lengths), device=x.device)
-    document = torch.repeat_interleave(sequences, x.cu_seqlens.diff().long())
-    block_mask = create_block_mask(
-        lambda b, h, q, k: document[q] == document[k], None, None, T, T, device=x.device, _compile=True
-    )
-    inputs = x.leaves(1, N, T, P)
-    flex = torch.compile(flex_attention)
-    return x.passes(lambda: flex(*inputs, block_mask=block_mask, scale=x.scale), inputs)

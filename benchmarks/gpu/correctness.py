@@ -1,25 +1,22 @@
 """Whether the kernels are right on this machine: the tests' claims, in the dtypes and sizes of training.
 
 The claims are those of `tests.kernels`, which the tests make in Triton's interpreter: here they meet the
-compiler, the GPU's arithmetic and bf16, which the interpreter cannot multiply. On a GPU they are shared out
-to processes: kernels compile side by side, and one that writes where it may not ends its own process only.
+compiler, the GPU's arithmetic and bf16, which the interpreter cannot multiply. A whole model's loss and
+gradients are compared too, in the mix of types of training: parameters in fp32, products in 16 bits.
 """
 
 from __future__ import annotations
 
 import importlib
-import multiprocessing
-import threading
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 
 import torch
 
 import kernels
-from benchmarks.gpu.scale import lengths_of
-from benchmarks.gpu.timing import reason
+from albert.model import AlbertConfig, PretrainingModel
+from benchmarks.gpu.scale import Scale, lengths_of, random_batch
+from benchmarks.gpu.workers import Failure, Task
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # masked positions, embedding size, vocabulary
@@ -34,8 +31,7 @@ FAR = {
     "bias_gelu": (2**19 + 77, 4096),
     "embed": (2**21 + 77, 1024),
 }
-OPERANDS = "tests.kernels.operand_checks"
-GRACE_SECONDS = 20.0  # for a claim that started before the deadline
+CHECKS, OPERANDS = "tests.kernels.checks", "tests.kernels.operand_checks"
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class Claim:
     kernel: str
     function: str
     arguments: tuple[object, ...]
-    module: str = "tests.kernels.checks"
+    module: str = CHECKS
 
     def __str__(self) -> str:
         return f"{self.function}{self.arguments}"
@@ -59,24 +55,38 @@ class Correctness:
     wrong: list[tuple[str, str]] = field(default_factory=list)
     unchecked: list[str] = field(default_factory=list)
 
-    def add(self, claim: Claim, outcome: str, detail: str) -> None:
-        if outcome == "held":
+    def add(self, claim: Claim, outcome: object) -> str:
+        """Count a claim; returns what became of it."""
+        if not isinstance(outcome, Failure):
             self.held += 1
-        elif outcome == "wrong":
-            self.wrong.append((claim.kernel, f"{claim}: {detail}"))
-        else:
-            self.unchecked.append(f"{claim}: {detail}")
+            return "held"
+        words = f"{claim}: {outcome.reason}"
+        if outcome.is_late:
+            self.unchecked.append(words)
+            return "unchecked"
+        self.wrong.append((claim.kernel, words))
+        return "wrong"
+
+    @property
+    def wrong_kernels(self) -> set[str]:
+        return {kernel for kernel, _ in self.wrong}
 
 
-def claims() -> Iterator[Claim]:
-    """Yield all claims for a GPU, first what training uses: each compiles kernels, and time may run out."""
-    yield from _grid(BF16)
-    yield from _numbers(BF16)
-    yield from _real_sizes()
-    yield from _operands()
-    for dtype in (FP16, FP32):
-        yield from _numbers(dtype)
-        yield from _grid(dtype)
+def core_claims(scale: Scale) -> list[Claim]:
+    """List what training uses, a minute's work on a GPU; where there is none, one claim of each kind."""
+    if scale.is_small:
+        return small_claims()
+    return [*_models(BF16), *_real_sizes(), *_grid(BF16), *_numbers(BF16), *_models(FP16)]
+
+
+def other_claims(scale: Scale) -> list[Claim]:
+    """List the claims that are not core ones; the last need much memory."""
+    if scale.is_small:
+        return [Claim("embed", "repeated", ("embed", 20), OPERANDS)]
+    grids = [claim for dtype in (FP16, FP32) for claim in (*_numbers(dtype), *_grid(dtype))]
+    often = [Claim(o, "repeated", (o, TOKENS, BF16), OPERANDS) for o in FAR for _ in range(20)]
+    far = [Claim(operator, "far", (operator, *size), OPERANDS) for operator, size in FAR.items()]
+    return [*_operands(), *grids, *often, *far]
 
 
 def _grid(dtype: torch.dtype) -> Iterator[Claim]:
@@ -124,117 +134,79 @@ def _real_sizes() -> Iterator[Claim]:
 
 
 def _operands() -> Iterator[Claim]:
-    """Yield strided and repeated operands, and more of them than 32 bits can count."""
-    for operator, size in FAR.items():
+    """Yield strided and repeated operands."""
+    for operator in FAR:
         yield Claim(operator, "strided", (operator, BF16), OPERANDS)
         yield Claim(operator, "repeated", (operator, 4000, BF16), OPERANDS)
-        yield Claim(operator, "far", (operator, *size), OPERANDS)
     yield Claim("embed", "scatter_of_one_id", (100_000,), OPERANDS)
 
 
-def small_claims() -> Iterator[Claim]:
-    """Yield one claim per kernel, small enough for Triton's interpreter."""
-    yield Claim("attention", "attention", ([17, 0, 3], 26))
-    yield Claim("mlm_loss", "mlm_loss", (3, 26, 300))
-    yield Claim("embed", "embed", (20, 16, 24, "google"))
-    yield Claim("add_layer_norm", "add_layer_norm", (3, 24))
-    yield Claim("bias_gelu", "bias_gelu", (3, 24, "gelu_new"))
-    yield Claim("embed", "repeated", ("embed", 20), OPERANDS)
+def _models(dtype: torch.dtype) -> Iterator[Claim]:
+    """Yield whole models: every preset's shape with two layers of its own, and every layout."""
+    google = [(name, "google") for name in ("base", "tiny", "large", "small", "xlarge", "xxlarge")]
+    bert = [(name, "bert") for name in ("bert-base", "bert-tiny", "bert-large", "bert-xlarge")]
+    for preset, layout in (google[0], bert[0], ("tiny", "bright"), *google[1:], *bert[1:]):
+        yield Claim("step", "whole_model", (preset, layout, dtype, 4096), __name__)
 
 
-def make(claim: Claim) -> tuple[str, str]:
-    """Return "held", "wrong" or "unchecked" (out of memory), and the error. Raises nothing."""
-    try:
-        from tests.kernels.operand_checks import poisoned
-
-        with poisoned():
-            getattr(importlib.import_module(claim.module), claim.function)(kernels, *claim.arguments)
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-        return "held", ""
-    except torch.OutOfMemoryError as error:
-        return "unchecked", reason(error)
-    except Exception as error:
-        return "wrong", reason(error)
-
-
-def check(grid: Iterable[Claim], deadline: float, processes: int = 0) -> Correctness:
-    """Check claims until the deadline, here or in other processes. Raises nothing: any failure is wrong."""
-    correctness = Correctness()
-    left = iter(list(grid))
-    if not processes:
-        for claim in left:
-            late = time.monotonic() > deadline
-            correctness.add(claim, *(("unchecked", "no time left") if late else make(claim)))
-        return correctness
-    lock = threading.Lock()
-    helpers = [
-        threading.Thread(target=_check_elsewhere, args=(left, deadline, correctness, lock))
-        for _ in range(processes)
+def small_claims() -> list[Claim]:
+    """List claims small enough for Triton's interpreter, which cannot multiply bf16."""
+    return [
+        Claim("attention", "attention", ([17, 0, 3], 26)),
+        Claim("mlm_loss", "mlm_loss", (3, 26, 300)),
+        Claim("embed", "embed", (20, 16, 24, "google")),
+        Claim("add_layer_norm", "add_layer_norm", (3, 24)),
+        Claim("bias_gelu", "bias_gelu", (3, 24, "gelu_new")),
+        Claim("step", "whole_model", ("tiny", "google", FP16, 40), __name__),
     ]
-    for helper in helpers:
-        helper.start()
-    for helper in helpers:
-        helper.join()
-    return correctness
 
 
-def _check_elsewhere(
-    left: Iterator[Claim], deadline: float, correctness: Correctness, lock: threading.Lock
-) -> None:
-    """Take claims, one at a time, and have them made in a process, a new one after each that went wrong: of
-    an error on the GPU the process does not recover.
-    """
-    child = None
-    while True:
-        with lock:
-            claim = next(left, None)
-        if claim is None:
-            break
-        if time.monotonic() > deadline:
-            result = "unchecked", "no time left"
-        else:
-            try:
-                child = child or _Child()
-                result = child.make(claim, deadline + GRACE_SECONDS)
-            except OSError as error:
-                result = "unchecked", reason(error)
-            if child and result[0] != "held":
-                child = child.end()
-        with lock:
-            correctness.add(claim, *result)
-    if child:
-        child.end()
+def whole_model(package: object, preset: str, layout: str, dtype: torch.dtype, tokens: int) -> None:
+    """Check a step's loss and every gradient under autocast: no further from fp64 than twice torch's."""
+    scale = Scale.here(tokens=tokens)
+    config = AlbertConfig.preset(
+        preset, layout=layout, num_hidden_layers=2, vocab_size=scale.vocabulary, initializer_range=0.05,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        **({"hidden_size": 52, "num_attention_heads": 2, "intermediate_size": 104} if scale.is_small else {}),
+    )  # fmt: skip
+    with torch.device(scale.device):
+        torch.manual_seed(0)
+        model = PretrainingModel(config)
+    batch = random_batch(scale, lengths_of("mixed", min(128, tokens // 2), tokens))
+    ours, theirs, exact = (
+        _passes(model, batch, choice, kind)
+        for choice, kind in ((scale.checked, dtype), ("torch", dtype), ("torch", torch.float64))
+    )
+    for name, want in exact.items():
+        error, allowed = (float((x[name].double() - want).norm()) for x in (ours, theirs))
+        limit = max(2 * allowed, torch.finfo(dtype).eps * float(want.norm()))
+        assert error <= limit, f"{name}: error {error:.2e}, allowed {limit:.2e}"
 
 
-class _Child:
-    """Start a process that checks claims."""
-
-    def __init__(self):
-        context = multiprocessing.get_context("spawn")
-        self.pipe, theirs = context.Pipe()
-        self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self.process.start()
-        theirs.close()  # so that its end is noticed here
-
-    def make(self, claim: Claim, deadline: float) -> tuple[str, str]:
-        try:
-            self.pipe.send(claim)
-            if not self.pipe.poll(max(0.0, deadline - time.monotonic())):
-                return "unchecked", "not done in time"
-            return self.pipe.recv()
-        except (EOFError, OSError):
-            self.process.join(1)
-            return "wrong", f"its process ended with status {self.process.exitcode}"
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.pipe.close()
+def _passes(model: PretrainingModel, batch, choice: str, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The loss and the gradients, by name."""
+    kind = batch.input_ids.device.type
+    exact = dtype == torch.float64
+    (model.double if exact else model.float)().zero_grad()
+    before = kernels.dispatch._choice
+    kernels.use(choice)  # type: ignore[arg-type]
+    try:
+        with torch.autocast(kind, None if exact else dtype, enabled=not exact):
+            loss = model(batch).loss
+        loss.backward()
+    finally:
+        kernels.use(before)
+    return {"loss": loss.detach(), **{n: p.grad.clone() for n, p in model.named_parameters()}}
 
 
-def _serve(pipe: Connection) -> None:
-    kernels.use("triton")
-    while True:
-        pipe.send(make(pipe.recv()))
+def make(claim: Claim) -> None:
+    """Check a claim; raises what it raises."""
+    from tests.kernels.operand_checks import poisoned
+
+    with poisoned():
+        getattr(importlib.import_module(claim.module), claim.function)(kernels, *claim.arguments)
+
+
+def tasks(claims: list[Claim]) -> list[Task]:
+    """What `run_tasks` checks claims by."""
+    return [(make, (claim,)) for claim in claims]

@@ -1,15 +1,20 @@
-"""Whole training steps: jixu on its kernels and on torch, and transformers' ALBERT, on the same sequences."""
+"""Whole training steps: jixu eager, compiled, as a CUDA graph and on torch, and transformers' ALBERT, on the
+same sequences; and what a model takes in memory.
+"""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 import kernels
-from albert.model import AlbertConfig
-from benchmarks.gpu.scale import Scale, lengths_of, offsets
+from albert.model import AlbertConfig, Batch, PretrainingModel, measure_sizes
+from albert.optim import adamw
+from benchmarks.gpu.scale import Scale, lengths_of, random_batch
 from benchmarks.gpu.timing import Case, Run, attempt
 
 # so that a step takes tens of milliseconds, and the activations of "large" fit
@@ -43,104 +48,170 @@ def training_flops(config, lengths: list[int], masked: int, rows: int | None = N
     return 3 * (config.num_hidden_layers * layer - spared + head + projection)
 
 
+def config_of(name: str, scale: Scale) -> AlbertConfig:
+    """A preset without dropout: transformers' ALBERT and jixu's then do the same work."""
+    return AlbertConfig.preset(
+        name, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, vocab_size=scale.vocabulary
+    )
+
+
+def _case(
+    name: str, scale: Scale, longest: int, mix: str, tokens: int, make: Callable, words: str = ""
+) -> Case:
+    config, lengths = config_of(name, scale), lengths_of(mix, longest, tokens)
+    return Case(
+        f"step {name} T={longest} {mix} {tokens} tokens{words}",
+        lambda: make(scale, name, config, lengths),
+        flops=training_flops(config, lengths, int(0.15 * tokens), int(0.15 * tokens) + len(lengths)),
+        tokens=tokens,
+    )
+
+
 def model_cases(scale: Scale) -> Iterator[Case]:
-    small = scale.device == "cpu"
-    for name in ("tiny",) if small else ("tiny", "base", "large", "bert-large"):
+    """Yield steps beside their rivals."""
+    for name in ("tiny",) if scale.is_small else ("tiny", "base", "large", "bert-large"):
         for longest, mix in ((128, "full"), (128, "mixed"), (512, "full"), (512, "mixed")):
-            if name == "bert-large" and (longest, mix) != (128, "full"):
-                continue
-            tokens = min(TOKENS[name], scale.tokens)
-            # every model without dropout: transformers' ALBERT and jixu's then do the same work
-            config = AlbertConfig.preset(
-                name, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, vocab_size=scale.vocabulary
-            )
-            lengths, masked = lengths_of(mix, longest, tokens), int(0.15 * tokens)
-            yield Case(
-                f"step {name} T={longest} {mix}",
-                lambda a=(name, config, lengths, longest): _steps(scale, *a),
-                flops=training_flops(config, lengths, masked, masked + len(lengths)),
-                tokens=tokens,
-            )
+            if (name != "bert-large" or (longest, mix) == (128, "full")) and longest <= scale.tokens:
+                tokens = min(TOKENS[name], scale.tokens)
+                yield _case(name, scale, longest, mix, tokens, _beside_rivals)
 
 
-def _steps(scale: Scale, name: str, config, lengths: list[int], longest: int) -> dict[str, Run | str]:
-    from albert.model import Batch, PretrainingModel
+def host_cases(scale: Scale) -> Iterator[Case]:
+    """Yield steps of few and many tokens, whose GPU waits for the host or does not."""
+    for tokens in (4096,) if scale.is_small else (4096, 16384, 65536):
+        for name in ("tiny",) if scale.is_small else ("tiny", "base", "large"):
+            yield _case(name, scale, 128, "mixed", min(tokens, scale.tokens), _launched, ", launched")
 
-    device, T, n = scale.device, sum(lengths), int(0.15 * sum(lengths))
-    torch.manual_seed(0)
-    cu_seqlens = offsets(lengths, device)
-    places = torch.cat([torch.arange(length) for length in lengths]).to(device)
-    ids = torch.randint(5, scale.vocabulary, (T,), device=device)
-    masked = torch.randperm(T, device=device)[:n].sort().values
-    batch = Batch(
-        ids, ids % 2, places, cu_seqlens, longest, masked, ids[masked],
-        torch.randint(2, (len(lengths),), device=device),
-    )  # fmt: skip
-    with torch.device(device):
-        model = PretrainingModel(config)
-    step = _step(model, lambda: model(batch).loss, device)
+
+def training_step(
+    model: torch.nn.Module, loss_of: Callable[[], Tensor], device: str, **settings: bool
+) -> Run:
+    """Make a step as the trainer takes it: both passes under autocast, clipping and AdamW."""
+    optimizer = adamw(model, 1e-5)
+    for group in optimizer.param_groups:
+        group |= settings
+
+    def run() -> None:
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            loss = loss_of()
+        optimizer.zero_grad(set_to_none=not settings)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    return run
+
+
+def _model(scale: Scale, config: AlbertConfig) -> PretrainingModel:
+    with torch.device(scale.device):
+        torch.manual_seed(0)
+        return PretrainingModel(config)
+
+
+def _launched(scale: Scale, name: str, config: AlbertConfig, lengths: list[int]) -> dict[str, Run | str]:
+    """The same step eager, compiled and as a CUDA graph."""
+    batch, model = random_batch(scale, lengths), _model(scale, config)
+    compiled = model if scale.is_small else torch.compile(model)
+    return {
+        "jixu": training_step(model, lambda: model(batch).loss, scale.device),
+        "jixu graph": attempt(_graphed, scale, _model(scale, config), batch),
+        "jixu compiled": training_step(model, lambda: compiled(batch).loss, scale.device),
+    }
+
+
+def _graphed(scale: Scale, model: PretrainingModel, batch: Batch) -> Run:
+    """Capture a whole step, optimiser included; on a CPU there is nothing to capture it in."""
+    step = training_step(model, lambda: model(batch).loss, scale.device, capturable=not scale.is_small)
+    if scale.is_small:
+        return step
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # compiles kernels and allocates states outside of the capture
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def _beside_rivals(scale: Scale, name: str, config: AlbertConfig, lengths: list[int]) -> dict[str, Run | str]:
+    batch, model = random_batch(scale, lengths), _model(scale, config)
+    step = training_step(model, lambda: model(batch).loss, scale.device)
 
     def on_torch() -> None:
-        kernels.use("torch")
-        try:
+        with kernels_used("torch", scale.kernels):
             step()
-        finally:
-            kernels.use(scale.kernels)
 
     runners: dict[str, Run | str] = {"jixu": step, "jixu on torch": on_torch}
     if config.layout == "bert":
         return runners | dict.fromkeys(THEIRS, "measured for ALBERT only")
     if importlib.util.find_spec("transformers") is None:
         return runners | dict.fromkeys(THEIRS, "not installed")
-    eager = attempt(_transformers, scale, config, batch, lengths, longest, False)
+    eager = attempt(_transformers, scale, config, batch, False)
     compiled: Run | str = "compiled on a GPU, for tiny and base at T=128 full only"
-    if device == "cuda" and name in ("tiny", "base") and set(lengths) == {128}:
-        compiled = attempt(_transformers, scale, config, batch, lengths, longest, True)
+    if not scale.is_small and name in ("tiny", "base") and set(lengths) == {128}:
+        compiled = attempt(_transformers, scale, config, batch, True)
     return runners | dict(zip(THEIRS, (eager, compiled), strict=True))
 
 
-def _step(model: torch.nn.Module, loss, device: str) -> Run:
-    """Make a step: forward and backward in bf16 autocast, and AdamW."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=device == "cuda")
-
-    def run() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            value = loss()
-        value.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return run
+@contextmanager
+def kernels_used(choice: str, otherwise: str) -> Iterator[None]:
+    kernels.use(choice)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        kernels.use(otherwise)  # type: ignore[arg-type]
 
 
-def _transformers(scale: Scale, config, batch, lengths: list[int], longest: int, compile_it: bool) -> Run:
+def _transformers(scale: Scale, config: AlbertConfig, batch: Batch, compile_it: bool) -> Run:
     """Make a step of transformers' ALBERT on the same sequences, padded."""
-    import transformers
+    from benchmarks.support.transformers_albert import padded, their_config, transformers
 
-    theirs = transformers.AlbertConfig(
-        **{
-            k: getattr(config, k)
-            for k in SHARED
-        },
-        classifier_dropout_prob=0.0,
-        attn_implementation="sdpa",
-    )  # fmt: skip
     with torch.device(scale.device):
-        model = transformers.AlbertForPreTraining(theirs).train()
-    S = len(lengths)
-    inside = torch.arange(longest, device=scale.device) < batch.cu_seqlens.diff()[:, None]
-    ids, kinds = (torch.zeros(S, longest, dtype=torch.int64, device=scale.device) for _ in range(2))
-    labels = torch.full((S, longest), -100, device=scale.device)
-    ids[inside], kinds[inside] = batch.input_ids, batch.token_type_ids
-    flat = torch.full((batch.tokens,), -100, device=scale.device)
-    flat[batch.masked_index] = batch.masked_labels
-    labels[inside] = flat
-    inputs = {
-        "input_ids": ids,
-        "token_type_ids": kinds,
-        "labels": labels,
-        "sentence_order_label": batch.sop_labels,
-        "attention_mask": None if bool(inside.all()) else inside.long(),
-    }
+        model = transformers.AlbertForPreTraining(their_config(config)).train()
+        inputs = padded(batch)
     forward = torch.compile(model) if compile_it else model
-    return _step(model, lambda: forward(**inputs).loss, scale.device)
+    return training_step(model, lambda: forward(**inputs).loss, scale.device)
+
+
+def profile(scale: Scale, name: str) -> dict[str, object]:
+    """The kernels (on a CPU: the operators) of a step, the longest first: launches and milliseconds."""
+    model = _model(scale, config_of(name, scale))
+    batch = random_batch(scale, lengths_of("mixed", 128, min(TOKENS[name], scale.tokens)))
+    step = training_step(model, lambda: model(batch).loss, scale.device)
+    step()
+    kind = torch.profiler.ProfilerActivity
+    with torch.profiler.profile(activities=[kind.CPU] if scale.is_small else [kind.CUDA]) as profiler:
+        step()
+        if not scale.is_small:
+            torch.cuda.synchronize()
+    attribute = "self_cpu_time_total" if scale.is_small else "self_device_time_total"
+    events = sorted(profiler.key_averages(), key=lambda e: -getattr(e, attribute))[:40]
+    times = {e.key[:120]: (e.count, round(getattr(e, attribute) / 1e3, 4)) for e in events}
+    return {"model": name, "tokens": batch.tokens, "launches_and_milliseconds": times}
+
+
+def memory(scale: Scale, name: str) -> dict[str, object]:
+    """What a model takes: parameters, bytes of the optimiser and of an all-reduce, peak and activations."""
+    config = config_of(name, scale)
+    parameters = measure_sizes(config).total
+    record: dict[str, object] = {
+        "model": name,
+        "parameters": parameters,
+        "optimizer_bytes": 8 * parameters,  # AdamW's two moments
+        "all_reduce_bytes": 4 * parameters,  # gradients in fp32
+    }
+    if scale.is_small:
+        return record
+    model = _model(scale, config)
+    batch = random_batch(scale, lengths_of("full", 128, min(TOKENS[name], scale.tokens)))
+    step = training_step(model, lambda: model(batch).loss, scale.device)
+    step()
+    torch.cuda.reset_peak_memory_stats()
+    held = torch.cuda.memory_allocated()
+    step()
+    torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated()
+    return {**record, "held_bytes": held, "peak_bytes": peak, "tokens": batch.tokens}

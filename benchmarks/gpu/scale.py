@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from albert.model import Batch
+
 EVALUATED = {"tiny": (12, 26, 312), "base": (12, 64, 768), "large": (16, 64, 1024)}  # heads, head dim, width
+VOCABULARY, TOKENS = 21128, 65536
+# the kernels run on a CPU in Triton's interpreter only, and there claims alone need them
+SMALL: dict[str, Any] = {"device": "cpu", "tokens": 128, "vocabulary": 500, "kernels": "auto"}
 # of forward passes alone: compiling takes the time measuring needs
 FORWARD_ONLY = "compiled for both passes only"
 
@@ -19,9 +26,24 @@ class Scale:
     """Real sizes on a GPU, small ones to test the code."""
 
     device: str = "cuda"
-    tokens: int = 65536
-    vocabulary: int = 21128
+    tokens: int = TOKENS
+    vocabulary: int = VOCABULARY
     kernels: str = "triton"  # for `kernels.use`
+
+    @classmethod
+    def here(cls, **changes: Any) -> Scale:
+        """The scale of a GPU, or the small one where there is none."""
+        small = {} if torch.cuda.is_available() else SMALL
+        return cls(**{**small, **changes})
+
+    @property
+    def is_small(self) -> bool:
+        return self.device == "cpu"
+
+    @property
+    def checked(self) -> str:
+        """The kernels that claims are about."""
+        return "triton" if os.environ.get("TRITON_INTERPRET") == "1" else self.kernels
 
     @property
     def masked(self) -> int:
@@ -50,6 +72,18 @@ def lengths_of(mix: str, longest: int, tokens: int) -> list[int]:
 
 def offsets(lengths: list[int], device: str) -> Tensor:
     return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
+
+
+def random_batch(scale: Scale, lengths: list[int]) -> Batch:
+    """A batch of random tokens, 15% of them masked, with sentence orders."""
+    T, device = sum(lengths), scale.device
+    ids = torch.randint(5, scale.vocabulary, (T,), device=device)
+    masked = torch.randperm(T, device=device)[: int(0.15 * T)].sort().values
+    return Batch(
+        ids, ids % 2, torch.cat([torch.arange(length) for length in lengths]).to(device),
+        offsets(lengths, device), max(lengths), masked, ids[masked],
+        torch.randint(2, (len(lengths),), device=device),
+    )  # fmt: skip
 
 
 def compiled_or_why(function: Callable, device: str, backward: bool) -> Callable | str:

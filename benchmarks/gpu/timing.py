@@ -6,15 +6,21 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
 
 import torch
 
+from benchmarks.gpu.workers import LATE, reason
+from kernels import tuning
+
 Run = Callable[[], object]
-# rivals that compile before they run, and the seconds that may take: not begun when fewer are left
-COMPILE = ("torch.compile", "FlexAttention", "transformers compiled")
+# runners that compile before they run, and the seconds that may take: not begun when fewer are left
+COMPILE = ("torch.compile", "transformers compiled", "jixu compiled")
 COMPILE_SECONDS = 45.0
 CLOCK_HERTZ = 2e9  # about the highest of any GPU so far
 L2_BYTES = 2**28  # more than any GPU's L2
+TUNED = "jixu tuned"  # jixu with the tiles that the sweep found
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,22 @@ class Case:
 
 @dataclass
 class Timing:
-    """Milliseconds (median, 20% and 80% quantile) and a run's peak memory beyond its start."""
+    """Milliseconds (median, 20% and 80% quantile) and a run's peak memory beyond its start.
+
+    Of whole steps also the host's milliseconds and those the GPU was busy for.
+    """
 
     milliseconds: float
     low: float
     high: float
-    peak_bytes: int
+    peak_bytes: int = 0
+    host: float | None = None
+    busy: float | None = None
+
+    @property
+    def idle(self) -> float | None:
+        """Share of the time that the GPU waits for the host."""
+        return None if self.busy is None else max(0.0, 1 - self.busy / self.milliseconds)
 
 
 @dataclass
@@ -52,6 +68,7 @@ class Result:
     flops: float = 0.0
     bytes: float = 0.0
     tokens: int = 0
+    wrong: list[str] = field(default_factory=list)  # kernels with a claim that does not hold
 
 
 @dataclass(frozen=True)
@@ -62,15 +79,13 @@ class Ceilings:
     bytes: float  # a second, read and written
 
 
-def time_run(run: Run, of_kernels: bool = False, seconds: float = 0.15) -> Timing:
+def time_run(run: Run, of_kernels: bool = True, seconds: float = 0.15) -> Timing:
     """Time repeated runs on the GPU with a cold L2; on a CPU, where only the code is tested, one run."""
     if not torch.cuda.is_available():
         start = time.perf_counter()
         run()
         elapsed = (time.perf_counter() - start) * 1e3
-        return Timing(elapsed, elapsed, elapsed, 0)
-    from triton.testing import do_bench
-
+        return Timing(elapsed, elapsed, elapsed, 0, *((None, None) if of_kernels else (elapsed, elapsed)))
     run()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -78,15 +93,22 @@ def time_run(run: Run, of_kernels: bool = False, seconds: float = 0.15) -> Timin
     run()
     torch.cuda.synchronize()
     peak = torch.cuda.max_memory_allocated() - before
+    times, hosts = _queued(run, seconds)
     if of_kernels:
-        times = sorted(_queued(run, seconds))
-        return Timing(statistics.median(times), times[len(times) // 5], times[len(times) * 4 // 5], peak)
+        return Timing(*_quantiles(times), peak)
+    from triton.testing import do_bench
+
     median, low, high = do_bench(run, warmup=25, rep=seconds * 1e3, quantiles=[0.5, 0.2, 0.8])
-    return Timing(median, low, high, peak)
+    return Timing(median, low, high, peak, statistics.median(hosts), statistics.median(times))
 
 
-def _queued(run: Run, seconds: float) -> list[float]:
-    """Measure the milliseconds between the first and the last kernel of a run.
+def _quantiles(times: list[float]) -> tuple[float, float, float]:
+    times = sorted(times)
+    return statistics.median(times), times[len(times) // 5], times[len(times) * 4 // 5]
+
+
+def _queued(run: Run, seconds: float) -> tuple[list[float], list[float]]:
+    """Measure the milliseconds between the first and the last kernel of a run, and those of the host.
 
     The GPU sleeps until the host, which may take longer to launch a small kernel than the GPU to run it, has
     launched all of a run. A run that waits for the GPU itself is timed with its waits.
@@ -97,23 +119,19 @@ def _queued(run: Run, seconds: float) -> list[float]:
     torch.cuda.synchronize()
     whole = time.perf_counter() - start
     cold = torch.empty(L2_BYTES, dtype=torch.uint8, device="cuda")
-    events = [
-        tuple(torch.cuda.Event(enable_timing=True) for _ in range(2))
-        for _ in range(max(10, min(200, int(seconds / (whole + 2 * host)))))
-    ]
+    count = max(10, min(200, int(seconds / (whole + 2 * host))))
+    events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(count)]
+    hosts = []
     for before, after in events:
         cold.zero_()
         torch.cuda._sleep(int(2 * host * CLOCK_HERTZ))
         before.record()
+        start = time.perf_counter()
         run()
+        hosts.append((time.perf_counter() - start) * 1e3)
         after.record()
     torch.cuda.synchronize()
-    return [before.elapsed_time(after) for before, after in events]
-
-
-def reason(error: BaseException) -> str:
-    """Describe an error in one line."""
-    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    return [before.elapsed_time(after) for before, after in events], hosts
 
 
 def attempt(make: Callable[..., Run | str], *arguments: object) -> Run | str:
@@ -124,12 +142,12 @@ def attempt(make: Callable[..., Run | str], *arguments: object) -> Run | str:
         return reason(error)
 
 
-def measure(case: Case, deadline: float) -> Result:
-    """Time every runner of a case in turn; record what fails or comes too late. Raises nothing."""
+def measure(case: Case, deadline: float, tiles: Path | None = None) -> Result:
+    """Time every runner of a case in turn; record what fails or comes too late. Raises nothing.
+
+    With a file of measured tiles jixu is timed twice, with the built-in ones and with these.
+    """
     result = Result(case.name, flops=case.flops, bytes=case.bytes, tokens=case.tokens)
-    if time.monotonic() > deadline:
-        result.absent["jixu"] = "no time left"
-        return result
     runners = attempt(case.runners)
     if isinstance(runners, str):
         result.absent["jixu"] = runners
@@ -139,10 +157,16 @@ def measure(case: Case, deadline: float) -> Result:
         if isinstance(run, str):
             result.absent[name] = run
         elif left < 0:
-            result.absent[name] = "no time left"
+            result.absent[name] = LATE
         else:
             timing = attempt(time_run, run, case.of_kernels)
             (result.absent if isinstance(timing, str) else result.timings)[name] = timing
+    if tiles and "jixu" in result.timings:
+        measured = tuning.read_table(tiles)
+        with patch.object(tuning, "table", lambda name, table=tuning.table: table(name).merged(measured)):
+            remade = attempt(case.runners)  # a schedule of attention holds the size of its tiles
+            timing = remade if isinstance(remade, str) else attempt(time_run, remade["jixu"], case.of_kernels)
+        (result.absent if isinstance(timing, str) else result.timings)[TUNED] = timing
     return result
 
 
@@ -175,20 +199,24 @@ def table(results: list[Result], ceilings: Ceilings | None) -> str:
     The share of a training step, of which only FLOPs are counted, is its MFU.
     """
     lines = [
-        "| case | who | ms | TFLOP/s | GB/s | of the roofline | peak MiB | jixu is |",
-        "|---|---|--:|--:|--:|--:|--:|--:|",
+        "| case | who | ms | host ms | idle | TFLOP/s | GB/s | of the roofline | peak MiB | jixu is |",
+        "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for result in results:
         ours = result.timings.get("jixu")
+        case = result.case + (f" (WRONG: {', '.join(result.wrong)})" if result.wrong else "")
         for name, timing in result.timings.items():
             rates = [x / timing.milliseconds * 1e3 for x in (result.flops, result.bytes)]
             floor = max(result.flops / ceilings.flops, result.bytes / ceilings.bytes) if ceilings else 0.0
             share = f"{floor / timing.milliseconds * 1e3:.0%}" if floor else ""
             ratio = f"{timing.milliseconds / ours.milliseconds:.2f}x" if ours and name != "jixu" else ""
             tokens = f" ({result.tokens / timing.milliseconds * 1e3:,.0f} tokens/s)" if result.tokens else ""
+            host = "" if timing.host is None else f"{timing.host:.2f}"
+            idle = "" if timing.idle is None else f"{timing.idle:.0%}"
             lines.append(
-                f"| {result.case} | {name}{tokens} | {timing.milliseconds:.3f} | {rates[0] / 1e12:.1f} "
-                f"| {rates[1] / 1e9:.0f} | {share} | {timing.peak_bytes / 2**20:.0f} | {ratio} |"
+                f"| {case} | {name}{tokens} | {timing.milliseconds:.3f} | {host} | {idle} "
+                f"| {rates[0] / 1e12:.1f} | {rates[1] / 1e9:.0f} | {share} "
+                f"| {timing.peak_bytes / 2**20:.0f} | {ratio} |"
             )
-        lines += [f"| {result.case} | {name} | {why} | | | | | |" for name, why in result.absent.items()]
+        lines += [f"| {case} | {name} | {why} | | | | | | | |" for name, why in result.absent.items()]
     return "\n".join(lines) + "\n"

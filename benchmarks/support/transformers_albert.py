@@ -29,12 +29,12 @@ def their_config(config: AlbertConfig, attention: str = "sdpa") -> transformers.
 def padded(batch: Batch) -> dict[str, Tensor]:
     """Pad a packed batch to its longest sequence, as transformers takes it."""
     lengths = batch.cu_seqlens.diff()
-    inside = torch.arange(batch.max_seqlen) < lengths[:, None]  # [S, L]
+    inside = torch.arange(batch.max_seqlen, device=lengths.device) < lengths[:, None]  # [S, L]
 
     def spread(values: Tensor, fill: int) -> Tensor:
-        return torch.full(inside.shape, fill).masked_scatter(inside, values)
+        return torch.full(inside.shape, fill, device=lengths.device).masked_scatter(inside, values)
 
-    labels = torch.full((batch.tokens,), -100)
+    labels = torch.full((batch.tokens,), -100, device=lengths.device)
     labels[batch.masked_index] = batch.masked_labels
     inputs = {
         "input_ids": spread(batch.input_ids, 0),

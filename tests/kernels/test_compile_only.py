@@ -33,7 +33,7 @@ def problems_of_large_tiles() -> tuple[str, ...]:
     from benchmarks.gpu.launches import compile_for, record
 
     large = Launch(64, 4, 6)
-    tiles = {(128, 64, False): AttentionTiles(128, large, large, large, None)}
+    tiles = {(128, 2, False): AttentionTiles(128, large, large, large, None)}
     table = tuning.table("sm_80")
     with patch.dict(table.attention, tiles), record(80) as launches:
         compile_only.attention_launches(128, 512, 0.0)

@@ -12,22 +12,27 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes i
 
 
 def entries() -> list[tuple[str, int, int, bool]]:
-    """List GPU, width, tile and dropout of the entries, without those that differ in warps only."""
+    """List GPU, width, bucket and dropout of the entries, without those that differ in warps only."""
     distinct = {}
     for name in GPUS:
-        for (width, tile, dropout), t in tuning.table(name).attention.items():
+        for key, t in tuning.table(name).attention.items():
             launches = (t.forward, t.queries, t.keys, t.whole)
-            blocks = (tile, *(launch and launch.block for launch in launches))
-            distinct.setdefault(blocks, (name, width, tile, dropout))
+            blocks = (t.tile, *(launch and launch.block for launch in launches))
+            distinct.setdefault(blocks, (name, *key))
     return list(distinct.values())
 
 
-@pytest.mark.parametrize("name, width, tile, dropout", entries())
-def test_attention_at_the_tiles_of_a_gpu(triton, monkeypatch, name, width, tile, dropout):
+@pytest.mark.parametrize("name, width, bucket, dropout", entries())
+def test_attention_at_the_tiles_of_a_gpu(triton, monkeypatch, name, width, bucket, dropout):
     monkeypatch.setattr(tuning, "architecture", lambda device: name)
-    lengths = {tuning.table(name).tiles[width][i]: n for i, n in enumerate((40, 100, max(LENGTHS) + 6))}
-    assert tile in lengths
-    for longest in {min(tile, lengths[tile]), lengths[tile]}:  # within a tile, then over several
+    table = tuning.table(name)
+    tile = table.attention[width, bucket, dropout].tile
+    same = [
+        n
+        for i, n in enumerate((40, 100, max(LENGTHS) + 6))
+        if table.attention[width, i, dropout].tile == tile
+    ]
+    for longest in {min(tile, same[-1]), same[-1]}:  # within a tile, then over several
         checks.attention(triton, [longest, 3], width, torch.float16, 1, 0.1 if dropout else 0.0)
 
 
@@ -56,7 +61,7 @@ def test_a_measured_table_replaces_the_entries_it_has(tmp_path, monkeypatch):
     built_in = tuning.table("sm_90")
     launch = Launch(32, 8, 4)
     entry = AttentionTiles(64, launch, launch, launch, None)
-    measured = tuning.Table({64: (64, 64, 64)}, {(64, 64, False): entry}, {128: built_in.loss[256]})
+    measured = tuning.Table({(64, 2, False): entry}, {128: built_in.loss[256]})
     tuning.write_table(tmp_path / tuning.table_file("sm_90"), measured, gpu="H100")
     monkeypatch.setenv("JIXU_TILES", str(tmp_path))
     tuning.table.cache_clear()

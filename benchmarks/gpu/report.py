@@ -1,0 +1,117 @@
+"""What `benchmarks.gpu` found so far: lines of JSON as it is found, and a summary in Markdown."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.gpu.correctness import Correctness
+from benchmarks.gpu.goals import goals_table, judge
+from benchmarks.gpu.timing import Ceilings, Result, table
+from kernels.dispatch import has_triton
+
+COMPILED_WITH = ("3.6", "3.9")  # versions of Triton that `benchmarks.compile_only` was run with
+
+
+def machine() -> dict[str, object]:
+    """Describe the machine."""
+    facts: dict[str, object] = {"torch": torch.__version__, "python": platform.python_version()}
+    if has_triton:
+        import triton
+
+        facts["triton"] = triton.__version__
+        if not triton.__version__.startswith(COMPILED_WITH):
+            facts["notice"] = f"the kernels were compiled with Triton {' and '.join(COMPILED_WITH)} before"
+    if torch.cuda.is_available():
+        properties = torch.cuda.get_device_properties(0)
+        free, total = torch.cuda.mem_get_info()
+        facts |= {
+            "gpu": properties.name,
+            "sm": f"{properties.major}{properties.minor}",
+            "multiprocessors": properties.multi_processor_count,
+            "memory_gib": round(total / 2**30),
+            "free_gib": round(free / 2**30),
+            "cuda": torch.version.cuda,
+        }
+    return facts
+
+
+@dataclass
+class Report:
+    """All results of a command, in the files NAME.jsonl and NAME.md of a folder."""
+
+    folder: Path
+    name: str
+    start: float = field(default_factory=time.monotonic)
+    ceilings: Ceilings | None = None
+    correctness: Correctness = field(default_factory=Correctness)
+    results: list[Result] = field(default_factory=list)
+    others: list[str] = field(default_factory=list)  # further lines of the summary
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / f"{self.name}.jsonl").unlink(missing_ok=True)
+        self.note("machine", machine())
+
+    @property
+    def seconds(self) -> int:
+        return round(time.monotonic() - self.start)
+
+    def note(self, kind: str, record: dict[str, Any]) -> None:
+        """Write a line at once: a command that is cut off loses nothing."""
+        line = json.dumps({"kind": kind, "seconds": self.seconds, **record}, default=str)
+        with (self.folder / f"{self.name}.jsonl").open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        print(line[:400], flush=True)
+
+    def tell(self, kind: str, record: dict[str, Any]) -> None:
+        """Note a record that the summary shows too."""
+        self.note(kind, record)
+        words = ", ".join(f"{name} {value}" for name, value in record.items())
+        self.others.append(f"{kind}: {words}")
+        self.summarise()
+
+    def add(self, result: Result) -> None:
+        """Note a case, marked where its kernels gave wrong results."""
+        wrong = self.correctness.wrong_kernels
+        result.wrong = sorted(wrong if result.case.startswith("step") else wrong & {result.case.split()[0]})
+        self.results.append(result)
+        self.note("result", asdict(result))
+        self.summarise()
+
+    def summarise(self) -> None:
+        """Write the summary."""
+        correctness, facts = self.correctness, machine()
+        words = [
+            f"# {self.name} on {facts.get('gpu', 'a CPU: numbers of no meaning')}",
+            ", ".join(f"{name} {value}" for name, value in facts.items()) + f"; {self.seconds} seconds",
+            f"{self.ceilings.flops / 1e12:.0f} TFLOP/s and {self.ceilings.bytes / 1e12:.2f} TB/s at best"
+            if self.ceilings
+            else "ceilings not measured",
+            f"{correctness.held} claims about the kernels hold, {len(correctness.wrong)} do not",
+            *(f"WRONG: {line}" for _kernel, line in correctness.wrong),
+            *(f"unchecked: {line}" for line in correctness.unchecked),
+            *self.others,
+            goals_table(judge(self.results, self.ceilings)),
+            "Kernels: time on the GPU alone. Steps: with the host's part in them.",
+            table(self.results, self.ceilings),
+        ]
+        (self.folder / f"{self.name}.md").write_text("\n\n".join(words), encoding="utf-8")
+
+    def failures(self, *, everyone: bool) -> list[str]:
+        """Name the claims that are wrong and where jixu (with `everyone`, any runner) failed."""
+        return [line for _, line in self.correctness.wrong] + [
+            f"{result.case}, {name}: {why}"
+            for result in self.results
+            for name, why in result.absent.items()
+            if "Error" in why and (everyone or name.startswith("jixu"))
+        ]

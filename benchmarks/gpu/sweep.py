@@ -1,0 +1,197 @@
+"""A sweep of tile sizes on a GPU, and the table of the best ones, for `kernels.tuning`.
+
+One part of an entry (a kernel's block, warps and stages) is varied at a time, the others stay. All candidates
+are first compiled and checked on all cores, each in both passes; then those that are right are timed, one
+after another. A candidate replaces the built-in entry where it is faster by more than a fiftieth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+import kernels
+from benchmarks.gpu.scale import Scale, lengths_of, offsets
+from benchmarks.gpu.timing import time_run
+from benchmarks.gpu.workers import Failure, run_tasks
+from kernels import tuning
+from kernels.tuning import AttentionTiles, Launch, LossLaunch, LossTiles, Table
+
+LEAST_GAIN = 1.02
+# padded head dim and longest sequence, in the order of their importance to ALBERT; then dropout, for BERT
+SHAPES = ((64, 128), (64, 512), (32, 128), (32, 512), (128, 512), (256, 512), (128, 128), (256, 128))
+PARTS = ("forward", "queries", "keys", "whole")
+LOSS_PARTS = ("forward", "states", "table")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A table of one entry, with one part that differs from the built-in entry."""
+
+    shape: tuple[int, int, bool]  # padded head dim, longest sequence, dropout; of the loss: width, 0, False
+    part: str  # "" for the built-in entry
+    table: Table
+
+    @property
+    def launch(self) -> Launch | None:
+        (entry,) = (*self.table.attention.values(), *self.table.loss.values())
+        return getattr(entry, self.part) if self.part else None
+
+
+def trials(scale: Scale) -> list[list[Trial]]:
+    """List the candidates of each shape, after its built-in entry."""
+    name = tuning.architecture(torch.device(scale.device))
+    built_in = tuning.table(name)
+    shapes = [(*s, False) for s in SHAPES] + [(64, 128, True), (64, 512, True)]
+    groups = [list(_attention_trials(built_in, *shape)) for shape in shapes]
+    groups.insert(2, list(_loss_trials(built_in, 128)))
+    return [group[:2] for group in groups[1:3]] if scale.is_small else groups
+
+
+def _attention_trials(built_in: Table, width: int, longest: int, dropout: bool) -> Iterator[Trial]:
+    key = (width, tuning.bucket_of(longest), dropout)
+    entry = built_in.attention[key]
+
+    def trial(part: str, changed: AttentionTiles) -> Trial:
+        return Trial((width, longest, dropout), part, Table({key: changed}, {}))
+
+    yield trial("", entry)
+    for part in ("forward", "whole") if longest <= entry.tile and entry.whole else PARTS[:3]:
+        for launch in product((16, 32, 64, 128), (4, 8), (1, 2, 3, 4)):
+            if Launch(*launch) != getattr(entry, part) and launch[0] * width <= 128 * 128:
+                yield trial(part, replace(entry, **{part: Launch(*launch)}))
+
+
+def _loss_trials(built_in: Table, width: int) -> Iterator[Trial]:
+    entry = built_in.loss[width]
+
+    def trial(part: str, changed: LossTiles) -> Trial:
+        return Trial((width, 0, False), part, Table({}, {width: changed}))
+
+    yield trial("", entry)
+    for part in LOSS_PARTS:
+        for block, warps, stages, rows in product((32, 64, 128), (4, 8), (2, 3, 4), (64, 128)):
+            launch = LossLaunch(block, warps, stages, rows)
+            if launch != getattr(entry, part):
+                yield trial(part, replace(entry, **{part: launch}))
+
+
+def _passes(scale: Scale, shape: tuple[int, int, bool]) -> Callable[[], list[Tensor]]:
+    """Both passes of a trial's operator: a function of nothing, which returns output and gradients."""
+    width, longest, dropout = shape
+    torch.manual_seed(0)
+    like = {"device": scale.device, "dtype": scale.dtype}
+    inputs: list[Tensor]
+    if longest:
+        lengths = lengths_of("mixed", min(longest, scale.tokens // 2), scale.tokens)
+        cu_seqlens, most = offsets(lengths, scale.device), max(lengths)
+        inputs = [torch.randn(scale.tokens, 3, 1 if scale.is_small else 12, width, **like)]
+        dropout_p = 0.1 if dropout else 0.0
+
+        def forward() -> Tensor:
+            return kernels.attention(*inputs, cu_seqlens, most, dropout_p=dropout_p, seed=5)
+    else:
+        n, V = scale.masked, scale.vocabulary
+        inputs = [torch.randn(n, width, **like), torch.randn(V, width, **like), torch.randn(V, **like)]
+        labels = torch.randint(V, (n,), device=scale.device)
+
+        def forward() -> Tensor:
+            return kernels.mlm_loss(*inputs, labels)[0]
+
+    for x in inputs:
+        x.requires_grad_()
+    dy = torch.randn_like(forward())
+
+    def run() -> list[Tensor]:
+        y = forward()
+        return [y, *torch.autograd.grad(y, inputs, dy)]
+
+    return run
+
+
+def _used(table: Table):
+    real = tuning.table
+    return patch.object(tuning, "table", lambda name: real(name).merged(table))
+
+
+def check_trial(scale: Scale, trial: Trial, built_in: Table) -> None:
+    """Compile a candidate, and compare its results with the built-in entry's."""
+    with _used(built_in):
+        expected = _passes(scale, trial.shape)()
+    with _used(trial.table):
+        got = _passes(scale, trial.shape)()
+    allowed = 8 * torch.finfo(scale.dtype).eps
+    for a, b in zip(got, expected, strict=True):
+        difference = (a.double() - b.double()).norm() / b.double().norm()
+        if not difference <= allowed:
+            raise AssertionError(f"results differ by {difference:.1e}")
+
+
+def time_trial(scale: Scale, trial: Trial) -> float:
+    """Time a candidate: the milliseconds of both passes."""
+    with _used(trial.table):
+        return time_run(_passes(scale, trial.shape), seconds=0.05).milliseconds
+
+
+def sweep(
+    scale: Scale, deadline: float, processes: int, note: Callable[[str, dict[str, object]], None]
+) -> Table:
+    """Try the candidates until the deadline; `note` gets every figure. Returns the better entries."""
+    found = Table({}, {})
+    for group in trials(scale):
+        if time.monotonic() > deadline:
+            break
+        tasks = [(check_trial, (scale, trial, group[0].table)) for trial in group]
+        outcomes = dict(run_tasks(tasks, deadline, processes=processes, choice=scale.kernels))
+        right = [trial for n, trial in enumerate(group) if not isinstance(outcomes[n], Failure)]
+        for number, outcome in sorted(outcomes.items()):
+            if isinstance(outcome, Failure):
+                note("trial", _record(group[number], refused=outcome.reason))
+        timed = [(time_trial, (scale, trial)) for trial in right]
+        times = {}
+        for number, outcome in run_tasks(timed, deadline, processes=min(processes, 1), choice=scale.kernels):
+            failed = isinstance(outcome, Failure)
+            note("trial", _record(right[number], **{"refused" if failed else "milliseconds": outcome}))
+            if not failed:
+                times[number] = outcome
+        found = found.merged(_best(right, times))
+    return found
+
+
+def _record(trial: Trial, **more: object) -> dict[str, object]:
+    more = {name: x.reason if isinstance(x, Failure) else x for name, x in more.items()}
+    return {"shape": trial.shape, "part": trial.part, "launch": str(trial.launch), **more}
+
+
+def _best(right: list[Trial], times: dict[int, float]) -> Table:
+    """The built-in entry with the fastest launch of each part, where it gains enough; else no entry."""
+    if 0 not in times or right[0].part:  # the built-in entry itself failed or came too late
+        return Table({}, {})
+    better: dict[str, Any] = {}
+    for part in {trial.part for trial in right} - {""}:
+        own = [number for number in times if right[number].part == part]
+        best = min(own, key=times.__getitem__, default=0)
+        if times[0] >= LEAST_GAIN * times[best]:
+            better[part] = right[best].launch
+    if not better:
+        return Table({}, {})
+    usual = right[0].table
+    return Table(
+        {key: replace(entry, **better) for key, entry in usual.attention.items()},
+        {key: replace(entry, **better) for key, entry in usual.loss.items()},
+    )
+
+
+def write(found: Table, scale: Scale, folder: Path, **about: object) -> Path:
+    """Write the table of the better entries, under the name that `kernels.tuning` looks for."""
+    path = folder / tuning.table_file(tuning.architecture(torch.device(scale.device)))
+    tuning.write_table(path, found, **about)
+    return path
