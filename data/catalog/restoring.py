@@ -9,7 +9,7 @@ from typing import NamedTuple
 import duckdb
 
 from data.catalog.database import write_catalog
-from data.catalog.versions import Version
+from data.catalog.versions import Version, insert
 from data.files import write_text
 from data.workspace import Workspace
 
@@ -52,14 +52,11 @@ def restore(workspace: Workspace) -> list[str]:
             named = [row.values.get(column) for row in rows for column in _PATHS]
             if all((workspace.root / str(name)).is_file() for name in named if name):
                 for row in rows:
-                    _insert(db, row)
+                    values = {
+                        name: json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+                        for name, value in row.values.items()
+                    }
+                    # versions share shards and their corpus, the newest one's record comes first
+                    insert(db, row.table, [values], "insert" if row.table == "funnel" else "insert or ignore")
                 restored.append(f"{path.parent.name} {path.stem.replace('-', ' ')}")
     return restored
-
-
-def _insert(db: duckdb.DuckDBPyConnection, row: _Row) -> None:
-    columns = ", ".join(f'"{name}"' for name in row.values)
-    values = [json.dumps(v, ensure_ascii=False) if isinstance(v, dict) else v for v in row.values.values()]
-    # versions share shards and their corpus, the newest one's record comes first; a funnel has no key
-    verb = "insert" if row.table == "funnel" else "insert or ignore"
-    db.execute(f"{verb} into {row.table} ({columns}) values ({', '.join('?' * len(values))})", values)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 
 import duckdb
 
 from data.catalog.database import write_catalog
+from data.catalog.versions import insert
 from data.workspace import Workspace
 
 
@@ -55,21 +57,14 @@ def record_run(
     `status`: running, completed, interrupted (asked to stop), failed or diverged. `metrics` are those of the
     newest evaluation, and for the last two the reason as "error".
     """
+    row = {"run": run, "corpus": corpus, "version": version, "init": init, "status": status}
+    row |= {"steps": steps, "tokens": tokens, "metrics": json.dumps(metrics)}
+    row |= {"settings": json.dumps(settings, ensure_ascii=False)}
+    row["finished_at"] = datetime.now(UTC) if status == "completed" else None
     with write_catalog(workspace) as db:
-        db.execute(
-            """
-            insert or replace into pretraining_runs values (?, ?, ?, ?, ?, ?, ?, ?, ?,
-                coalesce((select created_at from pretraining_runs where run = ?), now()),
-                case when ? = 'completed' then now() end)
-            """,
-            [run, corpus, version, init, json.dumps(settings, ensure_ascii=False), status, steps, tokens]
-            + [json.dumps(metrics), run, status],
-        )
+        insert(db, "pretraining_runs", [row], "insert or replace")
         db.execute("delete from checkpoints where run = ?", [run])
-        rows = [(run, *astuple(checkpoint)) for checkpoint in checkpoints]
-        if rows:
-            names = ", ".join(field.name for field in fields(CheckpointRow))
-            db.executemany(f"insert into checkpoints (run, {names}) values (?, ?, ?, ?, ?, ?, ?)", rows)
+        insert(db, "checkpoints", [{"run": run, **asdict(checkpoint)} for checkpoint in checkpoints])
 
 
 def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
@@ -94,10 +89,6 @@ def end_killed_run(workspace: Workspace, run: str) -> None:
 
 def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[str, object]]) -> None:
     """Record an evaluation run, a row for each model, seed, split and metric, replacing older rows."""
-    names = ("task", "model", "seed", "learning_rate", "best_epoch", "split", "metric", "score", "seconds")
     with write_catalog(workspace) as db:
         db.execute("delete from evaluations where run = ?", [run])
-        db.executemany(
-            f"insert into evaluations (run, {', '.join(names)}) values ({', '.join('?' * (len(names) + 1))})",
-            [(run, *(row[name] for name in names)) for row in rows],
-        )
+        insert(db, "evaluations", [{"run": run, **row} for row in rows])

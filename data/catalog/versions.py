@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import duckdb
 import pyarrow as pa
@@ -13,65 +14,8 @@ import pyarrow as pa
 from data.errors import InputError
 from data.instances import Shard
 
-
-def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None:
-    """Return the current version of a corpus, or None if there is none."""
-    rows = db.execute(
-        """
-        select corpus, version, recipe_hash, sop, tokenizer, max_seq_length, documents, instances, tokens,
-            index_path, held_out_share, similar_words
-        from versions join corpora using (corpus) where corpus = ? order by version desc limit 1
-        """,
-        [corpus],
-    ).fetchall()
-    return Version(*rows[0]) if rows else None
-
-
-def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
-    """Return the current version of a corpus; raise InputError listing the corpora if it has none."""
-    version = newest_version(db, corpus)
-    if version is None:
-        names = [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
-        raise InputError(
-            f"no corpus {corpus!r} in this workspace (there is: {', '.join(names) or 'none'}); "
-            "make it with jixu refresh-corpus"
-        )
-    return version
-
-
-def never_trained_share(db: duckdb.DuckDBPyConnection) -> float:
-    """Return the share of documents that no run of the workspace trains on: the largest of its corpora's.
-
-    It never shrinks, so that a document once held out is never trained on, in whichever corpus it comes.
-    """
-    ((share,),) = db.execute("select coalesce(max(held_out_share), 0) from corpora").fetchall()
-    return share
-
-
-def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:
-    """List the shards of a version in order."""
-    rows = db.execute(
-        """
-        select path, sha256, documents_path, documents_sha256, instances, tokens, documents, characters,
-            words, sentences, length_histogram
-        from version_shards join shards using (corpus, path)
-        where corpus = ? and version = ? order by position
-        """,
-        [version.corpus, version.version],
-    ).fetchall()
-    return [Shard(*[*row[:-1], tuple(row[-1])]) for row in rows]
-
-
-def version_sources(db: duckdb.DuckDBPyConnection, version: Version) -> list[Source]:
-    """List the source files of a version in order."""
-    rows = db.execute(
-        """
-        select uri, size, sha256, listing_path from sources
-        where corpus = ? and version = ? order by position
-        """,
-        [version.corpus, version.version],
-    ).fetchall()
-    return [Source(*row) for row in rows]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +46,68 @@ class Source:
     listing_path: str
 
 
+def columns_of(record: type[DataclassInstance]) -> str:
+    """The columns that the fields of a record are named after."""
+    return ", ".join(field.name for field in fields(record))
+
+
+def insert(
+    db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[Mapping[str, object]], verb: str = "insert"
+) -> None:
+    """Add rows, given by column; columns that they lack get their defaults."""
+    if rows:
+        db.register("inserted", pa.Table.from_pylist(list(rows)))
+        db.execute(f"{verb} into {table} by name from inserted")
+        db.unregister("inserted")
+
+
+def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None:
+    """Return the current version of a corpus, or None if there is none."""
+    query = f"""
+        select {columns_of(Version)} from versions join corpora using (corpus)
+        where corpus = ? order by version desc limit 1
+        """
+    rows = db.execute(query, [corpus]).fetchall()
+    return Version(*rows[0]) if rows else None
+
+
+def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
+    """Return the current version of a corpus; raise InputError listing the corpora if it has none."""
+    version = newest_version(db, corpus)
+    if version is None:
+        names = [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
+        raise InputError(
+            f"no corpus {corpus!r} in this workspace (there is: {', '.join(names) or 'none'}); "
+            "make it with jixu refresh-corpus"
+        )
+    return version
+
+
+def never_trained_share(db: duckdb.DuckDBPyConnection) -> float:
+    """Return the share of documents that no run of the workspace trains on: the largest of its corpora's.
+
+    It never shrinks, so that a document once held out is never trained on, in whichever corpus it comes.
+    """
+    ((share,),) = db.execute("select coalesce(max(held_out_share), 0) from corpora").fetchall()
+    return share
+
+
+def version_shards(db: duckdb.DuckDBPyConnection, version: Version) -> list[Shard]:
+    """List the shards of a version in order."""
+    query = f"""
+        select {columns_of(Shard)} from version_shards join shards using (corpus, path)
+        where corpus = ? and version = ? order by position
+        """
+    rows = db.execute(query, [version.corpus, version.version]).fetchall()
+    return [Shard(*[*row[:-1], tuple(row[-1])]) for row in rows]
+
+
+def version_sources(db: duckdb.DuckDBPyConnection, version: Version) -> list[Source]:
+    """List the source files of a version in order."""
+    query = f"select {columns_of(Source)} from sources where corpus = ? and version = ? order by position"
+    return [Source(*row) for row in db.execute(query, [version.corpus, version.version]).fetchall()]
+
+
 def add_version(
     db: duckdb.DuckDBPyConnection,
     version: Version,
@@ -115,26 +121,19 @@ def add_version(
     funnel: Sequence[tuple[int, str, str, int, int, str | None, int]],
 ) -> None:
     """Record a corpus version with its sources, shards and funnel (rows: step .. count)."""
-    corpus, number = version.corpus, version.version
-    db.execute(
-        """
-        insert or replace into corpora values
-            (?, ?, ?, ?, ?, ?, coalesce((select created_at from corpora where corpus = ?), now()))
-        """,
-        [corpus, version.tokenizer, vocab_size, objective, version.max_seq_length]
-        + [version.held_out_share, corpus],
-    )
-    totals = [sum(getattr(shard, name) for shard in shards) for name in ("characters", "words", "sentences")]
-    db.execute(
-        "insert into versions values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, now(), 'ready')",
-        [corpus, number, parent, version.recipe_hash, json.dumps(recipe, ensure_ascii=False), version.sop]
-        + [version.documents, *totals, version.instances, version.tokens]
-        + [version.index_path, version.similar_words],
-    )
-    rows = [(corpus, number, i, s.uri, s.size, s.sha256, s.listing_path) for i, s in enumerate(sources)]
-    _insert(db, "sources", rows)
+    values, key = asdict(version), {"corpus": version.corpus, "version": version.version}
+    of_corpus = {name: values[name] for name in ("corpus", "tokenizer", "max_seq_length", "held_out_share")}
+    corpus = {**of_corpus, "objective": objective, "vocab_size": vocab_size}
+    insert(db, "corpora", [corpus], "insert or replace")
+    names = ("characters", "words", "sentences")
+    row = {name: value for name, value in values.items() if name not in of_corpus} | key
+    row |= {name: sum(getattr(shard, name) for shard in shards) for name in names}
+    row |= {"parent": parent, "recipe": json.dumps(recipe, ensure_ascii=False), "status": "ready"}
+    insert(db, "versions", [row])
+    insert(db, "sources", [{**key, "position": n, **asdict(source)} for n, source in enumerate(sources)])
     _add_shards(db, version, shards)
-    _insert(db, "funnel", [(corpus, number, *row) for row in funnel])
+    columns = ("step", "stage", "unit", "in", "out", "reason", "count")
+    insert(db, "funnel", [{**key, **dict(zip(columns, one, strict=True))} for one in funnel])
 
 
 def remove_versions(db: duckdb.DuckDBPyConnection, keep: int, *, dry_run: bool) -> list[tuple[str, int]]:
@@ -186,25 +185,15 @@ def add_compacted(db: duckdb.DuckDBPyConnection, old: Version, new: Version, sha
 
 
 def _add_shards(db: duckdb.DuckDBPyConnection, version: Version, shards: Sequence[Shard]) -> None:
-    corpus = version.corpus
+    corpus, now = version.corpus, datetime.now(UTC)
     query = "select path, sha256, documents_sha256 from shards where corpus = ?"
     old = set(db.execute(query, [corpus]).fetchall())
-    now = datetime.now(UTC)
     rows = [
-        (s.path, corpus, s.sha256, s.documents_path, s.documents_sha256, s.instances, s.tokens, s.documents)
-        + (s.characters, s.words, s.sentences, list(s.length_histogram), version.recipe_hash, now)
-        for s in shards
+        {"corpus": corpus, **asdict(shard), "recipe_hash": version.recipe_hash, "created_at": now}
+        for shard in shards
         # another release of pyarrow writes the same content, and so the same name, in other bytes
-        if (s.path, s.sha256, s.documents_sha256) not in old
+        if (shard.path, shard.sha256, shard.documents_sha256) not in old
     ]
-    _insert(db, "shards", rows, "insert or replace")
-    places = [(corpus, version.version, i, shard.path) for i, shard in enumerate(shards)]
-    _insert(db, "version_shards", places)
-
-
-def _insert(db: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple], verb: str = "insert") -> None:
-    if rows:
-        columns = {f"column_{i}": list(values) for i, values in enumerate(zip(*rows, strict=True))}
-        db.register("inserted", pa.table(columns))
-        db.execute(f"{verb} into {table} select * from inserted")
-        db.unregister("inserted")
+    insert(db, "shards", rows, "insert or replace")
+    key = {"corpus": corpus, "version": version.version}
+    insert(db, "version_shards", [{**key, "position": n, "path": one.path} for n, one in enumerate(shards)])
