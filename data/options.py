@@ -64,7 +64,8 @@ def options(cls: type[T]) -> type[T]:
 
     made.__init__ = __init__
     lines = [f"    {name}: {one.description}" for name, one in options_of(made).items() if one.description]
-    made.__doc__ = "\n".join([(cls.__doc__ or "").rstrip(), "", "Args:", *lines])
+    if lines:
+        made.__doc__ = "\n".join([(cls.__doc__ or "").rstrip(), "", "Args:", *lines])
     return made
 
 

@@ -129,14 +129,13 @@ def _of_groups(content: dict[str, object]) -> dict[str, object]:
 
 
 def _build(path: Path, values: Mapping[str, object]) -> AlbertConfig:
-    known = {field.name: field.default for field in fields(AlbertConfig)}
+    known = {field.name for field in fields(AlbertConfig)}
     # a pad_token_id of null is common, and ignored here
-    values = {
-        name: values[name]
-        for name in known
-        if name in values and not (name == "pad_token_id" and values[name] is None)
+    checked: dict[str, Any] = {
+        name: value
+        for name, value in values.items()
+        if name in known and (name != "pad_token_id" or value is not None)
     }
-    checked: dict[str, Any] = dict(values)
     try:
         return AlbertConfig(**checked)
     except ConfigError as error:

@@ -5,10 +5,12 @@ Lan et al. 2020, table 1; Devlin et al. 2019, section 3. Chinese ALBERT's tiny a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from data.errors import ConfigError
+from data.options import options
 
 ENGLISH_VOCABULARY = 30_000  # ALBERT's SentencePiece model; the default is BERT's Chinese one
 
@@ -59,52 +61,38 @@ FileFormat = Literal["albert", "bert", "jixu"]
 MAX_PARAMETERS = 20_000_000_000  # more than one machine can train: a larger config is a mistake
 MAX_LAYERS = 1000
 
-_SIZES = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "num_hidden_groups",
-    "inner_group_num",
-)
-_DROPOUTS = ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob")
+Size = Annotated[int, Field(strict=True, ge=1)]
+Dropout = Annotated[float, Field(strict=True, ge=0, lt=1)]
 
 
-@dataclass(frozen=True, kw_only=True)
+@options
 class AlbertConfig:
     """Shape of the encoder (Lan et al. 2020, table 1). A variant is `dataclasses.replace(config, ...)`."""
 
-    vocab_size: int = 21128
-    embedding_size: int = 128  # E, width of the word table
-    hidden_size: int = 768  # H, width of the encoder
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12  # N
-    intermediate_size: int = 3072
+    vocab_size: Size = 21128
+    embedding_size: Size = 128  # E, width of the word table
+    hidden_size: Size = 768  # H, width of the encoder
+    num_hidden_layers: Size = 12
+    num_attention_heads: Size = 12  # N
+    intermediate_size: Size = 3072
     hidden_act: Activation = "gelu_new"
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
+    max_position_embeddings: Size = 512
+    type_vocab_size: Size = 2
     share: Share = "all"  # which parameters the layers of a group share (Lan et al. 2020, table 4)
-    num_hidden_groups: int = 1  # groups of layers; parameters are shared within a group
-    inner_group_num: int = 1  # layers with their own parameters in one step through a group
+    num_hidden_groups: Size = 1  # groups of layers; parameters are shared within a group
+    inner_group_num: Size = 1  # layers with their own parameters in one step through a group
     norm: Norm = "post"  # LayerNorm of each sum, or (pre) of the input of each block
     # google: LayerNorm at E, then E -> H; bright: E -> H, then LayerNorm at H (albert_zh); bert: E = H, no
     # projection
     layout: Layout = "google"
-    hidden_dropout_prob: float = 0.0  # ALBERT trains better without (Lan et al. 2020, section 4.7)
-    attention_probs_dropout_prob: float = 0.0
-    classifier_dropout_prob: float = 0.1
-    initializer_range: float = 0.02
-    layer_norm_eps: float = 1e-12
-    pad_token_id: int = 0
+    hidden_dropout_prob: Dropout = 0.0  # ALBERT trains better without (Lan et al. 2020, section 4.7)
+    attention_probs_dropout_prob: Dropout = 0.0
+    classifier_dropout_prob: Dropout = 0.1
+    initializer_range: Annotated[float, Field(strict=True)] = 0.02
+    layer_norm_eps: Annotated[float, Field(strict=True)] = 1e-12
+    pad_token_id: Annotated[int, Field(strict=True)] = 0
 
     def __post_init__(self):
-        problems = [problem for field in fields(self) if (problem := self._problem(field.name, field.type))]
-        if problems:
-            raise ConfigError("; ".join(problems))
         H, N = self.hidden_size, self.num_attention_heads
         if H % N:
             raise ConfigError(
@@ -121,21 +109,6 @@ class AlbertConfig:
                 f"intermediate_size={self.intermediate_size}): no machine holds it; check the config"
             )
         self._check_groups()
-
-    def _problem(self, name: str, annotation: str) -> str | None:
-        """Describe what is wrong with a single field."""
-        value, expected = getattr(self, name), _TYPES[name]
-        if get_origin(expected) is Literal:
-            known = get_args(expected)
-            return None if value in known else f"{name}={value!r}: known are {', '.join(map(repr, known))}"
-        numbers = (int, float) if expected is float else int
-        if isinstance(value, bool) or not isinstance(value, numbers):
-            return f"{name}={value!r} is {type(value).__name__}, not {annotation}"
-        if name in _SIZES and value < 1:
-            return f"{name}={value}: it must be at least 1"
-        if name in _DROPOUTS and not 0 <= value < 1:
-            return f"{name}={value}: it must be from 0 up to, not including, 1"
-        return None
 
     def _check_groups(self) -> None:
         layers, groups = self.num_hidden_layers, self.num_hidden_groups
@@ -206,8 +179,3 @@ class AlbertConfig:
         if shape is None:
             raise ConfigError(f"no preset {name!r}: there are {', '.join(PRESETS)}")
         return cls(**{**shape, **changes})
-
-
-_TYPES: dict[str, object] = {
-    field.name: {"int": int, "float": float}.get(str(field.type)) for field in fields(AlbertConfig)
-} | {"hidden_act": Activation, "share": Share, "layout": Layout, "norm": Norm}

@@ -227,9 +227,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, change, message):
         ("not json", "is not JSON .line 1, column 1"),
         ('{"model_type": "gpt2"}', "model_type 'gpt2'"),
         ('{"model_type": "albert", "hidden_size": 100, "num_attention_heads": 12}', "not a multiple"),
-        ('{"model_type": "albert", "hidden_size": "wide"}', "hidden_size='wide' is str, not int"),
+        ('{"model_type": "albert", "hidden_size": "wide"}', "hidden_size='wide': it must be a valid integer"),
         ('{"model_type": "albert", "vocab_size": 10000000000000}', "no machine holds it"),
-        ('{"model_type": "albert", "hidden_act": "swish"}', "known are 'gelu'"),
+        ('{"model_type": "albert", "hidden_act": "swish"}', "it must be 'gelu'"),
     ],
 )
 def test_a_config_that_cannot_be_built_is_refused(tmp_path, content, message):
