@@ -113,42 +113,16 @@ class RefreshSettings:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads YAML; collects tags and repeated keys, which are not allowed, in `faults`."""
+    """Reads YAML without tags of Python; refuses repeated keys, of which it would take the last."""
 
-    def __init__(self, text: str):
-        super().__init__(text)
-        self.faults: list[str] = []
-
-
-def _mapping(loader: _Loader, node: yaml.MappingNode) -> dict:
-    content = {}
-    for key, value in node.value:
-        name = loader.construct_object(key, deep=True)
-        try:
-            if name in content:
-                loader.faults.append(f"{name!r} is given twice, again in line {key.start_mark.line + 1}")
-        except TypeError:
-            raise yaml.constructor.ConstructorError(
-                None, None, "a name must be text", key.start_mark
-            ) from None
-        content[name] = loader.construct_object(value, deep=True)
-    return content
-
-
-def _refuse(loader: _Loader, node: yaml.Node) -> None:
-    loader.faults.append(f"line {node.start_mark.line + 1}: no tags are read, as {node.tag} is")
-
-
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
-_Loader.add_constructor(None, _refuse)
-
-
-def _parse(text: str) -> tuple[object, list[str]]:
-    loader = _Loader(text)
-    try:
-        return loader.get_single_data(), loader.faults
-    finally:
-        loader.dispose()
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [key for key, _ in node.value]
+        for number, key in enumerate(keys):
+            if key.value in (other.value for other in keys[:number]):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value!r} is given twice", key.start_mark
+                )
+        return super().construct_mapping(node, deep)
 
 
 # names in recipes from before 0.2
@@ -160,13 +134,11 @@ def load_recipe(path: Path) -> dict[str, object]:
     if not path.is_file():
         raise InputError(f"no recipe {path}")
     try:
-        content, faults = _parse(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
         raise InputError(f"{path} is not a recipe: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a recipe: it must hold names and values, such as 'corpus: law'")
-    if faults:
-        raise InputError(f"{path}: {'; '.join(faults)}")
     values = {str(_RENAMED.get(name, name)): value for name, value in content.items()}
     for name in ("source", "dictionary"):
         if isinstance(values.get(name), str | dict):
