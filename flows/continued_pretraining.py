@@ -15,8 +15,8 @@ from albert.pretraining import (
     read_trainer_state,
     step_of,
 )
-from albert.reports import build_report, write_report
-from data.catalog import CheckpointRow, checking, end_killed_run, open_workspace, record_run
+from albert.reports import build_report
+from data.catalog import CheckpointRow, checking, end_killed_run, record_run
 from flows.orchestration import (
     PretrainingOptions,
     PretrainingPlan,
@@ -193,18 +193,14 @@ def _row(plan: PretrainingPlan, state: TrainerState, folder: Path) -> Checkpoint
 
 
 def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:
-    with open_workspace(plan.workspace.root) as statistics:
-        facts = gather_facts(statistics, plan.version.corpus)
     content = build_report(
         title=f"Continued pretraining: {plan.run}",
         command=repeat_command(),
-        corpora=[facts],
+        corpora=gather_facts(plan.workspace.root, [plan.version.corpus]),
         pretraining=result,
         settings={"pretraining": plain(plan.settings)},
     )
-    page = write_report(content, plan.workspace.report(plan.run))
-    publish_report(content, page)
-    return page
+    return publish_report(content, plan.workspace.report(plan.run))
 
 
 if __name__ == "__main__":

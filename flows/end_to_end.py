@@ -15,8 +15,7 @@ from prefect.exceptions import CancelledRun
 from albert.checkpoints import find_source, names_checkpoint
 from albert.evaluation import Comparison
 from albert.pretraining import PretrainResult, read_settings
-from albert.reports import build_report, write_report
-from data.catalog import open_workspace
+from albert.reports import build_report
 from data.refresh import GateRules, InstanceRules
 from data.storage import is_remote
 from data.tokenization import find_tokenizer
@@ -148,12 +147,10 @@ def _report(
 ) -> tuple[str, Path]:
     workspace = Workspace(Path(options.workspace))
     corpora = ["general", "domain"] if options.general else ["domain"]
-    with open_workspace(workspace.root) as statistics:
-        facts = [gather_facts(statistics, corpus) for corpus in corpora]
     content = build_report(
         title=f"Did continued pretraining help on {result.task}?",
         command=repeat_command(),
-        corpora=facts,
+        corpora=gather_facts(workspace.root, corpora),
         bases=[base] if base else [],
         pretraining=continued,
         evaluations=[result],
@@ -167,9 +164,7 @@ def _report(
         },
         checksums=file_checksums(*judging.settings.split_paths.values()),
     )
-    page = write_report(content, workspace.report(f"end-to-end-{result.task}"))
-    publish_report(content, page)
-    return content.verdict, page
+    return content.verdict, publish_report(content, workspace.report(f"end-to-end-{result.task}"))
 
 
 if __name__ == "__main__":

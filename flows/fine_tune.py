@@ -26,7 +26,7 @@ from albert.finetuning import (
     save_run,
     sha256_of,
 )
-from albert.reports import build_report, write_report
+from albert.reports import build_report
 from data.catalog import record_evaluations
 from data.workers import worker_pool
 from data.workspace import Workspace
@@ -264,9 +264,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         settings={"fine-tuning": plain(replace(settings, seeds=result.seeds))},
         checksums={str(path): sha256_of(path) for path in settings.split_paths.values()},
     )
-    page = write_report(content, workspace.report(run))
-    publish_report(content, page)
-    return page
+    return publish_report(content, workspace.report(run))
 
 
 if __name__ == "__main__":

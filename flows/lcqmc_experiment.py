@@ -12,8 +12,7 @@ from pathlib import Path
 from albert.evaluation import Comparison
 from albert.finetuning import FineTuneSettings
 from albert.pretraining import ObjectiveOptions, OptimizerOptions, PretrainResult, read_settings
-from albert.reports import build_report, write_report
-from data.catalog import open_workspace
+from albert.reports import build_report
 from data.cleaning import DuplicateRules, GuardRules
 from data.refresh import GateRules, InstanceRules, MaskingRules
 from data.sources import SourceRules
@@ -271,20 +270,16 @@ def _report(
     settings: dict[str, dict[str, object]],
 ) -> tuple[str, Path]:
     corpora = dict.fromkeys(["general", *(corpus_of(arm, files) for arm in arms)])
-    with open_workspace(place.root) as statistics:
-        facts = [gather_facts(statistics, corpus) for corpus in corpora]
     content = build_report(
         title=f"What continued pretraining does to {comparisons[0].task}, one change at a time",
         command=repeat_command(),
-        corpora=facts,
+        corpora=gather_facts(place.root, corpora),
         bases=bases,
         evaluations=comparisons,
         checksums=file_checksums(files.train, files.dev, files.test),
         settings=settings,
     )
-    page = write_report(content, place.report(f"{files.experiment}-experiment"))
-    publish_report(content, page)
-    return content.verdict, page
+    return content.verdict, publish_report(content, place.report(f"{files.experiment}-experiment"))
 
 
 if __name__ == "__main__":

@@ -21,10 +21,8 @@ from flows.orchestration import (
     job,
     log,
     open_runner,
-    publish_drift,
-    publish_gates,
     publish_refresh,
-    publish_words,
+    publish_table,
     run_as_command,
     step,
 )
@@ -84,9 +82,6 @@ def run_refresh(plan: Plan, runner: Runner) -> RefreshResult:
     # a deployment's run can wait for another refresh of the corpus; a command is refused at once
     result = refresh.refresh(plan.settings, runner, plan, on_wait=log if is_deployed() else None)
     publish_refresh(plan.settings.workspace, result)
-    publish_gates(result, result.gates)
-    if plan.settings.discover_words and result.is_new:
-        publish_words(result, list(result.new_words))
     return result
 
 
@@ -102,7 +97,8 @@ def measure(settings: RefreshSettings, result: RefreshResult, measures: Collecti
 
         drift = replace(drift, mlm_loss=added_mlm_loss(workspace, result.corpus, checkpoint))
     if drift:
-        publish_drift(result, drift)
+        about = f"{result.corpus} version {result.version}: its new documents against those before"
+        publish_table("drift", result.corpus, drift.rows(), about)
     return drift
 
 

@@ -2,12 +2,10 @@ from .artifacts import begin_progress as begin_progress
 from .artifacts import file_checksums as file_checksums
 from .artifacts import gather_facts as gather_facts
 from .artifacts import plain as plain
-from .artifacts import publish_drift as publish_drift
-from .artifacts import publish_gates as publish_gates
 from .artifacts import publish_refresh as publish_refresh
 from .artifacts import publish_report as publish_report
+from .artifacts import publish_table as publish_table
 from .artifacts import publish_vocabulary as publish_vocabulary
-from .artifacts import publish_words as publish_words
 from .artifacts import repeat_command as repeat_command
 from .command import run as run
 from .command import run_as_command as run_as_command

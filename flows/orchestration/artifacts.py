@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -28,11 +28,10 @@ from prefect.artifacts import (
 from prefect.context import FlowRunContext
 from pydantic_core import to_jsonable_python
 
-from data.catalog import Drift, Statistics, open_workspace
+from data.catalog import Statistics, open_workspace, require_version, version_shards
 from data.errors import masked
 from data.files import sha256
-from data.refresh import Gate, RefreshResult
-from data.segmentation import Word
+from data.refresh import RefreshResult
 from data.tokenization import is_han
 from flows.orchestration.servers import served_at
 
@@ -94,43 +93,24 @@ def begin_progress(name: str, description: str) -> Callable[[float], None]:
     return move
 
 
+def publish_table(kind: str, name: str, rows: Iterable[Mapping[str, object]], description: str) -> None:
+    """Rows as a table artifact on the run's page."""
+    create_table_artifact(list(map(dict, rows)), key=artifact_key(kind, name), description=description)
+
+
 def publish_refresh(workspace: Path, result: RefreshResult) -> None:
-    """The funnel of the corpus as a table artifact."""
+    """The funnel of a corpus, what the gates before the commit measured, and its best new words."""
+    version = f"{result.corpus} version {result.version}"
     with open_workspace(workspace) as statistics:
         funnel = statistics.funnel(result.corpus)
-        table = [dict(zip(funnel.columns, row, strict=True)) for row in funnel.fetchall()]
-    create_table_artifact(
-        table,
-        key=artifact_key("funnel", result.corpus),
-        description=f"{result.corpus} version {result.version}: what went in and out of each stage",
+        rows = [dict(zip(funnel.columns, row, strict=True)) for row in funnel.fetchall()]
+    publish_table("funnel", result.corpus, rows, f"{version}: what went in and out of each stage")
+    publish_table(
+        "gates", result.corpus, map(asdict, result.gates), f"{version}: each value is within its bounds"
     )
-
-
-def publish_gates(result: RefreshResult, gates: Sequence[Gate]) -> None:
-    """What the gates before the commit measured, as a table artifact."""
-    create_table_artifact(
-        [asdict(gate) for gate in gates],
-        key=artifact_key("gates", result.corpus),
-        description=f"{result.corpus} version {result.version}: each value is within its bounds",
-    )
-
-
-def publish_drift(result: RefreshResult, drift: Drift) -> None:
-    """How far the added documents are from the older ones, as a table artifact."""
-    create_table_artifact(
-        drift.rows(),
-        key=artifact_key("drift", result.corpus),
-        description=f"{result.corpus} version {result.version}: its new documents against those before",
-    )
-
-
-def publish_words(result: RefreshResult, words: list[Word]) -> None:
-    """New words as a table artifact, the best first."""
-    create_table_artifact(
-        [asdict(word) for word in words[:200]],
-        key=artifact_key("words", result.corpus),
-        description=f"{len(words)} new words of {result.corpus} version {result.version}",
-    )
+    if words := result.new_words:
+        shown = map(asdict, words[:200])
+        publish_table("words", result.corpus, shown, f"{len(words)} new words of {version}")
 
 
 def publish_vocabulary(name: str, description: str, entries: Sequence[str]) -> None:
@@ -138,14 +118,8 @@ def publish_vocabulary(name: str, description: str, entries: Sequence[str]) -> N
     kinds: dict[str, list[str]] = {}
     for entry in entries:
         kinds.setdefault(_kind(entry), []).append(entry)
-    create_table_artifact(
-        [
-            {"entries": kind, "count": len(found), "first": " ".join(found[:20])}
-            for kind, found in kinds.items()
-        ],
-        key=artifact_key("vocabulary", name),
-        description=description,
-    )
+    rows = [{"entries": kind, "count": len(one), "first": " ".join(one[:20])} for kind, one in kinds.items()]
+    publish_table("vocabulary", name, rows, description)
 
 
 def _kind(entry: str) -> str:
@@ -155,59 +129,53 @@ def _kind(entry: str) -> str:
     return "special tokens, Latin, digits, marks"
 
 
-def publish_report(report: Report, page: Path) -> None:
-    """Verdict and main tables as Markdown, each table as rows, and where the page is."""
-    from albert.reports import main_tables, report_markdown
+def publish_report(report: Report, folder: Path) -> Path:
+    """Write a report; show verdict and main tables as Markdown, each table as rows, and where the page is."""
+    from albert.reports import main_tables, report_markdown, write_report
 
-    name = page.parent.name
+    page, name = write_report(report, folder), folder.name
     create_markdown_artifact(
         report_markdown(report), key=artifact_key("verdict", name), description=report.title
     )
     key, place = artifact_key("report", name), page.resolve()
-    if api := served_at(page.parents[2]):
+    if api := served_at(folder.parents[1]):
         address = f"{api.removesuffix('api')}reports/{quote(name)}/{page.name}"
         create_link_artifact(address, "report", key=key, description=f"The whole report, {place}")
     else:  # browsers follow no link from a server's page to a file
         create_markdown_artifact(f"`{place}`", key=key, description="The whole report, on the run's machine")
     for one in main_tables(report):
-        create_table_artifact(
-            one.table.to_records(),
-            key=artifact_key(one.name, name),
-            description=f"{one.title}. {one.table.caption}",
-        )
+        publish_table(one.name, name, one.table.to_records(), f"{one.title}. {one.table.caption}")
+    return page
 
 
-def gather_facts(statistics: Statistics, corpus: str) -> CorpusFacts:
-    """Gather the facts that a report shows of the current version of a corpus."""
+def gather_facts(workspace: Path, corpora: Iterable[str]) -> list[CorpusFacts]:
+    """Gather the facts that a report shows of the current version of each corpus."""
+    with open_workspace(workspace) as statistics:
+        return [_facts(statistics, corpus) for corpus in corpora]
+
+
+def _facts(statistics: Statistics, corpus: str) -> CorpusFacts:
     from albert.reports import CorpusFacts, FunnelRow, SampleInstance
 
     versions = statistics.versions()
-    newest = next(
-        dict(zip(versions.columns, row, strict=True)) for row in versions.fetchall() if row[0] == corpus
-    )
+    rows = (dict(zip(versions.columns, row, strict=True)) for row in versions.fetchall())
+    newest = next(row for row in rows if row["corpus"] == corpus)
+    version = require_version(statistics.db, corpus)
+    shards = "".join(shard.sha256 for shard in version_shards(statistics.db, version))
     funnel = statistics.funnel(corpus).project('stage, unit, "in", "out", reason, count')
     samples = statistics.sample_instances(corpus, 4).project("text, masked, sop_label, doc_id")
-    ((recipe_hash,),) = statistics.sql(
-        "select recipe_hash from versions where corpus = ? and version = ?", [corpus, newest["version"]]
-    ).fetchall()
-    shards = statistics.sql(
-        "select sha256 from version_shards join shards using (corpus, path) where corpus = ? and version = ? "
-        "order by position",
-        [corpus, newest["version"]],
-    ).fetchall()
+    totals = ("documents", "characters", "words", "sentences", "instances", "tokens")
     return CorpusFacts(
         corpus=corpus,
-        version=newest["version"],
-        totals={
-            n: newest[n] for n in ("documents", "characters", "words", "sentences", "instances", "tokens")
-        },
-        sop=newest["sop"],
+        version=version.version,
+        totals={name: newest[name] for name in totals},
+        sop=version.sop,
         unknown_share=statistics.unknown_share(corpus),
         funnel=tuple(FunnelRow(*row) for row in funnel.fetchall()),
         lengths=tuple((to, count) for _, to, count in statistics.lengths(corpus).fetchall()),
         word_lengths=tuple(statistics.word_lengths(corpus).fetchall()),
         top_words=tuple(statistics.words(corpus, 12).fetchall()),
         samples=tuple(SampleInstance(*row) for row in samples.fetchall()),
-        recipe_hash=recipe_hash,
-        shards_sha256=hashlib.sha256("".join(checksum for (checksum,) in shards).encode()).hexdigest(),
+        recipe_hash=version.recipe_hash,
+        shards_sha256=hashlib.sha256(shards.encode()).hexdigest(),
     )
