@@ -31,9 +31,9 @@ from data.catalog import record_evaluations
 from data.workers import worker_pool
 from data.workspace import Workspace
 from flows.orchestration import (
+    CorporaOptions,
     FineTuneOptions,
     FineTunePlan,
-    ReferenceCorpora,
     begin_progress,
     device_slot,
     domain_words,
@@ -99,9 +99,8 @@ def describe(outcome: FineTuneOutcome) -> str:
 def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     """Fine-tune every model with every seed, score them, and leave a report."""
     place = Workspace(Path(options.workspace))
-    corpora = ReferenceCorpora(options.corpora.domain, options.corpora.general)
     with device_slot(place):
-        result = compare(plan, place, corpora, workers=options.running.workers)
+        result = compare(plan, place, options.corpora, workers=options.running.workers)
     run = options.run or run_name(plan.settings)
     page = report(run, lambda: _report(place, run, plan.settings, result))
     return FineTuneOutcome(run, result, page)
@@ -117,7 +116,7 @@ class ModelFacts:
     has_read_held_out: bool = False
     pretraining: tuple[dict[str, float], ...] = ()
 
-    def corpora_to_probe(self, corpora: ReferenceCorpora) -> ReferenceCorpora:
+    def corpora_to_probe(self, corpora: CorporaOptions) -> CorporaOptions:
         """The corpora to measure the model on: not one whose held-out texts it was trained on."""
         return replace(corpora, domain=None) if self.has_read_held_out else corpora
 
@@ -125,7 +124,7 @@ class ModelFacts:
 def compare(
     plan: FineTunePlan,
     workspace: Workspace,
-    corpora: ReferenceCorpora,
+    corpora: CorporaOptions,
     facts: Sequence[ModelFacts] | None = None,
     *,
     workers: int | None = None,
@@ -141,7 +140,10 @@ def compare(
     with _open_pool(workers, at_once) as pool:
         train = _Cache(workspace.root / "evaluations", pool).train
         for one, known in zip(finetuning.train_models(settings, plan.data, train), facts, strict=True):
-            models.append(_measured(one, workspace, corpora, known))
+            probed = known.corpora_to_probe(corpora)
+            work = partial(measure_model, one, workspace, probed, known.corpora)
+            measured = measure(one.candidates[0].name, work)
+            models.append(replace(measured, note=known.note, pretraining=known.pretraining))
             move(len(models) / len(rows))
         baselines = finetuning.baseline_runs(models[0].candidates[0], train)
     result = finetuning.compare_models(
@@ -157,25 +159,11 @@ def compare(
     return result
 
 
-def default_facts(corpora: ReferenceCorpora, models: int) -> list[ModelFacts]:
+def default_facts(corpora: CorporaOptions, models: int) -> list[ModelFacts]:
     """All models have read the general corpus; all but the first of several that of the field too."""
     general = ModelFacts(corpora=(corpora.general,) if corpora.general else ())
     both = ModelFacts(corpora=tuple(name for name in (corpora.general, corpora.domain) if name))
     return [both] if models == 1 else [general, *[both] * (models - 1)]
-
-
-def _measured(model: ModelRuns, place: Workspace, corpora: ReferenceCorpora, facts: ModelFacts) -> ModelRuns:
-    """The runs of a model with what was measured of its first checkpoint."""
-    first, probed = model.candidates[0], facts.corpora_to_probe(corpora)
-    measured = measure(first.name, lambda: measure_model(first, place, probed, facts.corpora))
-    return replace(
-        model,
-        note=facts.note,
-        pretraining=facts.pretraining,
-        cost=measured.cost,
-        contamination=measured.contamination,
-        intrinsic=measured.intrinsic,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,11 @@ from flows.experiment import (
 )
 from flows.fine_tune import ModelFacts, compare, record, table
 from flows.orchestration import (
+    CorporaOptions,
     ExperimentOptions,
     FineTuneOptions,
     FineTunePlan,
     PretrainingOptions,
-    ReferenceCorpora,
     device_slot,
     file_checksums,
     gather_facts,
@@ -216,7 +216,7 @@ def judge(
 ) -> Comparison:
     """The base model and each arm's, fine-tuned under the same seeds; each arm with the one before it too."""
     facts = facts_of(arms, models, files)
-    corpora = ReferenceCorpora(corpus_of(arms[-1], files), "general")
+    corpora = CorporaOptions(domain=corpus_of(arms[-1], files), general="general")
     with device_slot(place):
         result = compare(plan, place, corpora, facts, workers=workers, stepwise=True)
     record(place, f"{files.experiment}-experiment-{architecture}", result)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from scipy.cluster.hierarchy import DisjointSet
 
 from data.errors import InputError
 from data.files import replacing, sha256
@@ -32,22 +33,15 @@ def group_by_labels(pairs: Iterable[tuple[str, str, bool]]) -> list[list[str]]:
     >>> group_by_labels([("a", "b", True), ("c", "d", False), ("b", "e", True)])
     [['a', 'b', 'e'], ['c'], ['d']]
     """
-    leader: dict[str, str] = {}
-
-    def find(text: str) -> str:
-        while leader[text] != text:
-            leader[text] = leader[leader[text]]
-            text = leader[text]
-        return text
-
-    for first, second, alike in pairs:
-        for text in (first, second):
-            leader.setdefault(text, text)
-        if alike:
-            leader[find(second)] = find(first)
+    alike: DisjointSet[str] = DisjointSet()
+    for first, second, same in pairs:
+        alike.add(first)
+        alike.add(second)
+        if same:
+            alike.merge(first, second)
     groups: dict[str, list[str]] = {}
-    for text in leader:
-        groups.setdefault(find(text), []).append(text)
+    for text in alike:
+        groups.setdefault(alike[text], []).append(text)
     return list(groups.values())
 
 

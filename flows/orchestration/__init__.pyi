@@ -15,7 +15,6 @@ from .lifecycle import read_all as read_all
 from .logs import is_deployed as is_deployed
 from .logs import log as log
 from .logs import say as say
-from .measurements import ReferenceCorpora as ReferenceCorpora
 from .measurements import added_mlm_loss as added_mlm_loss
 from .measurements import domain_words as domain_words
 from .measurements import measure_model as measure_model
@@ -30,6 +29,7 @@ from .plans import judging_options as judging_options
 from .plans import plan_fine_tuning as plan_fine_tuning
 from .plans import pretraining_plan as pretraining_plan
 from .processes import train_in_processes as train_in_processes
+from .settings import CorporaOptions as CorporaOptions
 from .settings import EndToEndOptions as EndToEndOptions
 from .settings import ExperimentOptions as ExperimentOptions
 from .settings import FineTuneOptions as FineTuneOptions

@@ -6,18 +6,17 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from data.errors import InputError
 from data.refresh import Plan
 from data.storage import is_remote
+from flows.orchestration.settings import Runner
 
 if TYPE_CHECKING:
     from prefect.futures import PrefectFuture
 
-
-RunnerName = Literal["processes", "dask"]
 # starts a task of `step` with its label and its work
 Submit = Callable[[Any, str, Callable[[], object]], "PrefectFuture"]
 CONNECT_SECONDS = 20
@@ -54,7 +53,7 @@ def open_cluster(address: str, connect_seconds: float = CONNECT_SECONDS) -> Iter
         yield submit, sum(runner.client.nthreads().values())
 
 
-def check_runner(runner: RunnerName, dask_address: str | None, plan: Plan | None = None) -> None:
+def check_runner(runner: Runner, dask_address: str | None, plan: Plan | None = None) -> None:
     """Raise InputError unless `dask` comes with an address, and its workers can reach all they need."""
     if runner == "processes" and not dask_address:
         return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,45 +14,31 @@ from albert.checkpoints import find_source
 from albert.evaluation import (
     Cloze,
     Contamination,
-    Cost,
     HeldOut,
-    Intrinsic,
     measure_intrinsic,
     measure_mlm_losses,
 )
-from albert.finetuning import Candidate, measure_cost
+from albert.finetuning import Candidate, ModelRuns, measure_cost
 from data.catalog import open_workspace, read_catalog, require_version, sample_shards, version_shards
 from data.cleaning import CleaningRules, Leak, clean_text, find_leak, sides_of
 from data.refresh import corpus_words
 from data.tokenization import find_tokenizer, vocabulary_of
 from data.workspace import Workspace
+from flows.orchestration.settings import CorporaOptions
 
 DOMAIN_WORDS = 200
 CLOZE_WORDS = 300  # occurrences, in held-out documents
 _EXAMPLES = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceCorpora:
-    """Corpora of the workspace that models are measured on."""
-
-    domain: str | None = None  # of the field
-    general: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """What was measured of a model beside its scores."""
-
-    cost: Cost
-    contamination: tuple[Contamination, ...]
-    intrinsic: Intrinsic | None
-
-
 def measure_model(
-    candidate: Candidate, workspace: Workspace, reference: ReferenceCorpora, corpora: Sequence[str]
-) -> Measured:
-    """Measure a model; `corpora` are those it was pretrained on."""
+    model: ModelRuns, workspace: Workspace, reference: CorporaOptions, corpora: Sequence[str]
+) -> ModelRuns:
+    """The runs of a model with what else there is to measure of its first checkpoint.
+
+    `reference` are the corpora to measure it on, `corpora` those it was pretrained on.
+    """
+    candidate = model.candidates[0]
     leaks = tuple(
         contamination(_texts(candidate, split), workspace.root, corpus, split)
         for corpus in corpora
@@ -67,7 +53,7 @@ def measure_model(
             general=_held_out(workspace, reference.general, candidate.path) if reference.general else None,
             cloze=_cloze(workspace.root, reference.domain) if reference.domain else (),
         )
-    return Measured(measure_cost(candidate), leaks, intrinsic)
+    return replace(model, cost=measure_cost(candidate), contamination=leaks, intrinsic=intrinsic)
 
 
 def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float | None:

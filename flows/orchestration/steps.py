@@ -20,10 +20,19 @@ from prefect.states import Cancelled
 from data.refresh import Work, collect
 from data.workers import worker_pool
 from flows.orchestration.artifacts import begin_progress
-from flows.orchestration.dask import RunnerName, Submit, open_cluster
+from flows.orchestration.dask import Submit, open_cluster
+from flows.orchestration.settings import Runner
 
 T = TypeVar("T")
 Item = TypeVar("Item")
+
+
+def _is_no_timeout_warning(record: logging.LogRecord) -> bool:
+    return "Timeouts in worker threads" not in str(record.msg)
+
+
+# Prefect warns that timeouts cannot interrupt blocking calls: `_wait` does not block
+logging.getLogger("prefect.task_runs").addFilter(_is_no_timeout_warning)
 
 
 def _call(label: str, work: Callable[[], object]) -> object:
@@ -95,7 +104,7 @@ class PrefectRunner:
 
 @contextmanager
 def open_runner(
-    runner: RunnerName, workers: int, dask_address: str | None = None, timeout_seconds: float | None = None
+    runner: Runner, workers: int, dask_address: str | None = None, timeout_seconds: float | None = None
 ) -> Iterator[PrefectRunner]:
     """Run batches in processes of this machine, or on a Dask cluster if there is an address.
 
@@ -109,7 +118,7 @@ def open_runner(
 @contextmanager
 def _open_processes(workers: int) -> Iterator[tuple[Submit, int]]:
     is_over = threading.Event()
-    with worker_pool(workers) as pool, _without_timeout_warnings():
+    with worker_pool(workers) as pool:
 
         def submit(task: Step, label: str, work: Callable[[], object]) -> PrefectFuture:
             # goes to the pool at once, so that work starts in the order it was submitted, the largest first:
@@ -133,21 +142,6 @@ def _open_processes(workers: int) -> Iterator[tuple[Submit, int]]:
             yield submit, workers
         finally:
             is_over.set()
-
-
-@contextmanager
-def _without_timeout_warnings() -> Iterator[None]:
-    """Drop Prefect's warning that timeouts cannot interrupt blocking calls: `_wait` does not block."""
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return "Timeouts in worker threads" not in str(record.msg)
-
-    logger = logging.getLogger("prefect.task_runs")
-    logger.addFilter(is_other)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_other)
 
 
 def _wait(future: Future) -> object:

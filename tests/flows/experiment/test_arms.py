@@ -14,7 +14,7 @@ from flows.experiment import EXPERIMENTS, ExperimentFiles, double_labels, first_
 from flows.experiment.flawed_control import group_by_labels
 from flows.fine_tune import default_facts
 from flows.lcqmc_experiment import facts_of
-from flows.orchestration import ReferenceCorpora
+from flows.orchestration import CorporaOptions
 from tests.albert.report_samples import pretraining
 from tests.conftest import few_examples, few_texts, sample_sentences
 from tests.flows.orchestration.test_commands import run
@@ -66,14 +66,14 @@ def test_every_corpus_that_a_model_has_read_is_known(files, tmp_path):
     arms = EXPERIMENTS["lcqmc"].arms
     facts = facts_of(arms, [pretraining(tmp_path)] * (1 + len(arms)), files)
     assert [one.corpora for one in facts[:2]] == [("general",), ("general", "lcqmc-grouped-sop")]
-    corpora = ReferenceCorpora(domain="lcqmc-clean", general="general")
+    corpora = CorporaOptions(domain="lcqmc-clean", general="general")
     probed = [one.corpora_to_probe(corpora).domain for one in facts]
     # the arms before the last two have read its sentences, the held-out ones too, in documents of their own
     assert probed == ["lcqmc-clean", *[None] * (len(arms) - 2), *["lcqmc-clean"] * 2]
     assert {one.corpora_to_probe(corpora).general for one in facts} == {"general"}
-    before, after, other = default_facts(ReferenceCorpora(domain="tea", general="general"), 3)
+    before, after, other = default_facts(CorporaOptions(domain="tea", general="general"), 3)
     assert before.corpora == ("general",) and after.corpora == other.corpora == ("general", "tea")
-    assert [one.corpora for one in default_facts(ReferenceCorpora(domain="tea"), 1)] == [("tea",)]
+    assert [one.corpora for one in default_facts(CorporaOptions(domain="tea"), 1)] == [("tea",)]
 
 
 def test_the_flawed_documents_are_grouped_by_gold_labels_of_all_splits(files, tmp_path):
