@@ -45,18 +45,20 @@ report = step("report")
 def describe(result: PretrainResult) -> str:
     """What a person wants to know of the result."""
     before, after = result.evaluations()[0], result.evaluations()[-1]
+
+    def scores(corpus: str = "") -> str:
+        names = (("MLM loss", "mlm_loss"), ("accuracy", "mlm_accuracy"))
+        keys = [(shown, f"held_out_{name}{corpus}") for shown, name in names]
+        return "held-out " + ", ".join(f"{name} {before[key]:.3f} -> {after[key]:.3f}" for name, key in keys)
+
+    loss, sop = "held_out_mlm_loss", "held_out_sop_accuracy"
+    others = [name.removeprefix(loss) for name in after if name.startswith(f"{loss}@")]
     lines = [
         f"{result.run_folder.name}: {result.status} after {result.steps:,} steps, {result.tokens:,} tokens, "
         f"{result.tokens_per_second:,.0f} tokens/s"
         + (f", resumed at {result.resumed_from:,}" if result.resumed_from else ""),
-        f"held-out MLM loss {before['held_out_mlm_loss']:.3f} -> {after['held_out_mlm_loss']:.3f}, accuracy "
-        f"{before['held_out_mlm_accuracy']:.3f} -> {after['held_out_mlm_accuracy']:.3f}"
-        + (
-            f"; SOP accuracy {before['held_out_sop_accuracy']:.3f} -> {after['held_out_sop_accuracy']:.3f}"
-            if "held_out_sop_accuracy" in after
-            else ""
-        ),
-        *_other_corpora(before, after),
+        scores() + (f"; SOP accuracy {before[sop]:.3f} -> {after[sop]:.3f}" if sop in after else ""),
+        *(f"on {other[1:]}: {scores(other)}" for other in others),
         *([result.probe.describe()] if result.probe else []),
         *result.notices,
         f"checkpoint {result.checkpoint}"
@@ -64,16 +66,6 @@ def describe(result: PretrainResult) -> str:
         f"report {result.run_folder.parent.parent / 'reports' / result.run_folder.name / 'index.html'}",
     ]
     return "\n".join(lines)
-
-
-def _other_corpora(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    names = [name.partition("@")[2] for name in after if name.startswith("held_out_mlm_loss@")]
-    return [
-        f"on {name}: held-out MLM loss {before[f'held_out_mlm_loss@{name}']:.3f} -> "
-        f"{after[f'held_out_mlm_loss@{name}']:.3f}, accuracy "
-        f"{before[f'held_out_mlm_accuracy@{name}']:.3f} -> {after[f'held_out_mlm_accuracy@{name}']:.3f}"
-        for name in names
-    ]
 
 
 @job("continued-pretraining", PretrainingOptions, describe, run_name="pretrain {init} on {corpus}")

@@ -6,14 +6,8 @@ from uuid import UUID
 
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterDeploymentId,
-    FlowRunFilterEndTime,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.filters import FlowRunFilter
+from prefect.client.schemas.objects import FlowRun
 from prefect.states import Completed, State
 
 from data.errors import InputError
@@ -49,12 +43,12 @@ def rerun_crashed(run: UUID) -> State:
 def count_crashes(client: SyncPrefectClient, run: FlowRun) -> int:
     """Count the recent crashes of the same deployment with the same parameters, this one too."""
     since = datetime.now(UTC) - timedelta(hours=HOURS)
-    alike = FlowRunFilter(
-        deployment_id=FlowRunFilterDeploymentId(any_=[run.deployment_id]),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED])),
-        end_time=FlowRunFilterEndTime(after_=since),
-    )
-    found = read_all(client.read_flow_runs, flow_run_filter=alike)
+    wanted = {
+        "deployment_id": {"any_": [run.deployment_id]},
+        "state": {"type": {"any_": ["CRASHED"]}},
+        "end_time": {"after_": since},
+    }
+    found = read_all(client.read_flow_runs, flow_run_filter=FlowRunFilter.model_validate(wanted))
     return sum(resuming(one) == resuming(run) for one in found)
 
 

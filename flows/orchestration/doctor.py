@@ -231,19 +231,11 @@ def check_schedules(now: datetime | None = None) -> Iterator[Finding]:
 def _check_planned_runs(
     client: SyncPrefectClient, deployment: DeploymentResponse, name: str, now: datetime
 ) -> Finding:
-    from prefect.client.schemas.filters import (
-        DeploymentFilter,
-        DeploymentFilterId,
-        FlowRunFilter,
-        FlowRunFilterState,
-        FlowRunFilterStateType,
-    )
-    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
 
-    state = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED]))
     planned = client.read_flow_runs(
-        flow_run_filter=FlowRunFilter(state=state),
-        deployment_filter=DeploymentFilter(id=DeploymentFilterId(any_=[deployment.id])),
+        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": ["SCHEDULED"]}}}),
+        deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
     )
     due = min(
         (run.next_scheduled_start_time for run in planned if run.next_scheduled_start_time), default=None

@@ -13,15 +13,7 @@ from typing import ParamSpec, TypeVar
 
 import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    TaskRunFilter,
-    TaskRunFilterId,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelled, Cancelling, Crashed, State
 
@@ -94,8 +86,8 @@ def _deployed(client: SyncPrefectClient) -> list[FlowRun]:
 
 
 def _running(client: SyncPrefectClient) -> list[FlowRun]:
-    states = FlowRunFilterState(type=FlowRunFilterStateType(any_=RUNNING))
-    return read_all(client.read_flow_runs, flow_run_filter=FlowRunFilter(state=states))
+    running = FlowRunFilter.model_validate({"state": {"type": {"any_": RUNNING}}})
+    return read_all(client.read_flow_runs, flow_run_filter=running)
 
 
 def read_all(read: Callable[..., Sequence[T]], **filters: object) -> list[T]:
@@ -115,14 +107,10 @@ def crash_parts_of_lost_runs() -> None:
         while parts := [run for run in _running(client) if _is_abandoned(client, run)]:
             for part in parts:
                 client.set_flow_run_state(part.id, Crashed(message=CALLER_GONE), force=True)
-        crashed = FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CRASHED]))
-        unfinished = TaskRunFilterState(type=TaskRunFilterStateType(any_=UNFINISHED))
-        tasks = read_all(
-            client.read_task_runs,
-            flow_run_filter=FlowRunFilter(state=crashed),
-            task_run_filter=TaskRunFilter(state=unfinished),
-        )
-        for task in tasks:
+        crashed = FlowRunFilter.model_validate({"state": {"type": {"any_": [StateType.CRASHED]}}})
+        unfinished = TaskRunFilter.model_validate({"state": {"type": {"any_": UNFINISHED}}})
+        left = read_all(client.read_task_runs, flow_run_filter=crashed, task_run_filter=unfinished)
+        for task in left:
             client.set_task_run_state(task.id, Crashed(message=CALLER_GONE), force=True)
 
 
@@ -130,7 +118,7 @@ def _is_abandoned(client: SyncPrefectClient, run: FlowRun) -> bool:
     """Whether a flow was called by a run that has ended or was deleted."""
     if run.parent_task_run_id is None:
         return False
-    call = TaskRunFilter(id=TaskRunFilterId(any_=[run.parent_task_run_id]))
+    call = TaskRunFilter.model_validate({"id": {"any_": [run.parent_task_run_id]}})
     callers = client.read_flow_runs(task_run_filter=call)
     return all(caller.state is not None and caller.state.is_final() for caller in callers)
 

@@ -13,20 +13,8 @@ from pathlib import Path
 
 from prefect.exceptions import TerminationSignal
 
-from albert.pretraining import (
-    RESULT_FILE,
-    SETTINGS_FILE,
-    PretrainResult,
-    PretrainSettings,
-    TrainerState,
-    forget_failure,
-    is_whole,
-    list_checkpoints,
-    read_failure,
-    read_result,
-    read_trainer_state,
-    write_settings,
-)
+from albert import pretraining
+from albert.pretraining import PretrainResult, PretrainSettings, TrainerState
 from data.errors import InputError
 
 POLL_SECONDS = 0.5
@@ -46,9 +34,9 @@ def train_in_processes(
     reason if they left one, when they end without a result.
     """
     request = settings.run_folder / "requested.json"
-    write_settings(settings, request)
-    (settings.run_folder / RESULT_FILE).unlink(missing_ok=True)
-    forget_failure(settings.run_folder)
+    pretraining.write_settings(settings, request)
+    (settings.run_folder / pretraining.RESULT_FILE).unlink(missing_ok=True)
+    pretraining.forget_failure(settings.run_folder)
     ranks = launch(request, processes)
     try:
         watch(ranks, settings.run_folder, on_checkpoint, check)
@@ -56,16 +44,16 @@ def train_in_processes(
         pass  # the result says that it was interrupted
     finally:
         _stop(ranks)
-    if not (settings.run_folder / RESULT_FILE).is_file():
+    if not (settings.run_folder / pretraining.RESULT_FILE).is_file():
         codes = ", ".join(str(process.returncode) for process in ranks)
-        failure = read_failure(settings.run_folder)
+        failure = pretraining.read_failure(settings.run_folder)
         unknown = "the reason stands above; the same command again resumes from the newest checkpoint"
         raise InputError(
             f"the {processes} training processes ended early, with codes {codes}: "
             + (failure.reason if failure else unknown)
         )
-    result = read_result(settings.run_folder)
-    on_checkpoint(read_trainer_state(result.checkpoint), result.checkpoint, result.status)
+    result = pretraining.read_result(settings.run_folder)
+    on_checkpoint(pretraining.read_trainer_state(result.checkpoint), result.checkpoint, result.status)
     return result
 
 
@@ -103,24 +91,24 @@ def watch(
     check: Callable[[], None] = lambda: None,
 ) -> None:
     """Report checkpoints until all processes have ended, or one of them has failed."""
-    newest, started = next(iter(list_checkpoints(run_folder)), None), _start_time(run_folder)
+    newest, started = next(iter(pretraining.list_checkpoints(run_folder)), None), _start_time(run_folder)
     while any(process.poll() is None for process in ranks):
         check()
         if any(process.returncode for process in ranks):
             return
         if _start_time(run_folder) != started:  # they resume from the checkpoint that was there
             newest, started = None, _start_time(run_folder)
-        latest = next(iter(list_checkpoints(run_folder)), None)
-        if latest is not None and latest != newest and is_whole(latest):
+        latest = next(iter(pretraining.list_checkpoints(run_folder)), None)
+        if latest is not None and latest != newest and pretraining.is_whole(latest):
             with suppress(FileNotFoundError):  # the run has removed it since
-                on_checkpoint(read_trainer_state(latest), latest, "running")
+                on_checkpoint(pretraining.read_trainer_state(latest), latest, "running")
             newest = latest
         time.sleep(POLL_SECONDS)
 
 
 def _start_time(run_folder: Path) -> int | None:
     """Return when the processes of a run wrote its settings, after their checks, in nanoseconds."""
-    path = run_folder / SETTINGS_FILE
+    path = run_folder / pretraining.SETTINGS_FILE
     return path.stat().st_mtime_ns if path.is_file() else None
 
 
