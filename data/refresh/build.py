@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -261,13 +261,7 @@ def _documents_table(batch: SegmentedDocuments) -> pa.Table:
 
 
 def _concatenate(parts: Sequence[Instances]) -> Instances:
+    names = [one.name for one in fields(Instances)]
+    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     lengths = np.concatenate([part.lengths for part in parts])
-    return Instances(
-        np.concatenate([part.instance_ids for part in parts]),
-        np.concatenate([part.documents for part in parts]),
-        np.concatenate([part.input_ids for part in parts]),
-        np.concatenate([part.word_starts for part in parts]),
-        np.concatenate([[0], np.cumsum(lengths)]),
-        np.concatenate([part.segment_b_start for part in parts]),
-        np.concatenate([part.sop_labels for part in parts]),
-    )
+    return Instances(**joined | {"cu_seqlens": np.concatenate([[0], np.cumsum(lengths)])})

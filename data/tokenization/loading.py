@@ -12,7 +12,6 @@ from data.tokenization.unigram import UnigramTokenizer, train_unigram
 from data.tokenization.wordpiece import WordPieceTokenizer, read_vocabulary, train_wordpiece
 
 Tokenizer = WordPieceTokenizer | UnigramTokenizer
-KINDS = ("wordpiece", "sentencepiece")
 
 
 def find_tokenizer(name_or_path: str, tokenizers_folder: Path | None = None) -> Path:
@@ -121,8 +120,6 @@ def train_tokenizer(
 
     `on_notice` gets a line where even the characters of the text do not fit.
     """
-    if kind not in KINDS:
-        raise InputError(f"unknown tokenizer kind {kind!r}: choose one of {', '.join(KINDS)}")
     if kind == "sentencepiece":
         return train_unigram(texts, vocab_size)
     return train_wordpiece(texts, vocab_size, on_notice)

@@ -61,15 +61,14 @@ class Step(Protocol):
 
     def submit(self, label: str, work: Callable[[], T]) -> PrefectFuture[T]: ...
 
-    def with_options(self, **options: Any) -> Step: ...
 
-
-def step(name: str, *, retries: int = 0) -> Step:
+def step(name: str, *, retries: int = 0, timeout_seconds: float | None = None) -> Step:
     """Make a task that runs `work()` with a label people read, and retries only where that can help."""
     made: Any = task(
         name=name,
         task_run_name=f"{name} {{label}}",
         retries=retries,
+        timeout_seconds=timeout_seconds,
         retry_delay_seconds=5,
         retry_condition_fn=_is_worth_retrying,
         cache_policy=NO_CACHE,
@@ -91,7 +90,7 @@ class PrefectRunner:
         return result
 
     def map(self, work: Work[Item, T]) -> list[T]:
-        batch_step = step(work.name, retries=1).with_options(timeout_seconds=self.timeout_seconds)
+        batch_step = step(work.name, retries=1, timeout_seconds=self.timeout_seconds)
         futures = [
             self.submit(batch_step, batch.label, partial(work.function, batch.items))
             for batch in work.batches
