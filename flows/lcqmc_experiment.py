@@ -5,6 +5,7 @@ which mends one thing of the one before, and all are fine-tuned on the task unde
 and a BERT whose answers cost the same. What an earlier run made and nothing changed is used again.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
@@ -83,7 +84,13 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Experi
     texts = [*options.general, *options.domain, options.train]
     vocab = options.tokenizer or vocabulary("tiny", texts, 21128, options.workspace)
     files = write_texts(options.experiment, lambda: first_lines(given, sizes, folder))
-    shared = _corpus_options(options, vocab)
+    shared = {
+        "workspace": options.workspace,
+        "tokenizer": vocab,
+        "workers": options.workers,
+        # the corpora are what is given now, whatever they were before
+        "gates": GateRules(max_lost_documents=1.0),
+    }
     refresh_corpus(corpus="general", source=options.general, **shared)
     for arm in experiment.arms:
         make_corpus(arm, given, folder, shared)
@@ -91,8 +98,14 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Experi
     bases: list[PretrainResult] = []
     tuned: dict[str, FineTuneSettings] = {}
     for name in dict.fromkeys(options.architectures):
-        base = _train_base(ARCHITECTURES[name], sizes, options.workspace)
-        bases.append(base)
+        base = continued_pretraining(
+            corpus="general",
+            init=ARCHITECTURES[name],
+            steps=sizes.base_steps,
+            batch_tokens=Arm.batch_tokens,
+            workspace=options.workspace,
+        )
+        bases.append(finished(base))
         models = [base, *(train_arm(arm, base, sizes, files, place) for arm in experiment.arms)]
         plan = _fine_tuning(name, experiment.arms, models, files, sizes, options)
         result = judge(name, experiment.arms, models, files, plan, place, options.workers)
@@ -105,33 +118,12 @@ def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> Experi
     return ExperimentOutcome(tuple(comparisons), verdict, page)
 
 
-def _corpus_options(options: ExperimentOptions, vocab: str) -> dict[str, object]:
-    return {
-        "workspace": options.workspace,
-        "tokenizer": vocab,
-        "workers": options.workers,
-        # the corpora are what is given now, whatever they were before
-        "gates": GateRules(max_lost_documents=1.0),
-    }
-
-
-def _train_base(init: str, sizes: Sizes, workspace: str) -> PretrainResult:
-    result = continued_pretraining(
-        corpus="general",
-        init=init,
-        steps=sizes.base_steps,
-        batch_tokens=Arm.batch_tokens,
-        workspace=workspace,
-    )
-    return finished(result)
-
-
 def corpus_of(arm: Arm, files: ExperimentFiles) -> str:
     """The name of an arm's corpus in the workspace."""
     return f"{files.experiment}-{arm.corpus}"
 
 
-def make_corpus(arm: Arm, files: ExperimentFiles, folder: Path, shared: dict[str, object]) -> None:
+def make_corpus(arm: Arm, files: ExperimentFiles, folder: Path, shared: Mapping[str, object]) -> None:
     """The corpus of an arm; arms that differ in training alone share one."""
     guarded = (str(files.dev), str(files.test)) if arm.is_guarded else ()
     refresh_corpus(

@@ -27,17 +27,9 @@ if TYPE_CHECKING:
 matplotlib.use("svg")
 
 # colours that the SVG is drawn with, and the variables of the page that replace them
-INK, SOFT, FAINT, ACCENT, BAD, PAGE = (
-    "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f", "#111213",
-)  # fmt: skip
-_VARIABLES = {
-    INK: "var(--ink)",
-    SOFT: "var(--soft)",
-    FAINT: "var(--faint)",
-    ACCENT: "var(--accent)",
-    BAD: "var(--bad)",
-    PAGE: "var(--page)",
-}
+_NAMES = ("ink", "soft", "faint", "accent", "bad", "page")
+_COLOURS = tuple(f"#0{n}0{n}0{n}" for n in range(1, 7))
+INK, SOFT, FAINT, ACCENT, BAD, PAGE = _COLOURS
 _STYLE: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",  # text stays text: the reader has Chinese fonts
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
@@ -60,8 +52,6 @@ _STYLE: dict[RcKeyType, Any] = {
     "xtick.minor.size": 0,
     "ytick.major.size": 0,
     "ytick.minor.size": 0,
-    "xtick.minor.visible": False,
-    "ytick.minor.visible": False,
     "legend.frameon": False,
     "legend.borderaxespad": 0,
     "legend.borderpad": 0.2,
@@ -109,8 +99,8 @@ def _page_element(svg: str, name: str, title: str, description: str) -> str:
     body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
     body = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', body)
     body = re.sub(r"font: ([^;\"]*?)'[^\";]*", r"font: \1var(--font)", body)
-    for stand_in, variable in _VARIABLES.items():
-        body = body.replace(stand_in, variable)
+    for stand_in, variable in zip(_COLOURS, _NAMES, strict=True):
+        body = body.replace(stand_in, f"var(--{variable})")
     named = f'{head} role="img" aria-labelledby="{name}-title {name}-desc">'
     description_tags = (
         f'<title id="{name}-title">{html.escape(title)}</title>'
