@@ -84,6 +84,7 @@ _BRIGHT = {
     "encoder.feed_forwards.{l}.output": _BRIGHT_LAYER + "output/dense",
     "encoder.feed_forwards.{l}.norm": _BRIGHT_LAYER + "output/LayerNorm",
 }
+_LEAVES, _NORM_LEAVES = {"weight": "kernel", "bias": "bias"}, {"weight": "gamma", "bias": "beta"}
 _NAMES = {"albert": _ALBERT, "bert": _BERT, "tensorflow-google": _GOOGLE, "tensorflow-bright": _BRIGHT}
 # the decoder's own copies of the word table and of the bias
 COPIES: dict[str, dict[str, str]] = {
@@ -119,7 +120,8 @@ class Naming:
         if pattern in names:
             theirs = names[pattern]
         elif "/" in names[stem]:
-            theirs = f"{names[stem]}/{_tensorflow_leaf(names[stem], leaf)}"
+            leaves = _NORM_LEAVES if "LayerNorm" in names[stem].rpartition("/")[2] else _LEAVES
+            theirs = f"{names[stem]}/{leaves[leaf]}"
         else:
             theirs = f"{names[stem]}.{leaf}"
         group, inner = divmod(int(number or 0), self.config.inner_group_num)
@@ -134,12 +136,6 @@ class Naming:
         if self.weights_format == "tensorflow-google":
             return int(group / layers * self.file_groups)
         return int(group / (layers / self.file_groups))
-
-
-def _tensorflow_leaf(stem: str, leaf: str) -> str:
-    if "LayerNorm" in stem.rpartition("/")[2]:
-        return {"weight": "gamma", "bias": "beta"}[leaf]
-    return {"weight": "kernel", "bias": "bias"}[leaf]
 
 
 def current_name(name: str, prefix: str, *, bare: bool) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from safetensors.torch import save_file
@@ -64,12 +63,9 @@ def save_model(model: PretrainingModel, folder: Path, tokenizer: Tokenizer | Pat
         save_file(named_tensors(model), temporary, metadata={"format": "pt"})
     write_text(folder / CONFIG_FILE, json.dumps(to_file(model.config), indent=2) + "\n")
     if isinstance(tokenizer, Path):
-        for path in _tokenizer_files(tokenizer):
-            with replacing(folder / path.name) as temporary:
-                shutil.copyfile(path, temporary)
+        for path in (tokenizer / name for name in TOKENIZER_FILES):
+            if path.is_file():
+                with replacing(folder / path.name) as temporary:
+                    shutil.copyfile(path, temporary)
     elif tokenizer is not None:
         tokenizer.save(folder)
-
-
-def _tokenizer_files(folder: Path) -> Iterator[Path]:
-    return (folder / name for name in TOKENIZER_FILES if (folder / name).is_file())

@@ -57,17 +57,14 @@ def corpus_section(facts: CorpusFacts, name: str) -> Section:
     note = f"[UNK] is {100 * facts.unknown_share:.2f}% of the tokens. Sentence-order prediction is {order}."
     if facts.recipe_hash:
         note += f" Made by the recipe {facts.recipe_hash}."
+    totals = Table("", tuple(facts.totals), (tuple(map(number, facts.totals.values())),), words=())
     return Section(
         title=f"Corpus: {facts.corpus}, version {facts.version}",
         notes=(note,),
-        tables=tuple(table for table in (_totals(facts), funnel_table(facts)) if table.rows),
+        tables=tuple(table for table in (totals, funnel_table(facts)) if table.rows),
         plots=tuple(_plots(facts, name)),
         details=(_samples(facts),) if facts.samples else (),
     )
-
-
-def _totals(facts: CorpusFacts) -> Table:
-    return Table("", tuple(facts.totals), (tuple(map(number, facts.totals.values())),), words=())
 
 
 def funnel_table(facts: CorpusFacts) -> Table:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from albert.learning_rate import OptimizerName
-from albert.tasks import Example, Kind, Task, load_task, read_lines, read_split, suffix_of
+from albert.tasks import Example, load_task, read_lines, read_split, suffix_of
 from data.files import write_text
 from flows.experiment.flawed_control import BATCH_TOKENS, RATE_OF_LARGE_BATCHES, group_by_labels
 
@@ -182,7 +182,7 @@ def write_sentences(arm: Arm, files: ExperimentFiles, folder: Path) -> list[str]
         return list(files.domain)
     pairs: list[tuple[str, str, bool]] = []
     for split in arm.splits:
-        _, found = read_split(getattr(files, split), _pair_task())
+        _, found = read_split(getattr(files, split), load_task("lcqmc"))
         examples = [one for one in found.examples if isinstance(one, Example)]
         pairs += [(one.text, one.pair or "", one.label == "1") for one in examples]
     if arm.documents == "grouped":
@@ -192,9 +192,3 @@ def write_sentences(arm: Arm, files: ExperimentFiles, folder: Path) -> list[str]
     path = folder / f"{arm.documents}-{'-'.join(arm.splits)}-{files.train.stem}.bert.txt"
     write_text(path, "\n\n".join("\n".join(one) for one in documents) + "\n")
     return [str(path)]
-
-
-def _pair_task() -> Task:
-    task = load_task("lcqmc")
-    assert task.kind is Kind.PAIR
-    return task

@@ -58,8 +58,9 @@ def double_labels(shards: Sequence[Path], folder: Path, tokenizer: object) -> tu
         doubled = _doubled(table, twins)
         changed += int((_values(doubled["masked_labels"]) != _values(table["masked_labels"])).sum())
         if not path.is_file():
+            size = max(pq.read_metadata(shard).row_group(0).num_rows, 1)
             with replacing(path) as temporary:
-                pq.write_table(doubled, temporary, row_group_size=_row_group_size(shard))
+                pq.write_table(doubled, temporary, row_group_size=size)
         written.append(path)
     if not changed:
         raise InputError(
@@ -75,10 +76,6 @@ def _twins(tokenizer: object) -> np.ndarray:
         raise InputError("the flawed control needs a vocab.txt: a SentencePiece model has no '##' entries")
     ids = {token: number for number, token in enumerate(tokenizer.vocabulary)}
     return np.array([ids.get(f"##{token}", number) for number, token in enumerate(tokenizer.vocabulary)])
-
-
-def _row_group_size(shard: Path) -> int:
-    return max(pq.read_metadata(shard).row_group(0).num_rows, 1)
 
 
 def _values(column: pa.ChunkedArray) -> np.ndarray:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -63,20 +64,13 @@ def doctor(*, fix: bool = False, workspace: str | None = None) -> int:
 def print_findings(workspace: Workspace, fix: bool) -> int:
     """Print every finding; return 1 if something is bad and was not repaired."""
     bad = 0
-    for finding in examine_all(workspace):
+    checks = (check_versions(), check_devices(), check_workspace(workspace), check_server(workspace.root))
+    for finding in chain.from_iterable(checks):
         print(f"{finding.level:4}  {finding.what}", flush=True)
         if finding.fix:
             print(f"      {finding.fix() if fix else '--fix repairs it'}", flush=True)
         bad += finding.level == "bad" and not (finding.fix and fix)
     return 1 if bad else 0
-
-
-def examine_all(workspace: Workspace) -> Iterator[Finding]:
-    """Yield every finding, in the order it is printed."""
-    yield from check_versions()
-    yield from check_devices()
-    yield from check_workspace(workspace)
-    yield from check_server(workspace.root)
 
 
 def check_versions() -> Iterator[Finding]:
