@@ -27,7 +27,6 @@ from flows.orchestration import (
     is_deployed,
     job,
     log,
-    plain,
     publish_report,
     repeat_command,
     run_as_command,
@@ -158,7 +157,7 @@ def _record(
         corpus=plan.version.corpus,
         version=plan.version.version,
         init=plan.settings.init,
-        settings=plain(plan.settings),
+        settings=plan.settings,
         status=status,
         steps=state.step,
         tokens=state.tokens,
@@ -190,7 +189,7 @@ def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:
         command=repeat_command(),
         corpora=gather_facts(plan.workspace.root, [plan.version.corpus]),
         pretraining=result,
-        settings={"pretraining": plain(plan.settings)},
+        settings={"pretraining": plan.settings},
     )
     return publish_report(content, plan.workspace.report(plan.run))
 

@@ -31,7 +31,6 @@ from flows.orchestration import (
     is_deployed,
     job,
     judging_options,
-    plain,
     plan_fine_tuning,
     publish_report,
     repeat_command,
@@ -156,11 +155,11 @@ def _report(
         evaluations=[result],
         settings={
             **{
-                f"pretraining: {run.run_folder.name}": plain(read_settings(run.run_folder))
+                f"pretraining: {run.run_folder.name}": read_settings(run.run_folder)
                 for run in (base, continued)
                 if run
             },
-            "fine-tuning": plain(replace(judging.settings, seeds=result.seeds)),
+            "fine-tuning": replace(judging.settings, seeds=result.seeds),
         },
         checksums=file_checksums(*judging.settings.split_paths.values()),
     )

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from pydantic_core import to_jsonable_python
 from tqdm import tqdm
 
 from albert import finetuning
@@ -39,7 +40,6 @@ from flows.orchestration import (
     domain_words,
     job,
     measure_model,
-    plain,
     publish_report,
     repeat_command,
     run_as_command,
@@ -208,7 +208,7 @@ def _open_pool(workers: int | None, runs: int) -> Iterator[Executor | None]:
 
 def run_name(settings: FineTuneSettings) -> str:
     """A name that is the same for the same comparison."""
-    digest = hashlib.sha256(json.dumps(plain(settings), sort_keys=True).encode()).hexdigest()[:8]
+    digest = hashlib.sha256(json.dumps(to_jsonable_python(settings), sort_keys=True).encode()).hexdigest()[:8]
     return f"{settings.task.name}-{digest}"
 
 
@@ -249,7 +249,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         title=f"Fine-tuning on {result.task}",
         command=repeat_command(),
         evaluations=[result],
-        settings={"fine-tuning": plain(replace(settings, seeds=result.seeds))},
+        settings={"fine-tuning": replace(settings, seeds=result.seeds)},
         checksums={str(path): sha256_of(path) for path in settings.split_paths.values()},
     )
     return publish_report(content, workspace.report(run))

@@ -42,7 +42,6 @@ from flows.orchestration import (
     file_checksums,
     gather_facts,
     job,
-    plain,
     plan_fine_tuning,
     pretraining_plan,
     publish_report,
@@ -240,16 +239,16 @@ def _history(result: PretrainResult) -> tuple[dict[str, float], ...]:
 
 def _settings(
     sizes: Sizes, arms: tuple[Arm, ...], bases: list[PretrainResult], tuned: dict[str, FineTuneSettings]
-) -> dict[str, dict[str, object]]:
+) -> dict[str, object]:
     """What the report tells; `tuned` by architecture, in the order of `bases`."""
     return {
-        "sizes": plain(sizes),
-        **{f"arm: {arm.name}": plain(arm) for arm in arms},
+        "sizes": sizes,
+        **{f"arm: {arm.name}": arm for arm in arms},
         **{
-            f"base model: {name}": plain(read_settings(base.run_folder))
+            f"base model: {name}": read_settings(base.run_folder)
             for name, base in zip(tuned, bases, strict=True)
         },
-        **{f"fine-tuning: {name}": plain(one) for name, one in tuned.items()},
+        **{f"fine-tuning: {name}": one for name, one in tuned.items()},
     }
 
 
@@ -259,7 +258,7 @@ def _report(
     arms: tuple[Arm, ...],
     bases: list[PretrainResult],
     comparisons: list[Comparison],
-    settings: dict[str, dict[str, object]],
+    settings: dict[str, object],
 ) -> tuple[str, Path]:
     corpora = dict.fromkeys(["general", *(corpus_of(arm, files) for arm in arms)])
     content = build_report(

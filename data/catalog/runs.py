@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 import duckdb
+from pydantic_core import to_jsonable_python
 
 from data.catalog.database import write_catalog
 from data.catalog.versions import insert
@@ -45,7 +46,7 @@ def record_run(
     corpus: str,
     version: int,
     init: str,
-    settings: Mapping[str, object],
+    settings: object,
     status: str,
     steps: int,
     tokens: int,
@@ -59,7 +60,7 @@ def record_run(
     """
     row = {"run": run, "corpus": corpus, "version": version, "init": init, "status": status}
     row |= {"steps": steps, "tokens": tokens, "metrics": json.dumps(metrics)}
-    row |= {"settings": json.dumps(settings, ensure_ascii=False)}
+    row |= {"settings": json.dumps(to_jsonable_python(settings), ensure_ascii=False)}
     row["finished_at"] = datetime.now(UTC) if status == "completed" else None
     with write_catalog(workspace) as db:
         insert(db, "pretraining_runs", [row], "insert or replace")

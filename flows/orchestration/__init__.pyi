@@ -1,7 +1,6 @@
 from .artifacts import begin_progress as begin_progress
 from .artifacts import file_checksums as file_checksums
 from .artifacts import gather_facts as gather_facts
-from .artifacts import plain as plain
 from .artifacts import publish_refresh as publish_refresh
 from .artifacts import publish_report as publish_report
 from .artifacts import publish_table as publish_table

@@ -39,11 +39,6 @@ if TYPE_CHECKING:
     from albert.reports import CorpusFacts, Report
 
 
-def plain(settings: object) -> dict[str, Any]:
-    """Settings as JSON can hold them."""
-    return to_jsonable_python(settings)
-
-
 def repeat_command() -> str:
     """The command that would do this again; for a deployment's run, with what it was given."""
     if command := os.environ.get("JIXU_COMMAND"):
