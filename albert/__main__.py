@@ -57,7 +57,7 @@ def convert(
     """
     from albert.checkpoints import convert
 
-    result = convert(
+    notices = convert(
         source,
         target,
         for_transformers=format == "transformers",
@@ -66,7 +66,7 @@ def convert(
         share=share,
         num_hidden_layers=num_hidden_layers,
     )
-    print("\n".join([*result.report.notices(), *result.notes, f"wrote {target}"]))
+    print("\n".join([*notices, f"wrote {target}"]))
 
 
 @checkpoint.command

@@ -91,6 +91,11 @@ def options_of(cls: type) -> dict[str, FieldInfo]:
     return cls.__pydantic_fields__  # type: ignore[attr-defined]
 
 
+def values_of(chosen: object, cls: type | None = None) -> dict[str, Any]:
+    """The values of options by name, or those of them that a class has, as keyword arguments."""
+    return {name: getattr(chosen, name) for name in options_of(cls or type(chosen))}
+
+
 def parse(cls: type[T], values: Mapping[str, object], place: str) -> T:
     """Options from a file's content. Raises InputError that names the place and every fault."""
     try:

@@ -16,6 +16,7 @@ from albert.checkpoints import find_source, names_checkpoint
 from albert.evaluation import Comparison
 from albert.pretraining import PretrainResult, read_settings
 from albert.reports import build_report
+from data.options import values_of
 from data.refresh import GateRules, InstanceRules
 from data.storage import is_remote
 from data.tokenization import find_tokenizer
@@ -36,7 +37,6 @@ from flows.orchestration import (
     repeat_command,
     run_as_command,
     step,
-    vars_of,
 )
 from flows.refresh_corpus import refresh_corpus
 from flows.train_tokenizer import train_tokenizer
@@ -84,7 +84,7 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     start = str(base.checkpoint) if base else options.init
     continued = pretrain("domain", start, options.steps, options)
     judging = judging_options(options, (f"base model={start}", f"continued={continued.checkpoint}"))
-    comparison = fine_tune(**vars_of(judging)).result
+    comparison = fine_tune(**values_of(judging)).result
     verdict, page = report(
         str(options.task), lambda: _report(options, base, continued, comparison, plan_fine_tuning(judging))
     )

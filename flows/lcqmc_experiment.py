@@ -15,6 +15,7 @@ from albert.finetuning import FineTuneSettings
 from albert.pretraining import ObjectiveOptions, OptimizerOptions, PretrainResult, read_settings
 from albert.reports import build_report
 from data.cleaning import DuplicateRules, GuardRules
+from data.options import values_of
 from data.refresh import GateRules, InstanceRules, MaskingRules
 from data.sources import SourceRules
 from data.tokenization import find_tokenizer, load_tokenizer
@@ -48,7 +49,6 @@ from flows.orchestration import (
     repeat_command,
     run_as_command,
     step,
-    vars_of,
 )
 from flows.refresh_corpus import refresh_corpus
 
@@ -154,7 +154,7 @@ def train_arm(
         workspace=str(place.root),
     )
     if not arm.doubles_labels:
-        return finished(continued_pretraining(**vars_of(options)))
+        return finished(continued_pretraining(**values_of(options)))
     return finished(train_flawed(arm.name, lambda: _train_flawed(options, place)))
 
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
-from albert.checkpoints.loading import LoadReport, check_vocabulary, read_checkpoint
+from albert.checkpoints.loading import check_vocabulary, read_checkpoint
 from albert.checkpoints.saving import check_transformers, save_model
 from albert.checkpoints.terms import add_terms
 from albert.model import Share, grow, grown_config
 from data.errors import InputError
 from data.files import sync
 from data.tokenization import find_tokenizer, load_tokenizer, read_terms
-
-
-@dataclass(frozen=True, slots=True)
-class Conversion:
-    """How the source's tensors were matched, and further notes for the user."""
-
-    report: LoadReport
-    notes: tuple[str, ...]
 
 
 def convert(
@@ -33,8 +24,8 @@ def convert(
     terms: Path | None = None,
     share: Share | None = None,
     num_hidden_layers: int | None = None,
-) -> Conversion:
-    """Write `source` to the new folder `target` in transformers' format.
+) -> list[str]:
+    """Write `source` to the new folder `target` in transformers' format; return notices for the user.
 
     With `for_transformers` off, a model that transformers cannot express is written in jixu's own format. The
     vocabulary is the source's unless `tokenizer` names another; `terms` become tokens in its free slots, and
@@ -52,10 +43,10 @@ def convert(
     check_vocabulary(vocabulary, checkpoint)
     wanted = read_terms(terms) if terms else []
     model = grow(checkpoint.build(), share=share, num_hidden_layers=num_hidden_layers)
-    notes = []
+    notices = checkpoint.report.notices()
     if wanted:
         vocabulary, added = add_terms(model, vocabulary, wanted)
-        notes.append(f"{len(added):,} of {len(wanted):,} terms added as tokens in free slots")
+        notices.append(f"{len(added):,} of {len(wanted):,} terms added as tokens in free slots")
     writing = target.with_name(f"{target.name}.{os.getpid()}.writing")
     try:
         save_model(model, writing, vocabulary)
@@ -63,4 +54,4 @@ def convert(
         sync(target.parent)
     finally:
         shutil.rmtree(writing, ignore_errors=True)
-    return Conversion(checkpoint.report, tuple(notes))
+    return notices

@@ -8,7 +8,6 @@ from .artifacts import publish_vocabulary as publish_vocabulary
 from .artifacts import repeat_command as repeat_command
 from .command import run as run
 from .command import run_as_command as run_as_command
-from .command import vars_of as vars_of
 from .jobs import job as job
 from .lifecycle import read_all as read_all
 from .logs import is_deployed as is_deployed

@@ -13,14 +13,14 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from data.errors import InputError, masked
-from data.options import options_of
+from data.options import options_of, values_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
 from data.workspace import state_folder
 from flows.orchestration.mistakes import explain
@@ -59,8 +59,7 @@ def read_options(name: str, arguments: Sequence[str]) -> Job | None:
     if recipe is not None and isinstance(chosen, RefreshOptions):
         typed = {token[2:].partition("=")[0].replace("-", "_") for token in tokens if token[:2] == "--"}
         settings = chosen.settings(typed)
-        own = {one.name: getattr(settings, one.name) for one in fields(settings) if one.name != "workspace"}
-        return replace(chosen, recipe=None, **own)
+        return replace(chosen, **values_of(settings) | {"recipe": None, "workspace": chosen.workspace})
     return chosen
 
 
@@ -121,17 +120,12 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
 
 def _recorded(chosen: Job) -> dict[str, Any]:
     """The parameters of a command's flow, which Prefect keeps: the plan has the sources' credentials."""
-    given = vars_of(chosen)
+    given = values_of(chosen)
     if sources := given.get("source"):
         given["source"] = tuple(
             masked(one) if isinstance(one, str) else replace(one, path=masked(one.path)) for one in sources
         )
     return given
-
-
-def vars_of(chosen: Job) -> dict[str, Any]:
-    """The fields of options as keyword arguments."""
-    return {one.name: getattr(chosen, one.name) for one in fields(chosen)}
 
 
 def set_up_prefect(workspace: Path) -> None:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,7 @@ from data.catalog import (
 )
 from data.errors import InputError
 from data.files import sha256
+from data.options import values_of
 from data.refresh import (
     Changes,
     Plan,
@@ -53,7 +54,7 @@ from flows.orchestration.settings import (
 )
 
 if TYPE_CHECKING:
-    from albert.finetuning import FineTuneSettings, TuningOptions
+    from albert.finetuning import FineTuneSettings
     from albert.pretraining import Corpus, PretrainResult, PretrainSettings
     from albert.tasks import TaskData
 
@@ -155,7 +156,7 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
     start = Path(options.init)
     settings = PretrainSettings(
-        **{field.name: getattr(options, field.name) for field in fields(TrainingOptions)},
+        **values_of(options, TrainingOptions),
         run_folder=place.model(run),
         shards=shards,
         mix=tuple(_second_corpus(place, text, version) for text in options.mix),
@@ -267,11 +268,9 @@ def fine_tune_settings(options: FineTuneOptions) -> FineTuneSettings:
     from albert.tasks import load_task
 
     models, names = parse_models(options.model)
-    shared = {field.name: getattr(options, field.name) for field in fields(TuningOptions)}
-    running = {field.name: getattr(options.running, field.name) for field in fields(FineTuneRunning)}
-    shared["running"] = FineTuneRunning(**running)
+    running = FineTuneRunning(**values_of(options.running, FineTuneRunning))
     return FineTuneSettings(
-        **shared,
+        **values_of(options, TuningOptions) | {"running": running},
         task=load_task(options.task),
         train=Path(options.train) if options.train else None,
         dev=Path(options.dev),
@@ -321,14 +320,12 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
 
 def judging_options(options: EndToEndOptions, models: tuple[str, ...]) -> FineTuneOptions:
     """The fine-tuning that judges a whole run."""
-    from albert.finetuning import TuningOptions
     from flows.orchestration.settings import CorporaOptions, FineTuneJobRunning
 
-    tuning: TuningOptions = options.fine_tuning
-    shared = {field.name: getattr(tuning, field.name) for field in fields(TuningOptions)}
-    shared["running"] = FineTuneJobRunning(**vars(tuning.running), workers=options.workers)
+    tuning = options.fine_tuning
+    running = FineTuneJobRunning(**values_of(tuning.running), workers=options.workers)
     return FineTuneOptions(
-        **shared,
+        **values_of(tuning) | {"running": running},
         task=options.task or "",
         train=options.train,
         dev=options.dev or "",
