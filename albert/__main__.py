@@ -131,8 +131,8 @@ def diff(first: str, second: str, /) -> int:
     from albert.checkpoints import compare, read_checkpoint
 
     difference = compare(read_checkpoint(first), read_checkpoint(second))
-    print("\n".join(difference.lines()))
-    return EXIT_DIFFERENT if difference.is_any else 0
+    print("\n".join([*difference.lines, difference.summary]))
+    return EXIT_DIFFERENT if difference.lines else 0
 
 
 @report.command

@@ -11,41 +11,35 @@ from albert.checkpoints.loading import LoadedCheckpoint
 
 
 @dataclass(frozen=True, slots=True)
-class TensorDifference:
-    name: str  # our parameter's
-    largest: float  # of |a - b|
-    relative: float  # |a - b| over |a|, by L2 norm
-
-
-@dataclass(frozen=True, slots=True)
 class Difference:
-    """How two checkpoints differ."""
+    """How two checkpoints differ; without a line they are the same."""
 
-    config: tuple[str, ...]  # "field: a -> b"
-    only_first: tuple[str, ...]
-    only_second: tuple[str, ...]
-    shapes: tuple[str, ...]
-    values: tuple[TensorDifference, ...]  # the most different first
-    equal: int  # bitwise equal parameters
+    lines: tuple[str, ...]  # of parameters the most different first
+    summary: str
 
-    @property
-    def is_any(self) -> bool:
-        return any((self.config, self.only_first, self.only_second, self.shapes, self.values))
 
-    def lines(self) -> list[str]:
-        """Describe the difference."""
-        lines = [f"config {line}" for line in self.config]
-        lines += [f"only in the first: {name}" for name in self.only_first]
-        lines += [f"only in the second: {name}" for name in self.only_second]
-        lines += [f"shape of {line}" for line in self.shapes]
-        lines += [
-            f"{d.name}: largest difference {d.largest:.3g}, {100 * d.relative:.3g}% by norm"
-            for d in self.values
-        ]
-        return [
-            *lines,
-            f"{self.equal} parameter(s) the same to the bit, {len(self.values)} with other values",
-        ]
+def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> Difference:
+    """Compare the configs and parameters of two checkpoints."""
+    a, b = _parameters(first), _parameters(second)
+    configs = asdict(first.config), asdict(second.config)
+    changed = [name for name in configs[0] if configs[0][name] != configs[1][name]]
+    both = [name for name in a if name in b]
+    shapes = {name: (tuple(a[name].shape), tuple(b[name].shape)) for name in both}
+    gaps = {name: _gap(a[name].double(), b[name].double()) for name, (x, y) in shapes.items() if x == y}
+    # the most different by norm first
+    differing = sorted((name for name in gaps if gaps[name][0]), key=lambda name: -gaps[name][1])
+    lines = [f"config {name}: {configs[0][name]} -> {configs[1][name]}" for name in changed]
+    lines += [f"only in the first: {name}" for name in a if name not in b]
+    lines += [f"only in the second: {name}" for name in b if name not in a]
+    lines += [f"shape of {name}: {x} -> {y}" for name, (x, y) in shapes.items() if x != y]
+    lines += [
+        f"{name}: largest difference {gaps[name][0]:.3g}, {100 * gaps[name][1]:.3g}% by norm"
+        for name in differing
+    ]
+    same = len(gaps) - len(differing)
+    return Difference(
+        tuple(lines), f"{same} parameter(s) the same to the bit, {len(differing)} with other values"
+    )
 
 
 def _parameters(checkpoint: LoadedCheckpoint) -> dict[str, Tensor]:
@@ -55,25 +49,7 @@ def _parameters(checkpoint: LoadedCheckpoint) -> dict[str, Tensor]:
     }
 
 
-def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> Difference:
-    """Compare the configs and parameters of two checkpoints."""
-    a, b = _parameters(first), _parameters(second)
-    configs = asdict(first.config), asdict(second.config)
-    fields = [name for name in configs[0] if configs[0][name] != configs[1][name]]
-    both = [name for name in a if name in b]
-    shapes = [f"{n}: {tuple(a[n].shape)} -> {tuple(b[n].shape)}" for n in both if a[n].shape != b[n].shape]
-    comparable = [name for name in both if a[name].shape == b[name].shape]
-    differing = [name for name in comparable if not torch.equal(a[name].double(), b[name].double())]
-    values = []
-    for name in differing:
-        gap, size = (a[name].double() - b[name].double()), a[name].double().norm().item()
-        relative = gap.norm().item() / size if size else float("inf")
-        values.append(TensorDifference(name, gap.abs().max().item(), relative))
-    return Difference(
-        config=tuple(f"{name}: {configs[0][name]} -> {configs[1][name]}" for name in fields),
-        only_first=tuple(name for name in a if name not in b),
-        only_second=tuple(name for name in b if name not in a),
-        shapes=tuple(shapes),
-        values=tuple(sorted(values, key=lambda d: -d.relative)),
-        equal=len(comparable) - len(differing),
-    )
+def _gap(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """The largest difference, and that by L2 norm over the norm of the first."""
+    gap, size = a - b, a.norm().item()
+    return gap.abs().max().item(), gap.norm().item() / size if size else float("inf")
