@@ -8,6 +8,8 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 
 import psutil
 from filelock import FileLock, Timeout
@@ -20,24 +22,36 @@ WRITER = "writer.json"  # in a published workspace: who may write to it
 
 
 @contextmanager
+def hold(
+    path: Path, refusal: str, on_wait: Callable[[], None] | None = None, seconds: float = 0
+) -> Iterator[None]:
+    """Hold a lock file; the system releases it however the process ends.
+
+    If it is taken for longer than `seconds`, raise InputError with the refusal, or call `on_wait` and wait.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        held = lock.acquire(timeout=seconds)
+    except Timeout:
+        if on_wait is None:
+            raise InputError(refusal) from None
+        on_wait()
+        held = lock.acquire(poll_interval=0.5)
+    with held:
+        yield
+
+
+@contextmanager
 def corpus_lock(
     workspace: Workspace, corpus: str, on_wait: Callable[[str], None] | None = None
 ) -> Iterator[None]:
     """Hold the corpus's write lock. Raises InputError if it is taken; with `on_wait`, passes it a message for
     people and waits.
     """
-    path = workspace.lock(f"refresh-{corpus}")
-    path.parent.mkdir(parents=True, exist_ok=True)
     busy = f"corpus {corpus!r} is being refreshed by another process"
-    lock = FileLock(path)
-    try:
-        held = lock.acquire(timeout=0)
-    except Timeout:
-        if on_wait is None:
-            raise InputError(f"{busy}: wait for it to end") from None
-        on_wait(f"{busy}: waiting for it to end")
-        held = lock.acquire(poll_interval=0.5)
-    with held:
+    wait = partial(on_wait, f"{busy}: waiting for it to end") if on_wait else None
+    with hold(workspace.lock(f"refresh-{corpus}"), f"{busy}: wait for it to end", wait):
         yield
 
 

@@ -27,9 +27,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from filelock import FileLock, Timeout
 
 from data.errors import InputError
+from data.locks import hold
 from data.storage import is_remote
 from data.terminal import make_app, run_app
 from data.workspace import Workspace, default_place, local_folder, state_folder
@@ -151,15 +151,10 @@ def check_port(port: int) -> None:
 @contextmanager
 def sole_server(workspace: Workspace) -> Iterator[None]:
     """Raise InputError if the workspace is served already: two servers would share one database."""
-    lock = workspace.lock("serve")
+    refusal = f"{workspace.root} is being served already: use that server, or another --workspace"
     try:
-        lock.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(lock, timeout=0):
+        with hold(workspace.lock("serve"), refusal):
             yield
-    except Timeout:
-        raise InputError(
-            f"{workspace.root} is being served already: use that server, or another --workspace"
-        ) from None
     except OSError as error:
         raise InputError(
             f"{workspace.root} cannot be written to ({error.strerror}): choose another --workspace"

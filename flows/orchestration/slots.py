@@ -7,13 +7,14 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from albert.runtime import device_names
 from data.catalog import read_catalog, running_runs
-from data.errors import InputError
+from data.locks import hold
 from data.workspace import Workspace
 from flows.orchestration.logs import say
 
@@ -32,38 +33,18 @@ def device_slot(workspace: Workspace, processes: int = 1) -> Iterator[None]:
         # always in the same order, so that two trainings cannot wait for each other
         for device in sorted(device_names(processes)):
             path = slot_file(workspace, device)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path)
-            try:
-                held.enter_context(lock.acquire(timeout=0))
-            except Timeout:
-                say(f"another training uses {device}: waiting for it to end (slot {path})")
-                held.enter_context(lock.acquire(poll_interval=0.5))
+            busy = f"another training uses {device}: waiting for it to end (slot {path})"
+            held.enter_context(hold(path, busy, partial(say, busy)))
         yield
-
-
-def run_lock(workspace: Workspace, run: str) -> FileLock:
-    return FileLock(workspace.lock(f"run-{run}"))
 
 
 @contextmanager
 def sole_training(workspace: Workspace, run: str) -> Iterator[None]:
-    """Hold a run's lock while it trains; the system releases it however the process ends.
-
-    Raise InputError if another process holds it.
-    """
-    lock = run_lock(workspace, run)
-    workspace.lock(run).parent.mkdir(parents=True, exist_ok=True)
-    try:
-        lock.acquire(timeout=2)  # seconds; `abandoned_runs` holds it for less
-    except Timeout:
-        raise InputError(
-            f"run {run} is being trained by another process: wait for it to end, or give --run another name"
-        ) from None
-    try:
+    """Hold a run's lock while it trains. Raise InputError if another process holds it."""
+    refusal = f"run {run} is being trained by another process: wait for it to end, or give --run another name"
+    # seconds; `abandoned_runs` holds it for less
+    with hold(workspace.lock(f"run-{run}"), refusal, seconds=2):
         yield
-    finally:
-        lock.release()
 
 
 def abandoned_runs(workspace: Workspace) -> list[str]:
@@ -79,10 +60,11 @@ def abandoned_runs(workspace: Workspace) -> list[str]:
 
 
 def _is_training(workspace: Workspace, run: str) -> bool:
-    if not workspace.lock(f"run-{run}").is_file():
+    path = workspace.lock(f"run-{run}")
+    if not path.is_file():
         return False
     try:
-        with run_lock(workspace, run).acquire(timeout=0):
+        with FileLock(path).acquire(timeout=0):
             return False
     except Timeout:
         return True
