@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -79,6 +79,10 @@ class Process:
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
+
+    def totals(self, values: Sequence[int]) -> list[int]:
+        """The sums over all processes."""
+        return list(values) if self.world_size == 1 else self.sum(torch.tensor(values)).tolist()
 
     def is_lost(self, error: RuntimeError) -> bool:
         """Whether an error says that another process is gone."""

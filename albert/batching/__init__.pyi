@@ -6,6 +6,11 @@ from .mixture import TrainingData as TrainingData
 from .mixture import mask_rate_at as mask_rate_at
 from .packing import Instances as Instances
 from .packing import pack_batches as pack_batches
+from .static import Shape as Shape
+from .static import flatten as flatten
+from .static import pad as pad
+from .static import ship as ship
+from .static import unflatten as unflatten
 from .stream import InstanceStream as InstanceStream
 from .stream import held_out_rows as held_out_rows
 from .stream import is_held_out as is_held_out

@@ -85,9 +85,10 @@ def probe_model(model: PretrainingModel, batches: Iterable[Batch]) -> Probe:
     loss, correct, masked, sentences = 0.0, 0, 0, 0
     for batch in batches:
         output = model(batch.to(device))
-        loss += output.mlm_loss.item() * output.mlm_count
+        count = int(output.mlm_count)
+        loss += output.mlm_loss.item() * count
         correct += int(output.mlm_correct)
-        masked += output.mlm_count
+        masked += count
         sentences += batch.sequences
     model.train(was_training)
     if not masked:

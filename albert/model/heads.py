@@ -29,7 +29,7 @@ class PretrainingOutput:
     mlm_loss: Tensor
     sop_loss: Tensor | None  # None when the batch has no order labels; 0 when it ignores all of them
     mlm_correct: Tensor
-    mlm_count: int
+    mlm_count: Tensor
     sop_correct: Tensor | None
     sop_count: Tensor | None
 
@@ -85,10 +85,11 @@ class PretrainingModel(nn.Module):
         states = self.mlm(masked, self.encoder.embedding)  # [n, E]
         _, labels = batch.masked()
         losses, predicted = kernels.mlm_loss(states, self.encoder.embedding.word, self.mlm.bias, labels)
-        mlm_loss = losses.sum() / max(len(losses), 1)  # without masked tokens the mean would be NaN
+        mlm_count = (labels != IGNORED).sum()
+        mlm_loss = losses.sum() / mlm_count.clamp_min(1)  # without masked tokens the mean would be NaN
         correct = (predicted == labels).sum()
         if batch.sop_labels is None:
-            return PretrainingOutput(mlm_loss, mlm_loss, None, correct, len(losses), None, None)
+            return PretrainingOutput(mlm_loss, mlm_loss, None, correct, mlm_count, None, None)
         sop_logits = self.sop(self.encoder.pool_first(first)).float()
         sop_count = (batch.sop_labels != IGNORED).sum()
         sop_losses = F.cross_entropy(sop_logits, batch.sop_labels, ignore_index=IGNORED, reduction="sum")
@@ -96,7 +97,7 @@ class PretrainingModel(nn.Module):
         sop_loss = sop_losses / sop_count.clamp_min(1)
         sop_correct = (sop_logits.argmax(-1) == batch.sop_labels).sum()
         return PretrainingOutput(
-            mlm_loss + sop_loss, mlm_loss, sop_loss, correct, len(losses), sop_correct, sop_count
+            mlm_loss + sop_loss, mlm_loss, sop_loss, correct, mlm_count, sop_correct, sop_count
         )
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:

@@ -117,6 +117,8 @@ def _deterministic(asked: bool) -> Iterator[None]:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(asked or before)
+    # every output is written, so that filling it before would be one more kernel each
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
@@ -216,7 +218,8 @@ class _Run:
             state.seconds += now - clock
             self.seconds += now - clock
             clock = now
-            give_back(state.step)
+            if self.process.device.type == "cpu":
+                give_back(state.step)
             at_end = state.step == settings.steps
             evaluation_due = at_end or state.step % settings.evaluation_interval == 0
             checkpoint_due = at_end or stop or overdue or state.step % settings.checkpoint_interval == 0
@@ -272,6 +275,8 @@ class _Run:
     def _review(self) -> bool:
         """Log the steps since the last review; returns whether training was rolled back."""
         done, wrong = self.trainer.review()
+        while self.trainer.notices:
+            self.notify(self.trainer.notices.pop(0))
         for step in done:
             self.log.step(step, self.trainer.state)
         if wrong is None:

@@ -25,6 +25,7 @@ FREE_TO_CHANGE = frozenset(
         "resume",
         "running.activation_checkpointing",
         "running.deterministic",
+        "running.cuda_graphs",
         "running.tensorboard",
         "running.log_every",
         "running.checkpoint_every",
@@ -120,6 +121,8 @@ class RunningOptions:
     """Keep only the layers' inputs: less memory, a third more operations."""
     deterministic: bool = False
     """Refuse operations whose result varies on a GPU."""
+    cuda_graphs: Literal["auto", "off"] = "auto"
+    """Launch a step's kernels as one graph (CUDA 图), on one GPU; auto: where it gives the same gradients."""
     tensorboard: bool = False
     """Write event files for TensorBoard too."""
     log_every: Annotated[int, Field(ge=1, le=10**9)] = 10

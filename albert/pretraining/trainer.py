@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from albert.batching import DataState, StepData, mask_rate_at
+from albert.batching import DataState, StepData, mask_rate_at, ship
 from albert.checkpoints import new_model
 from albert.learning_rate import learning_rate_at
 from albert.model import IGNORED, Batch, Losses, PretrainingModel, PretrainingObjective
 from albert.optim import make_optimizer
 from albert.pretraining.failure import TrainingDiverged
+from albert.pretraining.graphs import StepGraphs
 from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
@@ -61,6 +64,7 @@ class Trainer:
         self._span_boundary = any(rule.objective == "spanbert" for rule in rules)
         self._vocab_size = start.model.config.vocab_size
         self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
+        self.notices: list[str] = []  # for the log
         self._review_every = _review_every(process.device)
         self.state = TrainerState(data=DataState.start(len(start.streams)))
         self.sentinel = Sentinel(self.state.trends)
@@ -82,6 +86,21 @@ class Trainer:
             self.module = DistributedDataParallel(self.objective, find_unused_parameters=True)
         self.optimizer = make_optimizer(
             self.settings.optimizer.name, self.objective, self.rate, self.settings.optimizer.weight_decay
+        )
+        self.graphs = self.new_graphs() if self.process.device.type == "cuda" else None
+
+    def new_graphs(self) -> StepGraphs | None:
+        """The graphs of a GPU's steps; none with several processes, or where spans have their own loss."""
+        running = self.settings.running
+        if running.cuda_graphs == "off" or self.process.world_size > 1 or self._span_boundary:
+            return None
+        return StepGraphs(
+            self._passes,
+            list(self.objective.parameters()),
+            self.process.device,
+            tokens=max(stream.batch_tokens for stream in self.streams.values()),
+            longest=self.model.config.max_position_embeddings,
+            notify=self.notices.append,
         )
 
     def resume(self) -> list[str]:
@@ -119,21 +138,25 @@ class Trainer:
         counts = [_counts(batch) for batch in data.batches]
         tokens = sum(batch.tokens for batch in data.batches)
         masked, ordered = (sum(part) for part in zip(*counts, strict=True))
-        shared = torch.tensor([tokens, masked, ordered, *wanted], dtype=torch.int64)
-        tokens, masked, ordered, *votes = self.process.sum(shared).tolist()
+        tokens, masked, ordered, *votes = self.process.totals([tokens, masked, ordered, *wanted])
         rate = self.rate * state.rate_scale
         rate *= learning_rate_at(settings.schedule.name, state.step, settings.steps, settings.warmup_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
+        # a graph writes gradients where they were when it was captured
+        self.optimizer.zero_grad(set_to_none=self.graphs is None)
         sums = torch.zeros(
             len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
         )
+        alone = self.process.world_size == 1
         for number, (batch, corpus) in enumerate(zip(data.batches, data.corpora, strict=True)):
-            self._seed(data.after.batches, number)
-            is_last = number == len(data.batches) - 1
-            losses = self._backward(batch, counts[number], (masked, ordered), synchronize=is_last)
-            _add(sums[corpus], losses)
+            seed = partial(self._seed, data.after.batches, number)
+            weights = (counts[number][0] / max(masked, 1), counts[number][1] / max(ordered, 1))
+            if self.graphs is None or not self.graphs.run(batch, weights, sums[corpus], seed):
+                seed()
+                is_last = number == len(data.batches) - 1
+                with nullcontext() if alone or is_last else self.module.no_sync():  # type: ignore[operator]
+                    self._passes(ship(batch, self.process.device), weights, sums[corpus])
         norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm)
         self.optimizer.step()
         state.step += 1
@@ -147,23 +170,21 @@ class Trainer:
         number = batches + number * self.process.world_size + self.process.rank
         torch.manual_seed(int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0]))
 
-    def _backward(
-        self, batch: Batch, counts: tuple[int, int], totals: tuple[int, int], *, synchronize: bool
-    ) -> Losses:
-        """Add a batch's part of the step's gradient."""
-        shares = [count / max(total, 1) for count, total in zip(counts, totals, strict=True)]
-        alone = self.process.world_size == 1
-        with nullcontext() if alone or synchronize else self.module.no_sync():  # type: ignore[operator]
-            with self.precision():
-                losses = self.module(batch.to(self.process.device))
-            output = losses.output
-            loss = shares[0] * output.mlm_loss
-            if output.sop_loss is not None:
-                loss = loss + (self.settings.objective.sop_weight * shares[1]) * output.sop_loss
-            if losses.boundary_loss is not None:
-                loss = loss + shares[0] * losses.boundary_loss
-            (loss * self.process.world_size).backward()  # gradients are averaged over the processes
-        return losses
+    def _passes(self, batch: Batch, weights: Sequence[float] | Tensor, figures: Tensor) -> None:
+        """Add a batch's part of the step's gradient, and its figures to its corpus's.
+
+        The weights are the batch's shares of the step's masked tokens and of its ordered sequences.
+        """
+        with self.precision():
+            losses = self.module(batch)
+        output = losses.output
+        loss = weights[0] * output.mlm_loss
+        if output.sop_loss is not None:
+            loss = loss + (self.settings.objective.sop_weight * weights[1]) * output.sop_loss
+        if losses.boundary_loss is not None:
+            loss = loss + weights[0] * losses.boundary_loss
+        (loss * self.process.world_size).backward()  # gradients are averaged over the processes
+        _add(figures, losses)
 
     @property
     def is_review_due(self) -> bool:
@@ -259,8 +280,8 @@ class Trainer:
 
 
 def _counts(batch: Batch) -> tuple[int, int]:
-    """Masked tokens and sequences with an order label."""
-    ordered = 0 if batch.sop_labels is None else int((batch.sop_labels != IGNORED).sum())
+    """Masked tokens and sequences with an order label, of a batch in the host's memory."""
+    ordered = 0 if batch.sop_labels is None else int(np.count_nonzero(batch.sop_labels.numpy() != IGNORED))
     return len(batch.masked()[1]), ordered
 
 

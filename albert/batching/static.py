@@ -1,0 +1,101 @@
+"""Batches of one shape and in one buffer, as a copy to a GPU and a CUDA graph want them.
+
+T = packed tokens, S = sequences, n = masked positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from albert.model import IGNORED, Batch
+
+_ALIGNED = 4  # numbers of 4 bytes: every part of a buffer begins at a multiple of 16 bytes
+
+
+class Shape(NamedTuple):
+    """Sizes of a batch with masks."""
+
+    tokens: int
+    sequences: int
+    masked: int
+    longest: int
+    is_ordered: bool  # whether it has order labels
+
+    @classmethod
+    def of(cls, batch: Batch) -> Shape:
+        masked, is_ordered = len(batch.masked()[0]), batch.sop_labels is not None
+        return cls(batch.tokens, batch.sequences, masked, batch.max_seqlen, is_ordered)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """Lengths of the parts of a buffer."""
+        T, S, n = self.tokens, self.sequences, self.masked
+        return (T, T, T, S + 1, n, n, S if self.is_ordered else 0)
+
+
+def pad(batch: Batch, shape: Shape) -> Batch | None:
+    """The batch in another shape, with the same losses and gradients; None if it does not fit.
+
+    Filler sequences take up the remaining tokens. Empty ones stand in front: the first token of a sequence is
+    an index, which past the last token would point outside. Nothing in them counts.
+    """
+    index, labels = batch.masked()
+    rest, masked = shape.tokens - batch.tokens, shape.masked - len(index)
+    fillers = [shape.longest] * (rest // shape.longest) + [rest % shape.longest] * (rest % shape.longest > 0)
+    empty = shape.sequences - batch.sequences - len(fillers)
+    is_ordered = batch.sop_labels is not None
+    if min(rest, masked, empty) < 0 or batch.max_seqlen > shape.longest or is_ordered != shape.is_ordered:
+        return None
+
+    def filled(values: Tensor, count: int, value: int, front: int = 0) -> Tensor:
+        return torch.nn.functional.pad(values, (front, count), value=value)
+
+    positions = [torch.arange(length) for length in fillers]
+    ends = batch.tokens + torch.tensor(fillers, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return Batch(
+        filled(batch.input_ids, rest, 0),
+        filled(batch.token_type_ids, rest, 0),
+        torch.cat([batch.position_ids, *positions]),
+        torch.cat([filled(batch.cu_seqlens, 0, 0, front=empty), ends]),
+        shape.longest,
+        # spread over rows: on a GPU the gradients of one row are added one after another
+        torch.cat([index, shape.tokens - 1 - torch.arange(masked) % shape.tokens]),
+        filled(labels, masked, IGNORED),
+        None if batch.sop_labels is None else filled(batch.sop_labels, len(fillers), IGNORED, front=empty),
+    )
+
+
+def flatten(batch: Batch, weights: Sequence[float] = ()) -> Tensor:
+    """All numbers of a batch in one int32 buffer, for one copy; at its end the weights, as fp32."""
+    index, labels = batch.masked()
+    sop = batch.cu_seqlens[:0] if batch.sop_labels is None else batch.sop_labels
+    ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
+    parts = [x.int() for x in (*ids, batch.cu_seqlens, index, labels, sop)]
+    parts.append(torch.tensor(weights, dtype=torch.float32).view(torch.int32))
+    return torch.cat([torch.nn.functional.pad(x, (0, -len(x) % _ALIGNED)) for x in parts])
+
+
+def unflatten(buffer: Tensor, shape: Shape) -> tuple[Batch, Tensor]:
+    """The batch and the weights (with zeros behind them) of a buffer that `flatten` made, on its device."""
+    sizes = [size + -size % _ALIGNED for size in shape.parts]
+    *_, cu_seqlens, _, _, _, weights = buffer.split([*sizes, len(buffer) - sum(sizes)])
+    parts = buffer[: sum(sizes)].long().split(sizes)
+    ids, types, places, _, index, labels, sop = (
+        part[:size] for part, size in zip(parts, shape.parts, strict=True)
+    )
+    ends = cu_seqlens[: shape.sequences + 1]
+    orders = sop if shape.is_ordered else None
+    batch = Batch(ids, types, places, ends, shape.longest, index, labels, orders)
+    return batch, weights.view(torch.float32)
+
+
+def ship(batch: Batch, device: torch.device) -> Batch:
+    """The batch on another device; to a GPU in one copy, which the host does not wait for."""
+    if device.type != "cuda":
+        return batch.to(device)
+    buffer = flatten(batch).pin_memory().to(device, non_blocking=True)
+    return unflatten(buffer, Shape.of(batch))[0]

@@ -1,0 +1,156 @@
+"""CUDA graphs of a training step's two passes: the host launches one graph in place of hundreds of kernels.
+
+A graph repeats its kernels on the same addresses. So batches are padded to a fixed shape, one for each bucket
+of the longest sequence, and copied into one buffer, and gradients stay where they are. A graph is checked
+when it is captured: replayed on its first batch, it must give the figures and gradients of the kernels
+launched one by one. If it does not, or cannot be captured, there are no graphs, and a notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from albert.batching import Shape, flatten, pad, unflatten
+from albert.model import Batch
+from kernels.tuning import LENGTHS
+
+# adds the gradients of a batch, whose losses are weighted by these numbers, and its figures to a row
+Passes = Callable[[Batch, Tensor, Tensor], None]
+WARM_UP = 3  # batches of a bucket, which show how many sequences and masked tokens there are
+SPARE = 1.15  # of both, beyond the most that the warm-up showed
+SAME = 1e-3  # largest difference between a graph's gradients and the others, as a share of their norm
+
+
+@dataclass(frozen=True)
+class _Graph:
+    buffer: Tensor  # of the batch
+    figures: Tensor
+    replay: Callable[[], None]
+
+
+class StepGraphs:
+    """The graphs of a model's passes; on a CPU these run one by one, on the same padded batches."""
+
+    def __init__(
+        self, passes: Passes, parameters: Sequence[nn.Parameter], device: torch.device, *, tokens: int,
+        longest: int, notify: Callable[[str], None],
+    ):  # fmt: skip
+        """`tokens` and `longest` are the most of any batch and sequence."""
+        self._passes, self._parameters, self._device, self._notify = passes, parameters, device, notify
+        self._tokens, self._longest = tokens, longest
+        self._seen: dict[tuple[int, bool], list[Shape]] = {}
+        self._graphs: dict[Shape, _Graph] = {}
+        self.is_off = False
+
+    def run(self, batch: Batch, weights: Sequence[float], row: Tensor, seed: Callable[[], None]) -> bool:
+        """Take both passes of a batch by a graph; False if it must be done without, and nothing was done.
+
+        `seed` is called before anything random is drawn.
+        """
+        shape = None if self.is_off else self._shape(batch)
+        padded = pad(batch, shape) if shape else None
+        if shape is None or padded is None:
+            return False
+        buffer = flatten(padded, weights)
+        if self._device.type == "cuda":
+            buffer = buffer.pin_memory()
+        graph = self._graphs.get(shape)
+        if graph is None:
+            row += self._begin(shape, buffer, torch.zeros_like(row), seed)
+            return True
+        graph.buffer.copy_(buffer, non_blocking=True)
+        seed()
+        graph.replay()
+        row += graph.figures
+        return True
+
+    def _shape(self, batch: Batch) -> Shape | None:
+        """The shape of a bucket's graph, which holds most of its batches; None during the warm-up."""
+        own = Shape.of(batch)
+        longest = next((length for length in LENGTHS if own.longest <= length), self._longest)
+        seen = self._seen.setdefault((longest, own.is_ordered), [])
+        if len(seen) < WARM_UP:
+            seen.append(own)
+            return None
+        fillers = 1 + max(self._tokens - shape.tokens for shape in seen) // longest
+        sequences = int(max(shape.sequences for shape in seen) * SPARE) + fillers
+        masked = int(max(shape.masked for shape in seen) * SPARE) + 1
+        return Shape(self._tokens, sequences, masked, longest, own.is_ordered)
+
+    def _begin(self, shape: Shape, buffer: Tensor, figures: Tensor, seed: Callable[[], None]) -> Tensor:
+        """Take the passes one by one, capture a graph and check it; returns the figures of the former."""
+        static = buffer.to(self._device)
+
+        def passes() -> None:
+            figures.zero_()
+            batch, weights = unflatten(static, shape)
+            self._passes(batch, weights, figures)
+
+        before = self._results(figures)
+        seed()
+        _aside(passes, self._device)
+        expected = self._results(figures)
+        try:
+            graph = _Graph(static, figures, _capture(passes, self._device))
+            self._restore(before)
+            seed()
+            graph.replay()
+            share = _difference(self._results(figures), expected)
+            wrong = "" if share <= SAME else f"their gradients differ by a share of {share:.1e}"
+        except RuntimeError as error:  # torch's and CUDA's, which cannot capture everything
+            wrong = str(error).splitlines()[0]
+        if wrong:
+            self.is_off = True
+            self._notify(f"CUDA graphs are off, which costs speed alone: {wrong}")
+        else:
+            self._graphs[shape] = graph
+        self._restore(expected)
+        return expected[-1]
+
+    def _results(self, figures: Tensor) -> list[Tensor]:
+        """Copies of all gradients, zero where there is none, and of the figures."""
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in self._parameters]
+        return [*gradients, figures.clone()]
+
+    def _restore(self, results: Sequence[Tensor]) -> None:
+        for p, gradient in zip(self._parameters, results, strict=False):
+            if p.grad is not None:
+                p.grad.copy_(gradient)
+
+
+def _aside(passes: Callable[[], None], device: torch.device) -> None:
+    """Run on another stream, as a capture does; kernels are compiled and buffers made on the way."""
+    if device.type != "cuda":
+        passes()
+        return
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        passes()
+    torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def _capture(passes: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    """What repeats the passes: their graph, on a CPU they themselves."""
+    if device.type != "cuda":
+        return passes
+    graph = torch.cuda.CUDAGraph()
+    # the loader's thread goes on meanwhile
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        passes()
+    return graph.replay
+
+
+def _difference(got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest difference of gradients and of figures, as a share of the norms expected."""
+
+    def share(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+        squares = [(x.double() - y.double()).square().sum() for x, y in zip(a, b, strict=True)]
+        of = torch.stack([y.double().square().sum() for y in b]).sum()
+        return float((torch.stack(squares).sum() / of.clamp_min(1e-30)).sqrt())
+
+    return max(share(got[:-1], expected[:-1]), share(got[-1:], expected[-1:]))

@@ -1,0 +1,71 @@
+"""Batches in one shape and in one buffer."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from albert.batching import Shape, flatten, pad, unflatten
+from albert.model import AlbertConfig, Batch, PretrainingModel, pack
+
+SHAPE = Shape(tokens=40, sequences=7, masked=6, longest=16, is_ordered=True)
+
+
+def make(*, is_ordered: bool = True) -> Batch:
+    batch = pack([list(range(5, 15)), [7, 8, 9]])
+    return replace(
+        batch,
+        masked_index=torch.tensor([1, 9, 11]),
+        masked_labels=torch.tensor([6, 29, 0]),
+        sop_labels=torch.tensor([0, 1]) if is_ordered else None,
+    )
+
+
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_a_batch_comes_out_of_its_buffer_as_it_went_in(is_ordered):
+    batch = make(is_ordered=is_ordered)
+    got, weights = unflatten(flatten(batch, [0.3, 1e-9]), Shape.of(batch))
+    assert torch.equal(weights[:2], torch.tensor([0.3, 1e-9]))
+    for field in fields(Batch):
+        a, b = getattr(got, field.name), getattr(batch, field.name)
+        assert torch.equal(a, b) and a.dtype == b.dtype if isinstance(b, torch.Tensor) else a == b, field.name
+
+
+@pytest.mark.parametrize("layout", ["google", "bright"])
+@pytest.mark.parametrize("is_ordered", [True, False])
+def test_losses_and_gradients_are_the_same_in_any_shape(layout, is_ordered):
+    torch.manual_seed(0)
+    config = AlbertConfig(
+        vocab_size=30, embedding_size=8, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=16, layout=layout, initializer_range=0.2,
+    )  # fmt: skip
+    model, batch = PretrainingModel(config), make(is_ordered=is_ordered)
+    padded = pad(batch, SHAPE._replace(is_ordered=is_ordered))
+    assert Shape.of(padded) == SHAPE._replace(is_ordered=is_ordered)
+    results = []
+    for each in (batch, padded):
+        model.zero_grad(set_to_none=True)
+        output = model(each)
+        output.loss.backward()
+        counts = (output.mlm_count, output.mlm_correct, output.sop_count, output.sop_correct)
+        results.append((output.loss, counts, {n: p.grad for n, p in model.named_parameters()}))
+    (loss, counts, gradients), (padded_loss, padded_counts, padded_gradients) = results
+    assert torch.allclose(loss, padded_loss, atol=1e-6) and counts == padded_counts
+    for name, gradient in gradients.items():
+        assert (gradient is None) == (padded_gradients[name] is None), name
+        assert gradient is None or torch.allclose(gradient, padded_gradients[name], atol=1e-6), name
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        SHAPE._replace(tokens=12),
+        SHAPE._replace(sequences=3),  # two of its own and two fillers
+        SHAPE._replace(masked=2),
+        SHAPE._replace(longest=9),
+        SHAPE._replace(is_ordered=False),
+    ],
+    ids=str,
+)
+def test_a_batch_that_does_not_fit_is_not_padded(shape):
+    assert pad(make(), SHAPE) is not None and pad(make(), shape) is None

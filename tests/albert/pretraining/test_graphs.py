@@ -1,0 +1,98 @@
+"""CUDA graphs of a step, as far as a CPU shows them: the same padded batches, buffers and checks."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from albert.batching import TrainingData
+from albert.pretraining import PretrainSettings, check_start
+from albert.pretraining.graphs import WARM_UP, StepGraphs
+from albert.pretraining.start import phases
+from albert.pretraining.trainer import Trainer
+from albert.runtime import Process
+from tests.conftest import few_texts, make_corpus, save_small_model
+
+STEPS = WARM_UP + 4
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory, vocabulary_file, tokenizer):
+    root = tmp_path_factory.mktemp("workspace")
+    shards = make_corpus(root, "tea", few_texts(root)[1], vocabulary_file, max_seq_length=64)
+    init = save_small_model(root / "small", tokenizer, max_position_embeddings=64)
+    return PretrainSettings(
+        run_folder=root / "run", shards=shards, init=str(init), steps=STEPS, batch_tokens=512,
+        held_out_share=0.1, running={"precision": "fp32", "accumulate": 2},
+    )  # fmt: skip
+
+
+def train(settings, *, graphs: bool) -> tuple[Trainer, list[float]]:
+    """A trainer after some steps, and their losses."""
+    start = check_start(settings)
+    trainer = Trainer(settings, start, 1e-3, Process())
+    trainer.graphs = trainer.new_graphs() if graphs else None
+    data = TrainingData(list(start.streams.values()), phases(settings), accumulate=2)
+    steps = data.steps(trainer.state.data)
+    for _ in range(STEPS):
+        trainer.step(next(steps))
+    records, _ = trainer.review()
+    return trainer, [r.corpora[0].mlm_loss / r.corpora[0].mlm_count for r in records]
+
+
+def test_losses_and_weights_are_those_of_single_launches(settings):
+    (plain, losses), (graphed, graphed_losses) = (train(settings, graphs=g) for g in (False, True))
+    assert graphed.graphs._graphs and not graphed.notices
+    assert torch.allclose(torch.tensor(losses), torch.tensor(graphed_losses), rtol=1e-5)
+    for p, q in zip(plain.objective.parameters(), graphed.objective.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_a_step_asks_no_tensor_for_a_number(settings, monkeypatch, graphs):
+    """On a GPU the host would wait there for all that was launched."""
+    asked = set()
+
+    def watch(name):
+        real = getattr(torch.Tensor, name)
+
+        def watched(*arguments, **more):
+            file = Path(sys._getframe(1).f_code.co_filename)
+            if file.name == "trainer.py" or file.parent.name == "model":
+                asked.add(name)
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(torch.Tensor, name, watched)
+
+    numbers = ("__int__", "__float__", "__bool__", "__index__")
+    for name in ("item", "tolist", "cpu", "numpy", "nonzero", *numbers):
+        watch(name)
+    monkeypatch.setattr(Trainer, "review", lambda self: ([], None))
+    train(settings, graphs=graphs)
+    assert asked == {"numpy"}  # of the order labels of a batch, which is in the host's memory
+
+
+def test_a_graph_that_gives_other_gradients_is_given_up_with_a_notice(settings):
+    trainer, _ = train(replace(settings, steps=1), graphs=False)
+    notices: list[str] = []
+    passes, calls = trainer._passes, []
+
+    def unlike(batch, weights, figures):
+        calls.append(batch)
+        passes(batch, weights if len(calls) % 2 else weights * 1.01, figures)
+
+    graphs = StepGraphs(
+        unlike, list(trainer.objective.parameters()), torch.device("cpu"), tokens=512, longest=64,
+        notify=notices.append,
+    )  # fmt: skip
+    stream = trainer.streams[""]
+    batch = next(stream.held_out_batches(256))
+    row = torch.zeros(7, dtype=torch.float64)
+    took = [graphs.run(batch, (1.0, 1.0), row, lambda: None) for _ in range(WARM_UP + 2)]
+    assert took == [False] * WARM_UP + [True, False] and len(calls) == 2
+    assert len(notices) == 1 and "CUDA graphs are off" in notices[0]
+    trainer.optimizer.zero_grad()
+    passes(batch, (1.0, 1.0), figures := torch.zeros_like(row))
+    assert torch.allclose(row, figures)  # the batch counted once, as it was before the replay
