@@ -40,8 +40,8 @@ def record_failure(run_folder: Path) -> Iterator[None]:
 
 
 def _describe(error: BaseException) -> Failure:
-    if isinstance(error, KeyboardInterrupt):
-        return Failure("interrupted", "stopped at once, without a checkpoint of its last steps")
+    if not isinstance(error, Exception):  # Ctrl-C, SIGTERM or Prefect's TerminationSignal, the second time
+        return Failure("interrupted", "stopped at once: what came after its newest checkpoint is lost")
     if isinstance(error, UserError):
         return Failure("diverged" if isinstance(error, TrainingDiverged) else "failed", str(error))
     return Failure("failed", f"{type(error).__name__}: {' '.join(str(error).split())}")

@@ -127,7 +127,9 @@ def _deterministic(asked: bool) -> Iterator[None]:
 
 @contextmanager
 def _stop_requested() -> Iterator[threading.Event]:
-    """An event set by SIGTERM or Ctrl-C during the block; a second signal acts as usual."""
+    """An event set by SIGTERM or Ctrl-C during the block. A second Ctrl-C acts as usual; a second SIGTERM does
+    nothing: a run that is stopped with its worker gets one from each of those who stop it.
+    """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield event
@@ -136,7 +138,7 @@ def _stop_requested() -> Iterator[threading.Event]:
 
     def request(number: int, frame: object) -> None:
         event.set()
-        signal.signal(number, before[number])
+        signal.signal(signal.SIGINT, before[signal.SIGINT])
 
     for number in before:
         signal.signal(number, request)

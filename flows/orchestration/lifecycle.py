@@ -78,6 +78,7 @@ def cancel_running(wait_seconds: float) -> None:
         until = time.monotonic() + wait_seconds
         while runs and time.monotonic() < until:
             time.sleep(0.5)
+            finish_overlooked_cancels()
             runs = _deployed(client)
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "prefect.yaml"
 
-START_SECONDS, STOP_SECONDS = 300, 60
+START_SECONDS, STOP_SECONDS = 300, 90
 SETTLE_SECONDS = 30
 MOST_RESTARTS, RESTART_SECONDS = 5, 600  # restarts within the time, before serve gives up
 

@@ -14,6 +14,7 @@ from data.errors import ConfigError
         (RuntimeError("two\n  lines"), "failed", "RuntimeError: two lines"),
         (ConfigError("use another"), "failed", "use another"),
         (KeyboardInterrupt(), "interrupted", "stopped at once"),
+        (SystemExit(), "interrupted", "stopped at once"),
     ],
     ids=lambda value: type(value).__name__,
 )
