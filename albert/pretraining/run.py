@@ -127,8 +127,9 @@ def _deterministic(asked: bool) -> Iterator[None]:
 
 @contextmanager
 def _stop_requested() -> Iterator[threading.Event]:
-    """An event set by SIGTERM or Ctrl-C during the block. A second Ctrl-C acts as usual; a second SIGTERM does
-    nothing: a run that is stopped with its worker gets one from each of those who stop it.
+    """An event set by SIGTERM or Ctrl-C during the block. A second Ctrl-C acts as usual.
+
+    A second SIGTERM does nothing: who is stopped with its worker gets one from each that stops it.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():

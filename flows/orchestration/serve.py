@@ -198,8 +198,10 @@ class Services:
         self.address.parent.mkdir(parents=True, exist_ok=True)
         self.address.write_text(os.environ["PREFECT_API_URL"], encoding="utf-8")
         from flows.orchestration.automations import add_lost_runs
+        from flows.orchestration.lifecycle import settle_runs_of_before
 
         add_lost_runs()
+        settle_runs_of_before(STOP_SECONDS)
         since = datetime.now(UTC)
         self.runner = start_runner(self.limit)
         while not self.stopping.wait(0.2) and self.runner.poll() is None and not are_deployed(since):
