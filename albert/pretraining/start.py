@@ -116,12 +116,9 @@ def _check_fits(model: PretrainingModel, stream: InstanceStream, name: str, init
 
 
 def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
-    """Raise ConfigError if the checkpoint has another vocabulary than the corpus."""
-    try:
-        theirs = find_tokenizer(str(find_source(init).folder))
-        ours = find_tokenizer(str(tokenizer_folder))
-    except InputError:
-        return  # the checkpoint has none, or the workspace has none yet
+    """Raise ConfigError if the checkpoint has another vocabulary than the corpus; InputError if none."""
+    theirs = find_tokenizer(str(find_source(init).folder))
+    ours = find_tokenizer(str(tokenizer_folder))
     if sha256(theirs) != sha256(ours) and vocabulary_of(theirs) != vocabulary_of(ours):
         raise ConfigError(
             f"the corpus was made with {ours}, which is not the vocabulary of {init} ({theirs.name}): "

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from data.errors import InputError
+from data.tokenization.tokenizer_json import read_tokenizer_json
 from data.tokenization.unigram import UnigramTokenizer, train_unigram
 from data.tokenization.wordpiece import WordPieceTokenizer, read_vocabulary, train_wordpiece
 
@@ -15,7 +16,7 @@ Tokenizer = WordPieceTokenizer | UnigramTokenizer
 
 
 def find_tokenizer(name_or_path: str, tokenizers_folder: Path | None = None) -> Path:
-    """Find a `vocab.txt`-like file or a `*.model` by name or path.
+    """Find a `vocab.txt`-like file, a `*.model` or a `tokenizer.json` by name or path.
 
     The path is of such a file or a folder with one; the name is of a folder under `tokenizers_folder`. Raises
     InputError if there is none.
@@ -32,7 +33,11 @@ def find_tokenizer(name_or_path: str, tokenizers_folder: Path | None = None) -> 
                 f"{path} holds {len(vocabularies)} vocabularies ({names}): pass the one that is meant"
             )
         return vocabularies[0]
-    fault = f"no vocab.txt or spiece.model in {path}" if path.is_dir() else f"no tokenizer {name_or_path!r}"
+    fault = (
+        f"no vocab.txt, spiece.model or tokenizer.json in {path}"
+        if path.is_dir()
+        else f"no tokenizer {name_or_path!r}"
+    )
     names = ", ".join(sorted(p.name for p in tokenizers_folder.glob("*"))) if tokenizers_folder else ""
     raise InputError(
         f"{fault}: pass a vocab.txt, a spiece.model, a folder with one, or a tokenizer of this workspace"
@@ -43,15 +48,19 @@ def find_tokenizer(name_or_path: str, tokenizers_folder: Path | None = None) -> 
 def _vocabularies(folder: Path) -> list[Path]:
     """List the vocabulary files of a folder: with the usual names, else those of TensorFlow checkpoints."""
     usual = [folder / name for name in ("vocab.txt", "spiece.model") if (folder / name).is_file()]
-    return usual or sorted([*folder.glob("vocab*.txt"), *folder.glob("*.model")])
+    return usual or sorted(
+        [*folder.glob("vocab*.txt"), *folder.glob("*.model"), *folder.glob("tokenizer.json")]
+    )
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
     """Load the tokenizer of a vocabulary file.
 
-    Its tokenizer_config.json decides about lower case and accents; without one, they are as in the published
-    models. Raises InputError if the two are of different kinds.
+    Beside a vocab.txt or spiece.model, a tokenizer_config.json decides about lower case and accents; without
+    one, they are as in the published models. Raises InputError if the two are of different kinds.
     """
+    if path.suffix == ".json":
+        return read_tokenizer_json(path)
     config = _tokenizer_config(path.parent / "tokenizer_config.json")
     is_sentencepiece = path.suffix == ".model"
     tokenizer = (_unigram if is_sentencepiece else _wordpiece)(path, config)

@@ -1,0 +1,82 @@
+"""The file `tokenizer.json` of the `tokenizers` library, all that transformers 5 keeps of a vocabulary."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
+
+from data.errors import InputError
+from data.tokenization.unigram import UnigramTokenizer
+from data.tokenization.wordpiece import WordPieceTokenizer
+
+
+def read_tokenizer_json(path: Path) -> WordPieceTokenizer | UnigramTokenizer:
+    """Read BERT's WordPiece or ALBERT's unigram model. Raises InputError for any other, and for damage."""
+    try:
+        library = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library's errors have no class of their own
+        raise InputError(f"{path} is not a tokenizer.json: {error}") from None
+    content: dict[str, Any] = json.loads(library.to_str())
+    entries = library.get_vocab(with_added_tokens=True)
+    vocabulary = sorted(entries, key=entries.__getitem__)
+    if [entries[entry] for entry in vocabulary] != list(range(len(vocabulary))):
+        raise InputError(f"{path}: its ids are not 0 to {len(vocabulary) - 1:,}, each once")
+    if content["model"]["type"] == "WordPiece":
+        return _wordpiece(path, content, vocabulary)
+    if content["model"]["type"] == "Unigram" and len(vocabulary) == len(content["model"]["vocab"]):
+        return _unigram(path, content)
+    raise InputError(
+        f"{path} has a {content['model']['type']} model of {len(vocabulary):,} entries, not BERT's WordPiece "
+        "or ALBERT's unigram model"
+    )
+
+
+def _wordpiece(path: Path, content: dict[str, Any], vocabulary: list[str]) -> WordPieceTokenizer:
+    normalizers = list(_normalizers(content["normalizer"]))
+    if [one["type"] for one in normalizers] != ["BertNormalizer"] or not normalizers[0][
+        "handle_chinese_chars"
+    ]:
+        raise InputError(f"{path} does not normalise text and split Chinese characters as BERT does")
+    return WordPieceTokenizer(
+        vocabulary,
+        lower_case=normalizers[0]["lowercase"],
+        strip_accents=normalizers[0]["strip_accents"],
+        terms=[added["content"] for added in content["added_tokens"] if not added["special"]],
+        source=str(path),
+    )
+
+
+def _unigram(path: Path, content: dict[str, Any]) -> UnigramTokenizer:
+    """The same pieces and scores as a SentencePiece model, which gives the places of pieces in a text."""
+    normalizers = {one["type"]: one for one in _normalizers(content["normalizer"])}
+    special = {added["content"] for added in content["added_tokens"] if added["special"]}
+    model = sentencepiece_model.ModelProto()
+    kinds = sentencepiece_model.ModelProto.SentencePiece
+    for number, (piece, score) in enumerate(content["model"]["vocab"]):
+        kind = kinds.CONTROL if piece in special else kinds.NORMAL
+        kind = kinds.UNKNOWN if number == content["model"]["unk_id"] else kind
+        model.pieces.add(piece=piece, score=score, type=kind)
+    model.trainer_spec.model_type = sentencepiece_model.TrainerSpec.UNIGRAM
+    if rules := normalizers.get("Precompiled"):
+        model.normalizer_spec.precompiled_charsmap = base64.b64decode(rules["precompiled_charsmap"])
+    return UnigramTokenizer(
+        model.SerializeToString(),
+        lower_case="Lowercase" in normalizers,
+        keep_accents="StripAccents" not in normalizers,
+        source=str(path),
+    )
+
+
+def _normalizers(normalizer: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    if normalizer is None:
+        return
+    if normalizer["type"] != "Sequence":
+        yield normalizer
+    for part in normalizer.get("normalizers", []):
+        yield from _normalizers(part)

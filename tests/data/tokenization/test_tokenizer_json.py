@@ -1,0 +1,62 @@
+"""A vocabulary as transformers 5 saves it: in tokenizer.json alone."""
+
+import json
+import shutil
+
+import pytest
+from transformers import AutoTokenizer
+
+from data.errors import InputError
+from data.tokenization import find_tokenizer, load_tokenizer, train_tokenizer
+from tests.conftest import sample_sentences
+
+SENTENCES = sample_sentences()[:300]
+
+
+@pytest.fixture(scope="module", params=["wordpiece", "sentencepiece"])
+def both(request, tmp_path_factory):
+    """A trained tokenizer, and the folder that transformers makes of it."""
+    ours, theirs = tmp_path_factory.mktemp("ours"), tmp_path_factory.mktemp("theirs")
+    tokenizer = train_tokenizer(SENTENCES, kind=request.param, vocab_size=2500)
+    tokenizer.save(ours)
+    AutoTokenizer.from_pretrained(ours).save_pretrained(theirs)
+    assert not list(theirs.glob("vocab.txt")) + list(theirs.glob("*.model"))
+    return tokenizer, theirs
+
+
+def test_it_encodes_as_the_files_it_was_made_from(both):
+    tokenizer, folder = both
+    alone = load_tokenizer(find_tokenizer(str(folder)))
+    assert (alone.vocab_size, alone.lower_case) == (tokenizer.vocab_size, tokenizer.lower_case)
+    for text in [*SENTENCES[:100], "Ａ Tea [MASK] 茶, café", "𠀀龘"]:
+        for given, expected in zip(alone.encode(text), tokenizer.encode(text), strict=True):
+            assert given.tolist() == expected.tolist(), text
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda content: content[:-900], "is not a tokenizer.json"),
+        (lambda content: without(content, "茶"), "its ids are not 0 to"),
+        (lambda content: content.replace('"handle_chinese_chars": true', '"handle_chinese_chars": false'),
+         "split Chinese characters"),
+        (lambda content: json.dumps({**json.loads(content), "model": BPE}), "has a BPE model"),
+    ],
+    ids=["cut off", "missing id", "not as BERT", "another model"],
+)  # fmt: skip
+def test_what_is_no_such_vocabulary_is_refused(tmp_path, change, message):
+    folder = tmp_path / "saved"
+    train_tokenizer(SENTENCES, kind="wordpiece", vocab_size=2500).save(folder)
+    path = shutil.move(folder / "tokenizer.json", tmp_path / "tokenizer.json")
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+    with pytest.raises(InputError, match=message):
+        load_tokenizer(path)
+
+
+BPE = {"type": "BPE", "vocab": {"[UNK]": 0}, "merges": [], "unk_token": "[UNK]"}
+
+
+def without(content, entry):
+    tokenizer = json.loads(content)
+    del tokenizer["model"]["vocab"][entry]
+    return json.dumps(tokenizer)
