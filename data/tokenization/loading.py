@@ -33,11 +33,9 @@ def find_tokenizer(name_or_path: str, tokenizers_folder: Path | None = None) -> 
                 f"{path} holds {len(vocabularies)} vocabularies ({names}): pass the one that is meant"
             )
         return vocabularies[0]
-    fault = (
-        f"no vocab.txt, spiece.model or tokenizer.json in {path}"
-        if path.is_dir()
-        else f"no tokenizer {name_or_path!r}"
-    )
+    fault = f"no tokenizer {name_or_path!r}"
+    if path.is_dir():
+        fault = f"no vocab.txt, spiece.model or tokenizer.json in {path}"
     names = ", ".join(sorted(p.name for p in tokenizers_folder.glob("*"))) if tokenizers_folder else ""
     raise InputError(
         f"{fault}: pass a vocab.txt, a spiece.model, a folder with one, or a tokenizer of this workspace"

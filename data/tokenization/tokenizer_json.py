@@ -38,15 +38,13 @@ def read_tokenizer_json(path: Path) -> WordPieceTokenizer | UnigramTokenizer:
 
 
 def _wordpiece(path: Path, content: dict[str, Any], vocabulary: list[str]) -> WordPieceTokenizer:
-    normalizers = list(_normalizers(content["normalizer"]))
-    if [one["type"] for one in normalizers] != ["BertNormalizer"] or not normalizers[0][
-        "handle_chinese_chars"
-    ]:
+    rules = content["normalizer"] or {}
+    if rules.get("type") != "BertNormalizer" or not rules["handle_chinese_chars"]:
         raise InputError(f"{path} does not normalise text and split Chinese characters as BERT does")
     return WordPieceTokenizer(
         vocabulary,
-        lower_case=normalizers[0]["lowercase"],
-        strip_accents=normalizers[0]["strip_accents"],
+        lower_case=rules["lowercase"],
+        strip_accents=rules["strip_accents"],
         terms=[added["content"] for added in content["added_tokens"] if not added["special"]],
         source=str(path),
     )
