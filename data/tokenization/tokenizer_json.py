@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from sentencepiece import sentencepiece_model_pb2 as sentencepiece_model
+from sentencepiece import sentencepiece_model_pb2
 
 from data.errors import InputError
 from data.tokenization.unigram import UnigramTokenizer
 from data.tokenization.wordpiece import WordPieceTokenizer
+
+sentencepiece_model: Any = sentencepiece_model_pb2  # its classes are made as it is imported
 
 
 def read_tokenizer_json(path: Path) -> WordPieceTokenizer | UnigramTokenizer:

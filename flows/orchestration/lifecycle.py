@@ -150,7 +150,7 @@ def settle_runs_of_before(wait_seconds: float) -> None:
         _await_end([p for p, environment in _environments() if environment.get(RUN_ID) in left], wait_seconds)
         for run in _deployed(client):
             if run.state is not None and str(run.id) in left:
-                state = Cancelled() if run.state.is_cancelling() else Crashed(message=CALLER_GONE)
+                state: State = Cancelled() if run.state.is_cancelling() else Crashed(message=CALLER_GONE)
                 client.set_flow_run_state(run.id, state)
 
 
