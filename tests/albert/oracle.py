@@ -1,15 +1,12 @@
-"""The comparison with transformers over a grid of shapes. `python -m tests.albert.oracle` prints its size
-and the worst difference of every kind.
+"""The comparison with transformers over a grid of shapes.
 
 S = sequences, L = padded length.
 """
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from dataclasses import dataclass, replace
-from itertools import product
 from pathlib import Path
 
 import torch
@@ -20,10 +17,11 @@ from albert.checkpoints import load_model
 from albert.checkpoints.names import Naming
 from albert.model import Batch, PretrainingModel, pack
 
-VOCABULARY, POSITIONS = 211, 160
-HEADS = [(12, 26), (12, 64), (16, 128)]  # of tiny, of base, and of xlarge
+VOCABULARY, POSITIONS, LAYERS = 211, 160, 3
+HEADS = [(12, 26), (4, 64), (2, 128)]  # the sizes of tiny, base and xlarge
 ACTIVATIONS = ["gelu", "gelu_new", "relu"]
 LENGTHS = {"padded": (POSITIONS, 1, 17, 40), "unpadded": (48, 48, 48)}
+SHORT = (17, 1, 5, 9, 2, 12, 3, 7)
 
 
 @dataclass(frozen=True)
@@ -35,29 +33,20 @@ class Case:
     groups: int = 1
     inner: int = 1
 
-    @property
-    def layers(self) -> int:
-        return 2 if self.head_dim == 128 else 3
-
     def __str__(self) -> str:
         shape = f"{self.architecture}-{self.heads}x{self.head_dim}-{self.activation}"
         return shape + (f"-G{self.groups}x{self.inner}" if self.architecture == "albert" else "")
 
 
 def cases(architecture: str) -> list[Case]:
-    """Heads of every size under every activation. As time grows with the square of the width, xlarge has its
-    16 heads under the activation of the published Chinese one, and 4 of them under the others.
-    """
-    own = {"albert": "relu", "bert": "gelu"}[architecture]
-    return [
-        Case(architecture, 4 if heads == 16 and activation != own else heads, head_dim, activation)
-        for (heads, head_dim), activation in product(HEADS, ACTIVATIONS)
-    ]
+    """Every activation, and heads of every size."""
+    shapes = [(HEADS[0], activation) for activation in ACTIVATIONS] + [(heads, "relu") for heads in HEADS[1:]]
+    return [Case(architecture, *heads, activation) for heads, activation in shapes]
 
 
 GRID = [
-    *(replace(case, groups=g) for case in cases("albert") for g in range(1, case.layers + 1)),
-    *(Case("albert", 12, 26, a, 2, 2) for a in ACTIVATIONS),
+    *cases("albert"),
+    *(Case("albert", *HEADS[0], "gelu_new", groups, inner) for groups, inner in ((2, 1), (3, 1), (2, 2))),
     *cases("bert"),
 ]
 
@@ -72,7 +61,7 @@ def theirs(case: Case, seed: int = 0) -> transformers.PreTrainedModel:
         "max_position_embeddings": POSITIONS,
         "hidden_size": case.heads * case.head_dim,
         "num_attention_heads": case.heads,
-        "num_hidden_layers": case.layers,
+        "num_hidden_layers": LAYERS,
         "intermediate_size": 272,
         "hidden_act": case.activation,
         "hidden_dropout_prob": 0.0,
@@ -189,24 +178,3 @@ def differences(got: dict[str, Tensor], want: dict[str, Tensor]) -> dict[str, fl
 
 def kind(name: str) -> str:
     return name.split()[0] if name.startswith(("hidden", "gradient")) else name
-
-
-def main() -> int:
-    worst: dict[str, tuple[float, str]] = {}
-    comparisons = 0
-    for case in GRID:
-        oracle = theirs(case)
-        model = ours(oracle)
-        for title, lengths in LENGTHS.items():
-            batch = batch_of(lengths)
-            for name, value in differences(our_numbers(model, batch), their_numbers(oracle, batch)).items():
-                comparisons += 1
-                worst[kind(name)] = max(worst.get(kind(name), (0.0, "")), (value, f"{case}, {title}: {name}"))
-    print(f"{len(GRID)} models, {len(GRID) * len(LENGTHS)} batches, {comparisons:,} tensors compared in fp32")
-    for name, (value, where) in worst.items():
-        print(f"{name:<12} worst difference {value:.2e}  ({where})")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
