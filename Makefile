@@ -23,7 +23,7 @@ demo: $(INSTALLED)
 	@$(BIN)/python -m flows.end_to_end --demo
 
 test: $(INSTALLED)
-	@$(BIN)/python -m pytest -n logical --dist loadfile
+	@$(BIN)/python -m pytest -n logical --dist loadfile --no-loadscope-reorder
 
 serve: $(INSTALLED)
 	@$(BIN)/jixu serve

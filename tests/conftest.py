@@ -30,7 +30,6 @@ import pytest
 from albert.checkpoints import save_model
 from albert.model import AlbertConfig, PretrainingModel
 from data.cleaning import split_sentences
-from data.refresh import RefreshSettings, refresh
 from data.tokenization import WordPieceTokenizer
 from data.tokenization.wordpiece import SPECIAL_TOKENS
 from tests.workers import PRELOADED, PreloadedContext
@@ -41,6 +40,11 @@ hypothesis.settings.load_profile("jixu")
 atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
 
 SAMPLES = Path(str(resources.files("data.samples")))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the flows: their files take longest, and a file is tested by one worker."""
+    items.sort(key=lambda item: "flows" not in item.path.parts)
 
 
 @pytest.fixture(scope="session")
@@ -120,13 +124,6 @@ def save_small_model(folder: Path, tokenizer: WordPieceTokenizer, **changes: obj
     """Save a `small_model` with its tokenizer; returns the folder."""
     save_model(small_model(tokenizer, **changes), folder, tokenizer)
     return folder
-
-
-def make_corpus(root: Path, name: str, source: Path, vocabulary: Path, **options: object) -> tuple[Path, ...]:
-    """Make a corpus of a workspace from one source; returns its shards."""
-    shared = {"corpus": name, "source": (str(source),), "tokenizer": str(vocabulary), "workers": 1}
-    refresh(RefreshSettings(workspace=root, **shared, **options))
-    return tuple(sorted((root / "shards" / name).glob("*.parquet")))
 
 
 def few_texts(folder: Path) -> tuple[Path, Path]:

@@ -1,12 +1,16 @@
 """The pages of docs/: their code blocks, and a folder in which their commands were run."""
 
+import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 from tests import ROOT
+from tests.commands import run_here
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
@@ -21,25 +25,24 @@ def blocks(page, language):
 
 def follow(folder, server):
     """Run every command of the pages as it stands, in a folder that has the samples; `server` is what the
-    environment says of one.
+    environment says of one. Commands of jixu run in this process.
     """
     (folder / "data").symlink_to(ROOT / "data")
-    environment = {k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "JIXU_WORKSPACE")}
-    environment |= {
-        **server,
-        "PYTHONPATH": str(ROOT),
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-    }
     for page in RUN_IN_ORDER:
         for name, content in blocks(page, "yaml"):
             (folder / name).write_text(content, encoding="utf-8")
         for _, commands in blocks(page, "sh"):
-            done = subprocess.run(
-                ["bash", "-ec", commands],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                timeout=600,
-            )
-            assert done.returncode == 0, f"{page}: {commands}\n{done.stdout}{done.stderr}"
+            for command in commands.splitlines():
+                done = follow_line(command, folder, server)
+                assert done.returncode == 0, f"{page}: {command}\n{done.stdout}{done.stderr}"
+
+
+def follow_line(command, folder, server):
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    variables = {**server, "PYTHONPATH": str(ROOT), "PATH": path}
+    with patch.dict(os.environ, variables), contextlib.chdir(folder):
+        del os.environ["JIXU_WORKSPACE"]
+        program, *arguments = shlex.split(command)
+        if program == "jixu":
+            return run_here(*arguments)
+        return subprocess.run(["bash", "-ec", command], capture_output=True, text=True, timeout=600)

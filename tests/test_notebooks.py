@@ -6,22 +6,14 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from data.refresh import RefreshSettings, refresh
+from tests.corpora import make_corpus
 
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 
 
 @pytest.mark.slow
 def test_the_notebook_of_a_corpus_runs(tmp_path, samples, vocabulary_file, monkeypatch):
-    refresh(
-        RefreshSettings(
-            corpus="茶",
-            source=(str(samples / "tea.jsonl"),),
-            workspace=tmp_path,
-            tokenizer=str(vocabulary_file),
-            workers=1,
-        )
-    )
+    make_corpus(tmp_path, "茶", samples / "tea.jsonl", vocabulary_file)
     check("dataset_stats", tmp_path, monkeypatch)
 
 

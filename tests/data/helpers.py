@@ -1,14 +1,12 @@
 """Real text as the stages hand it on."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from data.cleaning import split_sentences
 from data.instances import tokenize_documents
 from data.instances.cutting import TokenizedDocuments
-from data.refresh import RefreshSettings
 from data.segmentation import Segmenter
 from data.sources import document_id
 
@@ -24,9 +22,3 @@ def tokenize_texts(texts: Sequence[str], tokenizer, max_piece: int) -> Tokenized
     return tokenize_documents(
         [document_id(text) for text in texts], joined, lengths, counts, tokenizer, max_piece
     )
-
-
-def refresh_settings(workspace: Path, source: Path, vocabulary: Path, **options: object) -> RefreshSettings:
-    """Settings of a small corpus, made in this process."""
-    shared = {"corpus": "tea", "source": (str(source),), "tokenizer": str(vocabulary), "workers": 1}
-    return RefreshSettings(workspace=workspace, **{**shared, **options})

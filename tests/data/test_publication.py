@@ -15,10 +15,10 @@ from data.catalog import open_workspace, read_catalog, require_version
 from data.errors import InputError
 from data.locks import writer_lock
 from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
-from data.refresh import RefreshSettings, refresh
 from data.storage import RemoteFolder
 from data.terminal import run_app
 from data.workspace import Workspace, default_workspace, local_folder
+from tests.corpora import refresh_here, refresh_settings
 from tests.s3 import environment, serve_s3
 
 pytest.importorskip("s3fs")
@@ -64,8 +64,7 @@ def url(s3, request):
 
 
 def settings_in(folder, vocabulary_file):
-    shared = {"corpus": "tea", "tokenizer": str(vocabulary_file), "workers": 1}
-    return RefreshSettings(source=(str(folder / "raw"),), workspace=folder / "one", **shared)
+    return refresh_settings(folder / "one", folder / "raw", vocabulary_file)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +75,7 @@ def made(tmp_path_factory, samples, vocabulary_file):
     shutil.copy(samples / "tea.jsonl", folder / "raw")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data.refresh.stages.SHARD_CHARACTERS", 8000)
-        refresh(settings_in(folder, vocabulary_file))
+        refresh_here(settings_in(folder, vocabulary_file))
         yield folder
 
 
@@ -121,7 +120,7 @@ def test_another_machine_pulls_the_same_bytes_and_continues(url, settings, tmp_p
     assert len(contents(two, "shards/tea/*")) > 4 and instances(one) == instances(two)
     add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
     # without a vocabulary: the corpus's own, which was published with it
-    result = refresh(replace(settings, workspace=two, tokenizer=None))
+    result = refresh_here(replace(settings, workspace=two, tokenizer=None))
     assert result.version == 2 and result.kept_shards > 3
     with read_catalog(Workspace(two)) as db:
         assert Path(require_version(db, "tea").tokenizer).is_relative_to(two)
@@ -143,7 +142,7 @@ def test_an_interrupted_publication_leaves_the_previous_one(url, sent, settings,
     send(url, tmp_path / "one")
     before = instances(tmp_path / "one")
     add(settings, "新来的一篇讲怎样选茶杯。白瓷的最公道。")
-    refresh(settings)
+    refresh_here(settings)
     killed = start(publish_and_die, url, settings.workspace, sent)
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
@@ -183,7 +182,7 @@ def test_of_two_writers_one_is_refused(url, settings, tmp_path, s3, capsys):
     finally:
         other.kill()
         other.join()
-    refresh(replace(settings, workspace=tmp_path / "two", seed=1))
+    refresh_here(replace(settings, workspace=tmp_path / "two", seed=1))
     with pytest.raises(InputError, match="was published by another writer meanwhile"):
         send(url, tmp_path / "two")
     with pytest.raises(InputError, match="was published by another writer meanwhile"):
@@ -238,13 +237,13 @@ def test_sources_on_s3_are_read_and_read_again_when_they_change(url, settings, t
     for number in range(2):
         remote.pipe_file(f"{number}.jsonl", b"".join(lines[number::2]))
     there = replace(settings, source=(f"{url}/*.jsonl",), workspace=tmp_path / "there")
-    here = refresh(settings)
-    first = refresh(there)
+    here = refresh_here(settings)
+    first = refresh_here(there)
     assert (first.documents, first.instances) == (here.documents, here.instances)
-    assert not refresh(there).is_new
+    assert not refresh_here(there).is_new
     remote.pipe_file("1.jsonl", b"".join(lines[1::2][:-1]))
     remote.invalidate_cache()
-    assert refresh(there).removed_documents == 1
+    assert refresh_here(there).removed_documents == 1
 
 
 def test_the_default_workspace_may_be_the_copy_of_a_url(monkeypatch, tmp_path):

@@ -6,9 +6,9 @@ import pytest
 
 from data.catalog import open_workspace
 from data.errors import InputError
-from data.refresh import describe_changes, plan_refresh, preview, refresh
+from data.refresh import describe_changes, plan_refresh, preview
 from data.sources import find_files
-from tests.data.helpers import refresh_settings
+from tests.corpora import refresh_here, refresh_settings
 
 USER_INFO, QUERY = "tea:geheim", "token=verraten&page=1"
 
@@ -27,8 +27,8 @@ def test_credentials_of_a_source_reach_no_record_and_no_message(server, tmp_path
     url = f"{server}/tea.jsonl?{QUERY}"
     settings = refresh_settings(tmp_path / "w", url, vocabulary_file, reading={"allow_loopback": True})
     seen = [describe_changes(preview(plan_refresh(settings)))]
-    assert refresh(settings).documents > 100
-    assert not refresh(settings).is_new
+    assert refresh_here(settings).documents > 100
+    assert not refresh_here(settings).is_new
     with open_workspace(tmp_path / "w") as statistics:
         tables = statistics.sql("select view_name from duckdb_views() where not internal").fetchall()
         seen += [str(statistics.sql(f"from {table}").fetchall()) for (table,) in tables]

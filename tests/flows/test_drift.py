@@ -1,7 +1,5 @@
 """How much harder new documents are for a model that knows the older ones."""
 
-from dataclasses import replace
-
 import pyarrow.parquet as pq
 import pytest
 
@@ -9,26 +7,21 @@ from albert.batching import InstanceStream
 from albert.checkpoints import save_model
 from albert.optim import adamw
 from data.catalog import open_workspace, sample_shards
-from data.refresh import GateRules, RefreshSettings, refresh
+from data.refresh import GateRules
 from data.workspace import Workspace
 from flows.orchestration import added_mlm_loss
 from tests.conftest import save_small_model, small_model
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory, samples, vocabulary_file):
     """A corpus of tea, to which general text was added."""
     root = tmp_path_factory.mktemp("drift")
-    settings = RefreshSettings(
-        corpus="茶",
-        source=(str(samples / "tea.jsonl"),),
-        workspace=root / "w",
-        tokenizer=str(vocabulary_file),
-        gates=GateRules(max_lost_documents=1.0),
-        workers=1,
-    )
-    refresh(settings)
-    refresh(replace(settings, source=(str(samples / "tea.jsonl"), str(samples / "general.txt"))))
+    texts = (samples / "tea.jsonl", samples / "general.txt")
+    for source in (texts[:1], texts):
+        rules = {"gates": GateRules(max_lost_documents=1.0)}
+        make_corpus(root / "w", "茶", source, vocabulary_file, **rules)
     return Workspace(root / "w")
 
 

@@ -8,7 +8,7 @@ from flows.end_to_end import vocabulary
 from flows.orchestration.plans import plan_tokenizer
 from flows.orchestration.settings import TokenizerOptions
 from flows.train_tokenizer import iterate_sentences, refuse_another
-from tests.conftest import make_corpus
+from tests.corpora import make_corpus
 
 TEXTS = {"tea": "绿茶不发酵。红茶全发酵。", "law": "本法自公布之日起施行。"}
 

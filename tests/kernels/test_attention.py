@@ -15,37 +15,27 @@ MIXED = [1, 0, 17, 130, 64, 65]
 LONG = [513, 1, 128, 255, 31, 2]
 
 
-@pytest.mark.parametrize("head_dim", [26, 28, 32, 64, 128, 256])
-@pytest.mark.parametrize("lengths", [[1], [5, 0, 64, 33], MIXED], ids=str)
-def test_output_and_gradients_match_double_precision(triton, head_dim, lengths):
+@pytest.mark.parametrize(
+    "lengths, head_dim",
+    [([1], 26), ([5, 0, 64, 33], 28), ([5, 0, 64, 33], 32), (MIXED, 26), (MIXED, 64), ([3, 70], 256)],
+    ids=str,
+)
+def test_output_and_gradients_match_double_precision(triton, lengths, head_dim):
     checks.attention(triton, lengths, head_dim)
 
 
 @pytest.mark.parametrize("head_dim", [26, 64])
-@pytest.mark.parametrize("lengths", [[5, 0, 64, 33], MIXED], ids=str)
-def test_half_precision_is_no_worse_than_torchs(triton, head_dim, lengths):
-    checks.attention(triton, lengths, head_dim, torch.float16)
+def test_half_precision_is_no_worse_than_torchs(triton, head_dim):
+    checks.attention(triton, [5, 0, 64, 33], head_dim, torch.float16)
 
 
 def test_lengths_from_1_to_513_in_one_batch(triton):
     checks.attention(triton, LONG, 32, heads=1)
 
 
-@pytest.mark.parametrize("lengths", [[1, 30, 7], [70, 3]], ids=str)
-@pytest.mark.parametrize("dropout_p", [0.1, 0.6])
+@pytest.mark.parametrize("lengths, dropout_p", [([1, 30, 7], 0.1), ([70, 3], 0.6)], ids=str)
 def test_dropout_is_the_same_philox_forward_and_backward(triton, lengths, dropout_p):
     checks.attention(triton, lengths, 26, dropout_p=dropout_p)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-@pytest.mark.parametrize("lengths", [[40, 3], [100, 3]], ids=str)
-def test_extreme_and_equal_scores(triton, sign, lengths):
-    checks.attention_of_extreme_scores(triton, sign, lengths)
-
-
-@pytest.mark.parametrize("long", [False, True], ids=["one tile", "tiles"])
-def test_neighbouring_sequences_never_meet(triton, long):
-    checks.attention_without_neighbours(triton, long)
 
 
 @pytest.mark.parametrize("lengths", [[], [0], [0, 0]], ids=str)

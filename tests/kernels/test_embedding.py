@@ -5,9 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kernels
 from kernels.embedding import Norm, Projection, Tables, embed_reference, scatter_rows
-from tests.kernels import checks, operand_checks
+from tests.kernels import checks
 from tests.kernels.checks import DEVICE
 from tests.kernels.conftest import ANY_SHAPE
 
@@ -79,18 +78,6 @@ def test_the_scatter_sums_rows_by_id_whatever_the_runs(runs, width):
     got = scatter_rows(x, ids, 10)
     assert (got - expected).abs().max() < 2e-5  # sums of up to 1152 numbers
     assert torch.equal(got, scatter_rows(x, ids, 10))
-
-
-def test_a_very_frequent_token_among_rare_ones():
-    operand_checks.scatter_of_one_id(kernels)
-
-
-def test_a_nan_row_stays_in_its_slice_of_the_scatter():
-    operand_checks.scatter_without_neighbours(kernels)
-
-
-def test_nan_in_a_row_of_a_table_or_the_projection_stays_with_it(triton):
-    checks.embed_without_neighbours(triton)
 
 
 @pytest.mark.parametrize("layout", ["google", "bright"])

@@ -10,17 +10,16 @@ from tests.kernels import checks
 from tests.kernels.checks import DEVICE
 from tests.kernels.conftest import ANY_SHAPE
 
-SHAPES = [(1, 1), (0, 8), (1, 16), (3, 312), (17, 1024), (5, 769), (33, 40), (3, 2048)]
+SHAPES = [(1, 1, 0.0), (0, 8, 0.1), (1, 16, 0.1), (3, 312, 0.0), (5, 769, 0.1), (33, 40, 0.0), (3, 2048, 0.1)]
 
 
-@pytest.mark.parametrize("rows, hidden", SHAPES, ids=str)
-@pytest.mark.parametrize("dropout_p", [0.0, 0.1])
+@pytest.mark.parametrize("rows, hidden, dropout_p", SHAPES, ids=str)
 def test_output_and_gradients_match_double_precision(triton, rows, hidden, dropout_p):
     checks.add_layer_norm(triton, rows, hidden, dropout_p=dropout_p)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("rows, hidden, dropout_p", [(9, 312, 0.0), (9, 312, 0.5), (17, 1024, 0.0)], ids=str)
+@pytest.mark.parametrize("rows, hidden, dropout_p", [(9, 312, 0.5), (17, 1024, 0.0)], ids=str)
 def test_half_precision_is_no_worse_than_torchs(triton, rows, hidden, dropout_p, dtype):
     checks.add_layer_norm(triton, rows, hidden, dtype, dropout_p)
 

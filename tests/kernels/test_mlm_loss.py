@@ -12,7 +12,7 @@ from tests.kernels.checks import DEVICE
 from tests.kernels.conftest import ANY_SHAPE
 
 SHAPES = [
-    (1, 128, 21128), (7, 128, 30000), (65, 16, 1009), (3, 26, 1), (5, 200, 513), (3, 16, 9001), (520, 16, 37),
+    (1, 128, 21128), (65, 16, 1009), (3, 26, 1), (5, 200, 513), (520, 16, 37),
 ]  # fmt: skip
 
 
@@ -31,12 +31,6 @@ def test_z_loss(triton):
 
 def test_large_logits(triton):
     checks.mlm_loss(triton, 9, 32, 600, bias_scale=20.0)
-
-
-@pytest.mark.parametrize("value", [0.0, 300.0, -300.0, 1e4, -1e4])
-@pytest.mark.parametrize("V", [600, 37])
-def test_equal_logits(triton, V, value):
-    checks.mlm_loss_of_equal_logits(triton, V, value)
 
 
 @pytest.mark.parametrize("n", [3, 1500])

@@ -42,13 +42,13 @@ def attention(package: ModuleType) -> None:
 
 
 def mlm_loss(package: ModuleType) -> None:
+    checks.mlm_loss_of_equal_logits(package, 600, 300.0)
+    checks.mlm_loss_of_equal_logits(package, 600, -300.0)
+    checks.mlm_loss_of_dirty_padding(package)
     checks.mlm_loss(package, 11, 26, 700, z_loss=0.05)
     checks.mlm_loss(package, 70, 20, 37, z_loss=0.05)
     checks.mlm_loss(package, 3, 16, 9001)
     checks.mlm_loss(package, 520, 16, 37)
-    checks.mlm_loss_of_equal_logits(package, 600, 300.0)
-    checks.mlm_loss_of_equal_logits(package, 600, -300.0)
-    checks.mlm_loss_of_dirty_padding(package)
 
 
 def add_layer_norm(package: ModuleType) -> None:
@@ -140,8 +140,9 @@ def outcome(claims: Callable[[ModuleType], None], *source: object) -> str:
     return "crashes" if status < 0 else ("holds", "fails", "breaks")[status]
 
 
-@pytest.mark.parametrize("claims", CLAIMS)
+@pytest.mark.parametrize("claims", CLAIMS[2:])
 def test_the_unchanged_source_holds(tmp_path, claims):
+    """The others hold in the test below."""
     assert outcome(claims, tmp_path, "mutant", "", "", "") == "holds"
 
 

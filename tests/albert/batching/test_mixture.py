@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from albert.batching import DataState, InstanceStream, Loader, Phase, TrainingData, is_held_out
 from albert.batching.mixture import _furthest_behind
 from data.errors import InputError
-from tests.conftest import make_corpus
+from tests.corpora import make_corpus
 
 STEPS = 60
 

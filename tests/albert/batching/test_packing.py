@@ -6,20 +6,15 @@ import torch
 
 from albert.batching import InstanceStream, pack_batches
 from albert.model import IGNORED
-from data.refresh import RefreshSettings, refresh
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("workspace")
-    sources = (str(samples / "tea.jsonl"), str(samples / "general.txt"))
-    refresh(
-        RefreshSettings(corpus="c", source=sources, workspace=root, tokenizer=str(vocabulary_file), workers=1)
-    )
+    shards = make_corpus(root, "c", (samples / "tea.jsonl", samples / "general.txt"), vocabulary_file)
     return {
-        masking: InstanceStream(
-            sorted((root / "shards" / "c").glob("*.parquet")), batch_tokens=600, masking=masking
-        )
+        masking: InstanceStream(shards, batch_tokens=600, masking=masking)
         for masking in ("dynamic", "static")
     }
 

@@ -3,8 +3,6 @@ refuses.
 """
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,10 +11,9 @@ import transformers
 
 from albert.__main__ import checkpoint
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_model
-from albert.model import AlbertConfig, PretrainingModel, pack
+from albert.model import pack
 from data.terminal import run_app
 from data.tokenization import train_tokenizer
-from tests import ROOT
 from tests.conftest import sample_sentences, save_small_model
 
 TENSORFLOW = Path(__file__).parent.parent / "tensorflow"
@@ -234,18 +231,6 @@ def test_diff_is_silent_of_equal_ones_and_names_what_differs(tmp_path, tokenizer
         "only in the first: encoder.embedding.projection.bias" in out
         and "shape of encoder.embedding.norm" in out
     )
-
-
-def test_the_command_runs_as_a_module(tmp_path):
-    torch.manual_seed(0)
-    save_model(PretrainingModel(AlbertConfig.preset("tiny", vocab_size=50)), tmp_path / "a")
-    done = subprocess.run(
-        [sys.executable, "-m", "flows", "checkpoint", "inspect", str(tmp_path / "a")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0 and not done.stderr and "12 heads" in done.stdout
 
 
 def test_terms_begin_as_the_mean_of_their_pieces_and_open_in_transformers(tmp_path, tokenizer, capsys):

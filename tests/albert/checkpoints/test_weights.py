@@ -148,6 +148,11 @@ def untie(tensors):
     return {**tensors, copy: tensors[name] + 1}
 
 
+def spoil(tensors):
+    tensors[next(n for n in tensors if "pooler" in n and "bias" in n)][0] = float("nan")
+    return tensors
+
+
 def index_of(shard):
     def change(folder):
         (folder / "model.safetensors").unlink()
@@ -168,6 +173,8 @@ DAMAGES = {
     "other tensors": (lambda f: save_file({"x": torch.ones(2)}, f / WEIGHTS), "does not hold the encoder"),
     "queries missing": (drop("query"), "does not hold the encoder: .* missing, first"),
     "untied": (lambda f: rewrite(f, untie), "the model's decoder is not tied"),
+    "nan": (lambda f: rewrite(f, spoil), "NaN or infinity"),
+    "another width": (set_config(intermediate_size=97), "do not belong together"),
     "two files": (
         lambda f: torch.save({}, f / "pytorch_model.bin"),
         "holds 2 sets of weights .model.safetensors, pytorch_model.bin.: pass the one that is meant",
@@ -298,12 +305,13 @@ def test_a_truncated_archive_is_refused(folder):
         ('{"model_type": "albert", "num_hidden_layers": 1000000}', ["no model has more than 1000"]),
         ('{"model_type": "albert", // comment\n "vocab_size": 1,}', ["is not JSON (line 1, column"]),
         ('{"model_type": "gpt2"}', ["model_type 'gpt2': only 'albert' and 'bert'"]),
+        ('{"model_type": "albert", "hidden_size": 100, "num_attention_heads": 12}', ["not a multiple"]),
         ("[]", ["is not a JSON object"]),
         ("[" * 100_000, ["nested too deeply"]),
         ('{"model_type": "bert", "position_embedding_type": "relative_key"}', ["relative positions"]),
         ('{"model_type": "bert", "is_decoder": true}', ["a decoder"]),
     ],
-    ids=["types", "huge", "deep", "not json", "gpt2", "list", "nested", "relative", "decoder"],
+    ids=["types", "huge", "deep", "not json", "gpt2", "heads", "list", "nested", "relative", "decoder"],
 )
 def test_a_bad_config_is_one_line_with_every_field(tmp_path, content, names):
     (tmp_path / "config.json").write_text(content)

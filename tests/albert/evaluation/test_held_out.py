@@ -10,7 +10,8 @@ from albert.batching import InstanceStream, is_held_out
 from albert.evaluation import scores_of, seen_share, sums_of
 from albert.evaluation.held_out import flip_segments
 from albert.model import IGNORED
-from tests.conftest import make_corpus, small_model
+from tests.conftest import small_model
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")

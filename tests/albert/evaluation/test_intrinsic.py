@@ -20,9 +20,9 @@ from albert.finetuning.classification import Classification
 from albert.model import IGNORED, measure_sizes
 from albert.optim import adamw
 from albert.tasks import Task
-from data.refresh import RefreshSettings, refresh
 from data.tokenization import WordPieceTokenizer
 from tests.conftest import sample_texts, save_small_model, small_model
+from tests.corpora import make_corpus
 
 SHARE = 0.3
 
@@ -33,15 +33,7 @@ def corpus(tmp_path_factory, vocabulary_file):
     root = tmp_path_factory.mktemp("corpus")
     for number, text in enumerate(sample_texts()[:12]):
         (root / f"{number}.txt").write_text(text, encoding="utf-8")
-    settings = RefreshSettings(
-        corpus="tea",
-        source=(str(root / "*.txt"),),
-        workspace=root / "w",
-        tokenizer=str(vocabulary_file),
-        workers=1,
-    )
-    refresh(settings)
-    return HeldOut(tuple(sorted((root / "w/shards/tea").glob("*.parquet"))), SHARE)
+    return HeldOut(make_corpus(root / "w", "tea", root / "*.txt", vocabulary_file), SHARE)
 
 
 def test_held_out_text_is_known_better_after_training_on_it(corpus, tokenizer, tmp_path):

@@ -15,29 +15,21 @@ from albert.model import AlbertConfig, PretrainingModel, pack
 from albert.optim import adamw
 from albert.pretraining import PretrainSettings, pretrain
 from data.errors import InputError
-from data.refresh import RefreshSettings, refresh
 from tests.conftest import save_small_model
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory, samples, vocabulary_file, tokenizer):
     """A small model that has learnt the sample's language, and the shards it learnt from."""
     root = tmp_path_factory.mktemp("probe")
-    refresh(
-        RefreshSettings(
-            corpus="c",
-            source=(str(samples / "tea.jsonl"), str(samples / "general.txt")),
-            workspace=root,
-            tokenizer=str(vocabulary_file),
-            workers=1,
-        )
-    )
+    shards = make_corpus(root, "c", (samples / "tea.jsonl", samples / "general.txt"), vocabulary_file)
     start = save_small_model(
         root / "start", tokenizer, num_hidden_layers=2, hidden_act="relu", max_position_embeddings=128
     )
     settings = PretrainSettings(
         run_folder=root / "run",
-        shards=tuple(sorted((root / "shards" / "c").glob("*.parquet"))),
+        shards=shards,
         tokenizer_folder=vocabulary_file.parent,
         init=str(start),
         steps=20,

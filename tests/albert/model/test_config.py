@@ -1,7 +1,5 @@
 """The family of models: parameter counts against the published ones, costs against what torch measures."""
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -11,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from albert.model import PRESETS, AlbertConfig, Encoder, PretrainingModel, measure_sizes, pack
 from albert.model.sizes import MASKED_SHARE, activation_bytes, forward_operations
 from data.errors import ConfigError
-from tests import ROOT
+from tests.commands import run_here
 
 SMALL = {
     "vocab_size": 61,
@@ -137,14 +135,8 @@ def test_kept_activations_are_those_autograd_saves(change, checkpointing):
 
 
 def test_the_table_names_every_preset():
-    done = subprocess.run(
-        [sys.executable, "-m", "flows", "checkpoint", "sizes"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
-    )
-    assert not done.stderr
+    done = run_here("checkpoint", "sizes")
+    assert done.returncode == 0 and not done.stderr
     rows = {line.split()[0]: line for line in done.stdout.splitlines()[2:] if line}
     assert set(PRESETS) <= set(rows)
     assert "17,683,968" not in rows["large-en"]  # that is the body; the table has its parts

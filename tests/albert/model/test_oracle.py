@@ -27,7 +27,7 @@ from tests.albert.oracle import (
     theirs,
 )
 
-SMALL_CASES = [case for case in GRID if (case.heads, case.head_dim) == HEADS[0]]
+SMALL_CASES = [Case("albert", *HEADS[0], "gelu_new", *groups) for groups in ((1, 1), (3, 1), (2, 2))]
 
 
 @pytest.mark.parametrize("case", GRID, ids=str)
@@ -83,7 +83,7 @@ def config_of(folder: Path) -> dict[str, object]:
     return transformers.AutoConfig.from_pretrained(folder).to_dict()
 
 
-@pytest.mark.parametrize("case", SMALL_CASES, ids=str)
+@pytest.mark.parametrize("case", [*SMALL_CASES, Case("bert", *HEADS[0], "gelu")], ids=str)
 def test_there_here_and_back_is_byte_identical_with_the_same_config(case, tmp_path):
     theirs(case).save_pretrained(tmp_path / "a")
     model, _ = load_model(tmp_path / "a")
@@ -104,15 +104,6 @@ def test_there_here_and_back_is_byte_identical_with_the_same_config(case, tmp_pa
     first = their_numbers(theirs(case).eval(), batch)
     for name, value in their_numbers(again.eval(), batch).items():
         assert torch.equal(value, first[name]), name
-
-
-@pytest.mark.parametrize("case", SMALL_CASES[:1] + SMALL_CASES[-1:], ids=str)
-def test_saved_here_and_loaded_here_is_bit_identical(case, tmp_path):
-    model = ours(theirs(case))
-    save_model(model, tmp_path)
-    again, _ = load_model(tmp_path)
-    for (name, p), (_, q) in zip(model.named_parameters(), again.named_parameters(), strict=True):
-        assert torch.equal(p, q), name
 
 
 def test_an_unshared_model_of_ours_opens_there_as_many_groups(tmp_path):

@@ -15,7 +15,8 @@ from albert.pretraining import Corpus, PretrainSettings, list_checkpoints, pretr
 from data.errors import ConfigError
 from tests import ROOT
 from tests.albert.pretraining.conftest import with_options
-from tests.conftest import make_corpus, save_small_model
+from tests.conftest import save_small_model
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def settings(tmp_path, corpora, tokenizer):
         # without sentence order: some batches leave that head without a gradient
         mix=(Corpus(name="general", shards=corpora["general"], share=0.4, held_out_share=0.1),),
         init=str(tmp_path / "small"),
-        steps=50,
+        steps=20,
         batch_tokens=1024,
         running={"accumulate": 4, "precision": "fp32", "log_every": 1},
         learning_rate=2e-3,
@@ -68,20 +69,19 @@ def metrics(settings):
 
 @pytest.mark.slow
 def test_two_processes_have_the_losses_of_one(settings, tmp_path):
-    often = with_options(settings, running={"checkpoint_minutes": 1e-9, "keep_checkpoints": 50})
+    often = with_options(settings, running={"checkpoint_minutes": 1e-9, "keep_checkpoints": 20})
     assert launch(often, 2).wait(300) == 0, (tmp_path / "said.txt").read_text()
-    assert (
-        len(list_checkpoints(settings.run_folder)) == 50
-    )  # the second process follows the first one's clock
+    # the second process follows the first one's clock
+    assert len(list_checkpoints(settings.run_folder)) == 20
     together = metrics(settings)
     alone = replace(settings, run_folder=tmp_path / "alone" / "run")
     pretrain(alone)
     for step, record in metrics(alone).items():
         assert together[step]["mlm_loss"] == pytest.approx(record["mlm_loss"], abs=1e-5), step
-    assert len(together) == 50
+    assert len(together) == 20
     # what the two have done one can go on from
     result = pretrain(with_options(settings, running={"log_every": 10}))
-    assert result.resumed_from == 50
+    assert result.resumed_from == 20
     assert any("2 process(es), now it has 1: a step stays 4 parts" in notice for notice in result.notices)
 
 
@@ -125,7 +125,7 @@ def kill_one(launched, settings):
 
 @pytest.mark.slow
 def test_torchrun_starts_a_lost_process_again_and_the_run_goes_on(settings):
-    settings = with_options(settings, steps=80, running={"checkpoint_every": 5}, resume="never")
+    settings = with_options(settings, steps=40, running={"checkpoint_every": 5}, resume="never")
     launched = launch(settings, 2, "--max-restarts", "1")
     kill_one(launched, settings)
     assert launched.wait(120) == 0
@@ -133,5 +133,5 @@ def test_torchrun_starts_a_lost_process_again_and_the_run_goes_on(settings):
     assert (
         result["status"] == "completed"
         and result["resumed_from"] > 0
-        and list(metrics(settings)) == list(range(1, 81))
+        and list(metrics(settings)) == list(range(1, 41))
     )

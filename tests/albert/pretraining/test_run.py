@@ -33,7 +33,8 @@ from albert.pretraining import (
 from data.errors import ConfigError, InputError
 from tests import ROOT
 from tests.albert.pretraining.conftest import with_options
-from tests.conftest import make_corpus, save_small_model, small_model
+from tests.conftest import save_small_model, small_model
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")

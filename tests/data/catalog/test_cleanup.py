@@ -17,11 +17,10 @@ from data.refresh import (
     plan_refresh,
     read_batch,
     reading_batches,
-    refresh,
 )
 from data.workspace import Workspace
 from flows.__main__ import main
-from tests.data.helpers import refresh_settings
+from tests.corpora import refresh_here, refresh_settings
 
 
 def build_without_commit(settings):
@@ -53,7 +52,7 @@ def files(workspace):
 def add(settings, text, name="new.jsonl"):
     folder = Path(settings.source[0])
     (folder / name).write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
-    return refresh(settings)
+    return refresh_here(settings)
 
 
 def test_files_that_no_kept_version_uses_are_removed(settings):
@@ -71,7 +70,7 @@ def test_files_that_no_kept_version_uses_are_removed(settings):
     with read_catalog(place) as db:
         for path, digest in db.execute("select path, sha256 from shards").fetchall():
             assert verify(settings.workspace / path, digest)
-    assert not refresh(settings).is_new
+    assert not refresh_here(settings).is_new
     assert collect_garbage(place, keep=1).files == ()
 
 
@@ -110,7 +109,7 @@ def test_small_shards_are_merged_and_nothing_else_changes(settings):
         ).fetchall()
     assert merged < shards and totals[0] == totals[1]
     assert compact(place, "tea", characters=8000) is None
-    assert not refresh(settings).is_new
+    assert not refresh_here(settings).is_new
 
 
 def test_a_corpus_that_is_being_refreshed_is_left_alone(settings):
@@ -177,10 +176,10 @@ def test_removing_a_document_brings_back_its_near_copy(settings):
     text = "这一篇讲怎样挑选一只合适的茶杯。白瓷的最公道，紫砂的最有味。先看口沿，再看杯底，最后倒水试一试。"
     (folder / "a.jsonl").write_text(json.dumps({"text": text}), encoding="utf-8")
     (folder / "b.jsonl").write_text(json.dumps({"text": text + "好。"}), encoding="utf-8")
-    documents = refresh(settings).documents
+    documents = refresh_here(settings).documents
     (folder / "a.jsonl").unlink()
-    result = refresh(settings)
+    result = refresh_here(settings)
     assert result.documents == documents and result.removed_documents == 1
     with open_workspace(settings.workspace) as statistics:
         assert any(found.replace("\n", "") == text + "好。" for found in statistics.texts("tea"))
-    assert refresh(replace(settings, corpus="again")).documents == documents
+    assert refresh_here(replace(settings, corpus="again")).documents == documents

@@ -6,7 +6,7 @@ from data.catalog import open_workspace, read_catalog
 from data.errors import InputError
 from data.tokenization import load_tokenizer
 from data.workspace import Workspace
-from tests.conftest import make_corpus
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,8 @@ from data.catalog import (
 )
 from data.errors import InputError
 from data.instances import verify
-from data.refresh import refresh
 from data.workspace import Workspace
-from tests.data.helpers import refresh_settings
+from tests.corpora import refresh_here, refresh_settings
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +30,7 @@ def made(tmp_path_factory, vocabulary_file):
         source = folder / f"{corpus}.jsonl"
         source.write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
         settings.append(refresh_settings(folder / "w", source, vocabulary_file, corpus=corpus))
-        refresh(settings[-1])
+        refresh_here(settings[-1])
     return settings
 
 
@@ -68,7 +67,7 @@ def test_damage_is_found_and_mended_without_touching_another_corpus(settings, da
     with write_catalog(workspace) as db:
         assert db.execute("select count(*) from versions").fetchall() == [(2,)]
     mark_for_rebuilding(workspace, ["茶"])
-    mended = refresh(tea)
+    mended = refresh_here(tea)
     assert mended.version == 2 and shards(workspace, "茶") == [shard]
     assert verify(workspace.root / shard.path, shard.sha256)
     assert not examine(workspace).damaged

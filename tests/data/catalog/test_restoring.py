@@ -4,9 +4,8 @@ from dataclasses import replace
 import pytest
 
 from data.catalog import CatalogLost, compact, examine, open_workspace, restore
-from data.refresh import refresh
 from data.workspace import Workspace
-from tests.data.helpers import refresh_settings
+from tests.corpora import refresh_here, refresh_settings
 
 
 @pytest.fixture
@@ -16,7 +15,7 @@ def settings(tmp_path, vocabulary_file):
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     for texts in (["绿茶不发酵。红茶全发酵。"], ["绿茶不发酵。红茶全发酵。", "山泉水最好。井水次之。"]):
         source.write_text("\n".join(json.dumps({"text": text}) for text in texts), encoding="utf-8")
-        refresh(settings)
+        refresh_here(settings)
     assert compact(Workspace(settings.workspace), "tea")
     return settings
 
@@ -39,18 +38,18 @@ def test_a_lost_catalog_is_restored_with_every_version(settings, damage):
             file.seek(4096 * 3)
             file.write(b"\xff" * (size - 4096 * 6))
     files = sorted(workspace.root.glob("*/tea/*"))
-    for reader in (examine, lambda workspace: refresh(settings)):
+    for reader in (examine, lambda workspace: refresh_here(settings)):
         with pytest.raises(CatalogLost, match="jixu doctor --fix restores it"):
             reader(workspace)
     assert sorted(workspace.root.glob("*/tea/*")) == files
     assert restore(workspace) == ["tea version 3", "tea version 2", "tea version 1"]
     assert content(workspace.root) == before and len(before["versions"]) == 3
-    assert not refresh(settings).is_new and not examine(workspace).damaged
+    assert not refresh_here(settings).is_new and not examine(workspace).damaged
 
 
 def test_a_version_without_its_files_is_left_out(settings):
     workspace = Workspace(settings.workspace)
-    refresh(replace(settings, corpus="water"))
+    refresh_here(replace(settings, corpus="water"))
     next(workspace.shards("water").glob("*.parquet")).unlink()
     workspace.catalog.unlink()
     assert restore(workspace) == ["tea version 3", "tea version 2", "tea version 1"]

@@ -5,14 +5,13 @@ import pytest
 
 from data.catalog import open_workspace
 from data.errors import InputError
-from data.refresh import refresh
-from tests.data.helpers import refresh_settings
+from tests.corpora import refresh_here, refresh_settings
 
 
 @pytest.fixture(scope="module")
 def statistics(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("workspace")
-    refresh(refresh_settings(root, samples / "tea.jsonl", vocabulary_file))
+    refresh_here(refresh_settings(root, samples / "tea.jsonl", vocabulary_file))
     with open_workspace(root) as opened:
         yield opened
 
@@ -97,9 +96,9 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
     lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines()
     (source / "a.jsonl").write_text("\n".join(lines[:40]), encoding="utf-8")
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
-    refresh(settings)
+    refresh_here(settings)
     (source / "b.jsonl").write_text("\n".join([*lines[38:60], lines[0][:-2] + '。好。"}']), encoding="utf-8")
-    refresh(settings)
+    refresh_here(settings)
     with open_workspace(settings.workspace) as opened:
         first, second = opened.version_changes("tea").fetchall()
         assert second[7] == second[4] - first[4] and second[9] == 1 and second[10] == 0

@@ -7,9 +7,8 @@ import pytest
 from data.catalog import open_workspace
 from data.cleaning import CleaningRules, GuardRules, count_hits, find_leak, make_guard
 from data.errors import InputError
-from data.refresh import refresh
 from data.sources import SourceRules
-from tests.data.helpers import refresh_settings
+from tests.corpora import refresh_here, refresh_settings
 
 QUESTION = "清明前采的龙井茶应该用多少度的水来泡才好"
 SHORT = "龙井怎么泡才好"
@@ -106,7 +105,7 @@ def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, 
     rules = {"cleaning": CleaningRules(simplify=True), "reading": SourceRules(text_format="bert")}
     rules["guard"] = GuardRules(files=(str(evaluation),), action=action)
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c", **rules)
-    assert refresh(settings).documents == kept
+    assert refresh_here(settings).documents == kept
     with open_workspace(settings.workspace) as statistics:
         rows = statistics.sql("select guard_hits, dropped_reason from documents order by 1 desc").fetchall()
         assert rows[0][0] == len(QUESTION) - 12 and rows[1] == (0, None)

@@ -5,7 +5,7 @@ import pytest
 
 from data.errors import InputError
 from data.instances import count_row_groups, read_shard
-from tests.conftest import make_corpus
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import pytest
 
 from data.refresh import divide, plan_refresh, read_batch
 from data.refresh.assign import connect, interruptible
-from tests.data.refresh.helpers import settings_for
+from tests.corpora import refresh_settings
 from tests.workers import PreloadedContext
 
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
@@ -26,7 +26,7 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
     texts = ["".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(length)) for length in lengths]
     rows = [json.dumps({"text": f"{text}。{FOOTER}"}) for text in texts]
     (tmp_path / "raw.jsonl").write_text("\n".join(rows), encoding="utf-8")
-    planned = plan_refresh(settings_for(tmp_path, tmp_path / "raw.jsonl", vocabulary_file))
+    planned = plan_refresh(refresh_settings(tmp_path / "w", tmp_path / "raw.jsonl", vocabulary_file))
     division = divide(planned, read_batch([(file, planned) for file in planned.files]))
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)

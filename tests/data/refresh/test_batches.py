@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from data.catalog import Source
 from data.refresh import Piece, SourceFile, building_batches, plan_refresh, reading_batches
 from data.refresh.batches import BATCH_SHARDS, BATCH_WEIGHT, FILE_WEIGHT
-from tests.data.refresh.helpers import settings_for
+from tests.corpora import refresh_settings
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory, vocabulary_file):
     folder = tmp_path_factory.mktemp("planned")
     (folder / "a.txt").write_text("一篇文章。", encoding="utf-8")
-    return plan_refresh(settings_for(folder, folder / "a.txt", vocabulary_file))
+    return plan_refresh(refresh_settings(folder / "w", folder / "a.txt", vocabulary_file))
 
 
 def with_files(planned, folder, sizes):

@@ -26,17 +26,16 @@ from data.refresh import (
     divide,
     plan_refresh,
     read_batch,
-    refresh,
 )
 from data.workspace import Workspace
-from tests.data.refresh.helpers import settings_for
+from tests.corpora import refresh_here, refresh_settings
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory, samples, vocabulary_file):
     """The sample as shards that are not committed yet: plan, division and shards."""
     folder = tmp_path_factory.mktemp("quality")
-    planned = plan_refresh(settings_for(folder, samples / "tea.jsonl", vocabulary_file, "tea"))
+    planned = plan_refresh(refresh_settings(folder / "w", samples / "tea.jsonl", vocabulary_file))
     division = divide(planned, read_batch([(file, planned) for file in planned.files]))
     shards = build_batch(division.assignment.pieces, building_plan(planned), division.sop)
     return planned, division, shards
@@ -105,7 +104,7 @@ def test_masks_that_hide_nothing_and_a_vocabulary_that_does_not_fit_are_refused(
 def growing(tmp_path, vocabulary_file):
     """Settings over a folder that a test fills."""
     (tmp_path / "raw").mkdir()
-    return settings_for(tmp_path, tmp_path / "raw", vocabulary_file, "茶")
+    return refresh_settings(tmp_path / "w", tmp_path / "raw", vocabulary_file, corpus="茶")
 
 
 def put(settings, name, texts):
@@ -123,29 +122,29 @@ def test_a_refresh_that_loses_most_documents_leaves_the_old_version_current_unti
     growing = replace(growing, duplicates=replace(growing.duplicates, near=None))
     put(growing, "old.jsonl", OLD)
     put(growing, "more.jsonl", LIKE_OLD)
-    refresh(growing)
+    refresh_here(growing)
     (growing.workspace.parent / "raw" / "old.jsonl").unlink()
     with pytest.raises(InputError, match="share of documents lost .max_lost_documents. is 0.8"):
-        refresh(growing)
+        refresh_here(growing)
     with read_catalog(Workspace(growing.workspace)) as db:
         assert require_version(db, "茶").version == 1
-    allowed = refresh(replace(growing, gates=GateRules(max_lost_documents=1.0)))
+    allowed = refresh_here(replace(growing, gates=GateRules(max_lost_documents=1.0)))
     assert allowed.version == 2 and allowed.documents == 2
 
 
 def test_drift_is_small_for_more_of_the_same_and_large_for_another_field(growing):
     growing = replace(growing, duplicates=replace(growing.duplicates, near=None))
     put(growing, "1.jsonl", OLD)
-    refresh(growing)
+    refresh_here(growing)
     with open_workspace(growing.workspace) as statistics:
         assert measure_drift(statistics, "茶") is None
     put(growing, "2.jsonl", LIKE_OLD)
-    refresh(growing)
+    refresh_here(growing)
     with open_workspace(growing.workspace) as statistics:
         same = measure_drift(statistics, "茶")
     assert (same.added, same.older) == (2, 8) and same.drift < 0.2
     put(growing, "3.jsonl", UNLIKE)
-    refresh(growing)
+    refresh_here(growing)
     with open_workspace(growing.workspace) as statistics:
         other = measure_drift(statistics, "茶")
     assert other.new_words > 0.7 and other.lengths == 1 and other.unknown > same.unknown

@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import random
-import re
 import time
 import zipfile
 from dataclasses import replace
@@ -18,10 +17,10 @@ from hypothesis import strategies as st
 from data.catalog import open_workspace
 from data.cleaning import CleaningRules, DuplicateRules
 from data.errors import InputError
-from data.refresh import GateRules, plan_refresh, refresh
+from data.refresh import GateRules, plan_refresh
 from data.refresh.read import ReadingRules, read_source
 from tests.conftest import SAMPLES
-from tests.data.refresh.helpers import InProcess, settings_for
+from tests.corpora import refresh_here, refresh_settings
 
 A, B, C = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。", "第三篇讲泡茶。水不要太烫。"
 
@@ -86,14 +85,10 @@ BAD = {
     "line-ends.txt": (f"{A}\r\n{B}\r{C}\n".encode(), 1, {}),
     "名字 有空格 (1).txt": (A.encode(), 1, {}),
     "-rf.txt": (A.encode(), 1, {}),
+    "bad.parquet": (b"PAR1 not really", 0, {"unreadable_file": 1}),
     "notes.docx": (b"PK\x03\x04", 0, {"not_supported": 1}),
 }
 BAD["one-sentence.bert.txt"] = (BAD["one-sentence.bert.txt"], 2, {})
-
-
-def refresh_here(settings):
-    """A refresh in this process alone."""
-    return refresh(settings, InProcess())
 
 
 def dropped(workspace, where="true"):
@@ -114,11 +109,11 @@ def test_alone_it_gives_its_documents_and_reasons_or_one_error(tmp_path, vocabul
     (source / name).write_bytes(content)
     if kept == 0:
         with pytest.raises(InputError) as refused:
-            refresh_here(settings_for(tmp_path, source, vocabulary_file))
+            refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
         assert "\n" not in str(refused.value) and not (tmp_path / "w/catalog.duckdb").exists()
         return
     try:
-        result = refresh_here(settings_for(tmp_path, source, vocabulary_file))
+        result = refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
     except InputError:
         assert kept is None
         return
@@ -126,7 +121,7 @@ def test_alone_it_gives_its_documents_and_reasons_or_one_error(tmp_path, vocabul
     assert reasons is None or dropped(tmp_path / "w") == reasons
     assert not (tmp_path / "out.jsonl").exists()
     with open_workspace(tmp_path / "w") as statistics:
-        for text in statistics.texts("c"):
+        for text in statistics.texts("tea"):
             assert not set("\r\0\ufffd\ufeff") & set(text)
 
 
@@ -139,10 +134,10 @@ def test_between_good_files_nothing_good_is_lost(tmp_path, vocabulary_file):
         (source / f"{number:03d}-{name}").write_bytes(content)
     (source / "999-good.txt").write_text(good[-1], encoding="utf-8")
     os.symlink(source, source / "loop")
-    settings = settings_for(tmp_path, source, vocabulary_file)
-    refresh(replace(settings, duplicates=DuplicateRules(near=None)))
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
+    refresh_here(replace(settings, duplicates=DuplicateRules(near=None)))
     with open_workspace(tmp_path / "w") as statistics:
-        texts = {text.replace("\n", "") for text in statistics.texts("c")}
+        texts = {text.replace("\n", "") for text in statistics.texts("tea")}
     assert set(good) <= texts
     assert {"bad_json", "not_text", "empty_file", "unreadable_file", "not_supported"} <= set(
         dropped(tmp_path / "w")
@@ -174,7 +169,7 @@ def write_source(tmp_path, name, content):
 
 def texts_of(workspace):
     with open_workspace(workspace) as statistics:
-        return list(statistics.texts("c"))
+        return list(statistics.texts("tea"))
 
 
 def test_what_is_no_file_is_named_and_the_rest_read(tmp_path, vocabulary_file):
@@ -189,13 +184,13 @@ def test_what_is_no_file_is_named_and_the_rest_read(tmp_path, vocabulary_file):
     if Path("/proc/self/mem").exists():  # a file that nobody can read from its beginning, not even root
         os.symlink("/proc/self/mem", source / "unreadable.txt")
         reasons["unreadable_file"] = 1
-    settings = settings_for(tmp_path, source, vocabulary_file)
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     assert refresh_here(settings).documents == 1
     assert dropped(tmp_path / "w") == reasons
     assert not refresh_here(settings).is_new
     for name in ("pipe.txt", "b.txt"):
         with pytest.raises(InputError, match=f"{name}.* is no file that can be read"):
-            plan_refresh(settings_for(tmp_path, source / name, vocabulary_file))
+            plan_refresh(refresh_settings(tmp_path / "w", source / name, vocabulary_file))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +204,7 @@ def test_what_is_no_file_is_named_and_the_rest_read(tmp_path, vocabulary_file):
 def test_a_source_that_cannot_be_read_says_why(tmp_path, vocabulary_file, name, content, reason):
     source = write_source(tmp_path, name, content)
     with pytest.raises(InputError, match=f"1 unreadable_file; first: .*{name}#.*{reason}"):
-        refresh_here(settings_for(tmp_path, source, vocabulary_file))
+        refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
 
 
 def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
@@ -237,7 +232,7 @@ def test_near_duplicates_are_counted(tmp_path, vocabulary_file):
         text.replace("。", "。" + " " * (n % 3) + "　" * (n % 4)) for n in range(20) for text in originals
     ]
     source = write_source(tmp_path, "near.jsonl", rows(*copies))
-    assert refresh_here(settings_for(tmp_path, source, vocabulary_file)).documents == 3
+    assert refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file)).documents == 3
     reasons = dropped(tmp_path / "w")
     assert set(reasons) == {"duplicate", "near_duplicate"} and sum(reasons.values()) == 57
 
@@ -248,36 +243,17 @@ def test_traditional_twins_are_duplicates_only_where_they_are_simplified(
 ):
     twins = ["圖書館開設了新的閱覽室。讀者可以借閱。", "图书馆开设了新的阅览室。读者可以借阅。"]
     source = write_source(tmp_path, "twins.jsonl", rows(*twins, "头发与发展。皇后与后来。乾隆与干燥。"))
-    settings = settings_for(tmp_path, source, vocabulary_file)
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     refresh_here(replace(settings, cleaning=CleaningRules(simplify=simplify)))
     texts = texts_of(tmp_path / "w")
     assert len(texts) == kept and any("乾隆与干燥" in text for text in texts)
-
-
-def test_full_width_letters_become_plain_and_chinese_marks_stay(tmp_path, vocabulary_file):
-    content = "ＡＢＣ１２３，全角字母和数字！\nABC123,半角字母和数字.\n（括号）、《书名》：都留下；好？\n"
-    source = write_source(tmp_path, "wide.txt", content.encode())
-    refresh_here(settings_for(tmp_path, source, vocabulary_file))
-    (text,) = texts_of(tmp_path / "w")
-    assert text.replace("\n", "") == content.replace("\n", "").replace("ＡＢＣ１２３", "ABC123")
-
-
-def test_personal_data_is_kept_or_replaced_by_a_rule(tmp_path, vocabulary_file):
-    text = "请联系张先生，电话13800000000，邮箱test@example.com。身份证号11010519491231002X仅为示例。"
-    source = write_source(tmp_path, "personal.jsonl", rows(text))
-    settings = settings_for(tmp_path, source, vocabulary_file)
-    refresh_here(settings)
-    assert "".join(texts_of(tmp_path / "w")).replace("\n", "") == text
-    refresh_here(replace(settings, cleaning=CleaningRules(scrub=("phone", "email", "id_card"))))
-    (scrubbed,) = texts_of(tmp_path / "w")
-    assert {"〔电话〕", "〔邮箱〕", "〔证件号〕"} <= set(re.findall("〔.*?〕", scrubbed))
 
 
 def test_special_tokens_written_in_a_text_are_no_special_tokens(tmp_path, vocabulary_file):
     texts = ["文中出现[MASK]和[CLS]字样。还有[SEP]与[PAD]也是。", "[MASK][MASK][UNK]。第二句采茶正常。"]
     source = write_source(tmp_path, "special.jsonl", rows(*texts))
     gates = GateRules(max_unknown_share=1)
-    refresh_here(settings_for(tmp_path, source, vocabulary_file, gates=gates))
+    refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file, gates=gates))
     tokens = vocabulary_file.read_text(encoding="utf-8").split("\n")
     ids = {name: tokens.index(name) for name in ("[MASK]", "[CLS]", "[SEP]", "[PAD]")}
     with open_workspace(tmp_path / "w") as statistics:
@@ -290,19 +266,7 @@ def test_special_tokens_written_in_a_text_are_no_special_tokens(tmp_path, vocabu
 def test_what_could_not_be_decoded_is_counted_in_the_funnel(tmp_path, vocabulary_file):
     content = A.encode() + b"\n\xff\xfe\xc3(" + B.encode() + b"\xff"
     source = write_source(tmp_path, "broken.txt", content)
-    refresh_here(settings_for(tmp_path, source, vocabulary_file))
+    refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
     with open_workspace(tmp_path / "w") as statistics:
-        lost = {row[5]: row[6] for row in statistics.funnel("c").fetchall() if row[1] == "clean"}
+        lost = {row[5]: row[6] for row in statistics.funnel("tea").fetchall() if row[1] == "clean"}
     assert lost["undecodable"] == 4
-
-
-def test_other_encodings_are_told(vocabulary_file, tmp_path):
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    (folder / "a.txt").write_bytes(A.encode("gb18030"))
-    (folder / "b.jsonl").write_bytes(rows(B, C).decode().encode("utf-16"))
-    (folder / "c.txt").write_bytes((A + C).encode("utf-8-sig"))
-    refresh_here(settings_for(tmp_path, folder, vocabulary_file))
-    with open_workspace(tmp_path / "w") as statistics:
-        query = "select stage, reason, count from funnel where unit = 'decoded_from' order by all"
-        assert statistics.sql(query).fetchall() == [("read", "gb18030", 1), ("read", "utf-16", 2)]

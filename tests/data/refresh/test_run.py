@@ -31,7 +31,7 @@ from data.refresh.result import describe_left_out
 from data.workers import worker_pool
 from data.workspace import Workspace
 from tests.conftest import sample_texts
-from tests.data.refresh.helpers import InProcess, settings_for
+from tests.corpora import refresh_here, refresh_settings
 from tests.workers import PreloadedContext
 
 
@@ -46,7 +46,7 @@ def source(tmp_path, samples):
 
 @pytest.fixture
 def settings(tmp_path, source, vocabulary_file):
-    return settings_for(tmp_path, source, vocabulary_file, "茶")
+    return refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="茶")
 
 
 def shard_files(root: Path) -> dict[str, str]:
@@ -54,7 +54,7 @@ def shard_files(root: Path) -> dict[str, str]:
 
 
 def test_a_refresh_leaves_what_the_design_names(settings, source):
-    result = refresh(settings)
+    result = refresh_here(settings)
     assert result.is_new and result.version == 1 and result.sop
     with open_workspace(settings.workspace) as statistics:
         tables = {name for (name,) in statistics.sql("show tables").fetchall()}
@@ -81,7 +81,7 @@ def test_a_refresh_leaves_what_the_design_names(settings, source):
 
 
 def test_an_instance_reads_like_its_document(settings):
-    refresh(settings)
+    refresh_here(settings)
     with open_workspace(settings.workspace) as statistics:
         documents = dict(statistics.sql("select doc_id, text from document_texts").fetchall())
         tokenizer = statistics.tokenizer("茶")
@@ -95,7 +95,7 @@ def test_an_instance_reads_like_its_document(settings):
 
 def test_same_input_gives_the_same_bytes_with_one_and_two_workers(settings, tmp_path, monkeypatch):
     monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 4000)
-    refresh(settings)
+    refresh_here(settings)
     refresh(replace(settings, workspace=tmp_path / "w2", workers=2))
     one, two = shard_files(tmp_path / "w"), shard_files(tmp_path / "w2")
     assert one == two and len(one) > 3
@@ -106,7 +106,7 @@ def test_a_sentencepiece_vocabulary_works_as_well(settings, tmp_path, samples):
 
     sentences = [line for line in (samples / "general.txt").read_text(encoding="utf-8").split("\n") if line]
     train_tokenizer(sentences, kind="sentencepiece", vocab_size=6000).save(tmp_path / "sp")
-    result = refresh(replace(settings, tokenizer=str(tmp_path / "sp")))
+    result = refresh_here(replace(settings, tokenizer=str(tmp_path / "sp")))
     with open_workspace(settings.workspace) as statistics:
         samples_of = statistics.sample_instances("茶", 20).to_arrow_table().to_pylist()
         documents = [
@@ -121,13 +121,13 @@ def test_a_sentencepiece_vocabulary_works_as_well(settings, tmp_path, samples):
 
 
 def test_nothing_changed_makes_no_version(settings):
-    first, second = refresh(settings), refresh(settings)
+    first, second = refresh_here(settings), refresh_here(settings)
     assert not second.is_new and second.version == first.version == 1 and second.new_shards == 0
 
 
 def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings, source):
     assert standing(plan_refresh(settings)) is None
-    made = refresh(settings)
+    made = refresh_here(settings)
     found = standing(plan_refresh(settings))
     assert (found.version, found.is_new, found.tokens) == (1, False, made.tokens) and "stands" in (
         describe_standing(found)
@@ -146,14 +146,14 @@ def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings,
 
 def test_new_and_removed_documents_touch_only_their_shards(settings, source, monkeypatch):
     monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 4000)
-    refresh(settings)
+    refresh_here(settings)
     before = shard_files(settings.workspace)
     lines = (source / "tea.jsonl").read_text(encoding="utf-8").splitlines()
     added = json.dumps(
         {"text": "新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。"}, ensure_ascii=False
     )
     (source / "tea.jsonl").write_text("\n".join([*lines[1:], added]) + "\n", encoding="utf-8")
-    result = refresh(settings)
+    result = refresh_here(settings)
     assert result.version == 2 and result.removed_documents == 1
     assert result.new_shards == 2 and result.kept_shards == len(before) - 1
     with open_workspace(settings.workspace) as statistics:
@@ -170,7 +170,7 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
     (source / "english.txt").write_text("Nothing here is written in Chinese at all.\n", encoding="utf-8")
     (source / "z-again.jsonl").write_bytes((source / "tea.jsonl").read_bytes())
     (source / "mainland.txt").write_bytes("这一份文件是用国标码写的。".encode("gb18030"))
-    result = refresh(settings)
+    result = refresh_here(settings)
     with open_workspace(settings.workspace) as statistics:
         funnel = statistics.funnel("茶").fetchall()
         lost = {(stage, unit, reason): n for _, stage, unit, _, _, reason, n in funnel if reason}
@@ -211,8 +211,8 @@ def test_pairs_without_order_get_no_sop(settings, source):
         path.unlink()
     pairs = [f"第{i}种茶怎么泡？用多热的水？" for i in range(30)]
     (source / "pairs.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in pairs), encoding="utf-8")
-    assert not refresh(settings).sop
-    assert refresh(replace(settings, corpus="forced", instances=InstanceRules(sop="on"))).sop
+    assert not refresh_here(settings).sop
+    assert refresh_here(replace(settings, corpus="forced", instances=InstanceRules(sop="on"))).sop
 
 
 def test_nothing_usable_is_an_error_and_leaves_no_catalog(settings, source):
@@ -220,7 +220,7 @@ def test_nothing_usable_is_an_error_and_leaves_no_catalog(settings, source):
         path.unlink()
     (source / "empty.txt").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match="no document of .* can be used"):
-        refresh(settings)
+        refresh_here(settings)
     assert not (settings.workspace / "catalog.duckdb").exists()
 
 
@@ -243,11 +243,11 @@ def test_settings_that_cannot_work_are_refused_before_anything_is_written(settin
 
 def test_a_second_refresh_of_a_corpus_at_once_is_refused(settings):
     with locked(Workspace(settings.workspace), "茶"), pytest.raises(InputError, match="another process"):
-        refresh(settings)
+        refresh_here(settings)
 
 
 def test_a_failed_commit_leaves_the_catalog_as_it_was(settings):
-    refresh(settings)
+    refresh_here(settings)
     before = sha256(settings.workspace / "catalog.duckdb")
     with pytest.raises(RuntimeError, match="on purpose"), write_catalog(Workspace(settings.workspace)) as db:
         db.execute("delete from versions")
@@ -261,7 +261,7 @@ def delete_funnel(workspace):
 
 
 def test_readers_and_writers_do_not_lock_each_other_out(settings):
-    refresh(settings)
+    refresh_here(settings)
     with open_workspace(settings.workspace) as statistics:
         process = PreloadedContext().Process(target=delete_funnel, args=(settings.workspace,))
         process.start()
@@ -273,7 +273,7 @@ def test_readers_and_writers_do_not_lock_each_other_out(settings):
 
 
 def test_a_moved_workspace_still_answers(settings, tmp_path):
-    result = refresh(settings)
+    result = refresh_here(settings)
     settings.workspace.rename(tmp_path / "moved")
     with open_workspace(tmp_path / "moved") as statistics:
         assert statistics.sql("select count(*) from instances").fetchall() == [(result.instances,)]
@@ -281,31 +281,31 @@ def test_a_moved_workspace_still_answers(settings, tmp_path):
 
 @pytest.mark.slow
 def test_a_refresh_killed_at_any_point_leaves_the_old_version_and_the_next_finishes(settings, source):
-    """SIGKILL at 20 points spread over a refresh: the version before is whole, nothing is left over, and a
+    """SIGKILL at eight points spread over a refresh: the version before is whole, nothing is left over, and a
     second run makes the version that was under way.
     """
     seconds = run_for(settings, None)
     documents = open_counts(settings)[1]
     rng = random.Random(0)
     killed_before_commit = 0
-    for point in range(20):
+    for point in range(8):
         (source / f"new-{point}.jsonl").write_text(random_documents(100, point), encoding="utf-8")
         # a run that finishes shows that the machine was busier when the first was timed
-        seconds = run_for(settings, seconds * (point + rng.random()) / 20) or seconds
+        seconds = run_for(settings, seconds * (point + rng.random()) / 8) or seconds
         version, counted = open_counts(settings)
         assert (version, counted) in [(point + 1, documents), (point + 2, documents + 100)]
         killed_before_commit += version == point + 1
-        again = refresh(settings)
+        again = refresh_here(settings)
         documents += 100
         assert (again.version, again.documents) == (point + 2, documents)
         assert not list(settings.workspace.rglob("*.tmp")) and not list(settings.workspace.glob("staging/*"))
-    assert killed_before_commit >= 10
-    refresh(replace(settings, corpus="whole"))
+    assert killed_before_commit >= 4
+    refresh_here(replace(settings, corpus="whole"))
     with open_workspace(settings.workspace) as statistics:
         texts = "select doc_id, text from document_texts where corpus = ? order by doc_id"
         assert statistics.sql(texts, ["茶"]).fetchall() == statistics.sql(texts, ["whole"]).fetchall()
     gone = collect_garbage(Workspace(settings.workspace), keep=1)
-    assert len(gone.versions) == 20
+    assert len(gone.versions) == 8
     with open_workspace(settings.workspace) as statistics:
         kept = {path for (path,) in statistics.sql("select path from shards").fetchall()}
     on_disk = {
@@ -378,7 +378,7 @@ def test_workers_end_with_the_process_that_began_them():
 def test_a_plan_made_before_is_made_again_only_if_another_refresh_committed_meanwhile(settings, source):
     plan = plan_refresh(settings)
     (source / "later.txt").write_text("后来的一篇讲茶壶。紫砂的最好。", encoding="utf-8")
-    first = refresh(settings, InProcess(), plan)
+    first = refresh_here(settings, plan)
     assert first.version == 1 and preview(plan_refresh(settings)).read == (str(source / "later.txt"),)
-    second = refresh(settings, InProcess(), plan)
+    second = refresh_here(settings, plan)
     assert second.version == 2 and second.documents == first.documents + 1

@@ -7,9 +7,9 @@ import pytest
 from data.catalog import open_workspace
 from data.cleaning import CleaningRules
 from data.errors import ConfigError, InputError
-from data.refresh import RefreshSettings, load_recipe, plan_refresh, preview, refresh
+from data.refresh import RefreshSettings, load_recipe, plan_refresh, preview
 from data.sources import SourceSpec
-from tests.data.refresh.helpers import settings_for
+from tests.corpora import refresh_here, refresh_settings
 
 
 def write(folder, content):
@@ -110,7 +110,9 @@ def test_a_refresh_without_a_source_is_refused(tmp_path):
 def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_file):
     terms = tmp_path / "terms.txt"
     terms.write_text("炒青\n", encoding="utf-8")
-    settings = settings_for(tmp_path, samples / "tea.jsonl", vocabulary_file, dictionary=(str(terms),))
+    settings = refresh_settings(
+        tmp_path / "w", samples / "tea.jsonl", vocabulary_file, dictionary=(str(terms),)
+    )
     before = plan_refresh(settings).recipe_hash
     moved = tmp_path / "moved.txt"
     moved.write_bytes(terms.read_bytes())
@@ -124,7 +126,7 @@ def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
     (tmp_path / "b.csv").write_text("body,text\n水要慢慢烧。,炒茶要快一点。\n", encoding="utf-8")
     path = write(tmp_path, "corpus: c\nworkers: 1\nsources: [{path: a.csv, text_field: body}, b.csv]\n")
     settings = RefreshSettings(**load_recipe(path), workspace=tmp_path / "w", tokenizer=str(vocabulary_file))
-    refresh(settings)
+    refresh_here(settings)
     with open_workspace(settings.workspace) as statistics:
         assert sorted(statistics.texts("c")) == ["炒茶要快一点。", "茶要慢慢喝。"]
 
@@ -141,8 +143,8 @@ def fields(tmp_path, vocabulary_file):
     """A corpus of two files of one name; of the first the text is read, of the second the body."""
     paths = [write_fields(tmp_path / folder / "x.jsonl", n) for n, folder in enumerate("ab")]
     specs = tuple(SourceSpec(path=p, text_field=f) for p, f in zip(paths, ["text", "body"], strict=True))
-    settings = replace(settings_for(tmp_path, tmp_path, vocabulary_file), source=specs)
-    refresh(settings)
+    settings = replace(refresh_settings(tmp_path / "w", tmp_path, vocabulary_file), source=specs)
+    refresh_here(settings)
     return settings
 
 
@@ -159,10 +161,10 @@ def test_another_field_of_one_of_two_files_of_a_name_is_read(fields):
     changed = replace(fields, source=(replace(first, text_field="body"), second))
     changes = preview(plan_refresh(changed))
     assert not changes.recipe_changed and changes.read == (first.path,)
-    result = refresh(changed)
+    result = refresh_here(changed)
     assert result.is_new and result.removed_documents == 1
     with open_workspace(fields.workspace) as statistics:
-        assert all("正文" in text for text in statistics.texts("c"))
+        assert all("正文" in text for text in statistics.texts("tea"))
         ((recipe,),) = statistics.sql("select recipe->>'sources' from versions where version = 2").fetchall()
     assert [source["text_field"] for source in json.loads(recipe)] == ["body", "body"]
 

@@ -7,10 +7,9 @@ import pytest
 from albert.batching import InstanceStream
 from albert.batching.stream import START
 from data.catalog import never_trained_share, read_catalog, require_version, version_shards
-from data.refresh import refresh
 from data.workspace import Workspace
 from tests.conftest import sample_texts
-from tests.data.refresh.helpers import InProcess, settings_for
+from tests.corpora import refresh_here, refresh_settings
 
 
 @pytest.fixture
@@ -21,8 +20,8 @@ def grow(tmp_path, vocabulary_file):
         source = tmp_path / f"{corpus}.jsonl"
         rows = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
         source.write_text("\n".join(rows), encoding="utf-8")
-        settings = settings_for(tmp_path, source, vocabulary_file, corpus, **options)
-        refresh(settings, InProcess())
+        settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus=corpus, **options)
+        refresh_here(settings)
         place = Workspace(settings.workspace)
         with read_catalog(place) as db:
             version, share = require_version(db, corpus), never_trained_share(db)

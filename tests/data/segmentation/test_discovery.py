@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from data.catalog import open_workspace
-from data.refresh import refresh
 from data.segmentation import Segmenter, discover_words, write_dictionary
 from data.segmentation.discovery import CountedText
 from flows.__main__ import main
 from tests.conftest import sample_texts
-from tests.data.helpers import refresh_settings
+from tests.corpora import refresh_here, refresh_settings
 
 TERM = "鱘鱭鱮"  # three characters that meet nowhere else
 
@@ -85,7 +84,7 @@ def test_the_next_refresh_uses_discovered_words(tmp_path, vocabulary_file):
     source = tmp_path / "raw.txt"
     source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c", discover_words=50)
-    refresh(settings)
+    refresh_here(settings)
     dictionary = tmp_path / "w/lexicons/c/version-1.txt"
     assert TERM in dictionary.read_text(encoding="utf-8").split()
     assert TERM in dictionary.with_suffix(".tsv").read_text(encoding="utf-8")
@@ -95,7 +94,7 @@ def test_the_next_refresh_uses_discovered_words(tmp_path, vocabulary_file):
             return dict(statistics.words("c", 100_000).fetchall())
 
     before = words().get(TERM, 0)
-    result = refresh(replace(settings, dictionary=(str(dictionary),)))
+    result = refresh_here(replace(settings, dictionary=(str(dictionary),)))
     assert result.version == 2 and words()[TERM] > before
 
 

@@ -7,10 +7,9 @@ import pytest
 
 from data.catalog import open_workspace
 from data.instances import read_info, word_keys
-from data.refresh import refresh
 from data.refresh.build import read_pieces
 from data.segmentation import Segmenter, train_similar_words
-from tests.data.helpers import refresh_settings
+from tests.corpora import refresh_here, refresh_settings
 
 
 @pytest.fixture
@@ -47,7 +46,7 @@ def test_similar_words_have_the_same_number_of_tokens_and_are_deterministic(piec
 @pytest.mark.parametrize("objective", ["roberta", "macbert", "spanbert"])
 def test_a_refresh_makes_shards_of_every_objective(tmp_path, samples, vocabulary_file, objective):
     settings = refresh_settings(tmp_path / "w", samples / "tea.jsonl", vocabulary_file, objective=objective)
-    result = refresh(settings)
+    result = refresh_here(settings)
     assert result.sop == (objective == "macbert")
     (path,) = (tmp_path / "w/shards/tea").glob("[0-9a-f]*.parquet")
     info = read_info(path)
@@ -63,6 +62,6 @@ def test_a_refresh_makes_shards_of_every_objective(tmp_path, samples, vocabulary
     # a document more: the same similar words
     extra = tmp_path / "extra.txt"
     extra.write_text("新来的一篇讲怎样选茶杯。白瓷的最公道。先看口沿，再看杯底。", encoding="utf-8")
-    more = refresh(replace(settings, source=(*settings.source, str(extra))))
+    more = refresh_here(replace(settings, source=(*settings.source, str(extra))))
     assert more.version == 2 and more.kept_shards == 1
     assert len(list((tmp_path / "w/shards/tea").glob("similar-*"))) == (objective == "macbert")

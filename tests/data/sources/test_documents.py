@@ -154,14 +154,6 @@ def test_a_web_page_gives_its_main_content(tmp_path):
     assert text.count(SECOND) == 6 and "脚本" not in text and "<" not in text and "首页" not in text
 
 
-def test_every_file_of_a_folder_is_listed(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(content("jsonl"))
-    (tmp_path / "notes.docx").write_bytes(b"PK")
-    files = find_files(str(tmp_path))
-    assert [Path(f).name for f in files] == ["a.jsonl", "notes.docx"]
-    assert reasons(tmp_path / "notes.docx") == {"not_supported": 1}
-
-
 def test_urls_are_read_through_fsspec(tmp_path):
     folder = tmp_path / "far"
     folder.mkdir()
@@ -245,24 +237,6 @@ def test_a_number_of_any_length_is_read(tmp_path):
     for first in ("", json.dumps({"text": FIRST}) + "\n"):
         path.write_text(first + '{"n": ' + "9" * 6000 + f', "text": "{SECOND}"}}\n', encoding="utf-8")
         assert texts(path)[-1] == SECOND and not reasons(path)
-
-
-def test_damaged_files_give_a_reason(tmp_path):
-    for name, bad, reason in [
-        ("noise.txt", bytes(range(256)) * 40, "not_text"),
-        ("quotes.csv", b'text\n"never closed\n', "bad_csv"),
-        ("bomb.txt.gz", gzip.compress(b"\0" * (1 << 26)), "unreadable_file"),
-        ("bad.parquet", b"PAR1 not really", "unreadable_file"),
-    ]:
-        path = tmp_path / name
-        path.write_bytes(bad)
-        assert reason in reasons(path), name
-
-
-def test_plain_text_with_a_gz_name_is_read(tmp_path):
-    path = tmp_path / "corpus.jsonl.gz"
-    path.write_bytes(content("jsonl"))
-    assert texts(path) == [FIRST, SECOND]
 
 
 def test_a_huge_document_is_cut_into_several(tmp_path):

@@ -1,6 +1,5 @@
 import json
 from dataclasses import replace
-from uuid import uuid4
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -8,7 +7,6 @@ import pytest
 
 from albert.batching import InstanceStream
 from data.errors import InputError
-from data.refresh import RefreshSettings, refresh
 from data.tokenization import WordPieceTokenizer, load_tokenizer
 from flows.experiment import EXPERIMENTS, ExperimentFiles, double_labels, first_lines, write_sentences
 from flows.experiment.flawed_control import group_by_labels
@@ -16,8 +14,9 @@ from flows.fine_tune import default_facts
 from flows.lcqmc_experiment import facts_of
 from flows.orchestration import CorporaOptions
 from tests.albert.report_samples import pretraining
+from tests.commands import run_here
 from tests.conftest import few_examples, few_texts, sample_sentences
-from tests.flows.orchestration.test_commands import run
+from tests.corpora import make_corpus
 
 PAIRS = {
     "train": [("龙井茶怎么泡", "怎么泡龙井茶", 1), ("普洱茶多少钱", "红茶多少钱", 0)],
@@ -108,15 +107,8 @@ def shards(tmp_path, tokenizer):
     WordPieceTokenizer([*tokenizer.vocabulary, *(f"##{c}" for c in han)]).save(tmp_path / "vocabulary")
     text = tmp_path / "text.txt"
     text.write_text("\n".join(sample_sentences()[:80]), encoding="utf-8")
-    vocabulary = str(tmp_path / "vocabulary/vocab.txt")
-    refresh(
-        RefreshSettings(
-            corpus="tea", source=(str(text),), workspace=tmp_path / "w", tokenizer=vocabulary, workers=1
-        )
-    )
-    return sorted((tmp_path / "w/shards/tea").glob("*.parquet")), load_tokenizer(
-        tmp_path / "vocabulary/vocab.txt"
-    )
+    vocabulary = tmp_path / "vocabulary/vocab.txt"
+    return make_corpus(tmp_path / "w", "tea", text, vocabulary), load_tokenizer(vocabulary)
 
 
 def test_doubled_labels_are_the_twins_of_tokens_inside_words(shards, tmp_path):
@@ -146,25 +138,22 @@ def test_a_vocabulary_without_twins_is_refused(shards, tmp_path, tokenizer):
 
 
 @pytest.mark.slow
-def test_a_ladder_is_run_from_raw_text_to_report(tokenizer, prefect_server, tmp_path):
+def test_a_ladder_is_run_from_raw_text_to_report(tokenizer, prefect_server, tmp_path, monkeypatch):
+    law = EXPERIMENTS["law"]
+    monkeypatch.setitem(EXPERIMENTS, "law", replace(law, arms=(law.arms[0], law.arms[-1]), epochs=1))
     tokenizer.save(tmp_path / "vocabulary")
     general, domain = few_texts(tmp_path)
     text, splits = ["--general", general, "--domain", domain], few_examples(tmp_path)
-    done = run(
+    done = run_here(
         "lcqmc-experiment",
         *["--experiment", "law", "--task", "tea-topics", *text, *splits],
         *["--tokenizer", tmp_path / "vocabulary/vocab.txt", "--architectures", "albert"],
         *["--scale", 1e-6, "--seeds", "0,1", "--workers", 1, "--workspace", tmp_path / "w"],
         **prefect_server,
-        # what a run of a deployment has in its environment: results go to its log too
-        PREFECT__FLOW_RUN_ID=str(uuid4()),
-        PREFECT_LOGGING_LEVEL="INFO",
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines and all(line in done.stderr for line in lines)
-    arms = ["none", *(arm.name for arm in EXPERIMENTS["law"].arms)]
-    assert [line.split(": ")[1] for line in lines[: len(arms)]] == arms
+    arms = ["none", law.arms[0].name, law.arms[-1].name]
+    assert [line.split(": ")[1] for line in done.stdout.splitlines()[: len(arms)]] == arms
     metrics = json.loads((tmp_path / "w/reports/law-experiment/metrics.json").read_text(encoding="utf-8"))
     (comparison,) = metrics["evaluations"]
     assert len(comparison["differences"]) == len(comparison["steps"]) == len(arms) - 1
@@ -172,11 +161,10 @@ def test_a_ladder_is_run_from_raw_text_to_report(tokenizer, prefect_server, tmp_
     assert comparison["models"][0]["drift"] == 0
     # all have read the general text; nobody else's documents hold what the field's corpus holds out
     assert [{one["corpus"] for one in model["contamination"]} for model in comparison["models"]] == [
-        {"general"}, *[{"general", "law-text"}] * (len(arms) - 2), {"general", "law-clean"},
+        {"general"}, {"general", "law-text"}, {"general", "law-clean"},
     ]  # fmt: skip
     assert all(model["intrinsic"]["domain_mlm_accuracy"] is not None for model in comparison["models"])
     assert metrics["settings"]["fine-tuning: albert"]["seeds"] == [0, 1]
     assert metrics["settings"]["base model: albert"]["batch_tokens"] == 2048
-    # two arms that came to the same weights, as nothing was to be dropped, are fine-tuned once
-    # and so are the random weights
-    assert 2 * len(arms) <= len(list((tmp_path / "w/evaluations").glob("*.npz"))) <= 2 * len(arms) + 2
+    # random weights are fine-tuned too
+    assert len(list((tmp_path / "w/evaluations").glob("*.npz"))) == 2 * len(arms) + 2

@@ -10,10 +10,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, redirect_stderr, redirect_stdout
-from io import StringIO
+from contextlib import closing
 from pathlib import Path
-from unittest.mock import patch
 
 import duckdb
 import psutil
@@ -21,39 +19,18 @@ import pytest
 from filelock import FileLock
 
 from data.workspace import Workspace, state_folder
-from flows.orchestration import run as run_command
 from flows.orchestration.settings import JOBS
 from tests import ROOT
+from tests.commands import refused, run, run_here
 from tests.conftest import few_examples, few_texts, save_small_model
 from tests.flows.serving import wait_until
 
 TENSORFLOW = ROOT / "tests" / "albert" / "tensorflow"
 
 
-def run(command, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "flows", command, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        # Prefect's files go into the workspace, as they do for a user
-        env={k: v for k, v in os.environ.items() if k != "PREFECT_HOME"} | environment,
-        timeout=600,
-    )
-
-
-def run_here(command, *arguments, **environment):
-    """The same without a process of its own, whose imports take seconds."""
-    output, errors = StringIO(), StringIO()
-    # which takes back what a command sets for itself
-    with patch.dict(os.environ, environment), redirect_stdout(output), redirect_stderr(errors):
-        code = run_command(command, [str(argument) for argument in arguments])
-    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
-
-
 @pytest.mark.parametrize("command", JOBS)
 def test_help_answers(command):
-    done = run(command, "--help")
+    done = (run if command == "refresh-corpus" else run_here)(command, "--help")
     assert done.returncode == 0 and "--workspace" in done.stdout and not done.stderr
 
 
@@ -68,22 +45,14 @@ def texts(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory, texts, vocabulary_file):
+def workspace(tmp_path_factory, texts, vocabulary_file, prefect_server):
     """A workspace with one corpus, made by the command."""
     root = tmp_path_factory.mktemp("jixu") / "w"
     given = ["--corpus", "tea", "--source", texts[1], "--tokenizer", vocabulary_file, "--workers", 2]
-    done = run("refresh-corpus", *given, "--workspace", root)
+    done = run("refresh-corpus", *given, "--workspace", root, **prefect_server)
     assert done.returncode == 0, done.stderr
     assert "tea version 1" in done.stdout
     return root
-
-
-def refused(done, message, *unwritten):
-    assert done.returncode == 2, done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
-    assert message in done.stderr, done.stderr
-    for path in unwritten:
-        assert not Path(path).exists()
 
 
 def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, prefect_server):
@@ -96,18 +65,22 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
     )
     workspace = tmp_path / "w"
     arguments = ("refresh-corpus", "--recipe", recipe, "--workspace", workspace)
-    done = run(*arguments, "--dry-run")
+    done = run_here(*arguments, "--dry-run")
     assert done.returncode == 0 and "茶 is new: 1 source(s) would be read" in done.stdout, done.stderr
     assert not workspace.exists()
-    done = run(*arguments, **prefect_server)
+    done = run_here(*arguments, **prefect_server)
     assert done.returncode == 0 and "茶 version 1" in done.stdout and "off (as asked)" in done.stdout
     assert (workspace / "lexicons/茶/version-1.tsv").is_file()
-    done = run(*arguments, "--dry-run")
+    done = run_here(*arguments, "--dry-run")
     assert "nothing would change: 茶 version 1 stands" in done.stdout
-    done = run(*arguments, "--dry-run", "--seed", 5)
+    done = run_here(*arguments, "--dry-run", "--seed", 5)
     assert "the recipe of 茶 changed" in done.stdout
     recipe.write_text("corpus: 茶\nmask: 1\n", encoding="utf-8")
-    refused(run(*arguments), "unknown mask; did you mean masking?")
+    refused(run_here(*arguments), "unknown mask; did you mean masking?")
+
+
+def flat(options):
+    return [part for pair in options.items() for part in pair]
 
 
 def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
@@ -115,6 +88,7 @@ def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
     no_mask = tmp_path / "vocab.txt"
     no_mask.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n", encoding="utf-8")
     good = {"--source": samples / "tea.jsonl", "--tokenizer": vocabulary_file}
+    good |= {"--corpus": "c", "--workspace": tmp_path / "w"}
     for starts, change, message in [
         (run, {"--source": "/no/such/place"}, "source /no/such/place does not exist"),
         (run_here, {"--source": tmp_path / "empty"}, "holds no file that can be read"),
@@ -122,12 +96,7 @@ def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
         (run_here, {"--tokenizer": no_mask}, "no [MASK] in"),
         (run_here, {"--max-seq-length": 513}, "max_seq_length='513': it must be less than or equal to 512"),
     ]:
-        arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
-        refused(
-            starts("refresh-corpus", "--corpus", "c", "--workspace", tmp_path / "w", *arguments),
-            message,
-            tmp_path / "w",
-        )
+        refused(starts("refresh-corpus", *flat(good | change)), message, tmp_path / "w")
 
 
 def test_a_server_that_is_not_there_is_told_before_any_work(tmp_path, samples, vocabulary_file):
@@ -139,67 +108,46 @@ def test_a_server_that_is_not_there_is_told_before_any_work(tmp_path, samples, v
 
 def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
     before = sorted(p.name for p in workspace.iterdir())
-    for starts, arguments, message in [
-        (run, ["--corpus", "law"], "no corpus 'law' in this workspace (there is: tea)"),
-        (
-            run_here,
-            ["--corpus", "tea", "--init", "enormous"],
-            "--init 'enormous' is no checkpoint folder and no preset",
-        ),
-        (run_here, ["--corpus", "tea", "--init", checkpoint], "up to 128 tokens, the model"),
-        (run_here, ["--corpus", "tea", "--steps", "0"], "steps='0'"),
-        (
-            run_here,
-            ["--corpus", "tea", "--init", "hf:no slash here"],
-            "is no repository name; write hf:OWNER/NAME",
-        ),
-        (run_here, ["--corpus", "tea", "--init", TENSORFLOW / "bright"], "has sequences of up to 128 tokens"),
-        (run_here, ["--corpus", "tea", "--growth.num-hidden-layers", "2"], "layers are only added"),
+    for change, message in [
+        ({"--corpus": "law"}, "no corpus 'law' in this workspace (there is: tea)"),
+        ({"--init": "enormous"}, "--init 'enormous' is no checkpoint folder and no preset"),
+        ({"--init": checkpoint}, "up to 128 tokens, the model"),
+        ({"--steps": 0}, "steps='0'"),
+        ({"--init": "hf:no slash here"}, "is no repository name; write hf:OWNER/NAME"),
+        ({"--init": TENSORFLOW / "bright"}, "has sequences of up to 128 tokens"),
+        ({"--growth.num-hidden-layers": 2}, "layers are only added"),
     ]:
-        refused(starts("continued-pretraining", "--workspace", workspace, *arguments), message)
+        given = {"--workspace": workspace, "--corpus": "tea"} | change
+        refused(run_here("continued-pretraining", *flat(given)), message)
     assert sorted(p.name for p in workspace.iterdir()) == before
-    refused(
-        run_here("continued-pretraining", "--corpus", "tea", "--workspace", tmp_path / "w"),
-        "no catalog",
-        tmp_path / "w",
-    )
+    given = ["--corpus", "tea", "--workspace", tmp_path / "w"]
+    refused(run_here("continued-pretraining", *given), "no catalog", tmp_path / "w")
 
 
 def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
     task = tmp_path / "task.yaml"
     task.write_text("name: t\ncolumns: {text: sentence}\n", encoding="utf-8")
-    good = {
-        "--task": "t",
-        "--train": samples / "tea_topics_train.tsv",
-        "--dev": samples / "tea_topics_dev.tsv",
-        "--model": checkpoint,
-    }
-    for starts, change, message in [
-        (run, {"--task": task}, "no column 'sentence'"),
-        (run_here, {"--model": tmp_path}, "no config.json"),
-        (run_here, {"--model": "tiny"}, "a preset has no vocabulary and no weights"),
-        (run_here, {"--model": TENSORFLOW / "bright"}, "no vocab.txt or spiece.model in"),
-        (run_here, {"--train": tmp_path / "none.tsv"}, "no file"),
-        (run_here, {"--seeds": "1,1"}, "give one or more, each once"),
+    splits = {f"--{split}": samples / f"tea_topics_{split}.tsv" for split in ("train", "dev")}
+    good = {"--task": "t", **splits, "--model": checkpoint, "--workspace": tmp_path / "w"}
+    for change, message in [
+        ({"--task": task}, "no column 'sentence'"),
+        ({"--model": tmp_path}, "no config.json"),
+        ({"--model": "tiny"}, "a preset has no vocabulary and no weights"),
+        ({"--model": TENSORFLOW / "bright"}, "no vocab.txt or spiece.model in"),
+        ({"--train": tmp_path / "none.tsv"}, "no file"),
+        ({"--seeds": "1,1"}, "give one or more, each once"),
     ]:
-        arguments = [str(part) for pair in {**good, **change}.items() for part in pair]
-        refused(starts("fine-tune", "--workspace", tmp_path / "w", *arguments), message, tmp_path / "w")
+        refused(run_here("fine-tune", *flat(good | change)), message, tmp_path / "w")
     task.write_text("name: !!python/object/apply:os.system ['true']\n", encoding="utf-8")
-    refused(
-        run_here("fine-tune", *[str(p) for pair in {**good, "--task": task}.items() for p in pair]),
-        "is not YAML",
-    )
+    refused(run_here("fine-tune", *flat(good | {"--task": task})), "is not YAML")
 
 
 def test_bad_input_to_the_others_is_one_line(tmp_path):
-    refused(
-        run("train-tokenizer", "--workspace", tmp_path / "w"), "either --corpus or --source", tmp_path / "w"
-    )
-    refused(
-        run("end-to-end", "--workspace", tmp_path / "w"),
-        "--domain, --task, --train, --dev missing",
-        tmp_path / "w",
-    )
+    for job, message in [
+        ("train-tokenizer", "either --corpus or --source"),
+        ("end-to-end", "--domain, --task, --train, --dev missing"),
+    ]:
+        refused(run_here(job, "--workspace", tmp_path / "w"), message, tmp_path / "w")
 
 
 @pytest.mark.slow
@@ -235,13 +183,13 @@ def test_ctrl_c_stops_a_refresh_with_its_workers_and_the_same_again_completes(
 @pytest.mark.slow
 def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server):
     training = ["--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace]
-    trained = run("continued-pretraining", *training)
+    trained = run_here("continued-pretraining", *training, **prefect_server)
     assert trained.returncode == 0, trained.stderr
     again = run_here("continued-pretraining", *training, **prefect_server)
     assert "resumed at 6" in again.stdout, again.stdout + again.stderr
     more = ["--corpus", "tea", *(part for path in texts for part in ("--source", path))]
     more += ["--drift.pretrain-if", "mlm_loss>-100", "--drift.steps", 2, "--workers", 1]
-    grown = run("refresh-corpus", *more, "--workspace", workspace, **prefect_server)
+    grown = run_here("refresh-corpus", *more, "--workspace", workspace, **prefect_server)
     assert grown.returncode == 0, grown.stderr
     told = re.search(r"MLM loss ([+-][\d.]+)\npretraining followed: .*/checkpoint-2\n", grown.stdout)
     assert told and abs(float(told[1])) < 5, grown.stdout
@@ -249,7 +197,7 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     asked = ["--task", "topics", *few_examples(tmp_path, 60, 60, 60), "--seeds", "0,1"]
     asked += ["--model", checkpoint, "--model", checkpoint]
     asked += ["--epochs", 1, "--learning-rate", 1e-4, "--baselines", "no", "--workspace"]
-    tuned = run("fine-tune", *asked, workspace, "--running.workers", 1, **prefect_server)
+    tuned = run_here("fine-tune", *asked, workspace, "--running.workers", 1, **prefect_server)
     at_once = run_here("fine-tune", *asked, tmp_path / "at-once", "--running.workers", 2, **prefect_server)
     assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
     assert tuned.returncode == 0, tuned.stderr
@@ -287,6 +235,7 @@ def test_the_whole_way_in_one_flow(tmp_path):
     with closing(sqlite3.connect(state_folder(tmp_path / "w") / "prefect.db")) as db:
         data = dict(db.execute("select key, data from artifact"))
     keys = set(data)
+    assert any(key.startswith("vocabulary-") for key in keys)
     # without a server that shows it, the report's place
     page = tmp_path / "w" / "reports" / "end-to-end-topics" / "index.html"
     assert f"`{page}`" in data["report-end-to-end-topics"] and "file:" not in str(data.values())

@@ -13,7 +13,7 @@ from data.errors import InputError
 from data.refresh import RefreshSettings, plan_refresh, refresh
 from data.workspace import Workspace, state_folder
 from flows.orchestration.dask import check_runner, open_cluster
-from tests.flows.orchestration.test_commands import run
+from tests.commands import run
 
 distributed = pytest.importorskip("distributed")
 pytest.importorskip("prefect_dask")

@@ -1,9 +1,6 @@
 """What doctor finds in an installation, a workspace and a server."""
 
 import json
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
@@ -16,7 +13,6 @@ from prefect.states import Scheduled
 
 from albert.runtime import device_names, triton_error
 from data.catalog import end_killed_run, read_catalog, record_run, write_catalog
-from data.refresh import RefreshSettings, refresh
 from data.workspace import Workspace
 from flows.orchestration import sole_training
 from flows.orchestration.doctor import (
@@ -27,19 +23,8 @@ from flows.orchestration.doctor import (
     check_versions,
     check_workspace,
 )
-from tests import ROOT
-from tests.conftest import make_corpus
-
-
-def doctor(workspace, *arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "flows.orchestration.doctor", "--workspace", str(workspace), *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | environment,
-        timeout=120,
-    )
+from tests.commands import run, run_here
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
@@ -48,20 +33,12 @@ def workspace(tmp_path_factory, vocabulary_file):
     tmp_path = tmp_path_factory.mktemp("doctor")
     source = tmp_path / "tea.txt"
     source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
-    refresh(
-        RefreshSettings(
-            corpus="茶",
-            source=(str(source),),
-            workspace=tmp_path / "w",
-            tokenizer=str(vocabulary_file),
-            workers=1,
-        )
-    )
+    make_corpus(tmp_path / "w", "茶", source, vocabulary_file)
     return tmp_path / "w"
 
 
 def test_a_healthy_workspace_ends_well(workspace):
-    done = doctor(workspace)
+    done = run_here("doctor", "--workspace", workspace)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "prefect 3." in done.stdout and "4 file(s) of its versions checked" in done.stdout
     assert not any(line.startswith("bad") for line in done.stdout.splitlines())
@@ -71,10 +48,10 @@ def test_a_deleted_shard_and_a_dead_server_are_found_and_the_shard_repaired(work
     (shard,) = workspace.glob("shards/茶/*.parquet")
     shard.unlink()
     dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
-    done = doctor(workspace, **dead)
+    done = run("doctor", "--workspace", workspace, **dead)
     assert done.returncode == 1 and f"{shard.name} (gone)" in done.stdout
     assert "start it with make serve" in done.stdout, done.stdout
-    done = doctor(workspace, "--fix")
+    done = run_here("doctor", "--workspace", workspace, "--fix")
     assert done.returncode == 0 and "refresh 茶 now" in done.stdout, done.stdout + done.stderr
 
 
@@ -134,8 +111,8 @@ def test_a_workspace_that_is_missing_or_a_file_is_reported(tmp_path):
 def test_a_run_whose_process_was_killed_is_found_and_no_longer_called_running(workspace):
     place = Workspace(workspace)
     shared = {"corpus": "茶", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 9}
-    for run, status in (("killed", "running"), ("at-work", "running"), ("done", "completed")):
-        record_run(place, run=run, status=status, metrics={"step": 5}, checkpoints=[], **shared)
+    for name, status in (("killed", "running"), ("at-work", "running"), ("done", "completed")):
+        record_run(place, run=name, status=status, metrics={"step": 5}, checkpoints=[], **shared)
     with sole_training(place, "at-work"):
         (finding,) = check_runs(place)
         assert finding.what.startswith("run killed is called running") and finding.level == "note"
@@ -151,7 +128,7 @@ def test_a_run_whose_process_was_killed_is_found_and_no_longer_called_running(wo
 def test_a_catalog_of_a_newer_jixu_is_reported(workspace):
     with write_catalog(Workspace(workspace)) as db:
         db.execute("update meta set catalog_version = 99")
-    done = doctor(workspace)
+    done = run_here("doctor", "--workspace", workspace)
     assert done.returncode == 1 and "written by a newer jixu (catalog 99" in done.stdout
     assert "Traceback" not in done.stderr
 

@@ -1,8 +1,5 @@
 """A workspace on an S3-compatible server: refreshed by a command on one machine, trained on another."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,8 +7,8 @@ import pytest
 from data.catalog import open_workspace
 from data.errors import InputError
 from data.publication import working_copy
+from tests.commands import refused, run, run_here
 from tests.conftest import save_small_model
-from tests.flows.orchestration.test_commands import ROOT, refused, run
 from tests.s3 import environment, serve_s3
 
 pytest.importorskip("s3fs")
@@ -68,8 +65,8 @@ def test_one_machine_refreshes_and_another_trains(
     source.write_bytes((samples / "tea.jsonl").read_bytes())
     vocabulary.write_bytes(vocabulary_file.read_bytes())
     given = ["--corpus", "tea", "--source", source, "--tokenizer", vocabulary, "--workers", 1]
-    refused(run("continued-pretraining", "--corpus", "tea", "--workspace", URL, **one), "no catalog in")
-    done = run("refresh-corpus", *given, "--max-seq-length", 64, "--workspace", URL, **one)
+    refused(run_here("continued-pretraining", "--corpus", "tea", "--workspace", URL, **one), "no catalog in")
+    done = run("refresh-corpus", *given, "--max-seq-length", 64, "--workspace", URL, **one, **prefect_server)
     assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
     # what the first machine had beside the workspace is not on the second
     source.unlink()
@@ -81,8 +78,7 @@ def test_one_machine_refreshes_and_another_trains(
     here, there = copy_of(tmp_path / "one"), copy_of(tmp_path / "two")
     shards = {path.name: path.read_bytes() for path in here.glob("shards/tea/*.parquet")}
     assert shards == {path.name: path.read_bytes() for path in there.glob("shards/tea/*.parquet")} != {}
-    command = [sys.executable, "-m", "flows", "corpus", "pull", URL]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | one, capture_output=True, text=True)
+    done = run("corpus", "pull", URL, **one)
     assert done.returncode == 0 and done.stdout.startswith("publication 2: "), done.stderr
     assert (here / "models/far/checkpoint-4/model.safetensors").is_file()
     with open_workspace(here) as statistics:

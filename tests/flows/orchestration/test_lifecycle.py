@@ -29,11 +29,12 @@ from flows.orchestration.lifecycle import (
     read_all,
 )
 from tests import ROOT
-from tests.conftest import make_corpus, save_small_model
+from tests.conftest import save_small_model
+from tests.corpora import make_corpus
 from tests.flows import processes
 from tests.flows.serving import wait_until
 
-STEPS = 200
+STEPS = 2000
 
 
 @flow
@@ -66,7 +67,7 @@ def processes_of(run):
 
 
 @pytest.mark.slow
-def test_a_run_whose_worker_is_killed_crashes_with_a_checkpoint_and_the_next_completes(
+def test_a_run_whose_worker_is_killed_crashes_with_a_checkpoint(
     prefect_server, tmp_path, samples, vocabulary_file, tokenizer
 ):
     make_corpus(tmp_path / "w", "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
@@ -100,12 +101,6 @@ def test_a_run_whose_worker_is_killed_crashes_with_a_checkpoint_and_the_next_com
         with read_catalog(Workspace(tmp_path / "w")) as db:
             rows = db.execute("select status, steps from pretraining_runs").fetchall()
         assert rows == [("interrupted", at)] and 0 < at < STEPS
-        again = client.create_flow_run_from_deployment(deployment, parameters=given).id
-        with process_worker(prefect_server, log):
-            wait_until(lambda: state(again).is_final(), log.read_text)
-            assert state(again).name == "Completed", log.read_text()
-            assert f"resuming at step {at:,}" in log.read_text()
-            wait_until(lambda: not processes_of(again))
         client.delete_deployment(deployment)
         client.delete_work_pool("production")
 

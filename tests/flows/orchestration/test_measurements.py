@@ -6,12 +6,12 @@ from albert.batching import is_held_out
 from albert.evaluation import HeldOut
 from data.catalog import open_workspace, read_catalog, require_version
 from data.cleaning import CleaningRules, clean_text, sides_of
-from data.refresh import RefreshSettings, refresh
 from data.tokenization import WordPieceTokenizer
 from data.workspace import Workspace
 from flows.orchestration import domain_words
 from flows.orchestration.measurements import _cloze, _held_out, contamination
-from tests.conftest import make_corpus, save_small_model
+from tests.conftest import save_small_model
+from tests.corpora import make_corpus
 
 TEXT = "第１２３号茶室和第４５６号茶室的ＷＩＦＩ密码都在门后"
 OTHER = "第７号仓库和第８９号仓库的钥匙都交给了值班的人"
@@ -20,15 +20,7 @@ OTHER = "第７号仓库和第８９号仓库的钥匙都交给了值班的人"
 def test_texts_are_looked_for_as_cleaning_left_them(vocabulary_file, tmp_path):
     source = tmp_path / "rooms.txt"
     source.write_text(f"{TEXT}。\n", encoding="utf-8")
-    refresh(
-        RefreshSettings(
-            corpus="rooms",
-            source=(str(source),),
-            workspace=tmp_path / "w",
-            tokenizer=str(vocabulary_file),
-            workers=1,
-        )
-    )
+    make_corpus(tmp_path / "w", "rooms", source, vocabulary_file)
     assert clean_text(TEXT, CleaningRules()) != TEXT
     found = contamination([TEXT, OTHER], tmp_path / "w", "rooms", "test")
     assert (found.texts, found.found, found.documents) == (2, 1, 1)

@@ -13,7 +13,8 @@ from flows.fine_tune import fine_tune
 from flows.orchestration import find_checkpoint, pretraining_plan
 from flows.orchestration.plans import PREPARE, Answer, tokenizer_folder
 from flows.orchestration.settings import JOBS
-from tests.conftest import SAMPLES, make_corpus, save_small_model
+from tests.conftest import SAMPLES, save_small_model
+from tests.corpora import make_corpus
 
 
 def plan(name, values):

@@ -23,7 +23,8 @@ from flows.continued_pretraining import run_pretraining
 from flows.orchestration import PretrainingOptions, pretraining_plan, sole_training, train_in_processes
 from flows.orchestration.processes import watch
 from tests.albert.pretraining.conftest import with_options
-from tests.conftest import make_corpus, save_small_model
+from tests.conftest import save_small_model
+from tests.corpora import make_corpus
 from tests.flows import processes
 
 

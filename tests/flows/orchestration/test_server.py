@@ -18,6 +18,7 @@ import pytest
 from filelock import FileLock
 
 from flows.orchestration.automations import CRASHES
+from flows.orchestration.serve import main
 from tests.conftest import save_small_model
 from tests.flows.serving import Server, free_port, wait_until
 
@@ -47,6 +48,13 @@ def tea(server, samples, vocabulary_file):
         "workers": 1,
     }
     return [server.begin("refresh-corpus/default", **given) for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def corpus(server, tea):
+    """The corpus tea, once it is there."""
+    for run in tea:
+        server.wait_for_state(run, "Completed")
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +89,9 @@ def test_a_second_refresh_waits_for_the_first(server, tea):
     assert done["state"]["message"].startswith("nothing changed: tea version 1 stands")
 
 
-def test_a_training_by_the_command_line_waits_for_its_device_and_completes(server, tea, checkpoint):
-    for run in tea:
-        server.wait_for_state(run, "Completed")
+@pytest.fixture(scope="module")
+def trained(server, corpus, checkpoint):
+    """A training that Prefect's command started and watched, while its device was taken at first."""
     given = {"corpus": "tea", "init": checkpoint, "steps": 8, "batch_tokens": 512, "run": "whole"}
     options = ["-p" + f"{name}={json.dumps(value)}" for name, value in given.items()]
     options += ["--watch", "--watch-interval", "1"]
@@ -95,9 +103,12 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
             lambda: any(waiting in log["message"] for log in server.ask("/logs/filter", logs)), server.log
         )
         assert not (server.workspace / "models" / "whole").exists()
-    done = watching.result()
-    assert done.returncode == 0 and "finished successfully" in done.stdout, done.stdout + done.stderr
-    run = re.search(r"UUID: ([0-9a-f-]{36})", done.stdout)[1]
+    return watching.result()
+
+
+def test_a_training_by_the_command_line_waits_for_its_device_and_completes(server, trained):
+    assert trained.returncode == 0 and "finished successfully" in trained.stdout, trained
+    run = re.search(r"UUID: ([0-9a-f-]{36})", trained.stdout)[1]
     assert server.state(run)[0] == "Completed"
     assert {"verdict-whole", "report-whole", "training-whole", "progress-whole"} <= server.artifacts(run)
     for line in ("checkpoint at step 8 of 8, ", "whole: completed after 8 steps, "):
@@ -140,24 +151,28 @@ def test_every_job_is_deployed_with_a_form(server):
 def test_wrong_parameters_are_refused_before_a_run_is_made(server):
     for wrong, message in [
         ({"corpus": "tea", "steps": "many"}, "many"),
+        ({"corpus": "tea", "stepz": 3}, "stepz"),
         ({"corpus": "tea", "steps": 0}, "less than the minimum of 1"),
         ({"corpus": "tea", "objective": {"masking": "sometimes"}}, "sometimes"),
     ]:
         with pytest.raises(urllib.error.HTTPError) as refused:
             server.begin("continued-pretraining/default", **wrong)
         assert refused.value.code == 409 and message in refused.value.read().decode()
-    wrong = ("-p", "corpus=tea", "-p", "stepz=3")
-    done = server.prefect("deployment", "run", "continued-pretraining/default", *wrong)
-    assert done.returncode and "stepz" in done.stdout + done.stderr, done.stdout + done.stderr
-    assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, tea, samples, vocabulary_file):
+@pytest.fixture(scope="module")
+def weekly(tmp_path_factory, samples, vocabulary_file):
+    """A folder with half of the general text, and what refreshes a corpus from it."""
+    folder = tmp_path_factory.mktemp("raw")
+    general = (samples / "general.txt").read_text(encoding="utf-8")
+    (folder / "1.txt").write_text(general[: len(general) // 2], encoding="utf-8")
+    source = {"source": [str(folder)], "tokenizer": str(vocabulary_file)}
+    return folder, {"corpus": "weekly", "workers": 1, **source}
+
+
+def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, corpus, weekly):
     """`collision_strategy: CANCEL_NEW` of law-weekly, beside the ENQUEUE of default."""
-    for run in tea:
-        server.wait_for_state(run, "Completed")
-    given = {"corpus": "weekly", "source": [str(samples / "general.txt")], "workers": 1}
-    given["tokenizer"] = str(vocabulary_file)
+    _, given = weekly
     with FileLock(server.workspace / "locks" / "catalog.lock"):  # the first cannot commit and end
         first = server.begin("refresh-corpus/law-weekly", **given)
         server.wait_for_state(first, "Running")
@@ -174,29 +189,22 @@ def test_a_weekly_refresh_is_dropped_while_the_last_one_runs(server, tea, sample
     assert catalog(server, "select count(*) from versions where corpus = 'weekly'") == [(1,)]
 
 
-def test_a_schedule_fires_and_takes_in_a_file_that_was_added(server, samples, vocabulary_file, tmp_path):
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    general = (samples / "general.txt").read_text(encoding="utf-8")
-    (folder / "1.txt").write_text(general[: len(general) // 2], encoding="utf-8")
-    given = {"corpus": "daily", "source": [str(folder)], "tokenizer": str(vocabulary_file), "workers": 1}
+def test_a_schedule_fires_and_takes_in_a_file_that_was_added(server, corpus, weekly, samples):
+    folder, given = weekly
+
+    def documents():
+        ((most,),) = catalog(server, "select max(documents) from versions where corpus = 'weekly'")
+        return most or 0
+
+    before = documents()
+    (folder / "2.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
     deployment = server.ask("/deployments/name/refresh-corpus/default")["id"]
     every = {"schedule": {"interval": 10}, "active": True, "slug": "daily", "parameters": given}
     (schedule,) = server.ask(f"/deployments/{deployment}/schedules", [every])
-
-    def versions():
-        if not (server.workspace / "catalog.duckdb").is_file():
-            return []
-        return catalog(server, "select version, documents from versions where corpus = 'daily' order by 1")
-
     try:
-        wait_until(lambda: len(versions()) == 1, server.log)
-        (folder / "2.txt").write_text(general[len(general) // 2 :], encoding="utf-8")
-        wait_until(lambda: len(versions()) == 2, server.log)
+        wait_until(lambda: documents() > before, server.log)
     finally:
         server.ask(f"/deployments/{deployment}/schedules/{schedule['id']}", method="DELETE")
-    (_, before), (_, after) = versions()
-    assert after > before
 
 
 @contextmanager
@@ -223,24 +231,38 @@ def automations(server, *arguments):
     return server.command("flows.orchestration.automations", *arguments)
 
 
+def test_a_failed_run_says_what_is_wrong(server, corpus, checkpoint, tmp_path):
+    kept_out = shutil.ignore_patterns("client")
+    damaged = Path(shutil.copytree(server.workspace, tmp_path / "w", ignore=kept_out))
+    (shard,) = damaged.glob("shards/tea/*.parquet")
+    shard.unlink()
+    training = {"corpus": "tea", "init": checkpoint, "workspace": str(damaged)}
+    for job, given, words in [
+        ("continued-pretraining", training, "shard(s) of tea version 1 are gone"),
+        ("refresh-corpus", {"corpus": "new"}, "no source given: pass source with a file"),
+    ]:
+        run = server.begin(f"{job}/default", **given)
+        name, message = server.wait_for_end(run)
+        assert name == "Failed" and words in message, message
+        wait_for_message(server, run, message)
+
+
+def wait_for_message(server, run, message):
+    """Wait until a run's log has a message, without a traceback; lines reach the server a little later."""
+    wait_until(lambda: message in server.messages(run), lambda: server.messages(run))
+    assert not any("Traceback" in line for line in server.messages(run)), server.messages(run)
+
+
 def test_failures_are_posted_to_a_webhook_and_drift_starts_pretraining(
-    server, tea, samples, vocabulary_file, checkpoint, tmp_path
+    server, tea, trained, samples, checkpoint
 ):
-    given = {"corpus": "drifting", "tokenizer": str(vocabulary_file), "max_seq_length": 64, "workers": 1}
-    source = tmp_path / "raw"
-    source.mkdir()
-    (source / "1.txt").write_text((samples / "general.txt").read_text(encoding="utf-8"), encoding="utf-8")
-    given["source"] = [str(source)]
-    server.complete("refresh-corpus/default", **given)
-    start = {"corpus": "drifting", "init": checkpoint, "steps": 2, "batch_tokens": 512, "run": "start"}
-    server.complete("continued-pretraining/default", **start)
     with receiver() as (hook, posted):
         done = automations(server, "--webhook", hook, "--pretrain-after-drift", "2")
         assert done.returncode == 0, done.stderr
-        assert automations(server, "--webhook", hook).returncode == 0  # in place of the first, not beside it
         failed = server.begin("continued-pretraining/default", corpus="law", init=checkpoint)
         name, message = server.wait_for_end(failed)
-        assert name == "Failed" and "no corpus 'law' in this workspace (there is:" in message
+        assert name == "Failed" and message.startswith("no corpus 'law' in this workspace (there is:")
+        wait_for_message(server, failed, message)
         wait_until(lambda: posted, server.log)
         assert len(posted) == 1 and "pretrain tiny" not in posted[0]["text"]
         for words in (
@@ -251,12 +273,16 @@ def test_failures_are_posted_to_a_webhook_and_drift_starts_pretraining(
             failed,
         ):
             assert words in posted[0]["text"], posted
-    (source / "2.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
-    server.complete("refresh-corpus/default", **given, drift={"event_if": "mlm_loss>-100"})
-    (found,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["drift-drifting"]}}})
+    given = server.ask(f"/flow_runs/{tea[0]}")["parameters"]
+    more = {
+        "source": [*given["source"], str(samples / "general.txt")],
+        "drift": {"event_if": "mlm_loss>-100"},
+    }
+    server.complete("refresh-corpus/default", **given | more)
+    (found,) = server.ask("/artifacts/filter", {"artifacts": {"key": {"any_": ["drift-tea"]}}})
     measured = {row["measure"]: row["value"] for row in json.loads(found["data"])}
     assert measured["new_words"] > 0 and abs(measured["mlm_loss"]) < 5
-    newest = str(server.workspace / "models" / "start" / "checkpoint-2")
+    newest = str(server.workspace / "models" / "whole" / "checkpoint-8")
 
     def triggered():
         runs = server.ask("/flow_runs/filter", {"flows": {"name": {"any_": ["continued-pretraining"]}}})
@@ -266,46 +292,7 @@ def test_failures_are_posted_to_a_webhook_and_drift_starts_pretraining(
     (run,) = triggered()
     server.wait_for_end(run["id"])
     assert server.state(run["id"])[0] == "Completed", server.state(run["id"])
-    assert run["parameters"]["steps"] == 2 and run["parameters"]["corpus"] == "drifting"
-
-
-def test_a_failed_run_says_what_is_wrong_with_its_workspace(server, tea, checkpoint, tmp_path):
-    """A missing shard, a catalog of a newer jixu; neither is changed."""
-    for run in tea:
-        server.wait_for_state(run, "Completed")
-    kept_out = shutil.ignore_patterns("client")
-    damaged = Path(shutil.copytree(server.workspace, tmp_path / "w", ignore=kept_out))
-    (shard,) = damaged.glob("shards/tea/*.parquet")
-    shard.unlink()
-    newer = tmp_path / "newer"
-    newer.mkdir()
-    shutil.copy(server.workspace / "catalog.duckdb", newer)
-    with duckdb.connect(str(newer / "catalog.duckdb")) as db:
-        db.execute("update meta set catalog_version = 99")
-    before = (newer / "catalog.duckdb").read_bytes()
-    gone = "shard(s) of tea version 1 are gone"
-    for workspace, words in ((damaged, gone), (newer, "written by a newer jixu")):
-        given = {"corpus": "tea", "init": checkpoint, "workspace": str(workspace)}
-        run = server.begin("continued-pretraining/default", **given)
-        name, message = server.wait_for_end(run)
-        assert name == "Failed" and words in message, message
-        wait_for_message(server, run, message)
-    for job, given, words in [
-        ("refresh-corpus", {"corpus": "new"}, "no source given: pass source with a file"),
-        ("continued-pretraining", {"corpus": "law"}, "no corpus 'law' in this workspace"),
-    ]:
-        run = server.begin(f"{job}/default", **given)
-        name, message = server.wait_for_end(run)
-        assert name == "Failed" and message.startswith(words)
-        wait_for_message(server, run, message)
-    assert (newer / "catalog.duckdb").read_bytes() == before
-    assert catalog(server, "select count(*) from versions where corpus = 'tea'") == [(1,)]
-
-
-def wait_for_message(server, run, message):
-    """Wait until a run's log has a message, without a traceback; lines reach the server a little later."""
-    wait_until(lambda: message in server.messages(run), lambda: server.messages(run))
-    assert not any("Traceback" in line for line in server.messages(run)), server.messages(run)
+    assert run["parameters"]["steps"] == 2 and run["parameters"]["corpus"] == "tea"
 
 
 LONG = {"corpus": "tea", "steps": 40_000, "batch_tokens": 128, "run": "long"}
@@ -334,59 +321,38 @@ def stopped_at(server, run):
     return step
 
 
-def test_a_killed_training_is_marked_and_the_next_resumes_and_survives_its_server(server, tea, checkpoint):
-    for run in tea:
-        server.wait_for_state(run, "Completed")
-    folder = server.workspace / "models" / "long"
+def running(server, name):
+    """The ids of the runs under way that train a run of this name."""
+    runs = server.ask("/flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}})
+    return [run["id"] for run in runs if run["parameters"].get("run") == name]
+
+
+@pytest.fixture(scope="module")
+def rerun(server, corpus, checkpoint):
+    """A training that was killed, and the run that took its place."""
+    assert automations(server, "--rerun-crashed").returncode == 0
     killed = server.begin("continued-pretraining/default", init=checkpoint, **LONG)
-    wait_for_steps(server, folder)
+    wait_for_steps(server, server.workspace / "models" / "long")
     (process,) = server.part("runner").children()
     process.kill()
-    name, message = server.wait_for_end(killed)
-    assert name == "Crashed" and "SIGKILL" in message
-    running = {
-        "flow_runs": {"id": {"any_": [killed]}},
+    server.wait_for_end(killed)
+    wait_until(lambda: running(server, "long"), server.log)
+    (automation,) = server.ask("/automations/filter", {"automations": {"name": {"any_": [CRASHES]}}})
+    server.ask(f"/automations/{automation['id']}", method="DELETE")  # what is killed below stays dead
+    (again,) = running(server, "long")
+    return killed, again
+
+
+def test_a_killed_training_is_marked_and_runs_again_by_itself(server, rerun):
+    killed, again = (server.ask(f"/flow_runs/{run}") for run in rerun)
+    assert killed["state"]["name"] == "Crashed" and "SIGKILL" in killed["state"]["message"]
+    assert killed["parameters"] == again["parameters"] and killed["name"] != again["name"]
+    assert all(run["name"].startswith("pretrain small on tea, ") for run in (killed, again))
+    left = {
+        "flow_runs": {"id": {"any_": [killed["id"]]}},
         "task_runs": {"state": {"type": {"any_": ["RUNNING"]}}},
     }
-    wait_until(lambda: not server.ask("/task_runs/filter", running), server.log)
-
-    again = server.begin("continued-pretraining/default", init=checkpoint, **LONG)
-    wait_for_steps(server, folder)
-    server.part("server").kill()
-    wait_until(lambda: "the server ended by itself: starting it again" in server.log(), server.log)
-    wait_for_steps(server, folder)
-    wait_until(lambda: is_up(server), server.log)
-    assert server.state(again)[0] == "Running" and not list(folder.glob("checkpoint-40000"))
-    assert server.prefect("flow-run", "cancel", again).returncode == 0
-    assert server.wait_for_end(again)[0] == "Cancelled"
-    assert stopped_at(server, "long") < LONG["steps"]
-    names = {server.ask(f"/flow_runs/{run}")["name"] for run in (killed, again)}
-    assert len(names) == 2 and all(name.startswith("pretrain small on tea, ") for name in names)
-
-
-def test_a_crashed_training_runs_again_by_itself(server, tea, checkpoint):
-    for run in tea:
-        server.wait_for_state(run, "Completed")
-    assert automations(server, "--rerun-crashed").returncode == 0
-    folder, given = server.workspace / "models" / "again", LONG | {"run": "again"}
-    killed = server.begin("continued-pretraining/default", init=checkpoint, **given)
-    wait_for_steps(server, folder)
-    (process,) = server.part("runner").children()
-    process.kill()
-    server.wait_for_state(killed, "Crashed")
-
-    def others():
-        runs = server.ask("/flow_runs/filter", {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}})
-        return [run for run in runs if run["parameters"].get("run") == "again"]
-
-    wait_until(others, server.log)
-    (automation,) = server.ask("/automations/filter", {"automations": {"name": {"any_": [CRASHES]}}})
-    server.ask(f"/automations/{automation['id']}", method="DELETE")  # other tests' trainings are killed
-    (again,) = others()
-    assert again["parameters"] == server.ask(f"/flow_runs/{killed}")["parameters"]
-    wait_for_steps(server, folder)
-    server.cancel(again["id"])
-    assert server.wait_for_end(again["id"])[0] == "Cancelled"
+    wait_until(lambda: not server.ask("/task_runs/filter", left), server.log)
 
 
 def is_up(server):
@@ -396,30 +362,37 @@ def is_up(server):
         return False
 
 
+def test_a_training_survives_its_server(server, rerun):
+    folder = server.workspace / "models" / "long"
+    wait_for_steps(server, folder)
+    server.part("server").kill()
+    wait_until(lambda: "the server ended by itself: starting it again" in server.log(), server.log)
+    wait_for_steps(server, folder)
+    wait_until(lambda: is_up(server), server.log)
+    assert server.state(rerun[1])[0] == "Running" and not list(folder.glob("checkpoint-40000"))
+
+
 def test_a_training_whose_runner_is_killed_leaves_a_checkpoint_and_the_next_runner_resumes_it(
-    server, checkpoint
+    server, checkpoint, rerun
 ):
-    folder, before = server.workspace / "models" / "long", stopped_at(server, "long")
-    run = server.begin("continued-pretraining/default", init=checkpoint, **LONG)
+    folder = server.workspace / "models" / "long"
     wait_for_steps(server, folder)
     server.part("runner").kill()
-    name, message = server.wait_for_end(run)
+    name, message = server.wait_for_end(rerun[1])
     assert name == "Crashed" and "worker of this run is gone" in message
     step = stopped_at(server, "long")
-    assert step > before
     again = server.begin("continued-pretraining/default", init=checkpoint, **LONG)
     wait_for_steps(server, folder)
     begun = f"resuming at step {step:,} of 40,000"
     wait_until(lambda: any(line.startswith(begun) for line in server.messages(again)), server.log)
-    server.cancel(again)
+    assert server.prefect("flow-run", "cancel", again).returncode == 0
     assert server.wait_for_end(again)[0] == "Cancelled"
+    assert step < stopped_at(server, "long") < LONG["steps"]
 
 
 @pytest.fixture(scope="module")
-def whole(server, tea, checkpoint, samples):
+def whole(server, corpus, checkpoint, samples):
     """Parameters of an end-to-end run whose pretraining takes minutes."""
-    for run in tea:
-        server.wait_for_state(run, "Completed")
     splits = {split: str(samples / f"tea_topics_{split}.tsv") for split in ("train", "dev", "test")}
     sizes = {"text": {"max_seq_length": 64}, "pretraining": {"batch_tokens": 512}}
     sizes |= {"steps": 100_000, "workers": 1}
@@ -478,16 +451,15 @@ def test_pages_of_other_sites_are_refused(server):
     assert allowed == [True, True, False]
 
 
-def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):
+def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path, capsys):
     port = server.api.split(":")[2].removesuffix("/api")
     for workspace, other, message in [
         (tmp_path / "w", port, f"port {port} of 127.0.0.1 cannot be used"),
         (server.workspace, str(free_port()), "is being served already"),
     ]:
-        options = ("--port", other, "--workspace", str(workspace))
-        done = server.command("flows.orchestration.serve", *options)
-        assert done.returncode == 2 and message in done.stderr, done.stderr
-        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert main(["--port", other, "--workspace", str(workspace)]) == 2
+        error = capsys.readouterr().err
+        assert message in error and len(error.splitlines()) == 1, error
 
 
 def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_ends_every_process(server, whole):

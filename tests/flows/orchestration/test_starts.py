@@ -8,6 +8,7 @@ import pytest
 
 from albert.checkpoints import load_pretrained
 from data.tokenization.wordpiece import read_vocabulary
+from tests.commands import run_here
 from tests.conftest import (
     copy_tensorflow_checkpoint,
     few_examples,
@@ -15,7 +16,6 @@ from tests.conftest import (
     put_into_hub_cache,
     save_small_model,
 )
-from tests.flows.orchestration.test_commands import run_here
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
         assert db.sql(counted).fetchall() == [(3, 12)]
 
 
-@pytest.mark.parametrize("start", ["google", "bright", "hub"])
+@pytest.mark.parametrize("start", ["bright", "hub"])
 def test_an_end_to_end_run_starts_from_a_given_checkpoint(
     start, splits, domain, hub_cache, prefect_server, tmp_path, tokenizer
 ):

@@ -10,7 +10,8 @@ import pytest
 from albert.pretraining import list_checkpoints, step_of
 from data.catalog import read_catalog
 from data.workspace import Workspace
-from tests.conftest import make_corpus, save_small_model
+from tests.conftest import save_small_model
+from tests.corpora import make_corpus
 from tests.flows.serving import DEADLINE, ROOT
 
 pytestmark = pytest.mark.slow

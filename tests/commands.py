@@ -1,0 +1,48 @@
+"""Commands as a user types them: in a process of their own, or in this one, which has its imports done."""
+
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from unittest.mock import patch
+
+from flows.__main__ import main
+from tests import ROOT
+
+
+def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run `jixu ARGUMENTS`."""
+    return subprocess.run(
+        [sys.executable, "-m", "flows", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        # Prefect's files go into the workspace, as they do for a user
+        env={k: v for k, v in os.environ.items() if k != "PREFECT_HOME"} | environment,
+        timeout=600,
+    )
+
+
+def run_here(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The same in this process."""
+    output, errors = StringIO(), StringIO()
+    # which takes back what a command sets for itself
+    with (
+        patch.dict(os.environ, environment),
+        patch.object(sys, "argv", ["jixu"]),
+        redirect_stdout(output),
+        redirect_stderr(errors),
+    ):
+        code = main([str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(arguments, code, output.getvalue(), errors.getvalue())
+
+
+def refused(done: subprocess.CompletedProcess[str], message: str, *unwritten: Path) -> None:
+    """Assert that a command refused its input in one line, and left no such files."""
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert message in done.stderr, done.stderr
+    for path in unwritten:
+        assert not path.exists()

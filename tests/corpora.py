@@ -1,0 +1,37 @@
+"""Small corpora, made in this process: to start others takes longer than the work."""
+
+from pathlib import Path
+
+from data.refresh import Plan, RefreshResult, RefreshSettings, refresh
+
+
+class InProcess:
+    """A `data.refresh.Runner` that does all of the work in this process."""
+
+    workers = 2
+
+    def stage(self, name, label, work):
+        return work()
+
+    def map(self, work):
+        return [result for batch in work.batches for result in work.function(batch.items)]
+
+
+def refresh_settings(workspace: Path, source: object, vocabulary: Path, **options: object) -> RefreshSettings:
+    """Settings of a small corpus from one source, or from several."""
+    sources = source if isinstance(source, tuple) else (source,)
+    shared = {"corpus": "tea", "source": tuple(map(str, sources)), "tokenizer": str(vocabulary), "workers": 1}
+    return RefreshSettings(workspace=workspace, **{**shared, **options})
+
+
+def refresh_here(settings: RefreshSettings, plan: Plan | None = None) -> RefreshResult:
+    """Refresh a corpus in this process alone."""
+    return refresh(settings, InProcess(), plan)
+
+
+def make_corpus(
+    root: Path, name: str, source: object, vocabulary: Path, **options: object
+) -> tuple[Path, ...]:
+    """Make a corpus of a workspace; returns its shards."""
+    refresh_here(refresh_settings(root, source, vocabulary, corpus=name, **options))
+    return tuple(sorted((root / "shards" / name).glob("*.parquet")))
