@@ -24,7 +24,8 @@ from benchmarks.gpu.timing import Case, Ceilings, Result, Timing, measure, table
 from benchmarks.gpu.workers import Failure, run_tasks
 from kernels import tuning
 from tests import ROOT
-from tests.conftest import few_texts, make_corpus
+from tests.conftest import few_texts
+from tests.corpora import make_corpus
 
 CEILINGS = Ceilings(flops=8e14, bytes=4e12)
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
