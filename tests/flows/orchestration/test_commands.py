@@ -194,7 +194,7 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     told = re.search(r"MLM loss ([+-][\d.]+)\npretraining followed: .*/checkpoint-2\n", grown.stdout)
     assert told and abs(float(told[1])) < 5, grown.stdout
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
-    asked = ["--task", "topics", *few_examples(tmp_path, 60, 60, 60), "--seeds", "0,1"]
+    asked = ["--task", "topics", *few_examples(tmp_path), "--seeds", "0,1"]
     asked += ["--model", checkpoint, "--model", checkpoint]
     asked += ["--epochs", 1, "--learning-rate", 1e-4, "--baselines", "no", "--workspace"]
     tuned = run_here("fine-tune", *asked, workspace, "--running.workers", 1, **prefect_server)
@@ -224,7 +224,8 @@ def test_the_whole_way_in_one_flow(tmp_path):
     general.rename(tmp_path / "general" / general.name)
     (tmp_path / "general" / "of another kind.docx").write_bytes(b"PK")
     given = ["--general", tmp_path / "general", "--domain", domain, "--task", "topics"]
-    given += [*few_examples(tmp_path), "--text.vocab-size", 2000, "--pretraining.base-steps", 4, "--steps", 4]
+    given += [*few_examples(tmp_path, 24, 20, 20), "--text.vocab-size", 2000]
+    given += ["--pretraining.base-steps", 4, "--steps", 4]
     given += ["--pretraining.batch-tokens", 512, "--fine-tuning.seeds", "0,1"]
     given += ["--fine-tuning.epochs", 1, "--fine-tuning.learning-rate", 1e-4, "--workspace", tmp_path / "w"]
     done = run("end-to-end", *given)
