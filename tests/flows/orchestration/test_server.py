@@ -151,7 +151,7 @@ def test_every_job_is_deployed_with_a_form(server):
 def test_wrong_parameters_are_refused_before_a_run_is_made(server):
     for wrong, message in [
         ({"corpus": "tea", "steps": "many"}, "many"),
-        ({"corpus": "tea", "stepz": 3}, "stepz"),
+        ({"corpus": "tea", "objective": {"maskng": "dynamic"}}, "maskng"),
         ({"corpus": "tea", "steps": 0}, "less than the minimum of 1"),
         ({"corpus": "tea", "objective": {"masking": "sometimes"}}, "sometimes"),
     ]:
