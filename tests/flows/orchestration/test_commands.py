@@ -5,20 +5,19 @@ server.
 import json
 import os
 import re
-import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import duckdb
 import psutil
 import pytest
 from filelock import FileLock
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from data.workspace import Workspace, state_folder
+from data.workspace import Workspace
 from flows.orchestration.settings import JOBS
 from tests import ROOT
 from tests.commands import refused, run, run_here
@@ -217,8 +216,8 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
 
 
 @pytest.mark.slow
-def test_the_whole_way_in_one_flow(tmp_path):
-    """Raw text to report, on a few documents; the artifacts are in the flow's own server."""
+def test_the_whole_way_in_one_flow(tmp_path, prefect_server):
+    """Raw text to report, on a few documents."""
     (tmp_path / "general").mkdir()
     general, domain = few_texts(tmp_path)
     general.rename(tmp_path / "general" / general.name)
@@ -228,24 +227,17 @@ def test_the_whole_way_in_one_flow(tmp_path):
     given += ["--pretraining.base-steps", 4, "--steps", 4]
     given += ["--pretraining.batch-tokens", 512, "--fine-tuning.seeds", "0,1"]
     given += ["--fine-tuning.epochs", 1, "--fine-tuning.learning-rate", 1e-4, "--workspace", tmp_path / "w"]
-    done = run("end-to-end", *given)
+    done = run_here("end-to-end", *given, **prefect_server)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
     assert len(lines) == 8 and lines[-1].startswith("report ")
     assert Path(lines[-1].removeprefix("report ")).is_file()
-    with closing(sqlite3.connect(state_folder(tmp_path / "w") / "prefect.db")) as db:
-        data = dict(db.execute("select key, data from artifact"))
-    keys = set(data)
-    assert any(key.startswith("vocabulary-") for key in keys)
-    # without a server that shows it, the report's place
+    # the report's place, as no server shows it
     page = tmp_path / "w" / "reports" / "end-to-end-topics" / "index.html"
-    assert f"`{page}`" in data["report-end-to-end-topics"] and "file:" not in str(data.values())
-    for kind in (
-        "funnel-general",
-        "funnel-domain",
-        "evaluation-end-to-end-topics",
-        "verdict-end-to-end-topics",
-        "progress-topics",
-    ):
-        assert kind in keys, keys
-    shutil.rmtree(tmp_path / "w")
+    (vocabulary,) = (tmp_path / "w" / "tokenizers").iterdir()
+    keys = ["funnel-general", "funnel-domain", "progress-topics", f"vocabulary-{vocabulary.name}"]
+    keys += [f"{kind}-end-to-end-topics" for kind in ("evaluation", "verdict", "report")]
+    with get_client(sync_client=True) as client:
+        named = ArtifactFilter(key=ArtifactFilterKey(any_=keys))
+        made = {one.key: one.data for one in client.read_artifacts(artifact_filter=named)}
+    assert set(made) == set(keys) and made["report-end-to-end-topics"] == f"`{page}`"
