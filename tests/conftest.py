@@ -32,6 +32,7 @@ from albert.model import AlbertConfig, PretrainingModel
 from data.cleaning import split_sentences
 from data.tokenization import WordPieceTokenizer
 from data.tokenization.wordpiece import SPECIAL_TOKENS
+from tests.corpora import make_corpus as make_corpus
 from tests.workers import PRELOADED, PreloadedContext
 
 # no time limits: the machine may be busy; in CI the same examples every time

@@ -13,7 +13,8 @@ from albert.pretraining.graphs import WARM_UP, StepGraphs
 from albert.pretraining.start import phases
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process
-from tests.conftest import few_texts, make_corpus, save_small_model
+from tests.conftest import few_texts, save_small_model
+from tests.corpora import make_corpus
 
 STEPS = WARM_UP + 4
 
