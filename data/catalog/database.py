@@ -160,33 +160,30 @@ def _check_version(db: duckdb.DuckDBPyConnection, workspace: Workspace, table: s
         )
 
 
+_NEWEST_FILES = """
+with newest as (select corpus, max(version) as version from versions group by corpus),
+used as (
+    select corpus, version, position, path, documents_path
+    from newest join version_shards using (corpus, version) join shards using (corpus, path))
+select 'documents', corpus, version, [index_path] from versions join newest using (corpus, version)
+union all
+select 'instances', corpus, version, list(path order by position) from used group by all
+union all
+select 'document_texts', corpus, version, list(documents_path order by position) from used group by all
+order by all
+"""
+
+
 def create_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
     """Create the views of the files of each corpus's newest version."""
     root = workspace.root.resolve()
-    newest = db.execute(
-        "select corpus, max(version), max_by(index_path, version) from versions group by all order by all"
-    ).fetchall()
     parts: dict[str, list[str]] = {name: [] for name in _VIEWS}
-    for corpus, version, index_path in newest:
-        files = db.execute(
-            """
-            select path, documents_path from version_shards join shards using (corpus, path)
-            where corpus = ? and version = ? order by position
-            """,
-            [corpus, version],
-        ).fetchall()
-        paths = {
-            "documents": [index_path],
-            "instances": [f[0] for f in files],
-            "document_texts": [f[1] for f in files],
-        }
-        for view, relative in paths.items():
-            if relative:
-                listed = ", ".join(_quoted(str(root / path)) for path in relative)
-                labels = f"{_quoted(corpus)} as corpus, {version} as version"
-                select = f"select {labels}, * from read_parquet([{listed}])"
-                if _is_readable(db, select):
-                    parts[view].append(select)
+    for view, corpus, version, paths in db.execute(_NEWEST_FILES).fetchall():
+        listed = ", ".join(_quoted(str(root / path)) for path in paths)
+        labels = f"{_quoted(corpus)} as corpus, {version} as version"
+        select = f"select {labels}, * from read_parquet([{listed}])"
+        if _is_readable(db, select):
+            parts[view].append(select)
     for view, selects in parts.items():
         db.execute(f"create view {view} as {' union all by name '.join(selects) or _empty(view)}")
 

@@ -32,7 +32,7 @@ def reading_batches(plan: Plan, workers: int) -> list[Batch[tuple[SourceFile, Pl
     Each file comes with the part of the plan that reading it needs, which does not grow with the corpus.
     """
     known = {source.uri: source for source in plan.current_sources}
-    small = replace(plan, files=(), current_sources=(), current_shards=())
+    small = building_plan(plan)
     items = [
         (file, replace(small, current_sources=(known[file.place],)) if file.place in known else small)
         for file in plan.files
