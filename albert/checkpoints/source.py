@@ -23,12 +23,10 @@ def download(name: str) -> Path:
 
     Weights are safetensors if the repository has them, else .bin. Raises InputError if that fails.
     """
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-        from huggingface_hub.utils import disable_progress_bars
-    except ImportError:
-        raise InputError(f"{name} needs huggingface_hub: pip install huggingface_hub") from None
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.utils import disable_progress_bars
+
     repository, _, revision = name.removeprefix(HUB_PREFIX).partition("@")
     # huggingface_hub reads the variable once, when it is imported
     cache = os.environ.get("HF_HUB_CACHE")

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from google.protobuf import text_format
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessages
 from torch import Tensor
 
 from albert.checkpoints.source import tensorflow_shards
@@ -26,12 +30,22 @@ _BFLOAT16 = 14
 _COUNTERS = {"global_step", "beta1_power", "beta2_power"}
 
 
-class _Entry(NamedTuple):
-    dtype: int
-    shape: tuple[int, ...]
-    shard: int
-    offset: int
-    size: int
+# tensorflow/core/protobuf/tensor_bundle.proto and framework/tensor_shape.proto, the fields that are read here
+_PROTO = """
+name: "bundle" syntax: "proto3"
+message_type { name: "Dim" field { name: "size" number: 1 type: TYPE_UINT64 } }
+message_type {
+  name: "Shape" field { name: "dim" number: 2 type: TYPE_MESSAGE type_name: "Dim" label: LABEL_REPEATED } }
+message_type {
+  name: "Entry"
+  field { name: "dtype" number: 1 type: TYPE_UINT32 }
+  field { name: "shape" number: 2 type: TYPE_MESSAGE type_name: "Shape" }
+  field { name: "shard" number: 3 type: TYPE_UINT32 }
+  field { name: "offset" number: 4 type: TYPE_UINT64 }
+  field { name: "size" number: 5 type: TYPE_UINT64 }
+  field { name: "slices" number: 7 type: TYPE_BYTES label: LABEL_REPEATED } }
+"""
+_Entry: Any = GetMessages([text_format.Parse(_PROTO, FileDescriptorProto())])["Entry"]
 
 
 def read_bundle(index: Path) -> dict[str, Tensor]:
@@ -42,24 +56,26 @@ def read_bundle(index: Path) -> dict[str, Tensor]:
     """
     try:
         entries = dict(_read_entries(index.read_bytes()))
-    except (ValueError, IndexError):
+        if any(entry.slices for entry in entries.values()):  # of partitioned variables
+            raise ValueError
+    except (ValueError, IndexError, DecodeError):
         raise InputError(f"{index} is not the index of a TensorFlow checkpoint, or is damaged") from None
     shards = tensorflow_shards(index)
     names = [name for name in entries if name.rpartition("/")[0] not in entries and name not in _COUNTERS]
     return {name: _read_variable(index, shards, name, entries[name]) for name in names}
 
 
-def _read_variable(index: Path, shards: list[Path], name: str, entry: _Entry) -> Tensor:
+def _read_variable(index: Path, shards: list[Path], name: str, entry: Any) -> Tensor:
     if entry.dtype not in _DTYPES:
         raise InputError(f"{name} in {index} is of TensorFlow's type {entry.dtype}: only numbers can be read")
     path = next((p for p in shards if p.name.rpartition("data-")[2].startswith(f"{entry.shard:05}-")), None)
     if path is None:
         raise InputError(f"{name} in {index} is in data file {entry.shard}, which is not there")
-    dtype = np.dtype(_DTYPES[entry.dtype])
-    count = int(np.prod(entry.shape, dtype=object))
+    dtype, shape = np.dtype(_DTYPES[entry.dtype]), tuple(dim.size for dim in entry.shape.dim)
+    count = int(np.prod(shape, dtype=object))
     if count * dtype.itemsize != entry.size or entry.offset + entry.size > path.stat().st_size:
-        raise InputError(f"{path} is too short for {name} of shape {entry.shape}: it is damaged")
-    values = np.fromfile(path, dtype, count, offset=entry.offset).reshape(entry.shape)
+        raise InputError(f"{path} is too short for {name} of shape {shape}: it is damaged")
+    values = np.fromfile(path, dtype, count, offset=entry.offset).reshape(shape)
     tensor = torch.from_numpy(values.astype(np.int32) if entry.dtype == _BFLOAT16 else values)
     if entry.dtype == _BFLOAT16:
         tensor = (tensor << 16).view(torch.float32)
@@ -67,7 +83,7 @@ def _read_variable(index: Path, shards: list[Path], name: str, entry: _Entry) ->
     return tensor.T.contiguous() if is_matrix and tensor.dim() == 2 else tensor
 
 
-def _read_entries(content: bytes) -> Iterator[tuple[str, _Entry]]:
+def _read_entries(content: bytes) -> Iterator[tuple[str, Any]]:
     footer = content[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or int.from_bytes(footer[-8:], "little") != _MAGIC:
         raise ValueError
@@ -81,7 +97,7 @@ def _read_entries(content: bytes) -> Iterator[tuple[str, _Entry]]:
         size, _ = _varint(handle, at)
         for key, entry in _block(content, offset, size):
             if key:  # the empty key is the header's
-                yield key.decode("utf-8"), _entry(entry)
+                yield key.decode("utf-8"), _Entry.FromString(entry)
 
 
 def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, bytes]]:
@@ -111,44 +127,3 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if byte < 0x80:
             return value, at
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Field numbers and values of a protocol-buffer message."""
-    at = 0
-    value: int | bytes
-    while at < len(message):
-        tag, at = _varint(message, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == 0:
-            value, at = _varint(message, at)
-        elif wire == 2:
-            length, at = _varint(message, at)
-            value, at = message[at : at + length], at + length
-        elif wire == 5:
-            value, at = message[at : at + 4], at + 4
-        else:
-            raise ValueError
-        yield number, value
-
-
-def _parts(value: int | bytes) -> Iterator[tuple[int, bytes]]:
-    """The messages within a message."""
-    if isinstance(value, int):
-        raise ValueError
-    yield from ((number, part) for number, part in _fields(value) if isinstance(part, bytes))
-
-
-def _entry(message: bytes) -> _Entry:
-    """BundleEntryProto: 1 dtype, 2 shape, 3 shard, 4 offset, 5 size, 7 slices (of partitioned variables)."""
-    values: dict[int, int] = {}
-    shape: tuple[int, ...] = ()
-    for number, value in _fields(message):
-        if number == 2:  # TensorShapeProto: 2 dim, each: 1 size
-            dims = [dict(_fields(dim)) for field, dim in _parts(value) if field == 2]
-            shape = tuple(size for dim in dims if isinstance(size := dim.get(1, 0), int))
-        elif number == 7:
-            raise ValueError
-        elif isinstance(value, int):
-            values[number] = value
-    return _Entry(values.get(1, 0), shape, values.get(3, 0), values.get(4, 0), values.get(5, 0))
