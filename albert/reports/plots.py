@@ -12,7 +12,6 @@ from itertools import cycle, product
 from math import ceil
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
-from unicodedata import east_asian_width
 
 import matplotlib
 from matplotlib import rc_context
@@ -20,6 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullFormatter
+from rich.cells import cell_len
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -118,31 +118,26 @@ def legend_above(axes: Axes) -> None:
         names,
         loc="lower left",
         bbox_to_anchor=(-0.02, 1.02),
-        ncols=2 if max(map(_width, names)) <= 20 else 1,
+        ncols=2 if max(map(cell_len, names)) <= 20 else 1,
         fontsize=11,
         labelcolor=SOFT,
     )
 
 
 def shortened(name: str, longest: int = _LONGEST) -> str:
-    """Cut the middle out of a name that is too long for a plot.
+    """Cut the middle out of a name that is wider than so many Latin letters; a Chinese one is as wide as two.
 
     >>> shortened("general-v1-tiny-df359d8f-steps-2000/checkpoint-2000")
     'general-v1-tiny-df3…000/checkpoint-2000'
     """
-    if _width(name) <= longest:
+    if cell_len(name) <= longest:
         return name
     begin, end = name, name
-    while _width(begin) > longest // 2:
+    while cell_len(begin) > longest // 2:
         begin = begin[:-1]
-    while _width(end) > longest // 2:
+    while cell_len(end) > longest // 2:
         end = end[1:]
     return f"{begin}…{end}"
-
-
-def _width(name: str) -> int:
-    """The width in Latin letters; a Chinese character is as wide as two."""
-    return sum(2 if east_asian_width(character) in "WF" else 1 for character in name)
 
 
 _STYLES = list(product(("-", (0, (4, 2)), (0, (1, 1.5))), (ACCENT, INK)))
