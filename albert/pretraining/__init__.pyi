@@ -1,5 +1,4 @@
 from .audits import Audits as Audits
-from .audits import SopBalance as SopBalance
 from .failure import forget_failure as forget_failure
 from .failure import read_failure as read_failure
 from .result import PretrainResult as PretrainResult

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import resource
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
 from albert.batching import Instances, InstanceStream
 from data.errors import ConfigError
-from data.instances import MaskRule, audit_masks, audit_ngrams, draw_masks, sop_balance
+from data.instances import (
+    LengthAudit,
+    MaskAudit,
+    MaskRule,
+    NgramAudit,
+    audit_lengths,
+    audit_masks,
+    audit_ngrams,
+    draw_masks,
+)
 
 AUDITED_TOKENS = 200_000
-
-
-@dataclass(frozen=True, slots=True)
-class SopBalance:
-    """How many sentence pairs of a range of lengths in tokens are swapped."""
-
-    length_from: int
-    length_to: int
-    in_order: int
-    swapped: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,43 +30,31 @@ class Audits:
     """What a run was trained on, how long it waited for data, and its memory."""
 
     rule_mask_rate: float | None = None  # what the rule asks for
-    mask_rate: float | None = None  # share of the tokens
-    mask_rate_by_word_length: Mapping[str, float] | None = None  # by the tokens of the word
-    whole_word_coverage: float | None = None  # share of masked words that are masked whole
-    ngram_histogram: Mapping[str, int] | None = None  # masked n-grams by their words
-    ngram_expected_shares: Mapping[str, float] | None = None  # what the rule asks for
-    sop_balance_by_length: tuple[SopBalance, ...] = ()
+    masks: MaskAudit | None = None
+    ngrams: NgramAudit | None = None  # of masks that are drawn anew
+    by_length: tuple[LengthAudit, ...] = ()
     loader_wait_share: float | None = None  # share of the time that the trainer waited for data
     peak_memory_bytes: int | None = None
 
 
 def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
     """Audit the masks and sentence order of the first training data, drawn as in the run."""
-    instances = _first_rows(stream)
+    instances, vocabulary = _first_rows(stream), stream.info.vocabulary
+    ids, offsets, ngrams = instances.input_ids, instances.offsets, None
     if instances.static is None:
-        drawn_as = (
-            instances.input_ids,
-            instances.word_starts,
-            instances.offsets,
-            instances.instance_ids,
-            stream.info.vocabulary,
-            rule,
-        )
+        drawn_as = (ids, instances.word_starts, offsets, instances.instance_ids, vocabulary, rule)
         positions = draw_masks(*drawn_as, seed=stream.seed, epoch=0).positions
-        ngrams: Any = audit_ngrams(*drawn_as, seed=stream.seed, epoch=0)
+        ngrams = audit_ngrams(*drawn_as, seed=stream.seed, epoch=0)
     else:
         at, inside, *_ = instances.static
-        positions = inside + np.repeat(instances.offsets[:-1], np.diff(at))
-        ngrams = {}
+        positions = inside + np.repeat(offsets[:-1], np.diff(at))
     longest = stream.info.max_seq_length
     bounds = sorted({longest * part // 8 for part in range(1, 9)})
-    balance = sop_balance(instances.lengths, instances.sop_labels, bounds)
-    masks: Any = audit_masks(instances.input_ids, instances.word_starts, positions, stream.info.vocabulary)
     return Audits(
         rule_mask_rate=rule.rate,
-        **masks,
-        **ngrams,
-        sop_balance_by_length=tuple(SopBalance(**bucket) for bucket in balance),
+        masks=audit_masks(ids, instances.word_starts, positions, vocabulary),
+        ngrams=ngrams,
+        by_length=tuple(audit_lengths(ids, offsets, instances.sop_labels, positions, vocabulary, bounds)),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from albert.evaluation import Probe
-from albert.pretraining import Audits, Event, PretrainResult, SopBalance
+from albert.pretraining import Audits, Event, PretrainResult
 from albert.reports.plots import Interval, Line, Plot, columns, curves, intervals
 from albert.reports.sections import (
     MISSING,
@@ -21,6 +21,7 @@ from albert.reports.sections import (
     percent,
     size,
 )
+from data.instances import LengthAudit
 
 History = Sequence[Mapping[str, float]]  # the records of a run
 _HELD_OUT = "held_out_mlm_loss"
@@ -140,10 +141,25 @@ def run_table(result: PretrainResult) -> Table:
             ("best checkpoint", result.best_checkpoint.name if result.best_checkpoint else MISSING),
             ("time the trainer waited for data", percent(audits.loader_wait_share)),
             ("peak memory", size(audits.peak_memory_bytes)),
-            ("tokens masked", percent(audits.mask_rate)),
-            ("masked words that are masked whole", percent(audits.whole_word_coverage)),
+            *_counted(audits),
         ],
     )
+
+
+def _counted(audits: Audits) -> list[tuple[str, str]]:
+    """What the audits counted in the first training data."""
+    rows = []
+    if masks := audits.masks:
+        rows += [
+            ("tokens masked", percent(masks.rate)),
+            ("masked words that are masked whole", percent(masks.whole_words)),
+        ]
+        if masks.similar_words is not None:
+            rows.append(("masked words that have a similar word", percent(masks.similar_words)))
+    unordered = sum(one.unordered for one in audits.by_length)
+    if every := sum(one.in_order + one.swapped + one.unordered for one in audits.by_length):
+        rows.append(("instances without an order label", percent(unordered / every)))
+    return rows
 
 
 def probe_note(probe: Probe) -> str:
@@ -229,38 +245,42 @@ def _layer_plots(result: PretrainResult, name: str) -> list[Plot]:
 
 def _audit_plots(result: PretrainResult, name: str) -> list[Plot]:
     audits = result.audits or Audits()
-    plots = []
-    if rates := audits.mask_rate_by_word_length:
-        rule = audits.rule_mask_rate
-        plots.append(
-            columns(
-                f"{name}-mask-rate", "Mask rate by word length", "share of the tokens of such words",
-                list(rates.items()), x_label="tokens to a word", as_percent=True,
-                expected=None if rule is None else [rule] * len(rates),
-            )
-        )  # fmt: skip
-    if counts := audits.ngram_histogram:
-        total, expected = max(sum(counts.values()), 1), audits.ngram_expected_shares
+    rule, plots = audits.rule_mask_rate, []
+    if masks := audits.masks:
+        by_length = [(f"{one.low} to {one.high}", one.mask_rate) for one in audits.by_length]
+        for by, unit, rates in (
+            ("word", "tokens to a word", list(masks.by_word_length.items())),
+            ("sequence", "tokens to a sequence", by_length),
+        ):
+            plots.append(
+                columns(
+                    f"{name}-mask-rate-{by}", f"Mask rate by {by} length",
+                    f"share of the tokens of such {by}s", rates, x_label=unit, as_percent=True,
+                    expected=None if rule is None else [rule] * len(rates),
+                )
+            )  # fmt: skip
+    if ngrams := audits.ngrams:
+        total, expected = max(sum(ngrams.counts.values()), 1), ngrams.expected_shares
         plots.append(
             columns(
                 f"{name}-ngrams", "Words masked together", "share of n-grams",
-                [(n, count / total) for n, count in counts.items()], x_label="words", as_percent=True,
-                expected=None if expected is None else [expected.get(n, 0.0) for n in counts],
+                [(n, count / total) for n, count in ngrams.counts.items()], x_label="words", as_percent=True,
+                expected=[expected.get(n, 0.0) for n in ngrams.counts],
             )
         )  # fmt: skip
-    if rows := _swapped_by_length(audits.sop_balance_by_length):
+    if rows := _swapped_by_length(audits.by_length):
         title, unit = "Sentence pairs swapped, by length", "% of pairs, with the 95% interval"
         plots.append(intervals(f"{name}-sop-balance", title, unit, rows, level=50.0))
     return plots
 
 
-def _swapped_by_length(buckets: Sequence[SopBalance]) -> list[Interval]:
+def _swapped_by_length(buckets: Sequence[LengthAudit]) -> list[Interval]:
     rows = []
     for bucket in buckets:
         n = bucket.in_order + bucket.swapped
         if n:
             low, high = wilson(bucket.swapped, n)
-            label = f"{bucket.length_from} to {bucket.length_to} tokens, {n:,} pairs"
+            label = f"{bucket.low} to {bucket.high} tokens, {n:,} pairs"
             rows.append(Interval(label, (), 100 * bucket.swapped / n, 100 * low, 100 * high))
     return rows
 

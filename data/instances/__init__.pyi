@@ -3,9 +3,12 @@ from .cutting import build_instances as build_instances
 from .cutting import document_keys as document_keys
 from .cutting import take_ranges as take_ranges
 from .cutting import tokenize_documents as tokenize_documents
+from .mask_audit import LengthAudit as LengthAudit
+from .mask_audit import MaskAudit as MaskAudit
+from .mask_audit import NgramAudit as NgramAudit
+from .mask_audit import audit_lengths as audit_lengths
 from .mask_audit import audit_masks as audit_masks
 from .mask_audit import audit_ngrams as audit_ngrams
-from .mask_audit import sop_balance as sop_balance
 from .masking import MaskRule as MaskRule
 from .masking import Masks as Masks
 from .masking import MaskVocabulary as MaskVocabulary

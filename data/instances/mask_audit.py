@@ -5,40 +5,77 @@ T = tokens, S = sequences, n = masked positions, W = words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from data.instances.masking import MaskRule, MaskVocabulary, draw_ngram_lengths
+from data.instances.masking import MaskRule, MaskVocabulary, SimilarWords, draw_ngram_lengths, word_keys
 from data.instances.objectives import length_probabilities
 
 _LONGEST = 6  # tokens; longer words count as this long
 
 
+@dataclass(frozen=True, slots=True)
+class MaskAudit:
+    """What masks hide. Special tokens do not count."""
+
+    rate: float  # share of the tokens
+    by_word_length: Mapping[str, float]  # the same by the tokens of the word
+    whole_words: float  # share of the masked words that are masked whole
+    similar_words: float | None  # share of the masked words that have a similar word, where they need one
+
+
+@dataclass(frozen=True, slots=True)
+class NgramAudit:
+    """How many words were masked together, next to the shares that the rule draws."""
+
+    counts: Mapping[str, int]  # by words
+    expected_shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LengthAudit:
+    """The sequences of a range of lengths in tokens."""
+
+    low: int
+    high: int
+    in_order: int
+    swapped: int
+    unordered: int  # without a label of order
+    mask_rate: float  # share of the tokens that are not special
+
+
 def audit_masks(
     input_ids: np.ndarray, word_starts: np.ndarray, masked_positions: np.ndarray, vocabulary: MaskVocabulary
-) -> dict[str, object]:
-    """Measure the share of masked tokens by word length, and the share of hit words masked whole.
-
-    input_ids [T], word_starts [T] bool, masked_positions [n]. Special tokens do not count.
-    """
+) -> MaskAudit:
+    """Measure the masks of input_ids [T] and word_starts [T] bool; masked_positions [n]."""
     edges = np.flatnonzero(word_starts)
     lengths = np.diff(edges, append=len(input_ids))
     is_masked = np.zeros(len(input_ids), dtype=np.int64)
     is_masked[masked_positions] = 1
     masked = np.add.reduceat(is_masked, edges)
     is_word = ~np.isin(input_ids[edges], vocabulary.special_ids)
-    lengths, masked = lengths[is_word], masked[is_word]
+    edges, lengths, masked = edges[is_word], lengths[is_word], masked[is_word]
     buckets = np.minimum(lengths, _LONGEST)
     tokens, hidden = np.bincount(buckets, lengths), np.bincount(buckets, masked)
     hit = masked > 0
-    return {
-        "mask_rate": float(masked.sum() / max(lengths.sum(), 1)),
-        "mask_rate_by_word_length": {
+    return MaskAudit(
+        rate=float(masked.sum() / max(lengths.sum(), 1)),
+        by_word_length={
             str(length): float(hidden[length] / tokens[length]) for length in np.flatnonzero(tokens).tolist()
         },
-        "whole_word_coverage": float((masked[hit] == lengths[hit]).mean()) if hit.any() else 1.0,
-    }
+        whole_words=float((masked[hit] == lengths[hit]).mean()) if hit.any() else 1.0,
+        similar_words=_similar_share(input_ids, edges[hit], lengths[hit], vocabulary.similar),
+    )
+
+
+def _similar_share(
+    input_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, similar: SimilarWords | None
+) -> float | None:
+    if similar is None or not len(starts):
+        return None
+    return float(np.isin(word_keys(input_ids, starts, lengths), similar.keys).mean())
 
 
 def audit_ngrams(
@@ -51,8 +88,8 @@ def audit_ngrams(
     *,
     seed: int,
     epoch: int,
-) -> dict[str, object]:
-    """Count how many words were masked together, next to the shares that the rule draws.
+) -> NgramAudit:
+    """Count how many words were masked together.
 
     A sequence's budget and the ends of its segments cut groups, so short ones are a little too frequent.
     """
@@ -61,24 +98,31 @@ def audit_ngrams(
     )
     counts = np.bincount(lengths)
     expected = length_probabilities(rule.objective, rule.max_ngram)
-    return {
-        "ngram_histogram": {str(n): int(counts[n]) for n in np.flatnonzero(counts).tolist()},
-        "ngram_expected_shares": {str(n): float(share) for n, share in enumerate(expected, 1)},
-    }
+    return NgramAudit(
+        {str(n): int(counts[n]) for n in np.flatnonzero(counts).tolist()},
+        {str(n): float(share) for n, share in enumerate(expected, 1)},
+    )
 
 
-def sop_balance(lengths: np.ndarray, sop_labels: np.ndarray, bounds: Sequence[int]) -> list[dict[str, int]]:
-    """Count sequences in order and swapped by length; lengths and labels [S], only labels 0 and 1 count.
+def audit_lengths(
+    input_ids: np.ndarray,
+    cu_seqlens: np.ndarray,
+    sop_labels: np.ndarray,
+    masked_positions: np.ndarray,
+    vocabulary: MaskVocabulary,
+    bounds: Sequence[int],
+) -> Iterator[LengthAudit]:
+    """Measure sequences of input_ids [T] by length: their sop_labels [S], and their masks.
 
     `bounds` are the longest lengths of the buckets, ascending.
     """
-    buckets, begin = [], 1
-    for end in bounds:
-        inside = (lengths >= begin) & (lengths <= end)
-        in_order, swapped = ((inside & (sop_labels == label)).sum() for label in (0, 1))
-        if in_order or swapped:
-            buckets.append(
-                {"length_from": begin, "length_to": end, "in_order": int(in_order), "swapped": int(swapped)}
-            )
-        begin = end + 1
-    return buckets
+    lengths, S = np.diff(cu_seqlens), len(sop_labels)
+    sequence = np.repeat(np.arange(S), lengths)
+    tokens = np.bincount(sequence[~np.isin(input_ids, vocabulary.special_ids)], minlength=S)
+    masked = np.bincount(sequence[masked_positions], minlength=S)
+    for low, high in zip([1, *(bound + 1 for bound in bounds)], bounds, strict=False):
+        inside = (lengths >= low) & (lengths <= high)
+        in_order, swapped = (int((inside & (sop_labels == label)).sum()) for label in (0, 1))
+        if count := int(inside.sum()):
+            rate = float(masked[inside].sum() / max(tokens[inside].sum(), 1))
+            yield LengthAudit(low, high, in_order, swapped, count - in_order - swapped, rate)

@@ -27,8 +27,9 @@ from albert.evaluation import (
     pack,
     summarize,
 )
-from albert.pretraining import Audits, Event, PretrainResult, SopBalance
+from albert.pretraining import Audits, Event, PretrainResult
 from albert.reports import CorpusFacts, FunnelRow, SampleInstance
+from data.instances import LengthAudit, MaskAudit, NgramAudit
 
 EXAMPLES = 200
 CORPUS = CorpusFacts(
@@ -49,13 +50,10 @@ CORPUS = CorpusFacts(
     shards_sha256="ef" * 32,
 )
 AUDITS = Audits(
-    mask_rate=0.1501,
-    mask_rate_by_word_length={"1": 0.149, "2": 0.152},
     rule_mask_rate=0.15,
-    whole_word_coverage=0.998,
-    ngram_histogram={"1": 600, "2": 300, "3": 200},
-    ngram_expected_shares={"1": 6 / 11, "2": 3 / 11, "3": 2 / 11},
-    sop_balance_by_length=(SopBalance(1, 64, 40, 52),),
+    masks=MaskAudit(0.1501, {"1": 0.149, "2": 0.152}, 0.998, 0.83),
+    ngrams=NgramAudit({"1": 600, "2": 300, "3": 200}, {"1": 6 / 11, "2": 3 / 11, "3": 2 / 11}),
+    by_length=(LengthAudit(1, 64, 40, 52, 8, 0.148),),
     loader_wait_share=0.004,
     peak_memory_bytes=1_320_000_000,
 )

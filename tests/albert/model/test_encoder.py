@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from albert.evaluation import measure_layer_changes
-from albert.model import AlbertConfig, Batch, PretrainingModel, grow, pack
+from albert.model import AlbertConfig, Batch, PretrainingModel, PretrainingObjective, grow, pack
 from data.errors import ConfigError
 
 SMALL = AlbertConfig(
@@ -42,6 +42,17 @@ def gradients(model, batch):
     model.zero_grad()
     model(batch).loss.backward()
     return {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("span_boundary", [False, True])
+def test_a_batch_without_a_masked_token_has_no_loss_and_a_finite_gradient(span_boundary):
+    none = torch.empty(0, dtype=torch.int64)
+    batch = replace(masked_batch(), masked_index=none, masked_labels=none)
+    objective = PretrainingObjective(random_model(), span_boundary=span_boundary)
+    losses = objective(batch)
+    assert losses.output.mlm_loss == 0 and losses.boundary_loss == (0 if span_boundary else None)
+    (losses.output.loss + (losses.boundary_loss or 0)).backward()
+    assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
 
 
 @pytest.mark.parametrize("share", ["attention", "ffn", "none"])

@@ -103,7 +103,7 @@ def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
     assert "held_out_mlm_loss@tea-128" in result.evaluations()[-1]
     # the first data are looked at, as they were masked then
     assert result.audits.rule_mask_rate == 0.3
-    assert result.audits.mask_rate == pytest.approx(0.3, abs=0.03)
+    assert result.audits.masks.rate == pytest.approx(0.3, abs=0.03)
     # the same documents are held out of both
     own, longer = check_start(replace(settings, then=then)).streams.values()
     trained, held_out = documents(longer, 0.1)
@@ -402,11 +402,11 @@ def documents(stream, share):
 @pytest.mark.parametrize("masking", ["dynamic", "static"])
 def test_a_run_says_how_its_data_were_masked_and_how_long_it_waited(settings, masking):
     audits = pretrain(with_options(settings, objective={"masking": masking})).audits
-    assert audits.whole_word_coverage == 1
-    assert audits.mask_rate == pytest.approx(audits.rule_mask_rate, abs=0.02)
-    assert sum(bucket.swapped for bucket in audits.sop_balance_by_length) > 0
+    assert audits.masks.whole_words == 1
+    assert audits.masks.rate == pytest.approx(audits.rule_mask_rate, abs=0.02)
+    assert sum(bucket.swapped for bucket in audits.by_length) > 0
     assert 0 <= audits.loader_wait_share < 1 and audits.peak_memory_bytes > 10**7
-    assert (audits.ngram_histogram is not None) == (masking == "dynamic")
+    assert (audits.ngrams is not None) == (masking == "dynamic")
 
 
 def test_asked_to_stop_it_ends_with_a_checkpoint_and_a_code_of_its_own(settings, tmp_path):

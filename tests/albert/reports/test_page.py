@@ -255,11 +255,14 @@ def test_audits_are_drawn_against_the_rule(tmp_path):
     assert descriptions["Mask rate by word length"].endswith(
         "1: 14.9% (the rule's 15%), 2: 15.2% (the rule's 15%)"
     )
+    assert descriptions["Mask rate by sequence length"].endswith("1 to 64: 14.8% (the rule's 15%)")
     assert "1: 54.5% (the rule's 54.5%), 2: 27.3%" in descriptions["Words masked together"]
     assert descriptions["Sentence pairs swapped, by length"].startswith("1 to 64 tokens, 92 pairs: 56.52")
     assert descriptions["MLM loss"].endswith("1 event marked")
     figures = dict(section.tables[1].rows)
     assert figures["peak memory"] == "1.32 GB" and figures["time the trainer waited for data"] == "0.4%"
+    assert figures["instances without an order label"] == "8.0%"
+    assert figures["masked words that have a similar word"] == "83.0%"
     assert section.tables[2].rows == (("1", "20", "skipped batch", "the gradient was not finite"),)
 
 

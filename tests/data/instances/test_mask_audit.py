@@ -1,14 +1,19 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from data.instances import (
     OBJECTIVES,
+    LengthAudit,
     MaskRule,
     MaskVocabulary,
+    SimilarWords,
+    audit_lengths,
     audit_masks,
     audit_ngrams,
     draw_masks,
-    sop_balance,
+    word_keys,
 )
 
 VOCABULARY = MaskVocabulary(200, 4, np.array([0, 1, 2, 3, 4]), np.arange(5, 200))
@@ -33,34 +38,43 @@ def test_every_objective_masks_whole_words_of_every_length_alike(objective):
     rule = MaskRule(objective=objective)
     drawn = draw_masks(ids, starts, ends, instance_ids, VOCABULARY, rule, seed=1, epoch=0)
     audit = audit_masks(ids, starts, drawn.positions, VOCABULARY)
-    assert audit["whole_word_coverage"] == 1
-    assert audit["mask_rate"] == pytest.approx(len(drawn.positions) / (len(ids) - 800))
-    assert list(audit["mask_rate_by_word_length"]) == ["1", "2", "3", "4"]
-    assert all(0.11 < rate < 0.19 for rate in audit["mask_rate_by_word_length"].values())
+    assert audit.whole_words == 1
+    assert audit.rate == pytest.approx(len(drawn.positions) / (len(ids) - 800))
+    assert list(audit.by_word_length) == ["1", "2", "3", "4"]
+    assert all(0.11 < rate < 0.19 for rate in audit.by_word_length.values())
+    labels = np.full(400, -100)
+    buckets = list(audit_lengths(ids, ends, labels, drawn.positions, VOCABULARY, [50, 80, 200]))
+    assert all(0.13 < bucket.mask_rate < 0.17 for bucket in buckets)
+    assert sum(bucket.unordered for bucket in buckets) == 400
 
 
 def test_the_lengths_of_ngrams_are_near_what_the_rule_draws():
     ids, starts, ends, instance_ids = sequences()
     audit = audit_ngrams(ids, starts, ends, instance_ids, VOCABULARY, MaskRule(rate=0.4), seed=1, epoch=0)
-    shares = {
-        n: count / sum(audit["ngram_histogram"].values()) for n, count in audit["ngram_histogram"].items()
-    }
-    assert list(shares) == ["1", "2", "3"]
-    for n, expected in audit["ngram_expected_shares"].items():
-        assert shares[n] == pytest.approx(expected, abs=0.05)
+    total = sum(audit.counts.values())
+    assert list(audit.counts) == ["1", "2", "3"]
+    for n, expected in audit.expected_shares.items():
+        assert audit.counts[n] / total == pytest.approx(expected, abs=0.05)
 
 
 def test_a_partly_masked_word_is_counted():
     ids, starts = np.array([2, 9, 9, 9, 3]), np.array([True, True, False, True, True])
     audit = audit_masks(ids, starts, np.array([1, 3]), VOCABULARY)
-    assert audit["whole_word_coverage"] == 0.5
-    assert audit["mask_rate_by_word_length"] == {"1": 1.0, "2": 0.5}
+    assert audit.whole_words == 0.5
+    assert audit.by_word_length == {"1": 1.0, "2": 0.5}
+    assert audit.similar_words is None
 
 
-def test_sentence_order_is_counted_by_length():
-    balance = sop_balance(np.array([5, 16, 17, 30, 30]), np.array([0, 1, 1, 1, -100]), [16, 32])
-    assert balance == [
-        {"length_from": 1, "length_to": 16, "in_order": 1, "swapped": 1},
-        {"length_from": 17, "length_to": 32, "in_order": 0, "swapped": 2},
-    ]
-    assert sop_balance(np.array([5]), np.array([-100]), [16]) == []
+def test_masked_words_with_a_similar_word_are_counted():
+    ids, starts = np.array([2, 9, 8, 7, 3]), np.array([True, True, False, True, True])
+    similar = SimilarWords(word_keys(ids, np.array([1]), np.array([2])), np.array([0, 2]), np.array([5, 6]))
+    audit = audit_masks(ids, starts, np.array([1, 2, 3]), replace(VOCABULARY, similar=similar))
+    assert audit.similar_words == 0.5
+
+
+def test_sentence_order_and_masks_are_counted_by_length():
+    ends, labels = np.array([0, 5, 7, 19]), np.array([0, -100, 1])
+    ids = np.full(19, 9)
+    ids[ends[:-1]] = 2
+    found = list(audit_lengths(ids, ends, labels, np.array([1, 2, 8]), VOCABULARY, [6, 10, 16]))
+    assert found == [LengthAudit(1, 6, 1, 0, 1, 2 / 5), LengthAudit(11, 16, 0, 1, 0, 1 / 11)]
