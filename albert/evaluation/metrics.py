@@ -76,6 +76,7 @@ _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mrr": _mean,
     "exact_match": _mean,
     "answer_f1": _mean,
+    "best_f1": _mean,
     "macro_f1": _macro_f1,
     "f1": _f1,
     "matthews": _correlation,

@@ -70,26 +70,29 @@ class Span:
         return F.cross_entropy(padded, targets)  # [S, L, 2] with [S, 2]: the mean over starts and ends
 
     def predict(self, scores: np.ndarray, examples: Sequence[SpanExample], encoded: Encoded) -> Predictions:
-        answers = tuple(self._answer(scores, one, encoded, number) for number, one in enumerate(examples))
-        pairs = np.array(
-            [
-                answer_scores(answer, one.answers, self.style)
-                for answer, one in zip(answers, examples, strict=True)
-            ]
-        )
-        return Predictions(
-            answers=answers,
-            right=pairs[:, 0] == 1,
-            statistics={
-                "exact_match": mean_statistics(pairs[:, 0]),
-                "answer_f1": mean_statistics(pairs[:, 1]),
-            },
+        found = [self._answer(scores, one, encoded, number) for number, one in enumerate(examples)]
+        answers = tuple("" if self.has_unanswerable and margin > 0 else text for text, margin in found)
+        pairs = self._scores(answers, examples)
+        statistics = {
+            "exact_match": mean_statistics(pairs[:, 0]),
+            "answer_f1": mean_statistics(pairs[:, 1]),
+        }
+        if self.style == "squad2":
+            texts, margins = zip(*found, strict=True)
+            answered, silent = (self._scores(said, examples)[:, 1] for said in (texts, [""] * len(texts)))
+            statistics["best_f1"] = mean_statistics(at_best_threshold(answered, silent, np.array(margins)))
+        return Predictions(answers=answers, right=pairs[:, 0] == 1, statistics=statistics)
+
+    def _scores(self, answers: Sequence[str], examples: Sequence[SpanExample]) -> np.ndarray:
+        """Exact match and F1 of each answer, [U, 2]."""
+        return np.array(
+            [answer_scores(a, one.answers, self.style) for a, one in zip(answers, examples, strict=True)]
         )
 
-    def _answer(self, scores: np.ndarray, example: SpanExample, encoded: Encoded, number: int) -> str:
-        """The best span of all windows; empty if every window rather predicts no answer, in a task that has
-        questions without one.
-        """
+    def _answer(
+        self, scores: np.ndarray, example: SpanExample, encoded: Encoded, number: int
+    ) -> tuple[str, float]:
+        """The best span of all windows, and by how much every window rather predicts no answer."""
         assert encoded.characters is not None
         best, text, nothing = -np.inf, "", np.inf
         for sequence in range(encoded.first[number], encoded.first[number + 1]):
@@ -101,10 +104,24 @@ class Span:
             if value > best:
                 characters = encoded.characters[begin:end][places]
                 best, text = value, example.passage[characters[i, 0] : characters[j, 1]]
-        return "" if self.has_unanswerable and nothing > best else text
+        return text, nothing - best
 
     def gold(self, examples: Sequence[SpanExample]) -> tuple[str, ...]:
         return tuple(" / ".join(dict.fromkeys(one.answers)) for one in examples)
+
+
+def at_best_threshold(answered: np.ndarray, silent: np.ndarray, margins: np.ndarray) -> np.ndarray:
+    """Scores with the threshold on margins that is best on the very same questions, as in SQuAD 2.0's script.
+
+    >>> at_best_threshold(np.array([1.0, 0, 0.5]), np.array([0, 1.0, 0]), np.array([-2, 1, 0.5])).tolist()
+    [1.0, 1.0, 0.5]
+    """
+    order = np.argsort(margins, kind="stable")
+    gained = np.cumsum((answered - silent)[order])
+    chosen = order[: int(gained.argmax()) + 1 if gained.max() > 0 else 0]
+    scores = silent.copy()
+    scores[chosen] = answered[chosen]
+    return scores
 
 
 def _tokens(text: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:

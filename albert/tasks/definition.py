@@ -33,7 +33,7 @@ METRICS: dict[Kind, tuple[str, ...]] = {
     Kind.SINGLE: ("accuracy", "macro_f1", "matthews", "f1"),
     Kind.PAIR: ("accuracy", "macro_f1", "matthews", "f1"),
     Kind.CHOICE: ("accuracy",),
-    Kind.SPAN: ("answer_f1", "exact_match"),
+    Kind.SPAN: ("answer_f1", "exact_match", "best_f1"),
     Kind.TOKENS: ("entity_f1", "entity_precision", "entity_recall"),
     Kind.REGRESSION: ("pearson", "spearman"),
     Kind.SIMILARITY: ("spearman", "pearson", "mrr"),
@@ -70,7 +70,8 @@ class Task:
             )
 
     def _known_metrics(self) -> tuple[str, ...]:
-        return METRICS[self.kind or Kind.SINGLE]
+        known = METRICS[self.kind or Kind.SINGLE]
+        return known if self.answers == "squad2" else tuple(name for name in known if name != "best_f1")
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -135,3 +135,13 @@ def read_json(path: Path) -> object:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is not JSON: {error}") from None
+
+
+def read_json_lines(path: Path) -> Iterator[tuple[int, object]]:
+    """Yield the number and content of each line that is not empty; None for one that is not JSON."""
+    for number, line in enumerate(read_lines(path), 1):
+        if line.strip():
+            try:
+                yield number, json.loads(line)
+            except (ValueError, RecursionError):
+                yield number, None

@@ -1,13 +1,24 @@
-"""Questions about a passage, in the JSON of SQuAD (also DRCD), CMRC 2018, C3 and RACE."""
+"""Questions about a passage, in the JSON of SQuAD (also DRCD), CMRC 2018, C3 and RACE; the blanks of ChID."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from albert.tasks.examples import ChoiceExample, SpanExample, read_json, read_lines, suffix_of
+from albert.tasks.examples import (
+    ChoiceExample,
+    SpanExample,
+    read_json,
+    read_json_lines,
+    read_lines,
+    suffix_of,
+)
 from data.errors import InputError
+
+_BLANK = re.compile(r"#idiom\d+#")
+_AROUND = 28  # characters on each side of a blank: CLUE's baseline reads 64 tokens
 
 
 def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:
@@ -72,18 +83,23 @@ def _span(passage: object, entry: object) -> SpanExample | str:
 
 
 def read_choices(path: Path) -> tuple[list[ChoiceExample], list[str]]:
-    """The examples of a file of C3 or RACE, of a folder of such files, or of a JSONL file of their contents.
-    Raises InputError for another format.
+    """The examples of a file of C3, RACE or ChID, of a folder of such files, or of a JSONL file of C3's or
+    RACE's contents. Raises InputError for another format.
     """
     examples: list[ChoiceExample] = []
     skipped: list[str] = []
+    for where, example in _blanks(path) if _is_chid(path) else _questions(path):
+        if isinstance(example, str):
+            skipped.append(f"{where}: {example}")
+        else:
+            examples.append(example)
+    return examples, skipped
+
+
+def _questions(path: Path) -> Iterator[tuple[str, ChoiceExample | str]]:
     for where, one in _choice_documents(path):
         for number, example in enumerate(_choices(one), 1):
-            if isinstance(example, str):
-                skipped.append(f"{where}, question {number}: {example}")
-            else:
-                examples.append(example)
-    return examples, skipped
+            yield f"{where}, question {number}", example
 
 
 def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
@@ -96,16 +112,42 @@ def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
         for file in files:
             yield from _choice_documents(file)
     elif suffix_of(path) == ".jsonl":
-        for number, line in enumerate(read_lines(path), 1):
-            if line.strip():
-                try:
-                    yield f"{path}, row {number}", json.loads(line)
-                except (ValueError, RecursionError):
-                    yield f"{path}, row {number}", None
+        for number, one in read_json_lines(path):
+            yield f"{path}, row {number}", one
     else:
         content = read_json(path)
         for number, one in enumerate(content if isinstance(content, list) else [content], 1):
             yield f"{path}, passage {number}", one
+
+
+def _is_chid(path: Path) -> bool:
+    if path.is_dir():
+        return False
+    try:
+        one = json.loads(next(read_lines(path), ""))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(one, dict) and isinstance(one.get("content"), list)
+
+
+def _blanks(path: Path) -> Iterator[tuple[str, ChoiceExample | str]]:
+    """Yield the blanks of ChID's lines of texts and candidates, whose answers are in a file beside them."""
+    answers = read_json(path.with_name(path.name.replace(".json", "_answer.json")))
+    places = answers if isinstance(answers, dict) else {}  # of the right candidates, by blank
+    for number, one in read_json_lines(path):
+        row = one if isinstance(one, dict) else {}
+        candidates = [str(idiom) for idiom in row.get("candidates", [])]
+        for text in row.get("content", []):
+            for blank in _BLANK.finditer(str(text)):
+                place = places.get(blank.group())
+                if not isinstance(place, int) or not 0 <= place < len(candidates):
+                    yield f"{path}, row {number}", f"no answer for {blank.group()}"
+                    continue
+                before, after = (
+                    _BLANK.sub("…", part) for part in (text[: blank.start()], text[blank.end() :])
+                )
+                passage = f"{before[-_AROUND:]}____{after[:_AROUND]}"
+                yield f"{path}, row {number}", ChoiceExample(passage, "", tuple(candidates), place)
 
 
 def _choices(one: object) -> Iterator[ChoiceExample | str]:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import Example, read_lines, suffix_of
+from albert.tasks.examples import Example, read_json_lines, read_lines, suffix_of
 from data.errors import InputError
 
 Role = Literal["text", "pair", "label"]
@@ -137,12 +136,23 @@ def _row(number: int, row: list[str], names: list[str]) -> Row:
 
 
 def _jsonl_rows(path: Path) -> Iterator[Row]:
-    for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            yield number, "not JSON"
-            continue
-        yield number, row if isinstance(row, dict) else "not a JSON object"
+    for number, row in read_json_lines(path):
+        if not isinstance(row, dict):
+            yield number, "not a JSON object"
+        else:
+            target = row.get("target")
+            yield number, _marked(row, target) if isinstance(target, dict) else row
+
+
+def _marked(row: dict[str, object], target: Any) -> dict[str, object] | str:
+    """A row of CLUEWSC2020 with _noun_ and [pronoun] marked as CLUE's baseline marks them, or its fault."""
+    text = str(row.get("text"))
+    mentions = [(target.get(f"span{n}_index"), target.get(f"span{n}_text"), n) for n in (1, 2)]
+    if not all(
+        isinstance(at, int) and mention and text.startswith(mention, at) for at, mention, _ in mentions
+    ):
+        return "a span of its target is not in the text"
+    for at, mention, n in sorted(mentions, reverse=True):
+        marked = f"_{mention}_" if n == 1 else f"[{mention}]"
+        text = text[:at] + marked + text[at + len(mention) :]
+    return row | {"text": text}

@@ -333,6 +333,24 @@ def test_the_longest_answer_is_found_and_no_longer_one(tokens, found, tokenizer)
     assert (answer == example.passage[:tokens]) is found
 
 
+def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):
+    examples = [
+        SpanExample("1", "香山产茶。", "何处？", ("香",), (0,)),
+        SpanExample("2", "香山产茶。", "何时？", (), ()),
+        SpanExample("3", "香山产茶。", "何物？", ("茶",), (3,)),
+    ]
+    learner = Span("squad2", has_unanswerable=True)
+    encoded = learner.encode(examples, tokenizer, 32)
+    first = int(encoded.segment_b_start[0])
+    # no answer is a little too likely everywhere, and likeliest where there is none; the third span is wrong
+    said = [(n, first, end, 1) for n in range(3) for end in (0, 1)]
+    nothing = [(n, 0, 0, score) for n, score in enumerate((2.1, 5, 4))]
+    found = learner.predict(span_scores(encoded, *said, *nothing), examples, encoded)
+    assert found.answers == ("", "", "")
+    assert found.statistics["answer_f1"][:, 0].tolist() == [0, 1, 0]
+    assert found.statistics["best_f1"][:, 0].tolist() == [1, 1, 0]
+
+
 def test_having_no_answer_scores_as_a_span_does(tokenizer):
     example = SpanExample("1", "香山产茶。", "何时采？", (), ())
     learner = Span("squad", has_unanswerable=True)

@@ -39,6 +39,20 @@ LINES = {  # (task, name of the file, content) -> what its first example is
         '{"sentence1": "下雨了", "sentence2": "天晴", "label": "contradiction"}\n',
         ("下雨了", "天晴", "contradiction"),
     ),
+    "ocnli": (
+        "dev.json",
+        '{"level": "easy", "sentence1": "下雨了", "sentence2": "天晴", "label": "-", "id": 0}\n'
+        '{"level": "easy", "sentence1": "下雨了", "sentence2": "地湿", "label": "entailment", "id": 1}\n',
+        ("下雨了", "地湿", "entailment"),
+    ),
+    "cluewsc2020": (
+        "dev.json",
+        '{"target": {"span1_text": "茶", "span1_index": 3, "span2_text": "它", "span2_index": 9}, '
+        '"text": "短", "label": "true"}\n'
+        '{"target": {"span2_index": 9, "span1_index": 3, "span1_text": "新茶", "span2_text": "它"}, '
+        '"idx": 261, "label": "false", "text": "柜子里新茶的罐子，它漏气。"}\n',
+        ("柜子里_新茶_的罐子，[它]漏气。", None, "false"),
+    ),
     "csl": (
         "dev.json",
         '{"id": 1, "abst": "本文研究茶叶。", "keyword": ["茶叶", "香气"], "label": "1"}\n',
@@ -140,7 +154,7 @@ def test_official_tables_are_read(name, tmp_path):
     task, split = read_split(tmp_path / file, load_task(name))
     example = split.examples[-1]
     assert (example.text, example.pair, example.label) == (text, pair, label)
-    assert len(split.skipped) == (name == "cmnli")
+    assert len(split.skipped) == (name in ("cmnli", "ocnli", "cluewsc2020"))
 
 
 def test_every_shipped_task_names_itself_and_its_metric():
@@ -183,6 +197,28 @@ def test_choices_are_read_from_c3_and_from_races_folder(tmp_path):
     (tmp_path / "race" / "high" / "1.txt").write_text(json.dumps(RACE), encoding="utf-8")
     _, split = read_split(tmp_path / "race", load_task("race"))
     assert [(one.question, one.answer) for one in split.examples] == [("Who drinks?", 1), ("What?", 0)]
+
+
+def test_blanks_are_read_from_chid_with_the_answers_beside_it(tmp_path):
+    lines = [
+        {
+            "content": ["水#idiom01#，茶#idiom02#。", "远" * 90 + "#idiom03#"],
+            "candidates": ["清澈见底", "回味无穷"],
+        },
+        {"content": ["无#idiom04#"], "candidates": ["一言为定", "心满意足"]},
+    ]
+    path = tmp_path / "dev.json"
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+    with pytest.raises(InputError, match="no file .*dev_answer.json"):
+        read_split(path, load_task("chid"))
+    answers = {"#idiom01#": 0, "#idiom02#": 1, "#idiom03#": 0}
+    (tmp_path / "dev_answer.json").write_text(json.dumps(answers), encoding="utf-8")
+    _, split = read_split(path, load_task("chid"))
+    first, second, third = split.examples
+    assert (first.passage, first.choices, first.answer) == ("水____，茶…。", ("清澈见底", "回味无穷"), 0)
+    assert (second.passage, second.answer) == ("水…，茶____。", 1)
+    assert third.passage == "远" * 28 + "____"
+    assert [line.partition("row ")[2] for line in split.skipped] == ["2: no answer for #idiom04#"]
 
 
 @pytest.mark.parametrize(
