@@ -8,10 +8,13 @@ example[i] + rest[u, i]. With Qu = variance of the unit means / U, Qi = variance
 Qr = mean square of the rest / (U n), each of Qu and Qi holds the rest once, so by the method of moments
 
     SE^2 = Qu + Qi - Qr         (Searle, Casella and McCulloch 1992, chapter 4)
-    degrees = SE^4 / (Qu^2 / (U-1) + Qi^2 / (n-1) + Qr^2 / ((U-1)(n-1)))     (Satterthwaite 1946; Welch 1947)
+    1 / degrees = w / (U-1) + (1 - w) / (n-1), with the units' share w = Qu / SE^2
 
-If Qi - Qr is below 0 it counts as 0. Degrees are rounded down (JCGM 100:2008, G.4.1). docs/report.md has the
-coverage.
+If Qi - Qr is below 0 it counts as 0. Satterthwaite (1946) and Welch (1947) have the squares of the shares. Of
+three units these are too uncertain: a Qu that comes out small by chance shortens the interval and raises the
+degrees at once, and it covers 93%. Cochran (1964) weighs the two quantiles of t by w for the same reason; so
+weighted, degrees are never more than Satterthwaite's. They are rounded down (JCGM 100:2008, G.4.1).
+docs/report.md has the coverage.
 """
 
 from __future__ import annotations
@@ -54,19 +57,18 @@ def estimate(*arms: np.ndarray) -> Estimate:
     if n < FEWEST_EXAMPLES:
         return Estimate(mean)
     own = float(of_examples.var(ddof=1)) / n  # Qi, from which every arm's Qr is subtracted
-    terms, units = [(own, n - 1)], 0.0
+    units = []  # each arm's Qu and degrees
     for arm in (arm for arm in arms if len(arm) > 1):
         U = len(arm)
         of_units = arm.mean(1, keepdims=True)
         rest = arm - of_units - arm.mean(0) + arm.mean()
-        of_rest = float((rest**2).sum()) / ((U - 1) * (n - 1)) / (U * n)
-        terms += [(float(of_units.var(ddof=1)) / U, U - 1), (of_rest, (U - 1) * (n - 1))]
-        units, own = units + terms[-2][0], own - of_rest
-    variance = units + max(own, 0.0)
+        units.append((float(of_units.var(ddof=1)) / U, U - 1))
+        own -= float((rest**2).sum()) / ((U - 1) * (n - 1)) / (U * n)
+    parts = [*units, (max(own, 0.0), n - 1)]
+    variance = sum(part for part, _ in parts)
     if variance < _ROUNDING**2:
         return Estimate(mean)
-    degrees = int(variance**2 / sum(value**2 / of_value for value, of_value in terms))
-    degrees = max(degrees, min(of_value for _, of_value in terms))
+    degrees = int(variance / sum(part / of_part for part, of_part in parts) + _ROUNDING)
     half_width = float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * variance**0.5
     return Estimate(mean, half_width, degrees, float(2 * stdtr(degrees, -abs(mean) / variance**0.5)))
 

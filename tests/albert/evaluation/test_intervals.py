@@ -15,7 +15,7 @@ def simulated(rng, U, n, unit, rest):
     return unit * rng.normal(size=(U, 1)) + noise
 
 
-@pytest.mark.parametrize("unit", [0.2, 1.0, 10.0], ids="units {}".format)
+@pytest.mark.parametrize("unit", [0.2, 1.0, 3.0, 10.0], ids="units {}".format)
 @pytest.mark.parametrize("rest", [0.1, 0.7], ids="rest {}".format)
 @pytest.mark.parametrize("U", [3, 5, 10], ids="{} seeds".format)
 def test_the_interval_holds_the_truth_95_times_in_100(U, rest, unit):
