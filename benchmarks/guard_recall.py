@@ -15,7 +15,7 @@ from pathlib import Path
 import opencc
 
 from data.cleaning import CleaningRules, count_hits, make_guard, split_sentences
-from data.sources import read_documents, read_texts
+from data.sources import read_documents, read_text_rows
 
 SAMPLES = Path(str(resources.files("data.samples")))
 RESULTS = Path(__file__).parent / "results" / "guard_recall.json"
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("texts", nargs="?", type=Path, default=SAMPLES / "tea_topics_test.tsv")
     parser.add_argument("others", nargs="?", type=Path, default=SAMPLES / "general.txt")
     given = parser.parse_args()
-    texts = sorted({text for text in read_texts(str(given.texts)) if "\t" not in text})
+    texts = sorted({text for row in read_text_rows(str(given.texts)) for text in row if "\t" not in text})
     others = [s for d in read_documents(str(given.others)) for s in split_sentences(getattr(d, "text", ""))]
     guard = make_guard((str(given.texts),), 13, CleaningRules())
     clean = [sentence for sentence in others[:20_000] if not count_hits(guard, [[sentence]])[0]]

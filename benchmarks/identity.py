@@ -25,7 +25,7 @@ from benchmarks.support.corpora import given_sources, load_sentences, source_nam
 from benchmarks.support.results import write_result
 from data.cleaning import clean_text
 from data.segmentation import Segmenter
-from data.sources import find_files, read_texts
+from data.sources import find_files, read_text_rows
 from data.tokenization import load_tokenizer
 from data.tokenization.wordpiece import read_vocabulary
 
@@ -77,7 +77,7 @@ def compare_source(source: str, compare: Compare, every: int) -> Compared:
     """Compare one in `every` texts, drawn at random: a stride might only meet one field of each row."""
     compared = Compared(*source_names([source]))
     rng = random.Random(0)
-    texts = (text for uri in find_files(source) for text in read_texts(uri))
+    texts = (text for uri in find_files(source) for row in read_text_rows(uri) for text in row)
     for text in texts:
         if rng.randrange(every):
             continue

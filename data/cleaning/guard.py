@@ -2,7 +2,8 @@
 
 A text of 13 letters or more is found by any 13 of its letters in a row (Brown et al. 2020, appendix C, use 13
 words; 13 letters or Han characters are about eight words), one of 8 to 12 wherever it stands whole, one of 6
-or 7 where it is a whole sentence. Width, case, punctuation, spaces and traditional characters never matter.
+or 7 where it is a whole sentence. Two sentences of a pair, of 4 to 7 letters each, are found in a document
+that holds both. Width, case, punctuation, spaces and traditional characters never matter.
 """
 
 from __future__ import annotations
@@ -21,20 +22,36 @@ from data.cleaning.measures import Letters, letters_of
 from data.cleaning.normalise import clean_text
 from data.cleaning.settings import CleaningRules
 from data.errors import InputError
+from data.hashing import GOLDEN
+from data.instances import take_ranges
 from data.sources import DAMAGED, one_line
 
 _FILTER_BITS = 24
 SHORTEST = 6  # letters; a shorter evaluation text proves nothing
-_SUBSTRING = 8  # letters; a shorter one proves something only as a whole sentence
+_SUBSTRING = 8  # letters; a shorter one proves something only as a whole sentence, or beside its pair
+_OF_PAIR = 4  # letters of each sentence of a pair
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Texts that must not be in a corpus."""
+    """Texts that must not be in a corpus. Hashes are by their number of letters, ascending."""
 
-    # ascending hashes, by their number of letters: n-grams, and whole texts that are shorter
-    hashes: Mapping[int, np.ndarray]
+    hashes: Mapping[int, np.ndarray]  # of n-grams, and of whole texts that are shorter
+    members: Mapping[int, np.ndarray]  # of the sentences of pairs
+    pairs: np.ndarray  # [P, 2], ascending by the first
     filter: np.ndarray  # bool, by the high bits of a hash: excludes most n-grams of a corpus
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The parts by which texts are found: their hashes, numbers of letters, and numbers of the texts."""
+
+    hashes: np.ndarray
+    sizes: np.ndarray
+    texts: np.ndarray
+    pairs: np.ndarray  # [P, 2] hashes of two sentences that are found together
+    pair_sizes: np.ndarray
+    pair_texts: np.ndarray
 
 
 @lru_cache(maxsize=1)
@@ -43,39 +60,66 @@ def make_guard(files: tuple[str, ...], ngram: int, cleaning: CleaningRules) -> G
 
     Raises InputError if a file cannot be read to its end, or has no text.
     """
-    grams: list[np.ndarray] = []
-    sizes: list[np.ndarray] = []
+    parts = [_parts([], ngram)]
     for path in files:
-        before = len(grams)
-        texts_of = (clean_text(text, cleaning) for text in _texts(path))
-        while texts := list(islice(texts_of, 10_000)):
-            hashes, size, _ = _parts(texts, ngram)
-            if len(hashes):
-                grams.append(hashes)
-                sizes.append(size)
-        if len(grams) == before:
+        rows = ([clean_text(text, cleaning) for text in row] for row in _rows(path))
+        of_file = []
+        while batch := list(islice(rows, 10_000)):
+            of_file.append(_parts(batch, ngram))
+        if not sum(len(part.hashes) + len(part.pairs) for part in of_file):
             raise InputError(f"guard file {path}: no text of {SHORTEST} letters or more in it")
-    return _guard(np.concatenate(grams), np.concatenate(sizes)) if grams else _guard(*_parts([], ngram)[:2])
+        parts += of_file
+    return _guard(parts)
 
 
-def _parts(texts: Sequence[str], ngram: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The parts by which texts are found: their hashes, numbers of letters, and texts."""
-    letters = letters_of(texts)
+def _parts(rows: Sequence[Sequence[str]], ngram: int) -> _Parts:
+    letters = letters_of([text for row in rows for text in row])
+    lengths = np.diff(letters.first)
     hashes, first = letters.ngrams(ngram)
-    text = np.repeat(np.arange(len(texts)), np.diff(first))
-    size = np.minimum(np.diff(letters.first), ngram)[text]
-    proves = size >= SHORTEST
-    return hashes[proves], size[proves], text[proves]
+    texts = np.repeat(np.arange(len(lengths)), np.diff(first))
+    sizes = np.minimum(lengths, ngram)[texts]
+    proves = sizes >= SHORTEST
+    pairs = _short_pairs(rows, lengths)
+    whole, place = letters.ngrams(_SUBSTRING)
+    return _Parts(hashes[proves], sizes[proves], texts[proves], whole[place[pairs]], lengths[pairs], pairs)
 
 
-def _guard(hashes: np.ndarray, sizes: np.ndarray) -> Guard:
+def _short_pairs(rows: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
+    """The numbers of the texts of rows with two sentences that prove nothing alone, [P, 2]."""
+    pairs: list[list[int]] = []
+    end = 0
+    for row in rows:
+        begin, end = end, end + len(row)
+        pair = [number for number in range(begin, end) if lengths[number] >= _OF_PAIR][:2]
+        if len(pair) < 2 or lengths[pair].max() >= _SUBSTRING:
+            continue
+        first, second = ("".join(filter(str.isalnum, row[number - begin])) for number in pair)
+        if first not in second and second not in first:  # else one of them would be enough
+            pairs.append(pair)
+    return np.array(pairs, dtype=np.int64).reshape(-1, 2)
+
+
+def _guard(parts: Sequence[_Parts]) -> Guard:
+    hashes, sizes, pairs, pair_sizes = (
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("hashes", "sizes", "pairs", "pair_sizes")
+    )
     table = np.zeros(1 << _FILTER_BITS, dtype=bool)
-    table[hashes >> np.uint64(64 - _FILTER_BITS)] = True
-    return Guard({size: np.unique(hashes[sizes == size]) for size in np.unique(sizes).tolist()}, table)
+    table[np.append(hashes, pairs) >> np.uint64(64 - _FILTER_BITS)] = True
+    return Guard(
+        hashes=_by_size(hashes, sizes),
+        members=_by_size(pairs, pair_sizes),
+        pairs=pairs[np.argsort(pairs[:, 0])],
+        filter=table,
+    )
 
 
-def _texts(path: str) -> Iterator[str]:
-    from data.sources import read_texts
+def _by_size(hashes: np.ndarray, sizes: np.ndarray) -> dict[int, np.ndarray]:
+    return {size: np.unique(hashes[sizes == size]) for size in np.unique(sizes).tolist()}
+
+
+def _rows(path: str) -> Iterator[tuple[str, ...]]:
+    from data.sources import read_text_rows
 
     if not Path(path).is_file():
         raise InputError(
@@ -83,7 +127,7 @@ def _texts(path: str) -> Iterator[str]:
             "without folders and globs"
         )
     try:
-        yield from read_texts(path)
+        yield from read_text_rows(path)
     except InputError:
         raise
     except (*DAMAGED, pa.ArrowException, csv.Error, ValueError, RecursionError) as error:
@@ -95,7 +139,7 @@ def _texts(path: str) -> Iterator[str]:
 
 
 def count_hits(guard: Guard, documents: Sequence[Sequence[str]]) -> np.ndarray:
-    """Count the n-grams and texts of the guard in each document, given as its sentences, [D]."""
+    """Count the n-grams, texts and sentences of pairs in each document, given as its sentences, [D]."""
     return np.bincount(_find(guard, documents)[0], minlength=len(documents))
 
 
@@ -104,19 +148,39 @@ def _find(guard: Guard, documents: Sequence[Sequence[str]]) -> tuple[np.ndarray,
     sentences = letters_of([sentence for document in documents for sentence in document])
     bounds = np.cumsum([0, *map(len, documents)])
     whole = Letters(sentences.first[bounds], sentences.prefixes)
-    places, found = [np.empty(0, np.int64)], [np.empty(0, np.uint64)]
+    found = []
     for size, hashes in guard.hashes.items():
-        is_sentence = size < _SUBSTRING
-        grams, first = (sentences if is_sentence else whole).ngrams(size)
-        maybe = np.flatnonzero(guard.filter[grams >> np.uint64(64 - _FILTER_BITS)])
-        hit = maybe[_is_in(grams[maybe], hashes)]
-        at = np.searchsorted(first, hit, side="right") - 1
-        if is_sentence:
-            at, hit = (values[np.diff(sentences.first)[at] == size] for values in (at, hit))
-            at = np.searchsorted(bounds, at, side="right") - 1
-        places.append(at)
-        found.append(grams[hit])
-    return np.concatenate(places), np.concatenate(found)
+        at, hit = _hits(sentences if size < _SUBSTRING else whole, size, hashes, guard.filter)
+        if size < _SUBSTRING:
+            is_whole = np.diff(sentences.first)[at] == size
+            at, hit = np.searchsorted(bounds, at[is_whole], side="right") - 1, hit[is_whole]
+        found.append((at, hit))
+    members = [_hits(whole, size, hashes, guard.filter) for size, hashes in guard.members.items()]
+    return _joined([*found, _both(guard.pairs, *_joined(members))])
+
+
+def _hits(
+    letters: Letters, size: int, hashes: np.ndarray, maybe: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The texts that hold n-grams of a size among `hashes`, and these hashes."""
+    grams, first = letters.ngrams(size)
+    at = np.flatnonzero(maybe[grams >> np.uint64(64 - _FILTER_BITS)])
+    at = at[_is_in(grams[at], hashes)]
+    return np.searchsorted(first, at, side="right") - 1, grams[at]
+
+
+def _both(pairs: np.ndarray, places: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The documents that hold both sentences of a pair, and their hashes."""
+    here = found + places.astype(np.uint64) * GOLDEN
+    begin, end = (np.searchsorted(pairs[:, 0], found, side) for side in ("left", "right"))  # type: ignore[call-overload]
+    rows, document = take_ranges(begin, end - begin), np.repeat(places, end - begin)
+    both = np.isin(pairs[rows, 1] + document.astype(np.uint64) * GOLDEN, here)
+    return np.repeat(document[both], 2), pairs[rows[both]].ravel()
+
+
+def _joined(found: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    places, hashes = zip((np.empty(0, np.int64), np.empty(0, np.uint64)), *found, strict=True)
+    return np.concatenate(places), np.concatenate(hashes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +192,22 @@ class Leak:
     documents: int  # that contain one
 
 
-def find_leak(texts: Iterable[str], documents: Iterable[str], ngram: int = 13) -> Leak:
-    """Find the texts that documents (a sentence a line) contain, by the guard's rule."""
-    unique = list(dict.fromkeys(texts))
-    hashes, sizes, text = _parts(unique, ngram)
-    guard = _guard(hashes, sizes)
+def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str], ngram: int = 13) -> Leak:
+    """Find the texts of rows that documents (a sentence a line) contain, by the guard's rule."""
+    parts = _parts(rows, ngram)
+    guard = _guard([parts])
     seen, holding = np.empty(0, np.uint64), 0
     rest = (document.split("\n") for document in documents)
     while batch := list(islice(rest, 1000)):
         places, found = _find(guard, batch)
         holding += len(np.unique(places))
         seen = np.union1d(seen, found)
-    leaked = np.unique(text[_is_in(hashes, seen)])
-    return Leak(len(np.unique(text)), tuple(unique[at] for at in leaked.tolist()), holding)
+    texts = [text for row in rows for text in row]
+    hashes, number = np.append(parts.hashes, parts.pairs), np.append(parts.texts, parts.pair_texts)
+    known, leaked = (
+        dict.fromkeys(texts[at] for at in np.unique(part)) for part in (number, number[_is_in(hashes, seen)])
+    )
+    return Leak(len(known), tuple(leaked), holding)
 
 
 def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:

@@ -180,8 +180,8 @@ def _read_lines(
     return _read_page(part.uri, lines, _PAGES[kind])
 
 
-def read_texts(uri: str) -> Iterator[str]:
-    """Yield every text of an evaluation file; of a table or JSON objects, each field that is text.
+def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
+    """Yield the texts of each row of an evaluation file: of a table or JSON object, each field that is text.
 
     Raises ValueError for a row that cannot be read, and an error of the library for a damaged file.
     """
@@ -190,7 +190,7 @@ def read_texts(uri: str) -> Iterator[str]:
     if kind not in ("csv", "tsv", "jsonl"):
         for item in read_documents(uri, text_format="bert"):
             if isinstance(item, RawDocument):
-                yield from item.text.split("\n")
+                yield from ((line,) for line in item.text.split("\n"))
             elif item.reason == "unreadable_file":
                 raise OSError(item.source_uri)
         return
@@ -206,7 +206,7 @@ def read_texts(uri: str) -> Iterator[str]:
         for place, row in rows:
             if isinstance(row, BadRow):
                 raise ValueError(f"{place}: {row.reason}")
-            yield from _texts_in(row)
+            yield tuple(_texts_in(row))
         if error := damage(part.file):
             raise error
 

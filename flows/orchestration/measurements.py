@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -29,6 +29,7 @@ from flows.orchestration.settings import CorporaOptions
 DOMAIN_WORDS = 200
 CLOZE_WORDS = 300  # occurrences, in held-out documents
 _EXAMPLES = 5
+Rows = tuple[tuple[str, ...], ...]  # the texts of each example
 
 
 def measure_model(
@@ -40,7 +41,7 @@ def measure_model(
     """
     candidate = model.candidates[0]
     leaks = tuple(
-        contamination(_texts(candidate, split), workspace.root, corpus, split)
+        contamination(_rows(candidate, split), workspace.root, corpus, split)
         for corpus in corpora
         for split in ("dev", "test")
         if split in candidate.data.splits
@@ -65,15 +66,15 @@ def added_mlm_loss(workspace: Workspace, corpus: str, checkpoint: Path) -> float
     return None if added is None or older is None else added - older
 
 
-def _texts(candidate: Candidate, split: str) -> Iterator[str]:
-    return (text for one in candidate.data.splits[split].examples for text in one.texts())
+def _rows(candidate: Candidate, split: str) -> Rows:
+    return tuple(one.texts() for one in candidate.data.splits[split].examples)
 
 
-def contamination(texts: Iterable[str], workspace: Path, corpus: str, split: str) -> Contamination:
+def contamination(rows: Rows, workspace: Path, corpus: str, split: str) -> Contamination:
     """Which texts of a split the current version of a corpus holds."""
     with read_catalog(Workspace(workspace)) as db:
         version = require_version(db, corpus).version
-    leak = _leak(tuple(texts), workspace, corpus, version)
+    leak = _leak(rows, workspace, corpus, version)
     return Contamination(
         corpus=corpus,
         version=version,
@@ -86,7 +87,7 @@ def contamination(texts: Iterable[str], workspace: Path, corpus: str, split: str
 
 
 @lru_cache(maxsize=32)
-def _leak(texts: tuple[str, ...], workspace: Path, corpus: str, version: int) -> Leak:
+def _leak(rows: Rows, workspace: Path, corpus: str, version: int) -> Leak:
     """The texts that a corpus holds, searched once in a run. They are cleaned as the corpus was: otherwise it
     would look free of those that cleaning changed.
     """
@@ -95,7 +96,8 @@ def _leak(texts: tuple[str, ...], workspace: Path, corpus: str, version: int) ->
         ((content,),) = db.execute(recipe, [corpus, version]).fetchall()
     rules = CleaningRules(**json.loads(content)["cleaning"])
     with open_workspace(workspace) as statistics:
-        return find_leak((clean_text(text, rules) for text in texts), statistics.texts(corpus))
+        cleaned = [[clean_text(text, rules) for text in row] for row in rows]
+        return find_leak(cleaned, statistics.texts(corpus))
 
 
 def _held_out(workspace: Workspace, corpus: str, checkpoint: Path) -> HeldOut | None:

@@ -38,6 +38,19 @@ def test_a_text_of_eight_letters_is_found_anywhere_and_a_shorter_one_as_a_senten
     assert hits(path, ["“龙井怎么泡才好？”"], ["他问龙井怎么泡才好"], ["龙井怎么", "泡才好"]) == [1, 0, 0]
 
 
+def test_short_sentences_of_a_pair_are_found_where_a_document_holds_both(tmp_path):
+    path = tmp_path / "dev.tsv"
+    path.write_text(
+        "a\tb\tlabel\n茶怎么存\t新茶放哪里\t1\n泡茶\t水温多少\t0\n好茶多少钱\t茶多少钱\t1\n", encoding="utf-8"
+    )
+    both = ["有人问新茶，放哪里？", "也有人问茶怎麼存好。"]
+    others = (["他问新茶放哪里"], ["茶怎么存", "水温多少"], ["泡茶的水温多少"], ["不知道好茶多少钱一斤"])
+    assert hits(path, both, *others) == [2, 0, 0, 0, 0]
+    rows = [("茶怎么存", "新茶放哪里"), ("茶怎么存", "茶叶价格")]
+    leak = find_leak(rows, ["\n".join(both), "新茶放哪里\n茶叶价格"])
+    assert leak.texts == 3 and leak.found == rows[0] and leak.documents == 1
+
+
 @pytest.mark.parametrize("name", ["dev.jsonl", "dev.txt", "dev.csv"])
 def test_every_usual_form_of_an_evaluation_set_is_read(tmp_path, name):
     path = tmp_path / name
@@ -121,13 +134,13 @@ def test_texts_of_an_evaluation_set_are_found_in_a_corpus():
         f"{short}？\n放在干燥的地方。",
         "完全无关的一篇文章，\n没有任何一句相同。",
     ]
-    leak = find_leak([long, short, near, "茶", short], documents)
+    leak = find_leak([(long, short), (near,), ("茶", short)], documents)
     # one too short proves nothing; 的最佳冲泡水温是多少度 alone, 11 letters, is not enough
     assert leak.texts == 3 and leak.found == (long, short) and leak.documents == 2
-    assert find_leak([long], documents[1:]).found == ()
+    assert find_leak([[long]], documents[1:]).found == ()
 
 
 def test_a_text_of_seven_letters_inside_a_longer_sentence_proves_nothing():
-    assert find_leak(["茶叶怎么保存"], ["我想知道茶叶怎么保存才好"]).found == ()
-    assert find_leak(["新茶叶应该怎么保存"], ["我想知道新茶葉應該怎麼保存才好"]).documents == 1
+    assert find_leak([["茶叶怎么保存"]], ["我想知道茶叶怎么保存才好"]).found == ()
+    assert find_leak([["新茶叶应该怎么保存"]], ["我想知道新茶葉應該怎麼保存才好"]).documents == 1
     assert find_leak([], ["一句话"]).texts == 0

@@ -22,7 +22,7 @@ def test_texts_are_looked_for_as_cleaning_left_them(vocabulary_file, tmp_path):
     source.write_text(f"{TEXT}。\n", encoding="utf-8")
     make_corpus(tmp_path / "w", "rooms", source, vocabulary_file)
     assert clean_text(TEXT, CleaningRules()) != TEXT
-    found = contamination([TEXT, OTHER], tmp_path / "w", "rooms", "test")
+    found = contamination(((TEXT, OTHER),), tmp_path / "w", "rooms", "test")
     assert (found.texts, found.found, found.documents) == (2, 1, 1)
 
 
