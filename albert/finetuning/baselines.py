@@ -19,7 +19,6 @@ import numpy as np
 from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.tree import DecisionTreeClassifier
 
 from albert.evaluation import SeedResult
 from albert.finetuning.training import Candidate, SeedRun
@@ -79,8 +78,8 @@ def _labels(candidate: Candidate) -> Iterator[_Rule]:
     """TF-IDF with logistic regression, and for pairs a threshold on Jaccard's coefficient."""
     train = _examples(candidate, "train", Example)
     if train[0].pair is not None:
-        tree = DecisionTreeClassifier(max_leaf_nodes=len(candidate.data.labels), random_state=0)
-        yield _fitted("threshold on common characters", tree, candidate, partial(_jaccard, candidate))
+        threshold = LogisticRegression()  # of one feature
+        yield _fitted("threshold on common characters", threshold, candidate, partial(_jaccard, candidate))
     vectorizer = _vectorizer([text for one in train for text in one.texts()])
 
     @cache
@@ -103,7 +102,7 @@ def _labels(candidate: Candidate) -> Iterator[_Rule]:
 
 def _fitted(
     name: str,
-    classifier: LogisticRegression | DecisionTreeClassifier,
+    classifier: LogisticRegression,
     candidate: Candidate,
     features: Callable[[str], csr_matrix],
 ) -> _Rule:
@@ -126,9 +125,12 @@ def _vectorizer(texts: Sequence[str], most: int | None = None) -> TfidfVectorize
 
 
 def _jaccard(candidate: Candidate, split: str) -> csr_matrix:
-    """The share of the characters of two texts that both have, [n, 1]."""
-    sets = [(set(one.text), set(one.pair or "")) for one in _examples(candidate, split, Example)]
-    return csr_matrix([[len(a & b) / len(a | b)] for a, b in sets])
+    """The share of the letters of two texts that both have, [n, 1]."""
+    sets = [
+        [set(filter(str.isalnum, text)) for text in one.texts()]
+        for one in _examples(candidate, split, Example)
+    ]
+    return csr_matrix([[len(a & b) / max(len(a | b), 1)] for a, b in sets])
 
 
 def _numbers(candidate: Candidate) -> Iterator[_Rule]:
