@@ -13,8 +13,7 @@ Qr = mean square of the rest / (U n), each of Qu and Qi holds the rest once, so 
 If Qi - Qr is below 0 it counts as 0. Satterthwaite (1946) and Welch (1947) have the squares of the shares. Of
 three units these are too uncertain: a Qu that comes out small by chance shortens the interval and raises the
 degrees at once, and it covers 93%. Cochran (1964) weighs the two quantiles of t by w for the same reason; so
-weighted, degrees are never more than Satterthwaite's. They are rounded down (JCGM 100:2008, G.4.1).
-docs/report.md has the coverage.
+weighted, degrees are never more than Satterthwaite's. docs/report.md has the coverage.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Estimate:
 
     mean: float
     half_width: float | None = None  # None: cannot be told, and neither can the others
-    degrees: int | None = None
+    degrees: float | None = None
     p_value: float | None = None  # two-sided
 
 
@@ -68,7 +67,7 @@ def estimate(*arms: np.ndarray) -> Estimate:
     variance = sum(part for part, _ in parts)
     if variance < _ROUNDING**2:
         return Estimate(mean)
-    degrees = int(variance / sum(part / of_part for part, of_part in parts) + _ROUNDING)
+    degrees = variance / sum(part / of_part for part, of_part in parts)
     half_width = float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * variance**0.5
     return Estimate(mean, half_width, degrees, float(2 * stdtr(degrees, -abs(mean) / variance**0.5)))
 

@@ -222,7 +222,7 @@ class Difference:
     mean: float
     values: tuple[float, ...]  # one for each seed, or for each pretraining run of the model
     half_width: float | None = None  # of the 95% interval; None: it cannot be told
-    degrees: int | None = None  # of freedom
+    degrees: float | None = None  # of freedom
     p_value: float | None = None  # two-sided, of this difference alone
     adjusted_p: float | None = None  # the primary one's own; of the others Holm's, for their number
     is_primary: bool = False  # named before the run: the verdict is about it
