@@ -125,7 +125,7 @@ def legend_above(axes: Axes) -> None:
 
 
 def shortened(name: str, longest: int = _LONGEST) -> str:
-    """Cut the middle out of a name that is wider than so many Latin letters; a Chinese one is as wide as two.
+    """Cut the middle out of a name that is wider than `longest` Latin letters; a Chinese one is two wide.
 
     >>> shortened("general-v1-tiny-df359d8f-steps-2000/checkpoint-2000")
     'general-v1-tiny-df3…000/checkpoint-2000'
