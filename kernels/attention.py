@@ -197,13 +197,15 @@ def _gradients(ctx, dout, _lse):
 _forward.register_autograd(_gradients, setup_context=_save)
 
 
-def _check(qkv: Tensor, dropout_p: float) -> None:
+def _check(qkv: Tensor, dropout_p: float, scale: float) -> None:
     """Raise KernelError if the kernels cannot do this."""
     D = qkv.shape[-1]
     if D > MAX_HEAD_DIM:
         raise KernelError(f"head dim {D} is too large: the attention kernel takes up to {MAX_HEAD_DIM}")
     if not 0 <= dropout_p < 1:
         raise KernelError(f"dropout_p={dropout_p} is not in [0, 1)")
+    if not scale > 0:
+        raise KernelError(f"scale={scale} is not above 0")
 
 
 def attention(
@@ -227,7 +229,7 @@ def attention(
         return attention_reference(
             q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
         )
-    _check(qkv, dropout_p)
+    _check(qkv, dropout_p, scale)
     seeds = None
     if dropout_p:
         # a fill, not a copy from the host: nothing waits, and a CUDA graph can hold it

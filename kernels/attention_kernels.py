@@ -49,6 +49,30 @@ def _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE:
 
 
 @triton.jit
+def _attend(
+    out, total, highest, q, k_ptr, v_ptr, first, length, scale, seed_ptr, head, places,
+    TOKEN: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DROPOUT: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add a block of keys to the running output, sum and maximum; the latter is of unscaled scores."""
+    cols = first + tl.arange(0, BLOCK)
+    end = length if MASKED else first + BLOCK
+    k = _load_rows(k_ptr, cols, end, TOKEN, D, BLOCK_D)
+    v = _load_rows(v_ptr, cols, end, TOKEN, D, BLOCK_D)
+    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    if MASKED:
+        s = tl.where(cols[None, :] < length, s, float("-inf"))
+    higher = tl.maximum(highest, tl.max(s, 1))
+    p = tl.exp2(s * scale - (higher * scale)[:, None])
+    shrink = tl.exp2((highest - higher) * scale)
+    total = total * shrink + tl.sum(p, 1)
+    if DROPOUT:
+        p = tl.where(_keep(seed_ptr, head, places[:, None], cols[None, :], DROPOUT), p, 0.0)
+    out = tl.dot(p.to(v.dtype), v, out * shrink[:, None], input_precision=PRECISION)
+    return out, total, higher
+
+
+@triton.jit(do_not_specialize=["T"])
 def attention_fwd_kernel(
     out_ptr, lse_ptr,                           # out: [T, N, D], [N, T] in units of log2
     q_ptr, k_ptr, v_ptr,                        # in: [T, N, D], strides TOKEN and HEAD
@@ -67,23 +91,24 @@ def attention_fwd_kernel(
     highest = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     out = tl.zeros([TILE, BLOCK_D], tl.float32)
-    for first in range(0, length, BLOCK):
-        cols = first + tl.arange(0, BLOCK)
-        k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
-        v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
-        s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * scale
-        s = tl.where(cols[None, :] < length, s, float("-inf"))
-        higher = tl.maximum(highest, tl.max(s, 1))
-        p = tl.exp2(s - higher[:, None])
-        shrink = tl.exp2(highest - higher)
-        total = total * shrink + tl.sum(p, 1)
-        if DROPOUT:
-            p = tl.where(_keep(seed_ptr, head, start + rows[:, None], cols[None, :], DROPOUT), p, 0.0)
-        out = tl.dot(p.to(v.dtype), v, out * shrink[:, None], input_precision=PRECISION)
-        highest = higher
+    # whole blocks first, without a mask over the keys; in fp32 a second copy of the products would spill
+    whole = 0
+    if PRECISION != "ieee":
+        whole = length // BLOCK * BLOCK
+        for first in range(0, whole, BLOCK):
+            out, total, highest = _attend(
+                out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
+                start + rows, TOKEN, D, BLOCK_D, DROPOUT, PRECISION, BLOCK, False,
+            )  # fmt: skip
+    for first in range(whole, length, BLOCK):
+        out, total, highest = _attend(
+            out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
+            start + rows, TOKEN, D, BLOCK_D, DROPOUT, PRECISION, BLOCK, True,
+        )  # fmt: skip
     out = out * (RESCALE / total)[:, None]
     _store_rows(out_ptr + (start.to(tl.int64) * N + head) * D, out, rows, length, N * D, D, BLOCK_D)
-    tl.store(lse_ptr + head.to(tl.int64) * T + start + rows, highest + tl.log2(total), mask=rows < length)
+    lse = highest * scale + tl.log2(total)
+    tl.store(lse_ptr + head.to(tl.int64) * T + start + rows, lse, mask=rows < length)
 
 
 @triton.jit
@@ -92,7 +117,7 @@ def _row_deltas(out_ptr, dout, rows, length, STRIDE: tl.constexpr, D: tl.constex
     return tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def attention_bwd_queries_kernel(
     dq_ptr, delta_ptr,                          # out: [T, N, D], strides GRAD_TOKEN and GRAD_HEAD; [N, T]
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
@@ -134,7 +159,7 @@ def attention_bwd_queries_kernel(
     tl.store(delta_ptr + row_at + rows, delta, mask=rows < length)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def attention_bwd_keys_kernel(
     dq_ptr, dk_ptr, dv_ptr,                     # out: [T, N, D], strides GRAD_TOKEN and GRAD_HEAD
     delta_ptr,                                  # in: [N, T], None if WHOLE

@@ -36,7 +36,7 @@ def _normal(x):
     return 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def bias_gelu_fwd_kernel(
     y_ptr,                                      # out: [R, F]
     x_ptr, bias_ptr,                            # in: [R, F], [F]
@@ -57,7 +57,7 @@ def bias_gelu_fwd_kernel(
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def bias_gelu_bwd_kernel(
     dx_ptr, dbias_ptr,                          # out: [R, F], [programs, F]
     dy_ptr, x_ptr, bias_ptr,                    # in: [R, F], [R, F], [F]

@@ -30,7 +30,7 @@ def _sum_rows(
     return x
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def embed_norm_fwd_kernel(
     y_ptr, mean_ptr, rstd_ptr,                  # out: [T, W], [T], [T]
     word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr, bias_ptr,
@@ -49,7 +49,7 @@ def embed_norm_fwd_kernel(
     tl.store(rstd_ptr + rows, rstd, mask=rows < T)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def embed_project_fwd_kernel(
     y_ptr, mean_ptr, rstd_ptr,                  # out: [T, H], [T], [T]; the last two empty without NORM
     word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr, bias_ptr,
@@ -81,7 +81,7 @@ def embed_project_fwd_kernel(
         tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=(rows[:, None] < T) & (cols[None, :] < H))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def embed_norm_bwd_kernel(
     dx_ptr, dweight_ptr, dbias_ptr,             # out: [T, W], [programs, W] twice
     dy_ptr, mean_ptr, rstd_ptr,
@@ -91,8 +91,8 @@ def embed_norm_bwd_kernel(
     program = tl.program_id(0)
     cols = tl.arange(0, BLOCK_W)
     weight = tl.load(weight_ptr + cols, mask=cols < W, other=0.0).to(tl.float32)
-    dweight = tl.zeros([BLOCK_W], tl.float32)
-    dbias = tl.zeros([BLOCK_W], tl.float32)
+    dweight = tl.zeros([BLOCK_T, BLOCK_W], tl.float32)
+    dbias = tl.zeros([BLOCK_T, BLOCK_W], tl.float32)
     for first in range(program * BLOCK_T, T, tl.num_programs(0) * BLOCK_T):
         rows = first + tl.arange(0, BLOCK_T)
         x = _sum_rows(
@@ -102,14 +102,14 @@ def embed_norm_bwd_kernel(
         at = rows.to(tl.int64)[:, None] * W + cols[None, :]
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
         dx, normed = normalise_backward(dy, x, weight, mean_ptr, rstd_ptr, rows, T, W)
-        dweight += tl.sum(dy * normed, 0)
-        dbias += tl.sum(dy, 0)
+        dweight += dy * normed
+        dbias += dy
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
-    tl.store(dweight_ptr + program * W + cols, dweight, mask=cols < W)
-    tl.store(dbias_ptr + program * W + cols, dbias, mask=cols < W)
+    tl.store(dweight_ptr + program * W + cols, tl.sum(dweight, 0), mask=cols < W)
+    tl.store(dbias_ptr + program * W + cols, tl.sum(dbias, 0), mask=cols < W)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def scatter_slices_kernel(
     table_ptr, partial_ptr,                     # out: [V, W]; [slices, 2, W]: run carried in, carried out
     x_ptr, ids_ptr, order_ptr,                  # in: [T, W]; [T] sorted ids, and the row each came from
@@ -141,7 +141,7 @@ def scatter_slices_kernel(
     tl.store(carry + W, sums, mask=carried_out[:, None] & within)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def scatter_runs_kernel(
     table_ptr,                                  # out: [V, W]
     partial_ptr, ids_ptr, ends_ptr,             # in: [slices, 2, W], [T], [slices]: end of the last row's run

@@ -56,7 +56,7 @@ def normalise_backward(dy, s, weight, mean_ptr, rstd_ptr, rows, R, H: tl.constex
     return ds, normed
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def add_layer_norm_fwd_kernel(
     y_ptr, mean_ptr, rstd_ptr,                  # out: [R, H], [R], [R]
     x_ptr, residual_ptr, weight_ptr, bias_ptr,  # in: [R, H], [R, H], [H], [H]
@@ -77,7 +77,7 @@ def add_layer_norm_fwd_kernel(
     tl.store(rstd_ptr + rows, rstd, mask=rows < R)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["R"])
 def add_layer_norm_bwd_kernel(
     ds_ptr, dx_ptr, dweight_ptr, dbias_ptr,     # out: [R, H], [R, H] if DROPOUT, [programs, H] twice
     dy_ptr, x_ptr, residual_ptr, weight_ptr, mean_ptr, rstd_ptr,
@@ -87,8 +87,9 @@ def add_layer_norm_bwd_kernel(
     program = tl.program_id(0)
     cols = tl.arange(0, BLOCK_H)
     weight = tl.load(weight_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
-    dweight = tl.zeros([BLOCK_H], tl.float32)
-    dbias = tl.zeros([BLOCK_H], tl.float32)
+    # summed over the rows of a tile at the end: a sum inside of the loop would need barriers
+    dweight = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
+    dbias = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
     for first in range(program * BLOCK_R, R, tl.num_programs(0) * BLOCK_R):
         rows = first + tl.arange(0, BLOCK_R)
         inside = (rows[:, None] < R) & (cols[None, :] < H)
@@ -100,13 +101,13 @@ def add_layer_norm_bwd_kernel(
         s += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
         ds, normed = normalise_backward(dy, s, weight, mean_ptr, rstd_ptr, rows, R, H)
-        dweight += tl.sum(dy * normed, 0)
-        dbias += tl.sum(dy, 0)
+        dweight += dy * normed
+        dbias += dy
         tl.store(ds_ptr + at, ds.to(ds_ptr.dtype.element_ty), mask=inside)
         if DROPOUT:
             tl.store(dx_ptr + at, tl.where(keep, ds * RESCALE, 0.0).to(dx_ptr.dtype.element_ty), mask=inside)
-    tl.store(dweight_ptr + program * H + cols, dweight, mask=cols < H)
-    tl.store(dbias_ptr + program * H + cols, dbias, mask=cols < H)
+    tl.store(dweight_ptr + program * H + cols, tl.sum(dweight, 0), mask=cols < H)
+    tl.store(dbias_ptr + program * H + cols, tl.sum(dbias, 0), mask=cols < H)
 
 
 def _constants(H: int, dropout_p: float) -> Constants:

@@ -26,7 +26,8 @@ IGNORED = -100  # label of a row that does not count, as in torch's cross_entrop
 # with wider states the product is compute-bound: cuBLAS in chunks of rows is then the better kernel
 MAX_FUSED_WIDTH = 256
 CHUNK = 1024
-ENOUGH_PROGRAMS = 264  # two per multiprocessor of an H200
+MULTIPROCESSORS = 132  # of an H100 or H200; an A100 has 108
+MOST_PARTS, OVERHEAD = 16, 4
 
 
 def mlm_loss_reference(
@@ -50,9 +51,17 @@ def _constants(states: Tensor) -> Constants:
 
 
 def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
-    """Choose into how many parts to cut the vocabulary, so that few rows fill a GPU, and their size."""
-    parts = min(16, triton.next_power_of_2(max(1, ENOUGH_PROGRAMS // max(rows, 1))))
-    return parts, triton.cdiv(triton.cdiv(V, block), parts) * block
+    """Choose into how many parts to cut the vocabulary, and their size, so that waves of programs are full.
+
+    A program takes the time of its blocks and of OVERHEAD more; registers allow one at a time.
+    """
+    blocks = triton.cdiv(V, block)
+
+    def cost(parts: int) -> int:
+        return triton.cdiv(max(rows, 1) * parts, MULTIPROCESSORS) * (triton.cdiv(blocks, parts) + OVERHEAD)
+
+    parts = min(range(1, MOST_PARTS + 1), key=cost)
+    return parts, triton.cdiv(blocks, parts) * block
 
 
 @torch.library.custom_op("jixu::mlm_loss", mutates_args=())
@@ -78,7 +87,7 @@ def _forward(
             )  # fmt: skip
             mlm_loss_combine_kernel[(triton.cdiv(n, 16),)](
                 loss, predicted, lse, highest, total, best, states, weight, bias, labels, n, V, z_loss,
-                E=E, BLOCK_E=triton.next_power_of_2(E), PARTS=parts, ROWS=16, num_warps=4,
+                parts, E=E, BLOCK_E=triton.next_power_of_2(E), ROWS=16, num_warps=4,
             )  # fmt: skip
     return loss, predicted, lse
 

@@ -18,7 +18,7 @@ def _load_rows(ptr, rows, R, E: tl.constexpr, BLOCK_E: tl.constexpr):
     return tl.load(ptr + rows.to(tl.int64)[:, None] * E + e[None, :], mask=inside, other=0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "V"])
 def mlm_loss_fwd_kernel(
     highest_ptr, total_ptr, best_ptr,           # out: [parts, n]: logsumexp as two numbers, and the arg-max
     x_ptr, w_ptr, bias_ptr,                     # in: [n, E], [V, E], [V]
@@ -50,12 +50,12 @@ def mlm_loss_fwd_kernel(
     tl.store(best_ptr + at, best, mask=rows < n)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "V"])
 def mlm_loss_combine_kernel(
     loss_ptr, predicted_ptr, lse_ptr,           # out: [n]
     highest_ptr, total_ptr, best_ptr,           # in: [PARTS, n]
-    x_ptr, w_ptr, bias_ptr, labels_ptr, n, V, z_loss,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, PARTS: tl.constexpr, ROWS: tl.constexpr,
+    x_ptr, w_ptr, bias_ptr, labels_ptr, n, V, z_loss, PARTS,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < n
@@ -83,7 +83,7 @@ def mlm_loss_combine_kernel(
     tl.store(lse_ptr + rows, lse, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "V"])
 def mlm_loss_bwd_states_kernel(
     dx_ptr,                                     # out: [parts, n, E], summed over parts later
     dloss_ptr, x_ptr, w_ptr, bias_ptr, labels_ptr, lse_ptr, n, V, z_loss, part_size,
@@ -94,7 +94,7 @@ def mlm_loss_bwd_states_kernel(
     inside = rows < n
     x = _load_rows(x_ptr, rows, n, E, BLOCK_E)
     lse = tl.load(lse_ptr + rows, mask=inside, other=0.0)
-    label = tl.load(labels_ptr + rows, mask=inside, other=-100)
+    label = tl.load(labels_ptr + rows, mask=inside, other=-100).to(tl.int32)
     dloss = tl.load(dloss_ptr + rows, mask=inside, other=0.0)
     dloss = tl.where(label == -100, 0.0, dloss)
     slope = 1.0 + 2.0 * z_loss * lse
@@ -112,7 +112,7 @@ def mlm_loss_bwd_states_kernel(
     tl.store(dx_ptr + at, dx * dloss[:, None], mask=inside[:, None] & (e[None, :] < E))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "V"])
 def mlm_loss_bwd_table_kernel(
     dw_ptr, dbias_ptr,                          # out: [V, E], [V]
     dloss_ptr, x_ptr, w_ptr, bias_ptr, labels_ptr, lse_ptr, n, V, z_loss,
@@ -128,7 +128,7 @@ def mlm_loss_bwd_table_kernel(
         x = _load_rows(x_ptr, rows, n, E, BLOCK_E)
         # makes every probability of a row past the end 0, whatever the bias
         lse = tl.load(lse_ptr + rows, mask=rows < n, other=float("inf"))
-        label = tl.load(labels_ptr + rows, mask=rows < n, other=-100)
+        label = tl.load(labels_ptr + rows, mask=rows < n, other=-100).to(tl.int32)
         dloss = tl.load(dloss_ptr + rows, mask=rows < n, other=0.0)
         dloss = tl.where(label == -100, 0.0, dloss)
         slope = tl.where(rows < n, dloss * (1.0 + 2.0 * z_loss * lse), 0.0)

@@ -122,7 +122,7 @@ _SM_80 = Table(
         },
     ),
     {
-        128: LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(64, 8, 2, 128), LossLaunch(32, 8, 2, 128)),
+        128: LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 128)),
         256: LossTiles(LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 64), LossLaunch(32, 8, 2, 64)),
     },
 )

@@ -88,6 +88,8 @@ def test_a_head_dim_or_dropout_that_cannot_work_is_an_error(triton):
     qkv = torch.zeros(2, 3, 1, 16, device=DEVICE)
     with pytest.raises(kernels.KernelError, match="dropout_p=1.0"):
         triton.attention(qkv, offsets([2]), 2, dropout_p=1.0)
+    with pytest.raises(kernels.KernelError, match="scale=-0.5 is not above 0"):
+        triton.attention(qkv, offsets([2]), 2, scale=-0.5)
     with pytest.raises(kernels.KernelError, match="float64"):
         triton.attention(qkv.double(), offsets([2]), 2)
 
