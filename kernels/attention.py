@@ -23,6 +23,8 @@ from kernels.dispatch import (
     KernelError,
     autocast,
     compute_dtype,
+    differentiable,
+    direct,
     handwritten,
     on_device,
     precision,
@@ -191,10 +193,10 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, dout, _lse):
-    return _backward(dout, *ctx.saved_tensors, *ctx.settings), *(None,) * 6
+    return direct(_backward, dout)(dout, *ctx.saved_tensors, *ctx.settings), *(None,) * 6
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def _check(qkv: Tensor, dropout_p: float, scale: float) -> None:
@@ -238,7 +240,7 @@ def attention(
         schedule = attention_schedule(qkv, cu_seqlens, max_seqlen, D)
     qkv = autocast(qkv)
     qkv = qkv if qkv.stride(3) == 1 else qkv.contiguous()
-    return _forward(qkv, cu_seqlens.contiguous(), schedule, seeds, max_seqlen, scale, dropout_p)[0]
+    return _operator(qkv, cu_seqlens.contiguous(), schedule, seeds, max_seqlen, scale, dropout_p)[0]
 
 
 def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Schedule:

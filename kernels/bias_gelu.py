@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kernels.dispatch import handwritten, on_device, tl, triton, use_triton
+from kernels.dispatch import differentiable, direct, handwritten, on_device, tl, triton, use_triton
 from kernels.gelu_cpu import gelu_on_cpu
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu")  # names of configs; gelu is erf's, gelu_new tanh's
@@ -137,17 +137,17 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, dy):
-    return *_backward(dy, *ctx.saved_tensors, ctx.activation), None
+    return *direct(_backward, dy)(dy, *ctx.saved_tensors, ctx.activation), None
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def bias_gelu(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     """Apply the activation to x + bias. x [R, F]; bias [F]. Returns [R, F] in x's dtype."""
     if not use_triton(x):
         return bias_gelu_reference(x, bias, activation)
-    return _forward(x.contiguous(), bias.contiguous(), activation)
+    return _operator(x.contiguous(), bias.contiguous(), activation)
 
 
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:

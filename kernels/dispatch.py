@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
+from torch.library import CustomOpDef
 
 Choice = Literal["triton", "torch", "auto"]
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)  # the kernels take these
@@ -88,6 +90,40 @@ def use_triton(x: Tensor) -> bool:
 def handwritten(x: Tensor) -> bool:
     """Whether an operator on `x` runs its handwritten passes for a CPU; torch.compile gets plain torch."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _is_traced(x: Tensor) -> bool:
+    """Whether torch.compile or a fake tensor looks on: only an operator is opaque to them."""
+    return torch.compiler.is_compiling() or type(x) not in (Tensor, torch.nn.Parameter)
+
+
+def direct(operator: CustomOpDef, x: Tensor) -> Callable[..., Any]:
+    """The operator, or its function where nothing is traced, which costs the host less."""
+    return operator if _is_traced(x) else operator._init_fn
+
+
+def differentiable(
+    operator: CustomOpDef, save: Callable[..., None], gradients: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Give an operator its backward pass, as an autograd.Function where nothing is traced.
+
+    `save` and `gradients` are those of `torch.library.register_autograd`.
+    """
+    operator.register_autograd(gradients, setup_context=save)
+
+    class Direct(torch.autograd.Function):
+        forward = staticmethod(operator._init_fn)
+        backward = staticmethod(gradients)
+
+        @staticmethod
+        def setup_context(ctx, inputs, output):
+            ctx.set_materialize_grads(False)  # of outputs that have none: nothing reads the zeros
+            save(ctx, inputs, output)
+
+    def call(x: Tensor, *others: object) -> Any:
+        return operator(x, *others) if _is_traced(x) else Direct.apply(x, *others)
+
+    return call
 
 
 _ANYWHERE = nullcontext()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import dropout, layer_norm
 
-from kernels.dispatch import Constants, KernelError, on_device, tl, triton, use_triton
+from kernels.dispatch import Constants, KernelError, differentiable, direct, on_device, tl, triton, use_triton
 
 PROGRAMS = 512  # of the backward pass; each sums its share of the rows
 
@@ -179,11 +179,11 @@ def _save(ctx, inputs, output):
 
 def _gradients(ctx, dy, _mean, _rstd):
     *tensors, seed = ctx.saved_tensors
-    ds, dx, dweight, dbias = _backward(dy, *tensors, ctx.dropout_p, seed)
+    ds, dx, dweight, dbias = direct(_backward, dy)(dy, *tensors, ctx.dropout_p, seed)
     return dx if ctx.dropout_p else ds.to(tensors[0].dtype), ds, dweight, dbias, None, None, None
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def add_layer_norm(
@@ -203,4 +203,4 @@ def add_layer_norm(
         seed = torch.randint(2**62, (1,), device=x.device)
     seed = seed if dropout_p else None
     tensors = (y.contiguous() for y in (x, residual, weight, bias))
-    return _forward(*tensors, eps, dropout_p, seed)[0]
+    return _operator(*tensors, eps, dropout_p, seed)[0]

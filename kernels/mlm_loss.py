@@ -12,7 +12,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from kernels.dispatch import Constants, autocast, handwritten, on_device, precision, triton, use_triton
+from kernels.dispatch import (
+    Constants,
+    autocast,
+    differentiable,
+    direct,
+    handwritten,
+    on_device,
+    precision,
+    triton,
+    use_triton,
+)
 from kernels.mlm_loss_cpu import mlm_loss_on_cpu
 from kernels.mlm_loss_kernels import (
     mlm_loss_bwd_states_kernel,
@@ -180,10 +190,10 @@ def _save(ctx, inputs, output):
 
 
 def _gradients(ctx, dloss, _predicted, _lse):
-    return *_backward(dloss, *ctx.saved_tensors, ctx.z_loss), None, None
+    return *direct(_backward, dloss)(dloss, *ctx.saved_tensors, ctx.z_loss), None, None
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def mlm_loss(
@@ -203,4 +213,4 @@ def mlm_loss(
             return mlm_loss_on_cpu(autocast(states), weight, bias, labels, z_loss, IGNORED)
         return mlm_loss_reference(states, weight, bias, labels, z_loss)
     states = autocast(states).contiguous()
-    return _forward(states, weight.contiguous(), bias.contiguous(), labels.contiguous(), z_loss)[:2]
+    return _operator(states, weight.contiguous(), bias.contiguous(), labels.contiguous(), z_loss)[:2]
