@@ -6,10 +6,11 @@ from .guard import find_leak as find_leak
 from .guard import make_guard as make_guard
 from .measures import Letters as Letters
 from .measures import Measures as Measures
+from .measures import letters_of as letters_of
 from .measures import measure as measure
 from .near_duplicates import ALGORITHM as ALGORITHM
 from .near_duplicates import BANDS as BANDS
-from .near_duplicates import PERMUTATIONS as PERMUTATIONS
+from .near_duplicates import find_candidates as find_candidates
 from .near_duplicates import find_near_duplicates as find_near_duplicates
 from .near_duplicates import sketch as sketch
 from .normalise import clean_and_count as clean_and_count

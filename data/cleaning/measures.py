@@ -43,7 +43,7 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """Letters and digits of documents in lower case, one after the other, for comparisons."""
+    """Letters and digits of documents, folded, one after the other, for comparisons."""
 
     first: np.ndarray  # [D+1], start of each document
     prefixes: np.ndarray  # [n+1] uint64, prefix sums of the polynomial
@@ -99,7 +99,7 @@ def _substrings(prefixes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> n
 
 @cache
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """Give every code point's lower-case letter or digit, or _UNSEEN, and its kind: Han, space or digit."""
+    """Give every code point's folded letter or digit, or _UNSEEN, and its kind: Han, space or digit."""
     letters = np.zeros(_TABLE, dtype=np.uint32)
     kinds = np.full(_TABLE, _OTHER, dtype=np.uint8)
     for first, last in _HAN_RANGES:
@@ -110,27 +110,24 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
             continue
         character = chr(code)
         if character.isalnum():
-            lower = character.lower()
-            letters[code] = ord(lower) if len(lower) == 1 else code
+            letters[code] = code
             if character.isdecimal():
                 kinds[code] = _DIGIT
         elif character.isspace():
             kinds[code] = _SPACE
+    codes = np.flatnonzero(letters)
+    letters[codes] = _folded(codes.tolist())
     return letters, kinds
 
 
-@cache
-def _folded() -> np.ndarray:
-    """Give every code point's letter or digit in lower case, of half width and simplified, or _UNSEEN."""
-    letters = _tables()[0].copy()
-    codes = np.flatnonzero(letters)
-    plain = [unicodedata.normalize("NFKC", chr(code)) for code in letters[codes].tolist()]
+def _folded(codes: list[int]) -> list[int]:
+    """Fold letters to half width, simplified characters and lower case; one that becomes several stays."""
+    lower = [chr(code).lower() if len(chr(code).lower()) == 1 else chr(code) for code in codes]
+    plain = [unicodedata.normalize("NFKC", letter) for letter in lower]
     single = "\n".join([new if len(new) == 1 else "" for new in plain]).translate(_BY_PHRASE)
     # twice: some simplified forms are traditional forms of others
     folded = to_simplified(to_simplified(single)).lower().split("\n")
-    pairs = zip(folded, letters[codes].tolist(), strict=True)
-    letters[codes] = [ord(new) if len(new) == 1 else code for new, code in pairs]
-    return letters
+    return [ord(new if len(new) == 1 else old) for new, old in zip(folded, lower, strict=True)]
 
 
 def _codes(text: str) -> np.ndarray:
@@ -141,7 +138,7 @@ def letters_of(texts: Sequence[str]) -> Letters:
     """Extract the letters of some texts, folded: of one width and case, traditional characters simplified."""
     codes = _codes("".join(texts))
     bounds = np.cumsum([0, *map(len, texts)])
-    folded = _folded()[codes]
+    folded = _tables()[0][codes]
     seen = folded != _UNSEEN
     return Letters.of(folded[seen], _running(seen)[bounds])
 

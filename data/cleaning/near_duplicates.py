@@ -1,40 +1,33 @@
 """Find near-duplicate documents by the n-grams they share.
 
-MinHash with banding (Broder 1997; Leskovec et al., Mining of Massive Datasets, section 3.4), with signatures
-by the rensa library. They are stored in the listings, so no document is hashed twice; DuckDB makes buckets
-and comparisons, on disk if memory is short.
+MinHash with banding (Broder 1997; Leskovec et al., Mining of Massive Datasets, section 3.4), with minima by
+the rensa library, gives candidates; their texts decide. The bands are stored in the listings, so no document
+is hashed twice; DuckDB makes the buckets, on disk if memory is short.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import duckdb
 import numpy as np
 import pyarrow as pa
 import rensa
 
-from data.cleaning.measures import Measures
+from data.cleaning.measures import Measures, letters_of
 from data.hashing import GOLDEN, mix
 
-BANDS, ROWS = 21, 6  # at similarity 0.8, 99.8% of pairs meet in a band; at 0.5, 28%
+BANDS, ROWS = 31, 4  # at similarity 0.6, 98.7% of pairs meet in a band; at 0.2, 5%
 PERMUTATIONS = BANDS * ROWS
 ALGORITHM = f"rensa-{rensa.RMinHash.ALGORITHM_VERSION}"
 _SEED = 1
-_PAIRS = 1 << 16  # compared at once
-_FOUND = pa.schema([("doc_id", pa.string()), ("duplicate_of", pa.string()), ("earlier", pa.int64())])
+_PAIRS = 256  # compared at once
+_RANKS = pa.schema([("later", pa.int64()), ("earlier", pa.int64())])
 
 
-@dataclass(frozen=True, slots=True)
-class Sketches:
-    """MinHash signatures of D documents."""
-
-    bands: np.ndarray  # [D, BANDS] uint32, a hash of each band
-    signatures: np.ndarray  # [D, PERMUTATIONS] uint8, the low bits of each minimum (Li and Koenig 2010)
-
-
-def sketch(measures: Measures, ngram: int) -> Sketches:
-    """Compute the signatures of documents."""
+def sketch(measures: Measures, ngram: int) -> np.ndarray:
+    """Compute a hash of each band of MinHash values, [D, BANDS] uint32."""
     hashes, first = measures.letters.ngrams(ngram)
     matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
         mix(hashes), first.astype(np.uint64), PERMUTATIONS, _SEED
@@ -43,52 +36,77 @@ def sketch(measures: Measures, ngram: int) -> Sketches:
     bands = np.zeros(minima.shape[:2], dtype=np.uint64)
     for row in range(ROWS):
         bands = mix(bands * GOLDEN + minima[:, :, row])
-    return Sketches(
-        (bands >> np.uint64(32)).astype(np.uint32), minima.reshape(-1, PERMUTATIONS).astype(np.uint8)
-    )
+    return (bands >> np.uint64(32)).astype(np.uint32)
 
 
-def similarity(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Estimate the Jaccard similarity of pairs of signatures, [P, PERMUTATIONS] each; [P] in [0, 1]."""
-    same = (first == second).mean(axis=1)
-    chance = 2.0**-8  # of equal low bits from different minima
-    return np.maximum((same - chance) / (1 - chance), 0.0)
+def find_candidates(db: duckdb.DuckDBPyConnection) -> None:
+    """Make the table `candidates` (later, earlier), ranks, from `sketched` (rank, is_known, bands).
 
-
-def find_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float) -> None:
-    """Make the table `near` (doc_id, duplicate_of) of near-duplicates of earlier documents.
-
-    Needs the table `sketched` (doc_id, rank, bands, signature). Each document is compared with the first of
-    every bucket it falls into, whether or not that one is dropped itself.
+    A document is compared with the first and the previous one of every bucket it falls into, unless it is
+    known to differ from the others that are known.
     """
     db.execute(
         """
-        create or replace table found (doc_id varchar, duplicate_of varchar, earlier bigint);
-        create or replace table pairs as
-        with bucketed as (
-            select rank, unnest(bands) as hash, generate_subscripts(bands, 1) as band from sketched),
-        leaders as (select band, hash, min(rank) as leader from bucketed group by all having count(*) > 1)
-        select distinct leader, rank from bucketed join leaders using (band, hash) where rank > leader
+        create or replace table candidates as
+        with members as (
+            select rank, is_known, unnest(bands) as hash, generate_subscripts(bands, 1) as band
+            from sketched),
+        buckets as (
+            select band, hash from members group by all having count(*) > 1 and not bool_and(is_known)),
+        beside as (
+            select rank, is_known, [min(rank) over bucket, lag(rank) over bucket] as others
+            from members semi join buckets using (band, hash)
+            window bucket as (partition by band, hash order by rank)),
+        pairs as (select rank as later, unnest(others) as earlier from beside where not is_known)
+        select distinct later, earlier from pairs where earlier < later
         """
     )
-    reader = db.cursor()
-    reader.execute(
+
+
+def find_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float, ngram: int) -> None:
+    """Make the table `near` (later, earlier) of documents and the earlier ones that they nearly repeat.
+
+    Needs `candidates` and the table `texts` (rank, text) of their documents. The Jaccard similarity of such a
+    pair is at least the threshold, and the earlier document is itself no near duplicate.
+    """
+    db.execute("create or replace table alike (later bigint, earlier bigint)")
+    reader = db.cursor().execute(
         """
-        select b.doc_id, a.doc_id, leader, a.signature, b.signature from pairs
-        join sketched a on a.rank = leader join sketched b on b.rank = pairs.rank
+        select later, earlier, a.text, b.text from candidates
+        join texts a on a.rank = later join texts b on b.rank = earlier
         """
     )
     while rows := reader.fetchmany(_PAIRS):
-        later, earlier, leader, first, second = zip(*rows, strict=True)
-        left, right = (np.frombuffer(b"".join(side), np.uint8) for side in (first, second))
-        similar = similarity(left.reshape(-1, PERMUTATIONS), right.reshape(-1, PERMUTATIONS)) >= threshold
-        alike = np.flatnonzero(similar).tolist()
-        names = {"doc_id": later, "duplicate_of": earlier, "earlier": leader}
-        same = pa.table({name: [values[i] for i in alike] for name, values in names.items()}, _FOUND)
-        db.register("same", same)
-        db.execute("insert into found select * from same")
-        db.unregister("same")
-    db.execute(
-        "create or replace table near as "
-        "select doc_id, arg_min(duplicate_of, earlier) as duplicate_of from found group by doc_id"
-    )
+        later, earlier, first, second = zip(*rows, strict=True)
+        alike = _similarities(first, second, ngram) >= threshold
+        _insert(db, "alike", np.array(later)[alike], np.array(earlier)[alike])
+    db.execute("create or replace table near (later bigint, earlier bigint)")
+    _insert(db, "near", *np.array(list(_nearest(db)), dtype=np.int64).reshape(-1, 2).T)
+
+
+def _similarities(first: Sequence[str], second: Sequence[str], ngram: int) -> np.ndarray:
+    """Jaccard similarities of pairs of texts, [P]."""
+    hashes, bounds = letters_of([*first, *second]).ngrams(ngram)
+    grams = [np.unique(hashes[begin:end]) for begin, end in pairwise(bounds.tolist())]
+    pairs = zip(grams[: len(first)], grams[len(first) :], strict=True)
+    shared = np.array([len(np.intersect1d(a, b, assume_unique=True)) for a, b in pairs])
+    sizes = np.array(list(map(len, grams))).reshape(2, -1).sum(axis=0)
+    return shared / np.maximum(sizes - shared, 1)
+
+
+def _nearest(db: duckdb.DuckDBPyConnection) -> Iterator[tuple[int, int]]:
+    """Yield the pairs of `alike` whose earlier document stays, one for each document that does not."""
+    ((count,),) = db.execute("select coalesce(max(later), 0) from alike").fetchall()
+    is_dropped = bytearray(count + 1)
+    reader = db.cursor().execute("select later, earlier from alike order by later, earlier")
+    while rows := reader.fetchmany(1 << 16):
+        for later, earlier in rows:
+            if not is_dropped[later] and not is_dropped[earlier]:
+                is_dropped[later] = True
+                yield later, earlier
+
+
+def _insert(db: duckdb.DuckDBPyConnection, table: str, later: np.ndarray, earlier: np.ndarray) -> None:
+    db.register("rows", pa.table([later, earlier], schema=_RANKS))
+    db.execute(f"insert into {table} from rows")
+    db.unregister("rows")

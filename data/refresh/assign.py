@@ -16,7 +16,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.cleaning import DuplicateRules, QualityRules, find_near_duplicates
+from data.cleaning import DuplicateRules, QualityRules, find_candidates, find_near_duplicates
 from data.errors import InputError
 from data.instances import MEND, Shard, verify
 
@@ -88,19 +88,47 @@ def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
 def list_documents(
     db: duckdb.DuckDBPyConnection,
     listings: Sequence[Path],
-    quality: QualityRules,
-    duplicates: DuplicateRules,
     held: Sequence[tuple[str, Path]],
-) -> None:
+    index: Path | None,
+    duplicates: DuplicateRules,
+) -> list[int]:
     """Make the table `listed`: every row of the listings, in the order of `position`, with its fate.
 
-    Also makes the table `held` (doc_id, shard) from pairs of a shard's path and its documents file. Of near
-    duplicates the one that a shard holds stays, or else the first.
+    Also makes `held` (doc_id, shard) from pairs of a shard's path and its documents file, and the candidates
+    of near duplication: those that the `index` of the current version knows are not compared again. Returns
+    the numbers of the sources whose text decides about candidates.
     """
     _list_rows(db, listings)
     _list_held(db, held)
+    if duplicates.near is None:
+        return []
+    _settle_near_duplicates(db, index)
+    find_candidates(db)
+    db.execute(
+        """
+        create or replace table compared as
+        with ranks as (select later as rank from candidates union select earlier from candidates)
+        from sketched semi join ranks using (rank)
+        """
+    )
+    query = "select distinct source from compared anti join held using (doc_id) order by source"
+    return [number for (number,) in db.execute(query).fetchall()]
+
+
+def drop_repeated(
+    db: duckdb.DuckDBPyConnection,
+    quality: QualityRules,
+    duplicates: DuplicateRules,
+    staged: Sequence[Path],
+    documents: Sequence[Path],
+) -> None:
+    """Mark near duplicates and boilerplate in `listed`.
+
+    Text comes from the staged files and the shards' documents files. Of near duplicates the one that the
+    current version has stays, or else the first.
+    """
     if duplicates.near is not None:
-        _drop_near_duplicates(db, duplicates.near)
+        _drop_near_duplicates(db, duplicates.near, duplicates.ngram, staged, documents)
     if quality.boilerplate_documents:
         _drop_boilerplate(db, quality.boilerplate_documents, quality.max_boilerplate)
 
@@ -147,25 +175,57 @@ def _list_held(db: duckdb.DuckDBPyConnection, held: Sequence[tuple[str, Path]]) 
         db.unregister("held_files")
 
 
-def _drop_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float) -> None:
+_NEAR = "stage = 'deduplicate', reason = 'near_duplicate', duplicate_of"
+
+
+def _settle_near_duplicates(db: duckdb.DuckDBPyConnection, index: Path | None) -> None:
+    """Drop known near copies of documents that are still there; make the table `sketched` of the others."""
+    known = f"read_parquet({file_list([index])})" if index else "listed where false"
+    reason = "dropped_reason" if index else "reason as dropped_reason"
     db.execute(
-        """
+        f"""
+        create or replace temp table known as select doc_id, {reason}, duplicate_of from {known};
+        create or replace temp table original as
+        select doc_id from known semi join (from listed where stage is null) using (doc_id)
+        where coalesce(dropped_reason, 'boilerplate') = 'boilerplate';
+        update listed set {_NEAR} = known.duplicate_of
+        from known semi join original on duplicate_of = original.doc_id
+        where listed.doc_id = known.doc_id and stage is null and dropped_reason = 'near_duplicate';
         create or replace table sketched as
-        select listed.doc_id,
-            row_number() over (order by held.doc_id is null, position) as rank, bands, signature
-        from listed join (select position, bands, signature from listing_rows where bands is not null)
-            using (position)
-        left join (select distinct doc_id from held) held using (doc_id)
-        where stage is null
+        select listed.doc_id, listed.source, original.doc_id is not null as is_known, bands,
+            row_number() over (order by original.doc_id is null, position) as rank
+        from listed join (select position, bands from listing_rows where bands is not null) using (position)
+        left join original using (doc_id)
+        where stage is null;
         """
     )
-    find_near_duplicates(db, threshold)
+
+
+def _drop_near_duplicates(
+    db: duckdb.DuckDBPyConnection,
+    threshold: float,
+    ngram: int,
+    staged: Sequence[Path],
+    documents: Sequence[Path],
+) -> None:
+    texts = [f"select doc_id, text from read_parquet({file_list(documents)})"] if documents else []
+    if staged:
+        text = "array_to_string(sentences, '\n')"
+        texts.append(f"select doc_id, {text} as text from read_parquet({file_list(staged)})")
     db.execute(
+        f"""
+        create or replace table texts as
+        select distinct on (rank) rank, text from ({" union all ".join(texts)}) join compared using (doc_id)
         """
-        update listed set stage = 'deduplicate', reason = 'near_duplicate', duplicate_of = near.duplicate_of
-        from near where listed.doc_id = near.doc_id and stage is null;
-        drop table sketched;
-        drop table near;
+    )
+    find_near_duplicates(db, threshold, ngram)
+    db.execute(
+        f"""
+        update listed set {_NEAR} = earlier.doc_id
+        from near join compared later on later.rank = near.later
+        join compared earlier on earlier.rank = near.earlier
+        where listed.doc_id = later.doc_id and stage is null;
+        drop table sketched; drop table compared; drop table texts;
         """
     )
 
@@ -208,12 +268,12 @@ def longest_document(db: duckdb.DuckDBPyConnection) -> int:
     return db.execute("select coalesce(max(sentences), 0) from listed where stage is null").fetchall()[0][0]
 
 
-def unstaged_sources(db: duckdb.DuckDBPyConnection, staged: Sequence[int]) -> list[int]:
-    """Numbers of unchanged sources whose text is needed: a document that one of theirs repeated is gone."""
+def used_sources(db: duckdb.DuckDBPyConnection) -> list[int]:
+    """Numbers of the sources with documents that no shard holds yet."""
     rows = db.execute(
         "select distinct source from listed anti join held using (doc_id) where stage is null order by source"
     ).fetchall()
-    return [number for (number,) in rows if number not in set(staged)]
+    return [number for (number,) in rows]
 
 
 def assign(

@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 
 from data.cleaning import (
     BANDS,
-    PERMUTATIONS,
     CleaningRules,
     DuplicateRules,
     GuardRules,
@@ -31,7 +30,7 @@ from data.files import replacing
 from data.instances import list_column
 from data.sources import REPLACEMENT, Dropped, RawDocument, TextFormat, document_id, read_documents
 
-READING_VERSION = 6  # raise it when cleaning, splitting or filtering change what they give
+READING_VERSION = 7  # raise it when cleaning, splitting or filtering change what they give
 
 # everything a source held in order, dropped documents included; stored as long as a version uses it
 LISTING = pa.schema(
@@ -49,11 +48,10 @@ LISTING = pa.schema(
         ("guard_hits", pa.int32()),  # n-grams of guarded evaluation sets in it
         ("stage", pa.string()),  # that dropped it; null if kept
         ("reason", pa.string()),
-        # hashes of its sentences, and sketches that near duplicates share; null if dropped
+        # hashes of its sentences, and of the bands that near duplicates share; null if dropped
         ("sentence_hashes", pa.list_(pa.uint64())),
         ("sentence_lengths", pa.list_(pa.int32())),
         ("bands", pa.list_(pa.uint32(), BANDS)),
-        ("signature", pa.binary(PERMUTATIONS)),
     ]
 )
 # the text of kept documents, until it is in a shard
@@ -218,7 +216,7 @@ def _listing_columns(
         "reason": [reason and reason[1] for reason in batch.reasons],
         "sentence_hashes": list_column(pa.array(measures.sentence_hashes), measures.first_sentence),
         "sentence_lengths": list_column(lengths, measures.first_sentence),
-        **_sketch_columns(measures, is_kept, rules.duplicates),
+        "bands": _bands(measures, is_kept, rules.duplicates),
     }
 
 
@@ -229,17 +227,11 @@ def _dropped_row(item: Dropped) -> dict[str, object]:
     return {**row, **zeros, "stage": item.stage, "reason": item.reason}
 
 
-def _sketch_columns(measures: Measures, is_kept: np.ndarray, rules: DuplicateRules) -> dict[str, pa.Array]:
+def _bands(measures: Measures, is_kept: np.ndarray, rules: DuplicateRules) -> pa.Array:
     if rules.near is None or not len(is_kept):
-        empty = [None] * len(is_kept)
-        return {name: pa.array(empty, LISTING.field(name).type) for name in ("bands", "signature")}
-    sketches = sketch(measures, rules.ngram)
-    bands = pa.FixedSizeListArray.from_arrays(
-        pa.array(sketches.bands.ravel()), BANDS, mask=pa.array(~is_kept)
-    )
-    content = pa.py_buffer(np.ascontiguousarray(sketches.signatures).tobytes())
-    signatures = pa.Array.from_buffers(pa.binary(PERMUTATIONS), len(is_kept), [None, content])
-    return {"bands": bands, "signature": signatures}
+        return pa.nulls(len(is_kept), LISTING.field("bands").type)
+    bands = pa.array(sketch(measures, rules.ngram).ravel())
+    return pa.FixedSizeListArray.from_arrays(bands, BANDS, mask=pa.array(~is_kept))
 
 
 def read_sentences(sources: Sequence[str], rules: ReadingRules = ReadingRules()) -> Iterator[str]:

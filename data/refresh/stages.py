@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import duckdb
@@ -33,12 +34,13 @@ from data.refresh.assign import (
     Piece,
     assign,
     connect,
+    drop_repeated,
     has_order,
     interruptible,
     list_documents,
     longest_document,
     quoted,
-    unstaged_sources,
+    used_sources,
 )
 from data.refresh.build import build_shard, read_pieces, segmenter
 from data.refresh.funnel import FunnelRow, funnel_rows, write_index
@@ -113,23 +115,40 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     """Decide which shards stay and which are to be built. Raises InputError if no document can be used."""
     staged = [Path(source.staged_path) if source.staged_path else None for source in sources]
     with connect(plan.workspace.staging(plan.settings.corpus), plan.settings.workers) as db:
-        for number in interruptible(db, lambda: _list_documents(plan, sources, db)):
-            name = Path(sources[number].source.listing_path).name
-            _, staged[number] = _stage(plan.files[number], plan, name)
+        for work in (_list_documents, _drop_repeated):
+            for number in interruptible(db, partial(work, plan, sources, staged, db)):
+                if staged[number] is None:  # an unchanged source, whose text is needed after all
+                    name = Path(sources[number].source.listing_path).name
+                    _, staged[number] = _stage(plan.files[number], plan, name)
         return interruptible(db, lambda: _assign(plan, staged, db))
 
 
-def _list_documents(plan: Plan, sources: Sequence[ReadSource], db: duckdb.DuckDBPyConnection) -> list[int]:
-    """Make the table `listed`; return the unchanged sources whose text is needed after all, by number.
+def _list_documents(
+    plan: Plan, sources: Sequence[ReadSource], staged: Sequence[Path | None], db: duckdb.DuckDBPyConnection
+) -> list[int]:
+    """Make the table `listed`; return the numbers of the sources whose text is compared."""
+    current = plan.current if plan.current_shards else None
+    return list_documents(
+        db,
+        [Path(source.listing) for source in sources],
+        [(shard.path, plan.workspace.root / shard.documents_path) for shard in plan.current_shards],
+        plan.workspace.root / current.index_path if current else None,
+        plan.settings.duplicates,
+    )
+
+
+def _drop_repeated(
+    plan: Plan, sources: Sequence[ReadSource], staged: Sequence[Path | None], db: duckdb.DuckDBPyConnection
+) -> list[int]:
+    """Drop what repeats other documents; return the numbers of the sources whose text goes into shards.
 
     Raises InputError if no document can be used.
     """
     settings = plan.settings
-    held = [(shard.path, plan.workspace.root / shard.documents_path) for shard in plan.current_shards]
-    listings = [Path(source.listing) for source in sources]
-    list_documents(db, listings, settings.quality, settings.duplicates, held)
+    documents = [plan.workspace.root / shard.documents_path for shard in plan.current_shards]
+    drop_repeated(db, settings.quality, settings.duplicates, [path for path in staged if path], documents)
     if db.execute("select count(*) from listed where stage is null").fetchall() != [(0,)]:
-        return unstaged_sources(db, [n for n, source in enumerate(sources) if source.staged_path])
+        return used_sources(db)
     reasons = db.execute("select reason, count(*) from listed group by reason order by reason").fetchall()
     dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
     first = db.execute(

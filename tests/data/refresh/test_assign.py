@@ -10,9 +10,10 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
+from data.catalog import open_workspace
 from data.refresh import divide, plan_refresh, read_batch
 from data.refresh.assign import connect, interruptible
-from tests.corpora import refresh_settings
+from tests.corpora import refresh_here, refresh_settings
 from tests.workers import PreloadedContext
 
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
@@ -30,6 +31,29 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
     division = divide(planned, read_batch([(file, planned) for file in planned.files]))
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)
+
+
+def test_near_copies_are_decided_once_and_again_when_their_original_is_gone(tmp_path, vocabulary_file):
+    rng = random.Random(1)
+    first, second = ("".join(rng.choices("茶山水火土木金石春夏秋冬东西南北", k=200)) + "。" for _ in "ab")
+    texts = {"a": [first], "b": [first[:-2], second], "c": [second + "茶"]}
+
+    def kept(names):
+        for path in raw.iterdir():
+            path.unlink()
+        for name in names:
+            rows = [json.dumps({"text": text}) for text in texts[name]]
+            (raw / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+        settings = refresh_settings(tmp_path / "w", raw, vocabulary_file)
+        refresh_here(settings)
+        with open_workspace(settings.workspace) as statistics:
+            return sorted(text for _, text in statistics.documents(settings.corpus))
+
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    assert kept("ab") == sorted([first, second])
+    assert kept("abc") == sorted([first, second])
+    assert kept("bc") == sorted([first[:-2], second])
 
 
 class Ended(BaseException):
