@@ -13,6 +13,7 @@ from .near_duplicates import BANDS as BANDS
 from .near_duplicates import find_candidates as find_candidates
 from .near_duplicates import find_near_duplicates as find_near_duplicates
 from .near_duplicates import sketch as sketch
+from .normalise import REMOVED_URL as REMOVED_URL
 from .normalise import clean_and_count as clean_and_count
 from .normalise import clean_text as clean_text
 from .privacy import KINDS as KINDS

@@ -60,13 +60,15 @@ def normalize(text: str) -> str:
     return _other_text.sub(lambda run: unicodedata.normalize("NFKC", run[0]), text)
 
 
-def strip_markup(text: str) -> str:
-    """Remove HTML elements, entities, Markdown links and URLs; block elements become line ends."""
+def strip_markup(text: str) -> tuple[str, int]:
+    """Remove HTML elements, entities, Markdown links and URLs, and count the URLs; block elements become line
+    ends.
+    """
     text = html.unescape(text)
     text = _unseen_markup.sub("\n", text)
     text = _tag.sub("", _block_tag.sub("\n", text))
     text = _link.sub(r"\1", _image.sub("", text))
-    return URL.sub("", text)
+    return URL.subn("", text)
 
 
 def clean_text(text: str, rules: CleaningRules = CleaningRules()) -> str:
@@ -79,8 +81,8 @@ def clean_text(text: str, rules: CleaningRules = CleaningRules()) -> str:
 
 
 def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int]]:
-    """Clean a text; return it with the number of replacements of each kind of personal data."""
-    replaced: dict[str, int] = {}
+    """Clean a text; count the replacements of each kind of personal data, and the URLs that are removed."""
+    changed: dict[str, int] = {}
     while True:
         before = text
         needs = _needs(text)
@@ -92,10 +94,12 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
             text = normalize(text)
         if rules.scrub:  # before links and addresses lose their marks
             text, counts = scrub(text, rules.scrub)
-            replaced |= {kind: replaced.get(kind, 0) + count for kind, count in counts.items()}
+            changed |= {kind: changed.get(kind, 0) + count for kind, count in counts.items()}
         markup = _may_hold_markup(text)
         if markup:
-            text = strip_markup(text)
+            text, urls = strip_markup(text)
+            if urls:
+                changed[REMOVED_URL] = changed.get(REMOVED_URL, 0) + urls
         text = _endless_word.sub("", text)
         if rules.max_repeats:
             text = _repeated(rules.max_repeats).sub(r"\1", text)
@@ -104,12 +108,13 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
         text = _tidy_spaces(text, needs)
         # entities and removed tags may leave new markup
         if text == before or not markup:
-            return text, replaced
+            return text, changed
 
 
 # steps that a text may need, by its characters
 _LINE_END, _INVISIBLE, _CHANGEABLE, _ODD_SPACE = 1, 2, 4, 8
 _EVERYTHING = 0xFF
+REMOVED_URL = "removed_url"  # counted with the kinds of personal data
 CHECK_FROM = 2000  # characters; a shorter text is cleaned faster than checked
 
 

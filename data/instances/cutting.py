@@ -2,7 +2,8 @@
 
 Sentence-order prediction: Lan et al. 2020, section 3.1. Full sentences without a pair: Liu et al. 2019,
 section 4.2. No token of a document is lost: a chunk ends before the sentence that would not fit, and a
-sentence longer than a chunk is cut. Everything works on many documents at once.
+sentence longer than a chunk is cut. A chunk of one sentence is made a pair at a comma. Everything works on
+many documents at once.
 
 T = tokens, P = pieces (sentences, or parts of long ones), D = documents, R = instances.
 """
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 IN_ORDER, SWAPPED, NO_ORDER = 0, 1, -1  # sop_label; NO_ORDER is null in a shard
 SHORT_SEQUENCE_SHARE = 0.1  # share of chunks cut short (Devlin et al. 2019, appendix A.2)
 SHORTEST_CHUNK = 8  # least target of a short chunk, in tokens
-_CLAUSE_MARKS = tuple(map(ord, "，、：,:"))
+_COMMAS = tuple(map(ord, "，,"))
+_CLAUSE_MARKS = (*_COMMAS, *map(ord, "、：:"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class TokenizedDocuments:
     doc_ids: Sequence[str]
     input_ids: np.ndarray  # [T]
     word_starts: np.ndarray  # [T] bool
+    clauses: np.ndarray  # [C], the tokens after commas
     pieces: np.ndarray  # [P+1], the token each piece begins at, and T
     first_piece: np.ndarray  # [D+1], the piece each document begins with, and P
 
@@ -109,10 +112,13 @@ def tokenize_documents(
     before = np.concatenate([[0], np.cumsum(has_token)])
     pieces = np.append(lines[:-1][has_token], len(ids))
     first_piece = before[first_line]
+    marks, following = codes[starts], codes[np.minimum(starts + 1, len(codes) - 1)]
     if len(pieces) > 1 and np.diff(pieces).max() > max_piece:
-        is_mark = np.isin(codes[starts], _CLAUSE_MARKS)
+        is_mark = np.isin(marks, _CLAUSE_MARKS)
         pieces, first_piece = _cut_long(pieces, first_piece, word_starts, is_mark, max_piece)
-    return TokenizedDocuments(doc_ids, ids, word_starts, pieces, first_piece)
+    in_number = (following >= ord("0")) & (following <= ord("9"))
+    clauses = np.flatnonzero(np.isin(marks, _COMMAS) & ~in_number) + 1
+    return TokenizedDocuments(doc_ids, ids, word_starts, clauses, pieces, first_piece)
 
 
 def _cut_long(
@@ -146,7 +152,7 @@ def build_instances(
     objective: Objective,
     *,
     max_seq_length: int,
-    sop: bool,
+    sop: bool | np.ndarray,
     copy: int = 0,
     seed: int = 0,
     sides: np.ndarray | None = None,
@@ -154,10 +160,11 @@ def build_instances(
     """Cut documents into instances, in order; a document's are a pure function of it and the arguments.
 
     Each chunk of whole pieces aims at `max_seq_length` tokens including special ones, one in ten at fewer.
-    With `sop` a chunk of two or more pieces is split at a random piece into A and B and swapped with
-    probability a half; any other chunk is a single segment without a label. An objective that packs fills
-    its chunks across the ends of documents; such a chunk counts as of its document with the lowest of `sides`
-    [D], so that a chunk with a held-out document is held out.
+    With `sop`, or where it is true for a document [D], a chunk is split at a random piece, or a chunk of one
+    piece at a random comma, into A and B and swapped with probability a half; any other chunk is a single
+    segment without a label. An objective that packs fills its chunks across the ends of documents; such a
+    chunk counts as of its document with the lowest of `sides` [D], so that one with a held-out document is
+    held out.
     """
     if objective.packs:
         documents = _separated(documents, tokenizer.sep_id)
@@ -167,18 +174,30 @@ def build_instances(
         keys, first_piece = keys[:1], first_piece[[0, -1]]
     room = max_seq_length - 3
     first, last, document, number = _chunks(documents.pieces, first_piece, keys, room)
-    count = last - first
-    middle, labels = last.copy(), np.full(len(first), NO_ORDER, dtype=np.int64)
-    if sop:
-        pair = count >= 2
-        split = uniform(keys[document], number, 2)
-        middle = np.where(pair, first + 1 + (split * (count - 1)).astype(np.int64), last)
+    begin, end = documents.pieces[first], documents.pieces[last]
+    middle, labels = end, np.full(len(first), NO_ORDER, dtype=np.int64)
+    if np.any(sop):
+        middle = _middles(documents, first, last, uniform(keys[document], number, 2))
+        middle = np.where(np.broadcast_to(sop, len(keys))[document], middle, end)
         swapped = uniform(keys[document], number, 3) < 0.5
-        labels = np.where(pair, np.where(swapped, SWAPPED, IN_ORDER), NO_ORDER)
+        labels = np.where(middle < end, np.where(swapped, SWAPPED, IN_ORDER), NO_ORDER)
     if objective.packs:
         document = _lowest_document(documents, documents.keys if sides is None else sides, first)
         number = np.arange(len(first))
-    return _assemble(documents, tokenizer, (first, middle, last), labels, document, number, copy)
+    return _assemble(documents, tokenizer, (begin, middle, end), labels, document, number, copy)
+
+
+def _middles(
+    documents: TokenizedDocuments, first: np.ndarray, last: np.ndarray, split: np.ndarray
+) -> np.ndarray:
+    """The token at which each chunk is split into two segments; the chunk's end if it cannot be."""
+    pieces, clauses = documents.pieces, documents.clauses
+    begin, end = pieces[first], pieces[last]
+    at_piece = pieces[np.minimum(first + 1 + (split * (last - first - 1)).astype(np.int64), last)]
+    after, until = np.searchsorted(clauses, begin, side="right"), np.searchsorted(clauses, end)
+    chosen = after + (split * (until - after)).astype(np.int64)
+    at_comma = np.where(until > after, np.append(clauses, 0)[chosen], end)
+    return np.where(last - first >= 2, at_piece, at_comma)
 
 
 def _separated(documents: TokenizedDocuments, sep_id: int) -> TokenizedDocuments:
@@ -242,7 +261,7 @@ def _assemble(
     number: np.ndarray,
     copy: int,
 ) -> Instances:
-    begin, middle, end = (documents.pieces[bound] for bound in bounds)
+    begin, middle, end = bounds
     if len(end):  # the separator of a chunk's last document is the chunk's own
         end = end - (documents.input_ids[end - 1] == tokenizer.sep_id)
         middle = np.minimum(middle, end)

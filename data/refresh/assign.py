@@ -32,7 +32,8 @@ class Piece:
     """The documents of one shard that is to be built."""
 
     number: int
-    assigned_path: str  # staged Parquet: which staged rows (path, row), or documents with their words
+    # staged Parquet: which staged rows (path, row), or documents with their words; which have an order
+    assigned_path: str
     replaces: str | None  # path of the current shard whose place it takes, if any
 
 
@@ -252,15 +253,21 @@ def _drop_boilerplate(db: duckdb.DuckDBPyConnection, documents: int, share: floa
     db.execute("drop table lines; drop table common")
 
 
-def has_order(db: duckdb.DuckDBPyConnection) -> bool:
-    """Whether at least half of the documents have three sentences, so that sentence order means something.
+def find_order(db: duckdb.DuckDBPyConnection, sop: str) -> bool:
+    """Make the table `ordered` of the sources whose documents get sentence order; return whether any does.
 
-    Shorter ones are pairs, questions or remarks, whose order carries no discourse.
+    For "auto" at least half of a source's documents have three sentences: shorter ones are pairs, questions
+    or remarks, whose order carries no discourse.
     """
-    ((share,),) = db.execute(
-        "select avg((sentences >= 3)::integer) from listed where stage is null"
-    ).fetchall()
-    return (share or 0.0) >= 0.5
+    share = "avg((sentences >= 3)::integer) >= 0.5"
+    having = {"on": "true", "off": "false"}.get(sop, share)
+    db.execute(
+        f"""
+        create or replace table ordered as
+        select source from listed where stage is null group by source having {having}
+        """
+    )
+    return db.execute("from ordered").fetchone() is not None
 
 
 def longest_document(db: duckdb.DuckDBPyConnection) -> int:
@@ -307,7 +314,7 @@ def assign(
     for rows in _new_pieces(db, shard_characters):
         path = staging / f"assigned-{len(pieces):05d}.parquet"
         texts = pa.array([str(staged[source]) for source in rows["source"].to_pylist()]).dictionary_encode()
-        pq.write_table(pa.table({"staged_path": texts, "staged_row": rows["staged_row"]}), path)
+        pq.write_table(rows.append_column("staged_path", texts), path)
         pieces.append(Piece(len(pieces), str(path), None))
     kept = tuple(shard for shard in current if shard.path not in gone)
     return Assignment(kept, tuple(pieces), sum(gone.values()))
@@ -318,8 +325,9 @@ def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> in
     return copy_to(
         db,
         f"""
-        select doc_id, source_uri, words from read_parquet({file_list([documents])}, file_row_number = true)
-        semi join (from listed where stage is null) using (doc_id) order by file_row_number
+        select doc_id, rows.source_uri, words, source in (from ordered) as has_order
+        from read_parquet({file_list([documents])}, file_row_number = true) rows
+        join (select doc_id, source from listed where stage is null) using (doc_id) order by file_row_number
         """,
         path,
     )
@@ -329,7 +337,8 @@ def _new_pieces(db: duckdb.DuckDBPyConnection, shard_characters: int) -> Iterato
     """Sources and staged rows of the documents that no shard holds, one piece at a time."""
     reader = db.sql(
         """
-        select (sum(characters) over (order by position) - characters) // ? as piece, source, staged_row
+        select (sum(characters) over (order by position) - characters) // ? as piece, source, staged_row,
+            source in (from ordered) as has_order
         from listed anti join held using (doc_id) where stage is null order by position
         """,
         params=[shard_characters],

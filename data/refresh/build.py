@@ -57,6 +57,7 @@ class SegmentedDocuments(NamedTuple):
     text: str  # sentences, a line end after each
     word_lengths: np.ndarray  # [w], characters; a line end is a word
     sentences: np.ndarray  # [D], lines of each document
+    has_order: np.ndarray  # [D], whether the order of its sentences is learnt
 
 
 class _Part(NamedTuple):
@@ -80,7 +81,7 @@ def segmenter(dictionaries: tuple[str, ...]) -> Segmenter:
 
 
 def build_shard(
-    piece: Piece, settings: RefreshSettings, tokenizer_path: Path, sop: bool, similar_words: Path | None
+    piece: Piece, settings: RefreshSettings, tokenizer_path: Path, similar_words: Path | None
 ) -> Shard | None:
     """Segment, tokenise, cut and mask the documents of a piece; None if they give no instance.
 
@@ -91,7 +92,7 @@ def build_shard(
     doc_ids: list[str] = []
     for rows in _batches(Path(piece.assigned_path)):
         batch = _segment(rows, words_of)
-        parts.append(_build_part(batch, len(doc_ids), tokenizer, settings, sop))
+        parts.append(_build_part(batch, len(doc_ids), tokenizer, settings))
         doc_ids += batch.doc_ids
     instances = _concatenate([made for part in parts for made in part.instances])
     if not len(instances):
@@ -117,7 +118,7 @@ def build_shard(
 
 
 def _build_part(
-    batch: SegmentedDocuments, first: int, tokenizer: Tokenizer, settings: RefreshSettings, sop: bool
+    batch: SegmentedDocuments, first: int, tokenizer: Tokenizer, settings: RefreshSettings
 ) -> _Part:
     """Make the instances of a batch; `first` is the number of its first document within the shard."""
     length = settings.max_seq_length
@@ -133,7 +134,7 @@ def _build_part(
             tokenizer,
             find_objective(settings.objective),
             max_seq_length=length,
-            sop=sop,
+            sop=batch.has_order,
             copy=copy,
             seed=settings.seed,
             sides=sides,
@@ -203,14 +204,16 @@ def _assigned(path: Path) -> Iterator[pa.Table]:
         return
     assigned = file.read()
     for staged in assigned["staged_path"].unique().to_pylist():
-        rows = assigned.filter(pc.equal(assigned["staged_path"], staged))["staged_row"].to_numpy()
+        here = assigned.filter(pc.equal(assigned["staged_path"], staged))
+        rows, has_order = here["staged_row"].to_numpy(), here["has_order"]
         source = pq.ParquetFile(staged)
         first = 0
         for group in range(source.num_row_groups):
             end = first + source.metadata.row_group(group).num_rows
-            here = rows[np.searchsorted(rows, first) : np.searchsorted(rows, end)]
-            if len(here):
-                yield source.read_row_group(group).take(pa.array(here - first))
+            begin, until = np.searchsorted(rows, [first, end]).tolist()
+            if begin < until:
+                table = source.read_row_group(group).take(pa.array(rows[begin:until] - first))
+                yield table.append_column("has_order", has_order.slice(begin, until - begin))
             first = end
 
 
@@ -229,6 +232,7 @@ def _segment(rows: Sequence[dict], words_of: Segmenter) -> SegmentedDocuments:
         text,
         lengths,
         np.array(sentences, dtype=np.int64),
+        np.array([row["has_order"] for row in rows]),
     )
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import duckdb
 
+from data.cleaning import REMOVED_URL
 from data.files import replacing
 from data.instances import Shard
 from data.refresh.assign import copy_to, file_list
@@ -74,7 +75,7 @@ def _stage_rows(
 
 
 def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
-    """Rows without input and output: placeholders, encodings, documents kept although they hit the guard."""
+    """Rows without input and output: placeholders, URLs, encodings, and the hits of a guard that only reports."""
     clean, read, guard = (STAGES.index(stage) for stage in ("clean", "read", "guard"))
     placeholders = db.execute(
         """
@@ -92,10 +93,28 @@ def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
         """
     ).fetchall()
     ((hits,),) = db.execute("select count(*) from listed where stage is null and guard_hits > 0").fetchall()
-    rows = [FunnelRow(clean, "clean", "placeholders", 0, 0, *row) for row in placeholders]
+    rows = [
+        FunnelRow(clean, "clean", "removed" if kind == REMOVED_URL else "placeholders", 0, 0, kind, count)
+        for kind, count in placeholders
+    ]
     rows += [FunnelRow(read, "read", "decoded_from", 0, 0, *row) for row in encodings]
     rows += [FunnelRow(read, "read", "files_read_as", 0, 0, *row) for row in formats]
     return rows + ([FunnelRow(guard, "guard", "kept", 0, 0, "in_evaluation_set", hits)] if hits else [])
+
+
+def order_rows(db: duckdb.DuckDBPyConnection, shards: Sequence[Path]) -> list[FunnelRow]:
+    """Rows that count the instances of shards without a sentence-order label, by the reason."""
+    if not shards:
+        return []
+    rows = db.execute(
+        f"""
+        select if(has_order, 'one_clause', 'source_without_order') as reason, count(*)
+        from (select doc_id from read_parquet({file_list(shards)}) where sop_label is null)
+        join (select doc_id, has_order from listed where stage is null) using (doc_id)
+        group by all order by all
+        """
+    ).fetchall()
+    return [FunnelRow(len(STAGES) - 1, STAGES[-1], "without_order", 0, 0, *row) for row in rows]
 
 
 def write_index(

@@ -73,8 +73,9 @@ def check_quality(
         gates += _audit(plan, new, sop)
     failed = [gate for gate in gates if not gate.passed]
     if failed:
+        left = f"version {plan.current.version} stays" if plan.current else "it has no version yet"
         raise InputError(
-            f"{plan.settings.corpus} was not committed, its current version stands: "
+            f"{plan.settings.corpus} was not committed, {left}: "
             f"{'; '.join(gate.describe() for gate in failed)}. Look at the sources; if all is as it should "
             "be, widen the gates of the recipe"
         )

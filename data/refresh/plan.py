@@ -21,7 +21,7 @@ from data.storage import base_name, is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace
 
-BUILDING_VERSION = 6  # raise it when words, tokens, instances or masks change for the same text
+BUILDING_VERSION = 7  # raise it when words, tokens, instances or masks change for the same text
 
 
 @dataclass(frozen=True, slots=True)

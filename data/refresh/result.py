@@ -12,7 +12,7 @@ from data.refresh.gates import Gate
 from data.refresh.plan import Plan, preview
 from data.segmentation import Word
 
-MOST_REASONS = 5  # listed by name
+MOST_REASONS, MOST_WORDS = 5, 20  # listed by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class RefreshResult:
     left_out: tuple[tuple[str, int], ...] = ()
     decoded_from: tuple[tuple[str, int], ...] = ()
     files_read_as: tuple[tuple[str, int], ...] = ()  # plain text files by their format
+    removed_urls: int = 0  # by cleaning
+    without_order: tuple[tuple[str, int], ...] = ()  # instances without an order label by reason
     gates: tuple[Gate, ...] = ()
     new_words: tuple[Word, ...] = ()  # the best first; none unless `discover_words` asked for some
 
@@ -72,6 +74,8 @@ def result_of(
         left_out=_counts(funnel or (), "documents"),
         decoded_from=_counts(funnel or (), "decoded_from"),
         files_read_as=_counts(funnel or (), "files_read_as"),
+        removed_urls=sum(count for _, count in _counts(funnel or (), "removed")),
+        without_order=_counts(funnel or (), "without_order"),
     )
 
 
@@ -88,7 +92,7 @@ def standing(plan: Plan) -> RefreshResult | None:
     current, root = plan.current, plan.workspace.root
     # the order of the sources decides which of two duplicates is the first
     in_order = [file.place for file in plan.files] == [source.uri for source in plan.current_sources]
-    if not current or not plan.current_shards or not in_order:
+    if not current or not plan.current_shards or not in_order or plan.settings.discover_words:
         return None
     paths = [
         current.index_path,
@@ -107,17 +111,32 @@ def describe_standing(result: RefreshResult) -> str:
 
 def describe_new(result: RefreshResult) -> list[str]:
     """Describe a new version to a person, line by line."""
-    order = "on" if result.sop else f"off ({result.sop_reason})"
+    order = f"on ({_order(result)})" if result.sop else f"off ({result.sop_reason})"
     return [
         f"{result.corpus} version {result.version}: {_sizes(result)}",
         f"{result.new_shards} shard(s) written, {result.kept_shards} kept, "
         f"{result.removed_documents:,} document(s) gone; sentence-order prediction {order}",
         *describe_left_out(result),
+        *describe_words(result),
     ]
+
+
+def _order(result: RefreshResult) -> str:
+    """The share of instances with sentence order, and why others have none."""
+    why = {"one_clause": "are a single clause", "source_without_order": "come from sources without order"}
+    rest = [f"{count / result.instances:.1%} {why[reason]}" for reason, count in result.without_order]
+    with_order = 1 - sum(count for _, count in result.without_order) / result.instances
+    return "; ".join([f"{with_order:.1%} of instances", *rest])
 
 
 def _sizes(result: RefreshResult) -> str:
     return f"{result.documents:,} documents, {result.instances:,} instances, {result.tokens:,} tokens"
+
+
+def describe_words(result: RefreshResult) -> list[str]:
+    """A line about new words, where some were found."""
+    words = " ".join(word.word for word in result.new_words[:MOST_WORDS])
+    return [f"{len(result.new_words):,} new word(s), the best first: {words}"] if words else []
 
 
 def describe_left_out(result: RefreshResult) -> list[str]:
@@ -134,6 +153,8 @@ def describe_left_out(result: RefreshResult) -> list[str]:
     if result.decoded_from:
         encodings = [f"{count:,} from {encoding}" for encoding, count in result.decoded_from]
         lines.append(f"decoded: {', '.join(encodings)}")
+    if result.removed_urls:
+        lines.append(f"removed {result.removed_urls:,} URL(s) from the text")
     if result.files_read_as:
         layouts = {"bert": "a sentence a line", "wrapped": "wrapped lines", "document": "a document each"}
         files = [f"{count:,} as {layouts[layout]}" for layout, count in result.files_read_as]

@@ -34,8 +34,9 @@ from data.refresh.assign import (
     Piece,
     assign,
     connect,
+    copy_to,
     drop_repeated,
-    has_order,
+    find_order,
     interruptible,
     list_documents,
     longest_document,
@@ -43,7 +44,7 @@ from data.refresh.assign import (
     used_sources,
 )
 from data.refresh.build import build_shard, read_pieces, segmenter
-from data.refresh.funnel import FunnelRow, funnel_rows, write_index
+from data.refresh.funnel import FunnelRow, funnel_rows, order_rows, write_index
 from data.refresh.plan import Plan, SourceFile
 from data.refresh.read import ReadingRules, read_source
 from data.refresh.result import RefreshResult, result_of
@@ -165,7 +166,7 @@ def _assign(plan: Plan, staged: Sequence[Path | None], db: duckdb.DuckDBPyConnec
     sop = _decide_order(plan, db)
     listed = staging / "listed.parquet"
     assignment = assign(db, plan.current_shards, workspace.root, staged, staging, SHARD_CHARACTERS)
-    db.execute(f"copy (from listed order by position) to {quoted(str(listed))} (format parquet)")
+    copy_to(db, "select *, source in (from ordered) as has_order from listed order by position", listed)
     return Division(assignment, sop, str(listed))
 
 
@@ -181,11 +182,7 @@ def _decide_order(plan: Plan, db: duckdb.DuckDBPyConnection) -> bool:
                 "sop=on: every document is a single sentence, so there is no order to learn; "
                 "pass --sop off or auto"
             )
-        return True
-    if sop == "off" or not possible:
-        return False
-    # decided once for a corpus and recipe: changing it would change every instance
-    return plan.current.sop if plan.current and plan.current_shards else has_order(db)
+    return find_order(db, sop if possible else "off")
 
 
 def find_similar(plan: Plan, division: Division) -> str | None:
@@ -201,14 +198,12 @@ def find_similar(plan: Plan, division: Division) -> str | None:
     return plan.workspace.relative(write_similar_words(similar, plan.workspace.shards(plan.settings.corpus)))
 
 
-def build_batch(
-    pieces: Sequence[Piece], plan: Plan, sop: bool, similar: str | None = None
-) -> list[Shard | None]:
+def build_batch(pieces: Sequence[Piece], plan: Plan, similar: str | None = None) -> list[Shard | None]:
     """Build several shards, one after the other; None for a piece that gives no instance."""
     similar_path = plan.workspace.root / similar if similar else None
     shards = []
     for piece in pieces:
-        shards.append(build_shard(piece, plan.settings, plan.tokenizer_path, sop, similar_path))
+        shards.append(build_shard(piece, plan.settings, plan.tokenizer_path, similar_path))
         # a worker builds many shards: return the memory that one needed before the next
         pa.default_memory_pool().release_unused()
     return shards
@@ -307,7 +302,8 @@ def _index(
     db.execute(f"create view listed as from read_parquet({quoted(division.listed_path)})")
     write_index(db, plan.workspace.root, version.index_path, version.version, shards, previous)
     characters = sum(shard.characters for shard in shards)
-    return funnel_rows(db, version.documents, characters)
+    rows = funnel_rows(db, version.documents, characters)
+    return [*rows, *order_rows(db, [plan.workspace.root / shard.path for shard in shards if version.sop])]
 
 
 def discover(plan: Plan, result: RefreshResult) -> list[Word]:

@@ -10,6 +10,7 @@ import gzip
 import io
 import lzma
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -30,6 +31,9 @@ _SHORT = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz"}
 MAX_EXPANSION = 200  # decompressed bytes to one compressed one; real text stays under 30
 _ALWAYS_ALLOWED = 1 << 24  # bytes, however small the file
 _BUFFER, _UNIT = 1 << 18, 1 << 13
+_LOCAL = struct.Struct(
+    "<2x2H8xL4x2H"
+)  # of a zip member's header: flags, method, bytes, lengths of name and extra
 # the errors of a damaged file; NotImplementedError: an unknown method, RuntimeError: a password
 DAMAGED = (
     *(OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError),
@@ -149,7 +153,13 @@ def _is_unsafe(name: str) -> bool:
 
 
 def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
-    with zipfile.ZipFile(raw) as archive:
+    try:
+        archive = zipfile.ZipFile(raw)
+    except DAMAGED as error:
+        yield from _rescued_members(uri, raw)
+        yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
+        return
+    with archive:
         for member in archive.infolist():
             if member.is_dir():
                 continue
@@ -164,6 +174,67 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
                         yield Part(inner, plain_name(member.filename), file)
             except DAMAGED as error:
                 yield Part(f"{inner}#{one_line(error)}", member.filename, None, "unreadable_file")
+
+
+def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
+    """The members of a zip file without its directory, by the headers before them (APPNOTE.TXT, 4.3.7)."""
+    raw.seek(0)
+    while _find(raw, b"PK\x03\x04"):
+        header = raw.read(_LOCAL.size)
+        if len(header) < _LOCAL.size:
+            return
+        flags, method, compressed, name_size, extra_size = _LOCAL.unpack(header)
+        name = raw.read(name_size).decode("utf-8" if flags & 0x800 else "cp437", "replace")
+        raw.seek(extra_size, io.SEEK_CUR)
+        member = _Member(raw, method, compressed)
+        if flags & 1 or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or _is_unsafe(name):
+            yield Part(f"{uri}!{name}", name, None, "unsafe_name" if _is_unsafe(name) else "unreadable_file")
+            continue
+        with (
+            io.BufferedReader(_Limited(member, compressed), _BUFFER) as limited,
+            decompressed(limited, compressed) as file,
+        ):
+            yield Part(f"{uri}!{name}", plain_name(name), file)
+        raw.seek(-member.read_ahead, io.SEEK_CUR)
+
+
+def _find(raw: io.BufferedReader, mark: bytes) -> bool:
+    """Go to the end of the next mark."""
+    kept = b""
+    while block := raw.read(_BUFFER):
+        block = kept + block
+        if (at := block.find(mark)) >= 0:
+            raw.seek(at + len(mark) - len(block), io.SEEK_CUR)
+            return True
+        kept = block[1 - len(mark) :]
+    return False
+
+
+class _Member:
+    """The content of a zip file's member that begins here, stored or deflated."""
+
+    def __init__(self, file: io.BufferedReader, method: int, size: int):
+        self.file, self.left = file, size
+        self.inflater = zlib.decompressobj(-zlib.MAX_WBITS) if method == zipfile.ZIP_DEFLATED else None
+
+    @property
+    def read_ahead(self) -> int:
+        """Bytes that were read and are not part of it."""
+        return len(self.inflater.unused_data) if self.inflater else 0
+
+    def read1(self, size: int) -> bytes:
+        content = b""
+        while not content and (not self.inflater.eof if self.inflater else self.left):
+            block = self.inflater.unconsumed_tail if self.inflater else b""
+            block = block or self.file.read(_UNIT if self.inflater else min(size, self.left))
+            if not block:
+                raise EOFError("the member was cut off")
+            self.left -= len(block)
+            content = self.inflater.decompress(block, size) if self.inflater else block
+        return content
+
+    def close(self) -> None:
+        pass
 
 
 def _tar_members(uri: str, file: io.BufferedReader, size: int) -> Iterator[Part]:

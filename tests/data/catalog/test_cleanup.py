@@ -28,7 +28,7 @@ def build_without_commit(settings):
     planned = plan_refresh(settings)
     sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch.items)]
     division = divide(planned, sources)
-    shards = build_batch(division.assignment.pieces, building_plan(planned), division.sop)
+    shards = build_batch(division.assignment.pieces, building_plan(planned))
     return planned, sources, division, shards
 
 

@@ -109,9 +109,19 @@ def test_one_chunk_in_ten_is_short(tokenizer):
     assert abs((lengths < 90).mean() - 0.1) < 3 * (0.09 / len(lengths)) ** 0.5
 
 
-def test_one_sentence_gives_one_instance_without_label(tokenizer):
+def test_one_clause_gives_one_instance_without_label(tokenizer):
     ((_, _, _, b, label),) = rows(make(["今天的茶很好喝。"], tokenizer)[1])
     assert label == NO_ORDER and b == 0
+
+
+def test_one_sentence_is_made_a_pair_at_a_comma(tokenizer):
+    texts = [f"第{n}杯茶要1,000元，今天的水很热,我们慢慢喝。" for n in range(50)]
+    _, instances = make(texts, tokenizer)
+    ends = set()
+    for _, ids, _, b, label in rows(instances):
+        first = ids[b:-1] if label == SWAPPED else ids[1 : b - 1]
+        ends.add(tokenizer.decode(first)[-1])
+    assert (instances.sop_labels != NO_ORDER).all() and ends == {"，", ","}
 
 
 def test_a_text_without_a_token_gives_nothing(tokenizer):

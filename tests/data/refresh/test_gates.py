@@ -37,7 +37,7 @@ def built(tmp_path_factory, samples, vocabulary_file):
     folder = tmp_path_factory.mktemp("quality")
     planned = plan_refresh(refresh_settings(folder / "w", samples / "tea.jsonl", vocabulary_file))
     division = divide(planned, read_batch([(file, planned) for file in planned.files]))
-    shards = build_batch(division.assignment.pieces, building_plan(planned), division.sop)
+    shards = build_batch(division.assignment.pieces, building_plan(planned))
     return planned, division, shards
 
 

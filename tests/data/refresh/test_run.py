@@ -206,13 +206,22 @@ def test_listings_are_on_disk_before_their_batch_is_done(settings, monkeypatch):
     assert len(synced) == 2
 
 
-def test_pairs_without_order_get_no_sop(settings, source):
-    for path in source.iterdir():
-        path.unlink()
+def test_sources_of_pairs_get_no_sentence_order(settings, source):
     pairs = [f"第{i}种茶怎么泡？用多热的水？" for i in range(30)]
     (source / "pairs.jsonl").write_text("\n".join(json.dumps({"text": t}) for t in pairs), encoding="utf-8")
+    result = refresh_here(settings)
+    assert dict(result.without_order)["source_without_order"] == 30
+    with open_workspace(settings.workspace) as statistics:
+        files = "select distinct split_part(source_uri, '#', 1) from documents join instances using (doc_id)"
+        ordered = statistics.sql(f"{files} where sop_label is not null").fetchall()
+        assert sorted(Path(file).name for (file,) in ordered) == ["general.txt", "tea.jsonl"]
+        missing = statistics.sql("select count(*) from instances where sop_label is null").fetchall()
+    assert missing == [(sum(count for _, count in result.without_order),)]
+    for path in source.iterdir():
+        path.unlink() if path.name != "pairs.jsonl" else None
     assert not refresh_here(settings).sop
-    assert refresh_here(replace(settings, corpus="forced", instances=InstanceRules(sop="on"))).sop
+    forced = replace(settings, corpus="forced", instances=InstanceRules(sop="on"))
+    assert refresh_here(forced).sop
 
 
 def test_nothing_usable_is_an_error_and_leaves_no_catalog(settings, source):

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import lzma
+import random
 import tarfile
 import threading
 import zipfile
@@ -107,8 +108,17 @@ def test_documents_before_the_damage_of_an_archive_are_read(tmp_path):
     path.write_bytes(whole[:1400])
     assert texts(path)[:2] == [FIRST, SECOND] and reasons(path)["unreadable_file"] == 1
     path = tmp_path / "cut.zip"
-    path.write_bytes(members("zip")[:-30])
-    assert reasons(path) == {"unreadable_file": 1}
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("a.jsonl", content("jsonl"))
+            archive.writestr("b.txt.gz", gzip.compress(content("txt")))
+            archive.writestr("c.txt", random.Random(0).randbytes(20_000).hex())
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-30])
+        assert len(texts(path)) == 5 and reasons(path) == {"unreadable_file": 1}
+        path.write_bytes(whole[:-10_000])
+        assert [text.replace("\n", "") for text in texts(path)[:4]] == [FIRST, SECOND] * 2
+        assert len(texts(path)[4]) > 1000 and reasons(path) == {"unreadable_file": 2}
 
 
 def test_markdown_gives_its_words(tmp_path):
