@@ -75,7 +75,7 @@ def _stage_rows(
 
 
 def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
-    """Rows without input and output: placeholders, URLs, encodings, and the hits of a guard that only reports."""
+    """Rows without input and output: placeholders, URLs, encodings, hits of a guard that only reports."""
     clean, read, guard = (STAGES.index(stage) for stage in ("clean", "read", "guard"))
     placeholders = db.execute(
         """
