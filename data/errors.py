@@ -13,6 +13,8 @@ _query = re.compile(r"(https?://[^\s?#'\"]*\?|://[^\s?#'\"]*\?(?=[^\s#'\"]*=))(?
 def masked(text: str) -> str:
     """Replace what may be credentials in the URLs of a text: user and password, and the query by its hash.
 
+    Bytes of a file name that are not UTF-8 are written as escapes.
+
     >>> masked("https://me:secret@host/tea.jsonl?key=1 is gone")
     'https://***@host/tea.jsonl?***5d5a2f99 is gone'
     """
@@ -20,7 +22,8 @@ def masked(text: str) -> str:
     def hashed(match: re.Match[str]) -> str:
         return f"{match[1]}***{hashlib.sha256(match[2].encode()).hexdigest()[:8]}"
 
-    return _query.sub(hashed, _user_info.sub("***@", text))
+    storable = text.encode("utf-8", "backslashreplace").decode()
+    return _query.sub(hashed, _user_info.sub("***@", storable))
 
 
 class UserError(ValueError):

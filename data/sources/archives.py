@@ -243,7 +243,7 @@ def _tar_members(uri: str, file: io.BufferedReader, size: int) -> Iterator[Part]
         for member in archive:
             if member.isdir():
                 continue
-            inner = f"{uri}!{member.name}"
+            inner = masked(f"{uri}!{member.name}")
             stream = archive.extractfile(member) if member.isreg() else None
             if stream is None or _is_unsafe(member.name):
                 yield Part(inner, member.name, None, "unsafe_name" if stream else "not_a_file")

@@ -219,7 +219,7 @@ def test_sources_of_pairs_get_no_sentence_order(settings, source):
     assert missing == [(sum(count for _, count in result.without_order),)]
     for path in source.iterdir():
         path.unlink() if path.name != "pairs.jsonl" else None
-    assert not refresh_here(settings).sop
+    assert not refresh_here(replace(settings, corpus="pairs")).sop
     forced = replace(settings, corpus="forced", instances=InstanceRules(sop="on"))
     assert refresh_here(forced).sop
 

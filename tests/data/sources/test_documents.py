@@ -121,6 +121,15 @@ def test_documents_before_the_damage_of_an_archive_are_read(tmp_path):
         assert len(texts(path)[4]) > 1000 and reasons(path) == {"unreadable_file": 2}
 
 
+def test_names_that_are_not_utf_8_are_escaped(tmp_path):
+    path = tmp_path / "names.tar"
+    with tarfile.open(path, "w", errors="surrogateescape") as archive:
+        info = tarfile.TarInfo("\udcff.txt")
+        info.size = len(content("txt"))
+        archive.addfile(info, io.BytesIO(content("txt")))
+    assert [item.source_uri for item in read_documents(path)][0] == f"{path}!\\udcff.txt#line=1"
+
+
 def test_markdown_gives_its_words(tmp_path):
     path = tmp_path / "page.md"
     path.write_text(
