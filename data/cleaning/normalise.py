@@ -45,6 +45,7 @@ _block_tag = re.compile(r"</?(?:p|br|div|li|tr|h[1-6]|title|section|article|tabl
 _tag = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>", re.I)
 _image = re.compile(r"!\[[^\[\]\n]*\]\([^()\n]*\)")
 _link = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]*\)")
+_fenced_code = re.compile(r"^ *```[^`\n]*\n.*?^ *```+ *$", re.M | re.S)
 # encoded data or damage: no tokenizer accepts such a word (BERT's gives up at 100 letters)
 _endless_word = re.compile(r"[A-Za-z0-9+/=_\-]{101,}")
 
@@ -61,10 +62,11 @@ def normalize(text: str) -> str:
 
 
 def strip_markup(text: str) -> tuple[str, int]:
-    """Remove HTML elements, entities, Markdown links and URLs, and count the URLs; block elements become line
-    ends.
+    """Remove HTML elements, entities, fenced code, Markdown links and URLs, and count the URLs.
+
+    Block elements become line ends.
     """
-    text = html.unescape(text)
+    text = _fenced_code.sub("", html.unescape(text))
     text = _unseen_markup.sub("\n", text)
     text = _tag.sub("", _block_tag.sub("\n", text))
     text = _link.sub(r"\1", _image.sub("", text))
@@ -153,7 +155,15 @@ def _needs(text: str) -> int:
 
 
 def _may_hold_markup(text: str) -> bool:
-    return "<" in text or "&" in text or "](" in text or "://" in text or "www." in text or "WWW." in text
+    return (
+        "<" in text
+        or "&" in text
+        or "](" in text
+        or "://" in text
+        or "www." in text
+        or "WWW." in text
+        or "```" in text
+    )
 
 
 def _tidy_spaces(text: str, needs: int) -> str:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from data.sources.plain_text import join_wrapped
 
-_front_matter = re.compile(r"\A---\n.*?\n---\n", re.S)
+# Jekyll's, Hugo's and MkDocs' front matter
+_front_matter = re.compile(
+    r"\A(?:---\n.*?\n---\n|\+\+\+\n.*?\n\+\+\+\n|(?:(?:author|title|date|tags|comments?)s?:.*\n)+(?=\n))",
+    re.S | re.I,
+)
 # MDX adds comments in braces, imports and exports to Markdown
 _mdx_comment = re.compile(r"\{/\*.*?\*/\}", re.S)
 _statement = re.compile(
@@ -23,6 +27,20 @@ _statement = re.compile(
 _script_strings = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|//.*|/\*.*?\*/")
 _han = re.compile("[\u4e00-\u9fff]")
 _comment = re.compile(r"<!--.*?-->", re.S)
+_display_math = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\\begin\{(\w+\*?)\}.*?\\end\{\1\}", re.S)
+_fence = re.compile(r"\s*(?:```|~~~)")
+# blocks by indentation of MkDocs, Material and reStructuredText; a quoted title is prose
+_indented_block = re.compile(
+    r"( *)(?:(?:!!!|\?\?\?\+?) *[\w -]*(?:\"(?P<title>.*)\")?|=== *!?\".*\"|\.\. [\w:-]+::.*)$"
+)
+# lines that are no text: fences of VuePress and Docusaurus, tabs, AsciiDoc's attributes and blocks, includes
+_marker = re.compile(
+    r" *(?::::+ *\w* *(?P<title>.*)|@tab.*|:[\w-]+:(?:[ `].*)?|\[(?:source|NOTE|TIP|quote)\b.*\]|-+8<-+.*)$"
+)
+# within a line: cross-references, shortcodes, templates and anchors
+_reference = re.compile(
+    r":(?:label|eqlabel|numref|eqref|ref|cite\w*|doc):`[^`\n]*`|\{\{[<%].*?[>%]\}\}|\{%.*?%\}|\{[#:][^{}\n]*\}"
+)
 
 
 @cache
@@ -38,15 +56,36 @@ def markdown_text(content: str) -> str:
     >>> markdown_text("# 茶\\n\\n见[这里](https://a.cn)的`代码`。\\n\\n```\\nx = 1\\n```\\n")
     '茶\\n见这里的代码。'
     """
-    content = _comment.sub("", _front_matter.sub("", content.replace("\r\n", "\n")))
+    content = _front_matter.sub("", content.replace("\r\n", "\n"))
+    content = _display_math.sub("", _comment.sub("", content))
     lines: list[str] = []
-    for token in _markdown().parse(content):
+    for token in _markdown().parse("\n".join(_without_dialects(content.split("\n")))):
         if token.type == "inline" and token.children:
             parts = [_inline(child.type, child.content) for child in token.children]
             lines.append("".join(parts).strip())
         elif token.type == "html_block":
             lines.append(token.content)  # cleaning removes its tags
     return join_wrapped("\n\n".join(line for line in lines if line)).replace("\n\n", "\n")
+
+
+def _without_dialects(lines: Sequence[str]) -> Iterator[str]:
+    """Lines as plain Markdown: indented blocks at the margin, without markers and references."""
+    depths = [0]  # columns that the enclosing blocks are indented
+    in_code = False
+    for line in lines:
+        while line.strip() and len(line) - len(line.lstrip(" ")) < depths[-1]:
+            depths.pop()
+        line = line[depths[-1] :]
+        in_code ^= bool(_fence.match(line))
+        if in_code:
+            yield line
+        elif block := _indented_block.match(line):
+            depths.append(depths[-1] + len(block[1]) + 4)
+            yield from ("", block["title"] or "", "")
+        elif marker := _marker.match(line):
+            yield from ("", marker["title"] or "", "")
+        else:
+            yield _reference.sub("", line)
 
 
 def _inline(kind: str, content: str) -> str:

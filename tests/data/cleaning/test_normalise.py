@@ -10,7 +10,7 @@ MARKUP = (
     "<br/> <b> </b> &nbsp; &amp; &lt;p&gt; https://a.cn/x?y=1 ![图](a.png) [链接](b.html) ＡＢ１２ < > & ﹗"
 )
 NOISE = MARKUP.split()
-NOISE += ["\u200b", "\ufeff", " ", "　", "\r\n", "\n\n", "\t", "\x00", "\u202e", "\u0301"]
+NOISE += ["\n```\n", "\u200b", "\ufeff", " ", "　", "\r\n", "\n\n", "\t", "\x00", "\u202e", "\u0301"]
 noisy_text = st.lists(st.sampled_from(sample_sentences()[:300]) | st.sampled_from(NOISE), max_size=12).map(
     "".join
 )
@@ -46,6 +46,7 @@ def test_a_clean_sentence_stays_as_it_is(sentence):
         ("a < b 且 List<String> 还在", "a < b 且 List<String> 还在"),
         ("一\r\n二\r三\u2028四\n\n\n五", "一\n二\n三\n四\n五"),
         ("　　首行缩进　两格", "首行缩进 两格"),
+        ("前文。\n```py\nx = 1\n```\n后文。", "前文。\n后文。"),
     ],
 )
 def test_cleaning_gives(raw, clean):

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from data.errors import InputError
 from data.sources import Dropped, RawDocument, find_files, read_documents
+from data.sources.markup import markdown_text
 from data.storage import base_name, size_and_digest
 
 FIRST, SECOND = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。"
@@ -140,6 +141,31 @@ def test_markdown_gives_its_words(tmp_path):
     )
     (text,) = texts(path)
     assert text.replace("\n", " ") == "采茶 要趁早上采，见这里。 一芽二叶 一芽一叶 名 时 明前 四月"
+
+
+@pytest.mark.parametrize(
+    "page, prose",
+    [
+        ('!!! note "注意"\n    先洗手。\n\n    再泡茶。\n\n外面。', "注意 先洗手。 再泡茶。 外面。"),
+        (
+            '=== "C++"\n\n    ```cpp\n    int x;\n    ```\n\n    说明。\n\n=== "Go"\n\n    也一样。',
+            "说明。 也一样。",
+        ),
+        ("??? question\n    ???+ tip\n        里面。\n\n    外面。", "里面。 外面。"),
+        ("author: 张三\ntags: 茶\n\n作者：李四。", "作者：李四。"),
+        ("::: tip 友情提示\n先洗手。\n:::", "友情提示 先洗手。"),
+        (
+            ":begin_tab:`mxnet`\n见 :numref:`sec_a`，再看。\n:end_tab:\n\n# 茶 {#tea}\n:label:`tea`",
+            "见 ，再看。 茶",
+        ),
+        (".. note:: 注意\n    先洗手。\n\n.. code-block:: c\n\n    ```\n    int\n    ```", "先洗手。"),
+        (":author: 张三\n\n[source,java]\n\n正文。", "正文。"),
+        ("我们得到\n\n$$\n\\lambda a\n$$\n\n\\begin{align}\nx\n\\end{align}\n\n其中。", "我们得到 其中。"),
+        ("```\n!!! note\n```\n\n{{< copyable >}}\n价格为 $5，共 $6。", "价格为 $5，共 $6。"),
+    ],
+)
+def test_remains_of_other_markup_go_and_prose_stays(page, prose):
+    assert markdown_text(page).replace("\n", " ") == prose
 
 
 @pytest.mark.parametrize(
