@@ -310,7 +310,7 @@ def test_markdown_and_rows_hold_the_main_tables(tmp_path):
     )  # fmt: skip
     text = report_markdown(report)
     assert text.startswith(f"**{report.verdict}**") and "python -m flows.x" in text
-    assert "| 继续 | 80.8 ± 5.5 | 80.8 ± 5.5 |" in text and "**+9.8 ± 3.9**" in text
+    assert "| 继续 | 80.8 ± 5.6 | 80.8 ± 5.6 |" in text and "**+9.8 ± 3.9**" in text
     tables = main_tables(report)
     assert [one.name for one in tables] == ["evaluation", "evaluation-2", "training"]
     assert tables[1].title == "Evaluation: 另|一, against base"
