@@ -113,7 +113,7 @@ def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
         ({"--init": checkpoint}, "up to 128 tokens, the model"),
         ({"--steps": 0}, "steps='0'"),
         ({"--init": "hf:no slash here"}, "is no repository name; write hf:OWNER/NAME"),
-        ({"--init": TENSORFLOW / "bright"}, "has sequences of up to 128 tokens"),
+        ({"--init": TENSORFLOW / "bright"}, "no vocab.txt, spiece.model or tokenizer.json in"),
         ({"--growth.num-hidden-layers": 2}, "layers are only added"),
     ]:
         given = {"--workspace": workspace, "--corpus": "tea"} | change
@@ -132,7 +132,7 @@ def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
         ({"--task": task}, "no column 'sentence'"),
         ({"--model": tmp_path}, "no config.json"),
         ({"--model": "tiny"}, "a preset has no vocabulary and no weights"),
-        ({"--model": TENSORFLOW / "bright"}, "no vocab.txt or spiece.model in"),
+        ({"--model": TENSORFLOW / "bright"}, "no vocab.txt, spiece.model or tokenizer.json in"),
         ({"--train": tmp_path / "none.tsv"}, "no file"),
         ({"--seeds": "1,1"}, "give one or more, each once"),
     ]:
