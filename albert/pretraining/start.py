@@ -118,6 +118,8 @@ def _check_fits(model: PretrainingModel, stream: InstanceStream, name: str, init
 def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
     """Raise ConfigError if the checkpoint has another vocabulary than the corpus; InputError if none."""
     theirs = find_tokenizer(str(find_source(init).folder))
+    if not tokenizer_folder.is_dir():
+        return  # a plan's: it is written before the training, which asks again
     ours = find_tokenizer(str(tokenizer_folder))
     if sha256(theirs) != sha256(ours) and vocabulary_of(theirs) != vocabulary_of(ours):
         raise ConfigError(

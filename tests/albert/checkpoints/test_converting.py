@@ -164,8 +164,9 @@ def test_refusals_write_nothing(tmp_path, tokenizer, capsys):
     source = save_small_model(tmp_path / "a", tokenizer)
     (tmp_path / "there").mkdir()
     refused(capsys, "is already there", "convert", source, tmp_path / "there")
-    (source / "vocab.txt").unlink()
-    refused(capsys, "no vocab.txt or spiece.model in", "convert", source, tmp_path / "b")
+    for name in ("vocab.txt", "tokenizer.json"):
+        (source / name).unlink()
+    refused(capsys, "no vocab.txt, spiece.model or tokenizer.json in", "convert", source, tmp_path / "b")
     refused(capsys, "no checkpoint at", "convert", tmp_path / "none", tmp_path / "b")
     refused(capsys, "no checkpoint at", "diff", tmp_path / "none", source)
     refused(capsys, "no checkpoint at", "inspect", tmp_path / "none")
