@@ -23,6 +23,7 @@ import json
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
+from unittest.mock import patch
 
 import hypothesis
 import pytest
@@ -61,6 +62,13 @@ def preloaded_workers() -> Iterator[None]:
     context.set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("data.workers.get_context", lambda method: context)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def same_environment() -> Iterator[None]:
+    """Take back the variables that a command sets for its process."""
+    with patch.dict(os.environ):
         yield
 
 

@@ -6,16 +6,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from data.catalog.database import create_views, read_catalog
-from data.catalog.versions import require_version
+from data.catalog.versions import never_trained_share, require_version, version_shards
 from data.errors import InputError
-from data.instances import LENGTH_BIN
+from data.instances import LENGTH_BIN, count_row_groups, read_rows
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 from data.workspace import Workspace, default_workspace
 
@@ -320,6 +323,29 @@ class Statistics:
         """Yield the text of every document of the corpus, a sentence a line."""
         return (text for _, text in self.documents(corpus))
 
+    def dataset(self, corpus: str, library: Literal["torch", "datasets"] = "torch", *, seed: int = 0):
+        """The instances that runs train on: a torch IterableDataset, or a Hugging Face datasets.Dataset.
+
+        What the rows hold is in docs/shards.md.
+        """
+        version = require_version(self.db, corpus)
+        shards = [self.workspace.root / shard.path for shard in version_shards(self.db, version)]
+        below = math.ceil(never_trained_share(self.db) * 2**32)
+        if library == "torch":
+            from data.catalog.torch_dataset import CorpusDataset
+
+            return CorpusDataset(shards, below=below, seed=seed)
+        try:
+            from datasets import Dataset, Features, Sequence, Value
+        except ImportError:
+            raise InputError("Hugging Face's library is missing: pip install datasets") from None
+        columns = Features.from_arrow_schema(pq.read_schema(shards[0]).remove_metadata())
+        del columns["side"]
+        columns |= {"word_starts": Sequence(Value("bool")), "sop_label": Value("int8")}
+        columns["instance_id"] = Value("string")
+        kept = {"shards": shards, "below": below}
+        return Dataset.from_generator(_rows, features=Features(columns), gen_kwargs=kept)
+
     def sample_instances(self, corpus: str, count: int = 5) -> duckdb.DuckDBPyRelation:
         """Show some instances as text, always the same ones: plain, masked, and with their SOP label."""
         tokenizer = self.tokenizer(corpus)
@@ -340,6 +366,12 @@ class Statistics:
         columns = {name: samples[name] for name in ("instance_id", "doc_id")}
         columns |= {"text": pa.array(texts, pa.string()), "masked": pa.array(masked_texts, pa.string())}
         return self.db.from_arrow(pa.table({**columns, "sop_label": samples["sop_label"]}))
+
+
+def _rows(shards: list[Path], below: int) -> Iterator[dict[str, Any]]:
+    for path in shards:
+        for row_group in range(count_row_groups(path)):
+            yield from read_rows(path, row_group, below=below)
 
 
 def open_workspace(path: Path | str | None = None) -> Statistics:

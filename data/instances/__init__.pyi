@@ -29,6 +29,7 @@ from .shards import length_histogram as length_histogram
 from .shards import list_column as list_column
 from .shards import mask_vocabulary as mask_vocabulary
 from .shards import read_info as read_info
+from .shards import read_rows as read_rows
 from .shards import read_shard as read_shard
 from .shards import read_similar_words as read_similar_words
 from .shards import table_digest as table_digest
