@@ -237,16 +237,17 @@ def test_near_duplicates_are_counted(tmp_path, vocabulary_file):
     assert set(reasons) == {"duplicate", "near_duplicate"} and sum(reasons.values()) == 57
 
 
-@pytest.mark.parametrize("simplify, kept", [(False, 3), (True, 2)])
-def test_traditional_twins_are_duplicates_only_where_they_are_simplified(
-    tmp_path, vocabulary_file, simplify, kept
+@pytest.mark.parametrize("simplify, reason", [(False, "near_duplicate"), (True, "duplicate")])
+def test_traditional_twins_are_duplicates_whether_they_are_simplified_or_not(
+    tmp_path, vocabulary_file, simplify, reason
 ):
     twins = ["圖書館開設了新的閱覽室。讀者可以借閱。", "图书馆开设了新的阅览室。读者可以借阅。"]
     source = write_source(tmp_path, "twins.jsonl", rows(*twins, "头发与发展。皇后与后来。乾隆与干燥。"))
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     refresh_here(replace(settings, cleaning=CleaningRules(simplify=simplify)))
     texts = texts_of(tmp_path / "w")
-    assert len(texts) == kept and any("乾隆与干燥" in text for text in texts)
+    assert len(texts) == 2 and any("乾隆与干燥" in text for text in texts)
+    assert dropped(tmp_path / "w") == {reason: 1}
 
 
 def test_special_tokens_written_in_a_text_are_no_special_tokens(tmp_path, vocabulary_file):
