@@ -241,7 +241,7 @@ def test_near_duplicates_are_counted(tmp_path, vocabulary_file):
 def test_traditional_twins_are_duplicates_whether_they_are_simplified_or_not(
     tmp_path, vocabulary_file, simplify, reason
 ):
-    twins = ["圖書館開設了新的閱覽室。讀者可以借閱。", "图书馆开设了新的阅览室。读者可以借阅。"]
+    twins = ["图书馆开设了新的阅览室。读者可以借阅。", "圖書館開設了新的閱覽室。讀者可以借閱。"]
     source = write_source(tmp_path, "twins.jsonl", rows(*twins, "头发与发展。皇后与后来。乾隆与干燥。"))
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     refresh_here(replace(settings, cleaning=CleaningRules(simplify=simplify)))

@@ -25,7 +25,7 @@ def piece(tmp_path):
     staged = tmp_path / "staged.parquet"
     pq.write_table(pa.table({"doc_id": ["0" * 16], "source_uri": ["x"], "sentences": [sentences]}), staged)
     assigned = tmp_path / "assigned.parquet"
-    pq.write_table(pa.table({"staged_path": [str(staged)], "staged_row": [0]}), assigned)
+    pq.write_table(pa.table({"staged_path": [str(staged)], "staged_row": [0], "has_order": [True]}), assigned)
     return assigned
 
 
