@@ -141,7 +141,9 @@ def test_a_torch_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_
     epochs = []
     for epoch in (0, 1):
         instances.set_epoch(epoch)
-        rows = list(DataLoader(instances, batch_size=None, num_workers=workers))
+        # not by a fork of this process, which has threads
+        apart = {"multiprocessing_context": "spawn"} if workers else {}
+        rows = list(DataLoader(instances, batch_size=None, num_workers=workers, **apart))
         epochs.append([int(row["instance_id"], 16) for row in rows])
         assert all(row["word_starts"].dtype == torch.bool for row in rows)
         assert all(len(row["word_starts"]) == len(row["input_ids"]) for row in rows)
