@@ -28,8 +28,6 @@ NEVER = {
     "albert": {"prefect", "duckdb", "jieba", "transformers", "triton"},
     "flows": {"torch", "triton", "transformers", "duckdb", "jieba"},
 }
-# files that are imported when they are asked for alone
-ON_DEMAND = {"data.catalog.torch_dataset": {"torch"}}
 GROUND = {
     "errors",
     "faces",
@@ -139,9 +137,7 @@ def test_packages_import_what_they_may():
         package = path.relative_to(ROOT).parts[0]
         for one in imports(path):
             top = one.module.partition(".")[0]
-            if top in NEVER[package] - ON_DEMAND.get(module_of(path), set()) or (
-                top in OURS and top not in MAY_IMPORT[package]
-            ):
+            if top in NEVER[package] or (top in OURS and top not in MAY_IMPORT[package]):
                 wrong.append(str(one))
             part = (target(one) or "").split(".")
             if package == "albert" and part[0] == "data" and len(part) > 1 and part[1] not in ALBERT_TAKES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import duckdb
 import pyarrow as pa
@@ -21,6 +21,9 @@ from data.errors import InputError
 from data.instances import LENGTH_BIN, count_row_groups, read_rows
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 from data.workspace import Workspace, default_workspace
+
+if TYPE_CHECKING:
+    from datasets import IterableDataset
 
 # the file a document came from, without its place in it
 _SOURCE = r"regexp_replace(source_uri, '#[^/]*$', '')"
@@ -323,28 +326,26 @@ class Statistics:
         """Yield the text of every document of the corpus, a sentence a line."""
         return (text for _, text in self.documents(corpus))
 
-    def dataset(self, corpus: str, library: Literal["torch", "datasets"] = "torch", *, seed: int = 0):
-        """The instances that runs train on: a torch IterableDataset, or a Hugging Face datasets.Dataset.
+    def dataset(self, corpus: str) -> IterableDataset:
+        """The instances that runs train on, as an IterableDataset of Hugging Face's library and of torch.
 
-        What the rows hold is in docs/shards.md.
+        What the rows hold is in docs/shards.md. Raises InputError if the library is missing.
         """
-        version = require_version(self.db, corpus)
-        shards = [self.workspace.root / shard.path for shard in version_shards(self.db, version)]
-        below = math.ceil(never_trained_share(self.db) * 2**32)
-        if library == "torch":
-            from data.catalog.torch_dataset import CorpusDataset
-
-            return CorpusDataset(shards, below=below, seed=seed)
         try:
-            from datasets import Dataset, Features, Sequence, Value
+            from datasets import Features, IterableDataset, Sequence, Value
         except ImportError:
             raise InputError("Hugging Face's library is missing: pip install datasets") from None
+        version = require_version(self.db, corpus)
+        shards = [self.workspace.root / shard.path for shard in version_shards(self.db, version)]
         columns = Features.from_arrow_schema(pq.read_schema(shards[0]).remove_metadata())
         del columns["side"]
         columns |= {"word_starts": Sequence(Value("bool")), "sop_label": Value("int8")}
         columns["instance_id"] = Value("string")
-        kept = {"shards": shards, "below": below}
-        return Dataset.from_generator(_rows, features=Features(columns), gen_kwargs=kept)
+        # a list is divided among workers and processes
+        parts = [(path, group) for path in shards for group in range(count_row_groups(path))]
+        below = math.ceil(never_trained_share(self.db) * 2**32)
+        given = {"parts": parts, "below": below}
+        return IterableDataset.from_generator(_rows, features=Features(columns), gen_kwargs=given)
 
     def sample_instances(self, corpus: str, count: int = 5) -> duckdb.DuckDBPyRelation:
         """Show some instances as text, always the same ones: plain, masked, and with their SOP label."""
@@ -368,10 +369,9 @@ class Statistics:
         return self.db.from_arrow(pa.table({**columns, "sop_label": samples["sop_label"]}))
 
 
-def _rows(shards: list[Path], below: int) -> Iterator[dict[str, Any]]:
-    for path in shards:
-        for row_group in range(count_row_groups(path)):
-            yield from read_rows(path, row_group, below=below)
+def _rows(parts: list[tuple[Path, int]], below: int) -> Iterator[dict[str, Any]]:
+    for path, row_group in parts:
+        yield from read_rows(path, row_group, below=below)
 
 
 def open_workspace(path: Path | str | None = None) -> Statistics:
