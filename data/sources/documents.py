@@ -1,5 +1,5 @@
-"""Read documents from any supported source: plain text, Markdown, HTML, JSON and JSONL, CSV and TSV, Parquet;
-compressed, in archives, or behind a URL.
+"""Read documents from any supported source: plain text, Markdown, reStructuredText, AsciiDoc, HTML, JSON and
+JSONL, CSV and TSV, Parquet; compressed, in archives, or behind a URL.
 
 Only single pages are read whole. Anything that cannot be used is yielded as `Dropped` with its place and
 reason, never lost.
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from data.errors import InputError, UserError, masked
 from data.sources.archives import COMPRESSIONS, Part, damage, one_line, open_parts, plain_name
 from data.sources.decoding import SAMPLE_BYTES, Unfinished, decoded_lines, detect_encoding
-from data.sources.markup import html_text, markdown_text, mdx_text
+from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_text, rst_text
 from data.sources.plain_text import find_format, join_wrapped
 from data.sources.rows import BadRow, json_rows, table_rows
 from data.sources.settings import TextFormat
@@ -68,6 +68,9 @@ SUFFIXES = {
     ".md": "markdown",
     ".markdown": "markdown",
     ".mdx": "mdx",
+    ".rst": "rst",
+    ".adoc": "asciidoc",
+    ".asciidoc": "asciidoc",
     ".html": "html",
     ".htm": "html",
     ".xhtml": "html",
@@ -82,9 +85,15 @@ ARCHIVES = (".zip", ".tar")
 TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first of these that exists, unless one is named
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
 MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # held of a text file before it is cut
-MAX_PAGE_CHARACTERS = 8 << 20  # a Markdown or HTML page is parsed whole
+MAX_PAGE_CHARACTERS = 8 << 20  # a page of markup is parsed whole
 STAGE = "read"
-_PAGES: dict[str, Callable[[str], str]] = {"markdown": markdown_text, "mdx": mdx_text, "html": html_text}
+_PAGES: dict[str, Callable[[str], str]] = {
+    "markdown": markdown_text,
+    "mdx": mdx_text,
+    "rst": rst_text,
+    "asciidoc": asciidoc_text,
+    "html": html_text,
+}
 
 
 def file_kind(name: str) -> str | None:

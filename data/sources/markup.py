@@ -1,6 +1,7 @@
-"""Extract the text of Markdown and HTML pages in reading order.
+"""Extract the text of Markdown, reStructuredText, AsciiDoc and HTML pages in reading order.
 
 Libraries do the parsing: markdown-it-py for Markdown, trafilatura for the main content of a web page.
+reStructuredText and AsciiDoc are turned into Markdown line by line, as far as their text needs it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _han = re.compile("[\u4e00-\u9fff]")
 _comment = re.compile(r"<!--.*?-->", re.S)
 _display_math = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\\begin\{(\w+\*?)\}.*?\\end\{\1\}", re.S)
 _fence = re.compile(r"\s*(?:```|~~~)")
-# blocks by indentation of MkDocs, Material and reStructuredText; a quoted title is prose
+# blocks by indentation of MkDocs and Material, reStructuredText's within Markdown; a quoted title is prose
 _indented_block = re.compile(
     r"( *)(?:(?:!!!|\?\?\?\+?) *[\w -]*(?:\"(?P<title>.*)\")?|=== *!?\".*\"|\.\. [\w:-]+::.*)$"
 )
@@ -41,6 +42,39 @@ _marker = re.compile(
 _reference = re.compile(
     r":(?:label|eqlabel|numref|eqref|ref|cite\w*|doc):`[^`\n]*`|\{\{[<%].*?[>%]\}\}|\{%.*?%\}|\{[#:][^{}\n]*\}"
 )
+# directives of reStructuredText, of which these hold text in their indented block, and a title after the name
+_rst_directive = re.compile(r"\.\.(?: +(?P<name>[\w:-]+)::(?P<title>.*)| .*|)$")
+_rst_text = re.compile(
+    "admonition|attention|caution|danger|deprecated|epigraph|hint|important|note|pull-quote|rubric|seealso"
+    "|sidebar|tip|topic|versionadded|versionchanged|warning"
+)
+_rst_rule = re.compile(r"(?!::$)([!-/:-@\[-`{-~])\1+$")
+_rst_table = re.compile(r"\+[-=+]+\+$|=+(?: +=+)+$")
+_rst_item = re.compile(r"(?:[-*+•]|\(?\w{1,3}[.)]|#\.) ")
+_rst_inline = (
+    (re.compile(r":[\w:+.-]+:(?=`)"), ""),  # roles
+    (re.compile(r"(?<!`)`([^`<>]+?)\s*<[^`<>]*>`_{0,2}(?!`)"), r"\1"),  # links
+    (re.compile(r"(?<!`)`([^`]+)`__?(?!\w)"), r"\1"),
+    (re.compile(r" ?\[[#*\w]*\]_(?!\w)"), ""),  # footnotes
+    (re.compile(r"\\ "), ""),
+)
+_asciidoc_code = re.compile(r"(?:-{4,}|\.{4,}|\+{4,}|/{4,})$|```")
+_asciidoc_marker = re.compile(
+    r"(?:={4,}|\*{4,}|_{4,}|--|\+|<{3}|'{3}|[|,:!]={3,})$"
+    r"|\[.*\]$|//.*$|:!?[\w-]+!?:(?: .*)?$|\w+::\S*\[.*\]$"
+)
+# what begins a title, an item or a note
+_asciidoc_lead = re.compile(
+    r"(?P<title>=+ |\.(?=\w))|[*.-]+ (?=\S)|(?:NOTE|TIP|IMPORTANT|WARNING|CAUTION): |<[\d.]+> "
+)
+_asciidoc_inline = (
+    (re.compile(r"image:\S*?\[.*?\]|footnote:\w*\[.*?\]|\[\[.*?\]\]|\(\(\(.*?\)\)\)|(?<=\S) +<[\d.]+>"), ""),
+    (re.compile(r"(?:(?:link|xref|mailto):|https?://|\{[\w-]+\})[!-Z\\^-~]*\[([^\]]*)\]"), r"\1"),  # links
+    (re.compile(r"<<[^<>]*?(?:, *([^<>]*))?>>"), r"\1"),
+    (re.compile(r"^(.*\S)::(?: +|$)"), r"* \1："),  # a term
+    (re.compile(r"(?<!`)\{[a-z][\w-]*\}(?!`)"), ""),
+)
+_latin_break = re.compile("(?<=[!-~])\n(?=[!-~])")
 
 
 @cache
@@ -50,8 +84,10 @@ def _markdown():
     return MarkdownIt("commonmark").enable("table").enable("strikethrough")
 
 
-def markdown_text(content: str) -> str:
+def markdown_text(content: str, *, join_lines: bool = False) -> str:
     """Extract a Markdown page's text, a block a line, without front matter, code, link targets and pictures.
+
+    With `join_lines` the lines of each paragraph are joined, else only those of a page of one width.
 
     >>> markdown_text("# 茶\\n\\n见[这里](https://a.cn)的`代码`。\\n\\n```\\nx = 1\\n```\\n")
     '茶\\n见这里的代码。'
@@ -62,7 +98,8 @@ def markdown_text(content: str) -> str:
     for token in _markdown().parse("\n".join(_without_dialects(content.split("\n")))):
         if token.type == "inline" and token.children:
             parts = [_inline(child.type, child.content) for child in token.children]
-            lines.append("".join(parts).strip())
+            block = "".join(parts).strip()
+            lines.append(_latin_break.sub(" ", block).replace("\n", "") if join_lines else block)
         elif token.type == "html_block":
             lines.append(token.content)  # cleaning removes its tags
     return join_wrapped("\n\n".join(line for line in lines if line)).replace("\n\n", "\n")
@@ -92,6 +129,82 @@ def _inline(kind: str, content: str) -> str:
     if kind in ("text", "code_inline", "html_inline"):
         return content
     return "\n" if kind in ("softbreak", "hardbreak") else ""
+
+
+def rst_text(content: str) -> str:
+    """Extract a reStructuredText page's text, without tables, literal blocks, and directives but notes.
+
+    >>> rst_text("茶\\n==\\n\\n见 :ref:`泡茶 <tea>`::\\n\\n   int x;\\n\\n.. note:: 先洗手。")
+    '茶\\n见 泡茶：\\n先洗手。'
+    """
+    text = "\n".join(_rst_lines(content.replace("\r\n", "\n").expandtabs().split("\n")))
+    for pattern, plain in _rst_inline:
+        text = pattern.sub(plain, text)
+    return markdown_text(text, join_lines=True)
+
+
+def _rst_lines(lines: Sequence[str]) -> Iterator[str]:
+    """Lines as plain Markdown, all at the margin."""
+    skipped: int | None = None  # columns; a block that is indented further is left out
+    before, in_item, in_table = 0, False, False
+    for line in lines:
+        depth, line = len(line) - len(line.lstrip()), line.strip()
+        if skipped is not None and line and depth <= skipped:
+            skipped = None
+        in_table = bool(line) and (in_table or bool(_rst_table.match(line)))
+        if skipped is not None or in_table or _rst_rule.match(line):
+            yield ""
+            continue
+        if directive := _rst_directive.match(line):
+            is_text = bool(_rst_text.fullmatch(directive["name"] or ""))
+            skipped = None if is_text else depth
+            yield from ("", directive["title"] if is_text else "", "")
+            continue
+        if line.endswith("::"):
+            skipped, line = depth, line[:-2].rstrip() and line[:-2].rstrip() + "："
+        # other text begins where the indentation changes, but for a list's item
+        if line and depth != before and not (in_item and depth > before):
+            yield ""
+        before, in_item = depth, bool(_rst_item.match(line)) or (in_item and depth > before)
+        yield line.removeprefix("#. ").removeprefix("| ")
+
+
+def asciidoc_text(content: str) -> str:
+    """Extract an AsciiDoc page's text, without attributes, listings and macros.
+
+    >>> asciidoc_text("= 茶\\n:toc:\\n\\n见 link:a.html[这里]。\\n\\n----\\nint x;\\n----\\n\\nTIP: 先洗手。")
+    '茶\\n见 这里。\\n先洗手。'
+    """
+    lines = _asciidoc_lines(content.replace("\r\n", "\n").split("\n"))
+    return markdown_text("\n".join(lines), join_lines=True)
+
+
+def _asciidoc_lines(lines: Sequence[str]) -> Iterator[str]:
+    """Lines as plain Markdown, all at the margin."""
+    fence, before, is_code = "", "", False
+    for line in map(str.rstrip, lines):
+        if fence:
+            fence, line = "" if line == fence else fence, ""
+        elif opened := _asciidoc_code.match(line):
+            fence, line = opened[0], ""
+        # a paragraph of code follows its attributes, or is indented
+        is_code = bool(line) and (
+            is_code
+            or line.startswith("[source")
+            or (line[0] == " " and not before and not _asciidoc_lead.match(line.strip()))
+        )
+        before, line = line, line.strip()
+        if is_code or _asciidoc_marker.match(line):
+            yield ""
+            continue
+        for pattern, plain in _asciidoc_inline:
+            line = pattern.sub(plain, line)
+        if line.startswith("|"):
+            yield from (part for cell in line.split("|") for part in (cell.strip(), ""))
+        elif lead := _asciidoc_lead.match(line):
+            yield from ("", line[lead.end() :], *[""] * bool(lead["title"]))
+        else:
+            yield line
 
 
 def mdx_text(content: str) -> str:

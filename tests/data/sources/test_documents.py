@@ -168,6 +168,82 @@ def test_remains_of_other_markup_go_and_prose_stays(page, prose):
     assert markdown_text(page).replace("\n", " ") == prose
 
 
+RST = """\
+:author: 张三
+
+采茶
+====
+
+要 *趁早* 上采，见 `这
+里 <https://a.cn>`_ 的 :ref:`图 <fig>`\\ 。[1]_ 用法如下::
+
+    int 代码;
+
+.. note::
+   先 ``洗手``。
+
+.. image:: 图.png
+   :alt: 图
+
+- 一芽
+  二叶
+- 一芽一叶
+
+名词
+    释义
+其次
+^^^^
++----+----+
+| 名 | 时 |
++----+----+
+"""
+ASCIIDOC = """\
+= 采茶
+:author: 张三
+// 看不见
+[source,java]
+----
+int 代码;
+----
+要 *趁早* 上采，见 https://a.cn/b?c=d[这里] 的
+image:a.png[图] <<fig,图>>。
+
+ $ make 茶
+
+NOTE: 先 `洗手`。
+. 一芽
++
+二叶
+** 一芽一叶
+名词:: 释义
+
+.其次
+|===
+|名 |时
+|===
+"""
+
+
+@pytest.mark.parametrize(
+    "name, page, prose",
+    [
+        (
+            "page.rst",
+            RST,
+            "采茶 要 趁早 上采，见 这里 的 图。 用法如下： 先 洗手。 一芽二叶 一芽一叶 名词 释义 其次",
+        ),
+        (
+            "page.adoc",
+            ASCIIDOC,
+            "采茶 要 趁早 上采，见 这里 的图。 先 洗手。 一芽 二叶 一芽一叶 名词：释义 其次 名 时",
+        ),
+    ],
+)
+def test_rst_and_asciidoc_give_their_words(tmp_path, name, page, prose):
+    (tmp_path / name).write_text(page, encoding="utf-8")
+    assert [text.replace("\n", " ") for text in texts(tmp_path / name)] == [prose]
+
+
 @pytest.mark.parametrize(
     "code",
     [
