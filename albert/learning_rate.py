@@ -76,7 +76,7 @@ def choose_learning_rate(
                 f"learning rate {given:g} is {given / usual:,.0f} times the {usual:.2g} that the square-root "
                 f"rule gives for batches of {batch_tokens:,} tokens ({reference.source}: {reference.rate:g} "
                 f"at {reference.batch_tokens:,}). A loss that stays high often comes from a rate meant for "
-                "larger batches; --reference-batch-tokens names those, and scales it"
+                "larger batches; --optimizer.reference-batch-tokens names those, and scales it"
             )
         return LearningRate(given, f"learning rate {given:g}, as given", warning)
     if given is not None and given_for is not None:

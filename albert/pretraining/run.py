@@ -84,7 +84,7 @@ def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSetting
     if accumulate < process.world_size:
         raise ConfigError(
             f"a step of {accumulate} parts cannot be shared out to {process.world_size} processes: "
-            f"begin the run with --accumulate {process.world_size} or more, or use fewer processes"
+            f"begin the run with --running.accumulate {process.world_size} or more, or use fewer processes"
         )
     return replace(settings, running=replace(settings.running, accumulate=accumulate))
 

@@ -180,7 +180,7 @@ def _decide_order(plan: Plan, db: duckdb.DuckDBPyConnection) -> bool:
         if longest_document(db) < 2:
             raise InputError(
                 "sop=on: every document is a single sentence, so there is no order to learn; "
-                "pass --sop off or auto"
+                "pass --instances.sop off or auto"
             )
     return find_order(db, sop if possible else "off")
 

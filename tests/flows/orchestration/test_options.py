@@ -1,15 +1,18 @@
 """An option is declared once: the form, the command line and the recipe are made from its declaration."""
 
+import ast
 import importlib
 import json
+import re
 from dataclasses import fields, is_dataclass
 
 import pytest
 
 from flows.orchestration.artifacts import artifact_key
 from flows.orchestration.command import make_command, read_options
-from flows.orchestration.mistakes import explain
+from flows.orchestration.mistakes import explain, in_words_of_the_form
 from flows.orchestration.settings import JOBS
+from tests import ROOT
 
 REQUIRED = {
     "refresh-corpus": {"corpus": "茶"},
@@ -138,6 +141,18 @@ def test_help_lists_the_options_with_their_defaults(capsys):
     assert read_options("refresh-corpus", ["--help"]) is None
     text = " ".join(capsys.readouterr().out.split())
     assert "--quality.min-characters" in text and "[default: 128]" in text and "--corpus" in text
+
+
+def test_the_options_that_messages_advise_exist():
+    advice = r"\b(?:pass|with|give|or|and|by|more|fewer|lower) --[a-z][a-z.-]*[a-z]"
+    files = [file for folder in ("albert", "data", "flows") for file in (ROOT / folder).rglob("*.py")]
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    texts = [text for text in texts if re.search(advice, text)]
+    assert len(texts) > 20
+    others = ("--fix", "--port", "--webhook", "--rerun-crashed")  # of doctor, serve and automations
+    unknown = [name for text in texts for name in re.findall(advice, in_words_of_the_form(text))]
+    assert not [name for name in unknown if not name.endswith(others)]
 
 
 def test_what_is_typed_takes_precedence_over_the_recipe(tmp_path):
