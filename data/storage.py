@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import io
@@ -10,17 +11,18 @@ import os
 import re
 import socket
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from data.errors import InputError, masked
 from data.files import sha256
 
 if TYPE_CHECKING:
+    from aiohttp import ClientSession
     from fsspec import AbstractFileSystem
 
 _EXTRA = "install jixu with its extra: pip install 'jixu[remote]'"
@@ -37,16 +39,20 @@ def is_remote(uri: str) -> bool:
 def _file_system(uri: str) -> tuple[AbstractFileSystem, str]:
     import fsspec
 
+    # the one way to every link of a chain such as zip://a.txt::https://host/a.zip
+    fsspec.config.conf.setdefault("http", {}).setdefault("get_client", _http_session)
     try:
         return fsspec.core.url_to_fs(uri)
     except (ImportError, ValueError) as error:
         raise InputError(f"{uri}: {' '.join(str(error).split())}; {_EXTRA}") from None
+    except OSError as error:  # an archive behind another URL is opened here
+        raise _unreachable(uri, error) from None
 
 
 def check_hosts(source: str, allow_loopback: bool) -> None:
     """Raise InputError if a host of a URL is link-local, such as a cloud's metadata, or is this machine.
 
-    Redirects of a server are not checked.
+    Redirects are checked when a URL is opened, and only for link-local addresses.
     """
     for ip in chain.from_iterable(map(_addresses, _host.findall(source))):
         if ip.is_link_local:
@@ -61,8 +67,29 @@ def check_hosts(source: str, allow_loopback: bool) -> None:
 def _addresses(host: str) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     with suppress(OSError, UnicodeError):  # an unknown name: the error comes when it is opened
         for *_, address in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM):
-            ip = ipaddress.ip_address(str(address[0]))
-            yield getattr(ip, "ipv4_mapped", None) or ip
+            yield _ip(address)
+
+
+def _ip(address: Sequence[object]) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """The IP of a socket's address."""
+    ip = ipaddress.ip_address(str(address[0]))
+    return getattr(ip, "ipv4_mapped", None) or ip
+
+
+async def _http_session(**options: Any) -> ClientSession:
+    """Make a session for fsspec that connects to no link-local address, wherever it is redirected."""
+    import aiohttp
+
+    connector = aiohttp.TCPConnector(socket_factory=_open_socket)
+    return aiohttp.ClientSession(**{"connector": connector, **options})
+
+
+def _open_socket(address: tuple[Any, ...]) -> socket.socket:
+    """Open a socket for one of getaddrinfo's answers."""
+    family, kind, protocol, _, place = address
+    if _ip(place).is_link_local:
+        raise OSError(errno.EACCES, f"{place[0]} is link-local, which is not read")
+    return socket.socket(family, kind, protocol)
 
 
 @contextmanager
@@ -73,8 +100,13 @@ def reaching(uri: str, *passing: type[Exception]) -> Iterator[None]:
     except Exception as error:  # each library has its own classes
         if isinstance(error, (InputError, *passing)):
             raise
-        message = " ".join(str(error).split())[:200] or type(error).__name__
-        raise InputError(f"{uri} cannot be reached: {message}") from None
+        raise _unreachable(uri, error) from None
+
+
+def _unreachable(uri: str, error: Exception) -> InputError:
+    # fsspec's "not found" has the reason as its cause
+    message = " ".join(str(error.__cause__ or error).split())[:200] or type(error).__name__
+    return InputError(f"{uri} cannot be reached: {message}")
 
 
 class RemoteFolder:
@@ -213,9 +245,9 @@ def open_binary(uri: str) -> io.BufferedReader:
     """Open a file for reading, buffered and, if its system allows, seekable."""
     if not is_remote(uri):
         return io.BufferedReader(io.FileIO(uri), 1 << 18)
-    system, path = _file_system(uri)
     try:
         with reaching(uri):
+            system, path = _file_system(uri)
             return io.BufferedReader(system.open(path, "rb"), 1 << 20)
     except InputError as error:
         raise OSError(str(error)) from None

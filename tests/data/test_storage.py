@@ -7,16 +7,35 @@ import pytest
 from data.catalog import open_workspace
 from data.errors import InputError
 from data.refresh import describe_changes, plan_refresh, preview
-from data.sources import find_files
+from data.sources import find_files, read_documents
 from tests.corpora import refresh_here, refresh_settings
 
 USER_INFO, QUERY = "tea:geheim", "token=verraten&page=1"
 
 
+class Handler(SimpleHTTPRequestHandler):
+    """A folder's files, to which /here/ leads too; other paths with a slash lead to another host."""
+
+    hosts = {
+        "here": "",
+        "v4": "http://169.254.1.1",
+        "v6": "http://[fe80::1]",
+        "mapped": "http://[::ffff:a9fe:101]",
+    }
+
+    def send_head(self):
+        _, place, *rest = self.path.split("/")
+        if not rest:
+            return super().send_head()
+        self.send_response(302)
+        self.send_header("location", "/".join([self.hosts[place], *rest]))
+        self.end_headers()
+
+
 @pytest.fixture
 def server(samples):
     pytest.importorskip("aiohttp")
-    handler = partial(SimpleHTTPRequestHandler, directory=samples)
+    handler = partial(Handler, directory=samples)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         yield f"http://{USER_INFO}@127.0.0.1:{http.server_port}"
@@ -55,3 +74,13 @@ def test_credentials_of_a_source_reach_no_record_and_no_message(server, tmp_path
 def test_addresses_that_only_this_machine_can_reach_are_refused(url, fault):
     with pytest.raises(InputError, match=fault):
         find_files(url)
+
+
+@pytest.mark.parametrize("chain", ["", "zip://tea.txt::"])
+def test_a_redirect_to_a_link_local_address_is_not_followed(server, chain):
+    assert len(list(read_documents(f"{server}/here/tea.jsonl"))) > 100
+    for host in ("v4", "v6", "mapped"):
+        # the second without a check of the URL: a server may redirect later than that
+        for read in (partial(find_files, allow_loopback=True), read_documents):
+            with pytest.raises(InputError, match="is link-local, which is not read"):
+                list(read(f"{chain}{server}/here/{host}/tea.txt"))
