@@ -1,4 +1,4 @@
-"""Configs as files: transformers' ALBERT and BERT, jixu's own, and those beside TensorFlow checkpoints."""
+"""Configs as files: transformers' ALBERT, BERT and ERNIE, jixu's own, and those beside TensorFlow's."""
 
 from __future__ import annotations
 
@@ -73,6 +73,11 @@ def read_json(path: Path) -> dict[str, object]:
     return content
 
 
+def has_task_types(content: Mapping[str, object]) -> bool:
+    """Whether a config.json is of an ERNIE whose tokens have task types."""
+    return content.get("model_type") == "ernie" and bool(content.get("use_task_id"))
+
+
 def groups_in_file(content: Mapping[str, object]) -> int:
     """num_hidden_groups as in the file, which may have more groups than layers and leave some unused."""
     value = content.get("num_hidden_groups", 1)
@@ -83,8 +88,10 @@ def read_config(path: Path) -> AlbertConfig:
     """Read a config.json. Raises ConfigError for a model that AlbertConfig cannot express."""
     content = read_json(path)
     kind = content.get("model_type")
-    if kind not in ("albert", "bert", "jixu"):
-        raise ConfigError(f"{path} is of model_type {kind!r}: only 'albert' and 'bert' can be loaded")
+    if kind not in ("albert", "bert", "ernie", "jixu"):
+        raise ConfigError(
+            f"{path} is of model_type {kind!r}: only 'albert', 'bert' and 'ernie' can be loaded"
+        )
     if kind == "albert":
         return _build(path, {**_ALBERT_DEFAULTS, **_of_groups(content)})
     if kind == "jixu":

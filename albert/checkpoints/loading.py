@@ -3,15 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from albert.checkpoints.config_files import groups_in_file, read_config, read_json, read_tensorflow_config
-from albert.checkpoints.names import BUFFERS, COPIES, Naming, WeightsFormat, current_name, is_bare
+from albert.checkpoints.config_files import (
+    groups_in_file,
+    has_task_types,
+    read_config,
+    read_json,
+    read_tensorflow_config,
+)
+from albert.checkpoints.names import (
+    BUFFERS,
+    COPIES,
+    TASK_TYPES,
+    TOKEN_TYPES,
+    Naming,
+    WeightsFormat,
+    current_name,
+    is_bare,
+)
 from albert.checkpoints.source import Source, find_source, missing_config, names_checkpoint
 from albert.checkpoints.weights import read_tensors
 from albert.model import PRESETS, AlbertConfig, PretrainingModel
@@ -115,6 +130,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
     if not source.config.is_file():
         read_tensors(source)  # raises for a damaged file, which is the more useful error
         raise missing_config(source.folder)
+    content = read_json(source.config)
     if source.kind == "tensorflow":
         tensors = read_tensors(source)
         layout = _tensorflow_layout(source, tensors)
@@ -127,8 +143,12 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
         if weights_format != "jixu":
             bare = is_bare(list(tensors), weights_format)
             tensors = {current_name(n, weights_format, bare=bare): tensor for n, tensor in tensors.items()}
-            tensors = _without_copies(source, weights_format, tensors)
-    naming = Naming(config, weights_format, groups_in_file(read_json(source.config)))
+            if has_task_types(content):
+                tensors = _without_task_types(source, tensors)
+            tensors = _without_copies(weights_format, tensors)
+            is_tied = Naming(config, weights_format).of("mlm.decoder")[0] not in tensors
+            config = replace(config, tie_word_embeddings=is_tied)
+    naming = Naming(config, weights_format, groups_in_file(content))
     parts, report = _match(naming, tensors)
     return LoadedCheckpoint(source, config, weights_format, tensors, parts, report)
 
@@ -144,19 +164,27 @@ def _tensorflow_layout(source: Source, tensors: Mapping[str, Tensor]) -> Literal
     )
 
 
-def _without_copies(source: Source, weights_format: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Drop the decoder's copies of tied tensors. Raises InputError if they are not equal."""
-    for copy, original in COPIES[weights_format].items():
-        if copy not in tensors:
-            continue
-        value = tensors.pop(copy)
-        if original not in tensors:
-            tensors[original] = value
-        elif not torch.equal(tensors[original], value):
-            raise InputError(
-                f"{copy} in {source.weights} is not {original}: the model's decoder is not tied, which "
-                "cannot be expressed here"
-            )
+def _without_task_types(source: Source, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Turn ERNIE into BERT: every token is of task 0, whose embedding is added to each token type's."""
+    task, types = tensors.pop(TASK_TYPES, None), tensors.get(TOKEN_TYPES)
+    if task is None or types is None or task[:1].shape != types[:1].shape:
+        raise InputError(
+            f"{source.weights} has no task types of the width of its token types, as use_task_id in "
+            f"{source.config.name} says: they do not belong together"
+        )
+    return {**tensors, TOKEN_TYPES: types.float() + task[0].float()}
+
+
+def _without_copies(weights_format: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Drop the decoder's copies of tied tensors, and leave the weights of an untied decoder.
+
+    transformers decodes with the decoder's own tensors where it finds them, and so does this.
+    """
+    (decoder, word), (bias_copy, bias) = COPIES[weights_format].items()
+    if bias_copy in tensors:
+        tensors[bias] = tensors.pop(bias_copy)
+    if decoder in tensors and torch.equal(tensors.setdefault(word, tensors[decoder]), tensors[decoder]):
+        del tensors[decoder]
     return tensors
 
 

@@ -6,6 +6,7 @@ for query, key and value, which are one matrix here and three tensors there.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +31,7 @@ _ALBERT = {
     "mlm.transform": "predictions.dense",
     "mlm.norm": "predictions.LayerNorm",
     "mlm.bias": "predictions.bias",
+    "mlm.decoder": "predictions.decoder.weight",
     "sop": "sop_classifier.classifier",
 }
 _BERT_LAYER = "bert.encoder.layer.{l}."
@@ -48,6 +50,7 @@ _BERT = {
     "mlm.transform": "cls.predictions.transform.dense",
     "mlm.norm": "cls.predictions.transform.LayerNorm",
     "mlm.bias": "cls.predictions.bias",
+    "mlm.decoder": "cls.predictions.decoder.weight",
     "sop": "cls.seq_relationship",
 }
 _TENSORFLOW = {
@@ -97,6 +100,9 @@ COPIES: dict[str, dict[str, str]] = {
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
 }
+# ERNIE's further table (Sun et al. 2020, section 4.1), and the one that jixu adds it to
+TASK_TYPES = "bert.embeddings.task_type_embeddings.weight"
+TOKEN_TYPES = _BERT["encoder.embedding.token_type"]
 BUFFERS = {"albert.embeddings.position_ids", "bert.embeddings.position_ids"}  # of older versions
 _MODULES = ("embeddings.", "encoder.", "pooler.")  # how a bare encoder's names begin
 
@@ -142,11 +148,12 @@ def current_name(name: str, prefix: str, *, bare: bool) -> str:
     """Translate a tensor's name to what transformers writes now.
 
     LayerNorms once had gamma and beta, data-parallel models have the prefix "module.", bare encoders none.
+    ERNIE has BERT's names but for the prefix.
 
     >>> current_name("embeddings.LayerNorm.gamma", "bert", bare=True)
     'bert.embeddings.LayerNorm.weight'
     """
-    name = name.removeprefix("module.")
+    name = re.sub(r"^(module\.)?(ernie\.)?", lambda match: "bert." if match[2] else "", name)
     if bare and name.startswith(_MODULES):
         name = f"{prefix}.{name}"
     for old, new in ((".gamma", ".weight"), (".beta", ".bias")):

@@ -47,7 +47,8 @@ def named_tensors(model: PretrainingModel) -> dict[str, Tensor]:
         values = parameter.detach().cpu().chunk(len(parts))
         tensors.update({part: value.contiguous() for part, value in zip(parts, values, strict=True)})
     for copy, original in COPIES.get(file_format, {}).items():
-        tensors[copy] = tensors[original].clone()
+        if copy not in tensors:  # an untied decoder has weights of its own
+            tensors[copy] = tensors[original].clone()
     return tensors
 
 

@@ -17,13 +17,13 @@ def add_terms(
 ) -> tuple[WordPieceTokenizer, list[AddedTerm]]:
     """Put terms into free slots of a WordPiece vocabulary and of the model's tables, in place.
 
-    The decoder is the word table, so it changes too; a term's MLM bias is the mean of its pieces' biases.
+    A term's rows in the decoder and the MLM bias are the means of its pieces' too.
     """
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise InputError("terms can be added to a vocab.txt only: a SentencePiece model has no free slots")
     grown, added = add_terms_to_vocabulary(tokenizer, terms)
-    table, bias = model.encoder.embedding.word, model.mlm.bias
-    rows = [(one.token_id, table[list(one.pieces)].mean(0), bias[list(one.pieces)].mean()) for one in added]
-    for token_id, row, value in rows:
-        table[token_id], bias[token_id] = row, value
+    for table in {model.encoder.embedding.word, model.decoder, model.mlm.bias}:  # the first two may be one
+        rows = [(one.token_id, table[list(one.pieces)].mean(0)) for one in added]
+        for token_id, row in rows:
+            table[token_id] = row
     return grown, added

@@ -88,10 +88,9 @@ def _sums(model: PretrainingModel, batch: Batch) -> torch.Tensor:
     """Sums of each sequence of a batch, [S, 6]."""
     index, labels = batch.masked()
     hidden = model.encoder(batch, torch.cat([index, batch.cu_seqlens[:-1]]))
-    embedding, n = model.encoder.embedding, len(index)
-    losses, predicted = kernels.mlm_loss(
-        model.mlm(hidden[:n], embedding), embedding.word, model.mlm.bias, labels
-    )
+    n = len(index)
+    states = model.mlm(hidden[:n], model.encoder.embedding)
+    losses, predicted = kernels.mlm_loss(states, model.decoder, model.mlm.bias, labels)
     of_sequence = torch.searchsorted(batch.cu_seqlens, index, right=True) - 1
     sums = torch.zeros(batch.sequences, 6, dtype=torch.float64, device=hidden.device)
     mlm = torch.stack([losses.double(), (predicted == labels).double(), torch.ones_like(losses).double()], 1)

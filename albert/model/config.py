@@ -88,6 +88,7 @@ class AlbertConfig:
     hidden_dropout_prob: Dropout = 0.0  # ALBERT trains better without (Lan et al. 2020, section 4.7)
     attention_probs_dropout_prob: Dropout = 0.0
     classifier_dropout_prob: Dropout = 0.1
+    tie_word_embeddings: bool = True  # the MLM decoder is the word table
     initializer_range: Annotated[float, Field(strict=True)] = 0.02
     layer_norm_eps: Annotated[float, Field(strict=True)] = 1e-12
     pad_token_id: Annotated[int, Field(strict=True)] = 0

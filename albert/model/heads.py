@@ -35,7 +35,9 @@ class PretrainingOutput:
 
 
 class MaskedLanguageModelHead(nn.Module):
-    """Transform, activation, LayerNorm, then the word table as decoder, on masked positions only.
+    """Transform, activation, LayerNorm, then the decoder, on masked positions only.
+
+    The decoder is the word table, unless the config unties them.
 
     The transform goes H -> E; in the bright layout H -> H, and back to E through the embedding's own
     projection.
@@ -47,6 +49,9 @@ class MaskedLanguageModelHead(nn.Module):
         self.transform = nn.Linear(config.hidden_size, width)
         self.norm = nn.LayerNorm(width, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.decoder: nn.Parameter | None = None
+        if not config.tie_word_embeddings:
+            self.decoder = nn.Parameter(Tensor(config.vocab_size, config.embedding_size))
         self.activation = config.hidden_act
 
     def forward(self, hidden: Tensor, embedding: Embedding) -> Tensor:
@@ -69,6 +74,11 @@ class PretrainingModel(nn.Module):
         self.sop = nn.Linear(config.hidden_size, 2)
         initialize(self, config.initializer_range)
 
+    @property
+    def decoder(self) -> Tensor:
+        """Weights [V, E] that turn the MLM head's states into scores."""
+        return self.encoder.embedding.word if self.mlm.decoder is None else self.mlm.decoder
+
     def forward(self, batch: Batch) -> PretrainingOutput:
         """Losses of a masked batch."""
         rows, _ = batch.masked()
@@ -84,7 +94,7 @@ class PretrainingModel(nn.Module):
         """
         states = self.mlm(masked, self.encoder.embedding)  # [n, E]
         _, labels = batch.masked()
-        losses, predicted = kernels.mlm_loss(states, self.encoder.embedding.word, self.mlm.bias, labels)
+        losses, predicted = kernels.mlm_loss(states, self.decoder, self.mlm.bias, labels)
         mlm_count = (labels != IGNORED).sum()
         mlm_loss = losses.sum() / mlm_count.clamp_min(1)  # without masked tokens the mean would be NaN
         correct = (predicted == labels).sum()
@@ -103,7 +113,7 @@ class PretrainingModel(nn.Module):
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """Scores [n, V] fp32 of hidden states [n, H]; training never stores them."""
         states = self.mlm(hidden, self.encoder.embedding)
-        return F.linear(states, self.encoder.embedding.word, self.mlm.bias).float()
+        return F.linear(states, self.decoder, self.mlm.bias).float()
 
     def sop_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Scores [S, 2] fp32 for "in order" and "swapped"."""

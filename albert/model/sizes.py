@@ -22,7 +22,7 @@ class Sizes:
 
     embeddings: int
     encoder: int
-    heads: int  # MLM (its decoder is the word table, tied) and SOP
+    heads: int  # MLM (whose decoder is the word table, unless untied) and SOP
 
     @property
     def body(self) -> int:
@@ -43,7 +43,7 @@ def measure_sizes(config: AlbertConfig) -> Sizes:
     feed_forward = 2 * H * F + F + H + 2 * H
     encoder = attention * config.attentions + feed_forward * config.feed_forwards + H * H + H
     transform = H if config.layout == "bright" else E
-    heads = H * transform + 3 * transform + V + 2 * H + 2
+    heads = H * transform + 3 * transform + V + 2 * H + 2 + (0 if config.tie_word_embeddings else V * E)
     return Sizes(embeddings, encoder, heads)
 
 

@@ -81,7 +81,6 @@ class PretrainingObjective(nn.Module):
         hidden = self.model.encoder(batch)
         index, labels = batch.masked()
         states = self.boundary(hidden, index)
-        word, bias = self.model.encoder.embedding.word, self.model.mlm.bias
-        losses, _ = kernels.mlm_loss(states, word, bias, labels)
+        losses, _ = kernels.mlm_loss(states, self.model.decoder, self.model.mlm.bias, labels)
         masked, first = hidden[index], hidden[batch.cu_seqlens[:-1]]
         return Losses(self.model.losses(masked, first, batch), losses.sum() / max(len(losses), 1))

@@ -89,13 +89,30 @@ def _wordpiece(path: Path, config: Mapping[str, object]) -> WordPieceTokenizer:
     if not isinstance(terms, list) or not all(isinstance(term, str) and term for term in terms):
         raise InputError(f"{path}: domain_terms in its tokenizer_config.json must be a list of texts")
     strip = config.get("strip_accents")
-    return WordPieceTokenizer(
+    tokenizer = WordPieceTokenizer(
         read_vocabulary(path),
         lower_case=bool(config.get("do_lower_case", True)),
         strip_accents=strip if isinstance(strip, bool) else None,
         terms=terms,
         source=str(path),
     )
+    _check_same_ids(path, tokenizer.vocabulary)
+    return tokenizer
+
+
+def _check_same_ids(path: Path, vocabulary: list[str]) -> None:
+    """Raise InputError if a tokenizer.json, which transformers reads first, gives an entry another id."""
+    beside = path.with_name("tokenizer.json")
+    try:
+        theirs: dict[str, int] = json.loads(beside.read_text(encoding="utf-8"))["model"]["vocab"]
+        differing = [token for number, token in enumerate(vocabulary) if theirs.get(token, number) != number]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        return  # not there, or not read: vocab.txt is enough
+    if differing:
+        raise InputError(
+            f"{len(differing):,} entries have other ids in {path} than in the {beside.name} beside it, first "
+            f"{differing[0]!r}: remove the one that is not the model's"
+        )
 
 
 def _tokenizer_config(path: Path) -> dict[str, object]:

@@ -24,11 +24,12 @@ def read_tokenizer_json(path: Path) -> WordPieceTokenizer | UnigramTokenizer:
         library = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library's errors have no class of their own
         raise InputError(f"{path} is not a tokenizer.json: {error}") from None
-    content: dict[str, Any] = json.loads(library.to_str())
     entries = library.get_vocab(with_added_tokens=True)
     vocabulary = sorted(entries, key=entries.__getitem__)
     if [entries[entry] for entry in vocabulary] != list(range(len(vocabulary))):
         raise InputError(f"{path}: its ids are not 0 to {len(vocabulary) - 1:,}, each once")
+    # only now: the library counts up to the largest id
+    content: dict[str, Any] = json.loads(library.to_str())
     if content["model"]["type"] == "WordPiece":
         return _wordpiece(path, content, vocabulary)
     if content["model"]["type"] == "Unigram" and len(vocabulary) == len(content["model"]["vocab"]):
@@ -40,6 +41,11 @@ def read_tokenizer_json(path: Path) -> WordPieceTokenizer | UnigramTokenizer:
 
 
 def _wordpiece(path: Path, content: dict[str, Any], vocabulary: list[str]) -> WordPieceTokenizer:
+    broken = [number for number, entry in enumerate(vocabulary) if not entry or {"\n", "\r"} & set(entry)]
+    if broken:
+        raise InputError(
+            f"{path}: the entry of id {broken[0]} is empty or holds a line break, which no vocab.txt can"
+        )
     rules = content["normalizer"] or {}
     if rules.get("type") != "BertNormalizer" or not rules["handle_chinese_chars"]:
         raise InputError(f"{path} does not normalise text and split Chinese characters as BERT does")

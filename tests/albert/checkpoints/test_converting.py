@@ -3,6 +3,7 @@ refuses.
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,13 @@ import transformers
 from albert.__main__ import checkpoint
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_model
 from albert.model import pack
+from albert.pretraining import PretrainSettings, check_start, pretrain
+from data.errors import ConfigError, InputError
 from data.terminal import run_app
 from data.tokenization import train_tokenizer
-from tests.conftest import sample_sentences, save_small_model
+from tests.albert.checkpoints.arriving import FOLDERS
+from tests.conftest import few_texts, sample_sentences, save_small_model
+from tests.corpora import make_corpus
 
 TENSORFLOW = Path(__file__).parent.parent / "tensorflow"
 TEXT = "采茶要早，炒锅要热。"
@@ -64,37 +69,53 @@ def test_a_converted_checkpoint_opens_in_the_auto_classes(tmp_path, tokenizer, c
     opens_in_transformers(tmp_path / "b", tokenizer)
 
 
-def test_a_sentencepiece_checkpoint_opens_in_the_auto_classes(tmp_path, capsys):
-    tokenizer = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
-    save_small_model(tmp_path / "a", tokenizer)
-    assert run(capsys, "convert", tmp_path / "a", tmp_path / "b")[0] == 0
-    opens_in_transformers(tmp_path / "b", tokenizer)
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory, vocabulary_file):
+    """Two steps on a few documents that were made with the tests' vocabulary."""
+    root = tmp_path_factory.mktemp("workspace")
+    shards = make_corpus(root, "tea", few_texts(root)[1], vocabulary_file, max_seq_length=64)
+    options = {"batch_tokens": 256, "evaluation": {"held_out_tokens": 200, "full_tokens": 0}}
+    folders = {"run_folder": root / "models" / "run", "tokenizer_folder": vocabulary_file.parent}
+    return PretrainSettings(**folders, shards=shards, steps=2, held_out_share=0.1, resume="never", **options)
 
 
-@pytest.mark.parametrize("kind", ["Albert", "Bert"])
-def test_what_transformers_wrote_converts_to_the_same_model(tmp_path, tokenizer, kind, capsys):
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=48,
-        num_attention_heads=4,
-        intermediate_size=64,
-        num_hidden_layers=2,
-    )
-    oracle = getattr(transformers, f"{kind}ForMaskedLM")(config)
-    oracle.save_pretrained(tmp_path / "a")
-    transformers.BertTokenizer(vocab={t: i for i, t in enumerate(tokenizer.vocabulary)}).save_pretrained(
-        tmp_path / "a"
-    )
-    tokenizer.save(tmp_path / "vocabulary")
-    code, out, _ = run(
-        capsys, "convert", tmp_path / "a", tmp_path / "b", "--tokenizer", tmp_path / "vocabulary"
-    )
-    assert code == 0 and "SOP head newly initialised" in out
-    opens_in_transformers(tmp_path / "b", tokenizer)
-    again = getattr(transformers, f"{kind}ForMaskedLM").from_pretrained(tmp_path / "b")
-    for (name, p), (_, q) in zip(oracle.named_parameters(), again.named_parameters(), strict=True):
-        assert torch.equal(p, q), name
+def same_in_transformers(first, second):
+    """Both folders' models give the same states, and the same logits where the first has an MLM head."""
+    inputs = {"input_ids": torch.arange(5, 35)[None], "token_type_ids": torch.arange(30)[None] // 20}
+    for kind in (transformers.AutoModel, transformers.AutoModelForMaskedLM):
+        model, info = kind.from_pretrained(first, output_loading_info=True)
+        if not any("predictions" in name for name in info["missing_keys"]):
+            with torch.no_grad():
+                want, got = (m.eval()(**inputs)[0] for m in (model, kind.from_pretrained(second)))
+            assert (got - want).abs().max() < 1e-5, kind
+
+
+@pytest.mark.parametrize("name", [name for name, (_, message) in FOLDERS.items() if message is None])
+def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, tokenizer, settings, capsys):
+    source, target = tmp_path / "a", tmp_path / "b"
+    FOLDERS[name][0](source, tokenizer)
+    assert run(capsys, "inspect", source)[0] == run(capsys, "convert", source, target)[0] == 0
+    model, vocabulary = load_pretrained(source)
+    same_in_transformers(source, target)
+    opens_in_transformers(target, vocabulary)
+    assert model.config.tie_word_embeddings == ("untied" not in name)
+    if vocabulary.kind == "wordpiece":
+        check_start(replace(settings, init=str(source)))
+    if name in ("BERT, untied", "ERNIE 3.0"):
+        result = pretrain(replace(settings, init=str(source)))
+        trained = opens_in_transformers(result.checkpoint, tokenizer)
+        assert torch.equal(trained.decoder, trained.encoder.embedding.word) == ("untied" not in name)
+
+
+@pytest.mark.parametrize("name", [name for name, (_, message) in FOLDERS.items() if message])
+def test_a_folder_with_a_wrong_vocabulary_is_refused(name, tmp_path, tokenizer, settings, capsys):
+    make, message = FOLDERS[name]
+    make(tmp_path / "a", tokenizer)
+    with pytest.raises((ConfigError, InputError), match=message):
+        check_start(replace(settings, init=str(tmp_path / "a")))
+    capsys.readouterr()  # transformers' progress bar
+    if name != "permuted":  # is a model of its own, and whole
+        refused(capsys, message, "convert", tmp_path / "a", tmp_path / "b")
 
 
 def write_vocabulary(folder, size):
