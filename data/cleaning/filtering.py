@@ -20,7 +20,7 @@ from data.cleaning.settings import QualityRules
 from data.errors import InputError
 
 FEW = 10  # sentences or lines: a share of fewer means nothing
-FEW_NGRAMS = 400  # an estimate from one in eight of fewer means nothing
+FEW_NGRAMS = 20  # a phrase said three times has hardly as many
 _ended = re.compile(rf"[{ENDERS}．：:][{re.escape(CLOSERS)}]*$")
 
 
@@ -52,7 +52,7 @@ def drop_reasons(texts: Sequence[str], measures: Measures, rules: QualityRules) 
     many, enough = sentences >= FEW, measures.ngrams >= FEW_NGRAMS
     checks = [
         ("empty", measures.characters == 0),
-        ("too_short", measures.characters < rules.min_characters),
+        ("too_short", measures.letters_and_digits < rules.min_characters),
         ("too_little_chinese", measures.han_share < rules.min_han_share),
         ("repeated_sentences", many & (measures.repeated_sentences > rules.max_repeated_sentences)),
         ("repeated_ngrams", enough & (measures.repeated_ngrams > rules.max_repeated_ngrams)),

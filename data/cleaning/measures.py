@@ -17,7 +17,8 @@ from data.cleaning.normalise import to_simplified
 from data.hashing import GOLDEN, mix
 
 REPEATED_NGRAM = 10  # characters
-_SAMPLE_BITS = 3  # repeated n-grams are estimated from one in 2**3, chosen by hash
+# repeated n-grams of a document with more than _MANY are estimated from one in 2**3, chosen by hash
+_SAMPLE_BITS, _MANY = 3, 400
 _UNSEEN = 0  # folded code of characters that are neither letters nor digits
 _HAN_RANGES = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2EBEF), (0x2F800, 0x2FA1F)]
 _TABLE = 0x30000  # code points from here on are folded to one
@@ -32,8 +33,9 @@ class Measures:
 
     characters: np.ndarray  # without line ends
     han_share: np.ndarray  # of the characters other than spaces; a run of digits counts as one
-    repeated_sentences: np.ndarray  # share of sentences that occurred earlier in the document
-    repeated_ngrams: np.ndarray  # estimated share of n-grams of REPEATED_NGRAM characters
+    letters_and_digits: np.ndarray
+    repeated_sentences: np.ndarray  # share of characters in sentences that occurred earlier in the document
+    repeated_ngrams: np.ndarray  # share of n-grams of REPEATED_NGRAM letters that did
     ngrams: np.ndarray  # number of those n-grams
     sentence_hashes: np.ndarray  # [L] uint64
     sentence_lengths: np.ndarray  # [L]
@@ -174,7 +176,8 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     return Measures(
         sizes - counts,
         np.diff(_running(kind == _HAN)[bounds]) / np.maximum(counted, 1),
-        _repeated(hashes, first_sentence),
+        np.diff(own.first),
+        _repeated(hashes, first_sentence, line_ends - line_starts[:-1]),
         *_repeated_ngrams(*own.ngrams(REPEATED_NGRAM)),
         hashes,
         line_ends - line_starts[:-1],
@@ -184,22 +187,28 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
 
 
 def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Estimate the share of repeated n-grams from one in 2**_SAMPLE_BITS of the different ones; count all.
-
-    Both [D].
-    """
-    chosen = np.flatnonzero((hashes >> np.uint64(64 - _SAMPLE_BITS)) == 0)
+    """Share of repeated n-grams of each document, an estimate if it has many; also their number. Both [D]."""
+    total = np.diff(first)
+    is_sampled = total > _MANY
+    chosen = np.flatnonzero(((hashes >> np.uint64(64 - _SAMPLE_BITS)) == 0) | np.repeat(~is_sampled, total))
     starts = np.searchsorted(chosen, first)
     different = np.diff(starts) * (1 - _repeated(mix(hashes[chosen]), starts))
-    total = np.diff(first)
-    return np.maximum(1 - different * 2**_SAMPLE_BITS / np.maximum(total, 1), 0.0), total
+    different[is_sampled] *= 2**_SAMPLE_BITS
+    return np.maximum(1 - different / np.maximum(total, 1), 0.0), total
 
 
-def _repeated(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Share of each document's hashes that occurred earlier in it, [D]."""
+def _repeated(hashes: np.ndarray, first: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Share of each document's hashes that occurred earlier in it, by weight, [D]."""
     sizes = np.diff(first)
     group = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
     low = np.uint64((1 << _GROUP_BITS) - 1)
-    packed = np.sort((hashes & ~low) | group)
-    again = packed[1:][packed[1:] == packed[:-1]] & low
-    return np.bincount(again.astype(np.int64), minlength=len(sizes)) / np.maximum(sizes, 1)
+    packed = (hashes & ~low) | group
+    if weights is None:
+        packed.sort()
+        again = packed[1:][packed[1:] == packed[:-1]] & low
+        return np.bincount(again.astype(np.int64), minlength=len(sizes)) / np.maximum(sizes, 1)
+    order = np.argsort(packed, kind="stable")
+    again = order[1:][packed[order[1:]] == packed[order[:-1]]]
+    totals = np.diff(_running(weights)[first])
+    repeated = np.bincount(group[again].astype(np.int64), weights[again], minlength=len(sizes))
+    return repeated / np.maximum(totals, 1)

@@ -31,15 +31,15 @@ class QualityRules:
 
     # C4: lines of five words, which short Chinese sentences do not have
     min_characters: Annotated[int, Field(ge=1, le=1_000_000)] = 5
-    """Shorter documents are dropped (最短字数)."""
+    """Documents with fewer letters and digits are dropped (最短字数)."""
     # of the characters that are not spaces, a number of any length being one: a telephone number is no more
     # foreign than a year; Gopher: 0.8 of the words with a letter, but names and code in Chinese text have
     # many letters
-    min_han_share: Annotated[float, Field(ge=0, le=1)] = 0.3
+    min_han_share: Annotated[float, Field(ge=0, le=1)] = 0.25
     """Documents with less Chinese are dropped (汉字占比)."""
-    # Gopher: 0.3 of the lines; headings and cells are sentences too
+    # Gopher: 0.2 of the characters in repeated lines; headings and cells are sentences too
     max_repeated_sentences: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Largest share of a document's sentences that repeat another."""
+    """Largest share of characters in sentences that repeat another."""
     # Gopher: 0.1 for 10 words, but statutes repeat themselves for good reason
     max_repeated_ngrams: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Largest share of repeated sequences of 10 characters."""

@@ -30,11 +30,12 @@ def random_text(count, seed=0):
     "text, expected",
     [
         ("", "empty"),
-        ("茶。", "too_short"),
+        ("茶很好。。。", "too_short"),
         ("Tea is a drink 茶。", "too_little_chinese"),
         ("\n".join(["今天喝茶。"] * 6 + [f"第{i}种茶。" for i in range(4)]), "repeated_sentences"),
         (random_text(100) * 10, "repeated_ngrams"),
         ("啊" * 1000, "repeated_ngrams"),
+        ("不错，还可以。" * 8, "repeated_ngrams"),
     ],
 )
 def test_useless_text_is_dropped_with_its_reason(text, expected):
@@ -86,7 +87,8 @@ def test_measures_follow_their_definitions(documents):
         han = [c for c in seen if "\u4e00" <= c <= "\u9fff" or c == "\U00020bb7"]
         assert measures.characters[number] == len(text)
         assert measures.han_share[number] == pytest.approx(len(han) / max(len(seen), 1))
-        repeated = 1 - len(set(sentences)) / len(sentences) if sentences else 0
+        assert measures.letters_and_digits[number] == sum(map(str.isalnum, text))
+        repeated = 1 - sum(map(len, set(sentences))) / max(len(text), 1) if text else 0
         assert measures.repeated_sentences[number] == pytest.approx(repeated)
         letters = "".join(c for c in text.lower() if c.isalnum())
         for n in (1, 3, 13):
