@@ -1,4 +1,4 @@
-"""`jixu checkpoint` and `jixu report`: commands for checkpoints and reports."""
+"""`jixu checkpoint`, `jixu report` and `jixu predict`: commands for checkpoints, reports and predictions."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from data.errors import InputError
+from data.files import write_text
 from data.terminal import EXIT_DIFFERENT, make_app, run_app
 
 if TYPE_CHECKING:
@@ -15,9 +16,11 @@ if TYPE_CHECKING:
 
 checkpoint = make_app("checkpoint", "Convert, inspect and compare checkpoints; print what the presets cost.")
 report = make_app("report", "Compare the reports of runs; print the schema of metrics.json.")
-app = make_app("albert", "Checkpoints and reports.")
+app = make_app("albert", "Checkpoints, reports and predictions.")
+predict = make_app("predict", "Write the labels and probabilities that a fine-tuned model predicts.")
 app.command(checkpoint)
 app.command(report)
+app.command(predict)
 
 
 @checkpoint.command
@@ -156,6 +159,29 @@ def schema() -> None:
     from albert.reports import report_schema
 
     print(json.dumps(report_schema(), indent=2))
+
+
+@predict.default
+def predict_file(*, model: Path, input: Path, output: Path | None = None) -> None:
+    """Write the labels and probabilities that a fine-tuned model predicts for a file, labelled or not.
+
+    Args:
+        model: Folder of a model that fine-tune kept.
+        input: Examples in a format of the model's task; their labels are not read.
+        output: File to write: CLUE's submission if it ends in .json, else a table with tabs; by default the
+            table is printed.
+    """
+    from albert.finetuning import predict_file
+
+    predicted = predict_file(model, input)
+    if output is None:
+        print(predicted.table(), end="")
+    else:
+        write_text(output, predicted.submission() if output.suffix == ".json" else predicted.table())
+        print(f"{len(predicted.examples):,} predictions in {output}")
+    if predicted.skipped:
+        count, first = len(predicted.skipped), predicted.skipped[0]
+        print(f"{count} row(s) could not be read, first: {first}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ SERVICES = {
     "automations": "a message on failure, pretraining after drift",
 }
 GROUPS = {
+    "predict": "labels and probabilities by a fine-tuned model",
     "corpus": "gc, compact, words, pull, push, unlock",
     "checkpoint": "sizes, inspect, convert, diff",
     "report": "compare, schema",
@@ -59,10 +60,10 @@ def _run(command: str, *rest: str) -> int:
         from data.__main__ import app
 
         return run_app(app, rest)
-    if command in ("checkpoint", "report"):
-        from albert.__main__ import checkpoint, report
+    if command in ("checkpoint", "report", "predict"):
+        from albert.__main__ import app
 
-        return run_app(checkpoint if command == "checkpoint" else report, rest)
+        return run_app(app[command], rest)
     print(f"jixu: no command {command!r}; jixu --help lists them", file=sys.stderr)
     return 2
 

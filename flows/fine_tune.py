@@ -19,6 +19,7 @@ from albert.finetuning import (
     MANY_SEEDS,
     Candidate,
     FineTuneSettings,
+    KeptModels,
     ModelRuns,
     SeedAndRate,
     SeedRun,
@@ -59,6 +60,7 @@ class FineTuneOutcome:
     run: str
     result: Comparison
     page: Path
+    kept: tuple[str, ...] = ()  # a line for each model that was kept
 
 
 def table(result: Comparison) -> str:
@@ -92,18 +94,19 @@ def describe(outcome: FineTuneOutcome) -> str:
     """What a person wants to know of the result."""
     skipped = outcome.result.skipped
     notes = [f"{len(skipped)} row(s) could not be used, first: {skipped[0]}"] if skipped else []
-    return "\n".join([table(outcome.result), *notes, f"report {outcome.page}"])
+    return "\n".join([table(outcome.result), *notes, *outcome.kept, f"report {outcome.page}"])
 
 
 @job("fine-tune", FineTuneOptions, describe, run_name="fine-tune on {task}")
 def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     """Fine-tune every model with every seed, score them, and leave a report."""
     place = Workspace(Path(options.workspace))
-    with device_slot(place):
-        result = compare(plan, place, options.corpora, workers=options.running.workers)
     run = options.run or run_name(plan.settings)
+    keep = None if options.keep == "none" else KeptModels(place.model(run), options.keep == "all")
+    with device_slot(place):
+        result = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
     page = report(run, lambda: _report(place, run, plan.settings, result))
-    return FineTuneOutcome(run, result, page)
+    return FineTuneOutcome(run, result, page, tuple(keep.lines) if keep else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ def compare(
     *,
     workers: int | None = None,
     stepwise: bool = False,
+    keep: KeptModels | None = None,
 ) -> Comparison:
     """Train each model with each seed and compare them; earlier runs of the same come from the workspace."""
     settings = plan.settings
@@ -138,14 +142,17 @@ def compare(
     models: list[ModelRuns] = []
     at_once = max(len(settings.seeds or range(MANY_SEEDS)), len(settings.learning_rates))
     with _open_pool(workers, at_once) as pool:
-        train = _Cache(workspace.root / "evaluations", pool).train
-        for one, known in zip(finetuning.train_models(settings, plan.data, train), facts, strict=True):
+        cache = _Cache(workspace.root / "evaluations", pool, keep)
+        for one, known in zip(finetuning.train_models(settings, plan.data, cache.train), facts, strict=True):
+            if keep is not None:
+                keep.choose(one, cache.train_again)
             probed = known.corpora_to_probe(corpora)
             work = partial(measure_model, one, workspace, probed, known.corpora)
             measured = measure(one.candidates[0].name, work)
             models.append(replace(measured, note=known.note, pretraining=known.pretraining))
             move(len(models) / len(rows))
-        baselines = finetuning.baseline_runs(models[0].candidates[0], train)
+        cache = replace(cache, keep=None)
+        baselines = finetuning.baseline_runs(models[0].candidates[0], cache.train)
     result = finetuning.compare_models(
         plan.data,
         models,
@@ -172,6 +179,7 @@ class _Cache:
 
     folder: Path
     pool: Executor | None  # None: one by one in this process
+    keep: KeptModels | None
 
     def train(self, candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
         calls = [
@@ -179,20 +187,33 @@ class _Cache:
             for seed, rate in wanted
         ]
         if self.pool is None:
-            return [train(*call) for call in calls]
-        begun = [train.submit(*call) for call in calls]
-        title, silent = candidate.name, not sys.stderr.isatty()
-        return [one.result() for one in tqdm(begun, title, unit="run", disable=silent, leave=False)]
+            runs = [train(*call) for call in calls]
+        else:
+            begun = [train.submit(*call) for call in calls]
+            title, silent = candidate.name, not sys.stderr.isatty()
+            runs = [one.result() for one in tqdm(begun, title, unit="run", disable=silent, leave=False)]
+        if self.keep:
+            self.keep.drop_worse(candidate, runs)
+        return runs
+
+    def train_again(self, candidate: Candidate, known: SeedRun) -> None:
+        """Train a run whose result is known, for its weights."""
+        given = candidate, known.result.seed, known.result.learning_rate
+        train(f"{candidate.name} seed {given[1]} again", partial(self._train, *given, run_key(*given)))
 
     def _run(self, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
-        path = self.folder / f"{run_key(candidate, seed, learning_rate)}.npz"
+        key = run_key(candidate, seed, learning_rate)
+        path = self.folder / f"{key}.npz"
         found = load_run(candidate, path)
         if found is None:
-            given = (candidate, seed, learning_rate)
-            one = finetuning.fine_tune_one
-            found = self.pool.submit(one, *given).result() if self.pool else one(*given)
+            found = self._train(candidate, seed, learning_rate, key)
             save_run(found, candidate, path)
         return found
+
+    def _train(self, candidate: Candidate, seed: int, learning_rate: float, key: str) -> SeedRun:
+        one = finetuning.fine_tune_one
+        given = candidate, seed, learning_rate, self.keep.place(key) if self.keep else None
+        return self.pool.submit(one, *given).result() if self.pool else one(*given)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import shlex
 import pytest
 
 from albert.__main__ import checkpoint as checkpoint_app
+from albert.__main__ import predict as predict_app
 from albert.__main__ import report as report_app
 from benchmarks.support.sizing import table
 from data.__main__ import app as corpus_app
@@ -125,7 +126,14 @@ def commands():
     """The commands of jixu that take options, by name."""
     jobs = {name: make_command(name) for name in JOBS}
     services = {"serve": serve.app, "doctor": doctor.app, "automations": automations.app}
-    return {**jobs, **services, "corpus": corpus_app, "checkpoint": checkpoint_app, "report": report_app}
+    return {
+        **jobs,
+        **services,
+        "corpus": corpus_app,
+        "checkpoint": checkpoint_app,
+        "report": report_app,
+        "predict": predict_app,
+    }
 
 
 def test_quoted_commands_are_valid():

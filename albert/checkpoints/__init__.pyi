@@ -7,7 +7,10 @@ from .loading import load_model as load_model
 from .loading import load_pretrained as load_pretrained
 from .loading import new_model as new_model
 from .loading import read_checkpoint as read_checkpoint
+from .saving import Head as Head
+from .saving import can_export as can_export
 from .saving import save_model as save_model
+from .saving import save_with_head as save_with_head
 from .source import Source as Source
 from .source import find_source as find_source
 from .source import names_checkpoint as names_checkpoint

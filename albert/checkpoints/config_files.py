@@ -149,11 +149,16 @@ def _build(path: Path, values: Mapping[str, object]) -> AlbertConfig:
         raise ConfigError(f"{path}: {error}") from None
 
 
+def own_format(config: AlbertConfig) -> dict[str, object]:
+    """The content of config.json in jixu's own format, which no class of transformers opens."""
+    return {"model_type": "jixu", **asdict(config)}
+
+
 def to_file(config: AlbertConfig) -> dict[str, object]:
     """The content of config.json, in transformers' format if it can express the model."""
     own = asdict(config)
     if config.file_format == "jixu":
-        return {"model_type": "jixu", **own}
+        return own_format(config)
     for name in ("share", "layout", "norm"):
         del own[name]
     if config.file_format == "bert":

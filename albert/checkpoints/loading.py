@@ -139,7 +139,8 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
     else:
         config = read_config(source.config)  # before the weights: it is small
         tensors = read_tensors(source)
-        weights_format = config.file_format
+        is_own = content.get("model_type") == "jixu"
+        weights_format = "jixu" if is_own else config.file_format
         if weights_format != "jixu":
             bare = is_bare(list(tensors), weights_format)
             tensors = {current_name(n, weights_format, bare=bare): tensor for n, tensor in tensors.items()}

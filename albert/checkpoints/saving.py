@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from albert.checkpoints.config_files import to_file
+from albert.checkpoints.config_files import own_format, to_file
 from albert.checkpoints.names import COPIES, Naming
 from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE
-from albert.model import AlbertConfig, PretrainingModel
+from albert.model import AlbertConfig, Encoder, PretrainingModel
 from data.errors import ConfigError
 from data.files import replacing, write_text
 from data.tokenization import Tokenizer
@@ -40,15 +42,19 @@ def check_transformers(config: AlbertConfig) -> None:
 def named_tensors(model: PretrainingModel) -> dict[str, Tensor]:
     """The model's tensors under the names of its file format, tied copies included."""
     file_format = model.config.file_format
-    naming = Naming(model.config, file_format)
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        parts = naming.of(name)
-        values = parameter.detach().cpu().chunk(len(parts))
-        tensors.update({part: value.contiguous() for part, value in zip(parts, values, strict=True)})
+    tensors = _renamed(model, Naming(model.config, file_format))
     for copy, original in COPIES.get(file_format, {}).items():
         if copy not in tensors:  # an untied decoder has weights of its own
             tensors[copy] = tensors[original].clone()
+    return tensors
+
+
+def _renamed(module: nn.Module, naming: Naming, prefix: str = "") -> dict[str, Tensor]:
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in module.named_parameters(prefix):
+        parts = naming.of(name)
+        values = parameter.detach().cpu().chunk(len(parts))
+        tensors.update({part: value.contiguous() for part, value in zip(parts, values, strict=True)})
     return tensors
 
 
@@ -59,10 +65,55 @@ def save_model(model: PretrainingModel, folder: Path, tokenizer: Tokenizer | Pat
     nothing shared), with LayerNorm after each block; only jixu reads other models. If `tokenizer` is a
     folder, its tokenizer's files are copied.
     """
+    _write(folder, named_tensors(model), to_file(model.config), tokenizer)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head of a fine-tuned model: a linear layer on the encoder's states."""
+
+    architecture: str  # transformers' class without the encoder's name, such as SequenceClassification
+    has_pooler: bool  # whether it reads the first token's state through the encoder's pooler
+    labels: tuple[str, ...] = ()
+    name: str = "classifier"  # of its tensors
+
+
+def can_export(config: AlbertConfig, pooling: str) -> bool:
+    """Whether a class of transformers gives a head's scores: they read single tokens, never their mean."""
+    return config.file_format != "jixu" and pooling == "cls"
+
+
+def save_with_head(
+    encoder: Encoder, classifier: nn.Linear, head: Head, pooling: str, folder: Path, tokenizer: Tokenizer
+) -> None:
+    """Write a fine-tuned model for transformers' Auto classes; in jixu's format if they cannot express it."""
+    config, exported = encoder.config, can_export(encoder.config, pooling)
+    tensors = _renamed(encoder, Naming(config, config.file_format if exported else "jixu"), "encoder")
+    if not head.has_pooler:
+        tensors = {name: tensor for name, tensor in tensors.items() if ".pooler." not in name}
+    tensors |= {f"{head.name}.{name}": one.detach().cpu() for name, one in classifier.named_parameters()}
+    content = to_file(config) if exported else own_format(config)
+    if exported:
+        family = "Albert" if config.file_format == "albert" else "Bert"
+        content |= {"architectures": [f"{family}For{head.architecture}"]}
+        if head.labels:
+            content["id2label"] = {str(number): label for number, label in enumerate(head.labels)}
+            content["label2id"] = {label: number for number, label in enumerate(head.labels)}
+        elif head.architecture == "SequenceClassification":
+            content |= {"num_labels": 1, "problem_type": "regression"}
+    _write(folder, tensors, content, tokenizer)
+
+
+def _write(
+    folder: Path,
+    tensors: Mapping[str, Tensor],
+    config: Mapping[str, object],
+    tokenizer: Tokenizer | Path | None,
+) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS_FILE) as temporary:
-        save_file(named_tensors(model), temporary, metadata={"format": "pt"})
-    write_text(folder / CONFIG_FILE, json.dumps(to_file(model.config), indent=2) + "\n")
+        save_file(dict(tensors), temporary, metadata={"format": "pt"})
+    write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
     if isinstance(tokenizer, Path):
         for path in (tokenizer / name for name in TOKENIZER_FILES):
             if path.is_file():

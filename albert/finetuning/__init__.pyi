@@ -9,6 +9,13 @@ from .compare import compare_models as compare_models
 from .compare import fine_tune as fine_tune
 from .compare import train_models as train_models
 from .cost import measure_cost as measure_cost
+from .exporting import FineTuned as FineTuned
+from .exporting import read_fine_tuned as read_fine_tuned
+from .exporting import save_fine_tuned as save_fine_tuned
+from .keeping import KeptModels as KeptModels
+from .predicting import Predicted as Predicted
+from .predicting import load_fine_tuned as load_fine_tuned
+from .predicting import predict_file as predict_file
 from .settings import FineTuneOptimizer as FineTuneOptimizer
 from .settings import FineTuneRunning as FineTuneRunning
 from .settings import FineTuneSettings as FineTuneSettings

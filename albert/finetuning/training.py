@@ -26,19 +26,16 @@ from tqdm import tqdm
 
 from albert.checkpoints import Source, find_source, load_pretrained, names_checkpoint
 from albert.evaluation import EpochRecord, SeedResult, SweepPoint, leaves_chance, score
-from albert.finetuning.choice import Choice
-from albert.finetuning.classification import Classification
 from albert.finetuning.encoding import Encoded
+from albert.finetuning.exporting import FineTuned, save_fine_tuned
+from albert.finetuning.kinds import find_learner
 from albert.finetuning.learner import Learner, Predictions
-from albert.finetuning.regression import Regression, Similarity
 from albert.finetuning.settings import FineTuneSettings
-from albert.finetuning.span import Span
-from albert.finetuning.tagging import Tagging
 from albert.learning_rate import linear_schedule
 from albert.model import PRESETS, AlbertConfig, initialize
 from albert.optim import adamw
 from albert.runtime import autocast, bound_caches, give_back
-from albert.tasks import Kind, Pooling, SpanExample, TaskData
+from albert.tasks import Kind, SpanExample, TaskData
 from albert.tasks import read_task as read_splits
 from data.errors import InputError
 from data.files import sha256
@@ -83,6 +80,7 @@ class Candidate:
     learner: Learner[Any]
     encoded: dict[str, Encoded]
     is_pretrained: bool = True  # False: its weights are drawn from the seed
+    has_unanswerable: bool = False  # whether a training passage does not hold the answer
 
     def read(self, scores: np.ndarray, split: str) -> Predictions:
         """The predictions that scores of a split's sequences or tokens mean."""
@@ -112,8 +110,9 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     path = settings.models[model]
     pretrained, tokenizer = load_pretrained(path)
     length = min(settings.running.max_seq_length, pretrained.config.max_position_embeddings)
-    assert settings.running.pooling != "auto"
-    learner = find_learner(data, settings.running.pooling)
+    train = data.splits["train"].examples if "train" in data.splits else ()
+    unanswerable = any(isinstance(one, SpanExample) and not one.answers for one in train)
+    learner = find_learner(data.task, data.labels, settings.running.pooling, unanswerable)
     encoded = {name: learner.encode(split.examples, tokenizer, length) for name, split in data.splits.items()}
     return Candidate(
         settings=settings,
@@ -124,6 +123,7 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
         name=settings.model_names()[model],
         learner=learner,
         encoded=encoded,
+        has_unanswerable=unanswerable,
     )
 
 
@@ -185,8 +185,13 @@ def _become_worker(threads: int) -> None:
     os.environ["TQDM_DISABLE"] = "1"  # several bars would overwrite each other
 
 
-def fine_tune_one(candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
-    """Train a model with one seed and score it. On a CPU the result depends on the arguments alone."""
+def fine_tune_one(
+    candidate: Candidate, seed: int, learning_rate: float, folder: Path | None = None
+) -> SeedRun:
+    """Train a model with one seed and score it; the model is saved in `folder`, named by the run's key.
+
+    On a CPU the result depends on the arguments alone.
+    """
     started = time.perf_counter()
     bound_caches()
     if candidate.data.task.kind is Kind.SIMILARITY:
@@ -211,7 +216,27 @@ def fine_tune_one(candidate: Candidate, seed: int, learning_rate: float) -> Seed
         seconds=time.perf_counter() - started,
         examples_per_second=training.examples_per_second if training else 0.0,
     )
+    if folder is not None and training is not None:
+        save_fine_tuned(training.model, _record(candidate, result, folder.name), folder)
     return SeedRun(result=result, dev=predicted["dev"], test=predicted.get("test"))
+
+
+def _record(candidate: Candidate, result: SeedResult, key: str) -> FineTuned:
+    running = candidate.settings.running
+    length = min(running.max_seq_length, candidate.config.max_position_embeddings)
+    return FineTuned(
+        task=candidate.data.task,
+        labels=candidate.data.labels,
+        has_unanswerable=candidate.has_unanswerable,
+        running=replace(running, max_seq_length=length),
+        checkpoint=str(candidate.path),
+        checksum=candidate.checksum,
+        run=key,
+        seed=result.seed,
+        learning_rate=result.learning_rate,
+        best_epoch=result.best_epoch,
+        dev=result.dev,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,45 +351,28 @@ def _train_epochs(
             yield float(losses) / len(batches), time.perf_counter() - began
 
 
-@torch.no_grad()
 def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
-    """Predict a split. Batches are sorted by length, predictions come in the split's order."""
-    encoded, learner = candidate.encoded[split], candidate.learner
+    """Predict a split."""
+    encoded, precision = candidate.encoded[split], candidate.settings.running.precision
+    return candidate.read(scores_of(model, encoded, precision, candidate.learner.per_token), split)
+
+
+@torch.no_grad()
+def scores_of(model: nn.Module, encoded: Encoded, precision: str, per_token: bool) -> np.ndarray:
+    """The scores of all sequences [S, ..] or tokens [T, ..], in order. Batches are sorted by length."""
     device = next(model.parameters()).device
     model.eval()
     rows, places = [], []
     for examples in _by_length(encoded.sizes):
         chosen = encoded.choose(examples)
-        with autocast(device, candidate.settings.running.precision):
+        with autocast(device, precision):
             rows.append(model(chosen.batch.to(device)).float().cpu().numpy())
-        places.append(chosen.tokens if learner.per_token else chosen.sequences)
+        places.append(chosen.tokens if per_token else chosen.sequences)
     # a model that diverged predicts nothing; zeros are right no more often than by chance
-    scores = np.nan_to_num(np.concatenate(rows)[np.argsort(np.concatenate(places))])
-    return candidate.read(scores, split)
+    return np.nan_to_num(np.concatenate(rows)[np.argsort(np.concatenate(places))])
 
 
 def _by_length(sizes: np.ndarray) -> Iterator[np.ndarray]:
     order = np.argsort(sizes, kind="stable")
     ends = np.cumsum(sizes[order])
     return iter(np.split(order, np.flatnonzero(np.diff(ends // _PREDICTED_TOKENS)) + 1))
-
-
-def find_learner(data: TaskData, pooling: Pooling) -> Learner[Any]:
-    """The learner of the task's kind."""
-    task = data.task
-    match task.kind:
-        case Kind.SINGLE | Kind.PAIR:
-            return Classification(data.labels, task.metrics, pooling)
-        case Kind.CHOICE:
-            return Choice(pooling)
-        case Kind.SPAN:
-            train = data.splits["train"].examples
-            unanswerable = any(isinstance(one, SpanExample) and not one.answers for one in train)
-            return Span(task.answers, has_unanswerable=unanswerable)
-        case Kind.TOKENS:
-            return Tagging(data.labels)
-        case Kind.REGRESSION:
-            return Regression(task.metrics, pooling)
-        case Kind.SIMILARITY:
-            return Similarity(task.metrics)
-    raise AssertionError(f"a task without a kind: {task}")

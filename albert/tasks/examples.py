@@ -20,6 +20,7 @@ class Example:
     pair: str | None
     label: str
     group: str | None = None  # what it has in common with other examples, such as the law of an article
+    id: str = ""  # the row's own, else its number from 0
 
     def texts(self) -> tuple[str, ...]:
         return (self.text,) if self.pair is None else (self.text, self.pair)
@@ -36,6 +37,7 @@ class ChoiceExample:
     question: str
     choices: tuple[str, ...]
     answer: int  # index of the right choice
+    id: str = ""
 
     def texts(self) -> tuple[str, ...]:
         return self.passage, self.question
@@ -67,6 +69,7 @@ class TaggedExample:
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
+    id: str = ""
 
     def texts(self) -> tuple[str, ...]:
         return (self.describe(),)

@@ -21,7 +21,7 @@ _BLANK = re.compile(r"#idiom\d+#")
 _AROUND = 28  # characters on each side of a blank: CLUE's baseline reads 64 tokens
 
 
-def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:
+def read_spans(path: Path, is_labelled: bool = True) -> tuple[list[SpanExample], list[str]]:
     """The examples of a file in the format of SQuAD or CMRC 2018, and the questions that could not be used.
     Raises InputError for another format.
     """
@@ -36,7 +36,7 @@ def read_spans(path: Path) -> tuple[list[SpanExample], list[str]]:
         for p, paragraph in enumerate(paragraphs if isinstance(paragraphs, list) else []):
             questions = paragraph.get("qas") if isinstance(paragraph, dict) else None
             for q, question in enumerate(questions if isinstance(questions, list) else []):
-                example = _span(paragraph.get("context"), question)
+                example = _span(paragraph.get("context"), question, is_labelled)
                 if isinstance(example, str):
                     skipped.append(f"{path}, article {a + 1}, paragraph {p + 1}, question {q + 1}: {example}")
                 else:
@@ -54,7 +54,7 @@ def _as_squad(content: object) -> list[object] | None:
     return [{"paragraphs": [{"context": one["context_text"], "qas": one.get("qas")}]} for one in passages]
 
 
-def _span(passage: object, entry: object) -> SpanExample | str:
+def _span(passage: object, entry: object, is_labelled: bool) -> SpanExample | str:
     """The example of an entry, or the entry's fault. An answer whose place is wrong or missing, as in CMRC's
     first layout, is looked for in the passage.
     """
@@ -63,7 +63,7 @@ def _span(passage: object, entry: object) -> SpanExample | str:
     if not isinstance(passage, str) or not isinstance(question, str) or not question.strip():
         return "no passage or no question"
     answers = entry.get("answers")
-    if entry.get("is_impossible") is True:
+    if entry.get("is_impossible") is True or not is_labelled:
         answers = []
     elif not isinstance(answers, list) or not answers:
         return "no answer"
@@ -82,13 +82,14 @@ def _span(passage: object, entry: object) -> SpanExample | str:
     )
 
 
-def read_choices(path: Path) -> tuple[list[ChoiceExample], list[str]]:
+def read_choices(path: Path, is_labelled: bool = True) -> tuple[list[ChoiceExample], list[str]]:
     """The examples of a file of C3, RACE or ChID, of a folder of such files, or of a JSONL file of C3's or
     RACE's contents. Raises InputError for another format.
     """
     examples: list[ChoiceExample] = []
     skipped: list[str] = []
-    for where, example in _blanks(path) if _is_chid(path) else _questions(path):
+    read = _blanks if _is_chid(path) else _questions
+    for where, example in read(path, is_labelled):
         if isinstance(example, str):
             skipped.append(f"{where}: {example}")
         else:
@@ -96,10 +97,13 @@ def read_choices(path: Path) -> tuple[list[ChoiceExample], list[str]]:
     return examples, skipped
 
 
-def _questions(path: Path) -> Iterator[tuple[str, ChoiceExample | str]]:
+def _questions(path: Path, is_labelled: bool) -> Iterator[tuple[str, ChoiceExample | str]]:
+    total = 0
     for where, one in _choice_documents(path):
-        for number, example in enumerate(_choices(one), 1):
+        for number, entry in enumerate(_choices(one), 1):
+            example = entry if isinstance(entry, str) else _choice(*entry, str(total), is_labelled)
             yield f"{where}, question {number}", example
+            total += 1
 
 
 def _choice_documents(path: Path) -> Iterator[tuple[str, object]]:
@@ -130,16 +134,17 @@ def _is_chid(path: Path) -> bool:
     return isinstance(one, dict) and isinstance(one.get("content"), list)
 
 
-def _blanks(path: Path) -> Iterator[tuple[str, ChoiceExample | str]]:
+def _blanks(path: Path, is_labelled: bool) -> Iterator[tuple[str, ChoiceExample | str]]:
     """Yield the blanks of ChID's lines of texts and candidates, whose answers are in a file beside them."""
-    answers = read_json(path.with_name(path.name.replace(".json", "_answer.json")))
+    beside = path.with_name(path.name.replace(".json", "_answer.json"))
+    answers = read_json(beside) if is_labelled else None
     places = answers if isinstance(answers, dict) else {}  # of the right candidates, by blank
     for number, one in read_json_lines(path):
         row = one if isinstance(one, dict) else {}
         candidates = [str(idiom) for idiom in row.get("candidates", [])]
         for text in row.get("content", []):
             for blank in _BLANK.finditer(str(text)):
-                place = places.get(blank.group())
+                place = places.get(blank.group()) if is_labelled else 0
                 if not isinstance(place, int) or not 0 <= place < len(candidates):
                     yield f"{path}, row {number}", f"no answer for {blank.group()}"
                     continue
@@ -147,16 +152,21 @@ def _blanks(path: Path) -> Iterator[tuple[str, ChoiceExample | str]]:
                     _BLANK.sub("…", part) for part in (text[: blank.start()], text[blank.end() :])
                 )
                 passage = f"{before[-_AROUND:]}____{after[:_AROUND]}"
-                yield f"{path}, row {number}", ChoiceExample(passage, "", tuple(candidates), place)
+                example = ChoiceExample(passage, "", tuple(candidates), place, blank.group())
+                yield f"{path}, row {number}", example
 
 
-def _choices(one: object) -> Iterator[ChoiceExample | str]:
+_Entry = tuple[str, object, object, object, object]  # passage, question, choices, answer, id
+
+
+def _choices(one: object) -> Iterator[_Entry | str]:
     """Yield the questions of a passage, or the fault of each."""
     if isinstance(one, list) and len(one) >= 2 and isinstance(one[0], list) and isinstance(one[1], list):
         passage = "\n".join(map(str, one[0]))  # C3: [lines, questions, id]
         for entry in one[1]:
             entry = entry if isinstance(entry, dict) else {}
-            yield _choice(passage, entry.get("question"), entry.get("choice"), entry.get("answer"))
+            question, choices = entry.get("question"), entry.get("choice")
+            yield passage, question, choices, entry.get("answer"), entry.get("id")
         return
     if not isinstance(one, dict) or not isinstance(one.get("questions"), list):
         yield "neither C3's nor RACE's format"
@@ -167,12 +177,23 @@ def _choices(one: object) -> Iterator[ChoiceExample | str]:
         letter = answers[number] if isinstance(answers, list) and number < len(answers) else None
         place = "ABCDEFGH".find(letter) if isinstance(letter, str) and len(letter) == 1 else -1
         answer = choices[place] if isinstance(choices, list) and 0 <= place < len(choices) else None
-        yield _choice(str(one.get("article", "")), question, choices, answer)
+        yield str(one.get("article", "")), question, choices, answer, None
 
 
-def _choice(passage: str, question: object, choices: object, answer: object) -> ChoiceExample | str:
+def _choice(
+    passage: str,
+    question: object,
+    choices: object,
+    answer: object,
+    own: object,
+    number: str,
+    is_labelled: bool,
+) -> ChoiceExample | str:
     if not isinstance(question, str) or not isinstance(choices, list) or len(choices) < 2:
         return "no question, or fewer than two answers to choose from"
-    if answer not in choices:
+    if is_labelled and answer not in choices:
         return "the right answer is not among the choices"
-    return ChoiceExample(passage, question, tuple(map(str, choices)), choices.index(answer))
+    place = choices.index(answer) if is_labelled else 0
+    return ChoiceExample(
+        passage, question, tuple(map(str, choices)), place, number if own is None else str(own)
+    )

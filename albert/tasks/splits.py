@@ -23,22 +23,24 @@ class TaskData:
     labels: tuple[str, ...]  # of single, pair and tokens; else empty
 
 
-def read_split(path: Path, task: Task) -> tuple[Task, Split]:
-    """The task with its kind, and the examples of a file.
+def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[Task, Split]:
+    """The task with its kind, and the examples of a file. With a placeholder, labels and answers are not
+    read: the label of each example is the placeholder.
 
     Raises InputError if the file is missing or empty, or does not fit the task.
     """
+    is_labelled = placeholder is None
     if not path.exists():
         raise InputError(f"no file {path}")
     examples: Sequence[AnyExample]
     if task.kind is Kind.SPAN:
-        examples, skipped = read_spans(path)
+        examples, skipped = read_spans(path, is_labelled)
     elif task.kind is Kind.CHOICE:
-        examples, skipped = read_choices(path)
+        examples, skipped = read_choices(path, is_labelled)
     elif task.kind is Kind.TOKENS:
-        examples, skipped = read_tagged(path, task.labels)
+        examples, skipped = read_tagged(path, task.labels, is_labelled)
     else:
-        task, examples, skipped = read_table(path, task)
+        task, examples, skipped = read_table(path, task, placeholder)
     if not examples:
         first = f"; first problem: {skipped[0]}" if skipped else ""
         raise InputError(f"no usable example in {path}{first}")

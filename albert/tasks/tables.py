@@ -25,25 +25,33 @@ USUAL: dict[Role, tuple[str, ...]] = {
 Row = tuple[int, dict[str, object] | str]  # its number in the file, and its values or its fault
 
 
-def read_table(path: Path, task: Task) -> tuple[Task, list[Example], list[str]]:
-    """The task with its kind, the examples, and the rows that could not be used.
+def read_table(
+    path: Path, task: Task, placeholder: str | None = None
+) -> tuple[Task, list[Example], list[str]]:
+    """The task with its kind, the examples, and the rows that could not be used. A placeholder stands for the
+    label of every row, and the file needs none.
 
     Raises InputError if the file is missing or empty, or lacks the task's columns.
     """
     is_lines = suffix_of(path) in (".jsonl", ".json")
-    rows = list(_jsonl_rows(path) if is_lines else _table_rows(path, task.header))
+    header = task.header
+    if placeholder is not None and header is not None and _width(path) == len(header) - 1:
+        names = (task.columns.get("label"), *USUAL["label"])
+        header = tuple(name for name in header if name != next(one for one in names if one in header))
+    rows = list(_jsonl_rows(path) if is_lines else _table_rows(path, header))
     first = next((row for _, row in rows if isinstance(row, dict)), None)
     if first is None:
         raise InputError(f"{path} holds no example")
     roles: tuple[Role, ...] = ("text", "label") if task.kind is Kind.SINGLE else ("text", "label", "pair")
+    roles = tuple(role for role in roles if role != "label" or placeholder is None)
     columns = {role: _column(path, list(first), task, role) for role in roles}
-    if task.group is not None and task.group not in first:
+    if task.group is not None and task.group not in first and placeholder is None:
         raise InputError(f"no column {task.group!r} in {path}; its columns are {', '.join(first)}")
     if task.kind is None:
         task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
     examples, skipped = [], []
-    for number, row in rows:
-        example = row if isinstance(row, str) else _example(row, columns, task)
+    for at, (number, row) in enumerate(rows):
+        example = row if isinstance(row, str) else _example(row, columns, task, str(at), placeholder)
         if isinstance(example, str):
             skipped.append(f"{path}, row {number}: {example}")
         else:
@@ -67,7 +75,9 @@ def _column(path: Path, names: list[str], task: Task, role: Role) -> str | None:
     return usual
 
 
-def _example(row: dict[str, object], columns: dict[Role, str | None], task: Task) -> Example | str:
+def _example(
+    row: dict[str, object], columns: dict[Role, str | None], task: Task, number: str, label: str | None
+) -> Example | str:
     """The example of a row, or the row's fault."""
     values: dict[str, str] = {}
     for role, name in columns.items():
@@ -79,13 +89,15 @@ def _example(row: dict[str, object], columns: dict[Role, str | None], task: Task
         if not isinstance(value, (str, int, float)) or isinstance(value, bool) or not str(value).strip():
             return f"column {name!r} is {'missing' if value is None else 'empty or no text'}"
         values[role] = str(value)
+    group, own = None if task.group is None else str(row.get(task.group)), str(row.get("id", number))
+    if label is not None:
+        return Example(values["text"], values.get("pair"), label, group, own)
     label = values["label"].strip()
     if task.kind in (Kind.REGRESSION, Kind.SIMILARITY) and not _is_number(label):
         return f"{label!r} is not a number"
     if task.labels is not None and label not in task.labels:
         return f"label {label!r} is not one of {', '.join(task.labels)}"
-    group = None if task.group is None else str(row.get(task.group))
-    return Example(values["text"], values.get("pair"), label, group)
+    return Example(values["text"], values.get("pair"), label, group, own)
 
 
 def _is_number(text: str) -> bool:
@@ -107,6 +119,12 @@ def _table_rows(path: Path, header: Sequence[str] | None) -> Iterator[Row]:
         yield _row(number, first, names)
     for number, row in rows:
         yield _row(number, row, names)
+
+
+def _width(path: Path) -> int:
+    """The number of columns of the first row."""
+    rows = _csv_rows(path) if suffix_of(path) == ".csv" else _tsv_rows(path)
+    return len(next(rows, (1, []))[1])
 
 
 def _tsv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:

@@ -12,17 +12,21 @@ from data.errors import InputError
 _TAG = re.compile(r"O|[BI]-\S+")
 
 
-def read_tagged(path: Path, labels: Sequence[str] | None) -> tuple[list[TaggedExample], list[str]]:
+def read_tagged(
+    path: Path, labels: Sequence[str] | None, is_labelled: bool = True
+) -> tuple[list[TaggedExample], list[str]]:
     """The examples of a file, and the rows that could not be used. Raises InputError if it is missing."""
     examples: list[TaggedExample] = []
     skipped: list[str] = []
     rows = _sentences_of_lines if suffix_of(path) in (".txt", ".conll", ".bio") else _sentences_of_rows
-    for number, tokens, tags in rows(path):
+    for at, (number, tokens, tags) in enumerate(rows(path)):
+        if not is_labelled:
+            tags = ["O"] * len(tokens)
         problem = _problem(tokens, tags, labels)
         if problem:
             skipped.append(f"{path}, row {number}: {problem}")
         else:
-            examples.append(TaggedExample(tuple(tokens), tuple(tags)))
+            examples.append(TaggedExample(tuple(tokens), tuple(tags), str(at)))
     return examples, skipped
 
 
@@ -30,7 +34,7 @@ def _sentences_of_rows(path: Path) -> Iterator[tuple[int, list[str], list[str]]]
     """Yield rows of tokens and tags, both separated by spaces, after a header."""
     lines = read_lines(path)
     header = next(lines, "").split("\t")
-    if len(header) != 2:
+    if len(header) > 2:
         raise InputError(
             f"{path}: its header has {len(header)} columns; expected two, tokens and tags separated by "
             "spaces (or a .txt file with a token and its tag on each line)"

@@ -164,6 +164,8 @@ class FineTuneOptions(TuningOptions):
     """Name of the model that the verdict is about; by default the last (主要对比)."""
     run: str | None = None
     """Name of the report; by default made from the settings."""
+    keep: Literal["best", "all", "none"] = "best"
+    """Which fine-tuned models stay in models/RUN: of each model the best seed on dev, or all (保留模型)."""
     workspace: Place = Field(default_factory=default_place)
     running: FineTuneJobRunning = FineTuneJobRunning()
     """Precision, length, pooling, processes."""

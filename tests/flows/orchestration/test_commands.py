@@ -200,6 +200,11 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     at_once = run_here("fine-tune", *asked, tmp_path / "at-once", "--running.workers", 2, **prefect_server)
     assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
     assert tuned.returncode == 0, tuned.stderr
+    first, second = (record.parent for record in sorted(workspace.glob("models/topics-*/*/task.json")))
+    assert f"model {first}: seed" in tuned.stdout and not list(first.parent.glob(".training"))
+    labels = run_here("predict", "--model", second, "--input", tmp_path / "test.tsv")
+    assert len(labels.stdout.splitlines()) == 31, labels.stderr
+    refused(run_here("predict", "--model", checkpoint, "--input", tmp_path / "test.tsv"), "no task.json in")
     with duckdb.connect(str(workspace / "catalog.duckdb"), read_only=True) as db:
         runs = "select corpus, version, status, steps from pretraining_runs order by version"
         assert db.sql(runs).fetchall() == [("tea", 1, "completed", 6), ("tea", 2, "completed", 2)]

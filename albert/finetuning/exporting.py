@@ -1,0 +1,93 @@
+"""A fine-tuned model as a folder that transformers and `jixu predict` open.
+
+`task.json` beside the weights says what transformers' config cannot: the task, its labels in order, and where
+the model comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from pydantic import TypeAdapter, ValidationError
+from torch import nn
+
+from albert.checkpoints import Head, can_export, find_source, save_with_head
+from albert.finetuning.settings import FineTuneRunning
+from albert.model import AlbertConfig, Encoder
+from albert.tasks import Kind, Task
+from data.errors import InputError
+from data.files import write_bytes
+from data.tokenization import find_tokenizer, load_tokenizer
+
+TASK_FILE = "task.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned:
+    """What a fine-tuned model predicts, and how it was made."""
+
+    task: Task  # with its kind
+    labels: tuple[str, ...]  # in the order of its scores; of single, pair and tokens, else empty
+    has_unanswerable: bool  # whether it learnt that a passage may not hold the answer
+    running: FineTuneRunning  # the length is the model's
+    checkpoint: str
+    checksum: str
+    run: str  # the key of its run
+    seed: int
+    learning_rate: float
+    best_epoch: int
+    dev: Mapping[str, float]  # scores by metric, the main one first
+
+    @property
+    def pooling(self) -> str:
+        """What the head reads: a text's first token or the mean; spans and tags are read from every token."""
+        return "cls" if self.task.kind in (Kind.SPAN, Kind.TOKENS) else self.running.pooling
+
+    def head(self) -> Head:
+        """The head as transformers has it."""
+        if self.task.kind is Kind.SPAN:
+            return Head("QuestionAnswering", has_pooler=False, name="qa_outputs")
+        if self.task.kind is Kind.TOKENS:
+            return Head("TokenClassification", has_pooler=False, labels=self.labels)
+        if self.task.kind is Kind.CHOICE:
+            return Head("MultipleChoice", has_pooler=True)
+        return Head("SequenceClassification", has_pooler=True, labels=self.labels)
+
+    def opened_with(self, config: AlbertConfig) -> str:
+        """What opens the model, in words."""
+        if can_export(config, self.pooling):
+            return f"transformers' AutoModelFor{self.head().architecture} opens it"
+        why = f"reads the pooling {self.pooling}; --running.pooling cls has one"
+        if config.file_format == "jixu":
+            why = "expresses its encoder"
+        return f"jixu predict alone opens it: no class of transformers {why}"
+
+
+_RECORD = TypeAdapter(FineTuned)
+
+
+def save_fine_tuned(model: nn.Module, record: FineTuned, folder: Path) -> None:
+    """Write a trained model with its record, which comes last: a folder without one is incomplete."""
+    source = find_source(record.checkpoint)
+    tokenizer = load_tokenizer(find_tokenizer(str(source.folder)))
+    encoder, classifier = cast(Encoder, model.encoder), cast(nn.Linear, model.classifier)
+    save_with_head(encoder, classifier, record.head(), record.pooling, folder, tokenizer)
+    write_bytes(folder / TASK_FILE, _RECORD.dump_json(record, indent=2))
+
+
+def read_fine_tuned(folder: Path) -> FineTuned:
+    """The record of a fine-tuned model. Raises InputError for a folder without one."""
+    path = folder / TASK_FILE
+    if not path.is_file():
+        raise InputError(
+            f"no {TASK_FILE} in {folder}: it holds no model with a head that jixu fine-tune kept; those are "
+            "in models/ of the workspace"
+        )
+    try:
+        return _RECORD.validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise InputError(f"{path} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

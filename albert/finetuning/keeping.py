@@ -1,0 +1,85 @@
+"""The fine-tuned models that a comparison leaves: of each of its rows the best run on dev, or every run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from albert.finetuning.cache import run_key
+from albert.finetuning.compare import ModelRuns
+from albert.finetuning.exporting import TASK_FILE, read_fine_tuned
+from albert.finetuning.training import Candidate, SeedRun
+from albert.tasks import Kind
+from data.errors import InputError
+
+TrainAgain = Callable[[Candidate, SeedRun], object]
+
+
+@dataclass(frozen=True)
+class KeptModels:
+    """A folder with a folder for each model that is kept. Weights wait in `training` until one is chosen."""
+
+    folder: Path
+    every_seed: bool
+    lines: list[str] = field(default_factory=list)  # what was kept, for a person
+
+    @property
+    def _waiting(self) -> Path:
+        return self.folder / ".training"
+
+    def place(self, key: str) -> Path:
+        """Where the weights of the run of a key are saved first."""
+        return self._waiting / key
+
+    def drop_worse(self, candidate: Candidate, runs: Sequence[SeedRun]) -> None:
+        """Remove the weights of the runs that are not the best on dev, unless all are kept."""
+        best = max(runs, key=lambda run: _score(candidate, run))
+        for run in runs:
+            if run is not best and not self.every_seed:
+                key = run_key(candidate, run.result.seed, run.result.learning_rate)
+                shutil.rmtree(self.place(key), ignore_errors=True)
+
+    def choose(self, model: ModelRuns, train_again: TrainAgain) -> None:
+        """Keep a row's best run on dev, or all its runs; `train_again` saves weights that are not there."""
+        if model.candidates[0].data.task.kind is Kind.SIMILARITY:
+            return
+        each = len(model.runs) // len(model.candidates)
+        runs = [(model.candidates[at // each], run) for at, run in enumerate(model.runs)]
+        if not self.every_seed:
+            runs = [max(runs, key=lambda pair: _score(*pair))]
+        for candidate, run in runs:
+            name = f"{candidate.name}-seed-{run.result.seed}" if self.every_seed else model.name
+            target = self.folder / re.sub(r"[^\w.-]+", "-", name).strip("-")
+            self._move(candidate, run, target, train_again)
+            record = read_fine_tuned(target)
+            scores = ", ".join(f"{one.replace('_', ' ')} {100 * v:.2f}" for one, v in record.dev.items())
+            opened = record.opened_with(candidate.config)
+            self.lines.append(f"model {target}: seed {run.result.seed}, dev {scores}; {opened}")
+        shutil.rmtree(self._waiting, ignore_errors=True)
+
+    def _move(
+        self,
+        candidate: Candidate,
+        run: SeedRun,
+        target: Path,
+        train_again: Callable[[Candidate, SeedRun], object],
+    ) -> None:
+        key = run_key(candidate, run.result.seed, run.result.learning_rate)
+        with suppress(InputError):
+            if read_fine_tuned(target).run == key:
+                return
+        if target.exists() and not (target / TASK_FILE).is_file():
+            raise InputError(f"{target} is there and no fine-tuned model: name another --run")
+        if not (self.place(key) / TASK_FILE).is_file():
+            train_again(candidate, run)
+        shutil.rmtree(target, ignore_errors=True)
+        os.replace(self.place(key), target)
+
+
+def _score(candidate: Candidate, run: SeedRun) -> float:
+    return run.result.dev[candidate.data.task.metrics[0]]

@@ -1,0 +1,35 @@
+"""The learner of each kind of task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from albert.finetuning.choice import Choice
+from albert.finetuning.classification import Classification
+from albert.finetuning.learner import Learner
+from albert.finetuning.regression import Regression, Similarity
+from albert.finetuning.span import Span
+from albert.finetuning.tagging import Tagging
+from albert.tasks import Kind, Pooling, Task
+
+
+def find_learner(
+    task: Task, labels: Sequence[str], pooling: Pooling | Literal["auto"], has_unanswerable: bool
+) -> Learner[Any]:
+    """The learner of the task's kind."""
+    assert pooling != "auto"
+    match task.kind:
+        case Kind.SINGLE | Kind.PAIR:
+            return Classification(labels, task.metrics, pooling)
+        case Kind.CHOICE:
+            return Choice(pooling)
+        case Kind.SPAN:
+            return Span(task.answers, has_unanswerable=has_unanswerable)
+        case Kind.TOKENS:
+            return Tagging(labels)
+        case Kind.REGRESSION:
+            return Regression(task.metrics, pooling)
+        case Kind.SIMILARITY:
+            return Similarity(task.metrics)
+    raise AssertionError(f"a task without a kind: {task}")

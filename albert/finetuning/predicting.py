@@ -1,0 +1,136 @@
+"""Predictions of a fine-tuned model for a file, labelled or not."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from albert.checkpoints import read_checkpoint
+from albert.evaluation import entities_of
+from albert.finetuning.encoding import Encoded
+from albert.finetuning.exporting import FineTuned, read_fine_tuned
+from albert.finetuning.kinds import find_learner
+from albert.finetuning.learner import Learner, Predictions
+from albert.finetuning.training import scores_of
+from albert.tasks import AnyExample, ChoiceExample, Kind, TaggedExample, read_split
+from data.errors import InputError
+from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predicted:
+    """A model's predictions for the examples of a file."""
+
+    record: FineTuned
+    examples: Sequence[AnyExample]
+    predictions: Predictions
+    skipped: Sequence[str]  # a line for each row that could not be read
+
+    def table(self) -> str:
+        """Lines of an id, the answer, and a probability for each label or choice, separated by tabs."""
+        probabilities = self.predictions.probabilities
+        choices = 0 if probabilities is None else probabilities.shape[1]
+        names = self.record.labels or tuple(map(str, range(choices)))
+        sink = io.StringIO()
+        writer = csv.writer(sink, "excel-tab", lineterminator="\n")
+        writer.writerow(["id", "prediction", *(names if probabilities is not None else ())])
+        for number, (one, answer) in enumerate(zip(self.examples, self._answers(), strict=True)):
+            row = [] if probabilities is None else probabilities[number].tolist()
+            writer.writerow([one.id, answer, *(f"{value:.6f}" for value in row)])
+        return sink.getvalue()
+
+    def _answers(self) -> Sequence[str]:
+        tags = self.predictions.tags
+        return self.predictions.answers if tags is None else [" ".join(of_one) for of_one in tags]
+
+    def submission(self) -> str:
+        """The predictions as CLUE takes them: a JSON object a line; for spans and ChID one of all answers."""
+        pairs = list(self._labels())
+        if self.record.task.kind is Kind.SPAN or all(one.startswith("#idiom") for one, _ in pairs):
+            return json.dumps(dict(pairs), ensure_ascii=False, indent=1) + "\n"
+        rows = [{"id": int(one) if one.isdecimal() else one, "label": label} for one, label in pairs]
+        return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+    def _labels(self) -> Iterator[tuple[str, object]]:
+        for number, one in enumerate(self.examples):
+            answer = self.predictions.answers[number]
+            if isinstance(one, ChoiceExample):
+                assert self.predictions.probabilities is not None
+                yield one.id, int(self.predictions.probabilities[number].argmax())
+            elif isinstance(one, TaggedExample):
+                assert self.predictions.tags is not None
+                yield one.id, _entities(one, self.predictions.tags[number])
+            else:
+                yield one.id, answer
+
+
+def _entities(example: TaggedExample, tags: Sequence[str]) -> dict[str, dict[str, list[list[int]]]]:
+    """CLUENER's entities: by kind and text the first and last token of each."""
+    found: dict[str, dict[str, list[list[int]]]] = {}
+    for kind, begin, end in sorted(entities_of(tags), key=lambda entity: entity[1]):
+        text = "".join(example.tokens[begin : end + 1])
+        found.setdefault(kind, {}).setdefault(text, []).append([begin, end])
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictor:
+    """A fine-tuned model that was read from its folder."""
+
+    record: FineTuned
+    learner: Learner[Any]
+    model: nn.Module
+    tokenizer: Tokenizer
+
+    def scores(self, examples: Sequence[AnyExample]) -> tuple[Encoded, np.ndarray]:
+        """The encoded examples, and the scores of their sequences [S, ..] or tokens [T, ..]."""
+        running = self.record.running
+        encoded = self.learner.encode(examples, self.tokenizer, running.max_seq_length)
+        return encoded, scores_of(self.model, encoded, running.precision, self.learner.per_token)
+
+
+def load_fine_tuned(folder: Path) -> Predictor:
+    """Read a fine-tuned model. Raises InputError for a folder that does not hold one."""
+    record = read_fine_tuned(folder)
+    learner = find_learner(record.task, record.labels, record.running.pooling, record.has_unanswerable)
+    checkpoint, head = read_checkpoint(folder), record.head()
+    model: Any = learner.model(checkpoint.build().encoder)
+    names = {ours: f"{head.name}.{ours}" for ours in ("weight", "bias")}
+    if missing := [name for name in names.values() if name not in checkpoint.tensors]:
+        raise InputError(f"{folder} has no head: no {missing[0]} in {checkpoint.source.weights.name}")
+    try:
+        model.classifier.load_state_dict({ours: checkpoint.tensors[name] for ours, name in names.items()})
+    except RuntimeError:
+        raise InputError(
+            f"{folder}: the shape of its head does not fit its task, so it is another's"
+        ) from None
+    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    tokenizer = load_tokenizer(find_tokenizer(str(folder)))
+    return Predictor(record=record, learner=learner, model=model, tokenizer=tokenizer)
+
+
+def predict_file(folder: Path, path: Path) -> Predicted:
+    """Predict the examples of a file; its labels, if it has any, are not read.
+
+    Raises InputError for a folder without a fine-tuned model, and for a file that does not fit its task.
+    """
+    predictor = load_fine_tuned(folder)
+    record = predictor.record
+    # a value that the learner can encode; no prediction depends on it
+    _, split = read_split(path, record.task, record.labels[0] if record.labels else "0")
+    encoded, scores = predictor.scores(split.examples)
+    return Predicted(
+        record=record,
+        examples=split.examples,
+        predictions=predictor.learner.predict(scores, split.examples, encoded),
+        skipped=split.skipped,
+    )

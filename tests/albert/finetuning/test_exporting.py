@@ -1,0 +1,176 @@
+"""Fine-tuned models that are kept: transformers and `jixu predict` give the scores of training."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from albert.__main__ import app
+from albert.finetuning import (
+    FineTuneRunning,
+    FineTuneSettings,
+    KeptModels,
+    ModelRuns,
+    fine_tune_one,
+    load_fine_tuned,
+    predict_file,
+    prepare,
+    read_task,
+    run_key,
+)
+from albert.tasks import Task, load_task
+from data.errors import InputError
+from data.terminal import run_app
+from tests.conftest import save_small_model
+
+SENTENCES = ["采茶要早", "炒锅要热", "水要泡茶香", "热水泡茶", "早茶香", "锅热炒茶"]
+
+
+def single(n=6):
+    return "text\tlabel\n" + "".join(f"{SENTENCES[i % 6]}\t{'好坏'[i % 2]}\n" for i in range(n))
+
+
+def spans():
+    asked = [
+        {"context": text, "qas": [{"id": f"Q{i}", "question": "什么？", "answers": [{"text": text[-1]}]}]}
+        for i, text in enumerate(SENTENCES)
+    ]
+    return json.dumps({"data": [{"paragraphs": asked}]}, ensure_ascii=False)
+
+
+def tagged():
+    rows = [f"{' '.join(text)}\tB-X{' O' * (len(text) - 1)}" for text in SENTENCES]
+    return "\n".join(["text\tlabel", *rows]) + "\n"
+
+
+def choices():
+    return json.dumps(
+        [[[text], [{"question": "？", "choice": ["茶", "水"], "answer": "水"}], "1"] for text in SENTENCES]
+    )
+
+
+def pairs():
+    return "sentence1\tsentence2\tscore\n" + "".join(
+        f"{text}\t茶香\t{i}\n" for i, text in enumerate(SENTENCES)
+    )
+
+
+KINDS = {
+    "single": (Task(name="t"), ".tsv", single(), "cls", "AutoModelForSequenceClassification"),
+    "span": (load_task("cmrc2018"), ".json", spans(), "mean", "AutoModelForQuestionAnswering"),
+    "tokens": (load_task("msra_ner"), ".tsv", tagged(), "mean", "AutoModelForTokenClassification"),
+    "choice": (load_task("c3"), ".json", choices(), "cls", "AutoModelForMultipleChoice"),
+    "number": (load_task("stsb"), ".tsv", pairs(), "cls", "AutoModelForSequenceClassification"),
+    "mean": (Task(name="t"), ".tsv", single(), "cls+mean", None),
+}
+BERT = {"layout": "bert", "share": "none", "embedding_size": 64}
+
+
+def candidate(folder, tokenizer, kind, **shape):
+    task, suffix, content, pooling, _ = KINDS[kind]
+    file = folder / f"examples{suffix}"
+    file.write_text(content, encoding="utf-8")
+    settings = FineTuneSettings(
+        task=task,
+        train=file,
+        dev=file,
+        models=(save_small_model(folder / "small", tokenizer, **shape),),
+        seeds=(0, 1),
+        epochs=2,
+        running=FineTuneRunning(pooling=pooling, precision="fp32"),
+    )
+    return prepare(settings, read_task(settings), 0), file
+
+
+@pytest.mark.parametrize("shape", [{}, BERT], ids=["albert", "bert"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(kind, shape, tmp_path, tokenizer):
+    one, file = candidate(tmp_path, tokenizer, kind, **shape)
+    run = fine_tune_one(one, 0, 3e-3, tmp_path / "kept")
+    predicted = predict_file(tmp_path / "kept", file)
+    assert predicted.predictions.answers == run.dev.answers
+    if run.dev.probabilities is not None:
+        np.testing.assert_array_equal(predicted.predictions.probabilities, run.dev.probabilities)
+    opener = KINDS[kind][4]
+    if opener is None:
+        with pytest.raises(ValueError, match="jixu"):
+            transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "kept")
+        return
+    theirs, info = getattr(transformers, opener).from_pretrained(tmp_path / "kept", output_loading_info=True)
+    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    encoded, ours = load_fine_tuned(tmp_path / "kept").scores(one.data.splits["dev"].examples)
+    batch = encoded.choose(np.arange(len(encoded))).batch
+    lengths = batch.cu_seqlens.diff().tolist()
+    found = []
+    for ids, types in zip(batch.input_ids.split(lengths), batch.token_type_ids.split(lengths), strict=True):
+        given = {"input_ids": ids[None], "token_type_ids": types[None]}
+        if kind == "choice":
+            given = {name: value[None] for name, value in given.items()}
+        with torch.no_grad():
+            out = theirs.eval()(**given)
+        found.append(
+            torch.stack([out.start_logits[0], out.end_logits[0]], -1)
+            if kind == "span"
+            else out.logits.reshape(-1, ours.shape[-1])
+        )
+    np.testing.assert_allclose(torch.cat(found).numpy(), ours, atol=2e-6)
+    if predicted.record.labels:
+        assert tuple(theirs.config.id2label.values()) == predicted.record.labels
+
+
+def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
+    one, _ = candidate(tmp_path, tokenizer, "single")
+    again = []
+    for every_seed, names in ((False, ["small"]), (True, ["small-seed-0", "small-seed-1"])):
+        kept = KeptModels(tmp_path / f"models-{every_seed}", every_seed)
+
+        def train(candidate, run, kept=kept):
+            given = candidate, run.result.seed, run.result.learning_rate
+            again.append(run.result.seed)
+            fine_tune_one(*given, kept.place(run_key(*given)))
+
+        runs = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)]
+        kept.choose(ModelRuns(name="small", candidates=(one,), runs=runs), train)
+        assert sorted(path.name for path in kept.folder.iterdir()) == names
+        # what is there already is not trained once more
+        count = len(again)
+        kept.choose(ModelRuns(name="small", candidates=(one,), runs=runs), train)
+        assert len(again) == count
+    best = max(runs, key=lambda run: run.result.dev["accuracy"]).result.seed
+    assert again == [best, 0, 1]
+
+
+def test_predictions_are_a_table_or_clues_submission(tmp_path, tokenizer, capsys):
+    one, _ = candidate(tmp_path, tokenizer, "single")
+    fine_tune_one(one, 0, 3e-3, tmp_path / "kept")
+    (tmp_path / "test.json").write_text(
+        "".join(json.dumps({"id": 10 + i, "text": text}) + "\n" for i, text in enumerate(SENTENCES))
+        + '{"id": 16, "text": ""}\n'
+    )
+    given = ["predict", "--model", str(tmp_path / "kept"), "--input", str(tmp_path / "test.json")]
+    assert run_app(app, given) == 0
+    printed = capsys.readouterr()
+    rows = [line.split("\t") for line in printed.out.splitlines()]
+    assert rows[0] == ["id", "prediction", "坏", "好"] and len(rows) == 7
+    assert all(abs(float(a) + float(b) - 1) < 1e-5 for _, _, a, b in rows[1:])
+    assert "1 row(s) could not be read" in printed.err
+    assert run_app(app, [*given, "--output", str(tmp_path / "out.json")]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "out.json").read_text().splitlines()]
+    assert lines == [{"id": 10 + i, "label": row[1]} for i, row in enumerate(rows[1:])]
+
+
+def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
+    one, _ = candidate(tmp_path, tokenizer, "single")
+    with pytest.raises(InputError, match="no task.json in .*: it holds no model with a head"):
+        predict_file(tmp_path / "small", tmp_path / "x.tsv")
+    fine_tune_one(one, 0, 3e-3, tmp_path / "kept")
+    (tmp_path / "x.tsv").write_text("words\n茶\n", encoding="utf-8")
+    with pytest.raises(InputError, match="no text column in .*columns: words"):
+        predict_file(tmp_path / "kept", tmp_path / "x.tsv")
+    (tmp_path / "kept" / "model.safetensors").write_bytes(
+        (tmp_path / "small" / "model.safetensors").read_bytes()
+    )
+    with pytest.raises(InputError, match="has no head: no classifier.weight in model.safetensors"):
+        predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
