@@ -112,7 +112,7 @@ def measure_batch(
 ) -> None:
     """Time the stages from measuring to writing. Exits if words or ids differ from the rivals'."""
     measures = ours.run("measure", lambda: measure(documents))
-    ours.run("near duplicates", lambda: sketch(measures, 5))
+    ours.run("near duplicates", lambda: sketch(measures.letters, 5))
     text = "".join([f"{sentence}\n" for sentences in documents for sentence in sentences])
     lengths = ours.run("words", lambda: segmenter(()).lengths(text))
     if [len(word) for word in rivals.run("words", lambda: exact.lcut(text))] != lengths.tolist():
@@ -152,7 +152,7 @@ def refresh_speed(source: Path, vocabulary: Path, folder: Path, workers: int) ->
 def _warm(number: int) -> None:
     # load what a process loads once: jieba's dictionaries and the character tables
     segmenter(()).split("继续A-B赞赞赞赞")
-    sketch(measure([["继续"]]), 5)
+    sketch(measure([["继续"]]).letters, 5)
     clean_and_count("继续" * 2000, CleaningRules())
     time.sleep(1.0)  # so that every process gets one
 

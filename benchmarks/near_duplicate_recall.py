@@ -58,7 +58,7 @@ def main() -> None:
     texts = originals + [edited(text, rng.uniform(0, 0.035), rng) for text in originals]
     pairs, rows = all_pairs(texts), []
     with duckdb.connect() as db:
-        bands = sketch(measure([text.split("\n") for text in texts]), NGRAM)
+        bands = sketch(measure([text.split("\n") for text in texts]).letters, NGRAM)
         db.execute("create table sketched (rank bigint, is_known bool, bands uinteger[])")
         db.executemany("insert into sketched values (?, false, ?)", list(enumerate(bands.tolist())))
         db.execute("create table texts (rank bigint, text varchar)")

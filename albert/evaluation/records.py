@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from albert.tasks import Overlap
+
 SIGNIFICANCE = 0.05
 
 
@@ -246,6 +248,8 @@ class Comparison:
     labels: tuple[str, ...]  # empty for kinds without labels
     examples: Mapping[str, int]  # by split
     skipped: tuple[str, ...]  # rows that could not be used: where and why
+    overlaps: tuple[Overlap, ...] = ()  # texts that two splits have in common
+    dropped: int = 0  # training examples that were left out for it
     chance: float  # main metric of a constant or random answer on the reported split
     groups: tuple[int, ...] | None = None  # of each reported example, such as its law; None: each is alone
     obstacle: str | None = None  # why no difference can be judged, such as one label in test

@@ -38,6 +38,7 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
             "max_restarts": settings.optimizer.max_restarts,
             "patience": settings.optimizer.patience,
             **asdict(settings.running),
+            **({"drop_overlap": True} if settings.drop_overlap else {}),
         },
         "seed": seed,
         "learning_rate": learning_rate,

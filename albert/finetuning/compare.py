@@ -147,6 +147,8 @@ def compare_models(
         labels=data.labels,
         examples={name: len(one.examples) for name, one in data.splits.items()},
         skipped=tuple(line for one in data.splits.values() for line in one.skipped),
+        overlaps=data.overlaps,
+        dropped=data.dropped,
         chance=chance_of(data, reported),
         groups=reported.groups,
         obstacle=_obstacle(reported),

@@ -89,6 +89,8 @@ class TuningOptions:
     ] = None
     baselines: Literal["yes", "no"] = "yes"
     """Whether simple methods and the first model from random weights are scored too (基线)"""
+    drop_overlap: bool = False
+    """Leave out training examples that are, identical or nearly so, in dev or test (去重)"""
     optimizer: FineTuneOptimizer = FineTuneOptimizer()
     """Rates to try, warmup and restarts"""
     running: FineTuneRunning = FineTuneRunning()

@@ -46,7 +46,7 @@ SeedAndRate = tuple[int, float]
 
 def read_task(settings: FineTuneSettings) -> TaskData:
     """Read and check every split. Raises InputError for files that do not fit the task or each other."""
-    return read_splits(settings.task, settings.split_paths)
+    return read_splits(settings.task, settings.split_paths, drop_overlap=settings.drop_overlap)
 
 
 def check_models(settings: FineTuneSettings) -> None:

@@ -20,7 +20,7 @@ from pydantic_core import core_schema, to_jsonable_python
 from albert.evaluation import Comparison
 from albert.pretraining import MANIFEST_FILE, PretrainResult
 from albert.reports.corpus import CorpusFacts
-from albert.reports.evaluation import baseline_warnings, contamination_warnings
+from albert.reports.evaluation import baseline_warnings, contamination_warnings, overlap_warnings
 from albert.reports.verdict import verdict
 from data.files import sha256
 
@@ -97,6 +97,7 @@ def build_report(
         warnings=(
             *baseline_warnings(evaluations),
             *contamination_warnings(evaluations),
+            *overlap_warnings(evaluations),
             *(_unfinished(result) for result in runs if result.status != "completed"),
         ),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),

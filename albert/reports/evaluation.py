@@ -9,6 +9,7 @@ from albert.reports.evaluation_details import (
     changed_details,
     class_details,
     confusion_details,
+    overlap_details,
     seed_details,
     slice_details,
     sweep_details,
@@ -44,6 +45,7 @@ def evaluation_section(comparison: Comparison, name: str, title: str) -> Section
         *class_details(comparison),
         *confusion_details(comparison),
         *slice_details(comparison),
+        *overlap_details(comparison),
         *changed_details(comparison),
         *sweep_details(comparison, name),
         *seed_details(comparison),
@@ -69,6 +71,10 @@ def protocol(comparison: Comparison) -> str:
     ]
     if skipped := comparison.skipped:
         sentences.append(f"{counted(len(skipped), 'row')} could not be used, first: {skipped[0]}")
+    if comparison.dropped:
+        sentences.append(
+            f"{counted(comparison.dropped, 'training example')} of dev or test left out of train"
+        )
     return ". ".join(sentence[0].upper() + sentence[1:] for sentence in sentences) + "."
 
 
@@ -287,6 +293,19 @@ def contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
             f"The scores there do not measure what was learnt by {readers}."
         )
     return lines
+
+
+def overlap_warnings(evaluations: Sequence[Comparison]) -> list[str]:
+    """A line for the top of the page for each task whose dev or test was trained on."""
+    lines = {}
+    for comparison in evaluations:
+        held = [one for one in comparison.overlaps if one.earlier == "train"]
+        if held and not comparison.dropped:
+            lines[comparison.task] = (
+                f"Overlap: {' and '.join(one.describe() for one in held)}, which makes the scores on "
+                f"{comparison.task} too good. --drop-overlap leaves them out of train."
+            )
+    return list(lines.values())
 
 
 def _readers(models: Sequence[ModelResult], leak: Contamination) -> list[str]:

@@ -86,6 +86,17 @@ def slice_details(comparison: Comparison) -> list[Section]:
     return [Section(title="By length and content", tables=(table,))]
 
 
+def overlap_details(comparison: Comparison) -> list[Section]:
+    """Examples of a split that an earlier split has too."""
+    return [
+        Section(
+            title=one.describe(),
+            passages=tuple(Passage(text, f"in {one.earlier}: {earlier}") for text, earlier in one.shown),
+        )
+        for one in comparison.overlaps
+    ]
+
+
 def changed_details(comparison: Comparison) -> list[Section]:
     """Examples that most seeds get right with one model and wrong with the other."""
     sections = []

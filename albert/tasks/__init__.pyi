@@ -12,6 +12,7 @@ from .examples import Split as Split
 from .examples import TaggedExample as TaggedExample
 from .examples import read_lines as read_lines
 from .examples import suffix_of as suffix_of
+from .overlap import Overlap as Overlap
 from .splits import TaskData as TaskData
 from .splits import read_split as read_split
 from .splits import read_task as read_task

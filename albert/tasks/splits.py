@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 from albert.tasks.definition import Kind, Task
 from albert.tasks.examples import AnyExample, Split
+from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
 from albert.tasks.tagged import read_tagged
@@ -21,6 +23,8 @@ class TaskData:
     task: Task  # with its kind
     splits: Mapping[str, Split]
     labels: tuple[str, ...]  # of single, pair and tokens; else empty
+    overlaps: tuple[Overlap, ...] = ()  # as the files are
+    dropped: int = 0  # training examples that were left out for their copies in other splits
 
 
 def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[Task, Split]:
@@ -47,16 +51,31 @@ def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     return task, Split(path, tuple(examples), tuple(skipped))
 
 
-def read_task(task: Task, paths: Mapping[str, Path]) -> TaskData:
-    """Read the splits at `paths`, train first. Raises InputError if one does not fit the task or training."""
+def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = False) -> TaskData:
+    """Read the splits at `paths`, train first, and compare them; training examples that are in another split
+    can be dropped. Raises InputError if one does not fit the task or training, or is given twice.
+    """
+    for (name, path), (other, same) in combinations(paths.items(), 2):
+        if path.exists() and same.exists() and path.samefile(same):
+            raise InputError(
+                f"--{name} and --{other} are the same file, {path}: its scores would mean nothing"
+            )
     splits: dict[str, Split] = {}
     for name, path in paths.items():
         task, splits[name] = read_split(path, task)
+    overlaps, dropped = find_overlaps(splits), 0
+    if drop_overlap and "train" in splits:
+        train = without_copies(splits)
+        if not train.examples:
+            raise InputError(f"every example of {train.path} is in another split: nothing is left to learn")
+        dropped = len(splits["train"].examples) - len(train.examples)
+        splits["train"] = train
+    labels: tuple[str, ...] = ()
     if task.kind in (Kind.SINGLE, Kind.PAIR):
-        return TaskData(task, splits, _labels(task, splits))
-    if task.kind is Kind.TOKENS:
-        return TaskData(task, splits, _tags(splits))
-    return TaskData(task, splits, ())
+        labels = _labels(task, splits)
+    elif task.kind is Kind.TOKENS:
+        labels = _tags(splits)
+    return TaskData(task, splits, labels, overlaps, dropped)
 
 
 def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:

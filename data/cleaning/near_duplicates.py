@@ -9,14 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import rensa
 
-from data.cleaning.measures import Measures, letters_of
+from data.cleaning.measures import Letters, letters_of
 from data.hashing import GOLDEN, mix
+
+if TYPE_CHECKING:  # copies of a task's texts are found without it
+    import duckdb
 
 BANDS, ROWS = 31, 4  # at similarity 0.6, 98.7% of pairs meet in a band; at 0.2, 5%
 PERMUTATIONS = BANDS * ROWS
@@ -26,9 +29,9 @@ _PAIRS = 256  # compared at once
 _RANKS = pa.schema([("later", pa.int64()), ("earlier", pa.int64())])
 
 
-def sketch(measures: Measures, ngram: int) -> np.ndarray:
+def sketch(letters: Letters, ngram: int) -> np.ndarray:
     """Compute a hash of each band of MinHash values, [D, BANDS] uint32."""
-    hashes, first = measures.letters.ngrams(ngram)
+    hashes, first = letters.ngrams(ngram)
     matrix = rensa.RMinHash.digest_matrix_from_flat_token_hashes(
         mix(hashes), first.astype(np.uint64), PERMUTATIONS, _SEED
     )
@@ -82,6 +85,33 @@ def find_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float, ngram:
         _insert(db, "alike", np.array(later)[alike], np.array(earlier)[alike])
     db.execute("create or replace table near (later bigint, earlier bigint)")
     _insert(db, "near", *np.array(list(_nearest(db)), dtype=np.int64).reshape(-1, 2).T)
+
+
+def find_copies(
+    texts: Sequence[str], others: Sequence[str], threshold: float, ngram: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The texts that nearly repeat one of the others [n], ascending, and which one each repeats [n].
+
+    Their Jaccard similarity is at least the threshold. Of a bucket of others the first and the last are
+    compared.
+    """
+    ours, theirs = (sketch(letters_of(part), ngram) for part in (texts, others))
+    pairs = []
+    for band, known in zip(ours.T, theirs.T, strict=True):
+        order = np.argsort(known, kind="stable")
+        begin, end = (np.searchsorted(known[order], band, side) for side in ("left", "right"))
+        met = np.flatnonzero(begin < end)
+        pairs += [np.stack([met, order[at[met]]], axis=1) for at in (begin, end - 1)]
+    candidates = np.unique(np.concatenate(pairs), axis=0)
+    alike = [
+        _similarities([texts[a] for a, _ in part], [others[b] for _, b in part], ngram)
+        for part in np.array_split(candidates, len(candidates) // _PAIRS + 1)
+    ]
+    similarity = np.concatenate(alike)
+    order = np.lexsort((candidates[:, 1], -similarity, candidates[:, 0]))
+    candidates = candidates[order[similarity[order] >= threshold]]
+    found, first = np.unique(candidates[:, 0], return_index=True)
+    return found, candidates[first, 1]
 
 
 def _similarities(first: Sequence[str], second: Sequence[str], ngram: int) -> np.ndarray:

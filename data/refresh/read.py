@@ -230,7 +230,7 @@ def _dropped_row(item: Dropped) -> dict[str, object]:
 def _bands(measures: Measures, is_kept: np.ndarray, rules: DuplicateRules) -> pa.Array:
     if rules.near is None or not len(is_kept):
         return pa.nulls(len(is_kept), LISTING.field("bands").type)
-    bands = pa.array(sketch(measures, rules.ngram).ravel())
+    bands = pa.array(sketch(measures.letters, rules.ngram).ravel())
     return pa.FixedSizeListArray.from_arrays(bands, BANDS, mask=pa.array(~is_kept))
 
 

@@ -72,9 +72,11 @@ def candidate(folder, tokenizer, kind, **shape):
     task, suffix, content, pooling, _ = KINDS[kind]
     file = folder / f"examples{suffix}"
     file.write_text(content, encoding="utf-8")
+    train = folder / f"train{suffix}"
+    train.write_text(content, encoding="utf-8")
     settings = FineTuneSettings(
         task=task,
-        train=file,
+        train=train,
         dev=file,
         models=(save_small_model(folder / "small", tokenizer, **shape),),
         seeds=(0, 1),

@@ -19,6 +19,7 @@ from albert.reports.page import render
 from albert.reports.plots import thinned
 from albert.reports.pretraining import training_section
 from albert.reports.sections import Strong
+from albert.tasks import Overlap
 from tests.albert.report_samples import (
     AUDITS,
     EVENTS,
@@ -182,6 +183,13 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean)])
     assert report.verdict.startswith("It helped") and not report.warnings
+    # nor may the parts of the task hold the same texts
+    shared = (Overlap("test", "train", 60, 1, 2, (("一杯茶", "一杯 茶"),)),)
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean, overlaps=shared)])
+    assert report.warnings[0].startswith("Overlap: 3 of 60 test examples are in train too, 1 of them")
+    assert "in train: 一杯 茶" in render(report)
+    mended = comparison(BASE, clean, overlaps=shared, dropped=3)
+    assert not build_report(title="t", command="c", evaluations=[mended]).warnings
 
 
 def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_comparison():

@@ -4,7 +4,7 @@ from itertools import combinations
 import duckdb
 import pytest
 
-from data.cleaning import find_candidates, find_near_duplicates, measure, sketch
+from data.cleaning import find_candidates, find_copies, find_near_duplicates, measure, sketch
 
 
 def text(count, seed):
@@ -27,7 +27,7 @@ def jaccard(first, second):
 
 
 def near(texts, threshold=0.8, known=()):
-    bands = sketch(measure([[t] for t in texts]), 5)
+    bands = sketch(measure([[t] for t in texts]).letters, 5)
     with duckdb.connect() as db:
         db.execute("create table sketched (rank bigint, is_known bool, bands uinteger[])")
         db.execute("create table texts (rank bigint, text varchar)")
@@ -57,6 +57,19 @@ def test_copies_are_found_as_by_brute_force(threshold):
     assert len(found.keys() & wanted.keys()) >= 0.98 * len(wanted)
     assert all(jaccard(sets[earlier], sets[later]) >= threshold for later, earlier in found.items())
     assert not found.keys() & set(found.values())
+
+
+@pytest.mark.parametrize("threshold", [0.75, 0.9])
+def test_copies_between_two_sets_are_found_as_by_brute_force(threshold):
+    """Short texts by pairs of letters, the most alike of several."""
+    others = [text(25, seed) for seed in range(80)]
+    texts = [changed(one, 0.04, seed) for seed, one in enumerate(others[:60])] + ["", "茶"]
+    sets = [grams(one, 2) for one in others]
+    alike = [[jaccard(grams(one, 2), other) for other in sets] for one in texts[:60]]
+    wanted = {at for at, row in enumerate(alike) if max(row) >= threshold}
+    found, copied = find_copies(texts, [*others, ""], threshold, 2)
+    assert 10 < len(wanted) < 60 and set(found) <= wanted and len(found) >= 0.97 * len(wanted)
+    assert all(alike[a][b] == max(alike[a]) for a, b in zip(found, copied, strict=True))
 
 
 def test_documents_known_to_differ_are_not_compared_again():

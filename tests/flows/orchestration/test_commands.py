@@ -134,6 +134,7 @@ def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
         ({"--model": "tiny"}, "a preset has no vocabulary and no weights"),
         ({"--model": TENSORFLOW / "bright"}, "no vocab.txt, spiece.model or tokenizer.json in"),
         ({"--train": tmp_path / "none.tsv"}, "no file"),
+        ({"--train": splits["--dev"]}, "--train and --dev are the same file"),
         ({"--seeds": "1,1"}, "give one or more, each once"),
     ]:
         refused(run_here("fine-tune", *flat(good | change)), message, tmp_path / "w")

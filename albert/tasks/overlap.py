@@ -1,0 +1,69 @@
+"""Texts that two parts of a task have in common, which make scores of the later part too good.
+
+Texts are compared by their letters, whatever the width, case, punctuation and script, as documents of a
+corpus are. The texts of an example, such as a pair or a passage and its question, count as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+
+from albert.tasks.examples import Split
+from data.cleaning import find_copies
+
+SIMILARITY = 0.8  # Jaccard's, from which texts are nearly identical
+NGRAM = 2  # letters that are compared together: sentences are short, and one edit breaks as many n-grams
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """The examples of a split whose texts are in an earlier split too."""
+
+    split: str
+    earlier: str
+    examples: int  # of the split
+    identical: int
+    near: int  # nearly identical
+    shown: tuple[tuple[str, str], ...]  # texts of both splits
+
+    def describe(self) -> str:
+        """
+        >>> Overlap("test", "train", 3000, 3, 9, ()).describe()
+        '12 of 3,000 test examples are in train too, 3 of them unchanged'
+        """
+        count = self.identical + self.near
+        are = "is" if count == 1 else "are"
+        return (
+            f"{count:,} of {self.examples:,} {self.split} examples {are} in {self.earlier} too, "
+            f"{self.identical:,} of them unchanged"
+        )
+
+
+def find_overlaps(splits: Mapping[str, Split]) -> tuple[Overlap, ...]:
+    """What each split has in common with each earlier one; the splits are in order, train first."""
+    texts = {name: _texts(split) for name, split in splits.items()}
+    found = []
+    for earlier, name in combinations(texts, 2):
+        here, there = find_copies(texts[name], texts[earlier], SIMILARITY, NGRAM)
+        pairs = [(texts[name][a], texts[earlier][b]) for a, b in zip(here, there, strict=True)]
+        identical = sum(a == b for a, b in pairs)
+        shown = tuple(sorted(pairs, key=lambda pair: pair[0] == pair[1])[:_SHOWN])
+        found.append(Overlap(name, earlier, len(texts[name]), identical, len(pairs) - identical, shown))
+    return tuple(one for one in found if one.identical or one.near)
+
+
+def without_copies(splits: Mapping[str, Split]) -> Split:
+    """Train without the examples whose texts are in another split."""
+    train, *others = (_texts(split) for split in splits.values())
+    copies, _ = find_copies(train, [text for texts in others for text in texts], SIMILARITY, NGRAM)
+    stays = np.delete(np.arange(len(train)), copies)
+    return replace(splits["train"], examples=tuple(splits["train"].examples[at] for at in stays))
+
+
+def _texts(split: Split) -> list[str]:
+    return ["\n".join(example.texts()) for example in split.examples]
