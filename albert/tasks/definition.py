@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import yaml
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from data.errors import InputError
 from data.options import options, parse
@@ -40,7 +40,6 @@ METRICS: dict[Kind, tuple[str, ...]] = {
 }
 _BINARY = ("matthews", "f1")  # for two labels only, so reported only if a task asks for them
 Pooling = Literal["cls", "mean", "cls+mean"]  # how the states of a text become one vector
-_Words = tuple[Annotated[str, BeforeValidator(str)], ...]  # YAML reads a label 0 as a number
 
 
 @options
@@ -48,17 +47,26 @@ class Task:
     """A labelled task, and where its parts are in the files."""
 
     name: str
-    kind: Kind | None = None  # None: pair if the file has a second sentence, else single
-    metric: str | None = None  # the main metric; None: the kind's first
-    # the column of a role; other roles are found by their usual names
-    columns: Mapping[Literal["text", "pair", "label"], str] = Field(default_factory=dict)
-    # column of groups, such as the law of an article; a verdict takes the examples of a group together
+    """Name of the task in reports, tables and the catalog"""
+    kind: Kind | None = None
+    """What a model predicts; by default pair if the file has a second sentence, else single"""
+    metric: str | None = None
+    """The main metric, which chooses the epoch; by default the kind's first"""
+    columns: Mapping[Literal["text", "pair", "label"], str] = Field(
+        default_factory=dict,
+        description="Columns by role: text, pair (the second sentence, or the question) and label; by "
+        "default the usual names",
+    )
     group: str | None = None
-    header: _Words | None = None  # column names of files that come without them
-    pooling: Pooling | None = None  # None: the default of `TuningOptions`
-    labels: _Words | None = None  # None: those of the training file; rows with other labels are skipped
-    # how the answer to a span is compared: by words as in SQuAD 1.1 and 2.0, or by characters
+    """Column of groups, such as the law of an article, whose examples a verdict takes together"""
+    header: tuple[str, ...] | None = None
+    """Names of the columns of files that come without them"""
+    pooling: Pooling | None = None
+    """What a label is read from; by default as for other tasks"""
+    labels: tuple[str, ...] | None = None
+    """Labels in their order; by default those of the training file; rows with other labels are skipped"""
     answers: Literal["squad", "squad2", "cmrc"] = "squad"
+    """How answers to spans are compared: by words as in SQuAD 1.1 or 2.0, by characters as in CMRC 2018"""
 
     def __post_init__(self) -> None:
         check_name(self.name, "task")
@@ -81,6 +89,15 @@ class Task:
         return (main, *(name for name in known if name != main and name not in _BINARY))
 
 
+class _Texts(yaml.SafeLoader):
+    """Reads every scalar but null as text: a label yes is no truth value, and 01 no number."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag == "tag:yaml.org,2002:null"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
 def shipped_tasks() -> dict[str, Path]:
     """The task files that come with jixu, by name."""
     folder = Path(str(resources.files("albert.tasks")))
@@ -97,7 +114,7 @@ def load_task(name_or_file: str) -> Task:
     if not path.is_file():
         raise InputError(f"no task file {path}")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _Texts)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):

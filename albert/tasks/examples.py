@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.errors import InputError
+from data.sources import SAMPLE_BYTES, detect_encoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +119,20 @@ def suffix_of(path: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[str]:
-    """Yield lines without line ends. Raises InputError if the file is missing, damaged or not UTF-8."""
+    """Yield lines without line ends, of UTF-8 or a Chinese encoding such as GBK. Raises InputError if the
+    file is missing, damaged or no text.
+    """
     if not path.is_file():
         raise InputError(f"no file {path}")
     opened = gzip.open if path.suffix == ".gz" else open
     try:
-        with opened(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            for line in file:
+        with opened(path, "rb") as file:
+            sample = file.read(SAMPLE_BYTES)
+        encoding = detect_encoding(sample, whole=len(sample) < SAMPLE_BYTES)
+        if encoding in (None, "utf-8"):
+            encoding = "utf-8-sig"
+        with opened(path, "rt", encoding=encoding, newline="\n") as text:
+            for line in text:
                 yield line.rstrip("\r\n")
     except (UnicodeDecodeError, EOFError, zlib.error, OSError) as error:
         raise InputError(f"{path} cannot be read: {error}") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from albert.tasks.examples import (
@@ -15,16 +15,27 @@ from albert.tasks.examples import (
     read_lines,
     suffix_of,
 )
+from albert.tasks.table_files import Role, find_column, is_json_lines, json_rows, table_rows
 from data.errors import InputError
 
+# usual names of the columns of a table of questions
+SPAN_COLUMNS: dict[Role, tuple[str, ...]] = {
+    "text": ("context", "passage", "text", "content"),
+    "pair": ("question", "query"),
+    "label": ("answer", "answers", "label"),
+}
 _BLANK = re.compile(r"#idiom\d+#")
 _AROUND = 28  # characters on each side of a blank: CLUE's baseline reads 64 tokens
 
 
-def read_spans(path: Path, is_labelled: bool = True) -> tuple[list[SpanExample], list[str]]:
-    """The examples of a file in the format of SQuAD or CMRC 2018, and the questions that could not be used.
-    Raises InputError for another format.
+def read_spans(
+    path: Path, columns: Mapping[Role, str], is_labelled: bool = True
+) -> tuple[list[SpanExample], list[str]]:
+    """The examples of a file in the format of SQuAD or CMRC 2018, or of a table with a question a row, and
+    the questions that could not be used. Raises InputError for another format.
     """
+    if suffix_of(path) != ".json":
+        return _spans_of_rows(path, columns, is_labelled)
     content = read_json(path)
     articles = content.get("data") if isinstance(content, dict) else _as_squad(content)
     if not isinstance(articles, list):
@@ -41,6 +52,35 @@ def read_spans(path: Path, is_labelled: bool = True) -> tuple[list[SpanExample],
                     skipped.append(f"{path}, article {a + 1}, paragraph {p + 1}, question {q + 1}: {example}")
                 else:
                     examples.append(example)
+    return examples, skipped
+
+
+def _spans_of_rows(
+    path: Path, columns: Mapping[Role, str], is_labelled: bool
+) -> tuple[list[SpanExample], list[str]]:
+    """Spans of a TSV, CSV or JSONL. No answer: the passage does not answer the question."""
+    usual = [name for names in SPAN_COLUMNS.values() for name in names]
+    rows = list(json_rows(path) if is_json_lines(path) else table_rows(path, None, usual))
+    first = next((row for _, row in rows if isinstance(row, dict)), None)
+    if first is None:
+        raise InputError(f"{path} holds no example")
+    roles = [role for role in SPAN_COLUMNS if is_labelled or role != "label"]
+    names = {
+        role: find_column(path, list(first), role, columns.get(role), SPAN_COLUMNS[role]) for role in roles
+    }
+    examples: list[SpanExample] = []
+    skipped: list[str] = []
+    for at, (number, row) in enumerate(rows):
+        example: SpanExample | str = row if isinstance(row, str) else ""
+        if isinstance(row, dict):
+            text, pair, label = (row.get(names.get(role) or "") for role in SPAN_COLUMNS)
+            answers = label if isinstance(label, list) else [label] if label else []
+            entry = {"id": row.get("id", at), "question": pair, "is_impossible": not answers}
+            example = _span(text, entry | {"answers": answers}, is_labelled)
+        if isinstance(example, str):
+            skipped.append(f"{path}, row {number}: {example}")
+        else:
+            examples.append(example)
     return examples, skipped
 
 

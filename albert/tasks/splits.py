@@ -38,7 +38,7 @@ def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[
         raise InputError(f"no file {path}")
     examples: Sequence[AnyExample]
     if task.kind is Kind.SPAN:
-        examples, skipped = read_spans(path, is_labelled)
+        examples, skipped = read_spans(path, task.columns, is_labelled)
     elif task.kind is Kind.CHOICE:
         examples, skipped = read_choices(path, is_labelled)
     elif task.kind is Kind.TOKENS:

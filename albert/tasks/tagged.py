@@ -1,15 +1,23 @@
-"""Tagged tokens: a TSV row of spaced tokens and tags, or CoNLL lines of a token and its tag."""
+"""Tagged tokens: a TSV row of spaced tokens and tags, lines of a token and its tag, or CLUENER's JSON lines.
+
+Tags may be of BIO, BIOES or BMES.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from albert.tasks.examples import TaggedExample, read_lines, suffix_of
+from albert.tasks.table_files import json_rows
 from data.errors import InputError
 
 _TAG = re.compile(r"O|[BI]-\S+")
+_AS_BIO = {"S-": "B-", "M-": "I-", "E-": "I-"}
+_LINES = (".txt", ".conll", ".bio", ".bmes", ".bioes", ".char")  # suffixes of files with a token a line
+Sentence = tuple[int, list[str], list[str]]  # number, tokens, tags
 
 
 def read_tagged(
@@ -18,11 +26,13 @@ def read_tagged(
     """The examples of a file, and the rows that could not be used. Raises InputError if it is missing."""
     examples: list[TaggedExample] = []
     skipped: list[str] = []
-    rows = _sentences_of_lines if suffix_of(path) in (".txt", ".conll", ".bio") else _sentences_of_rows
-    for at, (number, tokens, tags) in enumerate(rows(path)):
-        if not is_labelled:
-            tags = ["O"] * len(tokens)
-        problem = _problem(tokens, tags, labels)
+    suffix = suffix_of(path)
+    read = _sentences_of_lines if suffix in _LINES else _sentences_of_rows
+    rows = _sentences_of_json(path) if suffix in (".json", ".jsonl") else read(path)
+    for at, (number, *parts) in enumerate(rows):
+        problem, tokens, tags = (parts[0], [], []) if len(parts) == 1 else (None, *parts)
+        tags = [as_bio(tag) for tag in tags] if is_labelled else ["O"] * len(tokens)
+        problem = problem or _problem(tokens, tags, labels and [as_bio(tag) for tag in labels])
         if problem:
             skipped.append(f"{path}, row {number}: {problem}")
         else:
@@ -30,7 +40,7 @@ def read_tagged(
     return examples, skipped
 
 
-def _sentences_of_rows(path: Path) -> Iterator[tuple[int, list[str], list[str]]]:
+def _sentences_of_rows(path: Path) -> Iterator[Sentence]:
     """Yield rows of tokens and tags, both separated by spaces, after a header."""
     lines = read_lines(path)
     header = next(lines, "").split("\t")
@@ -47,7 +57,7 @@ def _sentences_of_rows(path: Path) -> Iterator[tuple[int, list[str], list[str]]]
             yield number, [token or " " for token in tokens.strip(" ").split(" ")], tags.split()
 
 
-def _sentences_of_lines(path: Path) -> Iterator[tuple[int, list[str], list[str]]]:
+def _sentences_of_lines(path: Path) -> Iterator[Sentence]:
     """Yield sentences, which empty lines separate, with the number of their first line."""
     tokens: list[str] = []
     tags: list[str] = []
@@ -66,6 +76,48 @@ def _sentences_of_lines(path: Path) -> Iterator[tuple[int, list[str], list[str]]
             tokens, tags = [], []
     if tokens:
         yield first, tokens, tags
+
+
+def _sentences_of_json(path: Path) -> Iterator[Sentence | tuple[int, str]]:
+    """Yield the sentences of JSON lines: CLUENER's texts with entities, or lists of tokens and tags."""
+    for number, row in json_rows(path):
+        if isinstance(row, str):
+            yield number, row
+        elif isinstance(tokens := row.get("tokens"), list):
+            named = row.get("tags", row.get("labels", row.get("ner_tags")))
+            yield number, [*map(str, tokens)], [*map(str, named)] if isinstance(named, list) else []
+        elif isinstance(text := row.get("text"), str) and text:
+            label = row.get("label")
+            try:
+                tags = _tags_of(text, label if isinstance(label, dict) else {})
+            except (TypeError, ValueError):
+                tags = "its entities are not as CLUENER has them"
+            yield (number, tags) if isinstance(tags, str) else (number, list(text), tags)
+        else:
+            yield number, "no text and no tokens"
+
+
+def _tags_of(text: str, label: dict[str, Any]) -> list[str] | str:
+    """The tags of the characters of a text with entities {kind: {words: [[first, last]]}}, or its fault."""
+    tags = ["O"] * len(text)
+    for kind, entities in label.items():
+        for words, places in entities.items() if isinstance(entities, dict) else ():
+            for first, last in places:
+                if text[first : last + 1] != words:
+                    return f"{words!r} is not at {first} to {last}"
+                if set(tags[first : last + 1]) != {"O"}:
+                    return f"{words!r} overlaps another entity"
+                tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+    return tags
+
+
+def as_bio(tag: str) -> str:
+    """A tag of BIOES or BMES as BIO has it.
+
+    >>> [as_bio(tag) for tag in ("S-LOC", "B-LOC", "M-LOC", "E-LOC", "O")]
+    ['B-LOC', 'B-LOC', 'I-LOC', 'I-LOC', 'O']
+    """
+    return _AS_BIO.get(tag[:2], tag[:2]) + tag[2:]
 
 
 def _problem(tokens: Sequence[str], tags: Sequence[str], labels: Sequence[str] | None) -> str | None:

@@ -1,6 +1,8 @@
 from .archives import DAMAGED as DAMAGED
 from .archives import one_line as one_line
 from .decoding import REPLACEMENT as REPLACEMENT
+from .decoding import SAMPLE_BYTES as SAMPLE_BYTES
+from .decoding import detect_encoding as detect_encoding
 from .documents import Dropped as Dropped
 from .documents import RawDocument as RawDocument
 from .documents import document_id as document_id

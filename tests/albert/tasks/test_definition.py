@@ -391,32 +391,3 @@ def test_the_shipped_tasks_are_scored_each_by_its_own_script():
 )
 def test_answers_are_scored_as_cmrcs_script_does(predicted, gold, exact, f1):
     assert answer_scores(predicted, gold, "cmrc") == (exact, pytest.approx(f1))
-
-
-def test_what_parts_of_a_task_have_in_common_is_counted_and_can_be_dropped(tmp_path):
-    rows = {
-        "train": [
-            "这家店的茶叶很香，价格也公道。\t1",
-            "送来的茶叶全碎了，客服不理人，我再也不会来这里买。\t0",
-            "水很好喝\t1",
-            "壶漏水\t0",
-        ],
-        "dev": [
-            "這家店的茶葉很香 价格也公道\t1",
-            "送来的茶叶都碎了，客服不理人，我再也不会来这里买。\t0",
-            "炒锅太烫\t0",
-        ],
-        "test": ["炒锅太烫\t0", "杯子小巧\t1"],
-    }
-    paths = {name: tmp_path / f"{name}.tsv" for name in rows}
-    for name, path in paths.items():
-        path.write_text("\n".join(["text\tlabel", *rows[name]]) + "\n", encoding="utf-8")
-    data = read_task(Task(name="t"), paths)
-    counts = [(one.split, one.earlier, one.examples, one.identical, one.near) for one in data.overlaps]
-    assert counts == [("dev", "train", 3, 0, 2), ("test", "dev", 2, 1, 0)]
-    assert data.overlaps[1].shown == (("炒锅太烫", "炒锅太烫"),)
-    less = read_task(Task(name="t"), paths, drop_overlap=True)
-    assert [one.text for one in less.splits["train"].examples] == ["水很好喝", "壶漏水"]
-    assert less.dropped == 2 and less.overlaps == data.overlaps
-    with pytest.raises(InputError, match="--train and --test are the same file"):
-        read_task(Task(name="t"), paths | {"test": tmp_path / "." / "train.tsv"})

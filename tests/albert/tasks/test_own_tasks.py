@@ -1,0 +1,137 @@
+"""Tasks that users write: the page on them, the formats their files come in, and texts in common."""
+
+import json
+import re
+
+import pytest
+from pydantic import TypeAdapter
+
+from albert.finetuning import (
+    FineTuneSettings,
+    fine_tune_one,
+    predict_file,
+    prepare,
+)
+from albert.finetuning import read_task as read_settings
+from albert.tasks import Task, load_task, read_split, read_task
+from data.errors import InputError
+from data.options import options_of
+from tests.conftest import save_small_model
+from tests.pages import DOCS, blocks
+
+
+def test_what_parts_of_a_task_have_in_common_is_counted_and_can_be_dropped(tmp_path):
+    rows = {
+        "train": [
+            "这家店的茶叶很香，价格也公道。\t1",
+            "送来的茶叶全碎了，客服不理人，我再也不会来这里买。\t0",
+            "水很好喝\t1",
+            "壶漏水\t0",
+        ],
+        "dev": [
+            "這家店的茶葉很香 价格也公道\t1",
+            "送来的茶叶都碎了，客服不理人，我再也不会来这里买。\t0",
+            "炒锅太烫\t0",
+        ],
+        "test": ["炒锅太烫\t0", "杯子小巧\t1"],
+    }
+    paths = {name: tmp_path / f"{name}.tsv" for name in rows}
+    for name, path in paths.items():
+        path.write_text("\n".join(["text\tlabel", *rows[name]]) + "\n", encoding="utf-8")
+    data = read_task(Task(name="t"), paths)
+    counts = [(one.split, one.earlier, one.examples, one.identical, one.near) for one in data.overlaps]
+    assert counts == [("dev", "train", 3, 0, 2), ("test", "dev", 2, 1, 0)]
+    assert data.overlaps[1].shown == (("炒锅太烫", "炒锅太烫"),)
+    less = read_task(Task(name="t"), paths, drop_overlap=True)
+    assert [one.text for one in less.splits["train"].examples] == ["水很好喝", "壶漏水"]
+    assert less.dropped == 2 and less.overlaps == data.overlaps
+    with pytest.raises(InputError, match="--train and --test are the same file"):
+        read_task(Task(name="t"), paths | {"test": tmp_path / "." / "train.tsv"})
+
+
+def test_the_page_of_tasks_has_every_field_as_it_is_declared():
+    text = (DOCS / "tasks.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (.*) ?\| (.*) \|$", text, re.M)
+    assert [row[0] for row in rows] == list(options_of(Task))
+    schema = TypeAdapter(Task).json_schema()
+    for name, kind, default, meaning in rows:
+        field = options_of(Task)[name]
+        assert meaning == field.description
+        value = "required" if field.is_required() else field.get_default(call_default_factory=True)
+        assert default.strip() == ("required" if value == "required" else f"`{value}`" if value else "")
+        declared = [schema["properties"][name], schema["$defs"]["Kind"] if name == "kind" else {}]
+        choices = re.findall(r'"enum": \[(.*?)\]', json.dumps(declared))
+        assert re.findall(r"`(\S+?)`", kind) == [one for part in choices for one in json.loads(f"[{part}]")]
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_the_examples_of_the_page_are_read_and_learnt(number, tmp_path, tokenizer):
+    name, content = blocks("tasks.md", "yaml")[number]
+    file, rows = blocks("tasks.md", "text")[number]
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    for part in (file, f"dev{file}"):
+        (tmp_path / part).write_text(rows, encoding="gb18030" if number == 0 else "utf-8")
+    settings = FineTuneSettings(
+        task=str(tmp_path / name),
+        train=tmp_path / file,
+        dev=tmp_path / f"dev{file}",
+        models=(save_small_model(tmp_path / "small", tokenizer),),
+        epochs=1,
+    )
+    data = read_settings(settings)
+    assert (
+        len(data.splits["train"].examples) == 2 + (number in (0, 1, 3)) and not data.splits["train"].skipped
+    )
+    run = fine_tune_one(prepare(settings, data, 0), 0, 1e-3, tmp_path / "kept")
+    assert predict_file(tmp_path / "kept", tmp_path / file).predictions.answers == run.dev.answers
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
+@pytest.mark.parametrize("mark", ",;\t")
+def test_a_table_is_read_as_excel_saves_it(mark, encoding, tmp_path):
+    rows = [
+        ["评论", "推荐"],
+        ["茶很香，包装也很好，还会再来买", "yes"],
+        [f"等了一个小时{mark}没有人理我们", "no"],
+    ]
+    lines = [mark.join(f'"{cell}"' if mark in cell else cell for cell in row) for row in rows]
+    (tmp_path / "t.csv").write_bytes("\r\n".join([*lines, ""]).encode(encoding))
+    (tmp_path / "t.yaml").write_text("name: t\ncolumns: {text: 评论, label: 推荐}\nlabels: [no, yes]\n")
+    task, split = read_split(tmp_path / "t.csv", load_task(str(tmp_path / "t.yaml")))
+    assert [[one.text, one.label] for one in split.examples] == rows[1:]
+    assert task.labels == ("no", "yes") and not split.skipped
+
+
+CLUENER = {"text": "杭州产茶", "label": {"地名": {"杭州": [[0, 1]]}, "物品": {"茶": [[3, 3]]}}}
+
+
+@pytest.mark.parametrize(
+    "file, content",
+    [
+        ("t.bmes", "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n"),
+        ("t.bioes", "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n"),
+        ("t.json", json.dumps(CLUENER, ensure_ascii=False)),
+        ("t.jsonl", json.dumps({"tokens": [*"杭州产茶"], "tags": ["B-地名", "I-地名", "O", "B-物品"]})),
+    ],
+)
+def test_entities_of_every_format_are_the_same(file, content, tmp_path):
+    (tmp_path / file).write_text(content, encoding="utf-8")
+    _, split = read_split(tmp_path / file, load_task("msra_ner"))
+    (one,) = split.examples
+    assert (one.tokens, one.tags) == (tuple("杭州产茶"), ("B-地名", "I-地名", "O", "B-物品"))
+
+
+@pytest.mark.parametrize(
+    "label, fault",
+    [
+        ({"地名": {"杭州": [[1, 2]]}}, "'杭州' is not at 1 to 2"),
+        ({"地名": {"杭州": [[0, 1]], "杭": [[0, 0]]}}, "'杭' overlaps another entity"),
+        ({"地名": {"杭州": 3}}, "its entities are not as CLUENER has them"),
+        ({"地名": {"杭州": [["a", 1]]}}, "its entities are not as CLUENER has them"),
+    ],
+)
+def test_entities_that_are_not_there_are_named(label, fault, tmp_path):
+    lines = [json.dumps(CLUENER), json.dumps(CLUENER | {"label": label})]
+    (tmp_path / "t.json").write_text("\n".join(lines), encoding="utf-8")
+    _, split = read_split(tmp_path / "t.json", load_task("msra_ner"))
+    assert len(split.examples) == 1 and split.skipped[0].endswith(f"row 2: {fault}")
