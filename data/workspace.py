@@ -77,6 +77,10 @@ class Workspace:
         """What the catalog holds of a version."""
         return self.documents(corpus) / f"version-{version}.json"
 
+    def run_record(self, run: str) -> Path:
+        """What the catalog holds of a run."""
+        return self.root / "runs" / f"{run}.json"
+
     def records(self) -> list[Path]:
         """The records of all versions, the newest first."""
         found = self.documents("").glob("*/version-*.json")

@@ -1,9 +1,11 @@
-"""Records of versions beside their documents, from which a lost catalog is made again."""
+"""Records of versions and runs in files, from which a lost catalog is made again."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import duckdb
@@ -19,6 +21,9 @@ _ROWS = {
     "shards": f"from shards where path in (select path from version_shards {_OF_VERSION})",
     **{table: f"from {table} {_OF_VERSION}" for table in ("versions", "sources", "version_shards", "funnel")},
 }
+_RUN_ROWS = {
+    table: f"from {table} where run = $run" for table in ("pretraining_runs", "checkpoints", "evaluations")
+}
 _PATHS = ("path", "documents_path", "listing_path", "index_path", "similar_words")
 
 
@@ -28,18 +33,30 @@ class _Row(NamedTuple):
 
 
 def write_record(db: duckdb.DuckDBPyConnection, workspace: Workspace, version: Version) -> None:
-    """Write a version's rows of the catalog to a file, a line of JSON each, before they are committed."""
+    """Write a version's rows of the catalog to a file, before they are committed."""
     key = {"corpus": version.corpus, "version": version.version}
+    _write(db, workspace.record(version.corpus, version.version), _ROWS, key)
+
+
+def write_run_record(db: duckdb.DuckDBPyConnection, workspace: Workspace, run: str) -> None:
+    """Write the rows of a pretraining run and its checkpoints, or of an evaluation, to a file."""
+    _write(db, workspace.run_record(run), _RUN_ROWS, {"run": run})
+
+
+def _write(
+    db: duckdb.DuckDBPyConnection, path: Path, queries: Mapping[str, str], key: Mapping[str, object]
+) -> None:
+    """Write what the queries by table find, a line of JSON for each row."""
     lines = []
-    for table, query in _ROWS.items():
+    for table, query in queries.items():
         named = {name: value for name, value in key.items() if f"${name}" in query}
         rows = db.execute(f"select to_json(rows)::varchar from ({query}) rows", named).fetchall()
         lines += [f'["{table}", {row}]\n' for (row,) in rows]
-    write_text(workspace.record(version.corpus, version.version), "".join(lines))
+    write_text(path, "".join(lines))
 
 
 def restore(workspace: Workspace) -> list[str]:
-    """Make a new catalog of the versions whose files are all there, and return them; runs are lost.
+    """Make a new catalog of the versions whose files are all there, and of all runs; return them.
 
     A damaged catalog stays beside it as catalog.damaged.
     """
@@ -48,15 +65,30 @@ def restore(workspace: Workspace) -> list[str]:
     restored = []
     with write_catalog(workspace) as db:
         for path in workspace.records():
-            rows = [_Row(*json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+            rows = _read(path)
             named = [row.values.get(column) for row in rows for column in _PATHS]
             if all((workspace.root / str(name)).is_file() for name in named if name):
-                for row in rows:
-                    values = {
-                        name: json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
-                        for name, value in row.values.items()
-                    }
-                    # versions share shards and their corpus, the newest one's record comes first
-                    insert(db, row.table, [values], "insert" if row.table == "funnel" else "insert or ignore")
+                _insert(db, rows)
                 restored.append(f"{path.parent.name} {path.stem.replace('-', ' ')}")
+        for path in sorted(workspace.run_record("").parent.glob("*.json")):
+            _insert(db, [row for row in _read(path) if _is_there(row, workspace)])
+            restored.append(f"run {path.stem}")
     return restored
+
+
+def _read(path: Path) -> list[_Row]:
+    return [_Row(*json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def _is_there(row: _Row, workspace: Workspace) -> bool:
+    return row.table != "checkpoints" or (workspace.root / str(row.values["path"])).is_dir()
+
+
+def _insert(db: duckdb.DuckDBPyConnection, rows: Sequence[_Row]) -> None:
+    for row in rows:
+        values = {
+            name: json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
+            for name, value in row.values.items()
+        }
+        # versions share shards and their corpus, the newest one's record comes first
+        insert(db, row.table, [values], "insert" if row.table == "funnel" else "insert or ignore")

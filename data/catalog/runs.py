@@ -11,6 +11,7 @@ import duckdb
 from pydantic_core import to_jsonable_python
 
 from data.catalog.database import write_catalog
+from data.catalog.restoring import write_run_record
 from data.catalog.versions import insert
 from data.workspace import Workspace
 
@@ -59,13 +60,14 @@ def record_run(
     newest evaluation, and for the last two the reason as "error".
     """
     row = {"run": run, "corpus": corpus, "version": version, "init": init, "status": status}
-    row |= {"steps": steps, "tokens": tokens, "metrics": json.dumps(metrics)}
+    row |= {"steps": steps, "tokens": tokens, "metrics": json.dumps(metrics, ensure_ascii=False)}
     row |= {"settings": json.dumps(to_jsonable_python(settings), ensure_ascii=False)}
     row["finished_at"] = datetime.now(UTC) if status == "completed" else None
     with write_catalog(workspace) as db:
         insert(db, "pretraining_runs", [row], "insert or replace")
         db.execute("delete from checkpoints where run = ?", [run])
         insert(db, "checkpoints", [{"run": run, **asdict(checkpoint)} for checkpoint in checkpoints])
+        write_run_record(db, workspace, run)
 
 
 def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
@@ -93,3 +95,4 @@ def record_evaluations(workspace: Workspace, run: str, rows: Sequence[Mapping[st
     with write_catalog(workspace) as db:
         db.execute("delete from evaluations where run = ?", [run])
         insert(db, "evaluations", [{"run": run, **row} for row in rows])
+        write_run_record(db, workspace, run)

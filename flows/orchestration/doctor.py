@@ -147,7 +147,7 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
         yield Finding(
             "bad",
             str(error),
-            lambda: f"restored {', '.join(restore(workspace)) or 'nothing'}; what it said of runs is lost",
+            lambda: f"restored {', '.join(restore(workspace)) or 'nothing'}",
         )
         return
     except InputError as error:

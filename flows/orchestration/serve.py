@@ -18,13 +18,13 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -37,6 +37,8 @@ from flows.orchestration.servers import address_file
 
 if TYPE_CHECKING:
     from prefect.deployments.runner import RunnerDeployment
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "prefect.yaml"
@@ -68,9 +70,10 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
         services = Services(folder, port, limit, stop_on_signal())
         try:
             services.start()
-            return services.watch()
+            services.watch()
         finally:
             services.stop()
+    return 0
 
 
 @app.command(show=False)
@@ -200,49 +203,60 @@ class Services:
         from flows.orchestration.automations import add_lost_runs
         from flows.orchestration.lifecycle import settle_runs_of_before
 
-        add_lost_runs()
-        settle_runs_of_before(STOP_SECONDS)
+        self.ask(add_lost_runs)
+        self.ask(partial(settle_runs_of_before, STOP_SECONDS))
         since = datetime.now(UTC)
         self.runner = start_runner(self.limit)
-        while not self.stopping.wait(0.2) and self.runner.poll() is None and not are_deployed(since):
+        while not self.stopping.wait(0.2) and not self.ask(partial(are_deployed, since)):
             pass
-        if not self.stopping.is_set():
-            announce(self.port)
+        self.ask(partial(announce, self.port))
 
-    def watch(self) -> int:
-        """Restart whichever ends, until asked to stop, or it ends too often. Return the exit code."""
+    def ask(self, work: Callable[[], T]) -> T | None:
+        """Do what asks the server, from the beginning if that dies meanwhile; None if asked to stop."""
+        import httpx
+
+        while not self.stopping.is_set():
+            self.restart()
+            with suppress(httpx.TransportError):
+                return work()
+        return None
+
+    def watch(self) -> None:
+        """Restart whichever ends, until asked to stop."""
+        import httpx
+
         from flows.orchestration.lifecycle import cancel_running
 
         settle_at = time.monotonic()
         while not self.stopping.wait(0.5):
-            if not self.restart():
-                return 1
+            self.restart()
             if time.monotonic() >= settle_at:
                 settle()
                 settle_at = time.monotonic() + SETTLE_SECONDS
         say("stopping")
         if self.runner:
-            cancel_running(STOP_SECONDS)
-        return 0
+            with suppress(httpx.TransportError):  # the server is gone: the next start settles them
+                cancel_running(STOP_SECONDS)
 
-    def restart(self) -> bool:
-        """Start again what has ended. Return whether that may go on."""
+    def restart(self) -> None:
+        """Start again what has ended. Raises InputError if that happens too often."""
         from flows.orchestration.lifecycle import end_run_processes
 
-        ended = [name for name in ("server", "runner") if getattr(self, name).poll() is not None]
-        for name in ended:
+        for name, process in (("server", self.server), ("runner", self.runner)):
+            if process is None or process.poll() is None:
+                continue
             now = time.monotonic()
             self.restarts = [at for at in self.restarts if now - at < RESTART_SECONDS] + [now]
             if len(self.restarts) > MOST_RESTARTS:
-                say(f"the {name} ended once more, after {MOST_RESTARTS} restarts in ten minutes: stopping")
-                return False
+                raise InputError(
+                    f"the {name} ended once more, after {MOST_RESTARTS} restarts in ten minutes: {self.log}"
+                )
             say(f"the {name} ended by itself: starting it again")
             if name == "server":
                 self.server = start_server(self.port, self.reports, self.log, self.stopping)
             else:
                 end_run_processes(STOP_SECONDS)
                 self.runner = start_runner(self.limit)
-        return True
 
     def stop(self) -> None:
         """Stop the runner and what is left of its runs, then the server."""

@@ -3,31 +3,52 @@ from dataclasses import replace
 
 import pytest
 
-from data.catalog import CatalogLost, compact, examine, open_workspace, restore
+from data.catalog import (
+    CatalogLost,
+    CheckpointRow,
+    compact,
+    examine,
+    open_workspace,
+    record_evaluations,
+    record_run,
+    restore,
+)
 from data.workspace import Workspace
 from tests.corpora import refresh_here, refresh_settings
 
 
 @pytest.fixture
 def settings(tmp_path, vocabulary_file):
-    """A corpus of two versions and a compacted one."""
+    """A corpus of two versions and a compacted one, a run with a checkpoint that is there, and scores."""
     source = tmp_path / "tea.jsonl"
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     for texts in (["绿茶不发酵。红茶全发酵。"], ["绿茶不发酵。红茶全发酵。", "山泉水最好。井水次之。"]):
         source.write_text("\n".join(json.dumps({"text": text}) for text in texts), encoding="utf-8")
         refresh_here(settings)
-    assert compact(Workspace(settings.workspace), "tea")
+    place = Workspace(settings.workspace)
+    assert compact(place, "tea")
+    (place.model("r") / "checkpoint-2").mkdir(parents=True)
+    checkpoint = CheckpointRow(2, "models/r/checkpoint-2", "0", 0.5)
+    figures = {"steps": 2, "tokens": 9, "metrics": {"step": 2, "茶": 1e-5}, "checkpoints": [checkpoint]}
+    known = {"corpus": "tea", "version": 2, "init": "tiny", "settings": {"seed": 1}, "status": "completed"}
+    record_run(place, run="r", **known, **figures)
+    score = {"task": "茶", "model": "r", "seed": 1, "learning_rate": 1e-5, "best_epoch": 1, "split": "dev"}
+    record_evaluations(place, "e", [score | {"metric": "f1", "score": 1 / 3, "seconds": 0.1}])
     return settings
 
 
 def content(workspace):
     names = ("corpora", "versions", "sources", "shards", "version_shards", "funnel", "documents", "instances")
+    names += ("pretraining_runs", "checkpoints", "evaluations")
     with open_workspace(workspace) as statistics:
         return {name: sorted(map(str, statistics.sql(f"from {name}").fetchall())) for name in names}
 
 
+RESTORED = ["tea version 3", "tea version 2", "tea version 1", "run e", "run r"]
+
+
 @pytest.mark.parametrize("damage", ["deleted", "overwritten"])
-def test_a_lost_catalog_is_restored_with_every_version(settings, damage):
+def test_a_lost_catalog_is_restored_with_every_version_and_run(settings, damage):
     workspace = Workspace(settings.workspace)
     before = content(workspace.root)
     if damage == "deleted":
@@ -42,14 +63,18 @@ def test_a_lost_catalog_is_restored_with_every_version(settings, damage):
         with pytest.raises(CatalogLost, match="jixu doctor --fix restores it"):
             reader(workspace)
     assert sorted(workspace.root.glob("*/tea/*")) == files
-    assert restore(workspace) == ["tea version 3", "tea version 2", "tea version 1"]
+    assert restore(workspace) == RESTORED
     assert content(workspace.root) == before and len(before["versions"]) == 3
     assert not refresh_here(settings).is_new and not examine(workspace).damaged
 
 
-def test_a_version_without_its_files_is_left_out(settings):
+def test_versions_and_checkpoints_without_their_files_are_left_out(settings):
     workspace = Workspace(settings.workspace)
+    (workspace.model("r") / "checkpoint-2").rmdir()
     refresh_here(replace(settings, corpus="water"))
     next(workspace.shards("water").glob("*.parquet")).unlink()
     workspace.catalog.unlink()
-    assert restore(workspace) == ["tea version 3", "tea version 2", "tea version 1"]
+    assert restore(workspace) == RESTORED
+    assert (
+        len(content(workspace.root)["pretraining_runs"]) == 1 and not content(workspace.root)["checkpoints"]
+    )
