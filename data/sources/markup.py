@@ -27,6 +27,10 @@ _statement = re.compile(
 )
 _script_strings = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|//.*|/\*.*?\*/")
 _han = re.compile("[\u4e00-\u9fff]")
+# components of React: alone on their lines, or around a piece of a line
+_component = re.compile(r"^ *</?[A-Z][\w.]*(?:\s[^<>\n]*|\s[^<>\u4e00-\u9fff]{0,1000})?/?> *$", re.M)
+_inline_component = re.compile(r"(?<![\w`])<([A-Z]\w*)(?:\s[^<>`\n]*)?>([^<>\n]*)</\1>")
+_heading_anchor = re.compile(r"^(#+ .*\S)\s*\[\[[^\[\]\n]*\]\]\s*$", re.M)
 _comment = re.compile(r"<!--.*?-->", re.S)
 _display_math = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\\begin\{(\w+\*?)\}.*?\\end\{\1\}", re.S)
 _fence = re.compile(r"\s*(?:```|~~~)")
@@ -40,7 +44,8 @@ _marker = re.compile(
 )
 # within a line: cross-references, shortcodes, templates and anchors
 _reference = re.compile(
-    r":(?:label|eqlabel|numref|eqref|ref|cite\w*|doc):`[^`\n]*`|\{\{[<%].*?[>%]\}\}|\{%.*?%\}|\{[#:][^{}\n]*\}"
+    r":(?:label|eqlabel|numref|eqref|ref|cite\w*|doc):`[^`\n]*`"
+    r"|\{\{[<%].*?[>%]\}\}|\{\{\{.*?\}\}\}|\{%.*?%\}|\{[#:/][^{}\n]*\}"
 )
 # directives of reStructuredText, of which these hold text in their indented block, and a title after the name
 _rst_directive = re.compile(r"\.\.(?: +(?P<name>[\w:-]+)::(?P<title>.*)| .*|)$")
@@ -93,7 +98,8 @@ def markdown_text(content: str, *, join_lines: bool = False) -> str:
     '茶\\n见这里的代码。'
     """
     content = _front_matter.sub("", content.replace("\r\n", "\n"))
-    content = _display_math.sub("", _comment.sub("", content))
+    content = _heading_anchor.sub(r"\1", _display_math.sub("", _comment.sub("", content)))
+    content = _inline_component.sub(r"\2", _component.sub("\n", content))
     lines: list[str] = []
     for token in _markdown().parse("\n".join(_without_dialects(content.split("\n")))):
         if token.type == "inline" and token.children:

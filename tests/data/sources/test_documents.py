@@ -162,6 +162,11 @@ def test_markdown_gives_its_words(tmp_path):
         (":author: 张三\n\n[source,java]\n\n正文。", "正文。"),
         ("我们得到\n\n$$\n\\lambda a\n$$\n\n\\begin{align}\nx\n\\end{align}\n\n其中。", "我们得到 其中。"),
         ("```\n!!! note\n```\n\n{{< copyable >}}\n价格为 $5，共 $6。", "价格为 $5，共 $6。"),
+        (
+            "<Intro>\n\n见 <Step n={1}>第一步</Step> 的 `<A>x</A>` 与 List<String>。\n\n</Intro>\n\n"
+            "<Banner\n  chapter={6}\n/>\n\n## 参考 {/reference/}\n\n# 测验[[测验]]",
+            "见 第一步 的 <A>x</A> 与 List<String>。 参考 测验",
+        ),
     ],
 )
 def test_remains_of_other_markup_go_and_prose_stays(page, prose):
