@@ -22,7 +22,9 @@ _SAMPLE_BITS, _MANY = 3, 400
 _UNSEEN = 0  # folded code of characters that are neither letters nor digits
 _HAN_RANGES = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2EBEF), (0x2F800, 0x2FA1F)]
 _TABLE = 0x30000  # code points from here on are folded to one
-_OTHER, _HAN, _SPACE, _DIGIT = 0, 1, 2, 3
+_KANA_RANGES = [(0x3041, 0x3096), (0x30A1, 0x30FA), (0xFF66, 0xFF9D)]
+_OTHER, _HAN, _SPACE, _DIGIT, _KANA = 0, 1, 2, 3, 4
+_CHINESE = np.array([0, 1, 0, 0, -1], dtype=np.int8)  # what a character of each kind adds to the Chinese
 _GROUP_BITS = 20  # of a packed hash, for the number of its document
 _BY_PHRASE = str.maketrans("著藉瞭", "着借了")  # OpenCC simplifies these only within phrases
 
@@ -32,7 +34,8 @@ class Measures:
     """Measures of each document; arrays are [D] unless noted."""
 
     characters: np.ndarray  # without line ends
-    han_share: np.ndarray  # of the characters other than spaces; a run of digits counts as one
+    # of the characters other than spaces; a run of digits counts as one, and kana against it
+    han_share: np.ndarray
     letters_and_digits: np.ndarray
     repeated_sentences: np.ndarray  # share of characters in sentences that occurred earlier in the document
     repeated_ngrams: np.ndarray  # share of n-grams of REPEATED_NGRAM letters that did
@@ -101,7 +104,7 @@ def _substrings(prefixes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> n
 
 @cache
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """Give every code point's folded letter or digit, or _UNSEEN, and its kind: Han, space or digit."""
+    """Give every code point's folded letter or digit, or _UNSEEN, and its kind: Han, space, digit or kana."""
     letters = np.zeros(_TABLE, dtype=np.uint32)
     kinds = np.full(_TABLE, _OTHER, dtype=np.uint8)
     for first, last in _HAN_RANGES:
@@ -117,6 +120,8 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
                 kinds[code] = _DIGIT
         elif character.isspace():
             kinds[code] = _SPACE
+    for first, last in _KANA_RANGES:
+        kinds[first : last + 1] = _KANA
     codes = np.flatnonzero(letters)
     letters[codes] = _folded(codes.tolist())
     return letters, kinds
@@ -175,7 +180,7 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     own = Letters.of(folded[seen], _running(seen)[bounds])
     return Measures(
         sizes - counts,
-        np.diff(_running(kind == _HAN)[bounds]) / np.maximum(counted, 1),
+        np.maximum(np.diff(_running(_CHINESE[kind])[bounds]), 0) / np.maximum(counted, 1),
         np.diff(own.first),
         _repeated(hashes, first_sentence, line_ends - line_starts[:-1]),
         *_repeated_ngrams(*own.ngrams(REPEATED_NGRAM)),

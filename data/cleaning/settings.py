@@ -33,8 +33,8 @@ class QualityRules:
     min_characters: Annotated[int, Field(ge=1, le=1_000_000)] = 5
     """Documents with fewer letters and digits are dropped (最短字数)."""
     # of the characters that are not spaces, a number of any length being one: a telephone number is no more
-    # foreign than a year; Gopher: 0.8 of the words with a letter, but names and code in Chinese text have
-    # many letters
+    # foreign than a year; kana count against it, for Japanese has many Han; Gopher: 0.8 of the words with a
+    # letter, but names and code in Chinese text have many letters
     min_han_share: Annotated[float, Field(ge=0, le=1)] = 0.25
     """Documents with less Chinese are dropped (汉字占比)."""
     # Gopher: 0.2 of the characters in repeated lines; headings and cells are sentences too

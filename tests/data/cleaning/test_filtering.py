@@ -32,6 +32,7 @@ def random_text(count, seed=0):
         ("", "empty"),
         ("茶很好。。。", "too_short"),
         ("Tea is a drink 茶。", "too_little_chinese"),
+        ("東京都は日本の首都であり、世界最大級の都市である。", "too_little_chinese"),
         ("\n".join(["今天喝茶。"] * 6 + [f"第{i}种茶。" for i in range(4)]), "repeated_sentences"),
         (random_text(100) * 10, "repeated_ngrams"),
         ("啊" * 1000, "repeated_ngrams"),
@@ -72,7 +73,7 @@ def test_blocked_words_are_a_reason(tmp_path):
 
 
 documents = st.lists(
-    st.lists(st.text(alphabet="茶水好 。aB12，\U00020bb7", min_size=1, max_size=12), max_size=6), max_size=5
+    st.lists(st.text(alphabet="茶水好の 。aB12，\U00020bb7", min_size=1, max_size=12), max_size=6), max_size=5
 )
 
 
@@ -86,7 +87,8 @@ def test_measures_follow_their_definitions(documents):
         seen = [c for c in shown if not c.isspace()]
         han = [c for c in seen if "\u4e00" <= c <= "\u9fff" or c == "\U00020bb7"]
         assert measures.characters[number] == len(text)
-        assert measures.han_share[number] == pytest.approx(len(han) / max(len(seen), 1))
+        chinese = max(len(han) - seen.count("の"), 0)
+        assert measures.han_share[number] == pytest.approx(chinese / max(len(seen), 1))
         assert measures.letters_and_digits[number] == sum(map(str.isalnum, text))
         repeated = 1 - sum(map(len, set(sentences))) / max(len(text), 1) if text else 0
         assert measures.repeated_sentences[number] == pytest.approx(repeated)
