@@ -12,6 +12,8 @@ from albert.__main__ import report as report_app
 from benchmarks.support.sizing import table
 from data.__main__ import app as corpus_app
 from data.catalog import open_workspace
+from data.cleaning import QualityRules
+from data.refresh import load_recipe
 from flows.orchestration import automations, doctor, serve
 from flows.orchestration.command import make_command
 from flows.orchestration.options_page import page
@@ -97,8 +99,11 @@ def test_the_program_gives_every_message_of_troubleshooting():
     assert not [message for message in quoted if message not in given]
 
 
-def test_the_page_of_options_is_up_to_date():
+def test_the_page_of_options_is_up_to_date(tmp_path):
     assert page() == (DOCS / "options.md").read_text(encoding="utf-8")
+    ((_, recipe),) = blocks("options.md", "yaml")
+    (tmp_path / "recipe.yaml").write_text(recipe, encoding="utf-8")
+    assert load_recipe(tmp_path / "recipe.yaml")["quality"] == QualityRules()
 
 
 def test_the_sizing_table_is_what_the_benchmarks_give():

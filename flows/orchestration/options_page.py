@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import is_dataclass
+from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from data.options import options_of
+from data.refresh import RefreshSettings
 from flows.orchestration.settings import JOBS
 
 INTRODUCTION = """\
@@ -43,6 +46,17 @@ def _job(name: str) -> Iterator[str]:
     groups = {name: value for name, value in defaults.items() if is_dataclass(value)}
     yield from (f"## {name}", "", (options.__doc__ or "").partition("\n")[0], "")
     yield from _table(schema, to_jsonable_python(groups), "", schema.get("$defs", {}))
+    if issubclass(options, RefreshSettings):
+        yield from _recipe()
+
+
+def _recipe() -> Iterator[str]:
+    """A recipe with every key."""
+    settings = RefreshSettings(
+        corpus="law", source=("laws.jsonl.gz",), workspace=Path("workspace"), tokenizer="vocab.txt", workers=2
+    )
+    content = yaml.safe_dump(to_jsonable_python(settings), sort_keys=False)
+    yield from ("All keys of a recipe, with their defaults:", "", f"```yaml\n{content}```", "")
 
 
 def _table(schema: Schema, defaults: Schema, prefix: str, definitions: Schema) -> Iterator[str]:
