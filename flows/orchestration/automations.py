@@ -62,7 +62,7 @@ def make_automations(
     Args:
         webhook: URL that gets a message when a run fails or crashes.
         pretrain_after_drift: Steps to pretrain for when a refresh reports drift (its --event-if).
-        lost_runs: Mark a deployment's run as crashed when its heartbeats stop, as `jixu serve` does.
+        lost_runs: Mark a run as crashed when its heartbeats stop, as `jixu serve` does.
         rerun_crashed: Run a crashed training again, which resumes it, at most three times in six hours.
     """
     if not (webhook or pretrain_after_drift is not None or lost_runs or rerun_crashed):
@@ -172,7 +172,7 @@ def _run_deployment(name: str, parameters: dict[str, Any]) -> RunDeployment:
 
 
 def add_lost_runs() -> None:
-    """Have the server mark lost runs of deployments as crashed (docs.prefect.io: detect zombie flows).
+    """Have the server mark lost runs as crashed (docs.prefect.io: detect zombie flows).
 
     Automations that exist stay: they know which runs were alive before the server was restarted.
     """
@@ -188,8 +188,6 @@ def add_lost_runs() -> None:
             after={event},
             expect={f"prefect.flow-run.{sign}" for sign in SIGNS_OF_LIFE},
             match={"prefect.resource.id": "prefect.flow-run.*"},
-            # runs of commands send no heartbeats
-            match_related={"prefect.resource.id": "prefect.deployment.*"},
             for_each={"prefect.resource.id"},
             posture=Posture.Proactive,
             threshold=1,

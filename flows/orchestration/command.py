@@ -28,6 +28,7 @@ from flows.orchestration.servers import end_orphaned_servers, served_at
 from flows.orchestration.settings import JOBS, Job, RefreshOptions
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
+HEARTBEAT_SECONDS = 30  # the automation for lost runs expects one at least every 90
 
 
 def make_command(name: str) -> App:
@@ -115,7 +116,7 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     module = importlib.import_module(f"flows.{name.replace('-', '_')}")
     from flows.orchestration.jobs import handing_on
 
-    with handing_on(plan), without_heartbeats():
+    with handing_on(plan), heartbeats():
         outcome = getattr(module, name.replace("-", "_"))(**_recorded(chosen))
     status = EXIT_INTERRUPTED if getattr(outcome, "status", None) == "interrupted" else 0
     return status, module.describe(outcome)
@@ -176,15 +177,18 @@ def check_room(workspace: Path) -> None:
 
 
 @contextmanager
-def without_heartbeats() -> Iterator[None]:
-    """Send no heartbeats, unless the user asks for them: to end them Prefect sleeps up to a second."""
+def heartbeats() -> Iterator[None]:
+    """Send heartbeats to a server that stays, which so notices a killed command; none to a command's own
+    server, because to end them Prefect sleeps up to a second. The user's setting wins.
+    """
     if "PREFECT_FLOWS_HEARTBEAT_FREQUENCY" in os.environ:
         yield
         return
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     # None is no heartbeats, which a variable of the environment cannot say
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+    seconds = HEARTBEAT_SECONDS if os.environ.get("PREFECT_API_URL") else None
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: seconds}):
         yield
 
 
