@@ -44,7 +44,7 @@ def served_at(workspace: Path) -> str | None:
 
     try:
         url = address_file(workspace).read_text(encoding="utf-8")
-        with urllib.request.urlopen(f"{url}/health", timeout=1):
+        with urllib.request.urlopen(f"{url}/health", timeout=10):
             return url
     except (OSError, ValueError):
         return None
