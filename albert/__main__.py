@@ -124,6 +124,45 @@ def _probe(checkpoint: LoadedCheckpoint, text: str) -> None:
 
 
 @checkpoint.command
+def card(
+    folder: Path,
+    /,
+    *,
+    licence: str | None = None,
+    source_licence: tuple[str, ...] = (),
+    report: Path | None = None,
+) -> None:
+    """Write a model card, README.md, beside a checkpoint, from the records of its run.
+
+    Args:
+        folder: Checkpoint of a run.
+        licence: Licence of the model, as the Hub names it, such as apache-2.0.
+        source_licence: CORPUS=LICENCE, the licence of a corpus's texts; may be repeated.
+        report: Folder of the report; by default that of the run.
+    """
+    from albert.reports import write_card
+
+    if broken := [given for given in source_licence if "=" not in given]:
+        raise InputError(f"--source-licence {broken[0]!r}: write CORPUS=LICENCE")
+    licences = dict(given.split("=", 1) for given in source_licence)
+    print(f"wrote {write_card(folder, report=report, licence=licence, source_licences=licences)}")
+
+
+@checkpoint.command
+def push(folder: Path, name: str, /, *, public: bool = False) -> None:
+    """Upload a checkpoint, its tokenizer and its model card to Hugging Face's Hub.
+
+    Args:
+        folder: Checkpoint with a card that states a licence.
+        name: Repository, hf:OWNER/NAME; it is made if it does not exist.
+        public: Make a new repository public; by default it is private.
+    """
+    from albert.checkpoints import push
+
+    print(f"pushed {push(folder, name, private=not public)}")
+
+
+@checkpoint.command
 def diff(first: str, second: str, /) -> int:
     """Print where two checkpoints differ; the exit code is 1 if they do.
 

@@ -1,5 +1,7 @@
 from .converting import convert as convert
 from .diff import compare as compare
+from .hub import CARD_FILE as CARD_FILE
+from .hub import push as push
 from .loading import PADDING_OF_TABLES as PADDING_OF_TABLES
 from .loading import LoadedCheckpoint as LoadedCheckpoint
 from .loading import LoadReport as LoadReport
@@ -11,6 +13,7 @@ from .saving import Head as Head
 from .saving import can_export as can_export
 from .saving import save_model as save_model
 from .saving import save_with_head as save_with_head
+from .source import HUB_PREFIX as HUB_PREFIX
 from .source import Source as Source
 from .source import find_source as find_source
 from .source import names_checkpoint as names_checkpoint

@@ -11,7 +11,7 @@ from pathlib import Path
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from albert.checkpoints.config_files import own_format, to_file
+from albert.checkpoints.config_files import own_format, read_json, to_file
 from albert.checkpoints.names import COPIES, Naming
 from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE
 from albert.model import AlbertConfig, Encoder, PretrainingModel
@@ -121,3 +121,7 @@ def _write(
                     shutil.copyfile(path, temporary)
     elif tokenizer is not None:
         tokenizer.save(folder)
+    tokenizer_config = folder / "tokenizer_config.json"
+    if tokenizer is not None and tokenizer_config.is_file():
+        content = {**read_json(tokenizer_config), "model_max_length": config["max_position_embeddings"]}
+        write_text(tokenizer_config, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -1,4 +1,4 @@
-"""Progress of a run: metrics.jsonl, event files for TensorBoard, and lines or a progress bar."""
+"""Progress of a run: metrics.jsonl, a tracker, and lines or a progress bar."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from albert.pretraining.settings import METRICS_FILE, PretrainSettings
 from albert.pretraining.state import Metrics, TrainerState
+from albert.pretraining.tracking import Tracker
 from data.files import write_text
 
 # entries of a record that only the report shows
@@ -60,17 +61,12 @@ class ProgressLog:
             write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
         self.on_terminal = speaks and sys.stderr.isatty()
         self.bar = tqdm(total=settings.steps, initial=state.step, unit="step", disable=not self.on_terminal)
-        self.board = self._open_board(state)
+        self.tracker = self._open_tracker(state)
         self._reset(state)
 
-    def _open_board(self, state: TrainerState):
-        if not self.speaks or not self.settings.running.tensorboard:
-            return None
-        from torch.utils.tensorboard import SummaryWriter
-
-        # discard events of steps that were lost or rolled back
-        valid_until = state.step + 1 if state.history else 0
-        return SummaryWriter(str(self.settings.run_folder / "tensorboard"), purge_step=valid_until)
+    def _open_tracker(self, state: TrainerState) -> Tracker | None:
+        first_step = state.step + 1 if state.history else 0
+        return Tracker(self.settings, first_step, self.say) if self.speaks else None
 
     def _reset(self, state: TrainerState) -> None:
         self.sums, self.tokens, self.seconds = Figures(), 0, state.seconds
@@ -107,9 +103,8 @@ class ProgressLog:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         shown = {name: value for name, value in record.items() if name != "step" and not _detail.search(name)}
-        if self.board is not None:
-            for name, value in shown.items():
-                self.board.add_scalar(name, value, record["step"])
+        if self.tracker is not None:
+            self.tracker.log(shown, int(record["step"]))
         line = "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
         if self.on_terminal:
             self.bar.set_postfix_str(line)
@@ -128,9 +123,9 @@ class ProgressLog:
         self.bar.refresh()
         if self.speaks:
             write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
-        if self.board is not None:
-            self.board.close()
-            self.board = self._open_board(state)
+        if self.tracker is not None and self.tracker.sink is not None:
+            self.tracker.close()
+            self.tracker = self._open_tracker(state)
         self._reset(state)
 
     def say(self, line: str) -> None:
@@ -141,8 +136,8 @@ class ProgressLog:
 
     def close(self) -> None:
         self.bar.close()
-        if self.board is not None:
-            self.board.close()
+        if self.tracker is not None:
+            self.tracker.close()
 
 
 def _short(value: float) -> str:

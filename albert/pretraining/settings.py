@@ -26,7 +26,7 @@ FREE_TO_CHANGE = frozenset(
         "running.activation_checkpointing",
         "running.deterministic",
         "running.cuda_graphs",
-        "running.tensorboard",
+        "running.tracker",
         "running.log_every",
         "running.checkpoint_every",
         "running.checkpoint_minutes",
@@ -123,8 +123,9 @@ class RunningOptions:
     """Refuse operations whose result varies on a GPU."""
     cuda_graphs: Literal["auto", "off"] = "auto"
     """Launch a step's kernels as one graph (CUDA 图), on one GPU; auto: where it gives the same gradients."""
-    tensorboard: bool = False
-    """Write event files for TensorBoard too."""
+    tracker: Literal["tensorboard", "mlflow", "wandb"] | None = None
+    """Where the log goes too: event files for TensorBoard, or MLflow's or Weights & Biases' server, which
+    their own variables name."""
     log_every: Annotated[int, Field(ge=1, le=10**9)] = 10
     """Steps between two lines of the log."""
     checkpoint_every: Annotated[int | None, Field(ge=1, le=10**9)] = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from albert.pretraining.settings import (
     write_settings,
 )
 from albert.pretraining.state import BEGIN_ANEW, finish_writing, list_checkpoints
+from albert.pretraining.tracking import check_tracker
 from data.errors import ConfigError, InputError
 from data.files import sha256
 from data.tokenization import find_tokenizer, vocabulary_of
@@ -40,8 +40,7 @@ class Start(NamedTuple):
 
 def check_start(settings: PretrainSettings) -> Start:
     """The model and the data of a run. Raises ConfigError or InputError if they cannot work together."""
-    if settings.running.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise ConfigError("tensorboard is not installed: pip install 'jixu[tensorboard]'")
+    check_tracker(settings)
     streams = _open_streams(settings)
     vocab_size = max(stream.info.vocab_size for stream in streams.values())
     model, report = build_model(settings, vocab_size)

@@ -1,3 +1,4 @@
+from .card import write_card as write_card
 from .compare_runs import compare_reports as compare_reports
 from .content import Report as Report
 from .content import build_report as build_report

@@ -47,6 +47,7 @@ class CorpusFacts:
     word_lengths: tuple[tuple[int, int], ...]  # (characters, words); the last bar holds longer words too
     top_words: tuple[tuple[str, int], ...]  # (word, occurrences)
     samples: tuple[SampleInstance, ...]
+    sources: tuple[str, ...] = ()  # the first URLs or names of files, and how many more there are
     recipe_hash: str | None = None  # of the settings that the corpus was made with
     shards_sha256: str | None = None  # of the checksums of the version's shards, in order
 

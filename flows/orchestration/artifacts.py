@@ -28,7 +28,7 @@ from prefect.artifacts import (
 from prefect.context import FlowRunContext
 from pydantic_core import to_jsonable_python
 
-from data.catalog import Statistics, open_workspace, require_version, version_shards
+from data.catalog import Statistics, open_workspace, require_version, version_shards, version_sources
 from data.errors import masked
 from data.files import sha256
 from data.refresh import RefreshResult
@@ -159,6 +159,8 @@ def _facts(statistics: Statistics, corpus: str) -> CorpusFacts:
     shards = "".join(shard.sha256 for shard in version_shards(statistics.db, version))
     funnel = statistics.funnel(corpus).project('stage, unit, "in", "out", reason, count')
     samples = statistics.sample_instances(corpus, 4).project("text, masked, sop_label, doc_id")
+    uris = [source.uri for source in version_sources(statistics.db, version)]
+    names = [masked(uri) if "://" in uri else Path(uri).name for uri in uris[:5]]
     totals = ("documents", "characters", "words", "sentences", "instances", "tokens")
     return CorpusFacts(
         corpus=corpus,
@@ -171,6 +173,7 @@ def _facts(statistics: Statistics, corpus: str) -> CorpusFacts:
         word_lengths=tuple(statistics.word_lengths(corpus).fetchall()),
         top_words=tuple(statistics.words(corpus, 12).fetchall()),
         samples=tuple(SampleInstance(*row) for row in samples.fetchall()),
+        sources=(*names, f"{len(uris) - 5:,} more") if len(uris) > 5 else tuple(names),
         recipe_hash=version.recipe_hash,
         shards_sha256=hashlib.sha256(shards.encode()).hexdigest(),
     )

@@ -1,7 +1,9 @@
 """hf: names, from the Hub's cache without a network, and from a Hub of our own over HTTP."""
 
+import base64
 import json
 import threading
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -9,9 +11,12 @@ import huggingface_hub
 import pytest
 import torch
 from huggingface_hub import constants
+from transformers import AutoTokenizer
 
-from albert.checkpoints import load_model, load_pretrained, new_model
+from albert.checkpoints import compare, load_model, load_pretrained, new_model, push, read_checkpoint
+from albert.reports import build_report, write_card, write_report
 from data.errors import InputError
+from tests.albert.report_samples import CORPUS, comparison, model, pretraining
 from tests.conftest import put_into_hub_cache, save_small_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -66,7 +71,7 @@ def test_what_cannot_be_had_is_one_line(cache, offline, name, message):
 
 
 class Hub(BaseHTTPRequestHandler):
-    """As much of the Hub's protocol as a snapshot of a repository takes."""
+    """As much of the Hub's protocol as a snapshot of a repository takes, and a commit to it."""
 
     def __init__(self, files, *arguments):
         self.files = files
@@ -103,14 +108,29 @@ class Hub(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        address = "https://huggingface.co/org/albert-tea"
+        answer: dict[str, object] = {"url": address, "commitUrl": f"{address}/commit/1", "commitOid": COMMIT}
+        if "/preupload/" in self.path:
+            names = [file["path"] for file in json.loads(body)["files"]]
+            answer = {"files": [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]}
+        if "/commit/" in self.path:
+            for entry in (json.loads(line)["value"] for line in body.splitlines()[1:]):
+                self.files[entry["path"]] = base64.b64decode(entry["content"])
+        allowed = self.headers["Authorization"] == "Bearer hf_good"
+        self.answer(200 if allowed else 403, json.dumps(answer).encode(), Content_Type="application/json")
+
 
 @pytest.fixture
 def hub(checkpoint, cache, monkeypatch):
     files = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
     files["unwanted.onnx"] = b"large"
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Hub, files))
+    server.files = files
     threading.Thread(target=server.serve_forever, daemon=True).start()
     endpoint = f"http://127.0.0.1:{server.server_port}"
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     monkeypatch.setattr(
         constants, "HUGGINGFACE_CO_URL_TEMPLATE", endpoint + "/{repo_id}/resolve/{revision}/{filename}"
@@ -133,3 +153,54 @@ def test_a_repository_is_fetched_once_and_only_what_is_needed(hub, cache, checkp
 def test_an_unknown_repository_is_named(hub):
     with pytest.raises(InputError, match=r"hf:org/other cannot be downloaded .HTTP 404.: check the name"):
         load_model("hf:org/other")
+
+
+def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(
+    tmp_path, tokenizer, hub, cache, monkeypatch
+):
+    """The card is made from the run's records; what comes back from the Hub is the model."""
+    folder = save_small_model(tmp_path / "models" / "r" / "checkpoint-40", tokenizer)
+    (folder / "trainer_state.safetensors").write_bytes(b"stays here")
+    result = comparison(model("before", [0.6, 0.62, 0.6]), model("after", [0.8, 0.82, 0.81]))
+    report = build_report(
+        title="茶 <model>",
+        command="jixu",
+        corpora=(replace(CORPUS, sources=("tea.jsonl", "3 more")),),
+        pretraining=pretraining(tmp_path, "general"),
+        evaluations=(result,),
+        settings={"pretraining": {"init": "hf:org/base@v1", "steps": 40, "run_folder": "/home/me"}},
+    )
+    write_report(report, tmp_path / "reports" / "r")
+    monkeypatch.setenv("HF_TOKEN", "hf_good")
+    with pytest.raises(InputError, match="states no licence: write one with jixu checkpoint card"):
+        push(folder, "hf:org/albert-tea")
+    card = write_card(folder)
+    with pytest.raises(InputError, match="states no licence"):
+        push(folder, "hf:org/albert-tea")
+    with pytest.raises(InputError, match="is already there"):
+        write_card(folder)
+    card.unlink()
+    with pytest.raises(InputError, match="no corpus 'law' in the report: it has 茶"):
+        write_card(folder, source_licences={"law": "MIT"})
+    hub.files.clear()
+    write_card(folder, licence="apache-2.0", source_licences={"茶": "CC-BY-4.0"})
+    text = card.read_text(encoding="utf-8")
+    for part in (
+        "license: apache-2.0", "base_model: org/base\n",
+        "| 茶, version 2 | 35 | 12,345 | tea.jsonl, 3 more | CC-BY-4.0 |",
+        "| steps | 40 |", "| 40 | 4.667 |", "| MLM loss, general | 6.000 | 6.500 | +0.500 |",
+        "| after | 81.0 ± 5.6 |", "newly initialised", "## Limits",
+    ):  # fmt: skip
+        assert part in text, text
+    assert "/home/me" not in text
+
+    assert push(folder, "hf:org/albert-tea") == "https://huggingface.co/org/albert-tea/commit/1"
+    names = {path.name for path in folder.iterdir()} - {"trainer_state.safetensors"}
+    assert set(hub.files) == names
+    assert not compare(read_checkpoint(folder), read_checkpoint("hf:org/albert-tea")).lines
+    assert AutoTokenizer.from_pretrained(folder).model_max_length == 512
+    monkeypatch.setenv("HF_TOKEN", "hf_bad")
+    with pytest.raises(InputError, match=r"cannot be pushed to hf:org/albert-tea: .*403"):
+        push(folder, "hf:org/albert-tea")
+    with pytest.raises(InputError, match="write hf:OWNER/NAME"):
+        push(folder, "tea")

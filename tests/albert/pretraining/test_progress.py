@@ -1,12 +1,19 @@
 """What a run tells while it goes."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
+from contextlib import suppress
 
+import httpx
 import pytest
 
 from albert.pretraining import PretrainSettings, TrainerState
 from albert.pretraining.progress import Figures, ProgressLog, StepRecord
+from tests.albert.pretraining.conftest import with_options
 
 
 @pytest.fixture
@@ -69,3 +76,71 @@ def test_only_the_first_process_speaks(settings, capsys):
     log.close()
     assert not capsys.readouterr().err and not settings.run_folder.exists()
     assert [record["step"] for record in state.history] == [2, 4]
+
+
+def test_a_tracker_that_fails_is_told_once_and_left_out(settings, capsys, monkeypatch):
+    pytest.importorskip("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    def add_scalar(self, name, value, step):
+        if step > 2:
+            raise OSError("no space left")
+
+    monkeypatch.setattr(SummaryWriter, "add_scalar", add_scalar)
+    state = TrainerState()
+    log = ProgressLog(with_options(settings, running={"tracker": "tensorboard"}), state, speaks=True)
+    steps(log, state, range(1, 9))
+    log.close()
+    assert capsys.readouterr().err.count("tensorboard is left out from now on") == 1
+    assert len(log.path.read_text().splitlines()) == 4
+
+
+@pytest.fixture
+def mlflow_server(tmp_path, monkeypatch):
+    """Begins MLflow's own server, on the same store and port each time."""
+    pytest.importorskip("mlflow.server")
+    servers = []
+
+    def begin():
+        command = [sys.executable, "-m", "mlflow", "server", "--port", "5917", "--workers", "1"]
+        store = f"sqlite:///{tmp_path}/mlflow.db"
+        servers.append(subprocess.Popen([*command, "--backend-store-uri", store], process_group=0))
+        for _ in range(600):
+            with suppress(httpx.HTTPError):
+                if httpx.get("http://127.0.0.1:5917/health").is_success:
+                    return servers[-1]
+            time.sleep(0.1)
+        raise TimeoutError
+
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5917")
+    yield begin
+    for server in servers:
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@pytest.mark.slow
+def test_a_server_of_mlflow_that_dies_and_comes_back_has_the_run(settings, capsys, mlflow_server):
+    settings, state = with_options(settings, running={"tracker": "mlflow"}), TrainerState()
+    server = mlflow_server()
+    log = ProgressLog(settings, state, speaks=True)
+    log.record({"step": 0, "held_out_mlm_loss@茶": 3.0}, state)
+    steps(log, state, range(1, 5))
+    os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
+    steps(log, state, range(5, 9))
+    log.close()
+    assert capsys.readouterr().err.count("mlflow is left out from now on") == 1
+    mlflow_server()
+    resumed = ProgressLog(settings, state, speaks=True)
+    steps(resumed, state, range(9, 11))
+    resumed.close()
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient()
+    (run,) = client.search_runs([client.get_experiment_by_name("jixu").experiment_id])
+    assert run.info.run_name == "run" and run.info.status == "FINISHED"
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "mlm_loss")] == [2, 4, 10]
+    assert run.data.metrics["held_out_mlm_loss/茶"] == 3.0

@@ -372,9 +372,9 @@ def test_a_disk_that_is_full_elsewhere_is_said_in_a_line(settings):
 
 def test_event_files_hold_what_the_metrics_do(settings):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    pretrain(with_options(settings, running={"tensorboard": True}))
+    pretrain(with_options(settings, running={"tracker": "tensorboard"}))
     (list_checkpoints(settings.run_folder)[0] / "manifest.json").unlink()
-    result = pretrain(with_options(settings, running={"tensorboard": True}))
+    result = pretrain(with_options(settings, running={"tracker": "tensorboard"}))
     assert result.resumed_from == 12
     events = accumulator.EventAccumulator(str(settings.run_folder / "tensorboard"))
     events.Reload()

@@ -174,7 +174,7 @@ def test_a_run_is_named_by_all_that_changes_its_weights(workspace, tmp_path):
         run_of(workspace, "hf:hfl/" + 40 * "a"),
     ]
     assert len(set(different)) == len(different)
-    assert run_of(workspace, running={"checkpoint_every": 7, "tensorboard": True}) == different[0]
+    assert run_of(workspace, running={"checkpoint_every": 7, "tracker": "tensorboard"}) == different[0]
     names = [name.removeprefix("tea-v1-").rpartition("-")[0] for name in different[-6:]]
     assert names == ["law-albert", "law-albert", "chinese-albert", "chinese-albert", "start", 32 * "a"]
 

@@ -1,0 +1,64 @@
+"""Upload a checkpoint to Hugging Face's Hub."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from albert.checkpoints.loading import read_checkpoint
+from albert.checkpoints.saving import TOKENIZER_FILES
+from albert.checkpoints.source import CONFIG_FILE, HUB_PREFIX
+from data.errors import InputError
+
+CARD_FILE = "README.md"
+
+
+def push(folder: Path, name: str, *, private: bool = True) -> str:
+    """Upload a checkpoint's model, tokenizer and card to "hf:OWNER/NAME"; returns the address of the commit.
+
+    The state of its training stays here. HF_TOKEN, or the login of huggingface_hub, gives access; HF_ENDPOINT
+    may name another Hub. Raises InputError, before anything is sent, for a checkpoint that is not whole or
+    has no card that states a licence, and if the Hub refuses it.
+    """
+    import httpx
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalTokenNotFoundError
+
+    repository = name.removeprefix(HUB_PREFIX)
+    if not name.startswith(HUB_PREFIX) or repository.count("/") != 1:
+        raise InputError(f"{name!r} is no place to push to: write hf:OWNER/NAME")
+    checkpoint = read_checkpoint(folder)
+    checkpoint.check()
+    _check_licence(checkpoint.source.folder)
+    weights = [path.name for path in checkpoint.source.files]
+    files = [CONFIG_FILE, *weights, *TOKENIZER_FILES, CARD_FILE, "LICENSE*"]
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))  # huggingface_hub reads it only when imported
+    try:
+        api.create_repo(repository, private=private, exist_ok=True)
+        commit = api.upload_folder(
+            repo_id=repository,
+            folder_path=checkpoint.source.folder,
+            allow_patterns=files,
+            commit_message="Upload a checkpoint with jixu",
+        )
+    except (HfHubHTTPError, HFValidationError, LocalTokenNotFoundError, httpx.HTTPError, OSError) as error:
+        raise InputError(
+            f"{folder} cannot be pushed to {name}: {' '.join(str(error).split())}; a token in HF_TOKEN needs "
+            "the right to write"
+        ) from None
+    return str(commit.commit_url)
+
+
+def _check_licence(folder: Path) -> None:
+    from huggingface_hub import ModelCard
+
+    card = folder / CARD_FILE
+    try:
+        licence = ModelCard.load(card).data.license if card.is_file() else None
+    except ValueError as error:
+        raise InputError(f"{card} is not a model card: {' '.join(str(error).split())}") from None
+    if not licence:
+        raise InputError(
+            f"{card} states no licence: write one with jixu checkpoint card {folder} --licence ID, such as "
+            "apache-2.0"
+        )
