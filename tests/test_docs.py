@@ -5,11 +5,12 @@ import re
 import shlex
 
 import pytest
+import torch
 
 from albert.__main__ import checkpoint as checkpoint_app
 from albert.__main__ import predict as predict_app
 from albert.__main__ import report as report_app
-from benchmarks.support.sizing import table
+from benchmarks.support.sizing import table, training_table
 from data.__main__ import app as corpus_app
 from data.catalog import open_workspace
 from data.cleaning import QualityRules
@@ -53,6 +54,22 @@ def test_the_checkpoint_opens_with_transformers(followed, monkeypatch):
     found = {}
     exec(code, found)
     assert found["model"].config.vocab_size == 2000
+
+
+@pytest.mark.slow
+def test_a_step_of_ones_own_lowers_the_loss(followed, monkeypatch):
+    ((_, code),) = blocks("quickstart.md", "python")
+    monkeypatch.chdir(followed)
+    found = {}
+    exec(code, found)
+    with torch.no_grad():
+        assert found["model"](found["batch"]).loss < found["loss"]
+
+
+@pytest.mark.slow
+def test_a_card_states_the_sources_and_their_licences(followed):
+    card = (followed / "workspace/models/first/checkpoint-16/README.md").read_text(encoding="utf-8")
+    assert "license: apache-2.0" in card and "| tea.jsonl | Apache-2.0 |" in card
 
 
 @pytest.mark.slow
@@ -106,8 +123,9 @@ def test_the_page_of_options_is_up_to_date(tmp_path):
     assert load_recipe(tmp_path / "recipe.yaml")["quality"] == QualityRules()
 
 
-def test_the_sizing_table_is_what_the_benchmarks_give():
-    assert table() in (DOCS / "scale.md").read_text(encoding="utf-8")
+def test_sizes_and_times_are_what_the_benchmarks_give():
+    assert table() in TEXTS["scale.md"]
+    assert training_table() in TEXTS["quickstart.md"]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)

@@ -1,4 +1,4 @@
-"""Compute the sizing table of docs/scale.md from what `scale` and `orchestration` measured.
+"""Compute the sizes and times in docs/scale.md and docs/quickstart.md from what the benchmarks measured.
 
 python -m benchmarks.support.sizing
 """
@@ -8,11 +8,16 @@ from __future__ import annotations
 import json
 import math
 
+from albert.model import AlbertConfig
+from albert.model.sizes import forward_operations
 from benchmarks.support.results import RESULTS
 
 TEXT_GB = (1, 10, 100)
 WORKERS = (2, 16, 64)
 BYTES_A_CHARACTER = 3  # of Chinese in UTF-8
+LENGTH, BATCH_TOKENS = 128, 32_768  # of a training
+PEAK_TERAFLOPS = {"A100": 312, "H100 (SXM)": 989}  # dense bf16, as their maker states
+SHARE_OF_PEAK = 0.3  # an assumption: no GPU was measured
 
 
 def read(name: str) -> dict:
@@ -44,6 +49,30 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def training_table() -> str:
+    """Write the time of a refresh of 2 GB of text, and a row per machine for a pass with BERT-base."""
+    large = read("scale")["sizes"]["large"]
+    characters = 2e9 / BYTES_A_CHARACTER
+    tokens = large["tokens"] * characters / large["characters"]
+    config = AlbertConfig.preset("bert-base")
+    operations = 3 * forward_operations(config, LENGTH)  # the backward pass has twice the forward's
+    measured = read("train_step")["results"]["base"]["tokens_per_second"]["jixu"]["median"]
+    rates = {"two CPU cores": measured}
+    rates |= {name: SHARE_OF_PEAK * peak * 1e12 / operations for name, peak in PEAK_TERAFLOPS.items()}
+    refresh = characters / large["characters_per_second"] / 60
+    lines = [
+        f"- refresh of 2 GB ({short(tokens / 1e9)}e9 tokens), two CPU cores: {short(refresh)} minutes",
+        f"- one pass: {short(tokens / BATCH_TOKENS / 1000)} thousand steps of {BATCH_TOKENS:,} tokens",
+        "",
+        "| machine | tokens a second | one pass, hours | a tenth of it |",
+        "|---|---|---|---|",
+    ]
+    for name, rate in rates.items():
+        hours = tokens / rate / 3600
+        lines.append(f"| {name} | {float(short(rate)):,.0f} | {short(hours)} | {short(hours / 10)} |")
+    return "\n".join(lines)
+
+
 def short(value: float) -> str:
     """Round to two digits, without a power of ten.
 
@@ -55,4 +84,4 @@ def short(value: float) -> str:
 
 
 if __name__ == "__main__":
-    print(table())
+    print(f"{table()}\n\n{training_table()}")
