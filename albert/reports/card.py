@@ -55,7 +55,7 @@ def write_card(
 def model_card(report: Report, *, licence: str | None, source_licences: Mapping[str, str]) -> str:
     """The card as Markdown under a header in YAML. Raises InputError for a report without a pretraining."""
     if report.pretraining is None:
-        raise InputError(f"the report {report.title!r} is of no pretraining: pass --report of one that is")
+        raise InputError(f"the report {report.title!r} is of no pretraining: choose one that is")
     init = str(report.settings.get("pretraining", {}).get("init", ""))
     header: dict[str, str | list[str]] = {
         "language": ["zh"],
