@@ -30,9 +30,12 @@ _han = re.compile("[\u4e00-\u9fff]")
 # components of React: alone on their lines, or around a piece of a line
 _component = re.compile(r"^ *</?[A-Z][\w.]*(?:\s[^<>\n]*|\s[^<>\u4e00-\u9fff]{0,1000})?/?> *$", re.M)
 _inline_component = re.compile(r"(?<![\w`])<([A-Z]\w*)(?:\s[^<>`\n]*)?>([^<>\n]*)</\1>")
-_heading_anchor = re.compile(r"^(#+ .*\S)\s*\[\[[^\[\]\n]*\]\]\s*$", re.M)
-_comment = re.compile(r"<!--.*?-->", re.S)
-_display_math = re.compile(r"\$\$.*?\$\$|\\\[.*?\\\]|\\begin\{(\w+\*?)\}.*?\\end\{\1\}", re.S)
+_heading_anchor = re.compile(r"^(#+ .*?) *\[\[[^\[\]\n]*\]\] *$", re.M)
+# what such a block holds does not begin another one: a search for its end takes no more than linear time
+_comment = re.compile(r"<!--(?:(?!<!--).)*?-->", re.S)
+_display_math = re.compile(
+    r"\$\$.*?\$\$|\\\[(?:(?!\\\[).)*?\\\]|\\begin\{(\w+\*?)\}(?:(?!\\begin\{\1\}).)*?\\end\{\1\}", re.S
+)
 _fence = re.compile(r"\s*(?:```|~~~)")
 # blocks by indentation of MkDocs and Material, reStructuredText's within Markdown; a quoted title is prose
 _indented_block = re.compile(
@@ -45,7 +48,7 @@ _marker = re.compile(
 # within a line: cross-references, shortcodes, templates and anchors
 _reference = re.compile(
     r":(?:label|eqlabel|numref|eqref|ref|cite\w*|doc):`[^`\n]*`"
-    r"|\{\{[<%].*?[>%]\}\}|\{\{\{.*?\}\}\}|\{%.*?%\}|\{[#:/][^{}\n]*\}"
+    r"|\{\{[<%].{0,999}?[>%]\}\}|\{\{\{.{0,999}?\}\}\}|\{%.{0,999}?%\}|\{[#:/][^{}\n]*\}"
 )
 # directives of reStructuredText, of which these hold text in their indented block, and a title after the name
 _rst_directive = re.compile(r"\.\.(?: +(?P<name>[\w:-]+)::(?P<title>.*)| .*|)$")
@@ -57,8 +60,8 @@ _rst_rule = re.compile(r"(?!::$)([!-/:-@\[-`{-~])\1+$")
 _rst_table = re.compile(r"\+[-=+]+\+$|=+(?: +=+)+$")
 _rst_item = re.compile(r"(?:[-*+•]|\(?\w{1,3}[.)]|#\.) ")
 _rst_inline = (
-    (re.compile(r":[\w:+.-]+:(?=`)"), ""),  # roles
-    (re.compile(r"(?<!`)`([^`<>]+?)\s*<[^`<>]*>`_{0,2}(?!`)"), r"\1"),  # links
+    (re.compile(r":[\w:+.-]{1,40}:(?=`)"), ""),  # roles
+    (re.compile(r"(?<!`)`([^`<>]++)<[^`<>]*>`_{0,2}(?!`)"), lambda match: match[1].rstrip()),  # links
     (re.compile(r"(?<!`)`([^`]+)`__?(?!\w)"), r"\1"),
     (re.compile(r" ?\[[#*\w]*\]_(?!\w)"), ""),  # footnotes
     (re.compile(r"\\ "), ""),
@@ -66,16 +69,21 @@ _rst_inline = (
 _asciidoc_code = re.compile(r"(?:-{4,}|\.{4,}|\+{4,}|/{4,})$|```")
 _asciidoc_marker = re.compile(
     r"(?:={4,}|\*{4,}|_{4,}|--|\+|<{3}|'{3}|[|,:!]={3,})$"
-    r"|\[.*\]$|//.*$|:!?[\w-]+!?:(?: .*)?$|\w+::\S*\[.*\]$"
+    r"|\[.*\]$|//.*$|:!?[\w-]+!?:(?: .*)?$|\w+::[^\s\[]*\[.*\]$"
 )
 # what begins a title, an item or a note
 _asciidoc_lead = re.compile(
     r"(?P<title>=+ |\.(?=\w))|[*.-]+ (?=\S)|(?:NOTE|TIP|IMPORTANT|WARNING|CAUTION): |<[\d.]+> "
 )
 _asciidoc_inline = (
-    (re.compile(r"image:\S*?\[.*?\]|footnote:\w*\[.*?\]|\[\[.*?\]\]|\(\(\(.*?\)\)\)|(?<=\S) +<[\d.]+>"), ""),
-    (re.compile(r"(?:(?:link|xref|mailto):|https?://|\{[\w-]+\})[!-Z\\^-~]*\[([^\]]*)\]"), r"\1"),  # links
-    (re.compile(r"<<[^<>]*?(?:, *([^<>]*))?>>"), r"\1"),
+    (re.compile(r"image:[^\s\[]{0,999}\[[^\]]{0,999}\]|footnote:\w{0,99}\[[^\]]{0,999}\]"), ""),
+    (
+        re.compile(r"\[\[[^\]]{0,99}\]\]|\({3}[^()]{0,99}\){3}|(?<=\S) +<[\d.]+>"),
+        "",
+    ),  # anchors, terms, callouts
+    # links
+    (re.compile(r"(?:(?:link|xref|mailto):|https?://|\{[\w-]+\})[!-Z\\^-~]{0,999}\[([^\]]{0,999})\]"), r"\1"),
+    (re.compile(r"<<[^<>,]{0,99}(?:, *([^<>]*))?>>"), r"\1"),
     (re.compile(r"^(.*\S)::(?: +|$)"), r"* \1："),  # a term
     (re.compile(r"(?<!`)\{[a-z][\w-]*\}(?!`)"), ""),
 )
