@@ -49,7 +49,7 @@ def test_the_notebook_of_evaluations_runs(followed, monkeypatch):
 
 @pytest.mark.slow
 def test_the_checkpoint_opens_with_transformers(followed, monkeypatch):
-    ((_, code),) = blocks("checkpoint.md", "python")
+    (_, code), _ = blocks("checkpoint.md", "python")  # the other is run by test_converting
     monkeypatch.chdir(followed)
     found = {}
     exec(code, found)

@@ -20,6 +20,7 @@ from data.tokenization import train_tokenizer
 from tests.albert.checkpoints.arriving import FOLDERS
 from tests.conftest import few_texts, sample_sentences, save_small_model
 from tests.corpora import make_corpus
+from tests.pages import blocks
 
 TENSORFLOW = Path(__file__).parent.parent / "tensorflow"
 TEXT = "采茶要早，炒锅要热。"
@@ -282,3 +283,22 @@ def test_terms_need_a_wordpiece_vocabulary(tmp_path, capsys):
     (tmp_path / "terms.txt").write_text("采茶\n", encoding="utf-8")
     refused(capsys, "has no free slots", "convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the exporter's own
+def test_the_export_of_the_docs_gives_the_same_logits(tmp_path, tokenizer):
+    pytest.importorskip("onnxscript")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    FOLDERS["ALBERT, vocab.txt"][0](tmp_path / "a", tokenizer)
+    _, (_, code) = blocks("checkpoint.md", "python")
+    exec(code.replace("workspace/models/first/checkpoint-16", str(tmp_path / "a")), found := {})
+    session = onnxruntime.InferenceSession(tmp_path / "a" / "model.onnx")
+    for S, L in ((1, 5), (3, 128)):
+        inputs = {"input_ids": torch.randint(5, 200, (S, L)), "attention_mask": torch.ones(S, L).long()}
+        inputs |= {"token_type_ids": torch.arange(L).repeat(S, 1) // 64}
+        inputs["attention_mask"][0, L // 2 :] = 0
+        with torch.no_grad():
+            want = found["model"](**inputs).logits
+        (got,) = session.run(None, {key: value.numpy() for key, value in inputs.items()})
+        assert (torch.from_numpy(got) - want).abs().max() < 1e-5
