@@ -46,6 +46,7 @@ _ALBERT_DEFAULTS: dict[str, object] = {
     "attention_probs_dropout_prob": 0.0,
     "classifier_dropout_prob": 0.1,
 }
+MODEL_TYPES = ("albert", "bert", "ernie", "jixu")
 _TENSORFLOW_NEEDED = (
     "vocab_size",
     "embedding_size",
@@ -88,7 +89,7 @@ def read_config(path: Path) -> AlbertConfig:
     """Read a config.json. Raises ConfigError for a model that AlbertConfig cannot express."""
     content = read_json(path)
     kind = content.get("model_type")
-    if kind not in ("albert", "bert", "ernie", "jixu"):
+    if kind not in MODEL_TYPES:
         raise ConfigError(
             f"{path} is of model_type {kind!r}: only 'albert', 'bert' and 'ernie' can be loaded"
         )

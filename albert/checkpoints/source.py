@@ -91,19 +91,20 @@ def names_checkpoint(given: str) -> bool:
     return given.startswith(HUB_PREFIX) or Path(given).exists() or Path(f"{given}.index").is_file()
 
 
-def find_source(given: Path | str) -> Source:
-    """Find the checkpoint of a folder, a weights file, a TensorFlow prefix or an "hf:REPO".
+def find_source(given: Path | str, *, any_model: bool = False) -> Source:
+    """Find the checkpoint of a folder, a weights file, a TensorFlow prefix or an "hf:REPO"; with `any_model`
+    also one whose architecture is not jixu's.
 
     Raises InputError if there is none or more than one; ConfigError for a bad config.json.
     """
     text = str(given)
     path = download(text) if text.startswith(HUB_PREFIX) else Path(text)
     if path.is_dir():
-        config = _find_config(path)
+        config = _find_config(path, any_model)
         weights = _only_weights(path, config, prefer_safetensors=text.startswith(HUB_PREFIX))
     elif path.is_file() or Path(f"{path}.index").is_file():
         weights = path if path.is_file() else Path(f"{path}.index")
-        config = _find_config(path.parent)
+        config = _find_config(path.parent, any_model)
     else:
         raise InputError(f"no checkpoint at {path}: pass a folder, a weights file, or hf:REPO")
     return Source(text, weights.parent, config, weights, _kind(weights))
@@ -123,9 +124,10 @@ def _kind(weights: Path) -> Kind:
     )
 
 
-def _find_config(folder: Path) -> Path:
+def _find_config(folder: Path, any_model: bool) -> Path:
     if (folder / CONFIG_FILE).is_file():
-        read_config(folder / CONFIG_FILE)  # first: it is small, and its errors say more
+        if not any_model:
+            read_config(folder / CONFIG_FILE)  # first: it is small, and its errors say more
         return folder / CONFIG_FILE
     found = sorted(folder.glob("*config*.json"))
     found = [path for path in found if path.name.startswith(("albert", "bert"))]

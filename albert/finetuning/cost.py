@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from albert.checkpoints import find_source, load_pretrained
+from albert.checkpoints import load_start
 from albert.evaluation import Cost, Latency
 from albert.finetuning.encoding import Encoded
 from albert.finetuning.training import Candidate
@@ -23,16 +23,16 @@ def measure_cost(candidate: Candidate) -> Cost:
 
     Latency covers packing and the forward pass in fp32, but not tokenization.
     """
-    pretrained, _ = load_pretrained(candidate.path)
+    start = load_start(candidate.path)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = candidate.learner.model(pretrained.encoder).to(device).eval()
+    model = candidate.learner.model(start.encoder).to(device).eval()
     encoded = candidate.encoded.get("test", candidate.encoded["dev"])
     length = float(np.diff(encoded.offsets).mean())
     return Cost(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        flops=encoder_operations(pretrained.config, length) * length,
+        flops=encoder_operations(start.config, length) * length,
         sequence_length=round(length),
-        checkpoint_bytes=sum(path.stat().st_size for path in find_source(str(candidate.path)).files),
+        checkpoint_bytes=sum(path.stat().st_size for path in start.source.files),
         latency=tuple(_latency(model, encoded, size, device) for size in _BATCH_SIZES),
         device=torch.cuda.get_device_name()
         if device.type == "cuda"

@@ -48,6 +48,11 @@ class KeptModels:
         """Keep a row's best run on dev, or all its runs; `train_again` saves weights that are not there."""
         if model.candidates[0].data.task.kind is Kind.SIMILARITY:
             return
+        if not all(candidate.is_own for candidate in model.candidates):
+            self.lines.append(
+                f"model {model.name} is compared only, and not kept: transformers trains it as well"
+            )
+            return
         each = len(model.runs) // len(model.candidates)
         runs = [(model.candidates[at // each], run) for at, run in enumerate(model.runs)]
         if not self.every_seed:

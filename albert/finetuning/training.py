@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from albert.checkpoints import Source, find_source, load_pretrained, names_checkpoint
+from albert.checkpoints import Source, load_start, names_checkpoint
 from albert.evaluation import EpochRecord, SeedResult, SweepPoint, leaves_chance, score
 from albert.finetuning.encoding import Encoded
 from albert.finetuning.exporting import FineTuned, save_fine_tuned
@@ -55,7 +55,7 @@ def check_models(settings: FineTuneSettings) -> None:
         if not names_checkpoint(str(path)):
             why = "a preset has no vocabulary and no weights" if path.name in PRESETS else "no such file"
             raise InputError(f"--model {path} is not a checkpoint folder: {why}")
-        load_pretrained(path)
+        load_start(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,7 @@ class Candidate:
     name: str
     learner: Learner[Any]
     encoded: dict[str, Encoded]
+    is_own: bool = True  # False: transformers' model, which is compared but not kept
     is_pretrained: bool = True  # False: its weights are drawn from the seed
     has_unanswerable: bool = False  # whether a training passage does not hold the answer
 
@@ -108,18 +109,20 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     """Encode the task for the model of an index."""
     settings = settings.fitted(data)
     path = settings.models[model]
-    pretrained, tokenizer = load_pretrained(path)
-    length = min(settings.running.max_seq_length, pretrained.config.max_position_embeddings)
+    start = load_start(path)
+    length = min(settings.running.max_seq_length, start.config.max_position_embeddings)
     train = data.splits["train"].examples if "train" in data.splits else ()
     unanswerable = any(isinstance(one, SpanExample) and not one.answers for one in train)
     learner = find_learner(data.task, data.labels, settings.running.pooling, unanswerable)
-    encoded = {name: learner.encode(split.examples, tokenizer, length) for name, split in data.splits.items()}
+    splits = data.splits.items()
+    encoded = {name: learner.encode(split.examples, start.tokenizer, length) for name, split in splits}
     return Candidate(
         settings=settings,
         data=data,
         path=path,
-        checksum=_checksum(find_source(str(path))),
-        config=pretrained.config,
+        checksum=_checksum(start.source),
+        config=start.config,
+        is_own=start.is_own,
         name=settings.model_names()[model],
         learner=learner,
         encoded=encoded,
@@ -216,7 +219,7 @@ def fine_tune_one(
         seconds=time.perf_counter() - started,
         examples_per_second=training.examples_per_second if training else 0.0,
     )
-    if folder is not None and training is not None:
+    if folder is not None and training is not None and candidate.is_own:
         save_fine_tuned(training.model, _record(candidate, result, folder.name), folder)
     return SeedRun(result=result, dev=predicted["dev"], test=predicted.get("test"))
 
@@ -258,11 +261,11 @@ def _device() -> torch.device:
 
 def _new_model(candidate: Candidate, seed: int) -> nn.Module:
     """The encoder with a head drawn from the seed."""
-    pretrained, _ = load_pretrained(candidate.path)
+    encoder = load_start(candidate.path).encoder
     torch.manual_seed(seed)
     if not candidate.is_pretrained:
-        initialize(pretrained.encoder, candidate.config.initializer_range)
-    return candidate.learner.model(pretrained.encoder).to(_device())
+        initialize(encoder, candidate.config.initializer_range)
+    return candidate.learner.model(encoder).to(_device())
 
 
 def _train_until_learnt(candidate: Candidate, seed: int, learning_rate: float) -> _Training:

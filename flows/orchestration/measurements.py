@@ -47,7 +47,7 @@ def measure_model(
         if split in candidate.data.splits
     )
     intrinsic = None
-    if reference.domain or reference.general:
+    if candidate.is_own and (reference.domain or reference.general):
         intrinsic = measure_intrinsic(
             candidate.path,
             domain=_held_out(workspace, reference.domain, candidate.path) if reference.domain else None,

@@ -301,8 +301,8 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     missing = [f"--{name}" for name in ("domain", "task", "train", "dev") if not getattr(options, name)]
     if missing:
         raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")
-    from albert.checkpoints import names_checkpoint
-    from albert.finetuning import check_models, read_task
+    from albert.checkpoints import load_pretrained, names_checkpoint
+    from albert.finetuning import read_task
     from albert.model import AlbertConfig
 
     if not options.general and not names_checkpoint(options.init):
@@ -312,7 +312,7 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     settings = fine_tune_settings(judging_options(options, (options.init,)))
     read_task(settings)
     if names_checkpoint(options.init):
-        check_models(settings)
+        load_pretrained(options.init)
     else:
         AlbertConfig.preset(options.init)
     return options

@@ -1,0 +1,138 @@
+"""Any encoder that transformers opens, to be fine-tuned beside jixu's own under the same seeds and order.
+
+RoFormer, ELECTRA, ModernBERT and the like are only compared: nothing here trains them further or writes them.
+T = packed tokens, S = sequences, H = hidden size.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from albert.checkpoints.config_files import MODEL_TYPES, read_json
+from albert.checkpoints.loading import load_pretrained
+from albert.checkpoints.source import Source, find_source
+from albert.model import AlbertConfig, Batch, Encoder
+from data.errors import ConfigError, InputError
+from data.tokenization import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a fine-tuning starts from."""
+
+    encoder: Encoder
+    config: AlbertConfig  # of another architecture the nearest: BERT's of its size
+    tokenizer: Tokenizer
+    source: Source
+    is_own: bool  # False: it is transformers' model
+
+
+def load_start(path: Path | str) -> Start:
+    """Load an encoder and its tokenizer. Raises as `load_pretrained`, and InputError for an architecture that
+    needs transformers, if it is not installed or cannot open it.
+    """
+    source = find_source(path, any_model=True)
+    kind = read_json(source.config).get("model_type") if source.config.is_file() else None
+    if source.kind == "tensorflow" or not isinstance(kind, str) or kind in MODEL_TYPES:
+        model, tokenizer = load_pretrained(path)
+        return Start(model.encoder, model.config, tokenizer, source, is_own=True)
+    try:
+        import transformers
+    except ImportError:
+        raise InputError(
+            f"{path} is of model_type {kind!r}, which transformers has: install jixu[compare] to compare it"
+        ) from None
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        theirs = transformers.AutoModel.from_pretrained(source.folder, dtype=torch.float32)
+        words = AutoTokens(transformers.AutoTokenizer.from_pretrained(source.folder), source.folder)
+        config = _nearest(theirs.config)
+    except InputError:
+        raise
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, AttributeError) as error:
+        raise InputError(f"transformers cannot open {path}: {' '.join(str(error).split())[:200]}") from None
+    encoder = cast(Encoder, AutoEncoder(theirs, config))
+    return Start(encoder, config, cast(Tokenizer, words), source, is_own=False)
+
+
+def _nearest(theirs: Any) -> AlbertConfig:
+    """BERT's config of the same sizes, for costs and heads."""
+    try:
+        return AlbertConfig(
+            layout="bert",
+            share="none",
+            vocab_size=theirs.vocab_size,
+            embedding_size=theirs.hidden_size,
+            hidden_size=theirs.hidden_size,
+            num_hidden_layers=theirs.num_hidden_layers,
+            num_attention_heads=theirs.num_attention_heads,
+            intermediate_size=theirs.intermediate_size,
+            # RoBERTa's positions begin at 2
+            max_position_embeddings=getattr(theirs, "max_position_embeddings", 514) - 2,
+        )
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+class AutoEncoder(nn.Module):
+    """transformers' model with the interface of `Encoder`: packed batches in, packed states out."""
+
+    def __init__(self, model: nn.Module, config: AlbertConfig):
+        super().__init__()
+        self.model, self.config = model, config
+        types = getattr(model.config, "type_vocab_size", None) or 0
+        self.has_types = types > 1 and "token_type_ids" in inspect.signature(model.forward).parameters
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
+        nn.init.eye_(self.pooler.weight)  # no seed may decide it
+        nn.init.zeros_(self.pooler.bias)
+
+    def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
+        """Hidden states [T, H], or those of some rows."""
+        lengths = batch.cu_seqlens.diff().tolist()
+
+        def padded(values: Tensor) -> Tensor:  # [S, longest]
+            return nn.utils.rnn.pad_sequence(values.split(lengths), batch_first=True)
+
+        mask = padded(torch.ones_like(batch.input_ids))
+        given = {"input_ids": padded(batch.input_ids), "attention_mask": mask}
+        if self.has_types:
+            given["token_type_ids"] = padded(batch.token_type_ids)
+        hidden = self.model(**given).last_hidden_state[mask.bool()]
+        return hidden if rows is None else hidden.index_select(0, rows)
+
+    def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """One vector for each sequence [S, H]."""
+        return self.pool_first(hidden.index_select(0, cu_seqlens[:-1]))
+
+    def pool_first(self, first: Tensor) -> Tensor:
+        """`pool`, from the states of the first tokens [S, H]."""
+        return self.pooler(first).tanh()
+
+
+class AutoTokens:
+    """transformers' fast tokenizer with the interface of `Tokenizer`, as fine-tuning uses it."""
+
+    def __init__(self, tokenizer: Any, folder: Path):
+        ids = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.unk_token_id
+        if not tokenizer.is_fast or None in ids[:2]:
+            raise InputError(
+                f"the tokenizer in {folder} has no [CLS] and [SEP], or no offsets: not supported"
+            )
+        self.tokenizer = tokenizer
+        self.cls_id, self.sep_id = ids[:2]
+        self.unknown_id = self.sep_id if ids[2] is None else ids[2]
+
+    def encode(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids [n] and where each begins in the text [n]."""
+        found = self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
+        )
+        starts = [begin for begin, _ in found["offset_mapping"]]
+        return np.array(found["input_ids"], dtype=np.int64), np.array(starts, dtype=np.int64)

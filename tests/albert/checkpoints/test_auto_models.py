@@ -1,0 +1,89 @@
+"""Other architectures in a comparison, through transformers."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from albert.checkpoints import load_start
+from albert.finetuning import (
+    FineTuneOptimizer,
+    FineTuneRunning,
+    FineTuneSettings,
+    fine_tune,
+    fine_tune_one,
+    prepare,
+    read_task,
+)
+from albert.model import pack
+from albert.tasks import Task
+from data.errors import InputError
+from tests.conftest import save_small_model
+
+SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
+OTHERS = {
+    "roformer": lambda V: transformers.RoFormerConfig(vocab_size=V, embedding_size=64, **SIZES),
+    "electra": lambda V: transformers.ElectraConfig(vocab_size=V, embedding_size=32, **SIZES),
+    "modernbert": lambda V: transformers.ModernBertConfig(vocab_size=V, pad_token_id=0, **SIZES),
+}
+
+
+def save_other(name, folder, tokenizer):
+    torch.manual_seed(0)
+    transformers.AutoModel.from_config(OTHERS[name](tokenizer.vocab_size)).save_pretrained(folder)
+    tokenizer.save(folder)
+    transformers.BertTokenizer.from_pretrained(folder).save_pretrained(folder)  # names the special tokens
+    return folder
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_packed_states_are_those_of_each_sequence_alone(name, tmp_path, tokenizer):
+    other = save_other(name, tmp_path / name, tokenizer)
+    start = load_start(other)
+    text = "采茶要早，model水"
+    assert [values.tolist() for values in start.tokenizer.encode(text)] == [
+        values.tolist() for values in tokenizer.encode(text)
+    ]
+    sequences = [[2, *range(20, 20 + n), 3] for n in (5, 1, 9)]
+    theirs = transformers.AutoModel.from_pretrained(other).eval()
+    with torch.no_grad():
+        ours = start.encoder.eval()(pack(sequences))
+        alone = [theirs(input_ids=torch.tensor([one])).last_hidden_state[0] for one in sequences]
+    torch.testing.assert_close(ours, torch.cat(alone), atol=2e-5, rtol=1e-5)
+
+
+def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, tokenizer):
+    other = save_other("electra", tmp_path / "electra", tokenizer)
+    for name in ("train", "dev"):
+        rows = [f"{'采茶要早炒锅'[i % 6]}{'香' if i % 2 else '苦'}{name}{i}\t{i % 2}" for i in range(24)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]), encoding="utf-8")
+    ours = save_small_model(tmp_path / "ours", tokenizer)
+    settings = FineTuneSettings(
+        task=Task(name="t"),
+        train=tmp_path / "train.tsv",
+        dev=tmp_path / "dev.tsv",
+        models=(ours, other),
+        seeds=(0,),
+        epochs=6,
+        batch_size=8,
+        learning_rate=3e-3,
+        baselines="no",
+        optimizer=FineTuneOptimizer(max_restarts=0),
+        running=FineTuneRunning(precision="fp32"),
+    )
+    ours, theirs = fine_tune(settings).models
+    (run,) = theirs.seeds
+    assert theirs.name == other.name and run.curve[-1].train_loss < 0.9 * run.curve[0].train_loss
+    torch.manual_seed(99)  # nothing of it reaches a run
+    again = fine_tune_one(prepare(settings, read_task(settings), 1), 0, 3e-3, tmp_path / "kept")
+    assert again.result.curve == run.curve
+    assert not (tmp_path / "kept").exists()  # it is only compared
+
+
+def test_what_transformers_cannot_open_either_is_refused_in_a_line(tmp_path, tokenizer):
+    folder = save_small_model(tmp_path / "m", tokenizer)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "no-such-model"}))
+    with pytest.raises(InputError, match="transformers cannot open .*no-such-model"):
+        load_start(folder)
