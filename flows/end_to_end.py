@@ -53,10 +53,11 @@ class EndToEndOutcome:
     comparison: Comparison
     verdict: str
     page: Path
+    kept: tuple[str, ...] = ()  # a line for each fine-tuned model that was kept
 
 
 def describe(outcome: EndToEndOutcome) -> str:
-    """Five lines and where the report is."""
+    """What a person wants to know of the run, and where the report is."""
 
     def losses(name: str, run: PretrainResult) -> str:
         before, after = run.evaluations()[0], run.evaluations()[-1]
@@ -67,7 +68,7 @@ def describe(outcome: EndToEndOutcome) -> str:
 
     lines = [losses("base model", outcome.base)] if outcome.base else []
     lines += [losses("continued", outcome.continued), comparison_table(outcome.comparison), outcome.verdict]
-    return "\n".join([*lines, f"report {outcome.page.resolve()}"])
+    return "\n".join([*lines, *outcome.kept, f"report {outcome.page.resolve()}"])
 
 
 @job("end-to-end", EndToEndOptions, describe, run_name="end to end on {task}")
@@ -84,11 +85,12 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     start = str(base.checkpoint) if base else options.init
     continued = pretrain("domain", start, options.steps, options)
     judging = judging_options(options, (f"base model={start}", f"continued={continued.checkpoint}"))
-    comparison = fine_tune(**values_of(judging)).result
+    judged = fine_tune(**values_of(judging))
+    comparison = judged.result
     verdict, page = report(
         str(options.task), lambda: _report(options, base, continued, comparison, plan_fine_tuning(judging))
     )
-    return EndToEndOutcome(base, continued, comparison, verdict, page)
+    return EndToEndOutcome(base, continued, comparison, verdict, page, judged.kept)
 
 
 def make_corpus(name: str, sources: Sequence[str], vocab: str, options: EndToEndOptions) -> None:

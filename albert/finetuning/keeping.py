@@ -22,7 +22,7 @@ TrainAgain = Callable[[Candidate, SeedRun], object]
 
 @dataclass(frozen=True)
 class KeptModels:
-    """A folder with a folder for each model that is kept. Weights wait in `training` until one is chosen."""
+    """A folder with a folder for each kept model. Weights wait in `.training` until one is chosen."""
 
     folder: Path
     every_seed: bool
@@ -67,13 +67,7 @@ class KeptModels:
             self.lines.append(f"model {target}: seed {run.result.seed}, dev {scores}; {opened}")
         shutil.rmtree(self._waiting, ignore_errors=True)
 
-    def _move(
-        self,
-        candidate: Candidate,
-        run: SeedRun,
-        target: Path,
-        train_again: Callable[[Candidate, SeedRun], object],
-    ) -> None:
+    def _move(self, candidate: Candidate, run: SeedRun, target: Path, train_again: TrainAgain) -> None:
         key = run_key(candidate, run.result.seed, run.result.learning_rate)
         with suppress(InputError):
             if read_fine_tuned(target).run == key:

@@ -86,8 +86,9 @@ def candidate(folder, tokenizer, kind, **shape):
     return prepare(settings, read_task(settings), 0), file
 
 
-@pytest.mark.parametrize("shape", [{}, BERT], ids=["albert", "bert"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "shape"), [*((kind, {}) for kind in KINDS), ("single", BERT), ("tokens", BERT)], ids=str
+)
 def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(kind, shape, tmp_path, tokenizer):
     one, file = candidate(tmp_path, tokenizer, kind, **shape)
     run = fine_tune_one(one, 0, 3e-3, tmp_path / "kept")
