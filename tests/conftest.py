@@ -158,6 +158,11 @@ def few_examples(folder: Path, train: int = 48, dev: int = 30, test: int = 30) -
     return arguments
 
 
+def copied(path: Path) -> Path:
+    """The same examples as another file: two parts of a task may not be one file."""
+    return Path(shutil.copy(path, path.with_name(f"copy of {path.name}")))
+
+
 def copy_tensorflow_checkpoint(name: str, folder: Path) -> Path:
     """A checkpoint that TensorFlow wrote, with a vocabulary of its size beside it as its repository has one;
     it reads sequences of up to 16 tokens.

@@ -1,6 +1,5 @@
 """What a checkpoint knows and costs, on a model that was made to know something."""
 
-import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,7 +21,7 @@ from albert.model import IGNORED, measure_sizes
 from albert.optim import adamw
 from albert.tasks import Task
 from data.tokenization import WordPieceTokenizer
-from tests.conftest import sample_texts, save_small_model, small_model
+from tests.conftest import copied, sample_texts, save_small_model, small_model
 from tests.corpora import make_corpus
 
 SHARE = 0.3
@@ -83,7 +82,7 @@ def test_cost_is_that_of_the_model_with_its_head(tokenizer, tmp_path):
     rows = ["text\tlabel", *(f"{'茶' * n}\t{n % 2}" for n in range(1, 9))]
     (tmp_path / "t.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     path = tmp_path / "t.tsv"
-    settings = FineTuneSettings(task=Task(name="t"), train=path, dev=path, models=(folder,))
+    settings = FineTuneSettings(task=Task(name="t"), train=path, dev=copied(path), models=(folder,))
     cost = measure_cost(prepare(settings, read_task(settings), 0))
     config = small_model(tokenizer).config
     assert cost.parameters == measure_sizes(config).body + 2 * config.hidden_size + 2
@@ -154,8 +153,7 @@ def test_latency_is_that_of_the_forward_passes_after_the_first(tokenizer, tmp_pa
     folder = save_small_model(tmp_path / "m", tokenizer, hidden_dropout_prob=0.5)
     rows = ["text\tlabel", *(f"{'茶' * n}\t{n % 2}" for n in range(1, 9))]
     (tmp_path / "t.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    shutil.copy(tmp_path / "t.tsv", tmp_path / "dev.tsv")
-    paths = {"train": tmp_path / "t.tsv", "dev": tmp_path / "dev.tsv"}
+    paths = {"train": tmp_path / "t.tsv", "dev": copied(tmp_path / "t.tsv")}
     settings = FineTuneSettings(task=Task(name="t"), **paths, models=(folder,))
     candidate = prepare(settings, read_task(settings), 0)
     seconds, asked = [9.0, 9.0, *np.arange(1, 21) / 1000], []

@@ -12,7 +12,7 @@ from albert.model import initialize
 from albert.reports import build_report
 from albert.reports.evaluation import protocol
 from albert.tasks import load_task
-from tests.conftest import save_small_model
+from tests.conftest import copied, save_small_model
 
 LETTERS = list("采茶要早炒锅热水泡")
 
@@ -23,7 +23,7 @@ def model_folder(tmp_path_factory, tokenizer):
 
 
 def settings_of(task, path, model, **changes):
-    return FineTuneSettings(task=load_task(task), train=path, dev=path, models=(model,), **changes)
+    return FineTuneSettings(task=load_task(task), train=path, dev=copied(path), models=(model,), **changes)
 
 
 def scores_of(task, path, model):

@@ -20,7 +20,7 @@ from albert.finetuning import (
 )
 from albert.tasks import Task
 from data.errors import ConfigError, InputError
-from tests.conftest import save_small_model
+from tests.conftest import copied, save_small_model
 
 GOLD = [0, 1, 0, 1, 0, 1, 0, 1]
 # by model, a row a seed: what was said of the examples of test
@@ -193,7 +193,7 @@ def test_examples_with_a_group_are_numbered_by_it(task, tmp_path):
     settings = task[1][0].settings
     (tmp_path / "g.tsv").write_text("text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t刑\n丙\t0\t民\n", encoding="utf-8")
     grouped = replace(settings, task=Task(name="t", group="law"), train=tmp_path / "g.tsv", test=None)
-    data = read_task(replace(grouped, dev=tmp_path / "g.tsv"))
+    data = read_task(replace(grouped, dev=copied(tmp_path / "g.tsv")))
     assert data.splits["dev"].groups == (0, 1, 0) and task[0].splits["dev"].groups is None
     with pytest.raises(InputError, match="no column 'law' in .*dev.tsv; its columns are text, label"):
         read_task(grouped)

@@ -26,7 +26,7 @@ from albert.finetuning.span import LONGEST_ANSWER, Span
 from albert.finetuning.tagging import Tagging
 from albert.model import IGNORED, SequenceClassifier, pack
 from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, load_task
-from tests.conftest import save_small_model
+from tests.conftest import copied, save_small_model
 
 FILLER = "采茶要早炒锅热水泡"
 
@@ -285,7 +285,7 @@ def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
     short = save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=16)
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + FILLER * 5 + "\t1\n茶\t0\n", encoding="utf-8")
     path = tmp_path / "t.tsv"
-    settings = FineTuneSettings(task=load_task("mine"), train=path, dev=path, models=(short,))
+    settings = FineTuneSettings(task=load_task("mine"), train=path, dev=copied(path), models=(short,))
     candidate = prepare(settings, read_task(settings), 0)
     assert np.diff(candidate.encoded["train"].offsets).max() == 16
 

@@ -1,4 +1,3 @@
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -29,7 +28,7 @@ from albert.optim import adamw
 from albert.reports import build_report, read_report, write_report
 from albert.tasks import Example, Kind, Task
 from data.errors import ConfigError, InputError
-from tests.conftest import save_small_model
+from tests.conftest import copied, save_small_model
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +103,7 @@ def test_test_is_scored_at_the_epoch_that_is_best_on_dev(split_files, model_fold
     split_files["dev"].write_text(wrong, encoding="utf-8")
     settings = quick(split_files, model_folder)
     # dev once more as test: they are scored the same only with the same weights
-    again = shutil.copy(settings.dev, settings.dev.with_name("again.tsv"))
-    (model,) = fine_tune(replace(settings, test=again)).models
+    (model,) = fine_tune(replace(settings, test=copied(settings.dev))).models
     for seed in model.seeds:
         curve = [point.dev for point in seed.curve]
         assert seed.best_epoch == 1 + curve.index(max(curve)) and curve[-1] < max(curve)
@@ -336,8 +334,8 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
     path = tmp_path / "t.tsv"
     path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
     settings = FineTuneSettings(
-        task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=path, models=(model_folder,), epochs=2,
-        batch_size=3, running=FineTuneRunning(precision="fp32", pooling="cls"),
+        task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=copied(path), models=(model_folder,),
+        epochs=2, batch_size=3, running=FineTuneRunning(precision="fp32", pooling="cls"),
         optimizer=FineTuneOptimizer(max_restarts=0),
     )  # fmt: skip
     candidate = prepare(settings, read_task(settings), 0)
