@@ -44,6 +44,11 @@ atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
 SAMPLES = Path(str(resources.files("data.samples")))
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than there are cores: the flows' tests wait for a fifth of their time."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the flows: their files take longest, and a file is tested by one worker."""
     items.sort(key=lambda item: "flows" not in item.path.parts)
