@@ -41,7 +41,7 @@ def test_how_much_of_the_text_was_read_is_told_of_files_and_of_a_corpus(tmp_path
 def test_an_end_to_end_run_on_other_text_learns_a_vocabulary_of_its_own(tmp_path, prefect_server):
     paths = {name: tmp_path / f"{name}.txt" for name in TEXTS}
     for name, path in paths.items():
-        path.write_text(TEXTS[name] * 9, encoding="utf-8")
+        path.write_text(f"{TEXTS[name]}\n\n" * 2, encoding="utf-8")
     given = [["tea"], ["law"], ["tea"], ["law", "tea"], ["tea", "law"]]
     made = [
         vocabulary("tiny", [str(paths[name]) for name in names], 100, str(tmp_path / "w")) for names in given
