@@ -55,7 +55,7 @@ BAD = {
     "blank.txt": (" \n\t\n　\n".encode(), 0, {"empty": 1}),
     "one-sentence.bert.txt": ("只有一句话的文档。\n\n" + A.replace("。", "。\n")).encode(),
     "noise.txt": (random.Random(0).randbytes(20_000), 0, {"not_text": 1}),
-    "punctuation.jsonl": (rows("，。！？；：“”、……——", "!!! ??? ... ,,,"), 0, {"too_little_chinese": 2}),
+    "punctuation.jsonl": (rows("，。！？；：“”、……——", "!!! ??? ... ,,,"), 0, {"empty": 2}),
     "repeated.jsonl.gz": (gzip.compress(rows(*[A] * 1000)), 1, {"duplicate": 999}),
     "surrogates.jsonl": (rows(A) + surrogate("孤前面。后面还有一句。"), 2, {}),
     "broken.jsonl": (rows(A) + b'{"text": "no end\n' + rows(B), 2, {"bad_json": 1}),
