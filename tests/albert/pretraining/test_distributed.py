@@ -103,7 +103,8 @@ def test_more_processes_than_parts_of_a_step_are_refused(settings, monkeypatch):
     from albert.pretraining.run import _shared_out
     from albert.runtime import Process
 
-    with pytest.raises(ConfigError, match="4 parts .* to 8 processes.*--running.accumulate 8"):
+    refusal = "4 parts cannot be shared out to 8 processes.*--running.accumulate 8"
+    with pytest.raises(ConfigError, match=refusal):
         _shared_out(settings, Process(0, 8))
     assert (
         _shared_out(with_options(settings, running={"accumulate": None}), Process(0, 8)).running.accumulate
