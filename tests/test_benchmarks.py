@@ -140,7 +140,10 @@ def test_a_refresh_stops_between_its_turns_and_its_time_is_theirs(
 
 def stands_still(process):
     try:
-        return process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+        # Whoever starts a program waits, uninterruptibly, for a child that was stopped before its exec.
+        waits = process.status() == psutil.STATUS_DISK_SLEEP
+        still = (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+        return process.status() in still or waits and any(map(stands_still, process.children()))
     except psutil.NoSuchProcess:
         return True
 
