@@ -3,6 +3,7 @@ from .cleanup import compact as compact
 from .cleanup import locked as locked
 from .database import CatalogLost as CatalogLost
 from .database import bring_in_tokenizers as bring_in_tokenizers
+from .database import quoted as quoted
 from .database import read_catalog as read_catalog
 from .database import write_catalog as write_catalog
 from .drift import Condition as Condition

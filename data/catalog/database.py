@@ -109,13 +109,13 @@ def read_catalog(workspace: Workspace) -> duckdb.DuckDBPyConnection:
         raise InputError(f"no catalog in {workspace.root}: jixu refresh-corpus makes one")
     db = duckdb.connect()
     with intact(workspace):
-        db.execute(f"attach {_quoted(str(workspace.catalog))} as stored (read_only)")
+        db.execute(f"attach {quoted(str(workspace.catalog))} as stored (read_only)")
         _check_version(db, workspace, "stored.meta")
         tables = db.execute("select table_name from duckdb_tables() where database_name = 'stored'")
     # views in memory, unlike temporary ones, are seen by every cursor
     for (name,) in tables.fetchall():
         db.execute(f"create view {name} as from stored.{name}")
-    folder = _quoted(f"{workspace.root.resolve()}/")
+    folder = quoted(f"{workspace.root.resolve()}/")
     db.execute(
         f"""
         create or replace view corpora as
@@ -179,8 +179,8 @@ def create_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
     root = workspace.root.resolve()
     parts: dict[str, list[str]] = {name: [] for name in _VIEWS}
     for view, corpus, version, paths in db.execute(_NEWEST_FILES).fetchall():
-        listed = ", ".join(_quoted(str(root / path)) for path in paths)
-        labels = f"{_quoted(corpus)} as corpus, {version} as version"
+        listed = ", ".join(quoted(str(root / path)) for path in paths)
+        labels = f"{quoted(corpus)} as corpus, {version} as version"
         select = f"select {labels}, * from read_parquet([{listed}])"
         if _is_readable(db, select):
             parts[view].append(select)
@@ -202,7 +202,8 @@ def _is_readable(db: duckdb.DuckDBPyConnection, select: str) -> bool:
     return True
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """Quote a text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"
 
 

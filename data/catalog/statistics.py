@@ -15,7 +15,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.catalog.database import create_views, read_catalog
+from data.catalog.database import create_views, quoted, read_catalog
 from data.catalog.versions import never_trained_share, require_version, version_shards
 from data.errors import InputError
 from data.instances import LENGTH_BIN, count_row_groups, read_rows
@@ -283,8 +283,7 @@ class Statistics:
         if version not in paths:
             listed = ", ".join(map(str, paths))
             raise InputError(f"no version {version} of {corpus} (there is: {listed})")
-        path = str(self.workspace.root.resolve() / paths[version]).replace("'", "''")
-        return f"read_parquet('{path}')"
+        return f"read_parquet({quoted(str(self.workspace.root.resolve() / paths[version]))})"
 
     def masked_words(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Count words by their length in tokens, with the share that the stored masks hide."""

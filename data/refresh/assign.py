@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.cleaning import DuplicateRules, QualityRules, find_candidates, find_near_duplicates
+from data.catalog import quoted
+from data.cleaning import QualityRules, find_candidates, find_near_duplicates
 from data.errors import InputError
-from data.instances import MEND, Shard, verify
+from data.instances import MEND, SHARD_CHARACTERS, Shard, find_objective, verify
+
+if TYPE_CHECKING:
+    from data.refresh.plan import Plan
 
 T = TypeVar("T")
 
@@ -38,17 +42,14 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
-    """The shards of the next version: those kept, and those to build."""
+class Division:
+    """How the documents are divided among the shards of the next version."""
 
     kept: tuple[Shard, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[Piece, ...]  # to build
     removed_documents: int
-
-
-def quoted(text: str) -> str:
-    """Quote a text as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
+    sop: bool  # whether any source gets sentence order
+    listed_path: str  # every document with its fate, staged
 
 
 def file_list(paths: Sequence[Path]) -> str:
@@ -86,24 +87,19 @@ def interruptible(db: duckdb.DuckDBPyConnection, work: Callable[[], T]) -> T:
                 wait([working], 0.1)  # again: it may have been between two queries
 
 
-def list_documents(
-    db: duckdb.DuckDBPyConnection,
-    listings: Sequence[Path],
-    held: Sequence[tuple[str, Path]],
-    index: Path | None,
-    duplicates: DuplicateRules,
-) -> list[int]:
+def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence[Path]) -> list[int]:
     """Make the table `listed`: every row of the listings, in the order of `position`, with its fate.
 
-    Also makes `held` (doc_id, shard) from pairs of a shard's path and its documents file, and the candidates
-    of near duplication: those that the `index` of the current version knows are not compared again. Returns
-    the numbers of the sources whose text decides about candidates.
+    Also makes `held` (doc_id, shard) of the documents in current shards, and the candidates of near
+    duplication: those that the current version knows are not compared again. Returns the numbers of the
+    sources whose text decides about candidates.
     """
+    root, shards = plan.workspace.root, plan.current_shards
     _list_rows(db, listings)
-    _list_held(db, held)
-    if duplicates.near is None:
+    _list_held(db, [(shard.path, root / shard.documents_path) for shard in shards])
+    if plan.settings.duplicates.near is None:
         return []
-    _settle_near_duplicates(db, index)
+    _settle_near_duplicates(db, root / plan.current.index_path if plan.current and shards else None)
     find_candidates(db)
     db.execute(
         """
@@ -112,26 +108,41 @@ def list_documents(
         from sketched semi join ranks using (rank)
         """
     )
-    query = "select distinct source from compared anti join held using (doc_id) order by source"
+    return _sources(db, "compared anti join held using (doc_id)")
+
+
+def drop_repeated(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> list[int]:
+    """Mark near duplicates and boilerplate in `listed`; return the sources whose text goes into shards.
+
+    Text comes from the staged files and the shards' documents files. Of near duplicates the one that the
+    current version has stays, or else the first. Raises InputError if no document can be used.
+    """
+    settings = plan.settings
+    if settings.duplicates.near is not None:
+        documents = [plan.workspace.root / shard.documents_path for shard in plan.current_shards]
+        near, ngram = settings.duplicates.near, settings.duplicates.ngram
+        _drop_near_duplicates(db, near, ngram, [path for path in staged if path], documents)
+    if settings.quality.boilerplate_documents:
+        _drop_boilerplate(db, settings.quality)
+    if not db.execute("from listed where stage is null").fetchone():
+        raise _nothing_usable(db, plan)
+    return _sources(db, "listed anti join held using (doc_id) where stage is null")
+
+
+def _sources(db: duckdb.DuckDBPyConnection, rows: str) -> list[int]:
+    query = f"select distinct source from {rows} order by source"
     return [number for (number,) in db.execute(query).fetchall()]
 
 
-def drop_repeated(
-    db: duckdb.DuckDBPyConnection,
-    quality: QualityRules,
-    duplicates: DuplicateRules,
-    staged: Sequence[Path],
-    documents: Sequence[Path],
-) -> None:
-    """Mark near duplicates and boilerplate in `listed`.
-
-    Text comes from the staged files and the shards' documents files. Of near duplicates the one that the
-    current version has stays, or else the first.
-    """
-    if duplicates.near is not None:
-        _drop_near_duplicates(db, duplicates.near, duplicates.ngram, staged, documents)
-    if quality.boilerplate_documents:
-        _drop_boilerplate(db, quality.boilerplate_documents, quality.max_boilerplate)
+def _nothing_usable(db: duckdb.DuckDBPyConnection, plan: Plan) -> InputError:
+    reasons = db.execute("select reason, count(*) from listed group by reason order by reason").fetchall()
+    dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
+    first = db.execute(
+        "select source_uri from listed where stage = 'read' order by position limit 1"
+    ).fetchone()
+    place = f"; first: {first[0]}" if first else ""
+    names = ", ".join(source if isinstance(source, str) else source.path for source in plan.settings.source)
+    return InputError(f"no document of {names} can be used ({dropped}{place}): no version was made")
 
 
 def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
@@ -231,16 +242,17 @@ def _drop_near_duplicates(
     )
 
 
-def _drop_boilerplate(db: duckdb.DuckDBPyConnection, documents: int, share: float) -> None:
+def _drop_boilerplate(db: duckdb.DuckDBPyConnection, quality: QualityRules) -> None:
     db.execute(
         """
         create or replace table lines as
         select position, unnest(sentence_hashes) as hash, unnest(sentence_lengths) as length
         from listing_rows semi join (from listed where stage is null) using (position);
         create or replace table common as
-        select hash from lines group by hash having count(*) >= ? and count(distinct position) >= ?;
+        select hash from lines group by hash
+        having count(*) >= $documents and count(distinct position) >= $documents;
         """,
-        [documents, documents],
+        {"documents": quality.boilerplate_documents},
     )
     db.execute(
         """
@@ -248,54 +260,18 @@ def _drop_boilerplate(db: duckdb.DuckDBPyConnection, documents: int, share: floa
             select position from lines left join common using (hash) group by position
             having coalesce(sum(length) filter (common.hash is not null), 0) > ? * sum(length));
         """,
-        [share],
+        [quality.max_boilerplate],
     )
     db.execute("drop table lines; drop table common")
 
 
-def find_order(db: duckdb.DuckDBPyConnection, sop: str) -> bool:
-    """Make the table `ordered` of the sources whose documents get sentence order; return whether any does.
-
-    For "auto" at least half of a source's documents have three sentences: shorter ones are pairs, questions
-    or remarks, whose order carries no discourse.
-    """
-    share = "avg((sentences >= 3)::integer) >= 0.5"
-    having = {"on": "true", "off": "false"}.get(sop, share)
-    db.execute(
-        f"""
-        create or replace table ordered as
-        select source from listed where stage is null group by source having {having}
-        """
-    )
-    return db.execute("from ordered").fetchone() is not None
-
-
-def longest_document(db: duckdb.DuckDBPyConnection) -> int:
-    """Number of sentences of the longest document."""
-    return db.execute("select coalesce(max(sentences), 0) from listed where stage is null").fetchall()[0][0]
-
-
-def used_sources(db: duckdb.DuckDBPyConnection) -> list[int]:
-    """Numbers of the sources with documents that no shard holds yet."""
-    rows = db.execute(
-        "select distinct source from listed anti join held using (doc_id) where stage is null order by source"
-    ).fetchall()
-    return [number for (number,) in rows]
-
-
-def assign(
-    db: duckdb.DuckDBPyConnection,
-    current: Sequence[Shard],
-    root: Path,
-    staged: Sequence[Path | None],
-    staging: Path,
-    shard_characters: int,
-) -> Assignment:
+def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> Division:
     """Divide the documents of `listed` among shards.
 
-    `current` shards that lost no document are kept; the others are built again from the rest. New documents
-    follow in order, about `shard_characters` to a shard; `staged` [sources] says where their text is.
+    Current shards that lost no document are kept; the others are built again from the rest. New documents
+    follow in order, about SHARD_CHARACTERS to a shard; `staged` [sources] says where their text is.
     """
+    sop, root = _find_order(db, plan), plan.workspace.root
     gone = dict(
         db.execute(
             """
@@ -305,19 +281,47 @@ def assign(
         ).fetchall()
     )
     pieces: list[Piece] = []
-    for shard in (shard for shard in current if shard.path in gone):
+    for shard in (shard for shard in plan.current_shards if shard.path in gone):
         if not verify(root / shard.documents_path, shard.documents_sha256):  # DuckDB reads no checksums
             raise InputError(f"{root / shard.documents_path} is gone or damaged: {MEND}")
-        path = staging / f"assigned-{len(pieces):05d}.parquet"
+        path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
         if _copy_rest(db, root / shard.documents_path, path):
             pieces.append(Piece(len(pieces), str(path), shard.path))
-    for rows in _new_pieces(db, shard_characters):
-        path = staging / f"assigned-{len(pieces):05d}.parquet"
+    for rows in _new_pieces(db):
+        path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
         texts = pa.array([str(staged[source]) for source in rows["source"].to_pylist()]).dictionary_encode()
         pq.write_table(rows.append_column("staged_path", texts), path)
         pieces.append(Piece(len(pieces), str(path), None))
-    kept = tuple(shard for shard in current if shard.path not in gone)
-    return Assignment(kept, tuple(pieces), sum(gone.values()))
+    kept = tuple(shard for shard in plan.current_shards if shard.path not in gone)
+    listed = plan.staging / "listed.parquet"
+    copy_to(db, "select *, source in (from ordered) as has_order from listed order by position", listed)
+    return Division(kept, tuple(pieces), sum(gone.values()), sop, str(listed))
+
+
+def _find_order(db: duckdb.DuckDBPyConnection, plan: Plan) -> bool:
+    """Make the table `ordered` of the sources whose documents get sentence order; return whether any does.
+
+    For "auto" at least half of a source's documents have three sentences: shorter ones are pairs, questions
+    or remarks, whose order carries no discourse. Raises InputError if order was requested but there is none.
+    """
+    objective, sop = plan.settings.objective, plan.settings.instances.sop
+    possible = find_objective(objective).sentence_order
+    if sop == "on" and not possible:
+        raise InputError(f"sop=on: the objective {objective} has no sentence order")
+    if sop == "on" and not db.execute("from listed where stage is null and sentences > 1").fetchone():
+        raise InputError(
+            "sop=on: every document is a single sentence, so there is no order to learn; "
+            "pass --instances.sop off or auto"
+        )
+    share = "avg((sentences >= 3)::integer) >= 0.5"
+    having = {"on": "true", "off": "false"}.get(sop, share) if possible else "false"
+    db.execute(
+        f"""
+        create or replace table ordered as
+        select source from listed where stage is null group by source having {having}
+        """
+    )
+    return db.execute("from ordered").fetchone() is not None
 
 
 def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> int:
@@ -333,7 +337,7 @@ def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> in
     )
 
 
-def _new_pieces(db: duckdb.DuckDBPyConnection, shard_characters: int) -> Iterator[pa.Table]:
+def _new_pieces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
     """Sources and staged rows of the documents that no shard holds, one piece at a time."""
     reader = db.sql(
         """
@@ -341,7 +345,7 @@ def _new_pieces(db: duckdb.DuckDBPyConnection, shard_characters: int) -> Iterato
             source in (from ordered) as has_order
         from listed anti join held using (doc_id) where stage is null order by position
         """,
-        params=[shard_characters],
+        params=[SHARD_CHARACTERS],
     ).to_arrow_reader(_FETCHED)
     parts: list[pa.Table] = []
     number = None

@@ -19,7 +19,7 @@ from data.instances import MaskVocabulary, Shard, ShardInfo, read_info, read_sha
 from data.tokenization import load_tokenizer
 
 if TYPE_CHECKING:
-    from data.refresh.assign import Assignment
+    from data.refresh.assign import Division
     from data.refresh.plan import Plan
 
 AUDITED_SHARDS = 8  # evenly spaced among the new ones
@@ -63,14 +63,12 @@ class _Counts:
     false_order: int = 0  # instances with a sentence-order label although the corpus has none
 
 
-def check_quality(
-    plan: Plan, assignment: Assignment, built: Sequence[Shard | None], sop: bool
-) -> tuple[Gate, ...]:
+def check_quality(plan: Plan, division: Division, built: Sequence[Shard | None]) -> tuple[Gate, ...]:
     """Measure every gate. Raises InputError naming those that failed."""
     new = [shard for shard in built if shard]
-    gates = [*_row_counts(plan, new), *_losses(plan, assignment, new)]
+    gates = [*_row_counts(plan, new), *_losses(plan, division, new)]
     if new:
-        gates += _audit(plan, new, sop)
+        gates += _audit(plan, new, division.sop)
     failed = [gate for gate in gates if not gate.passed]
     if failed:
         left = f"version {plan.current.version} stays" if plan.current else "it has no version yet"
@@ -90,10 +88,10 @@ def _row_counts(plan: Plan, new: Sequence[Shard]) -> list[Gate]:
     return [Gate("rows that a shard lacks or has too many", missing, 0, 0)]
 
 
-def _losses(plan: Plan, assignment: Assignment, new: Sequence[Shard]) -> list[Gate]:
+def _losses(plan: Plan, division: Division, new: Sequence[Shard]) -> list[Gate]:
     if plan.current is None or not plan.current.documents:
         return []
-    after = sum(shard.documents for shard in (*assignment.kept, *new))
+    after = sum(shard.documents for shard in (*division.kept, *new))
     lost = 1 - after / plan.current.documents
     bound = plan.settings.gates.max_lost_documents
     return [Gate("share of documents lost (max_lost_documents)", max(0.0, lost), 0, bound)]

@@ -65,6 +65,11 @@ class Plan:
     def workspace(self) -> Workspace:
         return Workspace(self.settings.workspace)
 
+    @property
+    def staging(self) -> Path:
+        """Folder of the refresh's work in progress."""
+        return self.workspace.staging(self.settings.corpus)
+
 
 @dataclass(frozen=True, slots=True)
 class Changes:

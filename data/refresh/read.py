@@ -58,6 +58,7 @@ LISTING = pa.schema(
 STAGED = pa.schema(
     [("doc_id", pa.string()), ("source_uri", pa.string()), ("sentences", pa.list_(pa.string()))]
 )
+_AS_READ = ("doc_id", "source_uri", "raw_characters", "encoding", "text_format", "undecodable")
 _BATCH_CHARACTERS = 1 << 18  # in memory at once
 _BATCH_ROWS = 50_000
 
@@ -74,40 +75,29 @@ class ReadingRules:
     guard: GuardRules = field(default_factory=GuardRules)
 
 
-class _Clean(NamedTuple):
-    doc_id: str
+class _Item(NamedTuple):
+    """A cleaned document, or what could not become one."""
+
     source_uri: str
     raw_characters: int
-    encoding: str | None
-    text_format: str | None
-    undecodable: int
-    placeholders: dict[str, int]
-    text: str
-    sentences: list[str]
+    doc_id: str | None = None
+    encoding: str | None = None
+    text_format: str | None = None
+    undecodable: int = 0
+    placeholders: dict[str, int] = {}
+    text: str = ""
+    sentences: Sequence[str] = ()
+    dropped: tuple[str, str] | None = None  # stage and reason
 
 
 class _Batch(NamedTuple):
-    dropped: list[Dropped]
-    places: list[int]  # of the dropped items among all items of the batch
-    documents: list[_Clean]
+    items: list[_Item]
     measures: Measures
-    reasons: list[tuple[str, str] | None]  # stage and reason, of each document
+    dropped: list[tuple[str, str] | None]  # stage and reason, of each item
     hits: np.ndarray
 
-
-def _clean(raw: RawDocument, rules: ReadingRules) -> _Clean:
-    text, placeholders = clean_and_count(raw.text, rules.cleaning)
-    return _Clean(
-        document_id(text),
-        raw.source_uri,
-        len(raw.text),
-        raw.encoding,
-        raw.text_format,
-        raw.text.count(REPLACEMENT),
-        placeholders,
-        text,
-        split_sentences(text),
-    )
+    def kept(self) -> list[_Item]:
+        return [item for item, dropped in zip(self.items, self.dropped, strict=True) if dropped is None]
 
 
 def read_source(uri: str, listing: Path, staged: Path, rules: ReadingRules) -> None:
@@ -123,120 +113,95 @@ def read_source(uri: str, listing: Path, staged: Path, rules: ReadingRules) -> N
     ):
         row = 0
         for batch in _batches(uri, rules):
-            documents = _kept(batch)
+            documents = batch.kept()
             listing_writer.write_table(_listing_table(batch, rules, row))
             row += len(documents)
             if documents:
                 text_writer.write_table(_text_table(documents))
 
 
-def _text_table(documents: Sequence[_Clean]) -> pa.Table:
-    counts = [0, *(len(d.sentences) for d in documents)]
+def _text_table(documents: Sequence[_Item]) -> pa.Table:
+    ends = np.cumsum([0, *(len(d.sentences) for d in documents)])
     sentences = pa.array([s for d in documents for s in d.sentences], pa.string())
     doc_ids, uris = [d.doc_id for d in documents], [d.source_uri for d in documents]
-    return pa.table([doc_ids, uris, list_column(sentences, np.cumsum(counts))], schema=STAGED)
-
-
-def _kept(batch: _Batch) -> list[_Clean]:
-    return [d for d, reason in zip(batch.documents, batch.reasons, strict=True) if reason is None]
+    return pa.table([doc_ids, uris, list_column(sentences, ends)], schema=STAGED)
 
 
 def _batches(uri: str, rules: ReadingRules) -> Iterator[_Batch]:
-    documents: list[_Clean] = []
-    dropped: list[Dropped] = []
-    places: list[int] = []
+    items: list[_Item] = []
     size = 0
-    for item in read_documents(uri, text_format=rules.text_format, text_field=rules.text_field):
-        if isinstance(item, Dropped):
-            places.append(len(documents) + len(dropped))
-            dropped.append(item)
+    for found in read_documents(uri, text_format=rules.text_format, text_field=rules.text_field):
+        if isinstance(found, Dropped):
+            why = (found.stage, found.reason)
+            items.append(_Item(found.source_uri, found.characters, dropped=why))
         else:
-            documents.append(_clean(item, rules))
-            size += len(item.text)
-        if size > _BATCH_CHARACTERS or len(documents) + len(dropped) > _BATCH_ROWS:
-            yield _judge(documents, dropped, places, rules)
-            documents, dropped, places, size = [], [], [], 0
-    if documents or dropped:
-        yield _judge(documents, dropped, places, rules)
+            items.append(_clean(found, rules))
+            size += len(found.text)
+        if size > _BATCH_CHARACTERS or len(items) > _BATCH_ROWS:
+            yield _judge(items, rules)
+            items, size = [], 0
+    if items:
+        yield _judge(items, rules)
 
 
-def _judge(documents: list[_Clean], dropped: list[Dropped], places: list[int], rules: ReadingRules) -> _Batch:
-    sentences = [document.sentences for document in documents]
+def _clean(raw: RawDocument, rules: ReadingRules) -> _Item:
+    text, placeholders = clean_and_count(raw.text, rules.cleaning)
+    return _Item(
+        raw.source_uri,
+        len(raw.text),
+        document_id(text),
+        raw.encoding,
+        raw.text_format,
+        raw.text.count(REPLACEMENT),
+        placeholders,
+        text,
+        split_sentences(text),
+    )
+
+
+def _judge(items: list[_Item], rules: ReadingRules) -> _Batch:
+    sentences = [item.sentences for item in items]
     measures = measure(sentences)
-    filtered = drop_reasons([document.text for document in documents], measures, rules.quality)
-    reasons = [("filter", reason) if reason else None for reason in filtered]
-    hits = np.zeros(len(documents), dtype=np.int64)
-    if rules.guard.files and documents:
-        guard = make_guard(rules.guard.files, rules.guard.ngram, rules.cleaning)
-        hits = count_hits(guard, sentences)
+    filtered = drop_reasons([item.text for item in items], measures, rules.quality)
+    pairs = zip(items, filtered, strict=True)
+    dropped = [item.dropped or (("filter", reason) if reason else None) for item, reason in pairs]
+    hits = np.zeros(len(items), dtype=np.int64)
+    if rules.guard.files:
+        hits = count_hits(make_guard(rules.guard.files, rules.guard.ngram, rules.cleaning), sentences)
         if rules.guard.action == "drop":
             for number in np.flatnonzero(hits).tolist():
-                reasons[number] = reasons[number] or ("guard", "in_evaluation_set")
-    return _Batch(dropped, places, documents, measures, reasons, hits)
+                dropped[number] = dropped[number] or ("guard", "in_evaluation_set")
+    return _Batch(items, measures, dropped, hits)
 
 
 def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Table:
     """Rows of a batch in the order of the source; `staged_row` is the row of its first text that is kept."""
-    columns = _listing_columns(batch, rules, staged_row)
-    arrays = [
-        value if isinstance(value, pa.Array) else pa.array(value, LISTING.field(name).type)
-        for name, value in ((name, columns[name]) for name in LISTING.names)
-    ]
-    table = pa.Table.from_arrays(arrays, schema=LISTING)
-    if not batch.dropped:
-        return table
-    dropped = pa.Table.from_pylist([_dropped_row(item) for item in batch.dropped], LISTING)
-    is_document = np.ones(len(table) + len(dropped), dtype=bool)
-    is_document[batch.places] = False
-    order = np.empty(len(is_document), dtype=np.int64)
-    order[is_document] = np.arange(len(table))
-    order[~is_document] = len(table) + np.arange(len(dropped))
-    return pa.concat_tables([table, dropped]).take(pa.array(order))
-
-
-def _listing_columns(
-    batch: _Batch, rules: ReadingRules, staged_row: int
-) -> dict[str, pa.Array | np.ndarray | list]:
-    documents, measures = batch.documents, batch.measures
-    is_kept = np.array([reason is None for reason in batch.reasons], dtype=bool)
+    items, measures = batch.items, batch.measures
+    is_kept = np.array([dropped is None for dropped in batch.dropped])
+    bands = pa.nulls(len(items), LISTING.field("bands").type)
+    if rules.duplicates.near is not None:
+        hashes = pa.array(sketch(measures.letters, rules.duplicates.ngram).ravel())
+        bands = pa.FixedSizeListArray.from_arrays(hashes, BANDS, mask=pa.array(~is_kept))
     lengths = pa.array(measures.sentence_lengths.astype(np.int32))
-    return {
-        "doc_id": [d.doc_id for d in documents],
-        "source_uri": [d.source_uri for d in documents],
-        "staged_row": pa.array(staged_row + np.cumsum(is_kept) - 1, pa.int64(), mask=~is_kept),
-        "raw_characters": [d.raw_characters for d in documents],
+    columns = {
+        **{name: [getattr(item, name) for item in items] for name in _AS_READ},
+        "staged_row": pa.array(staged_row + np.cumsum(is_kept) - 1, mask=~is_kept),
         "characters": measures.characters,
         "sentences": np.diff(measures.first_sentence),
-        "encoding": [d.encoding for d in documents],
-        "text_format": [d.text_format for d in documents],
-        "undecodable": [d.undecodable for d in documents],
-        "placeholders": [list(d.placeholders.items()) or None for d in documents],
+        "placeholders": [list(item.placeholders.items()) or None for item in items],
         "guard_hits": batch.hits,
-        "stage": [reason and reason[0] for reason in batch.reasons],
-        "reason": [reason and reason[1] for reason in batch.reasons],
+        "stage": [dropped and dropped[0] for dropped in batch.dropped],
+        "reason": [dropped and dropped[1] for dropped in batch.dropped],
         "sentence_hashes": list_column(pa.array(measures.sentence_hashes), measures.first_sentence),
         "sentence_lengths": list_column(lengths, measures.first_sentence),
-        "bands": _bands(measures, is_kept, rules.duplicates),
+        "bands": bands,
     }
-
-
-def _dropped_row(item: Dropped) -> dict[str, object]:
-    """Listing row of an item that could not become a document."""
-    row = {"source_uri": item.source_uri, "raw_characters": item.characters}
-    zeros = dict.fromkeys(("characters", "sentences", "undecodable", "guard_hits"), 0)
-    return {**row, **zeros, "stage": item.stage, "reason": item.reason}
-
-
-def _bands(measures: Measures, is_kept: np.ndarray, rules: DuplicateRules) -> pa.Array:
-    if rules.near is None or not len(is_kept):
-        return pa.nulls(len(is_kept), LISTING.field("bands").type)
-    bands = pa.array(sketch(measures.letters, rules.ngram).ravel())
-    return pa.FixedSizeListArray.from_arrays(bands, BANDS, mask=pa.array(~is_kept))
+    return pa.table(columns, schema=LISTING)
 
 
 def read_sentences(sources: Sequence[str], rules: ReadingRules = ReadingRules()) -> Iterator[str]:
     """Sentences of all documents that a refresh would keep, duplicates included."""
     for uri in sources:
         for batch in _batches(uri, rules):
-            for document in _kept(batch):
+            for document in batch.kept():
                 yield from document.sentences

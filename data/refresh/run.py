@@ -122,12 +122,10 @@ def _run(given: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> 
         similar = None
         if find_objective(settings.objective).similar_words:
             similar = runner.stage("similar-words", corpus, lambda: find_similar(plan, division))
-        pieces = building_batches(corpus, division.assignment.pieces, runner.workers)
+        pieces = building_batches(corpus, division.pieces, runner.workers)
         build = partial(build_batch, plan=building_plan(plan), similar=similar)
         shards = runner.map(Work("build-shard", corpus, "shards built", build, pieces))
-        gates = runner.stage(
-            "quality-gates", corpus, lambda: check_quality(plan, division.assignment, shards, division.sop)
-        )
+        gates = runner.stage("quality-gates", corpus, lambda: check_quality(plan, division, shards))
         result = runner.stage("commit", corpus, lambda: commit(plan, sources, division, shards, similar))
     words = []
     if settings.discover_words:

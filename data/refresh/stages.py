@@ -22,26 +22,21 @@ from data.catalog import (
     add_version,
     never_trained_share,
     open_workspace,
+    quoted,
     read_catalog,
     write_catalog,
     write_record,
 )
-from data.errors import InputError
 from data.files import sync, sync_all
-from data.instances import SHARD_CHARACTERS, Shard, find_objective, write_similar_words
+from data.instances import Shard, write_similar_words
 from data.refresh.assign import (
-    Assignment,
+    Division,
     Piece,
     assign,
     connect,
-    copy_to,
     drop_repeated,
-    find_order,
     interruptible,
     list_documents,
-    longest_document,
-    quoted,
-    used_sources,
 )
 from data.refresh.build import build_shard, read_pieces, segmenter
 from data.refresh.funnel import FunnelRow, funnel_rows, order_rows, write_index
@@ -67,15 +62,6 @@ class ReadSource:
     staged_path: str | None  # its text; None if the source is unchanged
 
 
-@dataclass(frozen=True, slots=True)
-class Division:
-    """How the documents are divided among shards."""
-
-    assignment: Assignment
-    sop: bool
-    listed_path: str  # every document with its fate, staged
-
-
 def read_batch(batch: Sequence[tuple[SourceFile, Plan]]) -> list[ReadSource]:
     """Read several sources, one after the other; their listings are on disk when it returns."""
     sources = [_read(file, plan) for file, plan in batch]
@@ -97,7 +83,7 @@ def _read(file: SourceFile, plan: Plan) -> ReadSource:
 
 def _stage(file: SourceFile, plan: Plan, listing_name: str) -> tuple[Path, Path]:
     """Write the listing and the text of a source to the staging folder; return their paths."""
-    settings, staging = plan.settings, plan.workspace.staging(plan.settings.corpus)
+    settings = plan.settings
     rules = ReadingRules(
         text_format=file.text_format,
         text_field=file.text_field,
@@ -106,7 +92,7 @@ def _stage(file: SourceFile, plan: Plan, listing_name: str) -> tuple[Path, Path]
         duplicates=settings.duplicates,
         guard=settings.guard,
     )
-    listing, staged = staging / listing_name, staging / f"staged-{listing_name}"
+    listing, staged = plan.staging / listing_name, plan.staging / f"staged-{listing_name}"
     read_source(file.uri, listing, staged, rules)
     pa.default_memory_pool().release_unused()
     return listing, staged
@@ -114,83 +100,23 @@ def _stage(file: SourceFile, plan: Plan, listing_name: str) -> tuple[Path, Path]
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     """Decide which shards stay and which are to be built. Raises InputError if no document can be used."""
+    listings = [Path(source.listing) for source in sources]
     staged = [Path(source.staged_path) if source.staged_path else None for source in sources]
-    with connect(plan.workspace.staging(plan.settings.corpus), plan.settings.workers) as db:
-        for work in (_list_documents, _drop_repeated):
-            for number in interruptible(db, partial(work, plan, sources, staged, db)):
+    with connect(plan.staging, plan.settings.workers) as db:
+        for work in (partial(list_documents, db, plan, listings), partial(drop_repeated, db, plan, staged)):
+            for number in interruptible(db, work):
                 if staged[number] is None:  # an unchanged source, whose text is needed after all
                     name = Path(sources[number].source.listing_path).name
                     _, staged[number] = _stage(plan.files[number], plan, name)
-        return interruptible(db, lambda: _assign(plan, staged, db))
-
-
-def _list_documents(
-    plan: Plan, sources: Sequence[ReadSource], staged: Sequence[Path | None], db: duckdb.DuckDBPyConnection
-) -> list[int]:
-    """Make the table `listed`; return the numbers of the sources whose text is compared."""
-    current = plan.current if plan.current_shards else None
-    return list_documents(
-        db,
-        [Path(source.listing) for source in sources],
-        [(shard.path, plan.workspace.root / shard.documents_path) for shard in plan.current_shards],
-        plan.workspace.root / current.index_path if current else None,
-        plan.settings.duplicates,
-    )
-
-
-def _drop_repeated(
-    plan: Plan, sources: Sequence[ReadSource], staged: Sequence[Path | None], db: duckdb.DuckDBPyConnection
-) -> list[int]:
-    """Drop what repeats other documents; return the numbers of the sources whose text goes into shards.
-
-    Raises InputError if no document can be used.
-    """
-    settings = plan.settings
-    documents = [plan.workspace.root / shard.documents_path for shard in plan.current_shards]
-    drop_repeated(db, settings.quality, settings.duplicates, [path for path in staged if path], documents)
-    if db.execute("select count(*) from listed where stage is null").fetchall() != [(0,)]:
-        return used_sources(db)
-    reasons = db.execute("select reason, count(*) from listed group by reason order by reason").fetchall()
-    dropped = ", ".join(f"{count:,} {reason}" for reason, count in reasons) or "nothing was in it"
-    first = db.execute(
-        "select source_uri from listed where stage = 'read' order by position limit 1"
-    ).fetchone()
-    place = f"; first: {first[0]}" if first else ""
-    names = ", ".join(source if isinstance(source, str) else source.path for source in settings.source)
-    raise InputError(f"no document of {names} can be used ({dropped}{place}): no version was made")
-
-
-def _assign(plan: Plan, staged: Sequence[Path | None], db: duckdb.DuckDBPyConnection) -> Division:
-    workspace = plan.workspace
-    staging = workspace.staging(plan.settings.corpus)
-    sop = _decide_order(plan, db)
-    listed = staging / "listed.parquet"
-    assignment = assign(db, plan.current_shards, workspace.root, staged, staging, SHARD_CHARACTERS)
-    copy_to(db, "select *, source in (from ordered) as has_order from listed order by position", listed)
-    return Division(assignment, sop, str(listed))
-
-
-def _decide_order(plan: Plan, db: duckdb.DuckDBPyConnection) -> bool:
-    """Whether instances get sentence order. Raises InputError if it was requested but there is none."""
-    objective, sop = plan.settings.objective, plan.settings.instances.sop
-    possible = find_objective(objective).sentence_order
-    if sop == "on":
-        if not possible:
-            raise InputError(f"sop=on: the objective {objective} has no sentence order")
-        if longest_document(db) < 2:
-            raise InputError(
-                "sop=on: every document is a single sentence, so there is no order to learn; "
-                "pass --instances.sop off or auto"
-            )
-    return find_order(db, sop if possible else "off")
+        return interruptible(db, lambda: assign(db, plan, staged))
 
 
 def find_similar(plan: Plan, division: Division) -> str | None:
     """The corpus's table of similar words, or a new one if it has none and shards are to be built."""
     current = plan.current.similar_words if plan.current and plan.current_shards else None
-    if current or not division.assignment.pieces:
+    if current or not division.pieces:
         return current
-    pieces = [Path(piece.assigned_path) for piece in division.assignment.pieces]
+    pieces = [Path(piece.assigned_path) for piece in division.pieces]
     words_of = segmenter(plan.settings.dictionary)
     similar = train_similar_words(
         lambda: read_pieces(pieces), words_of, load_tokenizer(plan.tokenizer_path), seed=plan.settings.seed
@@ -217,14 +143,14 @@ def commit(
     similar: str | None = None,
 ) -> RefreshResult:
     """Record the new version in one transaction; if nothing changed, the current one stays."""
-    settings, workspace, assignment = plan.settings, plan.workspace, division.assignment
-    shards = _arrange(plan.current_shards, assignment, built)
-    current, kept = plan.current, len(assignment.kept)
+    settings, workspace = plan.settings, plan.workspace
+    shards = _arrange(plan.current_shards, division, built)
+    current, kept = plan.current, len(division.kept)
     same_sources = plan.current_sources == tuple(source.source for source in sources)
     if current and plan.current_shards == tuple(shards) and same_sources:
         return result_of(plan, current, kept)
     version = _next_version(plan, division.sop, shards, similar)
-    with connect(workspace.staging(settings.corpus), settings.workers) as db:
+    with connect(plan.staging, settings.workers) as db:
         funnel = interruptible(db, lambda: _index(plan, version, shards, division, db))
     for source in sources:
         if source.staged_path:
@@ -244,13 +170,13 @@ def commit(
         )
         write_record(db, workspace, version)
     new = sum(shard is not None for shard in built)
-    return result_of(plan, version, kept, new, assignment.removed_documents, funnel)
+    return result_of(plan, version, kept, new, division.removed_documents, funnel)
 
 
-def _arrange(current: Sequence[Shard], assignment: Assignment, built: Sequence[Shard | None]) -> list[Shard]:
+def _arrange(current: Sequence[Shard], division: Division, built: Sequence[Shard | None]) -> list[Shard]:
     """The shards of the new version: kept and rewritten ones in their places, new ones at the end."""
-    pairs = list(zip(assignment.pieces, built, strict=True))
-    stands: dict[str, Shard | None] = {shard.path: shard for shard in assignment.kept}
+    pairs = list(zip(division.pieces, built, strict=True))
+    stands: dict[str, Shard | None] = {shard.path: shard for shard in division.kept}
     stands |= {piece.replaces: shard for piece, shard in pairs if piece.replaces}
     new = [shard for piece, shard in pairs if not piece.replaces]
     return [shard for shard in [*(stands.get(shard.path) for shard in current), *new] if shard]

@@ -74,7 +74,7 @@ def made(tmp_path_factory, samples, vocabulary_file):
     (folder / "raw").mkdir()
     shutil.copy(samples / "tea.jsonl", folder / "raw")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("data.refresh.stages.SHARD_CHARACTERS", 8000)
+        patch.setattr("data.refresh.assign.SHARD_CHARACTERS", 8000)
         refresh_here(settings_in(folder, vocabulary_file))
         yield folder
 

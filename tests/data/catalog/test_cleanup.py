@@ -28,13 +28,13 @@ def build_without_commit(settings):
     planned = plan_refresh(settings)
     sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch.items)]
     division = divide(planned, sources)
-    shards = build_batch(division.assignment.pieces, building_plan(planned))
+    shards = build_batch(division.pieces, building_plan(planned))
     return planned, sources, division, shards
 
 
 @pytest.fixture
 def settings(tmp_path, samples, vocabulary_file, monkeypatch):
-    monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 8000)
+    monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 8000)
     source = tmp_path / "raw"
     source.mkdir()
     (source / "tea.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())

@@ -37,7 +37,7 @@ def built(tmp_path_factory, samples, vocabulary_file):
     folder = tmp_path_factory.mktemp("quality")
     planned = plan_refresh(refresh_settings(folder / "w", samples / "tea.jsonl", vocabulary_file))
     division = divide(planned, read_batch([(file, planned) for file in planned.files]))
-    shards = build_batch(division.assignment.pieces, building_plan(planned))
+    shards = build_batch(division.pieces, building_plan(planned))
     return planned, division, shards
 
 
@@ -60,7 +60,7 @@ def planned_ids(planned, shard):
 
 def test_what_a_refresh_builds_passes_every_gate(built):
     planned, division, shards = built
-    gates = {gate.name: gate for gate in check_quality(planned, division.assignment, shards, division.sop)}
+    gates = {gate.name: gate for gate in check_quality(planned, division, shards)}
     assert len(gates) == 8 and all(gate.passed for gate in gates.values())
     assert gates["share of tokens masked"].value == pytest.approx(0.15, abs=0.02)
 
@@ -83,7 +83,7 @@ def test_what_a_refresh_builds_passes_every_gate(built):
 def test_a_spoilt_shard_is_not_let_through(built, change, gate):
     planned, division, shards = built
     with pytest.raises(InputError, match=f"tea was not committed.*{gate}"):
-        check_quality(planned, division.assignment, [spoilt(shards[0], planned, change)], division.sop)
+        check_quality(planned, division, [spoilt(shards[0], planned, change)])
 
 
 def test_masks_that_hide_nothing_and_a_vocabulary_that_does_not_fit_are_refused(built):
@@ -91,13 +91,13 @@ def test_masks_that_hide_nothing_and_a_vocabulary_that_does_not_fit_are_refused(
     unmasked = with_column("masked_input_ids", lambda c: pq.read_table(
         planned.workspace.root / shards[0].path)["masked_labels"])  # fmt: skip
     with pytest.raises(InputError, match=re.escape("share of [MASK] among masks is 0")):
-        check_quality(planned, division.assignment, [spoilt(shards[0], planned, unmasked)], division.sop)
+        check_quality(planned, division, [spoilt(shards[0], planned, unmasked)])
     strict = replace(planned, settings=replace(planned.settings, gates=GateRules(max_unknown_share=0.0)))
     ids = with_column(
         "input_ids", lambda c: pa.array([[2, *[1] * (len(row) - 2), 3] for row in c.to_pylist()], c.type)
     )
     with pytest.raises(InputError, match="max_unknown_share"):
-        check_quality(strict, division.assignment, [spoilt(shards[0], planned, ids)], division.sop)
+        check_quality(strict, division, [spoilt(shards[0], planned, ids)])
 
 
 @pytest.fixture

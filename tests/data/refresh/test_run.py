@@ -94,7 +94,7 @@ def test_an_instance_reads_like_its_document(settings):
 
 
 def test_same_input_gives_the_same_bytes_with_one_and_two_workers(settings, tmp_path, monkeypatch):
-    monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 4000)
+    monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 4000)
     refresh_here(settings)
     refresh(replace(settings, workspace=tmp_path / "w2", workers=2))
     one, two = shard_files(tmp_path / "w"), shard_files(tmp_path / "w2")
@@ -145,7 +145,7 @@ def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings,
 
 
 def test_new_and_removed_documents_touch_only_their_shards(settings, source, monkeypatch):
-    monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 4000)
+    monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 4000)
     refresh_here(settings)
     before = shard_files(settings.workspace)
     lines = (source / "tea.jsonl").read_text(encoding="utf-8").splitlines()

@@ -279,7 +279,7 @@ def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, 
 
 
 def test_small_sources_and_shards_are_worked_at_by_few_tasks(tmp_path, samples, vocabulary_file, monkeypatch):
-    monkeypatch.setattr("data.refresh.stages.SHARD_CHARACTERS", 4000)
+    monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 4000)
     lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (tmp_path / "raw").mkdir()
     for number in range(40):
