@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.instances.masking import MaskRule, MaskVocabulary, SimilarWords, draw_ngram_lengths, word_keys
+from data.instances.masking import MaskRule, MaskVocabulary, draw_ngram_lengths, word_keys
 from data.instances.objectives import length_probabilities
 
 _LONGEST = 6  # tokens; longer words count as this long
@@ -59,23 +59,16 @@ def audit_masks(
     edges, lengths, masked = edges[is_word], lengths[is_word], masked[is_word]
     buckets = np.minimum(lengths, _LONGEST)
     tokens, hidden = np.bincount(buckets, lengths), np.bincount(buckets, masked)
-    hit = masked > 0
+    hit, similar = masked > 0, vocabulary.similar
+    keys = word_keys(input_ids, edges[hit], lengths[hit])
     return MaskAudit(
         rate=float(masked.sum() / max(lengths.sum(), 1)),
         by_word_length={
             str(length): float(hidden[length] / tokens[length]) for length in np.flatnonzero(tokens).tolist()
         },
         whole_words=float((masked[hit] == lengths[hit]).mean()) if hit.any() else 1.0,
-        similar_words=_similar_share(input_ids, edges[hit], lengths[hit], vocabulary.similar),
+        similar_words=float(np.isin(keys, similar.keys).mean()) if similar and len(keys) else None,
     )
-
-
-def _similar_share(
-    input_ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray, similar: SimilarWords | None
-) -> float | None:
-    if similar is None or not len(starts):
-        return None
-    return float(np.isin(word_keys(input_ids, starts, lengths), similar.keys).mean())
 
 
 def audit_ngrams(

@@ -39,13 +39,15 @@ def reading_batches(plan: Plan, workers: int) -> list[Batch[tuple[SourceFile, Pl
     ]
     weights = [_reading_weight(file, known.get(file.place)) for file in plan.files]
     groups = _group(items, weights, workers, BATCH_WEIGHT)
-    return [Batch(_name_files([file for file, _ in group]), tuple(group)) for group in groups]
+    return [Batch(_label(group[0][0].name, len(group)), tuple(group)) for group in groups]
 
 
 def building_batches(corpus: str, pieces: Sequence[Piece], workers: int) -> list[Batch[Piece]]:
     """Group the pieces of a corpus in order."""
     groups = _group(pieces, [1] * len(pieces), workers, BATCH_SHARDS)
-    return [Batch(f"{corpus} {_number(group)}/{len(pieces)}", tuple(group)) for group in groups]
+    ranges = [dict.fromkeys((group[0].number + 1, group[-1].number + 1)) for group in groups]
+    labels = [f"{corpus} {'-'.join(map(str, both))}/{len(pieces)}" for both in ranges]
+    return [Batch(label, tuple(group)) for label, group in zip(labels, groups, strict=True)]
 
 
 def building_plan(plan: Plan) -> Plan:
@@ -81,12 +83,5 @@ def _reading_weight(file: SourceFile, known: Source | None) -> int:
     return FILE_WEIGHT + (0 if known and known.size == size else size)
 
 
-def _name_files(files: Sequence[SourceFile]) -> str:
-    more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
-    return f"{files[0].name}{more}"
-
-
-def _number(pieces: Sequence[Piece]) -> str:
-    """The numbers of the first and last piece, counted from 1."""
-    first, last = pieces[0].number + 1, pieces[-1].number + 1
-    return str(first) if first == last else f"{first}-{last}"
+def _label(first: str, files: int) -> str:
+    return f"{first} and {files - 1:,} more" if files > 1 else first

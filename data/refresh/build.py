@@ -220,12 +220,10 @@ def _assigned(path: Path) -> Iterator[pa.Table]:
 def _segment(rows: Sequence[dict], words_of: Segmenter) -> SegmentedDocuments:
     text = _text(rows)
     if "words" in rows[0]:
-        words = [word for row in rows for sentence in row["words"] for word in (*sentence, "\n")]
-        lengths = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
-        sentences = [len(row["words"]) for row in rows]
+        lengths = np.array([len(w) for row in rows for words in row["words"] for w in (*words, "\n")])
     else:
         lengths = words_of.lengths(text)
-        sentences = [len(row["sentences"]) for row in rows]
+    sentences = [len(row["words"] if "words" in row else row["sentences"]) for row in rows]
     return SegmentedDocuments(
         [row["doc_id"] for row in rows],
         [row["source_uri"] for row in rows],

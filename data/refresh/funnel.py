@@ -76,30 +76,28 @@ def _stage_rows(
 
 def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
     """Rows without input and output: placeholders, URLs, encodings, hits of a guard that only reports."""
-    clean, read, guard = (STAGES.index(stage) for stage in ("clean", "read", "guard"))
-    placeholders = db.execute(
+    rows = db.execute(
         """
-        select entry.key, sum(entry.value)::bigint
-        from (select unnest(map_entries(placeholders)) as entry from listed) group by all order by all
-        """
+        with entries as (select unnest(map_entries(placeholders)) as entry from listed)
+        select 'clean', if(entry.key = $url, 'removed', 'placeholders'), entry.key,
+            sum(entry.value)::bigint from entries group by all
+        union all
+        select 'read', 'decoded_from', encoding, count(*) from listed group by encoding
+        union all
+        select 'read', 'files_read_as', text_format, count(distinct split_part(source_uri, '#', 1))
+        from listed group by text_format
+        union all
+        select 'guard', 'kept', 'in_evaluation_set', nullif(count(*), 0)
+        from listed where stage is null and guard_hits > 0
+        order by all
+        """,
+        {"url": REMOVED_URL},
     ).fetchall()
-    encodings = db.execute(
-        "select encoding, count(*) from listed where encoding is not null group by all order by all"
-    ).fetchall()
-    formats = db.execute(
-        """
-        select text_format, count(distinct split_part(source_uri, '#', 1))
-        from listed where text_format is not null group by all order by all
-        """
-    ).fetchall()
-    ((hits,),) = db.execute("select count(*) from listed where stage is null and guard_hits > 0").fetchall()
-    rows = [
-        FunnelRow(clean, "clean", "removed" if kind == REMOVED_URL else "placeholders", 0, 0, kind, count)
-        for kind, count in placeholders
+    return [
+        FunnelRow(STAGES.index(stage), stage, unit, 0, 0, reason, count)
+        for stage, unit, reason, count in rows
+        if reason and count
     ]
-    rows += [FunnelRow(read, "read", "decoded_from", 0, 0, *row) for row in encodings]
-    rows += [FunnelRow(read, "read", "files_read_as", 0, 0, *row) for row in formats]
-    return rows + ([FunnelRow(guard, "guard", "kept", 0, 0, "in_evaluation_set", hits)] if hits else [])
 
 
 def order_rows(db: duckdb.DuckDBPyConnection, shards: Sequence[Path]) -> list[FunnelRow]:

@@ -62,31 +62,26 @@ def document_id(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-SUFFIXES = {
-    ".txt": "text",
-    ".text": "text",
-    ".md": "markdown",
-    ".markdown": "markdown",
-    ".mdx": "mdx",
-    ".rst": "rst",
-    ".adoc": "asciidoc",
-    ".asciidoc": "asciidoc",
-    ".html": "html",
-    ".htm": "html",
-    ".xhtml": "html",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "jsonl",
-    ".csv": "csv",
-    ".tsv": "tsv",
-    ".parquet": "parquet",
+_SUFFIXES_OF = {
+    "text": (".txt", ".text"),
+    "markdown": (".md", ".markdown"),
+    "mdx": (".mdx",),
+    "rst": (".rst",),
+    "asciidoc": (".adoc", ".asciidoc"),
+    "html": (".html", ".htm", ".xhtml"),
+    "jsonl": (".jsonl", ".ndjson", ".json"),
+    "csv": (".csv",),
+    "tsv": (".tsv",),
+    "parquet": (".parquet",),
 }
+SUFFIXES = {suffix: kind for kind, suffixes in _SUFFIXES_OF.items() for suffix in suffixes}
 ARCHIVES = (".zip", ".tar")
 TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first of these that exists, unless one is named
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
 MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # held of a text file before it is cut
 MAX_PAGE_CHARACTERS = 8 << 20  # a page of markup is parsed whole
 STAGE = "read"
+_DELIMITERS = {"csv": ",", "tsv": "\t"}
 _PAGES: dict[str, Callable[[str], str]] = {
     "markdown": markdown_text,
     "mdx": mdx_text,
@@ -183,9 +178,10 @@ def _read_lines(
     if kind == "text":
         return _read_text(part, lines, text_format)
     if kind == "jsonl":
-        return _read_jsonl(part.uri, lines, text_field)
-    if kind in ("csv", "tsv"):
-        return _read_table(part.uri, lines, "\t" if kind == "tsv" else ",", text_field)
+        rows = ((value, f"{part.uri}#{place}", size) for place, value, size in json_rows(lines))
+        return _from_rows(rows, text_field)
+    if kind in _DELIMITERS:
+        return _from_rows(_rows_of_table(part.uri, lines, _DELIMITERS[kind]), text_field)
     return _read_page(part.uri, lines, _PAGES[kind])
 
 
@@ -196,7 +192,7 @@ def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
     """
     uri = str(uri)
     kind = file_kind(base_name(uri))
-    if kind not in ("csv", "tsv", "jsonl"):
+    if kind not in ("jsonl", *_DELIMITERS):
         for item in read_documents(uri, text_format="bert"):
             if isinstance(item, RawDocument):
                 yield from ((line,) for line in item.text.split("\n"))
@@ -211,7 +207,7 @@ def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
         if kind == "jsonl":
             rows = ((place, value) for place, value, _ in json_rows(lines))
         else:
-            rows = ((f"row={n}", row) for n, row in table_rows(lines, "\t" if kind == "tsv" else ","))
+            rows = ((f"row={n}", row) for n, row in table_rows(lines, _DELIMITERS[kind]))
         for place, row in rows:
             if isinstance(row, BadRow):
                 raise ValueError(f"{place}: {row.reason}")
@@ -310,48 +306,39 @@ def _read_page(uri: str, lines: Iterator[str], text_of: Callable[[str], str]) ->
     yield from _cut(text_of("".join(page)[:-1]), uri)
 
 
-class _Rows:
-    """Documents from the rows of a file; its first row with one of TEXT_FIELDS decides which is used."""
+def _from_rows(rows: Iterator[tuple[object, str, int]], field: str | None) -> Iterator[Item]:
+    """Documents from rows, each with its URI and characters.
 
-    def __init__(self, text_field: str | None):
-        self.field = text_field
-
-    def document(self, row: object, uri: str, size: int) -> Iterator[Item]:
+    Unless `field` names the text, the first row with one of TEXT_FIELDS decides which it is.
+    """
+    for row, uri, size in rows:
+        if field is None and isinstance(row, dict):
+            field = next((name for name in TEXT_FIELDS if name in row), None)
         if isinstance(row, BadRow):
             yield Dropped(uri, STAGE, row.reason, row.characters)
-            return
-        if not isinstance(row, dict):
+        elif not isinstance(row, dict):
             yield Dropped(uri, STAGE, "not_an_object", size)
-            return
-        if self.field is None:
-            self.field = next((name for name in TEXT_FIELDS if name in row), None)
-        if self.field is None or self.field not in row:
+        elif field is None or field not in row:
             yield Dropped(uri, STAGE, "no_text_field", size)
-        elif not isinstance(row[self.field], str):
+        elif not isinstance(row[field], str):
             yield Dropped(uri, STAGE, "text_not_string", size)
         else:
-            yield from _cut(row[self.field], uri)
+            yield from _cut(row[field], uri)
 
 
-def _read_jsonl(uri: str, lines: Iterator[str], text_field: str | None) -> Iterator[Item]:
-    documents = _Rows(text_field)
-    for place, value, size in json_rows(lines):
-        yield from documents.document(value, f"{uri}#{place}", size)
-
-
-def _read_table(uri: str, lines: Iterator[str], delimiter: str, text_field: str | None) -> Iterator[Item]:
-    documents = _Rows(text_field)
+def _rows_of_table(uri: str, lines: Iterator[str], delimiter: str) -> Iterator[tuple[object, str, int]]:
+    """Rows below the header by column; blank ones are left out."""
     header: list[str] = []
     for number, row in table_rows(lines, delimiter):
         place = f"{uri}#row={number}"
         if isinstance(row, BadRow):
-            yield Dropped(place, STAGE, row.reason, row.characters)
+            yield row, place, row.characters
         elif number == 1:
             header = row
-        elif len(row) == len(header):
-            yield from documents.document(dict(zip(header, row, strict=True)), place, sum(map(len, row)))
         elif row:
-            yield Dropped(place, STAGE, "wrong_number_of_columns", sum(map(len, row)))
+            size, fits = sum(map(len, row)), len(row) == len(header)
+            wrong = BadRow("wrong_number_of_columns", size)
+            yield dict(zip(header, row, strict=True)) if fits else wrong, place, size
 
 
 def _read_parquet(uri: str, source: IO[bytes], text_field: str | None) -> Iterator[Item]:
@@ -361,9 +348,6 @@ def _read_parquet(uri: str, source: IO[bytes], text_field: str | None) -> Iterat
     if field not in names:
         yield Dropped(uri, STAGE, "no_text_field", 0)
         return
-    documents = _Rows(field)
-    number = 0
-    for batch in file.iter_batches(batch_size=1024, columns=[field]):
-        for text in batch.column(0).to_pylist():
-            number += 1
-            yield from documents.document({field: text}, f"{uri}#row={number}", 0)
+    batches = file.iter_batches(batch_size=1024, columns=[field])
+    texts = (text for batch in batches for text in batch.column(0).to_pylist())
+    yield from _from_rows((({field: text}, f"{uri}#row={n}", 0) for n, text in enumerate(texts, 1)), field)
