@@ -6,6 +6,7 @@ import os
 import random
 import time
 import zipfile
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from data.catalog import open_workspace
 from data.cleaning import CleaningRules, DuplicateRules
 from data.errors import InputError
-from data.refresh import GateRules, plan_refresh
+from data.refresh import GateRules, divide, plan_refresh, read_batch
 from data.refresh.read import ReadingRules, read_source
 from tests.conftest import SAMPLES
 from tests.corpora import refresh_here, refresh_settings
@@ -104,25 +105,19 @@ def dropped(workspace, where="true"):
 @pytest.mark.parametrize("name", BAD)
 def test_alone_it_gives_its_documents_and_reasons_or_one_error(tmp_path, vocabulary_file, name):
     content, kept, reasons = BAD[name]
-    source = tmp_path / "raw"
-    source.mkdir()
-    (source / name).write_bytes(content)
-    if kept == 0:
-        with pytest.raises(InputError) as refused:
-            refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
-        assert "\n" not in str(refused.value) and not (tmp_path / "w/catalog.duckdb").exists()
-        return
+    settings = refresh_settings(tmp_path / "w", write_source(tmp_path, name, content), vocabulary_file)
     try:
-        result = refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
-    except InputError:
-        assert kept is None
+        planned = plan_refresh(settings)
+        read = read_batch([(file, planned) for file in planned.files])
+        listed = pq.read_table(divide(planned, read).listed_path)["reason"].to_pylist()
+    except InputError as refused:
+        assert not kept and "\n" not in str(refused)
         return
-    assert kept is None or result.documents == kept
-    assert reasons is None or dropped(tmp_path / "w") == reasons
+    assert kept is None or listed.count(None) == kept
+    assert reasons is None or Counter(filter(None, listed)) == reasons
     assert not (tmp_path / "out.jsonl").exists()
-    with open_workspace(tmp_path / "w") as statistics:
-        for text in statistics.texts("tea"):
-            assert not set("\r\0\ufffd\ufeff") & set(text)
+    for sentences in pq.read_table(read[0].staged_path)["sentences"].to_pylist():
+        assert not set("\r\0\ufffd\ufeff") & set("".join(sentences))
 
 
 def test_between_good_files_nothing_good_is_lost(tmp_path, vocabulary_file):
