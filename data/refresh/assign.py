@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -20,25 +20,14 @@ from data.catalog import quoted
 from data.cleaning import QualityRules, find_candidates, find_near_duplicates
 from data.errors import InputError
 from data.instances import MEND, SHARD_CHARACTERS, Shard, find_objective, verify
-
-if TYPE_CHECKING:
-    from data.refresh.plan import Plan
+from data.refresh.build import Piece
+from data.refresh.plan import Plan
 
 T = TypeVar("T")
 
 _MEMORY = "400MB"
 _FETCHED = 1 << 16
 _ROW_BITS = 40  # a document's position is its source's number above these bits of its row
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The documents of one shard that is to be built."""
-
-    number: int
-    # staged Parquet: which staged rows (path, row), or documents with their words; which have an order
-    assigned_path: str
-    replaces: str | None  # path of the current shard whose place it takes, if any
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from data.catalog import Source
-from data.refresh.assign import Piece
+from data.refresh.build import Piece
 from data.refresh.plan import Plan, SourceFile
 from data.storage import is_remote
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -31,7 +31,6 @@ from data.instances import (
     tokenize_documents,
     write_table,
 )
-from data.refresh.assign import Piece
 from data.refresh.settings import RefreshSettings
 from data.segmentation import Segmenter
 from data.tokenization import Tokenizer, load_tokenizer
@@ -47,6 +46,16 @@ DOCUMENTS = pa.schema(
     ]
 )
 _BATCH_CHARACTERS = 1 << 18  # in memory at once
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The documents of one shard that is to be built."""
+
+    number: int
+    # staged Parquet: which staged rows (path, row), or documents with their words; which have an order
+    assigned_path: str
+    replaces: str | None  # path of the current shard whose place it takes, if any
 
 
 class SegmentedDocuments(NamedTuple):

@@ -31,14 +31,13 @@ from data.files import sync, sync_all
 from data.instances import Shard, write_similar_words
 from data.refresh.assign import (
     Division,
-    Piece,
     assign,
     connect,
     drop_repeated,
     interruptible,
     list_documents,
 )
-from data.refresh.build import build_shard, read_pieces, segmenter
+from data.refresh.build import Piece, build_shard, read_pieces, segmenter
 from data.refresh.funnel import FunnelRow, funnel_rows, order_rows, write_index
 from data.refresh.plan import Plan, SourceFile
 from data.refresh.read import ReadingRules, read_source
