@@ -80,6 +80,7 @@ class TaggedExample:
 
 
 AnyExample = Example | ChoiceExample | SpanExample | TaggedExample
+Found = tuple[str, AnyExample | str]  # where in a file, and the example or why there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,10 @@ def read_lines(path: Path) -> Iterator[str]:
 
 def read_json(path: Path) -> object:
     """Read a JSON file. Raises InputError if it is not JSON."""
+    text = "\n".join(read_lines(path))
     try:
-        return json.loads("\n".join(read_lines(path)))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path} is not JSON: {error}") from None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import AnyExample, Split
+from albert.tasks.examples import Found, Split
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
@@ -36,19 +36,22 @@ def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     is_labelled = placeholder is None
     if not path.exists():
         raise InputError(f"no file {path}")
-    examples: Sequence[AnyExample]
+    found: Iterable[Found]
     if task.kind is Kind.SPAN:
-        examples, skipped = read_spans(path, task.columns, is_labelled)
+        found = read_spans(path, task.columns, is_labelled)
     elif task.kind is Kind.CHOICE:
-        examples, skipped = read_choices(path, is_labelled)
+        found = read_choices(path, is_labelled)
     elif task.kind is Kind.TOKENS:
-        examples, skipped = read_tagged(path, task.labels, is_labelled)
+        found = read_tagged(path, task.labels, is_labelled)
     else:
-        task, examples, skipped = read_table(path, task, placeholder)
+        task, found = read_table(path, task, placeholder)
+    found = list(found)
+    examples = tuple(one for _, one in found if not isinstance(one, str))
+    skipped = tuple(f"{where}: {one}" for where, one in found if isinstance(one, str))
     if not examples:
         first = f"; first problem: {skipped[0]}" if skipped else ""
         raise InputError(f"no usable example in {path}{first}")
-    return task, Split(path, tuple(examples), tuple(skipped))
+    return task, Split(path, examples, skipped)
 
 
 def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = False) -> TaskData:

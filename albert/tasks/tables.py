@@ -1,76 +1,147 @@
-"""Sentences and sentence pairs with a label or a number, from TSV, CSV or JSONL files."""
+"""Labelled sentences and pairs in tables with named columns: TSV, CSV as Excel saves it too, and JSON lines."""
 
 from __future__ import annotations
 
+import csv
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import Example
-from albert.tasks.table_files import Role, Row, find_column, is_json_lines, json_rows, table_rows, width_of
+from albert.tasks.examples import Example, Found, read_json_lines, read_lines, suffix_of
 from data.errors import InputError
 
-# usual names of the columns, the most frequent first
-USUAL: dict[Role, tuple[str, ...]] = {
+Role = Literal["text", "pair", "label"]  # of a column
+Row = tuple[int, dict[str, Any] | str]  # its number in the file, and its values or its fault
+Columns = Mapping[Role, Sequence[str]]  # usual names of the columns, the most frequent first
+_USUAL: Columns = {
     "text": (
         "sentence1", "text_a", "text", "sentence", "query1", "question1", "question", "content", "review",
     ),
-    "pair": ("sentence2", "text_b", "query2", "question2"),
     "label": ("label", "labels", "gold", "target", "score", "is_duplicate"),
+    "pair": ("sentence2", "text_b", "query2", "question2"),
 }  # fmt: skip
 
 
-def read_table(
-    path: Path, task: Task, placeholder: str | None = None
-) -> tuple[Task, list[Example], list[str]]:
-    """The task with its kind, the examples, and the rows that could not be used. A placeholder stands for the
-    label of every row, and the file needs none.
+def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[Task, Iterator[Found]]:
+    """The task with its kind, and the examples. A placeholder stands for the label of every row, and the file
+    needs none.
 
     Raises InputError if the file is missing or empty, or lacks the task's columns.
     """
-    header = task.header
-    if placeholder is not None and header is not None and width_of(path) == len(header) - 1:
-        names = (task.columns.get("label"), *USUAL["label"])
+    header, is_labelled = task.header, placeholder is None
+    if not is_labelled and header is not None and len(next(_cells(path), (1, []))[1]) == len(header) - 1:
+        names = (task.columns.get("label"), *_USUAL["label"])
         header = tuple(name for name in header if name != next(one for one in names if one in header))
-    usual = [name for names in USUAL.values() for name in names]
-    rows = [*map(_with_marks, json_rows(path))] if is_json_lines(path) else [*table_rows(path, header, usual)]
-    first = next((row for _, row in rows if isinstance(row, dict)), None)
-    if first is None:
-        raise InputError(f"{path} holds no example")
     roles: tuple[Role, ...] = ("text", "label") if task.kind is Kind.SINGLE else ("text", "label", "pair")
-    roles = tuple(role for role in roles if role != "label" or placeholder is None)
-    columns = {
-        role: find_column(
-            path,
-            list(first),
-            role,
-            task.columns.get(role),
-            USUAL[role],
-            required=role != "pair" or task.kind is not None,
-        )
-        for role in roles
-    }
-    if task.group is not None and task.group not in first and placeholder is None:
+    rows, columns = open_table(
+        path,
+        [role for role in roles if role != "label" or is_labelled],
+        _USUAL,
+        task.columns,
+        header=header,
+        optional=("pair",) if task.kind is None else (),
+    )
+    first = next(row for _, row in rows if isinstance(row, dict))
+    if task.group is not None and task.group not in first and is_labelled:
         raise InputError(f"no column {task.group!r} in {path}; its columns are {', '.join(first)}")
     if task.kind is None:
         task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
-    examples, skipped = [], []
-    for at, (number, row) in enumerate(rows):
-        example = row if isinstance(row, str) else _example(row, columns, task, str(at), placeholder)
-        if isinstance(example, str):
-            skipped.append(f"{path}, row {number}: {example}")
+    return task, (
+        (
+            f"{path}, row {number}",
+            row if isinstance(row, str) else _example(row, columns, task, at, placeholder),
+        )
+        for at, (number, row) in enumerate(rows)
+    )
+
+
+def open_table(
+    path: Path,
+    roles: Sequence[Role],
+    usual: Columns,
+    named: Mapping[Role, str],
+    *,
+    header: Sequence[str] | None = None,
+    optional: Sequence[Role] = (),
+) -> tuple[list[Row], dict[Role, str | None]]:
+    """The rows of a table, and the column of each role: as the task file names it, else the first usual name.
+
+    Raises InputError if there is no row, or no column of a role that is not `optional`.
+    """
+    if suffix_of(path) in (".jsonl", ".json"):
+        rows = list(json_rows(path))
+    else:
+        rows = list(_table_rows(path, header, [name for names in usual.values() for name in names]))
+    first = next((row for _, row in rows if isinstance(row, dict)), None)
+    if first is None:
+        raise InputError(f"{path} holds no example")
+    known, columns = ", ".join(map(str, first)), {}
+    for role in roles:
+        if role in named and named[role] not in first:
+            raise InputError(f"no column {named[role]!r} in {path}; its columns are {known}")
+        column = named.get(role) or next((name for name in usual[role] if name in first), None)
+        if column is None and role not in optional:
+            raise InputError(
+                f"no {role} column in {path} (columns: {known}): expected one of {', '.join(usual[role])}, "
+                "or name it in a task file"
+            )
+        columns[role] = column
+    return rows, columns
+
+
+def json_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of JSON lines."""
+    for number, row in read_json_lines(path):
+        yield number, row if isinstance(row, dict) else "not a JSON object"
+
+
+def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of a TSV (without quoting) or CSV; of a row of another width, its fault.
+
+    With `header`, the first row is data unless it has a usual name: some copies have a header of their own.
+    """
+    rows = _cells(path)
+    number, first = next(rows, (1, []))
+    if header is None or any(cell.strip() in usual for cell in first):
+        names: Sequence[str] = first
+    else:
+        names, rows = header, chain([(number, first)], rows)
+    for number, row in rows:
+        if len(row) == len(names):
+            yield number, dict(zip(names, row, strict=True))
         else:
-            examples.append(example)
-    return task, examples, skipped
+            yield number, f"{len(row)} columns where the header has {len(names)}"
+
+
+def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the cells of each row. A CSV's first line shows whether Excel has put semicolons or
+    tabs in place of commas.
+    """
+    if suffix_of(path) != ".csv":
+        yield from ((number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line)
+        return
+    mark = max(",;\t", key=next(read_lines(path), "").count)
+    rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True, delimiter=mark)
+    try:
+        yield from ((rows.line_num, row) for row in rows if row)
+    except csv.Error as error:
+        raise InputError(f"{path} cannot be read: line {rows.line_num}: {error}") from None
 
 
 def _example(
-    row: dict[str, object], columns: dict[Role, str | None], task: Task, number: str, label: str | None
+    row: dict[str, Any], columns: Mapping[Role, str | None], task: Task, at: int, placeholder: str | None
 ) -> Example | str:
     """The example of a row, or the row's fault."""
-    values: dict[str, str] = {}
+    if isinstance(target := row.get("target"), dict):
+        marked = _with_marks(str(row.get("text")), target)
+        if marked is None:
+            return "a span of its target is not in the text"
+        row = row | {"text": marked}
+    values: dict[Role, str] = {}
     for role, name in columns.items():
         if name is None:
             continue
@@ -82,15 +153,14 @@ def _example(
         if not isinstance(value, (str, int, float)) or isinstance(value, bool) or not str(value).strip():
             return f"column {name!r} is {'missing' if value is None else 'empty or no text'}"
         values[role] = str(value)
-    group, own = None if task.group is None else str(row.get(task.group)), str(row.get("id", number))
-    if label is not None:
-        return Example(values["text"], values.get("pair"), label, group, own)
-    label = values["label"].strip()
-    if task.kind in (Kind.REGRESSION, Kind.SIMILARITY) and not _is_number(label):
-        return f"{label!r} is not a number"
-    if task.labels is not None and label not in task.labels:
-        return f"label {label!r} is not one of {', '.join(task.labels)}"
-    return Example(values["text"], values.get("pair"), label, group, own)
+    label = values["label"].strip() if placeholder is None else placeholder
+    if placeholder is None:
+        if task.kind in (Kind.REGRESSION, Kind.SIMILARITY) and not _is_number(label):
+            return f"{label!r} is not a number"
+        if task.labels is not None and label not in task.labels:
+            return f"label {label!r} is not one of {', '.join(task.labels)}"
+    group = None if task.group is None else str(row.get(task.group))
+    return Example(values["text"], values.get("pair"), label, group, str(row.get("id", at)))
 
 
 def _is_number(text: str) -> bool:
@@ -100,21 +170,15 @@ def _is_number(text: str) -> bool:
         return False
 
 
-def _with_marks(row: Row) -> Row:
-    number, values = row
-    target = None if isinstance(values, str) else values.get("target")
-    return (number, _marked(values, target)) if isinstance(target, dict) and isinstance(values, dict) else row
-
-
-def _marked(row: dict[str, object], target: Any) -> dict[str, object] | str:
-    """A row of CLUEWSC2020 with _noun_ and [pronoun] marked as CLUE's baseline marks them, or its fault."""
-    text = str(row.get("text"))
+def _with_marks(text: str, target: dict[str, Any]) -> str | None:
+    """A text of CLUEWSC2020 with _noun_ and [pronoun] marked as by CLUE's baseline; None if it lacks one."""
+    mentions: list[tuple[Any, Any, int]]
     mentions = [(target.get(f"span{n}_index"), target.get(f"span{n}_text"), n) for n in (1, 2)]
     if not all(
         isinstance(at, int) and mention and text.startswith(mention, at) for at, mention, _ in mentions
     ):
-        return "a span of its target is not in the text"
+        return None
     for at, mention, n in sorted(mentions, reverse=True):
         marked = f"_{mention}_" if n == 1 else f"[{mention}]"
         text = text[:at] + marked + text[at + len(mention) :]
-    return row | {"text": text}
+    return text

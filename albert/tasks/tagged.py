@@ -6,38 +6,36 @@ Tags may be of BIO, BIOES or BMES.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from albert.tasks.examples import TaggedExample, read_lines, suffix_of
-from albert.tasks.table_files import json_rows
+from albert.tasks.examples import Found, TaggedExample, read_lines, suffix_of
+from albert.tasks.tables import json_rows
 from data.errors import InputError
 
 _TAG = re.compile(r"O|[BI]-\S+")
 _AS_BIO = {"S-": "B-", "M-": "I-", "E-": "I-"}
 _LINES = (".txt", ".conll", ".bio", ".bmes", ".bioes", ".char")  # suffixes of files with a token a line
-Sentence = tuple[int, list[str], list[str]]  # number, tokens, tags
+Sentence = tuple[int, list[str], list[str] | str]  # number, tokens, and their tags or what is wrong
 
 
-def read_tagged(
-    path: Path, labels: Sequence[str] | None, is_labelled: bool = True
-) -> tuple[list[TaggedExample], list[str]]:
-    """The examples of a file, and the rows that could not be used. Raises InputError if it is missing."""
-    examples: list[TaggedExample] = []
-    skipped: list[str] = []
+def read_tagged(path: Path, labels: Sequence[str] | None, is_labelled: bool = True) -> Iterator[Found]:
+    """Yield the examples of a file. Raises InputError if it is missing."""
+    known = labels and [as_bio(tag) for tag in labels]
     suffix = suffix_of(path)
-    read = _sentences_of_lines if suffix in _LINES else _sentences_of_rows
-    rows = _sentences_of_json(path) if suffix in (".json", ".jsonl") else read(path)
-    for at, (number, *parts) in enumerate(rows):
-        problem, tokens, tags = (parts[0], [], []) if len(parts) == 1 else (None, *parts)
+    read: Callable[[Path], Iterator[Sentence]] = _sentences_of_rows
+    if suffix in _LINES:
+        read = _sentences_of_lines
+    elif suffix in (".json", ".jsonl"):
+        read = _sentences_of_json
+    for at, (number, tokens, tags) in enumerate(read(path)):
+        if isinstance(tags, str):
+            yield f"{path}, row {number}", tags
+            continue
         tags = [as_bio(tag) for tag in tags] if is_labelled else ["O"] * len(tokens)
-        problem = problem or _problem(tokens, tags, labels and [as_bio(tag) for tag in labels])
-        if problem:
-            skipped.append(f"{path}, row {number}: {problem}")
-        else:
-            examples.append(TaggedExample(tuple(tokens), tuple(tags), str(at)))
-    return examples, skipped
+        problem = _problem(tokens, tags, known)
+        yield f"{path}, row {number}", problem or TaggedExample(tuple(tokens), tuple(tags), str(at))
 
 
 def _sentences_of_rows(path: Path) -> Iterator[Sentence]:
@@ -78,36 +76,34 @@ def _sentences_of_lines(path: Path) -> Iterator[Sentence]:
         yield first, tokens, tags
 
 
-def _sentences_of_json(path: Path) -> Iterator[Sentence | tuple[int, str]]:
+def _sentences_of_json(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of JSON lines: CLUENER's texts with entities, or lists of tokens and tags."""
     for number, row in json_rows(path):
         if isinstance(row, str):
-            yield number, row
+            yield number, [], row
         elif isinstance(tokens := row.get("tokens"), list):
             named = row.get("tags", row.get("labels", row.get("ner_tags")))
             yield number, [*map(str, tokens)], [*map(str, named)] if isinstance(named, list) else []
         elif isinstance(text := row.get("text"), str) and text:
-            label = row.get("label")
-            try:
-                tags = _tags_of(text, label if isinstance(label, dict) else {})
-            except (TypeError, ValueError):
-                tags = "its entities are not as CLUENER has them"
-            yield (number, tags) if isinstance(tags, str) else (number, list(text), tags)
+            yield number, list(text), _tags_of(text, row.get("label"))
         else:
-            yield number, "no text and no tokens"
+            yield number, [], "no text and no tokens"
 
 
-def _tags_of(text: str, label: dict[str, Any]) -> list[str] | str:
+def _tags_of(text: str, label: Any) -> list[str] | str:
     """The tags of the characters of a text with entities {kind: {words: [[first, last]]}}, or its fault."""
     tags = ["O"] * len(text)
-    for kind, entities in label.items():
-        for words, places in entities.items() if isinstance(entities, dict) else ():
-            for first, last in places:
-                if text[first : last + 1] != words:
-                    return f"{words!r} is not at {first} to {last}"
-                if set(tags[first : last + 1]) != {"O"}:
-                    return f"{words!r} overlaps another entity"
-                tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+    try:
+        for kind, entities in label.items() if isinstance(label, dict) else ():
+            for words, places in entities.items() if isinstance(entities, dict) else ():
+                for first, last in places:
+                    if text[first : last + 1] != words:
+                        return f"{words!r} is not at {first} to {last}"
+                    if set(tags[first : last + 1]) != {"O"}:
+                        return f"{words!r} overlaps another entity"
+                    tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
+    except (TypeError, ValueError):
+        return "its entities are not as CLUENER has them"
     return tags
 
 
