@@ -75,7 +75,7 @@ def _parts(report: Report, result: PretrainResult, licences: Mapping[str, str]) 
     yield "## Training text\n\n" + _corpora(report.corpora, licences).to_markdown()
     settings = flat(report.settings.get("pretraining", {}))
     recipe = {name: value for name, value in settings.items() if value and not value.startswith(("/", "["))}
-    yield "## Recipe\n\n" + pairs_table("", ("Setting", "value"), list(recipe.items())).to_markdown()
+    yield "## Recipe\n\n" + pairs_table(("Setting", "value"), recipe).to_markdown()
     yield run_table(result).to_markdown()
     yield "## Loss\n\n" + _curve(result).to_markdown()
     forgotten = held_out_table(result).to_markdown()
@@ -94,25 +94,24 @@ def _parts(report: Report, result: PretrainResult, licences: Mapping[str, str]) 
 
 
 def _corpora(corpora: tuple[CorpusFacts, ...], licences: Mapping[str, str]) -> Table:
-    rows = [
-        (
-            f"{facts.corpus}, version {facts.version}",
-            number(facts.totals.get("documents")),
-            number(facts.totals.get("tokens")),
-            ", ".join(facts.sources) or MISSING,
-            licences.get(facts.corpus, "not stated"),
-        )
+    records = [
+        {
+            "Corpus": f"{facts.corpus}, version {facts.version}",
+            "documents": number(facts.totals.get("documents")),
+            "tokens": number(facts.totals.get("tokens")),
+            "sources": ", ".join(facts.sources) or MISSING,
+            "licence of the texts": licences.get(facts.corpus, "not stated"),
+        }
         for facts in corpora
     ]
-    columns = ("Corpus", "documents", "tokens", "sources", "licence of the texts")
-    return Table("", columns, tuple(rows), words=(0, 3, 4))
+    return Table.of("", records, words=(0, 3, 4))
 
 
 def _curve(result: PretrainResult) -> Table:
     accuracy = dict(points_of(result.history, "held_out_mlm_accuracy"))
-    rows = [
-        (number(step), decimal(loss), percent(accuracy.get(step)))
+    records = [
+        {"step": number(step), "held-out loss": decimal(loss), "accuracy": percent(accuracy.get(step))}
         for step, loss in points_of(result.history, "held_out_mlm_loss")
     ]
     caption = "Masked-language-model loss in nats, on documents that were not trained on."
-    return Table(caption, ("step", "held-out loss", "accuracy"), tuple(rows), words=())
+    return Table.of(caption, records, words=())

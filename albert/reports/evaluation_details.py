@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from albert.evaluation import ChangedExample, Changes, ClassScore, Comparison, ModelResult
+from albert.evaluation import ChangedExample, Changes, Comparison, ModelResult
 from albert.reports.evaluation_plots import MOST_LABELS, model_lines
 from albert.reports.plots import curves
 from albert.reports.sections import (
@@ -27,27 +27,20 @@ def class_details(comparison: Comparison) -> list[Section]:
     models = [model for model in comparison.models if model.classes]
     if not models:
         return []
-    is_pair = len(models) == 2
     parts = ("precision", "recall", "F1") if len(models) <= 2 else ("F1",)
     by_label = [{score.label: score for score in model.classes} for model in models]
-    rows = []
+    records = []
     for label in dict.fromkeys(label for scores in by_label for label in scores):
         scores = [of_model.get(label) for of_model in by_label]
-        cells = [_class_score(score, part) for score in scores for part in parts]
-        first, last = scores[0], scores[-1]
-        gain = change(last.f1 - first.f1) if first and last else MISSING
         support = next(score.support for score in scores if score)
-        rows.append((label, number(support), *cells, *([gain] if is_pair else [])))
-    head = ["Label", "examples", *(f"{model.name} {part}" for model in models for part in parts)]
-    head += ["change of F1"] if is_pair else []
-    table = Table("In points, over all seeds.", tuple(head), tuple(rows))
-    return [Section(title="Every class", tables=(table,))]
-
-
-def _class_score(score: ClassScore | None, part: str) -> str:
-    if score is None:
-        return MISSING
-    return points({"precision": score.precision, "recall": score.recall, "F1": score.f1}[part])
+        record = {"Label": label, "examples": number(support)}
+        for model, score in zip(models, scores, strict=True):
+            record |= {f"{model.name} {p}": points(getattr(score, p.lower(), None)) for p in parts}
+        if len(models) == 2:
+            first, last = scores
+            record["change of F1"] = change(last.f1 - first.f1) if first and last else MISSING
+        records.append(record)
+    return [Section(title="Every class", tables=(Table.of("In points, over all seeds.", records),))]
 
 
 def confusion_details(comparison: Comparison) -> list[Section]:
@@ -74,16 +67,14 @@ def _confusions(model: ModelResult, labels: Sequence[str]) -> Table:
 def slice_details(comparison: Comparison) -> list[Section]:
     """The main metric by the length of the examples and the domain words in them."""
     models = [model for model in comparison.models if model.slices]
-    if not models:
-        return []
-    rows = []
-    for part, *others in zip(*(model.slices for model in models), strict=True):
+    records = []
+    for at, part in enumerate(models[0].slices if models else ()):
         end = "and more" if part.high is None else f"to {part.high}"
         name = f"{part.by} {part.low}" + ("" if part.high == part.low else f" {end}")
-        rows.append((name, number(part.examples), *(spread(one.score) for one in (part, *others))))
-    head = ("Examples by", "examples", *(model.name for model in models))
-    table = Table("The main metric in points, mean ± half its 95% interval.", head, tuple(rows))
-    return [Section(title="By length and content", tables=(table,))]
+        scores = {model.name: spread(model.slices[at].score) for model in models}
+        records.append({"Examples by": name, "examples": number(part.examples), **scores})
+    table = Table.of("The main metric in points, mean ± half its 95% interval.", records)
+    return [Section(title="By length and content", tables=(table,))] if records else []
 
 
 def overlap_details(comparison: Comparison) -> list[Section]:
@@ -135,32 +126,21 @@ def sweep_details(comparison: Comparison, name: str) -> list[Section]:
 def seed_details(comparison: Comparison) -> list[Section]:
     """Every fine-tuning run."""
     metric = comparison.metric
-    rows = tuple(
-        (
-            model.name,
-            str(seed.seed),
-            f"{seed.learning_rate:.2g}",
-            str(seed.best_epoch),
-            str(seed.restarts),
-            points(seed.dev[metric]),
-            points(seed.test[metric] if seed.test else None)
+    records = [
+        {
+            "Model": model.name,
+            "seed": str(seed.seed),
+            "learning rate": f"{seed.learning_rate:.2g}",
+            "best epoch": str(seed.best_epoch),
+            "restarts": str(seed.restarts),
+            "dev": points(seed.dev[metric]),
+            "test": points(seed.test[metric] if seed.test else None)
             + ("" if seed.left_chance else " (at chance level)"),
-            number(seed.seconds),
-            number(seed.examples_per_second),
-        )
+            "seconds": number(seed.seconds),
+            "examples/s": number(seed.examples_per_second),
+        }
         for model in comparison.models
         for seed in model.seeds
-    )
-    head = (
-        "Model",
-        "seed",
-        "learning rate",
-        "best epoch",
-        "restarts",
-        "dev",
-        "test",
-        "seconds",
-        "examples/s",
-    )
+    ]
     caption = "The main metric in points. A start that does not leave chance level is counted and repeated."
-    return [Section(title="Every seed", tables=(Table(caption, head, rows),))]
+    return [Section(title="Every seed", tables=(Table.of(caption, records),))]

@@ -15,7 +15,7 @@ from albert.reports.content import REPORT, SCHEMA_VERSION, Report, base_titles
 from albert.reports.corpus import corpus_section
 from albert.reports.evaluation import evaluation_section, scores_table
 from albert.reports.pretraining import held_out_table, training_section
-from albert.reports.sections import Section, Strong, Table
+from albert.reports.sections import Section, Strong, Table, pairs_table
 from data.errors import InputError
 from data.files import write_text
 from data.options import faults
@@ -140,12 +140,18 @@ def report_sections(report: Report) -> list[Section]:
 
 def _repeat_section(report: Report) -> Section:
     details = [
-        Section(title=f"Settings: {name}", tables=(_pairs(("Setting", "value"), flat(values)),))
+        Section(
+            title=f"Settings: {name}", tables=(pairs_table(("Setting", "value"), flat(values), words=(0, 1)),)
+        )
         for name, values in report.settings.items()
     ]
-    details.append(Section(title="Versions", tables=(_pairs(("Package", "version"), report.versions),)))
+    details.append(
+        Section(
+            title="Versions", tables=(pairs_table(("Package", "version"), report.versions, words=(0, 1)),)
+        )
+    )
     if report.checksums:
-        table = _pairs(("File", "sha256"), report.checksums)
+        table = pairs_table(("File", "sha256"), report.checksums, words=(0, 1))
         details.append(Section(title="Checksums", tables=(table,)))
     return Section(title="How to repeat it", code=(report.command,), details=tuple(details))
 
@@ -165,7 +171,3 @@ def _flat(values: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, s
             yield from _flat(value, f"{prefix}{name}.")
         else:
             yield prefix + name, "" if value is None else str(value)
-
-
-def _pairs(names: tuple[str, str], values: Mapping[str, str]) -> Table:
-    return Table("", names, tuple(values.items()), words=(0, 1))

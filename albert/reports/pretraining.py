@@ -127,39 +127,25 @@ def _signed(text: str) -> str:
 def run_table(result: PretrainResult) -> Table:
     """The size and speed of the run, and what its audits counted."""
     audits = result.audits or Audits()
-    resumed = number(result.resumed_from) if result.resumed_from else MISSING
-    return pairs_table(
-        "",
-        ("The run", "figure"),
-        [
-            ("parameters", number(result.parameters)),
-            ("steps", number(result.steps)),
-            ("tokens", number(result.tokens)),
-            ("tokens a second", number(result.tokens_per_second)),
-            ("peak learning rate", f"{result.learning_rate:.2g}"),
-            ("resumed at step", resumed),
-            ("best checkpoint", result.best_checkpoint.name if result.best_checkpoint else MISSING),
-            ("time the trainer waited for data", percent(audits.loader_wait_share)),
-            ("peak memory", size(audits.peak_memory_bytes)),
-            *_counted(audits),
-        ],
-    )
-
-
-def _counted(audits: Audits) -> list[tuple[str, str]]:
-    """What the audits counted in the first training data."""
-    rows = []
-    if masks := audits.masks:
-        rows += [
-            ("tokens masked", percent(masks.rate)),
-            ("masked words that are masked whole", percent(masks.whole_words)),
-        ]
-        if masks.similar_words is not None:
-            rows.append(("masked words that have a similar word", percent(masks.similar_words)))
-    unordered = sum(one.unordered for one in audits.by_length)
-    if every := sum(one.in_order + one.swapped + one.unordered for one in audits.by_length):
-        rows.append(("instances without an order label", percent(unordered / every)))
-    return rows
+    masks, lengths = audits.masks, audits.by_length
+    unordered = sum(one.unordered for one in lengths)
+    instances = sum(one.in_order + one.swapped + one.unordered for one in lengths)
+    figures = {
+        "parameters": number(result.parameters),
+        "steps": number(result.steps),
+        "tokens": number(result.tokens),
+        "tokens a second": number(result.tokens_per_second),
+        "peak learning rate": f"{result.learning_rate:.2g}",
+        "resumed at step": number(result.resumed_from or None),
+        "best checkpoint": result.best_checkpoint.name if result.best_checkpoint else MISSING,
+        "time the trainer waited for data": percent(audits.loader_wait_share),
+        "peak memory": size(audits.peak_memory_bytes),
+        "tokens masked": percent(masks.rate if masks else None),
+        "masked words that are masked whole": percent(masks.whole_words if masks else None),
+        "masked words that have a similar word": percent(masks.similar_words if masks else None),
+        "instances without an order label": percent(unordered / instances if instances else None),
+    }
+    return pairs_table(("The run", "figure"), figures)
 
 
 def probe_note(probe: Probe) -> str:
@@ -173,13 +159,11 @@ def probe_note(probe: Probe) -> str:
 
 
 def _event_table(events: Sequence[Event]) -> Table:
-    rows = tuple(
-        (str(n), number(event.step), event.kind.replace("_", " "), event.text)
-        for n, event in enumerate(events, 1)
-    )
-    return Table(
-        "What went wrong and what was done", ("Event", "step", "kind", "what"), rows, words=(0, 2, 3)
-    )
+    records = [
+        {"Event": str(n), "step": number(one.step), "kind": one.kind.replace("_", " "), "what": one.text}
+        for n, one in enumerate(events, 1)
+    ]
+    return Table.of("What went wrong and what was done", records, words=(0, 2, 3))
 
 
 def points_of(history: History, key: str) -> list[tuple[float, float]]:
@@ -222,25 +206,16 @@ def _held_out_lines(result: PretrainResult, metric: str) -> list[Line]:
 
 
 def _layer_plots(result: PretrainResult, name: str) -> list[Plot]:
-    if not result.layers:
-        return []
-    return [
-        curves(f"{name}-layers-{key}", title, unit, [Line("held out", points)], x_label="layer")
-        for key, title, unit, points in (
-            (
-                "distance",
-                "Change by a layer",
-                "L2 distance of input and output",
-                [(one.layer, one.distance) for one in result.layers],
-            ),
-            (
-                "cosine",
-                "Angle kept by a layer",
-                "cosine of input and output",
-                [(one.layer, one.cosine) for one in result.layers],
-            ),
-        )
-    ]
+    plots = []
+    for key, title, unit in (
+        ("distance", "Change by a layer", "L2 distance of input and output"),
+        ("cosine", "Angle kept by a layer", "cosine of input and output"),
+    ):
+        if points := [(one.layer, getattr(one, key)) for one in result.layers]:
+            plots.append(
+                curves(f"{name}-layers-{key}", title, unit, [Line("held out", points)], x_label="layer")
+            )
+    return plots
 
 
 def _audit_plots(result: PretrainResult, name: str) -> list[Plot]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from albert.evaluation import Difference, Summary
@@ -23,6 +23,14 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     words: tuple[int, ...] = (0,)
+
+    @classmethod
+    def of(cls, caption: str, records: Iterable[Mapping[str, str]], words: tuple[int, ...] = (0,)) -> Table:
+        """A row for each record and a column for each of their names; a dash where a record lacks one."""
+        records = list(records)
+        columns = tuple(dict.fromkeys(name for record in records for name in record))
+        rows = tuple(tuple(record.get(name, MISSING) for name in columns) for record in records)
+        return cls(caption, columns, rows, words)
 
     def to_markdown(self) -> str:
         """The table in the Markdown of GitHub and Prefect."""
@@ -148,6 +156,6 @@ def counted(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
-def pairs_table(caption: str, names: tuple[str, str], pairs: Sequence[tuple[str, str]]) -> Table:
+def pairs_table(names: tuple[str, str], pairs: Mapping[str, str], words: tuple[int, ...] = (0,)) -> Table:
     """A table of two columns without the pairs whose value is missing."""
-    return Table(caption, names, tuple(pair for pair in pairs if pair[1] != MISSING))
+    return Table("", names, tuple(pair for pair in pairs.items() if pair[1] != MISSING), words)
