@@ -26,6 +26,20 @@ def device_names(processes: int = 1) -> tuple[str, ...]:
     return tuple(f"cuda-{torch.cuda.get_device_properties(i).uuid}" for i in range(count))
 
 
+def default_device() -> torch.device:
+    """The GPU, where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def describe_default_device() -> str:
+    """The GPU's name, or how many threads the CPU's operators use."""
+    return (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
+
+
 def describe_devices() -> list[str]:
     """Describe each GPU by its memory and compute capability."""
     found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]

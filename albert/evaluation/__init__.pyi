@@ -1,5 +1,6 @@
-from .confidence import calibration as calibration
 from .contrasts import judge as judge
+from .contrasts import pack as pack
+from .contrasts import unpack as unpack
 from .held_out import scores_of as scores_of
 from .held_out import seen_share as seen_share
 from .held_out import sums_of as sums_of
@@ -9,10 +10,11 @@ from .intervals import linearised as linearised
 from .intervals import summarize as summarize
 from .intrinsic import Cloze as Cloze
 from .intrinsic import HeldOut as HeldOut
+from .intrinsic import LayerChange as LayerChange
 from .intrinsic import measure_intrinsic as measure_intrinsic
+from .intrinsic import measure_layer_changes as measure_layer_changes
 from .intrinsic import measure_mlm_losses as measure_mlm_losses
-from .layer_changes import LayerChange as LayerChange
-from .layer_changes import measure_layer_changes as measure_layer_changes
+from .metrics import calibration as calibration
 from .metrics import chance_of as chance_of
 from .metrics import class_statistics as class_statistics
 from .metrics import entities_of as entities_of
@@ -22,8 +24,6 @@ from .metrics import mean_statistics as mean_statistics
 from .metrics import number_statistics as number_statistics
 from .metrics import retrieval_statistics as retrieval_statistics
 from .metrics import score as score
-from .outcomes import pack as pack
-from .outcomes import unpack as unpack
 from .probe import PROBE_RULE as PROBE_RULE
 from .probe import PROBE_SENTENCES as PROBE_SENTENCES
 from .probe import Probe as Probe

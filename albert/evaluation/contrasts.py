@@ -1,10 +1,16 @@
 """The differences between the models of a comparison, from the outcome of every run and example.
 
-One difference is primary and named before the run; the others are corrected for their number.
+One difference is primary and named before the run; the others are corrected for their number. metrics.json
+holds the outcomes as text, so that a verdict can be computed again. R = fine-tuning runs, n = examples, k =
+statistics of an example (see `albert.evaluation.metrics`).
 """
 
 from __future__ import annotations
 
+import binascii
+import io
+import zlib
+from base64 import b64decode, b64encode
 from dataclasses import replace
 from itertools import pairwise
 
@@ -18,7 +24,6 @@ from albert.evaluation.intervals import (
     linearised,
     unit_scores,
 )
-from albert.evaluation.outcomes import unpack
 from albert.evaluation.records import Comparison, Difference, ModelResult
 from data.errors import InputError
 
@@ -94,3 +99,26 @@ def _unknown(comparison: Comparison, *models: tuple[ModelResult, np.ndarray]) ->
             what = "pretraining runs" if len(model.checkpoints) > 1 else "seeds"
             return f"too few {what} of {model.name}, {len(units)} of at least {FEWEST_UNITS}"
     return None
+
+
+def pack(statistics: np.ndarray) -> str:
+    """Statistics [R, n, k] as base64 of a zlib stream of a NumPy .npy file; whole numbers as small integers.
+
+    >>> unpack(pack(np.array([[[1.0, 1.0], [0.0, 1.0]]]))).tolist()
+    [[[1.0, 1.0], [0.0, 1.0]]]
+    """
+    whole = statistics.astype(np.int32)
+    sink = io.BytesIO()
+    np.save(
+        sink, whole.astype(np.min_scalar_type(whole.max())) if (whole == statistics).all() else statistics
+    )
+    return b64encode(zlib.compress(sink.getvalue(), 9)).decode()
+
+
+def unpack(text: str) -> np.ndarray:
+    """The statistics [R, n, k] of a text. Raises InputError if it is damaged."""
+    try:
+        content = np.load(io.BytesIO(zlib.decompress(b64decode(text, validate=True))), allow_pickle=False)
+    except (binascii.Error, zlib.error, ValueError, EOFError) as error:
+        raise InputError(f"the outcomes in metrics.json are damaged: {error}") from None
+    return np.asarray(content, dtype=np.float64)

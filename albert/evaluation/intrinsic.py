@@ -1,5 +1,5 @@
 """What a checkpoint knows before fine-tuning: masked words and sentence order in held-out documents, and
-domain words masked whole.
+domain words masked whole; and how much each of its layers changes (Lan et al. 2020, figure 2).
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from albert.batching import InstanceStream
 from albert.checkpoints import PADDING_OF_TABLES, load_pretrained
 from albert.evaluation.held_out import BATCH_TOKENS, HeldOutScores, scores_of, sums_of
 from albert.evaluation.records import Intrinsic
-from albert.model import AlbertConfig, PretrainingModel, pack
+from albert.model import AlbertConfig, Batch, Encoder, PretrainingModel, pack
+from albert.runtime import default_device
 from data.instances import ShardInfo
 from data.tokenization import Tokenizer
 
@@ -46,7 +48,7 @@ def measure_intrinsic(
     vocabulary, or with longer sequences than the model reads, is skipped.
     """
     model, tokenizer = load_pretrained(checkpoint)
-    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    model.to(default_device()).eval()
     of_domain = _held_out(model, domain) if domain else None
     of_general = _held_out(model, general) if general else None
     orders = [one.sop_accuracy.value for one in (of_domain, of_general) if one and one.sop_accuracy]
@@ -67,7 +69,7 @@ def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float |
     has another vocabulary, or longer sequences than the model reads.
     """
     model, _ = load_pretrained(checkpoint)
-    model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    model.to(default_device()).eval()
     measured = [_held_out(model, HeldOut((shard,), 1.0)) for shard in shards]
     return [one.mlm_loss.value if one else None for one in measured]
 
@@ -119,3 +121,29 @@ def _masked(
         masked = ids.copy()
         masked[inside] = tokenizer.mask_id
         yield [tokenizer.cls_id, *masked[: longest - 2].tolist(), tokenizer.sep_id], inside + 1, ids[inside]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerChange:
+    """Means over the tokens of a batch."""
+
+    layer: int  # from 1
+    distance: float  # L2 norm of output - input
+    cosine: float  # of the angle between input and output
+
+
+@torch.no_grad()
+def measure_layer_changes(encoder: Encoder, batch: Batch) -> tuple[LayerChange, ...]:
+    """Distance and cosine between the input and the output of every layer on a batch."""
+    was_training = encoder.training
+    encoder.eval()
+    states = [state.float() for state in encoder.hidden_states(batch)]
+    encoder.train(was_training)
+    return tuple(
+        LayerChange(
+            number,
+            (after - before).norm(dim=-1).mean().item(),
+            F.cosine_similarity(before, after, dim=-1).mean().item(),
+        )
+        for number, (before, after) in enumerate(zip(states[:-1], states[1:], strict=True), 1)
+    )

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter
 
 from albert.batching import Instances, pack_batches
 from albert.model import IGNORED, Batch, PretrainingModel
@@ -66,15 +67,10 @@ class Probe:
     @classmethod
     def from_record(cls, record: Mapping[str, float]) -> Probe | None:
         """Read the probe of a history's record, if it has one."""
-        if "probe_mlm_loss" not in record:
-            return None
-        return cls(
-            record["probe_mlm_loss"],
-            record["probe_mlm_accuracy"],
-            record["probe_uniform_loss"],
-            int(record["probe_masked_tokens"]),
-            int(record["probe_sentences"]),
-        )
+        own = {
+            name.removeprefix("probe_"): value for name, value in record.items() if name.startswith("probe_")
+        }
+        return TypeAdapter(cls).validate_python(own) if own else None
 
 
 @torch.no_grad()

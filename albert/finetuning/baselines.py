@@ -20,8 +20,8 @@ from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
-from albert.evaluation import SeedResult
-from albert.finetuning.training import Candidate, SeedRun
+from albert.finetuning.learner import Predictions
+from albert.finetuning.training import Candidate, SeedRun, untrained_run
 from albert.model import IGNORED
 from albert.tasks import AnyExample, ChoiceExample, Example, Kind, SpanExample, TaggedExample
 
@@ -45,28 +45,13 @@ def rule_runs(candidate: Candidate) -> list[tuple[Candidate, SeedRun]]:
     """The predictions of each rule for the task's kind, under the rule's name."""
     runs, began = [], time.perf_counter()
     for rule in _RULES[candidate.data.task.kind or Kind.SINGLE](candidate):
-        runs.append((replace(candidate, name=rule.name), _run(candidate, rule, began)))
+
+        def predict(split: str, rule: _Rule = rule) -> Predictions:
+            return candidate.read(rule.score(split), split)
+
+        runs.append((replace(candidate, name=rule.name), untrained_run(candidate, predict, began)))
         began = time.perf_counter()
     return runs
-
-
-def _run(candidate: Candidate, rule: _Rule, began: float) -> SeedRun:
-    splits = [name for name in ("dev", "test") if name in candidate.encoded]
-    predicted = {name: candidate.read(rule.score(name), name) for name in splits}
-    scores = {name: candidate.scores(name, one) for name, one in predicted.items()}
-    result = SeedResult(
-        seed=0,
-        learning_rate=0.0,
-        best_epoch=0,
-        restarts=0,
-        left_chance=True,
-        dev=scores["dev"],
-        test=scores.get("test"),
-        curve=(),
-        seconds=time.perf_counter() - began,
-        examples_per_second=0.0,
-    )
-    return SeedRun(result=result, dev=predicted["dev"], test=predicted.get("test"))
 
 
 def with_random_weights(candidate: Candidate) -> Candidate:

@@ -84,7 +84,7 @@ def fine_tune(settings: FineTuneSettings) -> Comparison:
     return compare_models(data, models, baseline_runs(models[0].candidates[0]))
 
 
-def baseline_runs(candidate: Candidate, train: Train | None = None) -> list[ModelRuns]:
+def baseline_runs(candidate: Candidate, train: Train = one_by_one) -> list[ModelRuns]:
     """Simple methods on the candidate's task, and its architecture trained from random weights."""
     if candidate.settings.baselines == "no":
         return []
@@ -97,13 +97,13 @@ def baseline_runs(candidate: Candidate, train: Train | None = None) -> list[Mode
 
 
 def train_models(
-    settings: FineTuneSettings, data: TaskData, train: Train | None = None
+    settings: FineTuneSettings, data: TaskData, train: Train = one_by_one
 ) -> Iterator[ModelRuns]:
     """Train the models of each row of the comparison; by default the first run decides how many seeds."""
     for name, models in settings.recipes().items():
         candidates = [prepare(settings, data, number) for number in models]
         if settings.seeds is None:
-            settings = replace(settings, seeds=choose_seeds(candidates[0], train or one_by_one))
+            settings = replace(settings, seeds=choose_seeds(candidates[0], train))
             candidates = [prepare(settings, data, number) for number in models]
         trained = [fine_tune_model(candidate, train) for candidate in candidates]
         yield ModelRuns(
@@ -312,35 +312,22 @@ def _count_words(split: Split, words: Sequence[str]) -> np.ndarray:
 
 
 def _changes(baseline: ModelRuns, model: ModelRuns, split: Split) -> Changes:
-    fixed, broken = _changed(baseline, model, split)
-    return Changes(
-        model=model.name,
-        baseline=baseline.name,
-        fixed=len(fixed),
-        broken=len(broken),
-        fixed_examples=tuple(fixed[:CHANGED_SHOWN]),
-        broken_examples=tuple(broken[:CHANGED_SHOWN]),
-    )
-
-
-def _changed(
-    baseline: ModelRuns, model: ModelRuns, split: Split
-) -> tuple[list[ChangedExample], list[ChangedExample]]:
-    """The examples that most runs get right with one model and wrong with the other: fixed, broken."""
+    """The examples that most runs get right with one model and wrong with the other."""
     ours, theirs = model.predictions, baseline.predictions
     if ours[0].right is None:
-        return [], []
-    before, after = (
-        np.sum([one.right for one in predictions if one.right is not None], axis=0)
-        for predictions in (theirs, ours)
-    )
+        return Changes(model=model.name, baseline=baseline.name, fixed=0, broken=0)
     gold = model.candidates[0].learner.gold(split.examples)
+    before, after = (
+        np.sum([one.right for one in runs if one.right is not None], axis=0) for runs in (theirs, ours)
+    )
+    surest = np.argsort(-abs(after / len(ours) - before / len(theirs)), kind="stable")
+    fixed = (2 * before < len(theirs)) & (2 * after > len(ours))
+    broken = (2 * before > len(theirs)) & (2 * after < len(ours))
 
-    def examples(chosen: np.ndarray) -> list[ChangedExample]:
-        clearest = chosen[np.argsort(-abs(after / len(ours) - before / len(theirs))[chosen], kind="stable")]
-        return [
+    def shown(chosen: np.ndarray) -> tuple[ChangedExample, ...]:
+        return tuple(
             ChangedExample(
-                number=int(at) + 1,
+                number=at + 1,
                 text=split.examples[at].describe(),
                 gold=gold[at],
                 baseline=_most_frequent(theirs, at),
@@ -348,12 +335,17 @@ def _changed(
                 baseline_right=int(before[at]),
                 model_right=int(after[at]),
             )
-            for at in clearest.tolist()
-        ]
+            for at in surest[chosen[surest]][:CHANGED_SHOWN].tolist()
+        )
 
-    fixed = np.flatnonzero((2 * before < len(theirs)) & (2 * after > len(ours)))
-    broken = np.flatnonzero((2 * before > len(theirs)) & (2 * after < len(ours)))
-    return examples(fixed), examples(broken)
+    return Changes(
+        model=model.name,
+        baseline=baseline.name,
+        fixed=int(fixed.sum()),
+        broken=int(broken.sum()),
+        fixed_examples=shown(fixed),
+        broken_examples=shown(broken),
+    )
 
 
 def _most_frequent(predictions: Sequence[Predictions], at: int) -> str:

@@ -13,6 +13,7 @@ from albert.evaluation import Cost, Latency
 from albert.finetuning.encoding import Encoded
 from albert.finetuning.training import Candidate
 from albert.model import encoder_operations
+from albert.runtime import default_device, describe_default_device
 
 _BATCH_SIZES = (1, 32)
 _WARM_UP, _REPEATS = 2, 20
@@ -24,7 +25,7 @@ def measure_cost(candidate: Candidate) -> Cost:
     Latency covers packing and the forward pass in fp32, but not tokenization.
     """
     start = load_start(candidate.path)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     model = candidate.learner.model(start.encoder).to(device).eval()
     encoded = candidate.encoded.get("test", candidate.encoded["dev"])
     length = float(np.diff(encoded.offsets).mean())
@@ -34,9 +35,7 @@ def measure_cost(candidate: Candidate) -> Cost:
         sequence_length=round(length),
         checkpoint_bytes=sum(path.stat().st_size for path in start.source.files),
         latency=tuple(_latency(model, encoded, size, device) for size in _BATCH_SIZES),
-        device=torch.cuda.get_device_name()
-        if device.type == "cuda"
-        else f"CPU, {torch.get_num_threads()} threads",
+        device=describe_default_device(),
     )
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from albert.checkpoints import read_checkpoint
@@ -21,6 +20,7 @@ from albert.finetuning.exporting import FineTuned, read_fine_tuned
 from albert.finetuning.kinds import find_learner
 from albert.finetuning.learner import Learner, Predictions
 from albert.finetuning.training import scores_of
+from albert.runtime import default_device
 from albert.tasks import AnyExample, ChoiceExample, Kind, TaggedExample, read_split
 from data.errors import InputError
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
@@ -113,7 +113,7 @@ def load_fine_tuned(folder: Path) -> Predictor:
         raise InputError(
             f"{folder}: the shape of its head does not fit its task, so it is another's"
         ) from None
-    model.to(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    model.to(default_device())
     tokenizer = load_tokenizer(find_tokenizer(str(folder)))
     return Predictor(record=record, learner=learner, model=model, tokenizer=tokenizer)
 

@@ -34,7 +34,7 @@ from albert.finetuning.settings import FineTuneSettings
 from albert.learning_rate import linear_schedule
 from albert.model import PRESETS, AlbertConfig, initialize
 from albert.optim import adamw
-from albert.runtime import autocast, bound_caches, give_back
+from albert.runtime import autocast, bound_caches, default_device, give_back
 from albert.tasks import Kind, SpanExample, TaskData
 from albert.tasks import read_task as read_splits
 from data.errors import InputError
@@ -139,14 +139,18 @@ def _checksum(source: Source) -> str:
 Train = Callable[[Candidate, Sequence[SeedAndRate]], list[SeedRun]]
 
 
+def one_by_one(candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
+    """Train the runs that are wanted in this process."""
+    return [fine_tune_one(candidate, seed, rate) for seed, rate in wanted]
+
+
 def fine_tune_model(
-    candidate: Candidate, train: Train | None = None
+    candidate: Candidate, train: Train = one_by_one
 ) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
     """Train a model with every seed, and return the runs and the rates that were tried.
 
     The learning rate is the one that is best on dev with the first seed, the first of equal ones.
     """
-    train = train or one_by_one
     settings, metric = candidate.settings, candidate.data.task.metrics[0]
     assert settings.seeds
     first, *others = settings.seeds
@@ -166,11 +170,6 @@ def fine_tune_model(
     return runs, tuple(
         SweepPoint(run.result.learning_rate, run.result.dev[metric], run.result.left_chance) for run in tried
     )
-
-
-def one_by_one(candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
-    """Train the runs that are wanted in this process."""
-    return [fine_tune_one(candidate, seed, rate) for seed, rate in wanted]
 
 
 def usual_workers() -> int:
@@ -198,30 +197,43 @@ def fine_tune_one(
     started = time.perf_counter()
     bound_caches()
     if candidate.data.task.kind is Kind.SIMILARITY:
-        model, training = _new_model(candidate, seed), None
-        splits = [name for name in ("dev", "test") if name in candidate.encoded]
-        predicted = {name: predict(candidate, model, name) for name in splits}
-    else:
-        training = _train_until_learnt(candidate, seed, learning_rate)
-        predicted = {"dev": training.dev}
-        if "test" in candidate.encoded:
-            predicted["test"] = predict(candidate, training.model, "test")
-    scores = {name: candidate.scores(name, one) for name, one in predicted.items()}
+        model = _new_model(candidate, seed)
+        return untrained_run(candidate, partial(predict, candidate, model), started, seed, learning_rate)
+    model, dev, result = _train_until_learnt(candidate, seed, learning_rate)
+    test = predict(candidate, model, "test") if "test" in candidate.encoded else None
+    result = replace(
+        result,
+        test=candidate.scores("test", test) if test else None,
+        seconds=time.perf_counter() - started,
+    )
+    if folder is not None and candidate.is_own:
+        save_fine_tuned(model, _record(candidate, result, folder.name), folder)
+    return SeedRun(result=result, dev=dev, test=test)
+
+
+def untrained_run(
+    candidate: Candidate,
+    predict: Callable[[str], Predictions],
+    started: float,
+    seed: int = 0,
+    learning_rate: float = 0.0,
+) -> SeedRun:
+    """The run of what is not trained, from its predictions on a split; it has taken the time since `started`."""
+    dev, test = (predict(name) if name in candidate.encoded else None for name in ("dev", "test"))
+    assert dev is not None
     result = SeedResult(
         seed=seed,
         learning_rate=learning_rate,
-        best_epoch=training.best_epoch if training else 0,
-        restarts=training.restarts if training else 0,
-        left_chance=training.left_chance if training else True,
-        dev=scores["dev"],
-        test=scores.get("test"),
-        curve=training.curve if training else (),
+        best_epoch=0,
+        restarts=0,
+        left_chance=True,
+        dev=candidate.scores("dev", dev),
+        test=candidate.scores("test", test) if test else None,
+        curve=(),
         seconds=time.perf_counter() - started,
-        examples_per_second=training.examples_per_second if training else 0.0,
+        examples_per_second=0.0,
     )
-    if folder is not None and training is not None and candidate.is_own:
-        save_fine_tuned(training.model, _record(candidate, result, folder.name), folder)
-    return SeedRun(result=result, dev=predicted["dev"], test=predicted.get("test"))
+    return SeedRun(result=result, dev=dev, test=test)
 
 
 def _record(candidate: Candidate, result: SeedResult, key: str) -> FineTuned:
@@ -242,21 +254,8 @@ def _record(candidate: Candidate, result: SeedResult, key: str) -> FineTuned:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Training:
-    """The outcome of a start; the model has the weights of its best epoch."""
-
-    model: nn.Module
-    best_epoch: int
-    dev: Predictions
-    curve: tuple[EpochRecord, ...]
-    left_chance: bool
-    restarts: int
-    examples_per_second: float
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# a model with the weights of its best epoch, its predictions on dev, and its result without test
+_Trained = tuple[nn.Module, Predictions, SeedResult]
 
 
 def _new_model(candidate: Candidate, seed: int) -> nn.Module:
@@ -265,19 +264,19 @@ def _new_model(candidate: Candidate, seed: int) -> nn.Module:
     torch.manual_seed(seed)
     if not candidate.is_pretrained:
         initialize(encoder, candidate.config.initializer_range)
-    return candidate.learner.model(encoder).to(_device())
+    return candidate.learner.model(encoder).to(default_device())
 
 
-def _train_until_learnt(candidate: Candidate, seed: int, learning_rate: float) -> _Training:
+def _train_until_learnt(candidate: Candidate, seed: int, learning_rate: float) -> _Trained:
     """Train, and while the model stays at chance level repeat it with another head and other dropout."""
     for restarts in range(candidate.settings.optimizer.max_restarts + 1):
-        training = _train(candidate, seed, learning_rate, restarts)
-        if training.left_chance:
+        trained = _train(candidate, seed, learning_rate, restarts)
+        if trained[-1].left_chance:
             break
-    return training
+    return trained
 
 
-def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int) -> _Training:
+def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int) -> _Trained:
     settings, data = candidate.settings, candidate.data
     model = _new_model(candidate, int(np.random.default_rng([seed, restarts]).integers(2**31)))
     metric = data.task.metrics[0]
@@ -295,15 +294,19 @@ def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int)
             break
     assert best_dev is not None
     model.load_state_dict(weights)
-    return _Training(
-        model=model,
+    result = SeedResult(
+        seed=seed,
+        learning_rate=learning_rate,
         best_epoch=best_epoch,
-        dev=best_dev,
-        curve=tuple(curve),
-        left_chance=leaves_chance(data, data.splits["dev"], best_value),
         restarts=restarts,
+        left_chance=leaves_chance(data, data.splits["dev"], best_value),
+        dev=candidate.scores("dev", best_dev),
+        test=None,
+        curve=tuple(curve),
+        seconds=seconds,
         examples_per_second=len(curve) * len(candidate.encoded["train"]) / seconds,
     )
+    return model, best_dev, result
 
 
 def plan_batches(examples: int, settings: FineTuneSettings, seed: int) -> list[list[np.ndarray]]:

@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import ClassVar
 
-import torch
 from pydantic import ConfigDict, JsonValue, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema, to_jsonable_python
@@ -22,6 +21,7 @@ from albert.pretraining import MANIFEST_FILE, PretrainResult
 from albert.reports.corpus import CorpusFacts
 from albert.reports.evaluation import baseline_warnings, contamination_warnings, overlap_warnings
 from albert.reports.verdict import verdict
+from albert.runtime import describe_default_device
 from data.files import sha256
 
 SCHEMA_VERSION = 4  # of metrics.json
@@ -133,11 +133,7 @@ def base_titles(bases: Sequence[PretrainResult]) -> list[str]:
 def installed_versions() -> dict[str, str]:
     """Versions of Python, the machine and the packages that matter."""
     versions = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
-    versions["device"] = (
-        torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"CPU, {torch.get_num_threads()} threads"
-    )
+    versions["device"] = describe_default_device()
     for name in _PACKAGES:
         try:
             versions[name] = metadata.version(name)

@@ -178,7 +178,7 @@ def steps_table(comparison: Comparison) -> Table:
 
 
 def intrinsic_table(comparison: Comparison) -> Table:
-    """What the checkpoints know of language before they are fine-tuned; without the columns that no model has."""
+    """What the checkpoints know of language before they are fine-tuned; without columns that no model has."""
     records = []
     for model in comparison.models:
         known = model.intrinsic or Intrinsic()
@@ -199,17 +199,19 @@ def intrinsic_table(comparison: Comparison) -> Table:
     if len({(one["domain MLM"] == MISSING, one["general MLM"] == MISSING) for one in records}) > 1:
         caption += " A dash: the model has read these texts in other documents, or has another vocabulary."
     if len(known_columns) == 1:
-        return Table(caption, (), ())
+        return Table.of(caption, ())
     return Table.of(caption, [{name: one[name] for name in one if name in known_columns} for one in records])
 
 
 def cost_table(comparison: Comparison) -> Table:
     """What the models cost."""
     costs = {model.label: model.cost for model in comparison.models if model.cost}
-    caption = "".join(
+    if not costs:
+        return Table.of("", ())
+    first, *_ = costs.values()
+    caption = (
         f"GFLOPs of a forward pass over {first.sequence_length} tokens; milliseconds of one, median / "
         f"95th percentile, on {first.device}. Sharing parameters saves memory, not time."
-        for first in list(costs.values())[:1]
     )
     records = [
         {

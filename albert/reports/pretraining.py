@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from scipy.stats import binomtest
+
 from albert.evaluation import Probe
 from albert.pretraining import Audits, Event, PretrainResult
 from albert.reports.plots import Interval, Line, Plot, columns, curves, intervals
@@ -26,8 +28,6 @@ from data.instances import LengthAudit
 History = Sequence[Mapping[str, float]]  # the records of a run
 _HELD_OUT = "held_out_mlm_loss"
 OWN = "own corpus"
-# 97.5% point of the normal distribution
-_Z = 1.959964
 
 
 def training_section(result: PretrainResult, name: str, title: str) -> Section:
@@ -252,21 +252,9 @@ def _audit_plots(result: PretrainResult, name: str) -> list[Plot]:
 def _swapped_by_length(buckets: Sequence[LengthAudit]) -> list[Interval]:
     rows = []
     for bucket in buckets:
-        n = bucket.in_order + bucket.swapped
-        if n:
-            low, high = wilson(bucket.swapped, n)
+        if n := bucket.in_order + bucket.swapped:
+            test = binomtest(bucket.swapped, n)
+            low, high = test.proportion_ci(method="wilson")  # Wilson 1927
             label = f"{bucket.low} to {bucket.high} tokens, {n:,} pairs"
-            rows.append(Interval(label, (), 100 * bucket.swapped / n, 100 * low, 100 * high))
+            rows.append(Interval(label, (), 100 * test.statistic, 100 * low, 100 * high))
     return rows
-
-
-def wilson(successes: int, n: int) -> tuple[float, float]:
-    """The 95% score interval of a share (Wilson 1927).
-
-    >>> tuple(round(end, 3) for end in wilson(5, 10))
-    (0.237, 0.763)
-    """
-    share, z2 = successes / n, _Z**2
-    centre = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z / (1 + z2 / n) * (share * (1 - share) / n + z2 / (4 * n * n)) ** 0.5
-    return centre - half, centre + half

@@ -1,4 +1,4 @@
-"""Labelled sentences and pairs in tables with named columns: TSV, CSV as Excel saves it too, and JSON lines."""
+"""Labelled sentences and pairs in tables with named columns: TSV, CSV, also Excel's, and JSON lines."""
 
 from __future__ import annotations
 
@@ -118,8 +118,8 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
 
 
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each row. A CSV's first line shows whether Excel has put semicolons or
-    tabs in place of commas.
+    """Yield the number and the cells of each row. A CSV's first line shows whether Excel has put semicolons
+    or tabs in place of commas.
     """
     if suffix_of(path) != ".csv":
         yield from ((number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line)
