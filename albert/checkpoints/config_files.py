@@ -11,51 +11,26 @@ from typing import Any
 from albert.model import AlbertConfig, Layout
 from data.errors import ConfigError
 
-# transformers leaves out of a file what equals its own defaults, which are those of ALBERT-xxlarge and
-# BERT-base
-_SHARED_DEFAULTS: dict[str, object] = {
-    "max_position_embeddings": 512,
-    "type_vocab_size": 2,
-    "initializer_range": 0.02,
-    "layer_norm_eps": 1e-12,
-    "pad_token_id": 0,
-}
+# transformers leaves out of a file what equals its own defaults, those of BERT-base and ALBERT-xxlarge; here
+# are those that are not AlbertConfig's too
 _BERT_DEFAULTS: dict[str, object] = {
-    **_SHARED_DEFAULTS,
     "vocab_size": 30522,
     "hidden_size": 768,
-    "num_hidden_layers": 12,
-    "num_attention_heads": 12,
-    "intermediate_size": 3072,
     "hidden_act": "gelu",
     "hidden_dropout_prob": 0.1,
     "attention_probs_dropout_prob": 0.1,
 }
 _ALBERT_DEFAULTS: dict[str, object] = {
-    **_SHARED_DEFAULTS,
     "vocab_size": 30000,
-    "embedding_size": 128,
     "hidden_size": 4096,
-    "num_hidden_layers": 12,
     "num_attention_heads": 64,
     "intermediate_size": 16384,
-    "hidden_act": "gelu_new",
-    "num_hidden_groups": 1,
-    "inner_group_num": 1,
-    "hidden_dropout_prob": 0.0,
-    "attention_probs_dropout_prob": 0.0,
-    "classifier_dropout_prob": 0.1,
 }
 MODEL_TYPES = ("albert", "bert", "ernie", "jixu")
 _TENSORFLOW_NEEDED = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-)
+    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "intermediate_size", "hidden_act",
+)  # fmt: skip
 
 
 def read_json(path: Path) -> dict[str, object]:
@@ -137,15 +112,13 @@ def _of_groups(content: dict[str, object]) -> dict[str, object]:
 
 
 def _build(path: Path, values: Mapping[str, object]) -> AlbertConfig:
-    known = {field.name for field in fields(AlbertConfig)}
-    # a pad_token_id of null is common, and ignored here
-    checked: dict[str, Any] = {
-        name: value
-        for name, value in values.items()
-        if name in known and (name != "pad_token_id" or value is not None)
+    known: dict[str, Any] = {
+        field.name: values[field.name] for field in fields(AlbertConfig) if field.name in values
     }
+    if known.get("pad_token_id", 0) is None:  # is common, and ignored here
+        del known["pad_token_id"]
     try:
-        return AlbertConfig(**checked)
+        return AlbertConfig(**known)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -153,7 +153,7 @@ class ModelResult:
     is_fixed: bool = False  # nothing in it is random: it has one run, without training
     note: str | None = None  # shown beside the name, such as "flawed control"
     seeds: tuple[SeedResult, ...]  # all seeds of the first checkpoint, then of the next
-    outcomes: str  # statistics of the main metric by run and example: see albert.evaluation.outcomes
+    outcomes: str  # statistics of the main metric by run and example: see albert.evaluation.contrasts
     sweep: tuple[SweepPoint, ...] = ()
     dev: Mapping[str, Summary]  # by metric, the main one first
     test: Mapping[str, Summary] | None

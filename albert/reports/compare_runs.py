@@ -6,7 +6,7 @@ import hashlib
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -37,24 +37,19 @@ from data.errors import InputError
 from data.files import write_text
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A report and its name in a comparison."""
-
-    name: str
-    report: Report
+Runs = Mapping[str, Report]  # by a name that is unique in the comparison
 
 
-def read_runs(folders: Sequence[Path]) -> list[Run]:
+def read_runs(folders: Sequence[Path]) -> Runs:
     """Read the reports of the folders. Raises InputError for fewer than two, or if one is not a report."""
     if len(folders) < 2:
         raise InputError("one run cannot be compared: name two or more")
     reports = [recomputed(read_report(folder)) for folder in folders]
     names = [(folder if folder.is_dir() else folder.parent).resolve().name for folder in folders]
-    return [
-        Run(name if names.count(name) == 1 else f"{name} ({n})", report)
+    return {
+        name if names.count(name) == 1 else f"{name} ({n})": report
         for n, (name, report) in enumerate(zip(names, reports, strict=True), 1)
-    ]
+    }
 
 
 def recomputed(report: Report) -> Report:
@@ -67,18 +62,18 @@ def recomputed(report: Report) -> Report:
     return replace(report, evaluations=evaluations, verdict=text, warnings=warnings)
 
 
-def metrics_table(runs: Sequence[Run]) -> Table:
+def metrics_table(runs: Runs) -> Table:
     """A row for each figure that any run has, a column for each run."""
     rows = []
     for figures_of in (_scores, _training_figures):
-        figures = [figures_of(run.report) for run in runs]
+        figures = [figures_of(report) for report in runs.values()]
         names = dict.fromkeys(name for of_run in figures for name in of_run)
         rows += [(name, *(of_run.get(name, MISSING) for of_run in figures)) for name in names]
     caption = (
         "Scores in points, mean ± half its 95% interval; held-out figures before → after. Only "
         "models of one run share their seeds: a difference between runs has no interval here."
     )
-    return Table(caption, ("Figure", *(run.name for run in runs)), tuple(rows))
+    return Table(caption, ("Figure", *runs), tuple(rows))
 
 
 def _scores(report: Report) -> dict[str, str]:
@@ -115,9 +110,9 @@ def _training_figures(report: Report) -> dict[str, str]:
     }
 
 
-def differing_table(runs: Sequence[Run]) -> Table:
+def differing_table(runs: Runs) -> Table:
     """Settings and versions that differ between runs."""
-    by_part = [_settings(run.report) for run in runs]
+    by_part = [_settings(report) for report in runs.values()]
     shared = {part for part, n in Counter(part for parts in by_part for part in parts).items() if n > 1}
     by_name = [
         {f"{part}: {name}": text for part in parts if part in shared for name, text in parts[part].items()}
@@ -132,7 +127,7 @@ def differing_table(runs: Sequence[Run]) -> Table:
     words = tuple(range(len(runs) + 1))
     return Table(
         "Without settings and versions that are the same everywhere, or of parts that only one run has.",
-        ("Differs", *(run.name for run in runs)),
+        ("Differs", *runs),
         rows,
         words,
     )
@@ -150,7 +145,7 @@ def _settings(report: Report) -> dict[str, Mapping[str, str]]:
     return {**parts, "version": report.versions}
 
 
-def comparison_page(runs: Sequence[Run]) -> str:
+def comparison_page(runs: Runs) -> str:
     """One HTML page of the runs."""
     table, differing = metrics_table(runs), differing_table(runs)
     sections = [
@@ -160,26 +155,26 @@ def comparison_page(runs: Sequence[Run]) -> str:
     ]
     return render_page(
         title="Runs compared",
-        lead=f"{counted(len(runs), 'run')}: {', '.join(run.name for run in runs)}",
+        lead=f"{counted(len(runs), 'run')}: {', '.join(runs)}",
         about=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         sections=sections,
-        warnings=tuple(f"{run.name}: {line}" for run in runs for line in run.report.warnings),
+        warnings=tuple(f"{name}: {line}" for name, one in runs.items() for line in one.warnings),
     )
 
 
-def verdicts_table(runs: Sequence[Run]) -> Table:
+def verdicts_table(runs: Runs) -> Table:
     """The verdict of each run, as its outcomes say."""
-    rows = tuple((run.name, run.report.verdict) for run in runs)
+    rows = tuple((name, report.verdict) for name, report in runs.items())
     return Table("Computed again from every outcome in metrics.json.", ("Run", "verdict"), rows, (0, 1))
 
 
-def _plots(runs: Sequence[Run]) -> list[Plot]:
+def _plots(runs: Runs) -> list[Plot]:
     plots = []
-    tasks = dict.fromkeys((c.task, c.split, c.metric) for run in runs for c in run.report.evaluations)
+    tasks = dict.fromkeys((c.task, c.split, c.metric) for one in runs.values() for c in one.evaluations)
     for n, (task, split, metric) in enumerate(tasks):
         rows = _score_rows(runs, (task, split, metric))
         plots.append(intervals(f"scores{n}", f"{task} {split} {metric_name(metric)}", SCORE_UNIT, rows))
-    histories = {run.name: run.report.pretraining.history for run in runs if run.report.pretraining}
+    histories = {name: one.pretraining.history for name, one in runs.items() if one.pretraining}
     corpora = {corpus for history in histories.values() for corpus in held_out_corpora(history)}
     for n, corpus in enumerate(sorted(corpora)):
         key = key_of("held_out_mlm_loss", corpus)
@@ -189,11 +184,11 @@ def _plots(runs: Sequence[Run]) -> list[Plot]:
     return plots
 
 
-def _score_rows(runs: Sequence[Run], evaluation: tuple[str, str, str]) -> list[Interval]:
+def _score_rows(runs: Runs, evaluation: tuple[str, str, str]) -> list[Interval]:
     return [
-        score_interval(f"{run.name}: {model.label}", model.reported[comparison.metric])
-        for run in runs
-        for comparison in run.report.evaluations
+        score_interval(f"{name}: {model.label}", model.reported[comparison.metric])
+        for name, report in runs.items()
+        for comparison in report.evaluations
         if (comparison.task, comparison.split, comparison.metric) == evaluation
         for model in comparison.models
     ]

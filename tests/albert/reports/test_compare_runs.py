@@ -139,7 +139,7 @@ def test_the_verdict_is_computed_again_from_the_outcomes(runs, tmp_path):
     metrics["evaluations"][0]["models"][0]["outcomes"] = better
     metrics["evaluations"][0]["models"][1]["outcomes"] = worse
     (tmp_path / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
-    untouched, swapped = (run.report for run in read_runs([runs[0], tmp_path]))
+    untouched, swapped = read_runs([runs[0], tmp_path]).values()
     assert untouched == read_report(runs[0])
     assert swapped.verdict.startswith("It hurt: −9.7")
     assert swapped.warnings[-1].startswith(
