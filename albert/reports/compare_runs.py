@@ -36,7 +36,6 @@ from albert.reports.verdict import verdict
 from data.errors import InputError
 from data.files import write_text
 
-
 Runs = Mapping[str, Report]  # by a name that is unique in the comparison
 
 
