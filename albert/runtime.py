@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 import kernels
 from data.errors import ConfigError
+from kernels.dispatch import runs_kernels
 from kernels.layer_norm import add_layer_norm_reference
 
 
@@ -52,13 +53,27 @@ def cpu_capability() -> str:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The context of a forward pass. `auto` is bf16 on a GPU, and on a CPU with instructions for it; others
-    multiply bf16 several times as slowly as fp32.
-    """
+    """The context of a forward pass; `auto` is bf16 where `multiplies_bf16`, else fp32."""
+    enabled = precision in ("bf16", "fp16") or (precision == "auto" and multiplies_bf16(device))
+    return torch.autocast(
+        device.type, torch.float16 if precision == "fp16" else torch.bfloat16, enabled=enabled
+    )
+
+
+def multiplies_bf16(device: torch.device) -> bool:
+    """Whether a device has instructions for bf16; others take several times as long as for fp32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
     known = torch.cpu.get_capabilities()
-    fast = device.type != "cpu" or any(known.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
-    enabled = precision == "bf16" or (precision == "auto" and fast)
-    return torch.autocast(device.type, torch.bfloat16, enabled=enabled)
+    return any(known.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
+
+
+def notice_of_operators(device: torch.device) -> str | None:
+    """Say that a GPU runs torch's operators because the kernels do not support it."""
+    if device.type == "cpu" or runs_kernels(device):
+        return None
+    name = torch.cuda.get_device_name(device)
+    return f"{name} runs torch's operators: the kernels need NVIDIA's sm_80 or newer"
 
 
 def triton_error(device: str) -> float:
@@ -125,7 +140,7 @@ def join() -> Iterator[Process]:
     if world_size == 1:
         yield Process(device=device, is_restarted=restarts != "0")
         return
-    # the trainer's counts stay on the CPU and are summed by gloo, gradients by nccl on the GPU
+    # what the processes agree on stays on the CPU and goes by gloo, the rest by nccl on the GPU
     backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
     store, rank, _ = next(dist.rendezvous("env://"))
     # after a restart torchrun's store still has the addresses of the lost processes

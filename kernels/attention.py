@@ -8,9 +8,11 @@ of the lengths; tokens of different sequences never meet. The kernels are in `ke
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from kernels.attention_cpu import Groups, attention_on_cpu, group_sequences
 from kernels.attention_kernels import (
@@ -28,47 +30,39 @@ from kernels.dispatch import (
     handwritten,
     on_device,
     precision,
+    runs_kernels,
     triton,
     use_triton,
 )
 from kernels.tuning import AttentionTiles, attention_tiles
 
-MAX_HEAD_DIM = 256
+MAX_HEAD_DIM = 128  # a wider head leaves the kernels tiles of 32 rows; FlashAttention-2 was written for it
 Schedule = Tensor | Groups | None
 
 
 def attention_reference(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_seqlen: int,
-    *, scale: float | None = None, dropout_p: float = 0.0, seed: int | Tensor = 0,
+    *, scale: float | None = None, dropout_p: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """Compute `attention` by batched matrix products over sequences padded to `max_seqlen`."""
+    """Compute `attention` over sequences padded to `max_seqlen`; torch's generator draws the dropout."""
     T, N, D = q.shape
     S, L = cu_seqlens.numel() - 1, max_seqlen
-    scale = D**-0.5 if scale is None else scale
     if S * L == T:  # every sequence has the full length: the packed batch already is the padded one
-        rows, padding = None, None
+        rows, mask = None, None
     else:
         lengths = cu_seqlens.diff()
         inside = torch.arange(L, device=q.device) < lengths[:, None]  # [S, L]
         rows = inside.flatten().nonzero().squeeze(1)  # [T], each token's row among the S*L padded ones
-        padding = ~inside[:, None, None]  # [S, 1, 1, L]
+        mask = inside[:, None, None]  # [S, 1, 1, L]
 
     def by_head(x: Tensor) -> Tensor:  # [T, N, D] -> [S, N, L, D]
         if rows is not None:
             x = x.new_zeros(S * L, N, D).index_copy(0, rows, x)
         return x.reshape(S, L, N, D).transpose(1, 2)
 
-    scores = by_head(q * scale) @ by_head(k).transpose(-1, -2)  # [S, N, L, L]
-    if padding is not None:
-        # not -inf: rows of an empty sequence would become NaN, and NaN * 0 is NaN in the backward pass
-        scores = scores.masked_fill(padding, torch.finfo(scores.dtype).min)
-    probabilities = torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    probabilities = probabilities.to(v.dtype)
-    if dropout_p:
-        generator = torch.Generator(q.device).manual_seed(int(seed))
-        keep = torch.rand(probabilities.shape, generator=generator, device=q.device) >= dropout_p
-        probabilities = probabilities * keep / (1 - dropout_p)
-    mixed = (probabilities @ by_head(v)).transpose(1, 2).reshape(S * L, N, D)
+    # rows of an empty sequence may be NaN: none of them is read
+    mixed = scaled_dot_product_attention(by_head(q), by_head(k), by_head(v), mask, dropout_p, scale=scale)
+    mixed = mixed.transpose(1, 2).reshape(S * L, N, D)
     return mixed if rows is None else mixed[rows]
 
 
@@ -199,15 +193,25 @@ def _gradients(ctx, dout, _lse):
 _operator = differentiable(_forward, _save, _gradients)
 
 
-def _check(qkv: Tensor, dropout_p: float, scale: float) -> None:
-    """Raise KernelError if the kernels cannot do this."""
-    D = qkv.shape[-1]
-    if D > MAX_HEAD_DIM:
-        raise KernelError(f"head dim {D} is too large: the attention kernel takes up to {MAX_HEAD_DIM}")
-    if not 0 <= dropout_p < 1:
-        raise KernelError(f"dropout_p={dropout_p} is not in [0, 1)")
-    if not scale > 0:
-        raise KernelError(f"scale={scale} is not above 0")
+def _on_kernels(x: Tensor, head_dim: int) -> bool:
+    return use_triton(x) and head_dim <= MAX_HEAD_DIM
+
+
+def _on_torch(
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, scale: float, dropout_p: float, seed: int | Tensor,
+    schedule: Schedule,
+) -> Tensor:  # fmt: skip
+    if handwritten(qkv):
+        groups = None if isinstance(schedule, Tensor) else schedule
+        return attention_on_cpu(autocast(qkv), cu_seqlens, scale, dropout_p, seed, groups)
+    q, k, v = qkv.unbind(1)
+    D = q.shape[-1]
+    flash = qkv.is_cuda and qkv.dtype != torch.float32 and runs_kernels(qkv.device)
+    if flash and not dropout_p and D % 8 == 0 and scale == D**-0.5:
+        from torch.nn.attention.varlen import varlen_attn
+
+        return cast(Tensor, varlen_attn(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen))
+    return attention_reference(q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p)
 
 
 def attention(
@@ -219,19 +223,17 @@ def attention(
     qkv [T, 3, N, D] is read and differentiated in place, without copies; cu_seqlens [S+1] int32 starts at 0
     and ends at T; max_seqlen is at least the longest length; scale defaults to D**-0.5. Probabilities are
     dropped with `dropout_p`; `seed` (a number, or [1] int64 on the device) and the lengths decide which.
-    `schedule` comes from `attention_schedule`.
+    `schedule` comes from `attention_schedule`. Heads over MAX_HEAD_DIM run torch's FlashAttention-2, or its
+    padded attention where that cannot.
     """
     D = qkv.shape[3]
     scale = D**-0.5 if scale is None else scale
-    if not use_triton(qkv):
-        if handwritten(qkv):
-            groups = None if isinstance(schedule, Tensor) else schedule
-            return attention_on_cpu(autocast(qkv), cu_seqlens, scale, dropout_p, seed, groups)
-        q, k, v = qkv.unbind(1)
-        return attention_reference(
-            q, k, v, cu_seqlens, max_seqlen, scale=scale, dropout_p=dropout_p, seed=seed
-        )
-    _check(qkv, dropout_p, scale)
+    if not 0 <= dropout_p < 1:
+        raise KernelError(f"dropout_p={dropout_p} is not in [0, 1)")
+    if not scale > 0:
+        raise KernelError(f"scale={scale} is not above 0")
+    if not _on_kernels(qkv, D):
+        return _on_torch(qkv, cu_seqlens, max_seqlen, scale, dropout_p, seed, schedule)
     seeds = None
     if dropout_p:
         # a fill, not a copy from the host: nothing waits, and a CUDA graph can hold it
@@ -249,7 +251,7 @@ def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim:
     For the kernels it lists tiles, whose size depends on the dtype (autocast's or x's); on a CPU it holds
     groups of sequences; where the reference runs it is None.
     """
-    if not use_triton(x):
+    if not _on_kernels(x, head_dim):
         return group_sequences(cu_seqlens) if x.device.type == "cpu" else None
     return _schedule(cu_seqlens, x.shape[0], max_seqlen, head_dim, compute_dtype(x) == torch.float32)
 

@@ -30,13 +30,17 @@ def _store_rows(ptr, x, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLO
 
 
 @triton.jit
-def _keep(seed_ptr, head, row, col, DROPOUT: tl.constexpr):
-    """Draw which probabilities stay: Philox (Salmon et al. 2011, 7 rounds) of (column, row, head).
+def _keep(seed_ptr, head, start, row, col, DROPOUT: tl.constexpr):
+    """Draw which probabilities stay: Philox (Salmon et al. 2011, 7 rounds) of (column, row, head, start).
 
-    Rows count from the batch's first token, columns from the sequence's, so tiles make no difference.
+    Rows and columns count from the sequence's start, so tiles make no difference. The four words of a draw
+    serve the rows and columns that differ in bit 3: in the layout of a product's result these four lie in
+    one thread, which then draws once.
     """
-    random, _1, _2, _3 = tl.philox(tl.load(seed_ptr), col, row, head, head * 0, n_rounds=7)
-    return (random >> 1).to(tl.int32) >= DROPOUT
+    words = tl.philox(tl.load(seed_ptr), col & ~8, row & ~8, head, start, n_rounds=7)
+    left = tl.where((row & 8) == 0, words[0], words[2])
+    right = tl.where((row & 8) == 0, words[1], words[3])
+    return (tl.where((col & 8) == 0, left, right) >> 1).to(tl.int32) >= DROPOUT
 
 
 @triton.jit
@@ -50,7 +54,7 @@ def _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE:
 
 @triton.jit
 def _attend(
-    out, total, highest, q, k_ptr, v_ptr, first, length, scale, seed_ptr, head, places,
+    out, total, highest, q, k_ptr, v_ptr, first, length, scale, seed_ptr, head, start, rows,
     TOKEN: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DROPOUT: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -67,7 +71,7 @@ def _attend(
     shrink = tl.exp2((highest - higher) * scale)
     total = total * shrink + tl.sum(p, 1)
     if DROPOUT:
-        p = tl.where(_keep(seed_ptr, head, places[:, None], cols[None, :], DROPOUT), p, 0.0)
+        p = tl.where(_keep(seed_ptr, head, start, rows[:, None], cols[None, :], DROPOUT), p, 0.0)
     out = tl.dot(p.to(v.dtype), v, out * shrink[:, None], input_precision=PRECISION)
     return out, total, higher
 
@@ -98,12 +102,12 @@ def attention_fwd_kernel(
         for first in range(0, whole, BLOCK):
             out, total, highest = _attend(
                 out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
-                start + rows, TOKEN, D, BLOCK_D, DROPOUT, PRECISION, BLOCK, False,
+                start, rows, TOKEN, D, BLOCK_D, DROPOUT, PRECISION, BLOCK, False,
             )  # fmt: skip
     for first in range(whole, length, BLOCK):
         out, total, highest = _attend(
             out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
-            start + rows, TOKEN, D, BLOCK_D, DROPOUT, PRECISION, BLOCK, True,
+            start, rows, TOKEN, D, BLOCK_D, DROPOUT, PRECISION, BLOCK, True,
         )  # fmt: skip
     out = out * (RESCALE / total)[:, None]
     _store_rows(out_ptr + (start.to(tl.int64) * N + head) * D, out, rows, length, N * D, D, BLOCK_D)
@@ -150,7 +154,7 @@ def attention_bwd_queries_kernel(
         p = tl.where(cols[None, :] < length, tl.exp2(s - lse[:, None]), 0.0)
         dp = tl.dot(dout, tl.trans(v), input_precision=PRECISION)
         if DROPOUT:
-            keep = _keep(seed_ptr, head, start + rows[:, None], cols[None, :], DROPOUT)
+            keep = _keep(seed_ptr, head, start, rows[:, None], cols[None, :], DROPOUT)
             dp = tl.where(keep, dp * RESCALE, 0.0)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
@@ -198,7 +202,7 @@ def attention_bwd_keys_kernel(
         dp = tl.dot(v, tl.trans(dout), input_precision=PRECISION)
         dropped = p
         if DROPOUT:
-            keep = _keep(seed_ptr, head, start + rows[None, :], cols[:, None], DROPOUT)
+            keep = _keep(seed_ptr, head, start, rows[None, :], cols[:, None], DROPOUT)
             dropped = tl.where(keep, p * RESCALE, 0.0)
             dp = tl.where(keep, dp * RESCALE, 0.0)
         dv = tl.dot(dropped.to(dout.dtype), dout, dv, input_precision=PRECISION)

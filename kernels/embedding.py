@@ -19,13 +19,11 @@ from kernels.dispatch import compute_dtype, on_device, precision, triton, use_tr
 from kernels.embedding_kernels import (
     embed_norm_bwd_kernel,
     embed_norm_fwd_kernel,
-    embed_project_fwd_kernel,
     scatter_runs_kernel,
     scatter_slices_kernel,
 )
-from kernels.tuning import embedding_projects, scatter_tile
+from kernels.tuning import scatter_tile
 
-MAX_FUSED_WIDTH = 256  # widest table whose projection is fused into the pass
 PROGRAMS = 512  # of the backward pass; each sums its share of the rows
 
 
@@ -63,11 +61,6 @@ def embed_reference(
     return x
 
 
-def _fuses(word: Tensor, dtype: torch.dtype) -> bool:
-    """Whether the projection is part of the pass."""
-    return word.shape[1] <= MAX_FUSED_WIDTH and embedding_projects(word.device, dtype == torch.float32)
-
-
 def _row_blocks(width: int) -> dict[str, int]:
     columns = triton.next_power_of_2(width)
     warps = 4 if columns <= 1024 else 8
@@ -91,35 +84,8 @@ def _normalise(
     return y, mean, rstd
 
 
-def _project(
-    word: Tensor, ids: Tensor, projection: Sequence[Tensor], dtype: torch.dtype,
-    sums: Sequence[Tensor] = (), norm: tuple[Tensor, Tensor, float] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Project word rows or, with `norm`, their normalised sums, in one pass; add the norm's statistics."""
-    T, (H, E) = ids.numel(), projection[0].shape
-    y = torch.empty(T, H, dtype=dtype, device=word.device)
-    mean, rstd = (torch.empty(T if norm else 0, dtype=torch.float32, device=word.device) for _ in range(2))
-    weight, bias, eps = norm or (None, None, 0.0)
-    if T:
-        with on_device(word):
-            embed_project_fwd_kernel[(triton.cdiv(T, 64),)](
-                y, mean, rstd, word, ids, *(sums or (None,) * 4), weight, bias,
-                projection[0].to(dtype), projection[1] if projection[1:] else None, T, eps,
-                E=E, H=H, NORM=norm is not None, PRECISION=precision(dtype), BLOCK_T=64,
-                BLOCK_E=max(16, triton.next_power_of_2(E)), BLOCK_H=64, num_warps=4, num_stages=2,
-            )  # fmt: skip
-    return y, mean, rstd
-
-
 def _linear(x: Tensor, projection: Sequence[Tensor]) -> Tensor:
     return linear(x, *(p.to(x.dtype) for p in projection))
-
-
-def _project_words(word: Tensor, ids: Tensor, projection: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
-    """Project rows of the word table to [T, H]."""
-    if _fuses(word, dtype):
-        return _project(word, ids, projection, dtype)[0]
-    return _linear(embedding(ids, word).to(dtype), projection)
 
 
 def _id_dtype(rows: int) -> torch.dtype:
@@ -167,10 +133,8 @@ def _forward(
     sums = (token_type, type_ids, position, position_ids)
     norm = (norm_weight, norm_bias, eps)
     if bright:
-        x = _project_words(word, input_ids, projection, dtype)
+        x = _linear(embedding(input_ids, word).to(dtype), projection)
         return _normalise(x, None, sums, norm, dtype)
-    if projection and _fuses(word, dtype):
-        return _project(word, input_ids, projection, dtype, sums, norm)
     x, mean, rstd = _normalise(word, input_ids, sums, norm, dtype)
     return _linear(x, projection) if projection else x, mean, rstd
 
@@ -196,7 +160,7 @@ def _backward(
         normed = _normalise(word, input_ids, sums, (norm_weight, norm_bias, eps), dtype)[0]
         after = [dy.t() @ normed, dy.sum(0, dtype=torch.float32)]
         dy = dy @ projection[0].to(dtype)
-    rows = _project_words(word, input_ids, projection, dtype) if bright else word
+    rows = _linear(embedding(input_ids, word).to(dtype), projection) if bright else word
     row_ids = None if bright else input_ids
     dx, dweight, dbias = _norm_backward(dy, mean, rstd, rows, row_ids, sums, norm_weight)
     by_types = scatter_rows(dx, type_ids, token_type.shape[0])

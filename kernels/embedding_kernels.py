@@ -1,4 +1,4 @@
-"""Kernels of `kernels.embedding`: gather, sum, normalise and project rows; sum gradients into a table.
+"""Kernels of `kernels.embedding`: gather, sum and normalise rows; sum gradients into a table.
 
 The sum into a table is deterministic and balanced: token ids are sorted and cut into slices of a fixed
 length, each summed by one program. A run of one id that crosses slices, such as [MASK]'s, leaves a partial
@@ -47,38 +47,6 @@ def embed_norm_fwd_kernel(
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
     tl.store(mean_ptr + rows, mean, mask=rows < T)
     tl.store(rstd_ptr + rows, rstd, mask=rows < T)
-
-
-@triton.jit(do_not_specialize=["T"])
-def embed_project_fwd_kernel(
-    y_ptr, mean_ptr, rstd_ptr,                  # out: [T, H], [T], [T]; the last two empty without NORM
-    word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, weight_ptr, bias_ptr,
-    projection_ptr, projection_bias_ptr,        # in: [H, E], [H] or None
-    T, eps, E: tl.constexpr, H: tl.constexpr, NORM: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_T: tl.constexpr, BLOCK_E: tl.constexpr, BLOCK_H: tl.constexpr,
-):  # fmt: skip
-    rows = tl.program_id(0) * BLOCK_T + tl.arange(0, BLOCK_T)
-    e = tl.arange(0, BLOCK_E)
-    if NORM:
-        x = _sum_rows(
-            word_ptr, ids_ptr, type_ptr, type_ids_ptr, position_ptr, position_ids_ptr, rows, T, E, BLOCK_E
-        )
-        x, mean, rstd = normalise(x, weight_ptr, bias_ptr, eps, E, BLOCK_E)
-        tl.store(mean_ptr + rows, mean, mask=rows < T)
-        tl.store(rstd_ptr + rows, rstd, mask=rows < T)
-    else:
-        word = tl.load(ids_ptr + rows, mask=rows < T, other=0)
-        x = tl.load(word_ptr + word[:, None] * E + e[None, :], mask=e[None, :] < E, other=0.0)
-    x = x.to(y_ptr.dtype.element_ty)
-    for first in range(0, H, BLOCK_H):
-        cols = first + tl.arange(0, BLOCK_H)
-        inside = (cols[None, :] < H) & (e[:, None] < E)
-        w = tl.load(projection_ptr + cols[None, :] * E + e[:, None], mask=inside, other=0.0)
-        y = tl.dot(x, w, input_precision=PRECISION)
-        if projection_bias_ptr is not None:
-            y += tl.load(projection_bias_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
-        at = rows.to(tl.int64)[:, None] * H + cols[None, :]
-        tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=(rows[:, None] < T) & (cols[None, :] < H))
 
 
 @triton.jit(do_not_specialize=["T"])

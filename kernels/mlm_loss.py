@@ -1,9 +1,8 @@
 """Masked-language-model loss: decode masked states with the tied word table and take the cross-entropy.
 
 Devlin et al. 2019, section 3.1; the logsumexp runs over tiles of logits that are never stored, and the
-gradient recomputes them (Wijmans et al. 2024, without its gradient filter). z-loss (Chowdhery et al. 2022,
-section 5) adds z_loss * lse^2, which keeps the logits small. n = masked positions, E = embedding size, V =
-vocabulary.
+gradient recomputes them (Wijmans et al. 2024, without its gradient filter). n = masked positions, E =
+embedding size, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -34,21 +33,17 @@ from kernels.tuning import loss_tiles
 
 IGNORED = -100  # label of a row that does not count, as in torch's cross_entropy
 # with wider states the product is compute-bound: cuBLAS in chunks of rows is then the better kernel
-MAX_FUSED_WIDTH = 256
+MAX_FUSED_WIDTH = 128
 CHUNK = 1024
 MULTIPROCESSORS = 132  # of an H100 or H200; an A100 has 108
 MOST_PARTS, OVERHEAD = 16, 4
 
 
-def mlm_loss_reference(
-    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float = 0.0
-) -> tuple[Tensor, Tensor]:
+def mlm_loss_reference(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Compute `mlm_loss` with the logits stored."""
     logits = linear(states, weight.to(states.dtype), bias.to(states.dtype))  # [n, V]
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     loss = cross_entropy(logits, labels, reduction="none", ignore_index=IGNORED)
-    if z_loss:
-        loss = loss + z_loss * logits.logsumexp(-1).square() * (labels != IGNORED)
     return loss, logits.argmax(-1)
 
 
@@ -75,17 +70,15 @@ def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
 
 
 @torch.library.custom_op("jixu::mlm_loss", mutates_args=())
-def _forward(
-    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float
-) -> tuple[Tensor, Tensor, Tensor]:
+def _forward(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     (n, E), V = states.shape, weight.shape[0]
     weight = weight.to(states.dtype)
     if E > MAX_FUSED_WIDTH:
-        return forward_in_chunks(states, weight, bias, labels, z_loss)
+        return forward_in_chunks(states, weight, bias, labels)
     loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
     predicted = torch.empty(n, dtype=torch.int64, device=states.device)
     if n:
-        launch = loss_tiles(states.device, E, states.dtype == torch.float32).forward
+        launch = loss_tiles(states.device, states.dtype == torch.float32).forward
         tiles = triton.cdiv(n, launch.rows)
         parts, part_size = _parts(tiles, V, launch.block)
         highest, total = (torch.empty(parts, n, dtype=torch.float32, device=states.device) for _ in range(2))
@@ -96,14 +89,14 @@ def _forward(
                 **_constants(states), ROWS=launch.rows, BLOCK=launch.block, **launch.options,
             )  # fmt: skip
             mlm_loss_combine_kernel[(triton.cdiv(n, 16),)](
-                loss, predicted, lse, highest, total, best, states, weight, bias, labels, n, V, z_loss,
+                loss, predicted, lse, highest, total, best, states, weight, bias, labels, n, V,
                 parts, E=E, BLOCK_E=triton.next_power_of_2(E), ROWS=16, num_warps=4,
             )  # fmt: skip
     return loss, predicted, lse
 
 
 @_forward.register_fake
-def _(states, weight, bias, labels, z_loss):
+def _(states, weight, bias, labels):
     n = states.shape[0]
     loss, lse = (states.new_empty(n, dtype=torch.float32) for _ in range(2))
     return loss, states.new_empty(n, dtype=torch.int64), lse
@@ -111,20 +104,20 @@ def _(states, weight, bias, labels, z_loss):
 
 @torch.library.custom_op("jixu::mlm_loss_backward", mutates_args=())
 def _backward(
-    dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor, z_loss: float
+    dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     (n, E), V = states.shape, weight.shape[0]
     table, dloss = weight.to(states.dtype), dloss.contiguous()
     if E > MAX_FUSED_WIDTH:
-        dstates, dweight, dbias = backward_in_chunks(dloss, states, table, bias, labels, lse, z_loss)
+        dstates, dweight, dbias = backward_in_chunks(dloss, states, table, bias, labels, lse)
         return dstates, dweight.to(weight.dtype), dbias.to(bias.dtype)
     dweight = torch.empty(V, E, dtype=torch.float32, device=states.device)
     dbias = torch.empty(V, dtype=torch.float32, device=states.device)
-    tiles = loss_tiles(states.device, E, states.dtype == torch.float32)
+    tiles = loss_tiles(states.device, states.dtype == torch.float32)
     rows = triton.cdiv(n, tiles.states.rows)
     parts, part_size = _parts(rows, V, tiles.states.block)
     partial = torch.empty(parts, n, E, dtype=torch.float32, device=states.device)
-    arguments = (dloss, states, table, bias, labels, lse, n, V, z_loss)
+    arguments = (dloss, states, table, bias, labels, lse, n, V)
     with on_device(states):
         if n:
             mlm_loss_bwd_states_kernel[(rows, parts)](
@@ -139,12 +132,12 @@ def _backward(
 
 
 @_backward.register_fake
-def _(dloss, states, weight, bias, labels, lse, z_loss):
+def _(dloss, states, weight, bias, labels, lse):
     return states.new_empty(states.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
 
 
 def forward_in_chunks(
-    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float
+    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute loss, prediction and logsumexp [n] with the logits of CHUNK rows at a time."""
     n = states.shape[0]
@@ -156,12 +149,12 @@ def forward_in_chunks(
         lse[at], predicted[at] = logits.logsumexp(-1), logits.argmax(-1)
         counted = labels[at] != IGNORED
         target = logits.gather(1, labels[at].where(counted, 0)[:, None]).squeeze(1)
-        loss[at] = (lse[at] - target + z_loss * lse[at].square()).where(counted, 0.0)
+        loss[at] = (lse[at] - target).where(counted, 0.0)
     return loss, predicted, lse
 
 
 def backward_in_chunks(
-    dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor, z_loss: float
+    dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of states, weight and bias, the last two in fp32, CHUNK rows at a time."""
     dstates = torch.empty_like(states)
@@ -174,7 +167,7 @@ def backward_in_chunks(
         x, counted = states[at], labels[at] != IGNORED
         gradient = dloss[at].where(counted, 0.0)
         dlogits = torch.exp((x @ weight.t()).float() + bias.float() - lse[at, None])
-        dlogits *= (gradient * (1 + 2 * z_loss * lse[at]))[:, None]
+        dlogits *= gradient[:, None]
         dlogits.scatter_add_(1, labels[at].where(counted, 0)[:, None], -gradient[:, None])
         dbias += dlogits.sum(0)
         dlogits = dlogits.to(x.dtype)
@@ -184,21 +177,18 @@ def backward_in_chunks(
 
 
 def _save(ctx, inputs, output):
-    states, weight, bias, labels, ctx.z_loss = inputs
-    ctx.save_for_backward(states, weight, bias, labels, output[2])
+    ctx.save_for_backward(*inputs, output[2])
     ctx.mark_non_differentiable(output[1], output[2])
 
 
 def _gradients(ctx, dloss, _predicted, _lse):
-    return *direct(_backward, dloss)(dloss, *ctx.saved_tensors, ctx.z_loss), None, None
+    return *direct(_backward, dloss)(dloss, *ctx.saved_tensors), None
 
 
 _operator = differentiable(_forward, _save, _gradients)
 
 
-def mlm_loss(
-    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float = 0.0
-) -> tuple[Tensor, Tensor]:
+def mlm_loss(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the loss and the prediction of every masked position.
 
     states [n, E]; weight [V, E] the word table; bias [V]; labels [n] int64 in 0..V-1, or IGNORED.
@@ -210,7 +200,7 @@ def mlm_loss(
     """
     if not use_triton(states):
         if handwritten(states):
-            return mlm_loss_on_cpu(autocast(states), weight, bias, labels, z_loss, IGNORED)
-        return mlm_loss_reference(states, weight, bias, labels, z_loss)
+            return mlm_loss_on_cpu(autocast(states), weight, bias, labels, IGNORED)
+        return mlm_loss_reference(states, weight, bias, labels)
     states = autocast(states).contiguous()
-    return _operator(states, weight.contiguous(), bias.contiguous(), labels.contiguous(), z_loss)[:2]
+    return _operator(states, weight.contiguous(), bias.contiguous(), labels.contiguous())[:2]

@@ -32,7 +32,7 @@ def first_largest(x: Tensor) -> tuple[Tensor, Tensor]:
     return largest, torch.where(in_part, part * PART + first, at - whole.shape[1] + V - V % PART)
 
 
-def _lose(logits: Tensor, labels: Tensor, z_loss: float, ignored: int, work: Tensor) -> tuple[Tensor, Tensor]:
+def _lose(logits: Tensor, labels: Tensor, ignored: int, work: Tensor) -> tuple[Tensor, Tensor]:
     """Compute loss and prediction [n, 1] of logits [n, V], overwritten by their gradient; work [2, n, V]."""
     z = work[0].copy_(logits)
     largest, predicted = first_largest(z)
@@ -42,9 +42,7 @@ def _lose(logits: Tensor, labels: Tensor, z_loss: float, ignored: int, work: Ten
     probabilities = torch.softmax(z, 1, out=work[1])
     # the largest probability is at least 1/V: its logarithm is safe
     lse = largest - probabilities.gather(1, predicted).log()
-    loss = (lse - target + z_loss * lse.square()).where(counted, 0.0)
-    if z_loss:
-        probabilities *= 1 + 2 * z_loss * lse
+    loss = (lse - target).where(counted, 0.0)
     probabilities.scatter_add_(1, label, torch.full_like(target, -1.0))
     logits.copy_(probabilities)
     return loss, predicted
@@ -56,7 +54,7 @@ class _MlmLoss(torch.autograd.Function):
     @staticmethod
     @torch.autocast("cpu", enabled=False)
     def forward(
-        ctx, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float, ignored: int
+        ctx, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, ignored: int
     ) -> tuple[Tensor, Tensor]:
         n, V = states.shape[0], weight.shape[0]
         table, offset = weight.to(states.dtype), bias.to(states.dtype)
@@ -70,7 +68,7 @@ class _MlmLoss(torch.autograd.Function):
             for first in range(part, min(part + rows * PIECES, n), rows):
                 at = slice(first, min(first + rows, n))
                 piece = products[-1][at.start - part : at.stop - part]
-                pair = _lose(piece, labels[at, None], z_loss, ignored, work[:, : len(piece)])
+                pair = _lose(piece, labels[at, None], ignored, work[:, : len(piece)])
                 loss[at], predicted[at] = pair
         ctx.save_for_backward(states, table, (labels != ignored)[:, None], *products)
         ctx.dtypes = weight.dtype, bias.dtype
@@ -95,11 +93,11 @@ class _MlmLoss(torch.autograd.Function):
             dweight.addmm_(dlogits.t(), scaled[at])
             dbias.addmm_(by_row[at].t().to(table.dtype), dlogits)
             begin = at.stop
-        return dstates, dweight.to(ctx.dtypes[0]), dbias[0].to(ctx.dtypes[1]), None, None, None
+        return dstates, dweight.to(ctx.dtypes[0]), dbias[0].to(ctx.dtypes[1]), None, None
 
 
 def mlm_loss_on_cpu(
-    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, z_loss: float, ignored: int
+    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, ignored: int
 ) -> tuple[Tensor, Tensor]:
     """Compute `kernels.mlm_loss`."""
-    return _MlmLoss.apply(states, weight, bias, labels, z_loss, ignored)
+    return _MlmLoss.apply(states, weight, bias, labels, ignored)

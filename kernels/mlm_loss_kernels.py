@@ -1,6 +1,6 @@
 """Kernels of `kernels.mlm_loss`; logits, in units of log2(e) for exp2, exist one tile at a time.
 
-With p = exp(logits - lse): dlogits = dloss * ((1 + 2 z lse) p - onehot(label)). The gradients of the states
+With p = exp(logits - lse): dlogits = dloss * (p - onehot(label)). The gradients of the states
 and of the table each recompute the logits, so that every row has one owner: no atomics, no [n, V] tensor.
 """
 
@@ -54,7 +54,7 @@ def mlm_loss_fwd_kernel(
 def mlm_loss_combine_kernel(
     loss_ptr, predicted_ptr, lse_ptr,           # out: [n]
     highest_ptr, total_ptr, best_ptr,           # in: [PARTS, n]
-    x_ptr, w_ptr, bias_ptr, labels_ptr, n, V, z_loss, PARTS,
+    x_ptr, w_ptr, bias_ptr, labels_ptr, n, V, PARTS,
     E: tl.constexpr, BLOCK_E: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -77,7 +77,7 @@ def mlm_loss_combine_kernel(
     w = tl.load(w_ptr + label[:, None] * E + e[None, :], mask=valid[:, None] & (e[None, :] < E), other=0.0)
     # an invalid label gives NaN, not a plausible loss
     bias = tl.load(bias_ptr + label, mask=valid, other=float("nan")).to(tl.float32)
-    loss = lse - (tl.sum(x * w.to(tl.float32), 1) + bias) + z_loss * lse * lse
+    loss = lse - (tl.sum(x * w.to(tl.float32), 1) + bias)
     tl.store(loss_ptr + rows, tl.where(label == -100, 0.0, loss), mask=inside)
     tl.store(predicted_ptr + rows, best.to(tl.int64), mask=inside)
     tl.store(lse_ptr + rows, lse, mask=inside)
@@ -86,7 +86,7 @@ def mlm_loss_combine_kernel(
 @triton.jit(do_not_specialize=["n", "V"])
 def mlm_loss_bwd_states_kernel(
     dx_ptr,                                     # out: [parts, n, E], summed over parts later
-    dloss_ptr, x_ptr, w_ptr, bias_ptr, labels_ptr, lse_ptr, n, V, z_loss, part_size,
+    dloss_ptr, x_ptr, w_ptr, bias_ptr, labels_ptr, lse_ptr, n, V, part_size,
     E: tl.constexpr, BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -97,7 +97,6 @@ def mlm_loss_bwd_states_kernel(
     label = tl.load(labels_ptr + rows, mask=inside, other=-100).to(tl.int32)
     dloss = tl.load(dloss_ptr + rows, mask=inside, other=0.0)
     dloss = tl.where(label == -100, 0.0, dloss)
-    slope = 1.0 + 2.0 * z_loss * lse
     dx = tl.zeros([ROWS, BLOCK_E], tl.float32)
     for first in range(part * part_size, tl.minimum((part + 1) * part_size, V), BLOCK):
         cols = first + tl.arange(0, BLOCK)
@@ -105,7 +104,7 @@ def mlm_loss_bwd_states_kernel(
         bias = tl.load(bias_ptr + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
         logits = tl.dot(x, tl.trans(w), input_precision=PRECISION) + bias[None, :]
         p = tl.exp2((logits - lse[:, None]) * 1.4426950408889634)
-        dlogits = p * slope[:, None] - tl.where(cols[None, :] == label[:, None], 1.0, 0.0)
+        dlogits = p - tl.where(cols[None, :] == label[:, None], 1.0, 0.0)
         dx = tl.dot(dlogits.to(w.dtype), w, dx, input_precision=PRECISION)
     e = tl.arange(0, BLOCK_E)
     at = (part.to(tl.int64) * n + rows)[:, None] * E + e[None, :]
@@ -115,7 +114,7 @@ def mlm_loss_bwd_states_kernel(
 @triton.jit(do_not_specialize=["n", "V"])
 def mlm_loss_bwd_table_kernel(
     dw_ptr, dbias_ptr,                          # out: [V, E], [V]
-    dloss_ptr, x_ptr, w_ptr, bias_ptr, labels_ptr, lse_ptr, n, V, z_loss,
+    dloss_ptr, x_ptr, w_ptr, bias_ptr, labels_ptr, lse_ptr, n, V,
     E: tl.constexpr, BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tokens = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -131,11 +130,10 @@ def mlm_loss_bwd_table_kernel(
         label = tl.load(labels_ptr + rows, mask=rows < n, other=-100).to(tl.int32)
         dloss = tl.load(dloss_ptr + rows, mask=rows < n, other=0.0)
         dloss = tl.where(label == -100, 0.0, dloss)
-        slope = tl.where(rows < n, dloss * (1.0 + 2.0 * z_loss * lse), 0.0)
         # transposed: tokens by rows
         logits = tl.dot(w, tl.trans(x), input_precision=PRECISION) + bias[:, None]
         p = tl.exp2((logits - lse[None, :]) * 1.4426950408889634)
-        dlogits = p * slope[None, :] - tl.where(tokens[:, None] == label[None, :], dloss[None, :], 0.0)
+        dlogits = (p - tl.where(tokens[:, None] == label[None, :], 1.0, 0.0)) * dloss[None, :]
         dw = tl.dot(dlogits.to(x.dtype), x, dw, input_precision=PRECISION)
         dbias += tl.sum(dlogits, 1)
     e = tl.arange(0, BLOCK_E)

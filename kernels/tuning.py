@@ -77,7 +77,7 @@ class Table:
     # by padded head dim, bucket of the longest sequence, and whether there is dropout; the tile is the same
     # with and without, as a batch's schedule serves both
     attention: dict[tuple[int, int, bool], AttentionTiles]
-    loss: dict[int, LossTiles]  # by padded width of the states: up to 128, 256
+    loss: dict[int, LossTiles]  # by padded width of the states: up to 128
 
     def merged(self, other: Table) -> Table:
         """This table with the entries of another."""
@@ -105,7 +105,7 @@ L = Launch
 # fits the 99 KiB of shared memory of sm_86, sm_89 and sm_120 too
 _SM_80 = Table(
     _by_bucket(
-        {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64), 256: (64, 64, 64)},
+        {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64)},
         {
             (32, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
             (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(32, 8, 2)),
@@ -117,19 +117,16 @@ _SM_80 = Table(
             (64, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
             (128, 64, False): (L(32, 4, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
             (128, 64, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), L(32, 8, 2)),
-            (256, 64, False): (L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), L(16, 8, 2)),
-            (256, 64, True): (L(32, 8, 2), L(16, 8, 2), L(16, 8, 2), None),
         },
     ),
     {
         128: LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 128)),
-        256: LossTiles(LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 64), LossLaunch(32, 8, 2, 64)),
     },
 )
 # for 227 KiB of shared memory: Hopper, and Blackwell of data centres
 _SM_90 = Table(
     _by_bucket(
-        {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 128, 128), 256: (32, 32, 32)},
+        {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 128, 128)},
         {
             (32, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
             (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
@@ -143,20 +140,15 @@ _SM_90 = Table(
             (128, 64, True): (L(64, 4, 2), L(64, 4, 2), L(32, 8, 2), None),
             (128, 128, False): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
             (128, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
-            (256, 32, False): (L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
-            (256, 32, True): (L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
         },
     ),
     {
         128: LossTiles(LossLaunch(128, 8, 3, 128), LossLaunch(64, 8, 3, 128), LossLaunch(64, 8, 3, 128)),
-        256: LossTiles(LossLaunch(64, 8, 2, 128), LossLaunch(64, 8, 2, 64), LossLaunch(64, 8, 2, 64)),
     },
 )
 _INTERPRETER = Table(
-    dict.fromkeys(
-        product((32, 64, 128, 256), (0, 1, 2), (False, True)), AttentionTiles(64, *(L(64, 4, 2),) * 4)
-    ),
-    {width: LossTiles(*(LossLaunch(512, 4, 1, 64),) * 3) for width in (128, 256)},
+    dict.fromkeys(product((32, 64, 128), (0, 1, 2), (False, True)), AttentionTiles(64, *(L(64, 4, 2),) * 4)),
+    {128: LossTiles(*(LossLaunch(512, 4, 1, 64),) * 3)},
 )
 _BUILT_IN = {"interpreter": _INTERPRETER, "sm_90": _SM_90, "sm_100": _SM_90, "sm_103": _SM_90}
 
@@ -210,7 +202,7 @@ def write_table(path: Path, measured: Table, **about: object) -> None:
 def attention_tiles(
     device: torch.device, width: int, max_seqlen: int, dropout: bool = False, exact: bool = False
 ) -> AttentionTiles:
-    """Choose tiles for heads `width` wide (a power of two up to 256). The tile does not depend on dropout.
+    """Choose tiles for heads `width` wide (a power of two up to 128). The tile does not depend on dropout.
 
     `exact` is for fp32, whose products do not run on tensor cores: small tiles that fit.
     """
@@ -223,17 +215,12 @@ def attention_tiles(
     return table(name).attention[width, bucket_of(max_seqlen), dropout]
 
 
-def loss_tiles(device: torch.device, width: int, exact: bool = False) -> LossTiles:
-    """Choose tiles of the MLM loss for states up to 256 wide; `exact` as in `attention_tiles`."""
+def loss_tiles(device: torch.device, exact: bool = False) -> LossTiles:
+    """Choose tiles of the MLM loss for states up to 128 wide; `exact` as in `attention_tiles`."""
     name = architecture(device)
     if exact and name != "interpreter":
         return LossTiles(*(LossLaunch(16, 4, 1, 16),) * 3)
-    return table(name).loss[128 if width <= 128 else 256]
-
-
-def embedding_projects(device: torch.device, exact: bool) -> bool:
-    """Whether to fuse the embedding's projection. Not in fp32: its tile spills, and cuBLAS is faster."""
-    return not exact or architecture(device) == "interpreter"
+    return table(name).loss[128]
 
 
 def scatter_tile(exact: bool) -> tuple[int, int]:

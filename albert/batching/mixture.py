@@ -50,12 +50,21 @@ class StepData(NamedTuple):
     batches: list[Batch]
     corpora: list[int]  # of each batch
     after: DataState
+    tokens: int  # of the whole step
+    is_ordered: bool  # whether any sequence of the whole step has an order label
 
 
 class _Next(NamedTuple):
     corpus: int
     planned: Planned
     rule: MaskRule
+
+
+class _Step(NamedTuple):
+    mine: list[_Next]
+    after: DataState
+    tokens: int
+    is_ordered: bool
 
 
 class TrainingData:
@@ -82,35 +91,37 @@ class TrainingData:
     def steps(self, state: DataState) -> Iterator[StepData]:
         """Yield this process's steps from a place on, without end."""
         plans = [stream.plan(cursor) for stream, cursor in zip(self.streams, state.cursors, strict=True)]
-        waiting: list[tuple[list[_Next], DataState]] = []
+        waiting: list[_Step] = []
         tokens = 0
         while True:
-            mine, state = self._plan_step(plans, state)
-            waiting.append((mine, state))
-            tokens += sum(item.planned.tokens for item in mine)
+            step = self._plan_step(plans, state)
+            state = step.after
+            waiting.append(step)
+            tokens += sum(item.planned.tokens for item in step.mine)
             # the first step is packed alone, so that training need not wait
             if tokens >= _PACKED_TOKENS or state.batches == self.accumulate:
                 yield from self._packed(waiting)
                 waiting, tokens = [], 0
 
-    def _plan_step(
-        self, plans: Sequence[Iterator[Planned]], state: DataState
-    ) -> tuple[list[_Next], DataState]:
+    def _plan_step(self, plans: Sequence[Iterator[Planned]], state: DataState) -> _Step:
         step = (state.batches - state.skipped) // self.accumulate
         phase = next((p for p in self.phases if step < p.until), self.phases[-1])
         if any(step == p.until for p in self.phases):
             state = replace(state, tokens=(0,) * len(plans))
         cursors, tokens = list(state.cursors), list(state.tokens)
-        mine = []
+        mine, drawn, is_ordered = [], 0, False
         for number in range(self.accumulate):
             corpus = _furthest_behind(phase.shares, tokens)
             planned = next(plans[corpus])
             cursors[corpus] = planned.after
             tokens[corpus] += planned.tokens
+            drawn += planned.tokens
+            is_ordered |= planned.is_ordered
             if number % self.world_size == self.rank:
                 mine.append(_Next(corpus, planned, self.rule_at(corpus, step)))
         batches = state.batches + self.accumulate
-        return mine, replace(state, batches=batches, cursors=tuple(cursors), tokens=tuple(tokens))
+        after = replace(state, batches=batches, cursors=tuple(cursors), tokens=tuple(tokens))
+        return _Step(mine, after, drawn, is_ordered)
 
     def rule_at(self, corpus: int, step: int) -> MaskRule:
         """The rule that masks a corpus at a step."""
@@ -119,16 +130,16 @@ class TrainingData:
             return rule
         return replace(rule, rate=mask_rate_at(self.mask_rates, step, self.phases[-1].until))
 
-    def _packed(self, steps: Sequence[tuple[list[_Next], DataState]]) -> Iterator[StepData]:
+    def _packed(self, steps: Sequence[_Step]) -> Iterator[StepData]:
         """Pack batches of the same window and rule together, and yield them step by step."""
         groups: dict[tuple[int, int, MaskRule], list[Planned]] = {}
-        for mine, _ in steps:
-            for corpus, planned, rule in mine:
+        for step in steps:
+            for corpus, planned, rule in step.mine:
                 groups.setdefault((corpus, id(planned.instances), rule), []).append(planned)
         packed = {key: self.streams[key[0]].pack(group, key[2]) for key, group in groups.items()}
-        for mine, after in steps:
+        for mine, after, tokens, is_ordered in steps:
             batches = [next(packed[c, id(planned.instances), rule]) for c, planned, rule in mine]
-            yield StepData(batches, [item.corpus for item in mine], after)
+            yield StepData(batches, [item.corpus for item in mine], after, tokens, is_ordered)
 
 
 def mask_rate_at(rates: tuple[float, ...], step: int, steps: int) -> float:

@@ -69,13 +69,13 @@ def pad(batch: Batch, shape: Shape) -> Batch | None:
     )
 
 
-def flatten(batch: Batch, weights: Sequence[float] = ()) -> Tensor:
+def flatten(batch: Batch, weights: Sequence[float] | Tensor = ()) -> Tensor:
     """All numbers of a batch in one int32 buffer, for one copy; at its end the weights, as fp32."""
     index, labels = batch.masked()
     sop = batch.cu_seqlens[:0] if batch.sop_labels is None else batch.sop_labels
     ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
     parts = [x.int() for x in (*ids, batch.cu_seqlens, index, labels, sop)]
-    parts.append(torch.tensor(weights, dtype=torch.float32).view(torch.int32))
+    parts.append(torch.as_tensor(weights, dtype=torch.float32).view(torch.int32))
     return torch.cat([torch.nn.functional.pad(x, (0, -len(x) % _ALIGNED)) for x in parts])
 
 

@@ -117,6 +117,11 @@ class Planned(NamedTuple):
     def tokens(self) -> int:
         return int(self.instances.lengths[self.rows].sum())
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a sequence has an order label."""
+        return bool((self.instances.sop_labels[self.rows] != IGNORED).any())
+
 
 class InstanceStream:
     """Reads batches from shards: endlessly for training, once for an evaluation."""

@@ -46,7 +46,7 @@ class StepGraphs:
         self._graphs: dict[Shape, _Graph] = {}
         self.is_off = False
 
-    def run(self, batch: Batch, weights: Sequence[float], row: Tensor, seed: Callable[[], None]) -> bool:
+    def run(self, batch: Batch, weights: Tensor, row: Tensor, seed: Callable[[], None]) -> bool:
         """Take both passes of a batch by a graph; False if it must be done without, and nothing was done.
 
         `seed` is called before anything random is drawn.

@@ -24,10 +24,10 @@ from albert.pretraining.failure import record_failure
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, write_result
 from albert.pretraining.settings import PretrainSettings, read_settings
-from albert.pretraining.start import Start, check_same_run, check_start, phases, settle
+from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, settle
 from albert.pretraining.state import MANIFEST_FILE, Metrics, TrainerState, checkpoint_folder, list_checkpoints
 from albert.pretraining.trainer import Trainer, Wanted
-from albert.runtime import Process, bound_caches, give_back, join
+from albert.runtime import Process, bound_caches, give_back, join, notice_of_operators
 from data.errors import ConfigError, InputError
 from data.files import sha256
 
@@ -70,23 +70,29 @@ def checkpoint_digest(folder: Path) -> str:
 
 
 def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSettings:
-    """Fix the parts of a step: those that the run was started with, else one for each process.
+    """Fix the size and parts of a step: those that the run was started with, else the device's and one for
+    each process.
 
     When torchrun restarts lost processes, the run resumes even with resume="never".
     """
     if process.is_restarted:
         settings = replace(settings, resume="auto")
-    accumulate = settings.running.accumulate
-    if accumulate is None and settings.resume == "auto" and list_checkpoints(settings.run_folder):
+    accumulate, batch_tokens = settings.running.accumulate, settings.batch_tokens
+    if settings.resume == "auto" and list_checkpoints(settings.run_folder):
         with suppress(InputError):  # they are missing or damaged: `check_same_run` says so
-            accumulate = read_settings(settings.run_folder).running.accumulate
+            before = read_settings(settings.run_folder)
+            accumulate = accumulate or before.running.accumulate
+            batch_tokens = batch_tokens or before.batch_tokens
     accumulate = accumulate or process.world_size
     if accumulate < process.world_size:
         raise ConfigError(
             f"a step of {accumulate} parts cannot be shared out to {process.world_size} processes: "
             f"begin the run with --running.accumulate {process.world_size} or more, or use fewer processes"
         )
-    return replace(settings, running=replace(settings.running, accumulate=accumulate))
+    batch_tokens = batch_tokens or BATCH_TOKENS[process.device.type]
+    return replace(
+        settings, batch_tokens=batch_tokens, running=replace(settings.running, accumulate=accumulate)
+    )
 
 
 @contextmanager
@@ -168,8 +174,9 @@ class _Run:
             self.notify(notice)
         self._log_resuming()
         self.log.say(self.learning_rate.explanation)
-        if self.learning_rate.warning:
-            self.notify(self.learning_rate.warning)
+        for warning in (self.learning_rate.warning, notice_of_operators(process.device)):
+            if warning:
+                self.notify(warning)
         self.data = TrainingData(
             list(start.streams.values()),
             phases(settings),
@@ -212,9 +219,7 @@ class _Run:
         status: Literal["completed", "interrupted"] = "completed"
         clock = time.perf_counter()
         while not self._is_over():
-            stop, overdue = self.trainer.step(
-                next(self.loader), Wanted(stopping.is_set(), self._is_checkpoint_overdue())
-            )
+            self.trainer.step(next(self.loader))
             check()
             state = self.trainer.state
             now = time.perf_counter()
@@ -225,10 +230,15 @@ class _Run:
                 give_back(state.step)
             at_end = state.step == settings.steps
             evaluation_due = at_end or state.step % settings.evaluation_interval == 0
-            checkpoint_due = at_end or stop or overdue or state.step % settings.checkpoint_interval == 0
-            if (self.trainer.is_review_due or evaluation_due or checkpoint_due) and self._review():
-                clock = time.perf_counter()
-                continue
+            checkpoint_due = at_end or state.step % settings.checkpoint_interval == 0
+            wanted = Wanted(stopping.is_set(), self._is_checkpoint_overdue())
+            stop = False
+            if self.trainer.is_review_due(wanted) or evaluation_due or checkpoint_due:
+                if self._review():
+                    clock = time.perf_counter()
+                    continue
+                stop, overdue = self.trainer.agree(wanted)
+                checkpoint_due |= stop or overdue
             if evaluation_due:
                 record = self._evaluate()
                 checkpoint_due |= self.trainer.judge(record) or self._is_stale()
@@ -351,7 +361,7 @@ class _Run:
 def _learning_rate(settings: PretrainSettings, start: Start) -> LearningRate:
     return choose_learning_rate(
         settings.optimizer.name,
-        settings.batch_tokens,
+        settings.batch_tokens or BATCH_TOKENS["cpu"],
         from_checkpoint=start.report is not None,
         given=settings.learning_rate,
         given_for=settings.optimizer.reference_batch_tokens,

@@ -24,6 +24,7 @@ FREE_TO_CHANGE = frozenset(
         "never_trained_share",
         "resume",
         "running.activation_checkpointing",
+        "running.compress_gradients",
         "running.deterministic",
         "running.cuda_graphs",
         "running.tracker",
@@ -113,12 +114,15 @@ class GrowthOptions:
 class RunningOptions:
     """How a step is computed, and what a run writes."""
 
-    precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Number format of the operators (精度); auto: bf16 where the device multiplies it."""
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Number format of the operators (精度); auto: bf16 where the device multiplies it, on older GPUs
+    fp16."""
     accumulate: Annotated[int | None, Field(ge=1, le=10**6)] = None
     """Parts a step is computed in; by default one for each process."""
     activation_checkpointing: bool = False
     """Keep only the layers' inputs: less memory, a third more operations."""
+    compress_gradients: bool = False
+    """Exchange gradients between processes in bf16: half the bytes, rounded."""
     deterministic: bool = False
     """Refuse operations whose result varies on a GPU."""
     cuda_graphs: Literal["auto", "off"] = "auto"
@@ -142,8 +146,8 @@ class TrainingOptions:
 
     steps: Annotated[int, Field(ge=1, le=10**9)] = 1000
     """Optimiser steps of the whole run (步数)."""
-    batch_tokens: Annotated[int, Field(ge=128, le=10**9)] = 4096
-    """Tokens in a step, over all processes (批大小)."""
+    batch_tokens: Annotated[int | None, Field(ge=128, le=10**9)] = None
+    """Tokens in a step, over all processes (批大小); by default 32768 on a GPU, 4096 on a CPU."""
     learning_rate: Annotated[float | None, Field(gt=0, le=10)] = None
     """Peak learning rate (学习率); by default the square-root rule's: for batches of 4096 tokens AdamW 3e-4
     from random weights, else 5e-5, and LAMB 7.8e-5."""

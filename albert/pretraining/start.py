@@ -29,6 +29,8 @@ from data.errors import ConfigError, InputError
 from data.files import sha256
 from data.tokenization import find_tokenizer, vocabulary_of
 
+BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # of a step, by device; fewer leave a GPU waiting for the host
+
 
 class Start(NamedTuple):
     """The model and the data of a run."""
@@ -76,16 +78,17 @@ def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
     shares = [corpus.held_out_share for corpus in settings.others]
     never_trained = max(settings.never_trained_share, settings.held_out_share, *shares, 0.0)
     accumulate = settings.running.accumulate or 1
-    if settings.batch_tokens // accumulate < 128:
+    batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]  # a plan's: it need not know the device
+    if batch_tokens // accumulate < 128:
         raise ConfigError(
-            f"batch_tokens={settings.batch_tokens} in {accumulate} parts leaves fewer than 128 tokens a part"
+            f"batch_tokens={batch_tokens} in {accumulate} parts leaves fewer than 128 tokens a part"
         )
     corpora = [("", settings.shards, settings.held_out_share)]
     corpora += [(corpus.name, corpus.shards, corpus.held_out_share) for corpus in settings.others]
     streams = {
         name: InstanceStream(
             shards,
-            batch_tokens=settings.batch_tokens // accumulate,
+            batch_tokens=batch_tokens // accumulate,
             seed=settings.seed,
             held_out_share=share,
             never_trained_share=never_trained,

@@ -69,6 +69,7 @@ class TrainerState:
     stale_evaluations: int = 0  # since the best one
     trends: dict[int, Trend] = field(default_factory=dict)  # of the sentinel, by corpus
     processes: int = 1  # how many trained when it was written
+    scaler: dict[str, float] = field(default_factory=dict)  # of fp16 gradients
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from albert.batching import DataState, StepData, mask_rate_at, ship
@@ -37,7 +38,7 @@ from albert.pretraining.state import (
     remove_old_checkpoints,
     save_checkpoint,
 )
-from albert.runtime import Process, autocast
+from albert.runtime import Process, autocast, multiplies_bf16
 
 
 def _review_every(device: torch.device) -> int:
@@ -82,10 +83,15 @@ class Trainer:
         model.encoder.activation_checkpointing = self.settings.running.activation_checkpointing
         self.module: torch.nn.Module = self.objective
         if self.process.world_size > 1:
-            # a batch without order labels leaves the sentence-order head without a gradient
-            self.module = DistributedDataParallel(self.objective, find_unused_parameters=True)
+            self.module = DistributedDataParallel(self.objective, gradient_as_bucket_view=True)
+            if self.settings.running.compress_gradients:
+                self.module.register_comm_hook(None, bf16_compress_hook)
         self.optimizer = make_optimizer(
             self.settings.optimizer.name, self.objective, self.rate, self.settings.optimizer.weight_decay
+        )
+        # gradients of a mean are small: this scale overflows none at first, and grows
+        self.scaler = torch.amp.GradScaler(
+            self.process.device.type, init_scale=2.0**12, enabled=self._number_format == "fp16"
         )
         self.graphs = self.new_graphs() if self.process.device.type == "cuda" else None
 
@@ -117,6 +123,8 @@ class Trainer:
         model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)
         self._take(model)
         self.state = load_trainer_state(folder, self.objective, self.optimizer)
+        if self.state.scaler and self.scaler.is_enabled():
+            self.scaler.load_state_dict(self.state.scaler)
         self.sentinel = Sentinel(self.state.trends)
 
     def _last_good(self) -> Path | None:
@@ -125,20 +133,22 @@ class Trainer:
         calm = [folder for folder in whole if Sentinel(read_trainer_state(folder).trends).is_calm]
         return next(iter(calm or reversed(whole)), None)
 
+    @property
+    def _number_format(self) -> str:
+        chosen, device = self.settings.running.precision, self.process.device
+        is_old = device.type == "cuda" and not multiplies_bf16(device)
+        return "fp16" if chosen == "auto" and is_old else chosen
+
     def precision(self) -> torch.autocast:
         """The context a forward pass runs in."""
-        return autocast(self.process.device, self.settings.running.precision)
+        return autocast(self.process.device, self._number_format)
 
-    def step(self, data: StepData, wanted: Wanted = NOTHING) -> Wanted:
-        """Take one step of the optimiser; returns what any of the processes wants after it.
+    def step(self, data: StepData) -> None:
+        """Take one step of the optimiser.
 
         Losses are means over the whole step, so that they do not depend on which process has which batch.
         """
         state, settings = self.state, self.settings
-        counts = [_counts(batch) for batch in data.batches]
-        tokens = sum(batch.tokens for batch in data.batches)
-        masked, ordered = (sum(part) for part in zip(*counts, strict=True))
-        tokens, masked, ordered, *votes = self.process.totals([tokens, masked, ordered, *wanted])
         rate = self.rate * state.rate_scale
         rate *= learning_rate_at(settings.schedule.name, state.step, settings.steps, settings.warmup_steps)
         for group in self.optimizer.param_groups:
@@ -148,29 +158,48 @@ class Trainer:
         sums = torch.zeros(
             len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
         )
-        alone = self.process.world_size == 1
+        alone, weights = self.process.world_size == 1, self._weights(data.batches)
         for number, (batch, corpus) in enumerate(zip(data.batches, data.corpora, strict=True)):
             seed = partial(self._seed, data.after.batches, number)
-            weights = (counts[number][0] / max(masked, 1), counts[number][1] / max(ordered, 1))
-            if self.graphs is None or not self.graphs.run(batch, weights, sums[corpus], seed):
+            if self.graphs is None or not self.graphs.run(batch, weights[number], sums[corpus], seed):
                 seed()
                 is_last = number == len(data.batches) - 1
                 with nullcontext() if alone or is_last else self.module.no_sync():  # type: ignore[operator]
-                    self._passes(ship(batch, self.process.device), weights, sums[corpus])
+                    self._passes(ship(batch, self.process.device), weights[number], sums[corpus])
+        if not (alone or data.is_ordered):
+            for p in self._order_head:  # as on one process, which trains it on labels alone
+                p.grad = None
+        self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm)
-        self.optimizer.step()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         state.step += 1
-        state.tokens += tokens
+        state.tokens += data.tokens
         state.data = data.after
-        self._pending.append((StepRecord(state.step, tokens, {}, 0.0, rate), sums, norm))
-        return Wanted(*(count > 0 for count in votes))
+        self._pending.append((StepRecord(state.step, data.tokens, {}, 0.0, rate), sums, norm))
+
+    def _weights(self, batches: Sequence[Batch]) -> Tensor:
+        """Each batch's shares of the whole step's masked tokens and ordered sequences, [batches, 2] fp32.
+
+        Several processes add their counts up on the device: no host waits for another.
+        """
+        counts = torch.tensor([_counts(batch) for batch in batches], dtype=torch.float64)
+        if self.process.world_size > 1 and self.process.device.type == "cuda":
+            counts = counts.pin_memory().to(self.process.device, non_blocking=True)
+        totals = self.process.sum(counts.sum(0))
+        return (counts / totals.clamp_min(1)).float()
+
+    @property
+    def _order_head(self) -> list[torch.nn.Parameter]:
+        """What only batches with order labels train."""
+        return [*self.model.sop.parameters(), *self.model.encoder.pooler.parameters()]
 
     def _seed(self, batches: int, number: int) -> None:
         """Make dropout a function of the seed and the batch's number in the run, whichever process has it."""
         number = batches + number * self.process.world_size + self.process.rank
         torch.manual_seed(int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0]))
 
-    def _passes(self, batch: Batch, weights: Sequence[float] | Tensor, figures: Tensor) -> None:
+    def _passes(self, batch: Batch, weights: Tensor, figures: Tensor) -> None:
         """Add a batch's part of the step's gradient, and its figures to its corpus's.
 
         The weights are the batch's shares of the step's masked tokens and of its ordered sequences.
@@ -183,14 +212,25 @@ class Trainer:
             loss = loss + (self.settings.objective.sop_weight * weights[1]) * output.sop_loss
         if losses.boundary_loss is not None:
             loss = loss + weights[0] * losses.boundary_loss
-        (loss * self.process.world_size).backward()  # gradients are averaged over the processes
+        if self.process.world_size > 1 and output.sop_loss is None:
+            # DistributedDataParallel waits for every parameter's gradient
+            loss = loss + 0 * torch.stack([p.sum() for p in self._order_head]).sum()
+        # gradients are averaged over the processes
+        self.scaler.scale(loss * self.process.world_size).backward()
         _add(figures, losses)
 
-    @property
-    def is_review_due(self) -> bool:
-        """Whether the figures of the steps since the last review are due."""
+    def is_review_due(self, wanted: Wanted = NOTHING) -> bool:
+        """Whether the figures of the steps since the last review are due.
+
+        What one of several processes wants waits until then.
+        """
         is_logged = self.state.step % self.settings.running.log_every == 0
-        return is_logged or len(self._pending) >= self._review_every
+        is_wanted = self.process.world_size == 1 and any(wanted)
+        return is_logged or is_wanted or len(self._pending) >= self._review_every
+
+    def agree(self, wanted: Wanted) -> Wanted:
+        """What any of the processes wants; every one must call it after the same step."""
+        return Wanted(*(count > 0 for count in self.process.totals(wanted)))
 
     def review(self) -> tuple[list[StepRecord], str | None]:
         """The good steps since the last review, and what is wrong with the first bad one, if there is any.
@@ -199,13 +239,16 @@ class Trainer:
         """
         if not self._pending:
             return [], None
+        # a scaled gradient may overflow: its step was not taken, and the scale halved
+        may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         sums = self.process.sum(torch.stack([sums for _, sums, _ in self._pending])).tolist()
         norms = torch.stack([norm for *_, norm in self._pending]).tolist()
         done, wrong = [], None
         for (record, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
             figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
             losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}
-            wrong = self.sentinel.check(losses, norm, is_harder=self._is_harder(record.step))
+            finite = 0.0 if may_overflow and not math.isfinite(norm) else norm
+            wrong = self.sentinel.check(losses, finite, is_harder=self._is_harder(record.step))
             if wrong:
                 break
             done.append(StepRecord(record.step, record.tokens, figures, norm, record.learning_rate))
@@ -256,7 +299,7 @@ class Trainer:
         """Write a checkpoint, in the first process, and remove the oldest."""
         settings, state = self.settings, self.state
         folder = settings.run_folder / f"checkpoint-{state.step}"
-        state.processes = self.process.world_size
+        state.processes, state.scaler = self.process.world_size, self.scaler.state_dict()
         if self.process.is_first:
             tokenizer = settings.tokenizer_folder
             save_checkpoint(settings.run_folder, self.objective, self.optimizer, state, tokenizer)

@@ -71,9 +71,9 @@ def _chunks_again(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, 
 
     @torch.no_grad()
     def run() -> None:
-        _loss, _predicted, lse = forward_in_chunks(states, weight, bias, labels, 0.0)
+        _loss, _predicted, lse = forward_in_chunks(states, weight, bias, labels)
         if backward:
-            backward_in_chunks(dloss, states, weight, bias, labels, lse, 0.0)
+            backward_in_chunks(dloss, states, weight, bias, labels, lse)
 
     return run
 

@@ -92,7 +92,7 @@ def other_claims(scale: Scale) -> list[Claim]:
 def _grid(dtype: torch.dtype) -> Iterator[Claim]:
     """Yield odd and even shapes of every kernel."""
     # every head dim in the dtype of training only: compiling each in all three would take minutes
-    for head_dim in (64, 26, 128, 32, 28, 256) if dtype == BF16 else (26, 64):
+    for head_dim in (64, 26, 128, 32, 28) if dtype == BF16 else (26, 64):
         for lengths in ([513, 1, 129, 64], [17, 0, 3, 128], [1], [384, 512, 100]):
             yield Claim("attention", "attention", (lengths, head_dim, dtype))
         yield Claim("attention", "attention", ([70, 5, 128, 300], head_dim, dtype, 2, 0.1))
@@ -117,7 +117,6 @@ def _numbers(dtype: torch.dtype) -> Iterator[Claim]:
     for value in (0.0, 300.0, -300.0):
         yield Claim("mlm_loss", "mlm_loss_of_equal_logits", (21128, value, dtype))
     yield Claim("mlm_loss", "mlm_loss_of_dirty_padding", (dtype,))
-    yield Claim("mlm_loss", "mlm_loss", (300, 128, 21128, dtype, 0.05))
     yield Claim("embed", "embed_without_neighbours", (dtype,))
 
 

@@ -71,6 +71,8 @@ class Compiled:
     tensor_cores: int  # mma.sync or wgmma.mma_async instructions
     async_copies: int  # cp.async instructions
     loop_loads: bool  # the source loads the operands of a product in a loop
+    instructions: int  # of the machine's code
+    loop: int  # instructions of its longest loop
 
 
 def _launch(kernel: JITFunction, args: tuple, kwargs: dict) -> KernelLaunch:
@@ -139,7 +141,7 @@ def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
     compiled = triton.compile(source, target=GPUTarget("cuda", architecture, 32), options=options)
     ptx = compiled.asm["ptx"]
-    log = _ptxas(ptx, architecture)
+    log, sass = _assemble(ptx, architecture)
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", log)
     ttir = compiled.asm["ttir"]
     dots = re.findall(r"tt\.dot .*-> tensor", ttir)
@@ -152,11 +154,19 @@ def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:
         tensor_cores=len(re.findall(r"wgmma\.mma_async|mma\.sync", ptx)),
         async_copies=len(re.findall(r"cp\.async\.c[ag]", ptx)),
         loop_loads="scf.for" in ttir and bool(dots),
+        instructions=len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/", sass, re.M)),
+        loop=_longest_loop(sass),
     )
 
 
-def _ptxas(ptx: str, architecture: int) -> str:
-    """Return the output of ptxas -v."""
+def _longest_loop(sass: str) -> int:
+    """Count the instructions between the backward branch that leaps furthest and its target."""
+    leaps = re.findall(r"/\*([0-9a-f]{4,})\*/.*\bBRA[^;]* 0x([0-9a-f]+)", sass)
+    return max((int(at, 16) - int(to, 16) for at, to in leaps), default=0) // 16
+
+
+def _assemble(ptx: str, architecture: int) -> tuple[str, str]:
+    """Return the output of ptxas -v, and the machine's code."""
     blackwell = _NVIDIA / "ptxas-blackwell"
     ptxas = blackwell if architecture >= 90 and blackwell.exists() else _NVIDIA / "ptxas"
     with tempfile.TemporaryDirectory() as folder:
@@ -167,4 +177,5 @@ def _ptxas(ptx: str, architecture: int) -> str:
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(f"ptxas: {done.stderr}")
-        return done.stderr
+        code = [str(_NVIDIA / "cuobjdump"), "-sass", str(path.with_suffix(".cubin"))]
+        return done.stderr, subprocess.run(code, capture_output=True, text=True, check=True).stdout

@@ -37,7 +37,7 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
                     trainer.review()  # waits for the device
                     began, waited, tokens = time.perf_counter(), loader.waited, trainer.state.tokens
                 trainer.step(next(loader))
-                if trainer.is_review_due:
+                if trainer.is_review_due():
                     done, wrong = trainer.review()
             trainer.review()
             seconds = time.perf_counter() - began

@@ -210,8 +210,8 @@ class WholePretraining:
 
     base_steps: Annotated[int, Field(ge=1)] = 1000
     """Steps on the general text (步数)."""
-    batch_tokens: Annotated[int, Field(ge=128)] = 4096
-    """Tokens of a step."""
+    batch_tokens: Annotated[int | None, Field(ge=128)] = None
+    """Tokens of a step; by default 32768 on a GPU, 4096 on a CPU."""
     learning_rate: Annotated[float | None, Field(gt=0)] = None
     """Peak rate of both; by default from batch and start."""
 

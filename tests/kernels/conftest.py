@@ -9,7 +9,7 @@ from tests.kernels.addresses import watched
 from tests.kernels.operand_checks import poisoned
 
 # the fixture `triton` is the same for every example
-ANY_SHAPE = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY_SHAPE = settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(autouse=True)

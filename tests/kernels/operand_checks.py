@@ -18,7 +18,7 @@ LENGTH = 128  # tokens of a sequence
 Call = Callable[[ModuleType, list[Tensor], list[Tensor], list[Tensor]], Tensor]
 CALLS: dict[str, Call] = {
     "attention": lambda p, rows, _rest, ids: p.attention(*rows, *ids, LENGTH),
-    "mlm_loss": lambda p, rows, rest, ids: p.mlm_loss(*rows, *rest, *ids, 0.05)[0],
+    "mlm_loss": lambda p, rows, rest, ids: p.mlm_loss(*rows, *rest, *ids)[0],
     "add_layer_norm": lambda p, rows, rest, _ids: p.add_layer_norm(*rows, *rest, 1e-5),
     "bias_gelu": lambda p, rows, rest, _ids: p.bias_gelu(*rows, *rest, "gelu_new"),
     "embed": lambda p, _rows, rest, ids: p.embed(

@@ -11,17 +11,18 @@ def _high(x: Tensor) -> Tensor:
 
 
 def philox(seed: int, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, rounds: int) -> Tensor:
-    """Return the first of the four 32-bit words of every counter; int64, products wrap at 64 bits."""
+    """Return the four 32-bit words of every counter, [4, ...] int64; products wrap at 64 bits."""
     k0, k1 = seed & LOW, seed >> 32
     for _ in range(rounds):
         left, right = 0xD2511F53 * c0, 0xCD9E8D57 * c2
         c0, c2 = _high(right) ^ c1 ^ k0, _high(left) ^ c3 ^ k1
         c1, c3 = right & LOW, left & LOW
         k0, k1 = (k0 + 0x9E3779B9) & LOW, (k1 + 0xBB67AE85) & LOW
-    return c0
+    return torch.stack([c0, c1, c2, c3])
 
 
-def keep_mask(seed: int, dropout_p: float, c0: Tensor, c1: Tensor, c2: Tensor) -> Tensor:
-    """Whether the kernels keep the element of a counter."""
-    c0, c1, c2 = torch.broadcast_tensors(c0.long(), c1.long(), c2.long())
-    return philox(seed, c0, c1, c2, torch.zeros_like(c0), rounds=7) >> 1 >= int(dropout_p * 2**31)
+def keep_mask(seed: int, dropout_p: float, word: Tensor, *counters: Tensor) -> Tensor:
+    """Whether the kernels keep the element of a word of its counter."""
+    word, *counters = torch.broadcast_tensors(word, *(c.long() for c in counters))
+    words = philox(seed, *counters, rounds=7)
+    return words.gather(0, word[None])[0] >> 1 >= int(dropout_p * 2**31)

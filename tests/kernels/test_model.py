@@ -210,7 +210,7 @@ def operators() -> dict[str, tuple[object, ...]]:
         "schedule": (OPS.attention_schedule, cu_seqlens, 9, 6, 16, False),
         "attention": (OPS.attention, qkv, cu_seqlens, schedule, seed, 6, 0.25, 0.1),
         "attention without dropout": (OPS.attention, qkv, cu_seqlens, schedule, None, 6, 0.25, 0.0),
-        "mlm_loss": (OPS.mlm_loss, *x, labels, 0.1),
+        "mlm_loss": (OPS.mlm_loss, *x, labels),
         "add_layer_norm": (OPS.add_layer_norm, *y, 1e-5, 0.0, None),
         "add_layer_norm with dropout": (OPS.add_layer_norm, *y, 1e-5, 0.1, seed),
         "bias_gelu": (OPS.bias_gelu, y[0], y[2], "gelu_new"),
@@ -234,7 +234,7 @@ def backward_operator(name: str) -> tuple[object, ...]:
     if operator is OPS.attention:
         return OPS.attention_backward, dy, arguments[0], output, *saved, *arguments[1:]
     if operator is OPS.mlm_loss:
-        return OPS.mlm_loss_backward, dy, *arguments[:4], saved[1], arguments[4]
+        return OPS.mlm_loss_backward, dy, *arguments, saved[1]
     if operator is OPS.add_layer_norm:
         return OPS.add_layer_norm_backward, dy, *arguments[:3], *saved, *arguments[5:]
     if operator is OPS.bias_gelu:

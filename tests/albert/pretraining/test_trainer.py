@@ -59,9 +59,9 @@ def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
         info = stream.info
         return list(pack_batches(instances, chosen, info.vocabulary, info.rule, seed=0, epoch=0))
 
-    after = whole.state.data
-    whole.step(StepData(batches([np.concatenate(rows)]), [0], after))
-    parts.step(StepData(batches(rows), [0, 0], after))
+    after, about = whole.state.data, (100, True)
+    whole.step(StepData(batches([np.concatenate(rows)]), [0], after, *about))
+    parts.step(StepData(batches(rows), [0, 0], after, *about))
     assert parts.state.tokens == whole.state.tokens > 0
     for p, q in zip(parts.objective.parameters(), whole.objective.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
@@ -107,6 +107,32 @@ def test_a_steps_gradient_is_its_own_and_all_of_it_is_clipped(settings):
     assert norms[0] == norms[1] > 0.1
 
 
+def test_an_overflow_in_fp16_costs_a_step_and_half_the_scale(settings, tmp_path):
+    settings = with_options(settings, running={"precision": "fp16"}, run_folder=tmp_path / "run")
+    trainer = trainer_of(settings)
+    source = steps_of(trainer)
+
+    def took() -> bool:
+        before = [p.detach().clone() for p in trainer.objective.parameters()]
+        trainer.step(next(source))
+        after = trainer.objective.parameters()
+        return any(not torch.equal(p, q) for p, q in zip(before, after, strict=True))
+
+    assert took() and trainer.scaler.get_scale() == 2**12
+    trainer.scaler.update(2.0**60)
+    assert not took() and trainer.scaler.get_scale() == 2**59
+    records, wrong = trainer.review()
+    assert wrong is None and [np.isfinite(r.gradient_norm) for r in records] == [True, False]
+    trainer.checkpoint()
+    again = trainer_of(settings)
+    again.resume()
+    assert again.scaler.get_scale() == 2**59
+    # at so small a scale only spoilt weights overflow
+    trainer.scaler.update(0.5)
+    pending(trainer, 3, 2.0, float("inf"))
+    assert trainer.review()[1] == "the gradient is not finite"
+
+
 def test_what_is_asked_for_is_what_trains(settings):
     plain = trainer_of(settings)
     with plain.precision():
@@ -129,7 +155,7 @@ def test_each_corpus_has_figures_and_a_trend_of_its_own(settings):
     )
     trainer = trainer_of(replace(settings, mix=again))
     (first, *_), (second, *_) = (next(steps_of(trainer)).batches for _ in range(2))
-    trainer.step(StepData([first, second], [0, 1], trainer.state.data))
+    trainer.step(StepData([first, second], [0, 1], trainer.state.data, 9, True))
     ((record,), _) = trainer.review()
     counted = {corpus: figures.mlm_count for corpus, figures in record.corpora.items()}
     assert counted == {0: len(first.masked_labels), 1: len(second.masked_labels)}
@@ -258,3 +284,21 @@ def test_gradients_are_exchanged_once_a_step_however_many_parts_it_has(settings,
         assert len(step.batches) == 3
         trainer.step(step)
     assert exchanged.count(True) == 4
+
+
+def test_gradients_exchanged_in_bf16_are_rounded_and_an_untrained_head_has_none(settings, group):
+    data = next(steps_of(trainer_of(settings)))
+    data = data._replace(batches=[replace(b, sop_labels=None) for b in data.batches], is_ordered=False)
+    exact, rounded = (
+        trainer_of(with_options(settings, running={"compress_gradients": c}), Process(0, 2)) for c in (0, 1)
+    )
+    for trainer in (exact, rounded):
+        trainer.step(data)
+    differ = 0
+    for (name, p), q in zip(exact.model.named_parameters(), rounded.model.parameters(), strict=True):
+        if name.startswith(("sop.", "encoder.pooler.")):
+            assert p.grad is None and q.grad is None
+            continue
+        assert (p.grad - q.grad).norm() <= 2**-8 * p.grad.norm() + 1e-9, name
+        differ += not torch.equal(p.grad, q.grad)
+    assert differ
