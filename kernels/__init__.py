@@ -6,6 +6,7 @@ from kernels.dispatch import KernelError, use
 from kernels.embedding import embed
 from kernels.head_projections import merge_heads, split_heads
 from kernels.layer_norm import add_layer_norm
+from kernels.linear import copied_once, linear
 from kernels.mlm_loss import mlm_loss
 
 __all__ = [
@@ -15,7 +16,9 @@ __all__ = [
     "attention",
     "attention_schedule",
     "bias_gelu",
+    "copied_once",
     "embed",
+    "linear",
     "linear_gelu",
     "merge_heads",
     "mlm_loss",

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from kernels.dispatch import differentiable, direct, handwritten, on_device, tl, triton, use_triton
 from kernels.gelu_cpu import gelu_on_cpu
+from kernels.linear import linear
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu")  # names of configs; gelu is erf's, gelu_new tanh's
 _APPROXIMATION = {"gelu": "none", "gelu_new": "tanh"}
@@ -153,5 +154,5 @@ def bias_gelu(x: Tensor, bias: Tensor, activation: str) -> Tensor:
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
     """Apply the activation to a linear map of x [R, H], with weight [F, H] and bias [F]. Returns [R, F]."""
     if not use_triton(x):
-        return activate(F.linear(x, weight, bias), activation)
-    return bias_gelu(F.linear(x, weight), bias, activation)
+        return activate(linear(x, weight, bias), activation)
+    return bias_gelu(linear(x, weight, None), bias, activation)

@@ -8,9 +8,10 @@ checkpoint sees a pad. T = packed tokens, N = heads, D = head dim, P = padded.
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import linear, pad
+from torch.nn.functional import pad
 
 from kernels.attention import padded_head_dim
+from kernels.linear import linear
 
 
 def split_heads(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:

@@ -110,7 +110,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         source = self.norm(x) if self.norm_first else x
-        y = self.output(kernels.linear_gelu(source, self.inner.weight, self.inner.bias, self.activation))
+        y = kernels.linear_gelu(source, self.inner.weight, self.inner.bias, self.activation)
+        y = kernels.linear(y, self.output.weight, self.output.bias)
         if self.norm_first:
             return x + F.dropout(y, self.dropout, self.training)
         dropout_p = self.dropout if self.training else 0.0
@@ -164,6 +165,15 @@ class Encoder(nn.Module):
         With `rows` the last layer computes everything after its attention for these tokens only, which saves
         much of the work in a model of few layers.
         """
+        if torch.compiler.is_compiling():
+            return self._forward(batch, rows)
+        blocks = (part for block in (*self.attentions, *self.feed_forwards) for part in block.children())
+        with kernels.copied_once(
+            p for part in blocks if isinstance(part, nn.Linear) for p in part.parameters()
+        ):
+            return self._forward(batch, rows)
+
+    def _forward(self, batch: Batch, rows: Tensor | None) -> Tensor:
         x = self.embedding(batch)
         schedule = self._schedule(x, batch)
         for number in range(self.config.depth):

@@ -96,10 +96,10 @@ def attention_of_extreme_scores(
 
 def attention_without_neighbours(package: ModuleType, long: bool, dtype: torch.dtype = torch.float32) -> None:
     """Check that NaN in all other sequences changes no bit in either pass."""
-    lengths = [70, 65, 3, 0, 20] if long else [7, 9, 3, 0, 20]
+    lengths = [70, 3, 0, 65] if long else [7, 3, 0, 20]
     torch.manual_seed(0)
-    qkv = torch.randn(sum(lengths), 3, 2, 26, device=DEVICE).to(dtype)
-    dout = torch.randn(sum(lengths), 2, 26, device=DEVICE).to(dtype)
+    qkv = torch.randn(sum(lengths), 3, 1, 26, device=DEVICE).to(dtype)
+    dout = torch.randn(sum(lengths), 1, 26, device=DEVICE).to(dtype)
     cu_seqlens = offsets(lengths)
     for sequence, length in enumerate(lengths):
         mine = slice(int(cu_seqlens[sequence]), int(cu_seqlens[sequence]) + length)

@@ -201,3 +201,20 @@ def test_mlm_loss_is_cross_entropy_with_the_tied_table():
     expected = -log_p[torch.arange(6), labels.clamp_min(0)] * (labels != IGNORED)
     assert torch.allclose(loss.double(), expected, atol=1e-5)
     assert torch.equal(predicted, log_p.argmax(-1))
+
+
+def test_gradients_of_a_shared_weight_add_up_in_fp32():
+    torch.manual_seed(0)
+    weight, bias = torch.randn(8, 16, requires_grad=True), torch.randn(8, requires_grad=True)
+    xs, dys = torch.randn(40, 5, 16).bfloat16(), torch.randn(40, 5, 8).bfloat16()
+    exact = [torch.einsum("ltf,lth->fh", dys.double(), xs.double()), dys.double().sum((0, 1))]
+
+    def errors(linear) -> list[float]:
+        with torch.autocast("cpu", torch.bfloat16), kernels.copied_once([weight, bias]):
+            ys = torch.stack([linear(x, weight, bias) for x in xs])
+        gradients = torch.autograd.grad(ys, [weight, bias], dys)
+        return [float((g - e).norm()) for g, e in zip(gradients, exact, strict=True)]
+
+    ours, theirs = errors(kernels.linear), errors(torch.nn.functional.linear)
+    assert all(a < b / 3 for a, b in zip(ours, theirs, strict=True))
+    assert not hasattr(weight, "half_copy")
