@@ -44,7 +44,7 @@ def problems_of_large_tiles() -> tuple[str, ...]:
 def test_every_kernel_compiles_for_both_architectures_without_spills_and_with_tensor_cores(run):
     rows = run(compile_fast)
     assert {row["architecture"] for row in rows} == {"sm_80", "sm_90"}
-    assert len({row["kernel"] for row in rows}) == 16
+    assert len({row["kernel"] for row in rows}) == 15
     assert not [(row["kernel"], row["architecture"], row["problems"]) for row in rows if row["problems"]]
     in_16_bits = [row for row in rows if "fp32" not in row["configuration"]]
     attention = [row["result"] for row in in_16_bits if row["kernel"].startswith("attention")]
