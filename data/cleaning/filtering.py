@@ -19,8 +19,8 @@ from data.cleaning.sentences import CLOSERS, ENDERS
 from data.cleaning.settings import QualityRules
 from data.errors import InputError
 
-FEW = 10  # sentences or lines: a share of fewer means nothing
-FEW_NGRAMS = 20  # a phrase said three times has hardly as many
+# with fewer of them a share means nothing; of two sentences no more than half can be repeated
+FEW_SENTENCES, FEW_LINES, FEW_NGRAMS = 3, 10, 20
 _ended = re.compile(rf"[{ENDERS}．：:][{re.escape(CLOSERS)}]*$")
 
 
@@ -43,18 +43,18 @@ def _blocked(path: str) -> re.Pattern[str]:
 
 def _unended_share(text: str) -> float:
     lines = text.split("\n")
-    return sum(_ended.search(line) is None for line in lines) / len(lines) if len(lines) >= FEW else 0.0
+    return sum(_ended.search(line) is None for line in lines) / len(lines) if len(lines) >= FEW_LINES else 0.0
 
 
 def drop_reasons(texts: Sequence[str], measures: Measures, rules: QualityRules) -> list[str | None]:
     """Give each document the reason to drop it, or None; `texts` are cleaned."""
     sentences = np.diff(measures.first_sentence)
-    many, enough = sentences >= FEW, measures.ngrams >= FEW_NGRAMS
+    several, enough = sentences >= FEW_SENTENCES, measures.ngrams >= FEW_NGRAMS
     checks = [
         ("empty", measures.characters == 0),
         ("too_short", measures.letters_and_digits < rules.min_characters),
         ("too_little_chinese", measures.han_share < rules.min_han_share),
-        ("repeated_sentences", many & (measures.repeated_sentences > rules.max_repeated_sentences)),
+        ("repeated_sentences", several & (measures.repeated_sentences > rules.max_repeated_sentences)),
         ("repeated_ngrams", enough & (measures.repeated_ngrams > rules.max_repeated_ngrams)),
     ]
     if rules.max_unended_lines < 1:

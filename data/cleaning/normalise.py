@@ -10,6 +10,7 @@ import html
 import re
 import unicodedata
 from functools import cache
+from itertools import count
 
 import numpy as np
 
@@ -40,12 +41,22 @@ _TAGS = (
     "p|param|path|pre|q|s|section|select|small|source|span|strike|strong|sub|summary|sup|svg|table|"
     "tbody|td|textarea|tfoot|th|thead|time|title|tr|tt|u|ul|video"
 )
-_unseen_markup = re.compile(r"<!--.*?-->|<(script|style)\b[^<>]*>.*?</\1\s*>|<!doctype[^<>]*>", re.I | re.S)
+# blocks that are not seen, by how they begin and end
+_blocks = re.compile(r"(?P<comment><!--)|<(?P<element>script|style)\b[^<>]*>|^ *```[^`\n]*\n", re.I | re.M)
+_block_ends = {
+    "comment": re.compile("-->"),
+    "script": re.compile(r"</script\s*>", re.I),
+    "style": re.compile(r"</style\s*>", re.I),
+    "code": re.compile(r"^ *```+ *$", re.M),
+}
+_doctype = re.compile(r"<!doctype[^<>]*>", re.I)
 _block_tag = re.compile(r"</?(?:p|br|div|li|tr|h[1-6]|title|section|article|table|ul|ol)\b[^<>]*>", re.I)
 _tag = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>", re.I)
 _image = re.compile(r"!\[[^\[\]\n]*\]\([^()\n]*\)")
 _link = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]*\)")
-_fenced_code = re.compile(r"^ *```[^`\n]*\n.*?^ *```+ *$", re.M | re.S)
+_markup_signs = re.compile(r"[<>&\[\]`]")
+_escaped_again = re.compile("&(?:amp;)+")
+_MOST_PASSES = 8  # what holds markup within markup more often is no text, and loses its signs
 # encoded data or damage: no tokenizer accepts such a word (BERT's gives up at 100 letters)
 _endless_word = re.compile(r"[A-Za-z0-9+/=_\-]{101,}")
 
@@ -66,11 +77,27 @@ def strip_markup(text: str) -> tuple[str, int]:
 
     Block elements become line ends.
     """
-    text = _fenced_code.sub("", html.unescape(text))
-    text = _unseen_markup.sub("\n", text)
+    text = _doctype.sub("\n", _without_blocks(html.unescape(_escaped_again.sub("&", text))))
     text = _tag.sub("", _block_tag.sub("\n", text))
     text = _link.sub(r"\1", _image.sub("", text))
     return URL.subn("", text)
+
+
+def _without_blocks(text: str) -> str:
+    """Remove comments, scripts, styles and fenced code in linear time: a missing end is sought once."""
+    parts: list[str] = []
+    at = place = 0
+    endless = set[str]()
+    while begin := _blocks.search(text, place):
+        kind = (begin["element"] or ("comment" if begin["comment"] else "code")).lower()
+        end = None if kind in endless else _block_ends[kind].search(text, begin.end())
+        if end:
+            parts += [text[at : begin.start()], "\n"]
+            at = place = end.end()
+        else:
+            endless.add(kind)
+            place = begin.end()
+    return "".join([*parts, text[at:]])
 
 
 def clean_text(text: str, rules: CleaningRules = CleaningRules()) -> str:
@@ -85,7 +112,7 @@ def clean_text(text: str, rules: CleaningRules = CleaningRules()) -> str:
 def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int]]:
     """Clean a text; count the replacements of each kind of personal data, and the URLs that are removed."""
     changed: dict[str, int] = {}
-    while True:
+    for number in count(1):
         before = text
         needs = _needs(text)
         if needs & _LINE_END:
@@ -110,7 +137,10 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
         text = _tidy_spaces(text, needs)
         # entities and removed tags may leave new markup
         if text == before or not markup:
-            return text, changed
+            break
+        if number == _MOST_PASSES:
+            text = _markup_signs.sub("", text)
+    return text, changed
 
 
 # steps that a text may need, by its characters

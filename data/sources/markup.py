@@ -10,6 +10,7 @@ import html
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache
+from html.entities import html5
 
 from data.sources.plain_text import join_wrapped
 
@@ -19,23 +20,33 @@ _front_matter = re.compile(
     re.S | re.I,
 )
 # MDX adds comments in braces, imports and exports to Markdown
-_mdx_comment = re.compile(r"\{/\*.*?\*/\}", re.S)
+_mdx_comment = re.compile(r"\{/\*(?:(?!\{/\*).)*?\*/\}", re.S)
 _statement = re.compile(
     r"import\s*(?:type\s+)?(?:[\w$]+\s*(?:,|\bfrom\b)|[{*\"'])"
     r"|export\s+(?:(?:default|const|let|var|function|async|class|type|interface)\b|[{*])",
     re.A,
 )
-_script_strings = re.compile(r"\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`|//.*|/\*.*?\*/")
+_script_strings = re.compile(
+    r"(?<!\\)\"(?:[^\"\\]|\\.)*\"|(?<!\\)'(?:[^'\\]|\\.)*'|`[^`]*`|//.*|/\*(?:(?!/\*).)*?\*/"
+)
 _han = re.compile("[\u4e00-\u9fff]")
 # components of React: alone on their lines, or around a piece of a line
 _component = re.compile(r"^ *</?[A-Z][\w.]*(?:\s[^<>\n]*|\s[^<>\u4e00-\u9fff]{0,1000})?/?> *$", re.M)
 _inline_component = re.compile(r"(?<![\w`])<([A-Z]\w*)(?:\s[^<>`\n]*)?>([^<>\n]*)</\1>")
-_heading_anchor = re.compile(r"^(#+ .*?) *\[\[[^\[\]\n]*\]\] *$", re.M)
+_heading_anchor = re.compile(r"^(#+(?: .*?)?)(?<! ) *\[\[[^\[\]\n]*\]\] *$", re.M)
 # what such a block holds does not begin another one: a search for its end takes no more than linear time
 _comment = re.compile(r"<!--(?:(?!<!--).)*?-->", re.S)
-_display_math = re.compile(
-    r"\$\$.*?\$\$|\\\[(?:(?!\\\[).)*?\\\]|\\begin\{(\w+\*?)\}(?:(?!\\begin\{\1\}).)*?\\end\{\1\}", re.S
+_display_math = re.compile(r"\$\$.*?\$\$|\\\[(?:(?!\\\[).)*?\\\]", re.S)
+_environment = re.compile(r"\\(begin|end)\{(\w+\*?)\}")
+# Pandoc's rule: no space after the first sign, none before the last, no digit after it
+_inline_math = re.compile(
+    r"(?<![\\$`])\$(?![\s$])([^$\n`\u4e00-\u9fff]{1,500}?)(?<![\s\\])\$(?![$`0-9A-Za-z])"
+    r"|\\\\\(([^\n`]{1,500}?)\\\\\)"
 )
+_math_font = re.compile(
+    r"(?:\\(?:math[a-z]+|text[a-z]*|boldsymbol|bm|operatorname|hat|bar|tilde|vec))?\{([^{}\\]*)\}"
+)
+_math_command = re.compile(r"\\([A-Za-z]+) ?")
 _fence = re.compile(r"\s*(?:```|~~~)")
 # blocks by indentation of MkDocs and Material, reStructuredText's within Markdown; a quoted title is prose
 _indented_block = re.compile(
@@ -45,10 +56,14 @@ _indented_block = re.compile(
 _marker = re.compile(
     r" *(?::::+ *\w* *(?P<title>.*)|@tab.*|:[\w-]+:(?:[ `].*)?|\[(?:source|NOTE|TIP|quote)\b.*\]|-+8<-+.*)$"
 )
+# a quiz of MkDocs, and the names of its texts
+_quiz = re.compile(r"<\?quiz\?>((?:(?!<\?quiz).)*?)<\?/quiz\?>", re.S)
+_quiz_name = re.compile(r"^ *(?:question|answer(?:-correct)?|content):", re.M)
 # within a line: cross-references, shortcodes, templates and anchors
 _reference = re.compile(
     r":(?:label|eqlabel|numref|eqref|ref|cite\w*|doc):`[^`\n]*`"
-    r"|\{\{[<%].{0,999}?[>%]\}\}|\{\{\{.{0,999}?\}\}\}|\{%.{0,999}?%\}|\{[#:/][^{}\n]*\}"
+    r"|\{\{[<%].{0,999}?[>%]\}\}|\{\{\{.{0,999}?\}\}\}|\{%.{0,999}?%\}|\{ ?[.#:/][^{}\n]*\}"
+    r"|(?<=[)\]])\{[^{}\n]*\}"
 )
 # directives of reStructuredText, of which these hold text in their indented block, and a title after the name
 _rst_directive = re.compile(r"\.\.(?: +(?P<name>[\w:-]+)::(?P<title>.*)| .*|)$")
@@ -106,7 +121,9 @@ def markdown_text(content: str, *, join_lines: bool = False) -> str:
     '茶\\n见这里的代码。'
     """
     content = _front_matter.sub("", content.replace("\r\n", "\n"))
-    content = _heading_anchor.sub(r"\1", _display_math.sub("", _comment.sub("", content)))
+    content = _without_environments(_display_math.sub("", _comment.sub("", content)))
+    content = _heading_anchor.sub(r"\1", _inline_math.sub(_plain_math, content))
+    content = _quiz.sub(lambda quiz: _quiz_name.sub("\n", quiz[1]), content)
     content = _inline_component.sub(r"\2", _component.sub("\n", content))
     lines: list[str] = []
     for token in _markdown().parse("\n".join(_without_dialects(content.split("\n")))):
@@ -117,6 +134,31 @@ def markdown_text(content: str, *, join_lines: bool = False) -> str:
         elif token.type == "html_block":
             lines.append(token.content)  # cleaning removes its tags
     return join_wrapped("\n\n".join(line for line in lines if line)).replace("\n\n", "\n")
+
+
+def _without_environments(text: str) -> str:
+    """Remove LaTeX's environments, each from its beginning to the next end of its name."""
+    marks = list(_environment.finditer(text))
+    ends: dict[str, list[int]] = {}  # by name, the next one last
+    for mark in reversed(marks):
+        if mark[1] == "end":
+            ends.setdefault(mark[2], []).append(mark.end())
+    parts: list[str] = []
+    at = 0
+    for mark in marks:
+        if mark[1] == "end":
+            ends[mark[2]].pop()
+        elif mark.start() >= at and ends.get(mark[2]):
+            parts.append(text[at : mark.start()])
+            at = ends[mark[2]][-1]
+    return "".join([*parts, text[at:]])
+
+
+def _plain_math(match: re.Match[str]) -> str:
+    """A formula without its markup; nothing if it is more than a line of characters."""
+    plain = _math_font.sub(r"\1", _math_font.sub(r"\1", match[1] or match[2]))
+    plain = _math_command.sub(lambda command: html5.get(f"{command[1]};", command[0]), plain)
+    return "" if "\\" in plain or "{" in plain else plain
 
 
 def _without_dialects(lines: Sequence[str]) -> Iterator[str]:

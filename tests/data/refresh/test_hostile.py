@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from data.catalog import open_workspace
-from data.cleaning import CleaningRules, DuplicateRules
+from data.cleaning import CleaningRules, DuplicateRules, clean_text
 from data.errors import InputError
 from data.refresh import GateRules, divide, plan_refresh, read_batch
 from data.refresh.read import ReadingRules, read_source
+from data.sources.markup import mdx_text
 from tests.conftest import SAMPLES
 from tests.corpora import refresh_here, refresh_settings
 
@@ -215,6 +216,30 @@ def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
         seconds[count] = time.process_time() - begin
         assert pq.read_table(listing, columns=["sentences"]).to_pydict() == {"sentences": [count]}
     assert seconds[80_000] < 24 * seconds[10_000]  # in proportion 8 times, quadratic 64 times
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        lambda n: "<!--" * n,
+        lambda n: "<script>" * n,
+        lambda n: "```a\n" * n,
+        lambda n: "&" + "amp;" * n,
+        lambda n: "<b" * n + "> " * n,
+        lambda n: "".join(f"\\begin{{a{i}}}" for i in range(n)),
+        lambda n: "# " + " " * n + "茶",
+        lambda n: "{/*" * n,
+    ],
+    ids=["comments", "scripts", "fences", "escapes", "tags", "environments", "heading", "mdx"],
+)
+def test_markup_that_never_ends_takes_time_in_proportion(hostile):
+    seconds = {}
+    for count in (2_000, 16_000):
+        begin = time.process_time()
+        clean_text(mdx_text(hostile(count)))
+        clean_text(hostile(count))
+        seconds[count] = time.process_time() - begin
+    assert seconds[16_000] < 24 * max(seconds[2_000], 0.01)  # in proportion 8 times, quadratic 64 times
 
 
 def test_near_duplicates_are_counted(tmp_path, vocabulary_file):
