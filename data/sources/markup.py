@@ -169,7 +169,8 @@ def _without_dialects(lines: Sequence[str]) -> Iterator[str]:
         while line.strip() and len(line) - len(line.lstrip(" ")) < depths[-1]:
             depths.pop()
         line = line[depths[-1] :]
-        in_code ^= bool(_fence.match(line))
+        if _fence.match(line) and not (in_code and line.strip(" `~")):  # within code a name begins none
+            in_code = not in_code
         if in_code:
             yield line
         elif block := _indented_block.match(line):

@@ -171,7 +171,7 @@ def test_markdown_gives_its_words(tmp_path):
             r"对任意x_1 ∈R与α，与$x$，价$5到$6，$PATH和$HOME，p。 \begin{x}",
         ),
         ("我们得到\n\n$$\n\\lambda a\n$$\n\n\\begin{align}\nx\n\\end{align}\n\n其中。", "我们得到 其中。"),
-        ("```\n!!! note\n```\n\n{{< copyable >}}\n价格为 $5，共 $6。", "价格为 $5，共 $6。"),
+        ("```py:\n\n```py\n!!! note\n```\n\n{{< copyable >}}\n价格为 $5，共 $6。", "价格为 $5，共 $6。"),
         (
             "<Intro>\n\n见 <Step n={1}>第一步</Step> 的 `<A>x</A>` 与 List<String>。\n\n</Intro>\n\n"
             "<Banner\n  chapter={6}\n/>\n\n## 参考 {/reference/}\n\n# 测验[[测验]]",
