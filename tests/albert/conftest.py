@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from albert.reports import build_report, write_report
-from tests.albert.report_samples import CORPUS, comparison, model, pretraining
+from tests.albert.report_samples import AUDITS, CORPUS, EVENTS, comparison, model, pretraining
 
 
 @pytest.fixture(scope="session")
@@ -13,12 +14,13 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = model("base", [0.70, 0.71, 0.72])
     better = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
     long_named = model("general-v1-tiny-df359d8f-茶叶-v2-aa7871e8/checkpoint-2000", [0.70, 0.72, 0.71])
+    trained = replace(pretraining(folder, "general"), audits=AUDITS, events=EVENTS)
     report = build_report(
         title="Did it help?",
         command="jixu end-to-end --demo",
         corpora=[CORPUS],
         bases=[pretraining(folder)],
-        pretraining=pretraining(folder, "general"),
+        pretraining=trained,
         evaluations=[comparison(base, long_named, better)],
         settings={"fine-tuning": {"epochs": 3}},
         checksums={"train.tsv": "cd" * 32},

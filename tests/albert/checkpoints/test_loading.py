@@ -11,7 +11,12 @@ SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 3, "h
 
 
 @pytest.mark.parametrize(
-    "change", [{"layout": "bright"}, *({"share": s} for s in ("attention", "ffn", "none"))]
+    "change",
+    [
+        {"layout": "bright"},
+        {"layout": "bright", "norm": "pre"},
+        *({"share": s} for s in ("attention", "ffn", "none")),
+    ],
 )
 def test_what_transformers_cannot_express_comes_back_the_same(change, tmp_path):
     torch.manual_seed(0)
