@@ -17,7 +17,6 @@ from .intrinsic import measure_mlm_losses as measure_mlm_losses
 from .metrics import calibration as calibration
 from .metrics import chance_of as chance_of
 from .metrics import class_statistics as class_statistics
-from .metrics import entities_of as entities_of
 from .metrics import entity_statistics as entity_statistics
 from .metrics import leaves_chance as leaves_chance
 from .metrics import mean_statistics as mean_statistics

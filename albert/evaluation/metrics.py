@@ -6,14 +6,13 @@ resample of a test set is one matrix product. n = examples, C = labels, S = seed
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from scipy.stats import rankdata
 
 from albert.evaluation.records import Calibration, CalibrationBin
-from albert.tasks import ChoiceExample, Kind, Split, TaskData
+from albert.tasks import ChoiceExample, Kind, Split, TaskData, entities_of
 
 
 def chance_of(data: TaskData, split: Split) -> float:
@@ -153,18 +152,6 @@ def retrieval_statistics(states: np.ndarray, second: Sequence[str], is_query: np
         tied = (np.abs(similarity - mine) <= _TIE).sum(1)  # including its own
         reciprocal[block] = 1 / (above + (tied + 1) / 2)
     return np.stack([reciprocal, np.asarray(is_query, dtype=np.float64)], axis=-1)
-
-
-def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """(type, first token, last token) of each entity in a sentence's tags, by seqeval's rule for IOB2: a B-
-    begins an entity, and so does an I- that does not continue one, as in CoNLL's script.
-    """
-    with warnings.catch_warnings():
-        # seqeval imports pkg_resources, which is deprecated
-        warnings.filterwarnings("ignore", category=UserWarning)
-        from seqeval.metrics.sequence_labeling import get_entities
-
-    return set(get_entities(list(tags)))
 
 
 def entity_statistics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> np.ndarray:

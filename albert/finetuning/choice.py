@@ -61,9 +61,6 @@ class Choice:
             probabilities=softmax(table, axis=-1),
         )
 
-    def gold(self, examples: Sequence[ChoiceExample]) -> tuple[str, ...]:
-        return tuple(one.choices[one.answer] for one in examples)
-
 
 def _places(first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The index of each sequence within its example, and the number of sequences of each example."""

@@ -60,6 +60,3 @@ class Classification:
             labels=predicted,
             probabilities=softmax(scores, axis=-1),
         )
-
-    def gold(self, examples: Sequence[Example]) -> tuple[str, ...]:
-        return tuple(one.label for one in examples)

@@ -27,7 +27,6 @@ from albert.evaluation import (
     SweepPoint,
     calibration,
     chance_of,
-    entities_of,
     judge,
     pack,
     summarize,
@@ -44,7 +43,7 @@ from albert.finetuning.training import (
     prepare,
     read_task,
 )
-from albert.tasks import Kind, Split, TaskData
+from albert.tasks import Kind, Split, TaskData, entities_of
 
 CHANGED_SHOWN = 20  # most examples fixed, and most examples broken, in a report
 _LENGTH_SLICES = 4
@@ -316,7 +315,6 @@ def _changes(baseline: ModelRuns, model: ModelRuns, split: Split) -> Changes:
     ours, theirs = model.predictions, baseline.predictions
     if ours[0].right is None:
         return Changes(model=model.name, baseline=baseline.name, fixed=0, broken=0)
-    gold = model.candidates[0].learner.gold(split.examples)
     before, after = (
         np.sum([one.right for one in runs if one.right is not None], axis=0) for runs in (theirs, ours)
     )
@@ -329,7 +327,7 @@ def _changes(baseline: ModelRuns, model: ModelRuns, split: Split) -> Changes:
             ChangedExample(
                 number=at + 1,
                 text=split.examples[at].describe(),
-                gold=gold[at],
+                gold=split.examples[at].gold(),
                 baseline=_most_frequent(theirs, at),
                 model=_most_frequent(ours, at),
                 baseline_right=int(before[at]),

@@ -49,7 +49,3 @@ class Learner(Protocol[E]):
     def predict(self, scores: np.ndarray, examples: Sequence[E], encoded: Encoded) -> Predictions:
         """Read predictions from the scores of all sequences [S, ..] or tokens [T, ..] of a split."""
         ...
-
-    def gold(self, examples: Sequence[E]) -> tuple[str, ...]:
-        """The right answers as text."""
-        ...

@@ -14,14 +14,13 @@ import numpy as np
 from torch import nn
 
 from albert.checkpoints import read_checkpoint
-from albert.evaluation import entities_of
 from albert.finetuning.encoding import Encoded
 from albert.finetuning.exporting import FineTuned, read_fine_tuned
 from albert.finetuning.kinds import find_learner
 from albert.finetuning.learner import Learner, Predictions
 from albert.finetuning.training import scores_of
 from albert.runtime import default_device
-from albert.tasks import AnyExample, ChoiceExample, Kind, TaggedExample, read_split
+from albert.tasks import AnyExample, ChoiceExample, Kind, TaggedExample, entities_of, read_split
 from data.errors import InputError
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 

@@ -54,9 +54,6 @@ class Regression:
     def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
         return _predictions(scores[:, 0], encoded.targets, self.metrics)
 
-    def gold(self, examples: Sequence[Example]) -> tuple[str, ...]:
-        return tuple(one.label for one in examples)
-
 
 class Similarity:
     """Compares sentences without training. targets [U]: the gold number. Each example is two sequences. mrr:
@@ -90,6 +87,3 @@ class Similarity:
         second = [one.pair or "" for one in examples]
         ranks = retrieval_statistics(pairs, second, gold == gold.max())
         return replace(predicted, statistics={**predicted.statistics, "mrr": ranks})
-
-    def gold(self, examples: Sequence[Example]) -> tuple[str, ...]:
-        return tuple(one.label for one in examples)

@@ -106,9 +106,6 @@ class Span:
                 best, text = value, example.passage[characters[i, 0] : characters[j, 1]]
         return text, nothing - best
 
-    def gold(self, examples: Sequence[SpanExample]) -> tuple[str, ...]:
-        return tuple(" / ".join(dict.fromkeys(one.answers)) for one in examples)
-
 
 def at_best_threshold(answered: np.ndarray, silent: np.ndarray, margins: np.ndarray) -> np.ndarray:
     """Scores with the threshold on margins that is best on the very same questions, as in SQuAD 2.0's script.

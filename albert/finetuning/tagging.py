@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from albert.evaluation import entities_of, entity_statistics
+from albert.evaluation import entity_statistics
 from albert.finetuning.encoding import Chosen, Encoded
 from albert.finetuning.learner import Predictions
 from albert.model import IGNORED, Encoder, TokenClassifier
@@ -72,17 +72,8 @@ class Tagging:
         tags = tuple(tuple(self.labels[number] for number in part) for part in np.split(of_tokens, ends[:-1]))
         sums = entity_statistics(tags, [one.tags for one in examples])
         return Predictions(
-            answers=tuple(_entities(one.tokens, of_one) for one, of_one in zip(examples, tags, strict=True)),
+            answers=tuple(one.entities(of_one) for one, of_one in zip(examples, tags, strict=True)),
             right=(sums[:, 0] == sums[:, 1]) & (sums[:, 0] == sums[:, 2]),
             statistics=dict.fromkeys(("entity_f1", "entity_precision", "entity_recall"), sums),
             tags=tags,
         )
-
-    def gold(self, examples: Sequence[TaggedExample]) -> tuple[str, ...]:
-        return tuple(_entities(one.tokens, one.tags) for one in examples)
-
-
-def _entities(tokens: Sequence[str], tags: Sequence[str]) -> str:
-    """The entities as text, in order."""
-    entities = sorted(entities_of(tags), key=lambda entity: entity[1])
-    return ", ".join(f"{kind} {''.join(tokens[begin : end + 1])}" for kind, begin, end in entities) or "none"

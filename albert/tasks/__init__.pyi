@@ -10,6 +10,7 @@ from .examples import Example as Example
 from .examples import SpanExample as SpanExample
 from .examples import Split as Split
 from .examples import TaggedExample as TaggedExample
+from .examples import entities_of as entities_of
 from .examples import read_lines as read_lines
 from .examples import suffix_of as suffix_of
 from .overlap import Overlap as Overlap

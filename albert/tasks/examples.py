@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,9 @@ class Example:
     def describe(self) -> str:
         return " | ".join(self.texts())
 
+    def gold(self) -> str:
+        return self.label
+
 
 @dataclass(frozen=True, slots=True)
 class ChoiceExample:
@@ -45,6 +49,9 @@ class ChoiceExample:
 
     def describe(self) -> str:
         return f"{self.passage[-80:]} | {self.question} | {' / '.join(self.choices)}"
+
+    def gold(self) -> str:
+        return self.choices[self.answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,9 @@ class SpanExample:
     def describe(self) -> str:
         return f"{self.question} | {self.passage[:80]}"
 
+    def gold(self) -> str:
+        return " / ".join(dict.fromkeys(self.answers))
+
 
 @dataclass(frozen=True, slots=True)
 class TaggedExample:
@@ -77,6 +87,27 @@ class TaggedExample:
 
     def describe(self) -> str:
         return "".join(self.tokens) if all(len(t) == 1 for t in self.tokens) else " ".join(self.tokens)
+
+    def gold(self) -> str:
+        return self.entities(self.tags)
+
+    def entities(self, tags: Sequence[str]) -> str:
+        """The entities that tags of its tokens mean, as text, in order."""
+        found = sorted(entities_of(tags), key=lambda entity: entity[1])
+        named = (f"{kind} {''.join(self.tokens[begin : end + 1])}" for kind, begin, end in found)
+        return ", ".join(named) or "none"
+
+
+def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """(type, first token, last token) of each entity in a sentence's tags, by seqeval's rule for IOB2: a B-
+    begins an entity, and so does an I- that does not continue one, as in CoNLL's script.
+    """
+    with warnings.catch_warnings():
+        # seqeval imports pkg_resources, which is deprecated
+        warnings.filterwarnings("ignore", category=UserWarning)
+        from seqeval.metrics.sequence_labeling import get_entities
+
+    return set(get_entities(list(tags)))
 
 
 AnyExample = Example | ChoiceExample | SpanExample | TaggedExample

@@ -10,142 +10,87 @@ from albert.tasks import Kind, Task, answer_scores, load_task, read_split, read_
 from albert.tasks.definition import METRICS
 from data.errors import InputError
 
-LINES = {  # (task, name of the file, content) -> what its first example is
+# task: the name of a file, its content, and what its last example is
+# fmt: off
+LINES = {
     "lcqmc": ("dev.tsv", "text_a\ttext_b\tlabel\n茶香吗\t茶好喝吗\t1\n", ("茶香吗", "茶好喝吗", "1")),
     "bq": ("dev.csv", "sentence1,sentence2,label\n额度多少,有多少额度,1\n", ("额度多少", "有多少额度", "1")),
     "oppo": ("dev.tsv", "你会唱歌吗\t唱首歌\t0\n", ("你会唱歌吗", "唱首歌", "0")),
-    "pawsx": (
-        "dev.tsv",
-        "id\tsentence1\tsentence2\tlabel\n1\t甲胜乙\t乙胜甲\t0\n",
-        ("甲胜乙", "乙胜甲", "0"),
-    ),
-    "afqmc": (
-        "dev.json",
-        '{"sentence1": "怎么还款", "sentence2": "如何还款", "label": "1"}\n',
-        ("怎么还款", "如何还款", "1"),
-    ),
-    "tnews": (
-        "dev.json",
+    "pawsx": ("dev.tsv", "id\tsentence1\tsentence2\tlabel\n1\t甲胜乙\t乙胜甲\t0\n",
+        ("甲胜乙", "乙胜甲", "0")),
+    "afqmc": ("dev.json", '{"sentence1": "怎么还款", "sentence2": "如何还款", "label": "1"}\n',
+        ("怎么还款", "如何还款", "1")),
+    "tnews": ("dev.json",
         '{"label": "102", "label_desc": "news_entertainment", "sentence": "新戏开机", "keywords": ""}\n',
-        ("新戏开机", None, "102"),
-    ),
-    "iflytek": (
-        "dev.json",
-        '{"label": "7", "label_des": "地图", "sentence": "看路况"}\n',
-        ("看路况", None, "7"),
-    ),
-    "cmnli": (
-        "dev.json",
+        ("新戏开机", None, "102")),
+    "iflytek": ("dev.json", '{"label": "7", "label_des": "地图", "sentence": "看路况"}\n',
+        ("看路况", None, "7")),
+    "cmnli": ("dev.json",
         '{"sentence1": "下雨了", "sentence2": "天晴", "label": "-"}\n'
         '{"sentence1": "下雨了", "sentence2": "天晴", "label": "contradiction"}\n',
-        ("下雨了", "天晴", "contradiction"),
-    ),
-    "ocnli": (
-        "dev.json",
+        ("下雨了", "天晴", "contradiction")),
+    "ocnli": ("dev.json",
         '{"level": "easy", "sentence1": "下雨了", "sentence2": "天晴", "label": "-", "id": 0}\n'
         '{"level": "easy", "sentence1": "下雨了", "sentence2": "地湿", "label": "entailment", "id": 1}\n',
-        ("下雨了", "地湿", "entailment"),
-    ),
-    "cluewsc2020": (
-        "dev.json",
-        '{"target": {"span1_text": "茶", "span1_index": 3, "span2_text": "它", "span2_index": 9}, '
-        '"text": "短", "label": "true"}\n'
-        '{"target": {"span2_index": 9, "span1_index": 3, "span1_text": "新茶", "span2_text": "它"}, '
-        '"idx": 261, "label": "false", "text": "柜子里新茶的罐子，它漏气。"}\n',
-        ("柜子里_新茶_的罐子，[它]漏气。", None, "false"),
-    ),
-    "csl": (
-        "dev.json",
-        '{"id": 1, "abst": "本文研究茶叶。", "keyword": ["茶叶", "香气"], "label": "1"}\n',
-        ("茶叶 香气", "本文研究茶叶。", "1"),
-    ),
+        ("下雨了", "地湿", "entailment")),
+    "cluewsc2020": ("dev.json",
+        '{"target": {"span1_text": "茶", "span1_index": 3, '
+        '"span2_text": "它", "span2_index": 9}, "text": "短", "label": "true"}\n'
+        '{"target": {"span2_index": 9, "span1_index": 3, "span1_text": "新茶", '
+        '"span2_text": "它"}, "idx": 261, "label": "false", "text": "柜子里新茶的罐子，它漏气。"}\n',
+        ("柜子里_新茶_的罐子，[它]漏气。", None, "false")),
+    "csl": ("dev.json", '{"id": 1, "abst": "本文研究茶叶。", "keyword": ["茶叶", "香气"], "label": "1"}\n',
+        ("茶叶 香气", "本文研究茶叶。", "1")),
     "chnsenticorp": ("dev.tsv", "label\ttext_a\n1\t房间干净\n", ("房间干净", None, "1")),
     "online_shopping": ("all.csv", 'cat,label,review\n书籍,1,"好书,值得"\n', ("好书,值得", None, "1")),
     "cola": ("dev.tsv", "gj04\t0\t*\tThe cat were black.\n", ("The cat were black.", None, "0")),
     "sst2": ("dev.tsv", 'sentence\tlabel\na "fine film \t1\n', ('a "fine film ', None, "1")),
-    "mrpc": (
-        "dev.tsv",
-        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tHe won.\tHe has won.\n",
-        ("He won.", "He has won.", "1"),
-    ),
-    "stsb": (
-        "dev.tsv",
-        "index\tsentence1\tsentence2\tscore\n0\tA dog.\tA cat.\t1.600\n",
-        ("A dog.", "A cat.", "1.600"),
-    ),
-    "qqp": (
-        "dev.tsv",
-        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n1\t2\t3\tWhy?\tHow?\t0\n",
-        ("Why?", "How?", "0"),
-    ),
-    "mnli": (
-        "dev.tsv",
-        "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tIt rains.\tIt is dry.\tneutral\tcontradiction\n",
-        ("It rains.", "It is dry.", "contradiction"),
-    ),
-    "qnli": (
-        "dev.tsv",
-        "index\tquestion\tsentence\tlabel\n0\tWho won?\tAnn won.\tentailment\n",
-        ("Who won?", "Ann won.", "entailment"),
-    ),
-    "rte": (
-        "dev.tsv",
-        "index\tsentence1\tsentence2\tlabel\n0\tAnn won.\tAnn lost.\tnot_entailment\n",
-        ("Ann won.", "Ann lost.", "not_entailment"),
-    ),
-    "wnli": (
-        "dev.tsv",
-        "index\tsentence1\tsentence2\tlabel\n0\tIt fell.\tThe cup fell.\t1\n",
-        ("It fell.", "The cup fell.", "1"),
-    ),
+    "mrpc": ("dev.tsv",
+        "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+        "1\t7\t8\tHe won.\tHe has won.\n",
+        ("He won.", "He has won.", "1")),
+    "stsb": ("dev.tsv",
+        "index\tsentence1\tsentence2\tscore\n"
+        "0\tA dog.\tA cat.\t1.600\n",
+        ("A dog.", "A cat.", "1.600")),
+    "qqp": ("dev.tsv",
+        "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n"
+        "1\t2\t3\tWhy?\tHow?\t0\n",
+        ("Why?", "How?", "0")),
+    "mnli": ("dev.tsv",
+        "index\tsentence1\tsentence2\tlabel1\tgold_label\n"
+        "0\tIt rains.\tIt is dry.\tneutral\tcontradiction\n",
+        ("It rains.", "It is dry.", "contradiction")),
+    "qnli": ("dev.tsv",
+        "index\tquestion\tsentence\tlabel\n"
+        "0\tWho won?\tAnn won.\tentailment\n",
+        ("Who won?", "Ann won.", "entailment")),
+    "rte": ("dev.tsv",
+        "index\tsentence1\tsentence2\tlabel\n"
+        "0\tAnn won.\tAnn lost.\tnot_entailment\n",
+        ("Ann won.", "Ann lost.", "not_entailment")),
+    "wnli": ("dev.tsv",
+        "index\tsentence1\tsentence2\tlabel\n"
+        "0\tIt fell.\tThe cup fell.\t1\n",
+        ("It fell.", "The cup fell.", "1")),
 }
-SQUAD = {
-    "version": "v2.0",
-    "data": [
-        {
-            "title": "茶",
-            "paragraphs": [
-                {
-                    "context": "龙井产于杭州。",
-                    "qas": [
-                        {
-                            "id": "1",
-                            "question": "产于何处？",
-                            "answers": [{"text": "杭州", "answer_start": 4}],
-                        },
-                        {"id": "2", "question": "何时采？", "is_impossible": True, "answers": []},
-                        {"id": "3", "question": "何名？", "answers": [{"text": "龙井", "answer_start": 5}]},
-                    ],
-                }
-            ],
-        }
-    ],
-}
-CMRC = [
-    {
-        "context_id": "DEV_0",
-        "context_text": "龙井产于杭州。",
-        "title": "茶",
-        "qas": [
-            {"query_id": "DEV_0_QUERY_0", "query_text": "产于何处？", "answers": ["杭州", "于杭州"]},
-            {"query_id": "DEV_0_QUERY_1", "query_text": "何名？", "answers": []},
-        ],
-    }
+QUESTIONS = [
+    {"id": "1", "question": "产于何处？", "answers": [{"text": "杭州", "answer_start": 4}]},
+    {"id": "2", "question": "何时采？", "is_impossible": True, "answers": []},
+    {"id": "3", "question": "何名？", "answers": [{"text": "龙井", "answer_start": 5}]},
 ]
-C3 = [
-    [
-        ["男：喝茶吗？", "女：不，喝水。"],
-        [{"question": "她喝什么？", "choice": ["茶", "水"], "answer": "水"}],
-        "1",
-    ]
-]
+SQUAD = {"data": [{"title": "茶", "paragraphs": [{"context": "龙井产于杭州。", "qas": QUESTIONS}]}]}
+CMRC = [{"context_id": "DEV_0", "context_text": "龙井产于杭州。", "title": "茶", "qas": [
+    {"query_id": "DEV_0_QUERY_0", "query_text": "产于何处？", "answers": ["杭州", "于杭州"]},
+    {"query_id": "DEV_0_QUERY_1", "query_text": "何名？", "answers": []},
+]}]
+DRINKS = {"question": "她喝什么？", "choice": ["茶", "水"], "answer": "水"}
+C3 = [[["男：喝茶吗？", "女：不，喝水。"], [DRINKS], "1"]]
 RACE = {
-    "article": "Tom drinks tea.",
-    "questions": ["Who drinks?", "What?"],
-    "options": [["Ann", "Tom", "Bob", "Eve"], ["tea", "milk", "beer", "water"]],
-    "answers": ["B", "A"],
-    "id": "high1.txt",
+    "article": "Tom drinks tea.", "questions": ["Who drinks?", "What?"], "answers": ["B", "A"],
+    "id": "high1.txt", "options": [["Ann", "Tom", "Bob", "Eve"], ["tea", "milk", "beer", "water"]],
 }
+# fmt: on
 
 
 @pytest.mark.parametrize("name", LINES)
