@@ -3,19 +3,19 @@ from pathlib import Path
 
 import pytest
 
-from albert.reports import build_report, write_report
+from albert.reports import Report, build_report, write_report
 from tests.albert.report_samples import AUDITS, CORPUS, EVENTS, comparison, model, pretraining
 
 
 @pytest.fixture(scope="session")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of everything, as a file."""
+def whole_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """A report of everything."""
     folder = tmp_path_factory.mktemp("report")
     base = model("base", [0.70, 0.71, 0.72])
     better = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
     long_named = model("general-v1-tiny-df359d8f-茶叶-v2-aa7871e8/checkpoint-2000", [0.70, 0.72, 0.71])
     trained = replace(pretraining(folder, "general"), audits=AUDITS, events=EVENTS)
-    report = build_report(
+    return build_report(
         title="Did it help?",
         command="jixu end-to-end --demo",
         corpora=[CORPUS],
@@ -25,4 +25,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         settings={"fine-tuning": {"epochs": 3}},
         checksums={"train.tsv": "cd" * 32},
     )
-    return write_report(report, folder / "reports/r")
+
+
+@pytest.fixture(scope="session")
+def page(whole_report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same as a file."""
+    return write_report(whole_report, tmp_path_factory.mktemp("reports") / "r")

@@ -36,7 +36,7 @@ def trained(tmp_path_factory, samples, vocabulary_file, tokenizer):
         batch_tokens=1024,
         learning_rate=3e-3,
         held_out_share=0.1,
-        evaluation={"held_out_tokens": 4000, "every": 20},
+        evaluation={"held_out_tokens": 4000, "every": 20, "full_tokens": 0},
     )
     return pretrain(settings), settings
 
@@ -53,8 +53,9 @@ def test_a_start_from_a_checkpoint_is_probed_and_kept(trained):
 
 def test_random_weights_are_not_probed(trained):
     _, settings = trained
-    fresh = replace(settings, init="tiny", steps=1, run_folder=settings.run_folder.parent / "fresh")
-    assert pretrain(fresh).probe is None
+    small = {"batch_tokens": 128, "evaluation": replace(settings.evaluation, held_out_tokens=200)}
+    folder = settings.run_folder.parent / "fresh"
+    assert pretrain(replace(settings, init="tiny", steps=1, run_folder=folder, **small)).probe is None
 
 
 V, LENGTH, FIRST, MASK = 35, 12, 5, 4

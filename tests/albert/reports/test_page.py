@@ -172,10 +172,11 @@ def test_of_several_models_the_verdict_is_about_the_primary_one():
 
 def test_a_contaminated_corpus_is_named_at_the_top():
     dirty = model("dirty", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
-    report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty)])
+    shared = (Overlap("test", "train", 60, 1, 2, (("一杯茶", "一杯 茶"),)),)
+    report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, overlaps=shared)])
     assert report.verdict.startswith("Not to be trusted")
     html = render(report)
-    assert html.index("holds 7 of 100 test texts") < html.index("<h2>")
+    assert html.index("holds 7 of 100 test texts") < html.index("<h2>") < html.index("in train: 一杯 茶")
     # one line a corpus, whichever models were trained on it
     dirtier = model("dirtier", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
     (warning,) = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, dirtier)]).warnings
@@ -184,10 +185,8 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean)])
     assert report.verdict.startswith("It helped") and not report.warnings
     # nor may the parts of the task hold the same texts
-    shared = (Overlap("test", "train", 60, 1, 2, (("一杯茶", "一杯 茶"),)),)
     report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean, overlaps=shared)])
     assert report.warnings[0].startswith("Overlap: 3 of 60 test examples are in train too, 1 of them")
-    assert "in train: 一杯 茶" in render(report)
     mended = comparison(BASE, clean, overlaps=shared, dropped=3)
     assert not build_report(title="t", command="c", evaluations=[mended]).warnings
 
@@ -330,7 +329,8 @@ def test_markdown_and_rows_hold_the_main_tables(tmp_path):
 def test_each_base_model_has_its_part(tmp_path):
     other = replace(pretraining(tmp_path), run_folder=tmp_path / "models/general-bert", status="interrupted")
     report = build_report(title="t", command="c", bases=[pretraining(tmp_path), other])
-    html = render(report)
+    page = write_report(report, tmp_path / "r")
+    html = page.read_text(encoding="utf-8")
     titles = ["Base model: r", "Base model: general-bert"]
     assert re.findall(r"<h2>(.*)</h2>", html) == [*titles, "How to repeat it"]
     ids = re.findall(r'\bid="([^"]+)"', html)
@@ -339,8 +339,7 @@ def test_each_base_model_has_its_part(tmp_path):
         zip(("base", "base-2"), titles, strict=True)
     )
     assert report.warnings[0].startswith("general-bert was interrupted")
-    write_report(report, tmp_path / "r")
-    assert len(read_report(tmp_path / "r").bases) == 2
+    assert len(read_report(page).bases) == 2
 
 
 def test_the_protocol_says_what_dev_chose():
