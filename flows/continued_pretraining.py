@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prefect.states import Cancelled, State
 
-from albert import pretraining
+from albert import pretraining, reports
 from albert.pretraining import (
     PretrainResult,
     TrainerState,
@@ -15,7 +15,6 @@ from albert.pretraining import (
     read_trainer_state,
     step_of,
 )
-from albert.reports import build_report
 from data.catalog import CheckpointRow, checking, end_killed_run, record_run
 from flows.orchestration import (
     PretrainingOptions,
@@ -184,7 +183,7 @@ def _row(plan: PretrainingPlan, state: TrainerState, folder: Path) -> Checkpoint
 
 
 def _report(plan: PretrainingPlan, result: PretrainResult) -> Path:
-    content = build_report(
+    content = reports.build_report(
         title=f"Continued pretraining: {plan.run}",
         command=repeat_command(),
         corpora=gather_facts(plan.workspace.root, [plan.version.corpus]),

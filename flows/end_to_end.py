@@ -12,10 +12,10 @@ from pathlib import Path
 
 from prefect.exceptions import CancelledRun
 
+from albert import reports
 from albert.checkpoints import find_source, names_checkpoint
 from albert.evaluation import Comparison
 from albert.pretraining import PretrainResult, read_settings
-from albert.reports import build_report
 from data.options import values_of
 from data.refresh import GateRules, InstanceRules
 from data.storage import is_remote
@@ -148,7 +148,7 @@ def _report(
 ) -> tuple[str, Path]:
     workspace = Workspace(Path(options.workspace))
     corpora = ["general", "domain"] if options.general else ["domain"]
-    content = build_report(
+    content = reports.build_report(
         title=f"Did continued pretraining help on {result.task}?",
         command=repeat_command(),
         corpora=gather_facts(workspace.root, corpora),

@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic_core import to_jsonable_python
 from tqdm import tqdm
 
-from albert import finetuning
+from albert import finetuning, reports
 from albert.evaluation import Comparison, ModelResult
 from albert.finetuning import (
     MANY_SEEDS,
@@ -28,7 +28,6 @@ from albert.finetuning import (
     save_run,
     sha256_of,
 )
-from albert.reports import build_report
 from data.catalog import record_evaluations
 from data.workers import worker_pool
 from data.workspace import Workspace
@@ -267,7 +266,7 @@ def _checkpoint_names(model: ModelResult) -> list[str]:
 
 def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: Comparison) -> Path:
     record(workspace, run, result)
-    content = build_report(
+    content = reports.build_report(
         title=f"Fine-tuning on {result.task}",
         command=repeat_command(),
         evaluations=[result],

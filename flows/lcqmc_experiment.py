@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from math import isfinite
 from pathlib import Path
 
+from albert import reports
 from albert.evaluation import Comparison
 from albert.finetuning import FineTuneSettings
 from albert.pretraining import ObjectiveOptions, OptimizerOptions, PretrainResult, read_settings
-from albert.reports import build_report
 from data.cleaning import DuplicateRules, GuardRules
 from data.options import values_of
 from data.refresh import GateRules, InstanceRules, MaskingRules
@@ -261,7 +261,7 @@ def _report(
     settings: dict[str, object],
 ) -> tuple[str, Path]:
     corpora = dict.fromkeys(["general", *(corpus_of(arm, files) for arm in arms)])
-    content = build_report(
+    content = reports.build_report(
         title=f"What continued pretraining does to {comparisons[0].task}, one change at a time",
         command=repeat_command(),
         corpora=gather_facts(place.root, corpora),

@@ -44,6 +44,7 @@ atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
 SAMPLES = Path(str(resources.files("data.samples")))
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One process more than there are cores: the flows' tests wait for a fifth of their time."""
     return (os.cpu_count() or 1) + 1

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.stats import rankdata
 
 from albert.evaluation.records import Calibration, CalibrationBin
 from albert.tasks import ChoiceExample, Kind, Split, TaskData, entities_of
@@ -128,6 +127,8 @@ def _correlation_statistics(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def number_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
     """Statistics [n, 6] of predicted and gold numbers; for spearman, of their ranks in the whole set."""
     if metric == "spearman":
+        from scipy.stats import rankdata  # which takes longer to import than to run
+
         predicted, gold = rankdata(predicted), rankdata(gold)
     return _correlation_statistics(predicted, gold)
 

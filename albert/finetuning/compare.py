@@ -31,7 +31,6 @@ from albert.evaluation import (
     pack,
     summarize,
 )
-from albert.finetuning.baselines import rule_runs, with_random_weights
 from albert.finetuning.learner import Predictions
 from albert.finetuning.settings import FineTuneSettings
 from albert.finetuning.training import (
@@ -87,6 +86,8 @@ def baseline_runs(candidate: Candidate, train: Train = one_by_one) -> list[Model
     """Simple methods on the candidate's task, and its architecture trained from random weights."""
     if candidate.settings.baselines == "no":
         return []
+    from albert.finetuning.baselines import rule_runs, with_random_weights  # scikit-learn takes seconds
+
     untrained = with_random_weights(candidate)
     runs, points = fine_tune_model(untrained, train)
     return [
