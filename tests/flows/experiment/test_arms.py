@@ -8,14 +8,21 @@ import pytest
 from albert.batching import InstanceStream
 from data.errors import InputError
 from data.tokenization import WordPieceTokenizer, load_tokenizer
-from flows.experiment import EXPERIMENTS, ExperimentFiles, double_labels, first_lines, write_sentences
+from flows.experiment import (
+    ARCHITECTURES,
+    EXPERIMENTS,
+    ExperimentFiles,
+    double_labels,
+    first_lines,
+    write_sentences,
+)
 from flows.experiment.flawed_control import group_by_labels
 from flows.fine_tune import default_facts
 from flows.lcqmc_experiment import facts_of
 from flows.orchestration import CorporaOptions
 from tests.albert.report_samples import pretraining
 from tests.commands import run_here
-from tests.conftest import few_examples, few_texts, sample_sentences
+from tests.conftest import few_examples, few_texts, sample_sentences, save_small_model
 from tests.corpora import make_corpus
 
 PAIRS = {
@@ -141,6 +148,7 @@ def test_a_vocabulary_without_twins_is_refused(shards, tmp_path, tokenizer):
 def test_a_ladder_is_run_from_raw_text_to_report(tokenizer, prefect_server, tmp_path, monkeypatch):
     law = EXPERIMENTS["law"]
     monkeypatch.setitem(EXPERIMENTS, "law", replace(law, arms=(law.arms[0], law.arms[-1]), epochs=1))
+    monkeypatch.setitem(ARCHITECTURES, "albert", str(save_small_model(tmp_path / "small", tokenizer)))
     tokenizer.save(tmp_path / "vocabulary")
     general, domain = few_texts(tmp_path)
     text, splits = ["--general", general, "--domain", domain], few_examples(tmp_path)

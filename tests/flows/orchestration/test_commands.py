@@ -181,8 +181,9 @@ def test_ctrl_c_stops_a_refresh_with_its_workers_and_the_same_again_completes(
 
 
 @pytest.mark.slow
-def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server):
+def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server, tokenizer):
     training = ["--corpus", "tea", "--steps", 6, "--batch-tokens", 512, "--workspace", workspace]
+    training += ["--init", save_small_model(tmp_path / "small", tokenizer)]
     trained = run_here("continued-pretraining", *training, **prefect_server)
     assert trained.returncode == 0, trained.stderr
     again = run_here("continued-pretraining", *training, **prefect_server)

@@ -1,13 +1,13 @@
-"""The jobs from other checkpoints: TensorFlow's folders, and repositories of the Hub.
-
-The flows run in the test's process; test_commands.py runs them as commands.
-"""
+"""The jobs from other checkpoints: TensorFlow's folders, and repositories of the Hub."""
 
 import duckdb
 import pytest
 
 from albert.checkpoints import load_pretrained
+from albert.pretraining import pretrain
+from data.refresh import GateRules
 from data.tokenization.wordpiece import read_vocabulary
+from flows.orchestration import PretrainingOptions, complete_tokenizer, pretraining_plan
 from tests.commands import run_here
 from tests.conftest import (
     copy_tensorflow_checkpoint,
@@ -16,6 +16,7 @@ from tests.conftest import (
     put_into_hub_cache,
     save_small_model,
 )
+from tests.corpora import make_corpus
 
 pytestmark = pytest.mark.slow
 
@@ -70,18 +71,25 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
         assert db.sql(counted).fetchall() == [(3, 12)]
 
 
-@pytest.mark.parametrize("start", ["bright", "hub"])
-def test_an_end_to_end_run_starts_from_a_given_checkpoint(
-    start, splits, domain, hub_cache, prefect_server, tmp_path, tokenizer
+def test_pretraining_goes_on_from_a_folder_of_tensorflows(domain, tmp_path):
+    bright = copy_tensorflow_checkpoint("bright", tmp_path / "bright")
+    vocabulary, rules = bright / "vocab_chinese.txt", GateRules(max_unknown_share=1)
+    make_corpus(tmp_path / "w", "tea", domain, vocabulary, max_seq_length=16, gates=rules)
+    asked = PretrainingOptions(
+        corpus="tea", init=str(bright), steps=2, batch_tokens=512, workspace=str(tmp_path / "w")
+    )
+    plan = pretraining_plan(asked)
+    complete_tokenizer(plan)
+    model, own = load_pretrained(pretrain(plan.settings).checkpoint)
+    assert model.config.layout == "bright" and own.vocabulary == read_vocabulary(vocabulary)
+
+
+def test_an_end_to_end_run_starts_from_a_repository_of_the_hub(
+    splits, domain, hub_cache, prefect_server, tmp_path, tokenizer
 ):
-    if start == "hub":
-        init, length, vocabulary = "hf:org/albert-tea", 64, tokenizer.vocabulary
-    else:
-        init, length = copy_tensorflow_checkpoint(start, tmp_path / start), 16
-        vocabulary = read_vocabulary(init / "vocab_chinese.txt")
-    arguments = ["--init", init, "--domain", domain, "--text.max-seq-length", length, "--steps", 4]
-    arguments += ["--text.max-unknown-share", 1, "--pretraining.batch-tokens", 512, "--workers", 1]
-    arguments += ["--fine-tuning.seeds", "0,1", "--fine-tuning.epochs", 1]
+    arguments = ["--init", "hf:org/albert-tea", "--domain", domain, "--text.max-seq-length", 64]
+    arguments += ["--steps", 4, "--text.max-unknown-share", 1, "--pretraining.batch-tokens", 512]
+    arguments += ["--fine-tuning.seeds", "0,1", "--fine-tuning.epochs", 1, "--workers", 1]
     arguments += ["--fine-tuning.learning-rate", 1e-4, "--fine-tuning.baselines", "no"]
     arguments += ["--workspace", tmp_path / "w"]
     done = run_here("end-to-end", *splits, *arguments, **hub_cache, **prefect_server)
@@ -90,5 +98,4 @@ def test_an_end_to_end_run_starts_from_a_given_checkpoint(
     assert [line.split(":")[0] for line in lines[:3]] == ["continued", "base model", "continued"]
     (checkpoint,) = (tmp_path / "w" / "models").glob("*/checkpoint-4")
     model, own = load_pretrained(checkpoint)
-    assert own.vocabulary == vocabulary
-    assert model.config.layout == ("bright" if start == "bright" else "google")
+    assert own.vocabulary == tokenizer.vocabulary and model.config.layout == "google"
