@@ -12,6 +12,7 @@ from .loading import new_model as new_model
 from .loading import read_checkpoint as read_checkpoint
 from .saving import Head as Head
 from .saving import can_export as can_export
+from .saving import read_head as read_head
 from .saving import save_model as save_model
 from .saving import save_with_head as save_with_head
 from .source import HUB_PREFIX as HUB_PREFIX

@@ -76,6 +76,20 @@ class Head:
     has_pooler: bool  # whether it reads the first token's state through the encoder's pooler
     labels: tuple[str, ...] = ()
     name: str = "classifier"  # of its tensors
+    max_seq_length: int = 512  # that the encoder reads
+
+
+def read_head(folder: Path) -> Head | None:
+    """The head that transformers' config.json names; None if it names none."""
+    path = folder / CONFIG_FILE
+    content = read_json(path) if path.is_file() else {}
+    names, labels = content.get("architectures"), content.get("id2label")
+    architecture = str(names[0] if isinstance(names, list) and names else "").partition("For")[2]
+    # what equals transformers' defaults is left out
+    known = tuple(map(str, labels.values())) if isinstance(labels, dict) else ("LABEL_0", "LABEL_1")
+    length = content.get("max_position_embeddings", 512)
+    longest = length if isinstance(length, int) else 512
+    return Head(architecture, True, known, max_seq_length=longest) if architecture else None
 
 
 def can_export(config: AlbertConfig, pooling: str) -> bool:

@@ -9,6 +9,7 @@ import zipfile
 import zlib
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -105,9 +106,10 @@ def load_run(candidate: Candidate, path: Path) -> SeedRun | None:
 def _predictions(split: str, texts: dict[str, list], content: dict[str, np.ndarray]) -> Predictions:
     prefix = f"{split}/metric/"
     tags = texts["tags"]
+    arrays: dict[str, Any] = {name: content.get(f"{split}/{name}") for name in _ARRAYS}
     return Predictions(
         answers=tuple(texts["answers"]),
         statistics={n.removeprefix(prefix): v for n, v in content.items() if n.startswith(prefix)},
         tags=None if tags is None else tuple(tuple(one) for one in tags),
-        **{name: content.get(f"{split}/{name}") for name in _ARRAYS},
+        **arrays,
     )

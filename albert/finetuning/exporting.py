@@ -14,7 +14,7 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from albert.checkpoints import Head, can_export, find_source, save_with_head
+from albert.checkpoints import Head, can_export, find_source, read_head, save_with_head
 from albert.finetuning.settings import FineTuneRunning
 from albert.model import AlbertConfig, Encoder
 from albert.tasks import Kind, Task
@@ -79,9 +79,13 @@ def save_fine_tuned(model: nn.Module, record: FineTuned, folder: Path) -> None:
 
 
 def read_fine_tuned(folder: Path) -> FineTuned:
-    """The record of a fine-tuned model. Raises InputError for a folder without one."""
+    """The record of a fine-tuned model, also of one that transformers' Trainer saved. Raises InputError for a
+    folder without one.
+    """
     path = folder / TASK_FILE
     if not path.is_file():
+        if found := _of_transformers(folder):
+            return found
         raise InputError(
             f"no {TASK_FILE} in {folder}: it holds no model with a head that jixu fine-tune kept; those are "
             "in models/ of the workspace"
@@ -91,3 +95,35 @@ def read_fine_tuned(folder: Path) -> FineTuned:
     except ValidationError as error:
         first = error.errors()[0]
         raise InputError(f"{path} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+# by transformers' class; a table with a second sentence is one of pairs
+_KINDS = {
+    "SequenceClassification": None,
+    "TokenClassification": Kind.TOKENS,
+    "QuestionAnswering": Kind.SPAN,
+    "MultipleChoice": Kind.CHOICE,
+}
+
+
+def _of_transformers(folder: Path) -> FineTuned | None:
+    """What a config.json says of a model with a head; None if it names no head."""
+    head = read_head(folder)
+    if head is None or head.architecture not in _KINDS:
+        return None
+    kind = _KINDS[head.architecture]
+    if kind is None and len(head.labels) == 1:
+        kind = Kind.REGRESSION
+    return FineTuned(
+        task=Task(name="predictions", kind=kind),
+        labels=head.labels if kind in (None, Kind.TOKENS) else (),
+        has_unanswerable=False,
+        running=FineTuneRunning(pooling="cls", max_seq_length=min(head.max_seq_length, 512)),
+        checkpoint=str(folder),
+        checksum="",
+        run="",
+        seed=0,
+        learning_rate=0.0,
+        best_epoch=0,
+        dev={},
+    )

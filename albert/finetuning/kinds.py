@@ -20,7 +20,7 @@ def find_learner(
     """The learner of the task's kind."""
     assert pooling != "auto"
     match task.kind:
-        case Kind.SINGLE | Kind.PAIR:
+        case Kind.SINGLE | Kind.PAIR | None:
             return Classification(labels, task.metrics, pooling)
         case Kind.CHOICE:
             return Choice(pooling)
@@ -32,4 +32,3 @@ def find_learner(
             return Regression(task.metrics, pooling)
         case Kind.SIMILARITY:
             return Similarity(task.metrics)
-    raise AssertionError(f"a task without a kind: {task}")

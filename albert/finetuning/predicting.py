@@ -35,21 +35,24 @@ class Predicted:
     skipped: Sequence[str]  # a line for each row that could not be read
 
     def table(self) -> str:
-        """Lines of an id, the answer, and a probability for each label or choice, separated by tabs."""
-        probabilities = self.predictions.probabilities
-        choices = 0 if probabilities is None else probabilities.shape[1]
-        names = self.record.labels or tuple(map(str, range(choices)))
+        """Lines of an id, the answer, and a probability for each label or choice, for the answer, or for each
+        of its tags; separated by tabs.
+        """
+        predictions, names = self.predictions, []
+        cells: Sequence[Sequence[str]] = [[]] * len(self.examples)
+        if predictions.probabilities is not None:
+            names = [*self.record.labels] or [*map(str, range(predictions.probabilities.shape[1]))]
+            cells = [[f"{share:.6f}" for share in row] for row in predictions.probabilities.tolist()]
+        elif predictions.confidence is not None:
+            names = ["probability"]
+            cells = [[" ".join(f"{share:.6f}" for share in row)] for row in predictions.confidence]
+        answers = predictions.answers if predictions.tags is None else map(" ".join, predictions.tags)
         sink = io.StringIO()
         writer = csv.writer(sink, "excel-tab", lineterminator="\n")
-        writer.writerow(["id", "prediction", *(names if probabilities is not None else ())])
-        for number, (one, answer) in enumerate(zip(self.examples, self._answers(), strict=True)):
-            row = [] if probabilities is None else probabilities[number].tolist()
-            writer.writerow([one.id, answer, *(f"{value:.6f}" for value in row)])
+        writer.writerow(["id", "prediction", *names])
+        for one, answer, row in zip(self.examples, answers, cells, strict=True):
+            writer.writerow([one.id, answer, *row])
         return sink.getvalue()
-
-    def _answers(self) -> Sequence[str]:
-        tags = self.predictions.tags
-        return self.predictions.answers if tags is None else [" ".join(of_one) for of_one in tags]
 
     def submission(self) -> str:
         """The predictions as CLUE takes them: a JSON object a line; for spans and ChID one of all answers."""

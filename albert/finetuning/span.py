@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -29,6 +30,13 @@ class _Window(NamedTuple):
     b_start: int
     characters: np.ndarray  # [length, 2]
     target: tuple[int, int]
+
+
+class _Found(NamedTuple):
+    text: str
+    margin: float  # by how much every window rather predicts no answer
+    confidence: float  # probability of the text, in its window
+    none_confidence: float  # and of no answer, the least of all windows
 
 
 class Span:
@@ -71,17 +79,26 @@ class Span:
 
     def predict(self, scores: np.ndarray, examples: Sequence[SpanExample], encoded: Encoded) -> Predictions:
         found = [self._answer(scores, one, encoded, number) for number, one in enumerate(examples)]
-        answers = tuple("" if self.has_unanswerable and margin > 0 else text for text, margin in found)
+        answers = tuple(one.text if self._is_answered(one) else "" for one in found)
+        sure = [one.confidence if self._is_answered(one) else one.none_confidence for one in found]
         pairs = self._scores(answers, examples)
         statistics = {
             "exact_match": mean_statistics(pairs[:, 0]),
             "answer_f1": mean_statistics(pairs[:, 1]),
         }
         if self.style == "squad2":
-            texts, margins = zip(*found, strict=True)
+            texts, margins = [one.text for one in found], [one.margin for one in found]
             answered, silent = (self._scores(said, examples)[:, 1] for said in (texts, [""] * len(texts)))
             statistics["best_f1"] = mean_statistics(at_best_threshold(answered, silent, np.array(margins)))
-        return Predictions(answers=answers, right=pairs[:, 0] == 1, statistics=statistics)
+        return Predictions(
+            answers=answers,
+            right=pairs[:, 0] == 1,
+            statistics=statistics,
+            confidence=tuple(np.array([one]) for one in sure),
+        )
+
+    def _is_answered(self, found: _Found) -> bool:
+        return not self.has_unanswerable or found.margin <= 0
 
     def _scores(self, answers: Sequence[str], examples: Sequence[SpanExample]) -> np.ndarray:
         """Exact match and F1 of each answer, [U, 2]."""
@@ -89,22 +106,23 @@ class Span:
             [answer_scores(a, one.answers, self.style) for a, one in zip(answers, examples, strict=True)]
         )
 
-    def _answer(
-        self, scores: np.ndarray, example: SpanExample, encoded: Encoded, number: int
-    ) -> tuple[str, float]:
-        """The best span of all windows, and by how much every window rather predicts no answer."""
+    def _answer(self, scores: np.ndarray, example: SpanExample, encoded: Encoded, number: int) -> _Found:
+        """The best span of all windows. Its probability is that of its start times that of its end there."""
         assert encoded.characters is not None
-        best, text, nothing = -np.inf, "", np.inf
+        best, text, nothing, confidence, none_confidence = -np.inf, "", np.inf, 0.0, 1.0
         for sequence in range(encoded.first[number], encoded.first[number + 1]):
             begin, end = encoded.offsets[sequence], encoded.offsets[sequence + 1]
             places = np.flatnonzero(encoded.characters[begin:end, 0] >= 0)
             starts, ends = scores[begin:end][places].T
             nothing = min(nothing, float(scores[begin].sum()))
+            shares = softmax(scores[begin:end], axis=0)
+            none_confidence = min(none_confidence, float(shares[0].prod()))
             value, i, j = _best_span(starts, ends)
             if value > best:
                 characters = encoded.characters[begin:end][places]
                 best, text = value, example.passage[characters[i, 0] : characters[j, 1]]
-        return text, nothing - best
+                confidence = float(shares[places[i], 0] * shares[places[j], 1])
+        return _Found(text, nothing - best, confidence, none_confidence)
 
 
 def at_best_threshold(answered: np.ndarray, silent: np.ndarray, margins: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -67,7 +68,8 @@ class Tagging:
         return F.cross_entropy(scores, tags.to(scores.device), ignore_index=IGNORED)
 
     def predict(self, scores: np.ndarray, examples: Sequence[TaggedExample], encoded: Encoded) -> Predictions:
-        of_tokens = scores.argmax(-1)[encoded.targets != IGNORED]
+        is_first = encoded.targets != IGNORED
+        of_tokens, sure = scores.argmax(-1)[is_first], softmax(scores, axis=-1).max(-1)[is_first]
         ends = np.cumsum([len(one.tokens) for one in examples])
         tags = tuple(tuple(self.labels[number] for number in part) for part in np.split(of_tokens, ends[:-1]))
         sums = entity_statistics(tags, [one.tags for one in examples])
@@ -76,4 +78,5 @@ class Tagging:
             right=(sums[:, 0] == sums[:, 1]) & (sums[:, 0] == sums[:, 2]),
             statistics=dict.fromkeys(("entity_f1", "entity_precision", "entity_recall"), sums),
             tags=tags,
+            confidence=tuple(np.split(sure, ends[:-1])),
         )

@@ -23,6 +23,7 @@ from albert.finetuning import (
 from albert.tasks import Task, load_task
 from data.errors import InputError
 from data.terminal import run_app
+from tests.albert.checkpoints.arriving import save
 from tests.conftest import save_small_model
 
 SENTENCES = ["采茶要早", "炒锅要热", "水要泡茶香", "热水泡茶", "早茶香", "锅热炒茶"]
@@ -177,3 +178,41 @@ def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
     )
     with pytest.raises(InputError, match="has no head: no classifier.weight in model.safetensors"):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
+
+
+@pytest.mark.parametrize("kind", ["single", "tokens", "span"])
+def test_a_classifier_that_trainer_saved_predicts_what_transformers_does(kind, tmp_path, tokenizer):
+    suffix, content, opener = KINDS[kind][1], KINDS[kind][2], KINDS[kind][4]
+    name = opener.replace("AutoModel", "Bert")
+    labels = {} if kind == "span" else {"id2label": dict(enumerate(("O", "B-X", "I-X")))}
+    save(tmp_path / "saved", tokenizer, name, **labels)
+    file = tmp_path / f"examples{suffix}"
+    file.write_text(content, encoding="utf-8")
+    found = predict_file(tmp_path / "saved", file)
+    theirs = getattr(transformers, name).from_pretrained(tmp_path / "saved").eval()
+    rows = [line.split("\t") for line in found.table().splitlines()]
+    for number, text in enumerate(SENTENCES):
+        ids = [[tokenizer.cls_id, *tokenizer.encode(text)[0].tolist(), tokenizer.sep_id]]
+        if kind == "span":
+            asked = [tokenizer.cls_id, *tokenizer.encode("什么？")[0].tolist(), tokenizer.sep_id]
+            ids = [[*asked, *ids[0][1:]]]
+        types = torch.tensor([[int(kind == "span" and at >= 5) for at in range(len(ids[0]))]])
+        with torch.no_grad():
+            out = theirs(input_ids=torch.tensor(ids), token_type_ids=types)
+        if kind == "single":
+            assert found.predictions.probabilities[number] == pytest.approx(
+                out.logits[0].softmax(-1).numpy(), abs=1e-5
+            )
+            continue
+        if kind == "tokens":
+            shares, best = out.logits[0].softmax(-1).max(-1)
+            want = shares[1:-1].tolist()
+            assert found.predictions.tags[number] == tuple(("O", "B-X", "I-X")[n] for n in best[1:-1])
+        else:
+            start, end = (scores[0].softmax(-1) for scores in (out.start_logits, out.end_logits))
+            first = ids[0].index(tokenizer.sep_id) + 1
+            at = [(i, j) for i in range(first, len(ids[0]) - 1) for j in range(i, len(ids[0]) - 1)]
+            i, j = max(at, key=lambda place: float(start[place[0]] * end[place[1]]))
+            want = [float(start[i] * end[j])]
+            assert found.predictions.answers[number] == text[i - first : j - first + 1]
+        assert [float(share) for share in rows[number + 1][2].split()] == pytest.approx(want, abs=1e-5)
