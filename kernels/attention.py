@@ -50,10 +50,10 @@ def attention_reference(
     if S * L == T:  # every sequence has the full length: the packed batch already is the padded one
         rows, mask = None, None
     else:
-        lengths = cu_seqlens.diff()
-        inside = torch.arange(L, device=q.device) < lengths[:, None]  # [S, L]
-        rows = inside.flatten().nonzero().squeeze(1)  # [T], each token's row among the S*L padded ones
-        mask = inside[:, None, None]  # [S, 1, 1, L]
+        token = torch.arange(T, device=q.device)
+        sequence = torch.searchsorted(cu_seqlens.long(), token, right=True) - 1
+        rows = sequence * L + token - cu_seqlens[sequence]  # [T], each token's among the S*L padded ones
+        mask = (torch.arange(L, device=q.device) < cu_seqlens.diff()[:, None])[:, None, None]  # [S, 1, 1, L]
 
     def by_head(x: Tensor) -> Tensor:  # [T, N, D] -> [S, N, L, D]
         if rows is not None:
@@ -204,6 +204,7 @@ def _on_torch(
     if handwritten(qkv):
         groups = None if isinstance(schedule, Tensor) else schedule
         return attention_on_cpu(autocast(qkv), cu_seqlens, scale, dropout_p, seed, groups)
+    qkv = autocast(qkv)
     q, k, v = qkv.unbind(1)
     D = q.shape[-1]
     flash = qkv.is_cuda and qkv.dtype != torch.float32 and runs_kernels(qkv.device)

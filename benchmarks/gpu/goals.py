@@ -111,7 +111,6 @@ GOALS = (
         for mix in ("full", "mixed")
         for case in [f"attention D={head_dim} T={longest} {mix} both passes"]
     ),
-    _share("embed: 80% of copy bandwidth, forward", 0.8, "embed base google forward", "bytes"),
     _times("embed: 3 times torch eager, both passes", 3.0, "embed base google both passes", ("torch eager",)),
     *(
         _busy(

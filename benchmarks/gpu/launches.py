@@ -34,8 +34,8 @@ POINTERS = {
     torch.int32: "*i32", torch.bool: "*i1", torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8",
 }  # fmt: skip
 # bytes a block may have: CUDA programming guide, table of compute capabilities, less 1 KB the driver takes;
-# sm_80's is that of sm_86 and sm_89, for which the sm_80 entries of the table are meant too
-SHARED_MEMORY = {80: 101376, 90: 232448}
+# sm_80's is that of sm_86, sm_89 and sm_120, for which the sm_80 entries of the table are meant too
+SHARED_MEMORY = {80: 101376, 86: 101376, 90: 232448, 100: 232448, 120: 101376}
 _NVIDIA = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
@@ -68,7 +68,7 @@ class Compiled:
     shared_bytes: int
     serialized: bool  # ptxas serialised wgmma (C7511 and similar)
     dots: bool  # the source multiplies matrices of 16-bit numbers
-    tensor_cores: int  # mma.sync or wgmma.mma_async instructions
+    tensor_cores: int  # mma.sync, wgmma.mma_async or tcgen05.mma instructions
     async_copies: int  # cp.async instructions
     loop_loads: bool  # the source loads the operands of a product in a loop
     instructions: int  # of the machine's code
@@ -130,7 +130,7 @@ def record(architecture: int) -> Iterator[list[KernelLaunch]]:
 
 
 def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:
-    """Compile one launch for sm_80 or sm_90, ptxas included."""
+    """Compile one launch for an architecture, ptxas included."""
     names = launch.kernel.arg_names
     source = ASTSource(
         fn=launch.kernel,
@@ -151,7 +151,7 @@ def compile_for(launch: KernelLaunch, architecture: int) -> Compiled:
         shared_bytes=compiled.metadata.shared,
         serialized=bool(re.search(r"wgmma.*serializ|serializ.*wgmma", log)),
         dots=any("16>" in re.sub(r"->.*", "", d) or "f16" in d or "bf16" in d for d in dots),
-        tensor_cores=len(re.findall(r"wgmma\.mma_async|mma\.sync", ptx)),
+        tensor_cores=len(re.findall(r"wgmma\.mma_async|mma\.sync|tcgen05\.mma", ptx)),
         async_copies=len(re.findall(r"cp\.async\.c[ag]", ptx)),
         loop_loads="scf.for" in ttir and bool(dots),
         instructions=len(re.findall(r"^\s+/\*[0-9a-f]{4,}\*/", sass, re.M)),
@@ -172,7 +172,7 @@ def _assemble(ptx: str, architecture: int) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"
         path.write_text(ptx)
-        target = "sm_90a" if architecture == 90 else f"sm_{architecture}"
+        target = f"sm_{architecture}a" if architecture >= 90 else f"sm_{architecture}"
         command = [str(ptxas), "-v", f"--gpu-name={target}", str(path), "-o", str(path.with_suffix(".cubin"))]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:

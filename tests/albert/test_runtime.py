@@ -1,10 +1,13 @@
-"""Memory of training on a CPU stays where it is, however many lengths its batches have."""
+"""Memory of training on a CPU stays where it is; GPUs that the kernels do not support are named."""
 
 import subprocess
 import sys
 
 import pytest
 import torch
+
+from albert.runtime import notice_of_operators
+from kernels.dispatch import has_triton, runs_kernels
 
 GROWTH = """
 import sys
@@ -39,3 +42,19 @@ def test_products_of_many_shapes_are_not_all_remembered():
     }
     # with AVX-512 but without instructions for bf16 either may be small
     assert grown["bounded"] < max(grown["as it is"] / 2, 100), grown
+
+
+@pytest.mark.skipif(not has_triton, reason="triton has wheels for Linux only")
+def test_a_gpu_that_runs_torchs_operators_is_named(monkeypatch):
+    gpu = torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    for capability, hip in (((7, 0), None), ((9, 4), "6.4"), ((8, 0), None)):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
+        monkeypatch.setattr(torch.version, "hip", hip)
+        runs_kernels.cache_clear()
+        notice = notice_of_operators(gpu)
+        assert (
+            notice is None if capability == (8, 0) else notice.startswith("Tesla V100 runs torch's operators")
+        )
+    runs_kernels.cache_clear()
+    assert notice_of_operators(torch.device("cpu")) is None

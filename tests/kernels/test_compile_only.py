@@ -14,12 +14,13 @@ from kernels.tuning import AttentionTiles, Launch
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not has_triton, reason="triton has wheels for Linux only")]
 
 
-@pytest.fixture
-def run(monkeypatch):
-    """Call a function in a new process, where Triton compiles."""
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        yield lambda function: pool.submit(function).result()
+@pytest.fixture(scope="module")
+def run():
+    """Call a function in another process, where Triton compiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TRITON_INTERPRET", raising=False)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            yield lambda function: pool.submit(function).result()
 
 
 def compile_fast() -> list[dict[str, object]]:

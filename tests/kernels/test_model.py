@@ -23,10 +23,11 @@ SHAPE = {
 }
 
 
-def make(**changes: object) -> tuple[PretrainingModel, Batch]:
+def make(length: int = 70, **changes: object) -> tuple[PretrainingModel, Batch]:
+    """Make a model and a batch whose longest sequence has `length` tokens: over 64 are several tiles."""
     torch.manual_seed(0)
-    batch = pack([list(range(5, 75)), [7, 8, 9], [3] * 20])
-    masked = torch.tensor([1, 30, 69, 70, 92])
+    batch = pack([list(range(5, 5 + length)), [7, 8, 9], [3] * 20])
+    masked = torch.tensor([1, 3, length - 1, length, length + 22])
     batch = replace(
         batch, masked_index=masked, masked_labels=torch.tensor([6, 299, 0, 7, 3]),
         sop_labels=torch.tensor([0, 1, -100]),
@@ -94,7 +95,7 @@ def test_heads_of_26_are_computed_32_wide_without_more_parameters(triton):
 
 
 def test_dropout_trains_and_is_a_function_of_torchs_seed(triton):
-    model, batch = make(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    model, batch = make(9, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     drawn = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
@@ -104,7 +105,7 @@ def test_dropout_trains_and_is_a_function_of_torchs_seed(triton):
 
 
 def test_activation_checkpointing_draws_the_same_dropout_again(triton):
-    model, batch = make(hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
+    model, batch = make(9, hidden_dropout_prob=0.2, attention_probs_dropout_prob=0.2)
     torch.manual_seed(3)
     plain = gradients(model, batch)
     torch.manual_seed(3)
@@ -171,12 +172,12 @@ def test_a_batch_without_order_labels_trains_on_its_masks_alone():
 
 @pytest.mark.slow
 def test_torch_compile_takes_the_whole_encoder_as_one_graph(triton):
-    model, batch = make(hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
+    model, batch = make(9, hidden_dropout_prob=0.1, attention_probs_dropout_prob=0.1)
     torch._dynamo.reset()
 
     @torch.compile(fullgraph=True, backend="aot_eager")
     def loss_of(index, labels, cu_seqlens, ids):
-        b = Batch(ids, ids * 0, torch.zeros_like(ids), cu_seqlens, 70, index, labels)
+        b = Batch(ids, ids * 0, torch.zeros_like(ids), cu_seqlens, 20, index, labels)
         states = model.mlm(model.encoder(b)[index], model.encoder.embedding)
         return kernels.mlm_loss(states, model.encoder.embedding.word, model.mlm.bias, labels)[0].mean()
 
