@@ -24,14 +24,13 @@ from kernels.dispatch import (
     Constants,
     KernelError,
     autocast,
-    compute_dtype,
     differentiable,
     direct,
     handwritten,
     on_device,
-    precision,
     runs_kernels,
     triton,
+    use_tensor_cores,
     use_triton,
 )
 from kernels.tuning import AttentionTiles, attention_tiles
@@ -89,20 +88,19 @@ def _width(head_dim: int) -> int:
 
 
 @torch.library.custom_op("jixu::attention_schedule", mutates_args=())
-def _schedule(cu_seqlens: Tensor, total: int, max_seqlen: int, head_dim: int, exact: bool) -> Tensor:
-    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen, exact=exact).tile
+def _schedule(cu_seqlens: Tensor, total: int, max_seqlen: int, head_dim: int) -> Tensor:
+    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
     return schedule_tiles(cu_seqlens, total, tile)
 
 
 @_schedule.register_fake
-def _(cu_seqlens, total, max_seqlen, head_dim, exact):
-    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen, exact=exact).tile
+def _(cu_seqlens, total, max_seqlen, head_dim):
+    tile = attention_tiles(cu_seqlens.device, _width(head_dim), max_seqlen).tile
     return cu_seqlens.new_empty(total // tile + cu_seqlens.shape[0] - 1, 2, dtype=torch.int32)
 
 
 def _tiles(qkv: Tensor, max_seqlen: int, dropout_p: float) -> AttentionTiles:
-    exact = qkv.dtype == torch.float32
-    return attention_tiles(qkv.device, _width(qkv.shape[3]), max_seqlen, dropout_p > 0, exact)
+    return attention_tiles(qkv.device, _width(qkv.shape[3]), max_seqlen, dropout_p > 0)
 
 
 def _constants(qkv: Tensor, dropout_p: float) -> Constants:
@@ -115,7 +113,6 @@ def _constants(qkv: Tensor, dropout_p: float) -> Constants:
         "BLOCK_D": _width(D),
         "DROPOUT": int(dropout_p * 2**31),  # out of 31 random bits
         "RESCALE": 1 / (1 - dropout_p),
-        "PRECISION": precision(qkv.dtype),
     }
 
 
@@ -194,7 +191,7 @@ _operator = differentiable(_forward, _save, _gradients)
 
 
 def _on_kernels(x: Tensor, head_dim: int) -> bool:
-    return use_triton(x) and head_dim <= MAX_HEAD_DIM
+    return use_tensor_cores(x) and head_dim <= MAX_HEAD_DIM
 
 
 def _on_torch(
@@ -249,12 +246,11 @@ def attention(
 def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Schedule:
     """Make the `schedule` of `attention`, which serves every layer, for a batch x [T, ...].
 
-    For the kernels it lists tiles, whose size depends on the dtype (autocast's or x's); on a CPU it holds
-    groups of sequences; where the reference runs it is None.
+    For the kernels it lists tiles, on a CPU it holds groups of sequences; elsewhere it is None.
     """
     if not _on_kernels(x, head_dim):
         return group_sequences(cu_seqlens) if x.device.type == "cpu" else None
-    return _schedule(cu_seqlens, x.shape[0], max_seqlen, head_dim, compute_dtype(x) == torch.float32)
+    return _schedule(cu_seqlens, x.shape[0], max_seqlen, head_dim)
 
 
 def padded_head_dim(head_dim: int, x: Tensor) -> int:

@@ -56,14 +56,14 @@ def _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE:
 def _attend(
     out, total, highest, q, k_ptr, v_ptr, first, length, scale, seed_ptr, head, start, rows,
     TOKEN: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DROPOUT: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK: tl.constexpr, MASKED: tl.constexpr,
+    BLOCK: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add a block of keys to the running output, sum and maximum; the latter is of unscaled scores."""
     cols = first + tl.arange(0, BLOCK)
     end = length if MASKED else first + BLOCK
     k = _load_rows(k_ptr, cols, end, TOKEN, D, BLOCK_D)
     v = _load_rows(v_ptr, cols, end, TOKEN, D, BLOCK_D)
-    s = tl.dot(q, tl.trans(k), input_precision=PRECISION)
+    s = tl.dot(q, tl.trans(k))
     if MASKED:
         s = tl.where(cols[None, :] < length, s, float("-inf"))
     higher = tl.maximum(highest, tl.max(s, 1))
@@ -72,7 +72,7 @@ def _attend(
     total = total * shrink + tl.sum(p, 1)
     if DROPOUT:
         p = tl.where(_keep(seed_ptr, head, start, rows[:, None], cols[None, :], DROPOUT), p, 0.0)
-    out = tl.dot(p.to(v.dtype), v, out * shrink[:, None], input_precision=PRECISION)
+    out = tl.dot(p.to(v.dtype), v, out * shrink[:, None])
     return out, total, higher
 
 
@@ -83,7 +83,7 @@ def attention_fwd_kernel(
     cu_seqlens_ptr, schedule_ptr, seed_ptr,     # in: [S+1], [programs, 2], [1]
     T, scale,                                   # scale in units of log2(e)
     N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, PRECISION: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
     TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
@@ -95,19 +95,16 @@ def attention_fwd_kernel(
     highest = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     out = tl.zeros([TILE, BLOCK_D], tl.float32)
-    # whole blocks first, without a mask over the keys; in fp32 a second copy of the products would spill
-    whole = 0
-    if PRECISION != "ieee":
-        whole = length // BLOCK * BLOCK
-        for first in range(0, whole, BLOCK):
-            out, total, highest = _attend(
-                out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
-                start, rows, TOKEN, D, BLOCK_D, DROPOUT, PRECISION, BLOCK, False,
-            )  # fmt: skip
+    whole = length // BLOCK * BLOCK  # whole blocks first, without a mask over the keys
+    for first in range(0, whole, BLOCK):
+        out, total, highest = _attend(
+            out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
+            start, rows, TOKEN, D, BLOCK_D, DROPOUT, BLOCK, False,
+        )  # fmt: skip
     for first in range(whole, length, BLOCK):
         out, total, highest = _attend(
             out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
-            start, rows, TOKEN, D, BLOCK_D, DROPOUT, PRECISION, BLOCK, True,
+            start, rows, TOKEN, D, BLOCK_D, DROPOUT, BLOCK, True,
         )  # fmt: skip
     out = out * (RESCALE / total)[:, None]
     _store_rows(out_ptr + (start.to(tl.int64) * N + head) * D, out, rows, length, N * D, D, BLOCK_D)
@@ -126,7 +123,7 @@ def attention_bwd_queries_kernel(
     dq_ptr, delta_ptr,                          # out: [T, N, D], strides GRAD_TOKEN and GRAD_HEAD; [N, T]
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
     N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, TILE: tl.constexpr,
     GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
@@ -145,19 +142,15 @@ def attention_bwd_queries_kernel(
         cols = first + tl.arange(0, BLOCK)
         k = _load_rows(k_ptr + at, cols, length, TOKEN, D, BLOCK_D)
         v = _load_rows(v_ptr + at, cols, length, TOKEN, D, BLOCK_D)
-        if PRECISION == "ieee":
-            # fp32 products read whole rows from shared memory; Triton would place its barrier for k after
-            # the read of q, whose rows would then stay in registers and spill
-            tl.debug_barrier()
-        s = tl.dot(q, tl.trans(k), input_precision=PRECISION) * (scale * 1.4426950408889634)
+        s = tl.dot(q, tl.trans(k)) * (scale * 1.4426950408889634)
         # a key past the end scores 0, far above an lse that is very negative: 2**big * 0 is NaN
         p = tl.where(cols[None, :] < length, tl.exp2(s - lse[:, None]), 0.0)
-        dp = tl.dot(dout, tl.trans(v), input_precision=PRECISION)
+        dp = tl.dot(dout, tl.trans(v))
         if DROPOUT:
             keep = _keep(seed_ptr, head, start, rows[:, None], cols[None, :], DROPOUT)
             dp = tl.where(keep, dp * RESCALE, 0.0)
         ds = p * (dp - delta[:, None])
-        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+        dq = tl.dot(ds.to(k.dtype), k, dq)
     grad_at = start.to(tl.int64) * GRAD_TOKEN + head * GRAD_HEAD
     _store_rows(dq_ptr + grad_at, dq * scale, rows, length, GRAD_TOKEN, D, BLOCK_D)
     tl.store(delta_ptr + row_at + rows, delta, mask=rows < length)
@@ -169,7 +162,7 @@ def attention_bwd_keys_kernel(
     delta_ptr,                                  # in: [N, T], None if WHOLE
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
     N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, PRECISION: tl.constexpr, TILE: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, TILE: tl.constexpr,
     GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
     WHOLE: tl.constexpr,                        # a tile holds whole sequences: compute dq and delta here
 ):  # fmt: skip
@@ -195,21 +188,21 @@ def attention_bwd_keys_kernel(
         else:
             delta = tl.load(delta_ptr + row_at + rows, mask=rows < length, other=0.0)
         # transposed: keys by queries
-        s = tl.dot(k, tl.trans(q), input_precision=PRECISION) * (scale * 1.4426950408889634)
+        s = tl.dot(k, tl.trans(q)) * (scale * 1.4426950408889634)
         p = tl.exp2(s - lse[None, :])
         if WHOLE:  # otherwise keys past the end reach nothing that is stored
             p = tl.where(cols[:, None] < length, p, 0.0)
-        dp = tl.dot(v, tl.trans(dout), input_precision=PRECISION)
+        dp = tl.dot(v, tl.trans(dout))
         dropped = p
         if DROPOUT:
             keep = _keep(seed_ptr, head, start, rows[None, :], cols[:, None], DROPOUT)
             dropped = tl.where(keep, p * RESCALE, 0.0)
             dp = tl.where(keep, dp * RESCALE, 0.0)
-        dv = tl.dot(dropped.to(dout.dtype), dout, dv, input_precision=PRECISION)
+        dv = tl.dot(dropped.to(dout.dtype), dout, dv)
         ds = (p * (dp - delta[None, :])).to(q.dtype)
-        dk = tl.dot(ds, q, dk, input_precision=PRECISION)
+        dk = tl.dot(ds, q, dk)
         if WHOLE:
-            dq = tl.dot(tl.trans(ds), k, input_precision=PRECISION)
+            dq = tl.dot(tl.trans(ds), k)
             _store_rows(dq_ptr + grad_at, dq * scale, rows, length, GRAD_TOKEN, D, BLOCK_D)
     _store_rows(dk_ptr + grad_at, dk * scale, cols, length, GRAD_TOKEN, D, BLOCK_D)
     _store_rows(dv_ptr + grad_at, dv, cols, length, GRAD_TOKEN, D, BLOCK_D)

@@ -87,6 +87,11 @@ def use_triton(x: Tensor) -> bool:
     return True
 
 
+def use_tensor_cores(x: Tensor) -> bool:
+    """`use_triton` for products of matrices: on a GPU the kernels multiply 16 bits only, torch also fp32."""
+    return use_triton(x) and not (x.is_cuda and compute_dtype(x) == torch.float32)
+
+
 def handwritten(x: Tensor) -> bool:
     """Whether an operator on `x` runs its handwritten passes for a CPU; torch.compile gets plain torch."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()

@@ -18,9 +18,8 @@ from kernels.dispatch import (
     direct,
     handwritten,
     on_device,
-    precision,
     triton,
-    use_triton,
+    use_tensor_cores,
 )
 from kernels.mlm_loss_cpu import mlm_loss_on_cpu
 from kernels.mlm_loss_kernels import (
@@ -51,7 +50,6 @@ def _constants(states: Tensor) -> Constants:
     return {
         "E": states.shape[1],
         "BLOCK_E": max(16, triton.next_power_of_2(states.shape[1])),
-        "PRECISION": precision(states.dtype),
     }
 
 
@@ -78,7 +76,7 @@ def _forward(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tu
     loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
     predicted = torch.empty(n, dtype=torch.int64, device=states.device)
     if n:
-        launch = loss_tiles(states.device, states.dtype == torch.float32).forward
+        launch = loss_tiles(states.device).forward
         tiles = triton.cdiv(n, launch.rows)
         parts, part_size = _parts(tiles, V, launch.block)
         highest, total = (torch.empty(parts, n, dtype=torch.float32, device=states.device) for _ in range(2))
@@ -113,7 +111,7 @@ def _backward(
         return dstates, dweight.to(weight.dtype), dbias.to(bias.dtype)
     dweight = torch.empty(V, E, dtype=torch.float32, device=states.device)
     dbias = torch.empty(V, dtype=torch.float32, device=states.device)
-    tiles = loss_tiles(states.device, states.dtype == torch.float32)
+    tiles = loss_tiles(states.device)
     rows = triton.cdiv(n, tiles.states.rows)
     parts, part_size = _parts(rows, V, tiles.states.block)
     partial = torch.empty(parts, n, E, dtype=torch.float32, device=states.device)
@@ -198,7 +196,7 @@ def mlm_loss(states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor) -> tu
     No [n, V] is stored: up to E = MAX_FUSED_WIDTH logits live in tiles, above it in fp32 for CHUNK rows at a
     time. The backward pass saves the inputs and one fp32 number per row.
     """
-    if not use_triton(states):
+    if not use_tensor_cores(states):
         if handwritten(states):
             return mlm_loss_on_cpu(autocast(states), weight, bias, labels, IGNORED)
         return mlm_loss_reference(states, weight, bias, labels)

@@ -23,7 +23,7 @@ def mlm_loss_fwd_kernel(
     highest_ptr, total_ptr, best_ptr,           # out: [parts, n]: logsumexp as two numbers, and the arg-max
     x_ptr, w_ptr, bias_ptr,                     # in: [n, E], [V, E], [V]
     n, V, part_size,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(1)
@@ -36,7 +36,7 @@ def mlm_loss_fwd_kernel(
         w = _load_rows(w_ptr, cols, V, E, BLOCK_E)
         # a column past the vocabulary gets -inf: adds nothing to the sum, is never the largest
         bias = tl.load(bias_ptr + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
-        logits = tl.dot(x, tl.trans(w), input_precision=PRECISION) + bias[None, :]
+        logits = tl.dot(x, tl.trans(w)) + bias[None, :]
         logits *= 1.4426950408889634
         largest = tl.max(logits, 1)
         where = tl.min(tl.where(logits == largest[:, None], cols[None, :], V), 1)
@@ -87,7 +87,7 @@ def mlm_loss_combine_kernel(
 def mlm_loss_bwd_states_kernel(
     dx_ptr,                                     # out: [parts, n, E], summed over parts later
     dloss_ptr, x_ptr, w_ptr, bias_ptr, labels_ptr, lse_ptr, n, V, part_size,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     part = tl.program_id(1)
@@ -102,10 +102,10 @@ def mlm_loss_bwd_states_kernel(
         cols = first + tl.arange(0, BLOCK)
         w = _load_rows(w_ptr, cols, V, E, BLOCK_E)
         bias = tl.load(bias_ptr + cols, mask=cols < V, other=float("-inf")).to(tl.float32)
-        logits = tl.dot(x, tl.trans(w), input_precision=PRECISION) + bias[None, :]
+        logits = tl.dot(x, tl.trans(w)) + bias[None, :]
         p = tl.exp2((logits - lse[:, None]) * 1.4426950408889634)
         dlogits = p - tl.where(cols[None, :] == label[:, None], 1.0, 0.0)
-        dx = tl.dot(dlogits.to(w.dtype), w, dx, input_precision=PRECISION)
+        dx = tl.dot(dlogits.to(w.dtype), w, dx)
     e = tl.arange(0, BLOCK_E)
     at = (part.to(tl.int64) * n + rows)[:, None] * E + e[None, :]
     tl.store(dx_ptr + at, dx * dloss[:, None], mask=inside[:, None] & (e[None, :] < E))
@@ -115,7 +115,7 @@ def mlm_loss_bwd_states_kernel(
 def mlm_loss_bwd_table_kernel(
     dw_ptr, dbias_ptr,                          # out: [V, E], [V]
     dloss_ptr, x_ptr, w_ptr, bias_ptr, labels_ptr, lse_ptr, n, V,
-    E: tl.constexpr, BLOCK_E: tl.constexpr, PRECISION: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    E: tl.constexpr, BLOCK_E: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     tokens = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     w = _load_rows(w_ptr, tokens, V, E, BLOCK_E)
@@ -131,10 +131,10 @@ def mlm_loss_bwd_table_kernel(
         dloss = tl.load(dloss_ptr + rows, mask=rows < n, other=0.0)
         dloss = tl.where(label == -100, 0.0, dloss)
         # transposed: tokens by rows
-        logits = tl.dot(w, tl.trans(x), input_precision=PRECISION) + bias[:, None]
+        logits = tl.dot(w, tl.trans(x)) + bias[:, None]
         p = tl.exp2((logits - lse[None, :]) * 1.4426950408889634)
         dlogits = (p - tl.where(tokens[:, None] == label[None, :], 1.0, 0.0)) * dloss[None, :]
-        dw = tl.dot(dlogits.to(x.dtype), x, dw, input_precision=PRECISION)
+        dw = tl.dot(dlogits.to(x.dtype), x, dw)
         dbias += tl.sum(dlogits, 1)
     e = tl.arange(0, BLOCK_E)
     at = tokens.to(tl.int64)[:, None] * E + e[None, :]

@@ -200,27 +200,15 @@ def write_table(path: Path, measured: Table, **about: object) -> None:
 
 
 def attention_tiles(
-    device: torch.device, width: int, max_seqlen: int, dropout: bool = False, exact: bool = False
+    device: torch.device, width: int, max_seqlen: int, dropout: bool = False
 ) -> AttentionTiles:
-    """Choose tiles for heads `width` wide (a power of two up to 128). The tile does not depend on dropout.
-
-    `exact` is for fp32, whose products do not run on tensor cores: small tiles that fit.
-    """
-    name, width = architecture(device), max(width, 32)
-    if exact and name != "interpreter":
-        tile = 32 if width <= 64 else 16
-        # dropout's random numbers take registers too
-        launch = Launch(16, 8, 1) if dropout else Launch(tile, 4, 1)
-        return AttentionTiles(tile, *(launch,) * 3, None)
-    return table(name).attention[width, bucket_of(max_seqlen), dropout]
+    """Choose tiles for heads `width` wide (a power of two up to 128). The tile does not depend on dropout."""
+    return table(architecture(device)).attention[max(width, 32), bucket_of(max_seqlen), dropout]
 
 
-def loss_tiles(device: torch.device, exact: bool = False) -> LossTiles:
-    """Choose tiles of the MLM loss for states up to 128 wide; `exact` as in `attention_tiles`."""
-    name = architecture(device)
-    if exact and name != "interpreter":
-        return LossTiles(*(LossLaunch(16, 4, 1, 16),) * 3)
-    return table(name).loss[128]
+def loss_tiles(device: torch.device) -> LossTiles:
+    """Choose tiles of the MLM loss for states up to 128 wide."""
+    return table(architecture(device)).loss[128]
 
 
 def scatter_tile(exact: bool) -> tuple[int, int]:

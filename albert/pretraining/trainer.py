@@ -85,7 +85,8 @@ class Trainer:
         if self.process.world_size > 1:
             self.module = DistributedDataParallel(self.objective, gradient_as_bucket_view=True)
             if self.settings.running.compress_gradients:
-                self.module.register_comm_hook(None, bf16_compress_hook)
+                # by its own name torch refuses it on a CPU, where gloo adds up bf16 too
+                self.module.register_comm_hook(None, lambda _, bucket: bf16_compress_hook(None, bucket))
         self.optimizer = make_optimizer(
             self.settings.optimizer.name, self.objective, self.rate, self.settings.optimizer.weight_decay
         )

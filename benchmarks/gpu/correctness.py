@@ -151,8 +151,8 @@ def _models(dtype: torch.dtype) -> Iterator[Claim]:
 def small_claims() -> list[Claim]:
     """List claims small enough for Triton's interpreter, which cannot multiply bf16."""
     return [
-        Claim("attention", "attention", ([17, 0, 3], 26)),
-        Claim("mlm_loss", "mlm_loss", (3, 26, 300)),
+        Claim("attention", "attention", ([17, 0, 3], 26, FP16)),
+        Claim("mlm_loss", "mlm_loss", (3, 26, 300, FP16)),
         Claim("embed", "embed", (20, 16, 24, "google")),
         Claim("add_layer_norm", "add_layer_norm", (3, 24)),
         Claim("bias_gelu", "bias_gelu", (3, 24, "gelu_new")),

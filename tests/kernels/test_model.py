@@ -203,12 +203,12 @@ def operators() -> dict[str, tuple[object, ...]]:
     """Return every operator with arguments, by a name."""
     qkv = torch.randn(9, 3, 2, 26, device=DEVICE, requires_grad=True)
     cu_seqlens, seed = offsets([6, 0, 3]), torch.tensor([3], device=DEVICE)
-    schedule = OPS.attention_schedule(cu_seqlens, 9, 6, 16, True)
+    schedule = OPS.attention_schedule(cu_seqlens, 9, 6, 16)
     x = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 16), (40, 16), (40,)]]
     labels = torch.tensor([3, -100, 39, 0, 3], device=DEVICE)
     y = [torch.randn(s, device=DEVICE, requires_grad=True) for s in [(5, 12), (5, 12), (12,), (12,)]]
     cases = {
-        "schedule": (OPS.attention_schedule, cu_seqlens, 9, 6, 16, False),
+        "schedule": (OPS.attention_schedule, cu_seqlens, 9, 6, 16),
         "attention": (OPS.attention, qkv, cu_seqlens, schedule, seed, 6, 0.25, 0.1),
         "attention without dropout": (OPS.attention, qkv, cu_seqlens, schedule, None, 6, 0.25, 0.0),
         "mlm_loss": (OPS.mlm_loss, *x, labels),

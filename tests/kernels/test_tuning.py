@@ -36,24 +36,10 @@ def test_attention_at_the_tiles_of_a_gpu(triton, monkeypatch, name, width, bucke
         checks.attention(triton, [longest, 3], width, torch.float16, 1, 0.1 if dropout else 0.0)
 
 
-@pytest.mark.parametrize("dropout_p", [0.0, 0.1])
-@pytest.mark.parametrize("head_dim", [26, 128])
-def test_attention_in_fp32_at_the_tiles_of_a_gpu(triton, monkeypatch, head_dim, dropout_p):
-    monkeypatch.setattr(tuning, "architecture", lambda device: "sm_80")
-    checks.attention(triton, [40, 3], head_dim, heads=1, dropout_p=dropout_p)
-
-
 @pytest.mark.parametrize("name", GPUS)
 def test_the_loss_at_the_tiles_of_a_gpu(triton, monkeypatch, name):
     monkeypatch.setattr(tuning, "architecture", lambda device: name)
     checks.mlm_loss(triton, 130, 26, 140, torch.float16)
-
-
-def test_fp32_on_a_gpu(triton, monkeypatch):
-    monkeypatch.setattr(tuning, "architecture", lambda device: "sm_90")
-    checks.mlm_loss(triton, 20, 26, 37)
-    for layout in ("google", "bright"):
-        checks.embed(triton, 20, 26, 40, layout)
 
 
 def test_a_measured_table_replaces_the_entries_it_has(tmp_path, monkeypatch):
