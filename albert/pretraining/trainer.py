@@ -86,7 +86,7 @@ class Trainer:
             self.module = DistributedDataParallel(self.objective, gradient_as_bucket_view=True)
             if self.settings.running.compress_gradients:
                 # by its own name torch refuses it on a CPU, where gloo adds up bf16 too
-                self.module.register_comm_hook(None, lambda _, bucket: bf16_compress_hook(None, bucket))
+                self.module.register_comm_hook(None, lambda group, bucket: bf16_compress_hook(group, bucket))
         self.optimizer = make_optimizer(
             self.settings.optimizer.name, self.objective, self.rate, self.settings.optimizer.weight_decay
         )
