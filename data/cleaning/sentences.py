@@ -21,6 +21,10 @@ _word = re.compile(r"\w")
 _BEFORE = COMMAS + " "
 
 
+def _with_line_end(match: re.Match[str]) -> str:
+    return match[0] + "\n"  # faster than a template
+
+
 def split_sentences(text: str) -> list[str]:
     """Split a cleaned text into sentences without the spaces between them; a line end always ends one.
 
@@ -29,9 +33,9 @@ def split_sentences(text: str) -> list[str]:
     >>> split_sentences("他说：“下雨了。”然后走了！")
     ['他说：“下雨了。”', '然后走了！']
     """
-    text = _ender.sub("\\g<0>\n", text)
+    text = _ender.sub(_with_line_end, text)
     if "." in text:
-        text = _full_stop.sub("\\g<0>\n", text)
+        text = _full_stop.sub(_with_line_end, text)
     if "．" in text:
-        text = _wide_stop.sub("\\g<0>\n", text)
+        text = _wide_stop.sub(_with_line_end, text)
     return [line.lstrip(_BEFORE) for line in map(str.strip, text.split("\n")) if _word.search(line)]
