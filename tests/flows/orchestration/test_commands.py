@@ -197,7 +197,8 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     (checkpoint,) = workspace.glob("models/*/checkpoint-6")
     asked = ["--task", "topics", *few_examples(tmp_path), "--seeds", "0,1"]
     asked += ["--model", checkpoint, "--model", checkpoint]
-    asked += ["--epochs", 1, "--learning-rate", 1e-4, "--baselines", "no", "--workspace"]
+    asked += ["--optimizer.max-restarts", 0, "--epochs", 1, "--learning-rate", 1e-4]
+    asked += ["--baselines", "no", "--workspace"]
     tuned = run_here("fine-tune", *asked, workspace, "--running.workers", 1, **prefect_server)
     at_once = run_here("fine-tune", *asked, tmp_path / "at-once", "--running.workers", 2, **prefect_server)
     assert at_once.stdout.splitlines()[:2] == tuned.stdout.splitlines()[:2], at_once.stderr
@@ -234,6 +235,7 @@ def test_the_whole_way_in_one_flow(tmp_path, prefect_server):
     given += ["--pretraining.base-steps", 4, "--steps", 4]
     given += ["--pretraining.batch-tokens", 512, "--fine-tuning.seeds", "0,1"]
     given += ["--fine-tuning.epochs", 1, "--fine-tuning.learning-rate", 1e-4, "--workspace", tmp_path / "w"]
+    given += ["--fine-tuning.optimizer.max-restarts", 0]
     done = run_here("end-to-end", *given, **prefect_server)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()

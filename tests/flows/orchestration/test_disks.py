@@ -51,8 +51,8 @@ def texts(samples, vocabulary_file):
     }
 
 
-def test_a_disk_that_fills_up_stops_a_refresh_and_loses_nothing(tmp_path, texts):
-    done = on_small_disk(tmp_path / "disk", "full_disk.sh", **texts)
+def test_a_disk_that_fills_up_stops_a_refresh_and_loses_nothing(tmp_path, texts, prefect_server):
+    done = on_small_disk(tmp_path / "disk", "full_disk.sh", **texts, **prefect_server)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "code 2" in done.stdout
     assert "refresh-corpus: the disk is full: what was committed before is whole" in done.stderr

@@ -7,7 +7,7 @@ import pytest
 from data.catalog import open_workspace
 from data.errors import InputError
 from data.publication import working_copy
-from tests.commands import refused, run, run_here
+from tests.commands import refused, run_here
 from tests.conftest import save_small_model
 from tests.s3 import environment, serve_s3
 
@@ -66,19 +66,21 @@ def test_one_machine_refreshes_and_another_trains(
     vocabulary.write_bytes(vocabulary_file.read_bytes())
     given = ["--corpus", "tea", "--source", source, "--tokenizer", vocabulary, "--workers", 1]
     refused(run_here("continued-pretraining", "--corpus", "tea", "--workspace", URL, **one), "no catalog in")
-    done = run("refresh-corpus", *given, "--max-seq-length", 64, "--workspace", URL, **one, **prefect_server)
+    done = run_here(
+        "refresh-corpus", *given, "--max-seq-length", 64, "--workspace", URL, **one, **prefect_server
+    )
     assert done.returncode == 0 and "tea version 1" in done.stdout, done.stderr
     # what the first machine had beside the workspace is not on the second
     source.unlink()
     vocabulary.unlink()
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
     given = ["--corpus", "tea", "--init", init, "--steps", 4, "--batch-tokens", 512, "--run", "far"]
-    done = run("continued-pretraining", *given, "--workspace", URL, **two, **prefect_server)
+    done = run_here("continued-pretraining", *given, "--workspace", URL, **two, **prefect_server)
     assert done.returncode == 0, done.stderr
     here, there = copy_of(tmp_path / "one"), copy_of(tmp_path / "two")
     shards = {path.name: path.read_bytes() for path in here.glob("shards/tea/*.parquet")}
     assert shards == {path.name: path.read_bytes() for path in there.glob("shards/tea/*.parquet")} != {}
-    done = run("corpus", "pull", URL, **one)
+    done = run_here("corpus", "pull", URL, **one)
     assert done.returncode == 0 and done.stdout.startswith("publication 2: "), done.stderr
     assert (here / "models/far/checkpoint-4/model.safetensors").is_file()
     with open_workspace(here) as statistics:
