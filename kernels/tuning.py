@@ -1,7 +1,7 @@
 """Tile sizes of the kernels: tables by architecture, without run-time autotuning.
 
 The built-in tables were not timed. `benchmarks.compile_only` accepts all of their entries (no spills,
-tensor cores and asynchronous copies in use, shared memory within the limit) with Triton 3.6 and 3.9;
+tensor cores and asynchronous copies in use, shared memory within the limit) with Triton 3.9;
 arithmetic chose among the accepted. `benchmarks.gpu check-and-tune` times others on a GPU and writes the best
 to a file named by architecture and Triton version. Such a file in `kernels/tiles`, or in the folder that
 JIXU_TILES names, replaces the entries it has. "interpreter" is Triton's on a CPU.
@@ -137,7 +137,7 @@ _SM_90 = Table(
             (64, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
             (64, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
             (128, 64, False): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(64, 8, 2)),
-            (128, 64, True): (L(64, 4, 2), L(64, 4, 2), L(32, 8, 2), None),
+            (128, 64, True): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), None),
             (128, 128, False): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
             (128, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
         },
