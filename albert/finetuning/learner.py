@@ -27,7 +27,7 @@ class Predictions:
     labels: np.ndarray | None = None  # [n] predicted label, for single and pair
     probabilities: np.ndarray | None = None  # [n, C]
     tags: tuple[tuple[str, ...], ...] | None = None  # predicted, for every token
-    confidence: tuple[np.ndarray, ...] | None = None  # of spans [1] and tags [tokens]: of what is predicted
+    confidence: tuple[np.ndarray, ...] | None = None  # of the prediction: spans [1], tags [tokens]
 
 
 class Learner(Protocol[E]):

@@ -218,7 +218,7 @@ def untrained_run(
     seed: int = 0,
     learning_rate: float = 0.0,
 ) -> SeedRun:
-    """The run of what is not trained, from its predictions on a split; it began at `started`."""
+    """The run of a method without training, from its predictions on a split; it began at `started`."""
     dev, test = (predict(name) if name in candidate.encoded else None for name in ("dev", "test"))
     assert dev is not None
     result = SeedResult(
