@@ -76,6 +76,7 @@ class Head:
     has_pooler: bool  # whether it reads the first token's state through the encoder's pooler
     labels: tuple[str, ...] = ()
     name: str = "classifier"  # of its tensors
+    problem: str | None = None  # transformers' problem_type of a SequenceClassification, where it says one
     max_seq_length: int = 512  # that the encoder reads
 
 
@@ -89,7 +90,8 @@ def read_head(folder: Path) -> Head | None:
     known = tuple(map(str, labels.values())) if isinstance(labels, dict) else ("LABEL_0", "LABEL_1")
     length = content.get("max_position_embeddings", 512)
     longest = length if isinstance(length, int) else 512
-    return Head(architecture, True, known, max_seq_length=longest) if architecture else None
+    problem = str(content.get("problem_type"))
+    return Head(architecture, True, known, max_seq_length=longest, problem=problem) if architecture else None
 
 
 def can_export(config: AlbertConfig, pooling: str) -> bool:
@@ -113,8 +115,10 @@ def save_with_head(
         if head.labels:
             content["id2label"] = {str(number): label for number, label in enumerate(head.labels)}
             content["label2id"] = {label: number for number, label in enumerate(head.labels)}
-        elif head.architecture == "SequenceClassification":
-            content |= {"num_labels": 1, "problem_type": "regression"}
+        if head.problem is not None:
+            content["problem_type"] = head.problem
+        if head.problem == "regression":
+            content["num_labels"] = 1
     _write(folder, tensors, content, tokenizer)
 
 

@@ -18,6 +18,7 @@ from .metrics import calibration as calibration
 from .metrics import chance_of as chance_of
 from .metrics import class_statistics as class_statistics
 from .metrics import entity_statistics as entity_statistics
+from .metrics import label_set_statistics as label_set_statistics
 from .metrics import leaves_chance as leaves_chance
 from .metrics import mean_statistics as mean_statistics
 from .metrics import number_statistics as number_statistics

@@ -11,17 +11,21 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from albert.evaluation.records import Calibration, CalibrationBin
-from albert.tasks import ChoiceExample, Kind, Split, TaskData, entities_of
+from albert.tasks import ChoiceExample, Kind, Split, TaskData, entities_of, label_table
 
 
 def chance_of(data: TaskData, split: Split) -> float:
     """The main metric of answers that ignore the input: the most frequent training label (for f1 the positive
-    one), or a random choice; 0 for other kinds.
+    one), of several labels those whose micro F1 is best in training, or a random choice; 0 for other kinds.
     """
     kind, metric = data.task.kind, data.task.metrics[0]
     if kind is Kind.CHOICE:
         counts = [len(one.choices) for one in split.examples if isinstance(one, ChoiceExample)]
         return float(np.mean([1 / count for count in counts]))
+    if kind is Kind.MULTILABEL:
+        return _constant_sets(
+            metric, *(label_table(one.examples, data.labels) for one in (data.splits["train"], split))
+        )
     if kind not in (Kind.SINGLE, Kind.PAIR):
         return 0.0
     number = {label: at for at, label in enumerate(data.labels)}
@@ -30,6 +34,16 @@ def chance_of(data: TaskData, split: Split) -> float:
     )
     label = len(data.labels) - 1 if metric == "f1" else int(np.bincount(train).argmax())
     return constant_score(metric, gold, label, len(data.labels))
+
+
+def _constant_sets(metric: str, train: np.ndarray, gold: np.ndarray) -> float:
+    """The score of always predicting the most frequent labels of train, as many as have its best micro F1."""
+    counts = np.sort(train.sum(0))[::-1]
+    predicted = len(train) * np.arange(1, len(counts) + 1)
+    best = int((np.cumsum(counts) / (predicted + counts.sum())).argmax())
+    always = np.isin(np.arange(len(counts)), np.argsort(-train.sum(0), kind="stable")[: best + 1])
+    statistics = label_set_statistics(metric, np.broadcast_to(always, gold.shape), gold)
+    return float(score(metric, statistics.sum(0)))
 
 
 def leaves_chance(data: TaskData, split: Split, value: float) -> bool:
@@ -47,7 +61,7 @@ def _macro_f1(sums: np.ndarray) -> np.ndarray:  # sums of right, predicted and g
     either = predicted + gold
     occurs = either > 0  # classes that are neither predicted nor gold do not count
     f1 = 2 * right / np.where(occurs, either, 1)
-    return f1.sum(-1) / occurs.sum(-1)
+    return f1.sum(-1) / np.maximum(occurs.sum(-1), 1)
 
 
 def _f1(sums: np.ndarray) -> np.ndarray:  # sums of right, predicted and gold
@@ -77,6 +91,7 @@ _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "answer_f1": _mean,
     "best_f1": _mean,
     "macro_f1": _macro_f1,
+    "micro_f1": _f1,
     "f1": _f1,
     "matthews": _correlation,
     "pearson": _correlation,
@@ -114,8 +129,17 @@ def class_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray, C: in
         p, g = predicted == C - 1, gold == C - 1
         return np.stack([p & g, p, g], axis=-1).astype(np.float64)
     eye = np.eye(C)
-    p, g = eye[predicted], eye[gold]
-    return np.concatenate([p * g, p, g], axis=-1)
+    return label_set_statistics(metric, eye[predicted], eye[gold])
+
+
+def label_set_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """Statistics [n, k] of sets of labels, both [n, C] of 0 and 1."""
+    if metric == "exact_match":
+        return mean_statistics((predicted == gold).all(-1))
+    counts = [predicted * gold, predicted, gold]
+    if metric == "micro_f1":
+        counts = [one.sum(-1, keepdims=True) for one in counts]
+    return np.concatenate(counts, axis=-1).astype(np.float64)
 
 
 def _correlation_statistics(x: np.ndarray, y: np.ndarray) -> np.ndarray:

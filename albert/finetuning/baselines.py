@@ -18,7 +18,8 @@ from typing import TypeVar
 import numpy as np
 from scipy.sparse import csr_matrix, hstack
 from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.multiclass import OneVsRestClassifier
 
 from albert.finetuning.learner import Predictions
 from albert.finetuning.training import Candidate, SeedRun, untrained_run
@@ -91,15 +92,19 @@ def _fitted(
     candidate: Candidate,
     features: Callable[[str], csr_matrix],
 ) -> _Rule:
-    """A rule that gives log probabilities, [n, C], from the features of a split."""
-    classifier.fit(features("train"), candidate.data.splits["train"].labels)
-    columns = [candidate.data.labels.index(label) for label in classifier.classes_]
+    """A rule that gives log probabilities, [n, C], from the features of a split; of several labels, each
+    fitted against the rest, the logits.
+    """
+    several = candidate.data.task.kind is Kind.MULTILABEL
+    fitted = OneVsRestClassifier(classifier) if several else classifier
+    fitted.fit(features("train"), candidate.encoded["train"].targets)
 
     def score(split: str) -> np.ndarray:
         found = features(split)
         shares = np.zeros((found.shape[0], len(candidate.data.labels)))
-        shares[:, columns] = classifier.predict_proba(found)
-        return np.log(np.maximum(shares, 1e-12))
+        shares[:, fitted.classes_] = fitted.predict_proba(found)
+        shares = np.clip(shares, 1e-12, 1 - 1e-12)
+        return np.log(shares / (1 - shares)) if several else np.log(shares)
 
     return _Rule(name, score)
 
@@ -119,10 +124,21 @@ def _jaccard(candidate: Candidate, split: str) -> csr_matrix:
 
 
 def _numbers(candidate: Candidate) -> Iterator[_Rule]:
-    """The cosine of TF-IDF vectors; without training, of vectors that the learner compares itself."""
+    """The cosine of two texts' TF-IDF vectors; without training, of vectors that the learner compares itself.
+    Ridge regression on the vector of one text.
+    """
     fitted_on = "train" if "train" in candidate.data.splits else "dev"
     texts = [text for one in _examples(candidate, fitted_on, Example) for text in one.texts()]
     vectorizer = _vectorizer(texts, _STATES)
+    if _examples(candidate, fitted_on, Example)[0].pair is None:
+        ridge = Ridge().fit(vectorizer.transform(texts), candidate.encoded[fitted_on].targets)
+
+        def number(split: str) -> np.ndarray:
+            found = [one.text for one in _examples(candidate, split, Example)]
+            return ridge.predict(vectorizer.transform(found))[:, None]
+
+        yield _Rule("character TF-IDF, ridge regression", number)
+        return
 
     def score(split: str) -> np.ndarray:
         pairs = [one.texts() for one in _examples(candidate, split, Example)]
@@ -234,6 +250,7 @@ def _examples(candidate: Candidate, split: str, kind: type[E]) -> list[E]:
 _RULES: dict[Kind, Callable[[Candidate], Iterator[_Rule]]] = {
     Kind.SINGLE: _labels,
     Kind.PAIR: _labels,
+    Kind.MULTILABEL: _labels,
     Kind.CHOICE: _choices,
     Kind.SPAN: _spans,
     Kind.TOKENS: _tags,

@@ -1,4 +1,4 @@
-"""Labels of sentences and pairs (Devlin et al. 2019, section 4.1)."""
+"""Labels of sentences and pairs: one each (Devlin et al. 2019, section 4.1), or any number."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from scipy.special import softmax
+from scipy.special import expit, softmax
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from albert.evaluation import class_statistics
+from albert.evaluation import class_statistics, label_set_statistics
 from albert.finetuning.encoding import Chosen, Encoded, encode_parts
 from albert.finetuning.learner import Predictions
 from albert.model import Encoder, SequenceClassifier
-from albert.tasks import Example, Pooling
+from albert.tasks import Example, Pooling, label_table
 from data.tokenization import Tokenizer
 
 
@@ -59,4 +59,31 @@ class Classification:
             statistics={name: class_statistics(name, predicted, gold, C) for name in self.metrics},
             labels=predicted,
             probabilities=softmax(scores, axis=-1),
+        )
+
+
+class MultiLabel(Classification):
+    """Learns any number of labels, each by a sigmoid of its own. targets [U, C]: 1 for labels of the text."""
+
+    def __init__(self, labels: Sequence[str], metrics: Sequence[str], pooling: Pooling, separator: str):
+        super().__init__(labels, metrics, pooling)
+        self.separator = separator
+
+    def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
+        targets = label_table(examples, self.labels).astype(np.int64)
+        return encode_texts(examples, targets, tokenizer, max_seq_length)
+
+    def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
+        gold = torch.from_numpy(encoded.targets[chosen.examples])
+        return F.binary_cross_entropy_with_logits(scores, gold.to(scores))
+
+    def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
+        predicted, gold = (scores > 0).astype(np.int64), encoded.targets
+        names = np.array(self.labels, dtype=object)
+        return Predictions(
+            answers=tuple(self.separator.join(names[row > 0]) for row in predicted),
+            right=(predicted == gold).all(-1),
+            statistics={name: label_set_statistics(name, predicted, gold) for name in self.metrics},
+            labels=predicted,
+            probabilities=expit(scores),
         )

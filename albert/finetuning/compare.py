@@ -42,7 +42,7 @@ from albert.finetuning.training import (
     prepare,
     read_task,
 )
-from albert.tasks import Kind, Split, TaskData, entities_of
+from albert.tasks import Kind, Split, TaskData, entities_of, label_table
 
 CHANGED_SHOWN = 20  # most examples fixed, and most examples broken, in a report
 _LENGTH_SLICES = 4
@@ -235,6 +235,11 @@ def _classes(data: TaskData, split: str, predictions: Sequence[Predictions]) -> 
     if confusion is not None:
         table = np.array(confusion)
         sums = list(zip(data.labels, table.diagonal(), table.sum(0), table.sum(1), strict=True))
+    elif data.task.kind is Kind.MULTILABEL:
+        gold = label_table(data.splits[split].examples, data.labels)
+        said = np.sum([one.labels for one in predictions if one.labels is not None], axis=0)  # [n, C]
+        support = gold.sum(0) * len(predictions)
+        sums = list(zip(data.labels, (said * gold).sum(0), said.sum(0), support, strict=True))
     elif data.task.kind is Kind.TOKENS:
         sums = _entity_sums(data.splits[split], predictions)
     else:
@@ -267,7 +272,7 @@ def _entity_sums(split: Split, predictions: Sequence[Predictions]) -> list[tuple
 
 def _calibration(model: ModelRuns, split: str, predictions: Sequence[Predictions]) -> Calibration | None:
     probabilities = [one.probabilities for one in predictions if one.probabilities is not None]
-    if not probabilities:
+    if not probabilities or model.candidates[0].data.task.kind is Kind.MULTILABEL:
         return None
     return calibration(np.stack(probabilities), model.candidates[0].encoded[split].targets)
 

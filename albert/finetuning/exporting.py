@@ -23,6 +23,7 @@ from data.files import write_bytes
 from data.tokenization import find_tokenizer, load_tokenizer
 
 TASK_FILE = "task.json"
+_REGRESSION, _MULTILABEL = "regression", "multi_label_classification"  # transformers' problem types
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,7 @@ class FineTuned:
     """What a fine-tuned model predicts, and how it was made."""
 
     task: Task  # with its kind
-    labels: tuple[str, ...]  # in the order of its scores; of single, pair and tokens, else empty
+    labels: tuple[str, ...]  # in the order of its scores; of single, pair, multilabel and tokens, else empty
     has_unanswerable: bool  # whether it learnt that a passage may not hold the answer
     running: FineTuneRunning  # the length is the model's
     checkpoint: str
@@ -54,7 +55,10 @@ class FineTuned:
             return Head("TokenClassification", has_pooler=False, labels=self.labels)
         if self.task.kind is Kind.CHOICE:
             return Head("MultipleChoice", has_pooler=True)
-        return Head("SequenceClassification", has_pooler=True, labels=self.labels)
+        problem = {Kind.REGRESSION: _REGRESSION, Kind.MULTILABEL: _MULTILABEL}.get(
+            self.task.kind or Kind.SINGLE
+        )
+        return Head("SequenceClassification", has_pooler=True, labels=self.labels, problem=problem)
 
     def opened_with(self, config: AlbertConfig) -> str:
         """What opens the model, in words."""
@@ -112,11 +116,13 @@ def _of_transformers(folder: Path) -> FineTuned | None:
     if head is None or head.architecture not in _KINDS:
         return None
     kind = _KINDS[head.architecture]
-    if kind is None and len(head.labels) == 1:
+    if kind is None and head.problem == _MULTILABEL:
+        kind = Kind.MULTILABEL
+    elif kind is None and len(head.labels) == 1:
         kind = Kind.REGRESSION
     return FineTuned(
         task=Task(name="predictions", kind=kind),
-        labels=head.labels if kind in (None, Kind.TOKENS) else (),
+        labels=head.labels if kind in (None, Kind.MULTILABEL, Kind.TOKENS) else (),
         has_unanswerable=False,
         running=FineTuneRunning(pooling="cls", max_seq_length=min(head.max_seq_length, 512)),
         checkpoint=str(folder),

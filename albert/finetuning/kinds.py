@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from albert.finetuning.choice import Choice
-from albert.finetuning.classification import Classification
+from albert.finetuning.classification import Classification, MultiLabel
 from albert.finetuning.learner import Learner
 from albert.finetuning.regression import Regression, Similarity
 from albert.finetuning.span import Span
@@ -22,6 +22,8 @@ def find_learner(
     match task.kind:
         case Kind.SINGLE | Kind.PAIR | None:
             return Classification(labels, task.metrics, pooling)
+        case Kind.MULTILABEL:
+            return MultiLabel(labels, task.metrics, pooling, task.separator)
         case Kind.CHOICE:
             return Choice(pooling)
         case Kind.SPAN:

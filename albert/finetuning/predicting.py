@@ -71,6 +71,10 @@ class Predicted:
             elif isinstance(one, TaggedExample):
                 assert self.predictions.tags is not None
                 yield one.id, _entities(one, self.predictions.tags[number])
+            elif self.record.task.kind is Kind.MULTILABEL:
+                assert self.predictions.labels is not None
+                has = self.predictions.labels[number]
+                yield one.id, [label for label, one in zip(self.record.labels, has, strict=True) if one]
             else:
                 yield one.id, answer
 

@@ -21,17 +21,21 @@ class Kind(StrEnum):
 
     SINGLE = "single"  # the label of a sentence
     PAIR = "pair"  # the label of two sentences
+    MULTILABEL = "multilabel"  # any number of labels of one or two sentences
     CHOICE = "choice"  # the right answer among several
     SPAN = "span"  # the place of the answer in a passage
     TOKENS = "tokens"  # a tag for every token: B-, I- and O of entities
-    REGRESSION = "regression"  # a number for two sentences
-    SIMILARITY = "similarity"  # the same without training, by the cosine of mean-pooled states; and retrieval
+    REGRESSION = "regression"  # a number for one or two sentences
+    SIMILARITY = (
+        "similarity"  # a number for two without training, by the cosine of mean-pooled states; and retrieval
+    )
 
 
 # the first is a task's main metric unless its file names another
 METRICS: dict[Kind, tuple[str, ...]] = {
     Kind.SINGLE: ("accuracy", "macro_f1", "matthews", "f1"),
     Kind.PAIR: ("accuracy", "macro_f1", "matthews", "f1"),
+    Kind.MULTILABEL: ("micro_f1", "macro_f1", "exact_match"),
     Kind.CHOICE: ("accuracy",),
     Kind.SPAN: ("answer_f1", "exact_match", "best_f1"),
     Kind.TOKENS: ("entity_f1", "entity_precision", "entity_recall"),
@@ -65,6 +69,9 @@ class Task:
     """What a label is read from; by default as for other tasks"""
     labels: tuple[str, ...] | None = None
     """Labels in their order; by default those of the training file; rows with other labels are skipped"""
+    separator: str = Field(
+        default=",", min_length=1, description="What stands between the labels of a multilabel cell"
+    )
     answers: Literal["squad", "squad2", "cmrc"] = "squad"
     """How answers to spans are compared: by words as in SQuAD 1.1 or 2.0, by characters as in CMRC 2018"""
 

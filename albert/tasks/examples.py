@@ -10,19 +10,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from data.errors import InputError
 from data.sources import SAMPLE_BYTES, detect_encoding
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An example of the kinds single, pair, regression and similarity. A number is stored as text."""
+    """An example of the kinds single, pair, multilabel, regression and similarity; numbers are text."""
 
     text: str
     pair: str | None
     label: str
     group: str | None = None  # what it has in common with other examples, such as the law of an article
     id: str = ""  # the row's own, else its number from 0
+    labels: tuple[str, ...] | None = None  # of multilabel, each once; `label` joins them
 
     def texts(self) -> tuple[str, ...]:
         return (self.text,) if self.pair is None else (self.text, self.pair)
@@ -128,6 +131,12 @@ class Split:
         return [example.label for example in self.examples if isinstance(example, Example)]
 
     @property
+    def label_sets(self) -> list[tuple[str, ...]]:
+        """The labels of each example that has one, or any number of them."""
+        examples = (example for example in self.examples if isinstance(example, Example))
+        return [(one.label,) if one.labels is None else one.labels for one in examples]
+
+    @property
     def groups(self) -> tuple[int, ...] | None:
         """A number for each example, the same for those of one group or passage; None if each is alone."""
         names = [
@@ -143,6 +152,11 @@ class Split:
     def tags(self) -> list[tuple[str, ...]]:
         """The tags of tagged examples."""
         return [example.tags for example in self.examples if isinstance(example, TaggedExample)]
+
+
+def label_table(examples: Sequence[AnyExample], labels: Sequence[str]) -> np.ndarray:
+    """Whether each example of multilabel has each label, [n, C] bool."""
+    return np.array([[label in getattr(one, "labels", ()) for label in labels] for one in examples])
 
 
 def suffix_of(path: Path) -> str:

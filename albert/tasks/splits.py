@@ -22,7 +22,7 @@ class TaskData:
 
     task: Task  # with its kind
     splits: Mapping[str, Split]
-    labels: tuple[str, ...]  # of single, pair and tokens; else empty
+    labels: tuple[str, ...]  # of single, pair, multilabel and tokens; else empty
     overlaps: tuple[Overlap, ...] = ()  # as the files are
     dropped: int = 0  # training examples that were left out for their copies in other splits
 
@@ -74,7 +74,7 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
         dropped = len(splits["train"].examples) - len(train.examples)
         splits["train"] = train
     labels: tuple[str, ...] = ()
-    if task.kind in (Kind.SINGLE, Kind.PAIR):
+    if task.kind in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL):
         labels = _labels(task, splits)
     elif task.kind is Kind.TOKENS:
         labels = _tags(splits)
@@ -86,17 +86,18 @@ def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
     split has others.
     """
     train = splits["train"]
-    seen = set(train.labels)
+    seen = {label for labels in train.label_sets for label in labels}
     labels = tuple(sorted(seen)) if task.labels is None else task.labels
     if len(seen) < 2:
-        raise InputError(f"{train.path} has the one label {min(seen)!r}: there is nothing to tell apart")
+        only = f"the one label {min(seen)!r}" if seen else "no label"
+        raise InputError(f"{train.path} has {only}: there is nothing to tell apart")
     for split in splits.values():
-        if unknown := sorted(set(split.labels) - set(labels)):
-            row = split.labels.index(unknown[0]) + 2
-            raise InputError(
-                f"label {unknown[0]!r} in {split.path} (about row {row}) does not occur in {train.path}; "
-                f"its labels are {', '.join(labels)}"
-            )
+        for row, of_row in enumerate(split.label_sets, 2):
+            if unknown := sorted(set(of_row) - set(labels)):
+                raise InputError(
+                    f"label {unknown[0]!r} in {split.path} (about row {row}) does not occur in {train.path}; "
+                    f"its labels are {', '.join(labels)}"
+                )
     return labels
 
 

@@ -43,7 +43,7 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
         _USUAL,
         task.columns,
         header=header,
-        optional=("pair",) if task.kind is None else (),
+        optional=("pair",) if task.kind in (None, Kind.MULTILABEL, Kind.REGRESSION) else (),
     )
     first = next(row for _, row in rows if isinstance(row, dict))
     if task.group is not None and task.group not in first and is_labelled:
@@ -142,10 +142,14 @@ def _example(
             return "a span of its target is not in the text"
         row = row | {"text": marked}
     values: dict[Role, str] = {}
+    labels: tuple[str, ...] | None = None if placeholder is None else (placeholder,)
     for role, name in columns.items():
         if name is None:
             continue
         value = row.get(name)
+        if role == "label" and task.kind is Kind.MULTILABEL and isinstance(value, (str, int, list)):
+            labels = _several(value, task.separator)
+            continue
         if role != "label" and isinstance(value, list) and all(isinstance(part, str) for part in value):
             value = " ".join(value)  # keywords, as CLUE's own reader joins them
         if role == "label" and isinstance(value, bool):
@@ -153,14 +157,28 @@ def _example(
         if not isinstance(value, (str, int, float)) or isinstance(value, bool) or not str(value).strip():
             return f"column {name!r} is {'missing' if value is None else 'empty or no text'}"
         values[role] = str(value)
-    label = values["label"].strip() if placeholder is None else placeholder
-    if placeholder is None:
+    labels = (values["label"].strip(),) if labels is None else labels
+    if placeholder is None and (fault := _fault(labels, task)):
+        return fault
+    group = None if task.group is None else str(row.get(task.group))
+    several = labels if task.kind is Kind.MULTILABEL else None
+    label = task.separator.join(labels)
+    return Example(values["text"], values.get("pair"), label, group, str(row.get("id", at)), several)
+
+
+def _several(value: str | int | list[Any], separator: str) -> tuple[str, ...]:
+    """The labels of a cell or of a list, each once."""
+    parts = value if isinstance(value, list) else str(value).split(separator)
+    return tuple(dict.fromkeys(part for one in parts if (part := str(one).strip())))
+
+
+def _fault(labels: Sequence[str], task: Task) -> str | None:
+    for label in labels:
         if task.kind in (Kind.REGRESSION, Kind.SIMILARITY) and not _is_number(label):
             return f"{label!r} is not a number"
         if task.labels is not None and label not in task.labels:
             return f"label {label!r} is not one of {', '.join(task.labels)}"
-    group = None if task.group is None else str(row.get(task.group))
-    return Example(values["text"], values.get("pair"), label, group, str(row.get("id", at)))
+    return None
 
 
 def _is_number(text: str) -> bool:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from albert.checkpoints import load_pretrained, save_model
+from albert.evaluation import chance_of
 from albert.finetuning import FineTuneSettings, baseline_runs, fine_tune, prepare, read_task
 from albert.finetuning.baselines import rule_runs
 from albert.model import initialize
@@ -48,6 +49,15 @@ def test_a_word_decides_a_label(tmp_path, model_folder):
     rows = [(word(rng) + ("香" if n % 3 else "苦"), "好" if n % 3 else "坏") for n in range(60)]
     path = table(tmp_path / "t.tsv", ("text", "label"), rows)
     assert scores_of("mine", path, model_folder) == {"character TF-IDF, logistic regression": 1.0}
+    for n, (text, label) in enumerate(rows):
+        rows[n] = (text + "园" * (n % 2), f"{label},园" if n % 2 else label)
+    path = table(tmp_path / "several.tsv", ("text", "label"), rows)
+    (tmp_path / "several.yaml").write_text("name: several\nkind: multilabel\n")
+    found = scores_of(str(tmp_path / "several.yaml"), path, model_folder)
+    assert found == {"character TF-IDF, logistic regression": 1.0}
+    data = read_task(settings_of(str(tmp_path / "several.yaml"), path, model_folder))
+    # 40 of 60 texts have 好, 30 have 园, 20 have 坏: the first two, for each text, are right in 70 of 120
+    assert chance_of(data, data.splits["dev"]) == pytest.approx(2 * 70 / (120 + 90))
 
 
 def test_pairs_with_the_same_letters_are_alike(tmp_path, model_folder):

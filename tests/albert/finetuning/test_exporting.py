@@ -33,6 +33,13 @@ def single(n=6):
     return "text\tlabel\n" + "".join(f"{SENTENCES[i % 6]}\t{'好坏'[i % 2]}\n" for i in range(n))
 
 
+def several():
+    return "text\tlabel\n" + "".join(
+        f"{text}\t{label}\n"
+        for text, label in zip(SENTENCES, ("甲", "", "乙,甲", "丙", "乙", "甲,乙,丙"), strict=True)
+    )
+
+
 def spans():
     asked = [
         {"context": text, "qas": [{"id": f"Q{i}", "question": "什么？", "answers": [{"text": text[-1]}]}]}
@@ -60,6 +67,13 @@ def pairs():
 
 KINDS = {
     "single": (Task(name="t"), ".tsv", single(), "cls", "AutoModelForSequenceClassification"),
+    "several": (
+        Task(name="t", kind="multilabel"),
+        ".tsv",
+        several(),
+        "cls",
+        "AutoModelForSequenceClassification",
+    ),
     "span": (load_task("cmrc2018"), ".json", spans(), "mean", "AutoModelForQuestionAnswering"),
     "tokens": (load_task("msra_ner"), ".tsv", tagged(), "mean", "AutoModelForTokenClassification"),
     "choice": (load_task("c3"), ".json", choices(), "cls", "AutoModelForMultipleChoice"),
@@ -120,6 +134,12 @@ def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(kind, shape, t
             else out.logits.reshape(-1, ours.shape[-1])
         )
     np.testing.assert_allclose(torch.cat(found).numpy(), ours, atol=2e-6)
+    if kind == "several":
+        assert theirs.config.problem_type == "multi_label_classification"
+        shares = torch.cat(found).sigmoid().numpy()
+        np.testing.assert_allclose(predicted.predictions.probabilities, shares, atol=1e-6)
+        named = [",".join(one for one, p in zip("丙乙甲", row, strict=True) if p > 0.5) for row in shares]
+        assert list(predicted.predictions.answers) == named
     if predicted.record.labels:
         assert tuple(theirs.config.id2label.values()) == predicted.record.labels
 

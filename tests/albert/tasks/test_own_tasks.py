@@ -64,7 +64,7 @@ def test_the_page_of_tasks_has_every_field_as_it_is_declared():
         assert re.findall(r"`(\S+?)`", kind) == [one for part in choices for one in json.loads(f"[{part}]")]
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(6))
 def test_the_examples_of_the_page_are_read_and_learnt(number, tmp_path, tokenizer):
     name, content = blocks("tasks.md", "yaml")[number]
     file, rows = blocks("tasks.md", "text")[number]
@@ -79,9 +79,8 @@ def test_the_examples_of_the_page_are_read_and_learnt(number, tmp_path, tokenize
         epochs=1,
     )
     data = read_settings(settings)
-    assert (
-        len(data.splits["train"].examples) == 2 + (number in (0, 1, 3)) and not data.splits["train"].skipped
-    )
+    assert len(data.splits["train"].examples) == (3, 3, 4, 2, 3, 2)[number]
+    assert not data.splits["train"].skipped
     run = fine_tune_one(prepare(settings, data, 0), 0, 1e-3, tmp_path / "kept")
     assert predict_file(tmp_path / "kept", tmp_path / file).predictions.answers == run.dev.answers
 
