@@ -5,6 +5,8 @@ from .config import PRESETS as PRESETS
 from .config import AlbertConfig as AlbertConfig
 from .config import Layout as Layout
 from .config import Share as Share
+from .corpus_start import start_from_corpus as start_from_corpus
+from .corpus_start import word_width as word_width
 from .encoder import Encoder as Encoder
 from .growth import grow as grow
 from .growth import grown_config as grown_config

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from albert.batching import InstanceStream
-from albert.evaluation import scores_of, seen_share, sums_of
+from albert.evaluation import bigram_loss, count_neighbours, scores_of, seen_share, sums_of
 from albert.model import PretrainingModel
 from albert.runtime import Process
 from data.errors import InputError
@@ -45,11 +45,17 @@ def evaluate(
     return result
 
 
-def seen_shares(streams: Mapping[str, InstanceStream], tokens: int) -> dict[str, float]:
-    """The share of each corpus's held-out 13-grams that the run's training text holds too."""
-    drawn = {name: stream.held_out(tokens) for name, stream in streams.items()}
-    return {
-        f"held_out_seen{'@' if name else ''}{name}": seen_share(instances, list(streams.values()))
-        for name, instances in drawn.items()
-        if instances
-    }
+def baselines_of(streams: Mapping[str, InstanceStream], tokens: int) -> dict[str, float]:
+    """What each corpus's held-out scores are to be read beside.
+
+    The share of the 13-grams that the run's training text holds too, and the loss of a bigram count model of
+    the corpus's own training text on the same masks.
+    """
+    found: dict[str, float] = {}
+    for name, stream in streams.items():
+        suffix = f"@{name}" if name else ""
+        if instances := stream.held_out(tokens):
+            found[f"held_out_seen{suffix}"] = seen_share(instances, list(streams.values()))
+            counts = count_neighbours([stream], stream.info.vocab_size, window=1)
+            found[f"held_out_bigram_loss{suffix}"] = bigram_loss(counts, stream, instances)
+    return found

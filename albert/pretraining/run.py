@@ -19,7 +19,7 @@ from albert.batching import Loader, TrainingData
 from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_changes, probe_model
 from albert.learning_rate import LearningRate, choose_learning_rate
 from albert.pretraining.audits import Audits, audit_data, peak_memory
-from albert.pretraining.evaluate import evaluate, seen_shares
+from albert.pretraining.evaluate import baselines_of, evaluate
 from albert.pretraining.failure import record_failure
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, write_result
@@ -257,7 +257,7 @@ class _Run:
         trainer = self.trainer
         if not trainer.state.history:
             full = self.settings.evaluation.full_tokens or self.settings.evaluation.held_out_tokens
-            known = seen_shares(trainer.streams, full) if self.process.is_first else {}
+            known = baselines_of(trainer.streams, full) if self.process.is_first else {}
             if self.report is not None:
                 own = trainer.streams[""]
                 start = probe_model(trainer.model, own.probe_batches(PROBE_RULE, PROBE_SENTENCES))

@@ -46,6 +46,8 @@ def check_start(settings: PretrainSettings) -> Start:
     streams = _open_streams(settings)
     vocab_size = max(stream.info.vocab_size for stream in streams.values())
     model, report = build_model(settings, vocab_size)
+    if report is not None and settings.init_weights == "corpus":
+        raise ConfigError(f"init_weights=corpus is for a preset's name: {settings.init} has weights already")
     if report is not None and settings.tokenizer_folder is not None:
         _check_same_vocabulary(settings.init, settings.tokenizer_folder)
     for name, stream in streams.items():

@@ -17,8 +17,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from albert.batching import DataState, StepData, mask_rate_at, ship
 from albert.checkpoints import new_model
+from albert.evaluation import count_neighbours, word_vectors
 from albert.learning_rate import learning_rate_at
-from albert.model import IGNORED, Batch, Losses, PretrainingModel, PretrainingObjective
+from albert.model import (
+    IGNORED,
+    Batch,
+    Losses,
+    PretrainingModel,
+    PretrainingObjective,
+    start_from_corpus,
+    word_width,
+)
 from albert.optim import make_optimizer
 from albert.pretraining.failure import TrainingDiverged
 from albert.pretraining.graphs import StepGraphs
@@ -111,14 +120,25 @@ class Trainer:
         )
 
     def resume(self) -> list[str]:
-        """Load the newest whole checkpoint, if there is one; returns a notice for each damaged one."""
+        """Load the newest whole checkpoint, or start anew; returns a notice for each damaged one."""
         notices: list[str] = []
         for folder in list_checkpoints(self.settings.run_folder):
             if is_whole(folder):
                 self._load(folder)
                 return notices
             notices.append(f"{folder.name} is damaged: going on from the one before it")
+        self._count_corpus()
         return [*notices, "no checkpoint is whole: beginning anew"] if notices else []
+
+    def _count_corpus(self) -> None:
+        """Start the weights from the corpus's counts, if the settings say so."""
+        if self.settings.init_weights == "random":
+            return
+        own = self.streams[""]
+        counts, seed = count_neighbours([own], self._vocab_size), self.settings.seed
+        special_ids = own.info.vocabulary.special_ids
+        vectors = word_vectors(counts, word_width(self.model.config), special_ids=special_ids, seed=seed)
+        start_from_corpus(self.model, vectors, counts.frequencies, seed=seed)
 
     def _load(self, folder: Path) -> None:
         model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)
@@ -284,6 +304,7 @@ class Trainer:
         else:
             self.state = TrainerState(history=[record for record in spoilt.history if record["step"] == 0])
             self._take(build_model(self.settings, self._vocab_size)[0])
+            self._count_corpus()
         self.process.wait_for_all()  # before the first one writes where the others read
         text = (
             f"step {spoilt.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "

@@ -106,9 +106,9 @@ def held_out_table(result: PretrainResult) -> Table:
 
 def _sample(history: History, corpus: str) -> str:
     """What a corpus's scores were measured on."""
-    documents, tokens, pairs, seen = (
+    documents, tokens, pairs, seen, bigrams = (
         first_and_last(history, key_of(f"held_out_{name}", corpus))
-        for name in ("documents", "masked_tokens", "pairs", "seen")
+        for name in ("documents", "masked_tokens", "pairs", "seen", "bigram_loss")
     )
     if not (documents and tokens):
         return ""
@@ -117,6 +117,8 @@ def _sample(history: History, corpus: str) -> str:
     )
     if pairs and pairs[0]:
         text += f", {number(pairs[0])} sentence pairs in both orders"
+    if bigrams:
+        text += f"; counting pairs of neighbours in training text gives a loss of {decimal(bigrams[0])}"
     return text + (f"; {percent(seen[0])} of their 13-grams stand in training text." if seen else ".")
 
 

@@ -156,6 +156,20 @@ def test_one_seed_gives_the_same_weights_and_another_does_not(settings, tmp_path
     assert not all(torch.equal(a[name], c[name]) for name in a)
 
 
+def test_weights_that_start_from_the_corpus_know_its_frequencies_and_are_its_own(settings, tmp_path):
+    from_corpus = replace(settings, init="tiny", init_weights="corpus", steps=1)
+    first, again = (pretrain(replace(from_corpus, run_folder=tmp_path / name)) for name in ("a", "b"))
+    before, known = first.history[0]["held_out_mlm_loss"], first.history[0]["held_out_bigram_loss"]
+    assert known < before < np.log(stream(settings.shards).info.vocab_size) - 1
+    assert all(
+        torch.equal(a, b) for a, b in zip(*(w[0].values() for w in map(weights, (first, again))), strict=True)
+    )
+    with pytest.raises(
+        ConfigError, match="init_weights=corpus is for a preset's name: .* has weights already"
+    ):
+        check_start(replace(from_corpus, init=settings.init))
+
+
 def test_running_again_does_nothing_more(settings):
     first = pretrain(settings)
     before = (first.checkpoint / "manifest.json").read_bytes()

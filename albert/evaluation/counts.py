@@ -1,0 +1,117 @@
+"""What counting neighbours in the training text knows: word vectors to start from, and a loss to beat.
+
+V = vocabulary, n = masked tokens, E = width of the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import svds
+
+from albert.batching import Instances, InstanceStream, held_out_rows
+
+_MOST_COUNTED = 1 << 26  # tokens of training text: half a minute
+_WINDOW = 4  # neighbours on each side that a word vector is made of; a pair d apart counts 1/d
+_CONTEXT_POWER = 0.75  # of the frequencies of contexts (Levy et al. 2015, section 3.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How often tokens stand beside each other in training text."""
+
+    pairs: tuple[sparse.csr_array, ...]  # [V, V] each: the first is followed by the second, 1, 2, ... apart
+
+    @property
+    def frequencies(self) -> np.ndarray:
+        """The share of every token in the text [V], none 0."""
+        counts = self.pairs[0].sum(axis=0) + 1.0
+        return counts / counts.sum()
+
+
+def count_neighbours(streams: Sequence[InstanceStream], vocab_size: int, window: int = _WINDOW) -> Counts:
+    """Count pairs of tokens up to `window` apart in the training text, or in 67 million tokens of more."""
+    pairs = [sparse.csr_array((vocab_size, vocab_size), dtype=np.float32) for _ in range(window)]
+    counted = 0
+    for instances, rows in (part for stream in streams for part in stream.training_text()):
+        text = instances.take(rows)
+        ids = text.input_ids.astype(np.int64)
+        row = np.repeat(np.arange(len(rows)), text.lengths)
+        for d in range(1, window + 1):
+            inside = row[:-d] == row[d:]
+            found = (ids[:-d][inside], ids[d:][inside])
+            ones = np.ones(len(found[0]), dtype=np.float32)
+            pairs[d - 1] += sparse.csr_array((ones, found), shape=(vocab_size, vocab_size))
+        counted += len(ids)
+        if counted > _MOST_COUNTED:
+            break
+    return Counts(tuple(pairs))
+
+
+def word_vectors(counts: Counts, width: int, *, special_ids: np.ndarray, seed: int) -> np.ndarray:
+    """Vectors [V, E] fp32 of unit length; zero for special tokens and those without neighbours.
+
+    Positive pointwise mutual information in a window, and its truncated singular value decomposition (Levy
+    et al. 2015, sections 2 and 3.3: each side takes the root of the singular values).
+    """
+    together = sum(pairs / (d + 1) for d, pairs in enumerate(counts.pairs))
+    words = np.ones(together.shape[0], dtype=np.float32)
+    words[special_ids] = 0
+    only = sparse.diags_array(words)
+    together = (only @ (together + together.T) @ only).tocoo()
+    together.eliminate_zeros()
+    totals = together.sum(axis=0)
+    contexts = totals**_CONTEXT_POWER / (totals**_CONTEXT_POWER).sum()
+    information = np.log(together.data / (totals[together.row] * contexts[together.col]))
+    positive = information > 0
+    table = sparse.csr_array(
+        (information[positive], (together.row[positive], together.col[positive])), shape=together.shape
+    )
+    start = np.random.default_rng(seed).normal(size=len(totals)).astype(np.float32)
+    left, values, _ = svds(table.astype(np.float32), k=width, v0=start)
+    vectors = left * np.sqrt(values)
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.where(lengths > 1e-6, vectors / np.maximum(lengths, 1e-6), 0).astype(np.float32)
+
+
+def bigram_loss(counts: Counts, stream: InstanceStream, instances: Instances) -> float:
+    """The mean loss in nats of a bigram count model on masked tokens: what a trained model must beat.
+
+    It sees what the model sees: p(token | left) p(token | right) / p(token), normalised, where each side is
+    smoothed by Witten and Bell's rule (Chen and Goodman 1999, section 2.6) and a masked neighbour says
+    nothing.
+    """
+    following, frequencies = counts.pairs[0], counts.frequencies
+    preceding, mask_id = following.T.tocsr(), stream.info.vocabulary.mask_id
+    total, tokens = 0.0, 0
+    for batch in stream.pack_held_out(instances, held_out_rows(instances, 4096)):
+        at, labels = (each.numpy().copy() for each in batch.masked())
+        ids = batch.input_ids.numpy()
+        # a sequence begins and ends with a special token, which is never masked
+        left, of_left = _given(following, ids[at - 1], mask_id)
+        right, of_right = _given(preceding, ids[at + 1], mask_id)
+        each = np.arange(len(at))
+        p = frequencies[labels]
+        p_left, p_right = (
+            (1 - share) * p + share * rows[each, labels]
+            for rows, share in ((left, of_left), (right, of_right))
+        )
+        # the sum over the vocabulary of the product; only what both neighbours were seen with is not 1
+        both = left.multiply(right).multiply(1 / frequencies[None]).sum(axis=1)
+        norm = 1 - of_left * of_right * (1 - both)
+        total -= float(np.log(p_left * p_right / p / norm).sum())
+        tokens += len(at)
+    return total / tokens
+
+
+def _given(
+    pairs: sparse.csr_array, neighbours: np.ndarray, mask_id: int
+) -> tuple[sparse.csr_array, np.ndarray]:
+    """The distributions of tokens beside each neighbour [n, V], and how much each is trusted [n]."""
+    rows = pairs[neighbours]
+    times, kinds = rows.sum(axis=1), np.diff(rows.indptr)
+    times = np.where(neighbours == mask_id, 0, times)
+    return sparse.diags_array(1 / np.maximum(times, 1)) @ rows, times / np.maximum(times + kinds, 1)
