@@ -201,7 +201,7 @@ def schema() -> None:
 
 
 @predict.default
-def predict_file(*, model: Path, input: Path, output: Path | None = None) -> None:
+def predict_file(*, model: Path, input: Path, output: Path | None = None, task: str | None = None) -> None:
     """Write the labels and probabilities that a fine-tuned model predicts for a file, labelled or not.
 
     Args:
@@ -209,10 +209,13 @@ def predict_file(*, model: Path, input: Path, output: Path | None = None) -> Non
         input: Examples in a format of the model's task; their labels are not read.
         output: File to write: CLUE's submission if it ends in .json, else a table with tabs; by default the
             table is printed.
+        task: Task or task file with the columns of the input; by default the model's own. For a model that
+            Trainer saved, one with `answers: squad2` says that an answer may be missing.
     """
     from albert.finetuning import predict_file
+    from albert.tasks import load_task
 
-    predicted = predict_file(model, input)
+    predicted = predict_file(model, input, None if task is None else load_task(task))
     if output is None:
         print(predicted.table(), end="")
     else:

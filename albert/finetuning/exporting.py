@@ -7,7 +7,7 @@ the model comes from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -59,6 +59,11 @@ class FineTuned:
             self.task.kind or Kind.SINGLE
         )
         return Head("SequenceClassification", has_pooler=True, labels=self.labels, problem=problem)
+
+    def of_task(self, task: Task) -> FineTuned:
+        """The same for a task of its kind, which says the columns and whether answers may be missing."""
+        task = replace(task, kind=self.task.kind or task.kind)
+        return replace(self, task=task, has_unanswerable=self.has_unanswerable or task.answers == "squad2")
 
     def opened_with(self, config: AlbertConfig) -> str:
         """What opens the model, in words."""

@@ -20,7 +20,7 @@ from albert.finetuning.kinds import find_learner
 from albert.finetuning.learner import Learner, Predictions
 from albert.finetuning.training import scores_of
 from albert.runtime import default_device
-from albert.tasks import AnyExample, ChoiceExample, Kind, TaggedExample, entities_of, read_split
+from albert.tasks import AnyExample, ChoiceExample, Kind, TaggedExample, Task, entities_of, read_split
 from data.errors import InputError
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 
@@ -104,9 +104,12 @@ class Predictor:
         return encoded, scores_of(self.model, encoded, running.precision, self.learner.per_token)
 
 
-def load_fine_tuned(folder: Path) -> Predictor:
-    """Read a fine-tuned model. Raises InputError for a folder that does not hold one."""
+def load_fine_tuned(folder: Path, task: Task | None = None) -> Predictor:
+    """Read a fine-tuned model; a task of its kind says more of one that Trainer saved. Raises InputError for
+    a folder that does not hold one.
+    """
     record = read_fine_tuned(folder)
+    record = record if task is None else record.of_task(task)
     learner = find_learner(record.task, record.labels, record.running.pooling, record.has_unanswerable)
     checkpoint, head = read_checkpoint(folder), record.head()
     model: Any = learner.model(checkpoint.build().encoder)
@@ -124,12 +127,12 @@ def load_fine_tuned(folder: Path) -> Predictor:
     return Predictor(record=record, learner=learner, model=model, tokenizer=tokenizer)
 
 
-def predict_file(folder: Path, path: Path) -> Predicted:
+def predict_file(folder: Path, path: Path, task: Task | None = None) -> Predicted:
     """Predict the examples of a file; its labels, if it has any, are not read.
 
     Raises InputError for a folder without a fine-tuned model, and for a file that does not fit its task.
     """
-    predictor = load_fine_tuned(folder)
+    predictor = load_fine_tuned(folder, task)
     record = predictor.record
     # a value that the learner can encode; no prediction depends on it
     _, split = read_split(path, record.task, record.labels[0] if record.labels else "0")

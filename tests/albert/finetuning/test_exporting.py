@@ -200,39 +200,72 @@ def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
 
 
-@pytest.mark.parametrize("kind", ["single", "tokens", "span"])
-def test_a_classifier_that_trainer_saved_predicts_what_transformers_does(kind, tmp_path, tokenizer):
-    suffix, content, opener = KINDS[kind][1], KINDS[kind][2], KINDS[kind][4]
+def ids_of(tokenizer, *texts):
+    """A sequence of one or two texts for transformers."""
+    ids, types = [tokenizer.cls_id], [0]
+    for number, text in enumerate(texts):
+        ids += [*tokenizer.encode(text)[0].tolist(), tokenizer.sep_id]
+        types += [number] * (len(ids) - len(types))
+    return {"input_ids": torch.tensor([ids]), "token_type_ids": torch.tensor([types])}
+
+
+def wanted(kind, theirs, tokenizer, text):
+    """What transformers' model predicts for a text of SENTENCES: the answer and its probabilities."""
+    texts = {"span": ("什么？", text), "silent": ("什么？", text), "number": (text, "茶香")}.get(
+        kind, (text,)
+    )
+    given = ids_of(tokenizer, *texts)
+    if kind == "choice":
+        both = [ids_of(tokenizer, text, f"？ {choice}") for choice in "茶水"]
+        given = {name: torch.stack([one[name] for one in both], 1) for name in given}
+    with torch.no_grad():
+        out = theirs(**given)
+    if kind in ("span", "silent"):
+        start, end = (scores[0].softmax(-1) for scores in (out.start_logits, out.end_logits))
+        ids = given["input_ids"][0].tolist()
+        first = ids.index(tokenizer.sep_id) + 1
+        at = [(i, j) for i in range(first, len(ids) - 1) for j in range(i, len(ids) - 1)]
+        i, j = max(at, key=lambda place: float(start[place[0]] * end[place[1]]))
+        nothing = float(start[0] * end[0])
+        if kind == "silent" and nothing > float(start[i] * end[j]):
+            return "", [nothing]
+        return text[i - first : j - first + 1], [float(start[i] * end[j])]
+    logits = out.logits[0]
+    if kind == "number":
+        return f"{float(logits[0]):.3f}", []
+    if kind == "several":
+        shares = logits.sigmoid().tolist()
+        return ",".join(label for label, share in zip("甲乙丙", shares, strict=True) if share > 0.5), shares
+    shares, best = logits.softmax(-1), logits.argmax(-1)
+    if kind == "tokens":
+        return " ".join(("O", "B-X", "I-X")[n] for n in best[1:-1]), shares.max(-1).values[1:-1].tolist()
+    names = "茶水" if kind == "choice" else ("O", "B-X", "I-X")
+    return names[best], shares.tolist()
+
+
+@pytest.mark.parametrize("kind", ["single", "several", "number", "choice", "tokens", "span", "silent"])
+def test_a_model_that_trainer_saved_predicts_what_transformers_does(kind, tmp_path, tokenizer):
+    task, suffix, content, _, opener = KINDS["span" if kind == "silent" else kind]
     name = opener.replace("AutoModel", "Bert")
-    labels = {} if kind == "span" else {"id2label": dict(enumerate(("O", "B-X", "I-X")))}
-    save(tmp_path / "saved", tokenizer, name, **labels)
+    options = {"id2label": dict(enumerate(("O", "B-X", "I-X"))) if kind in ("single", "tokens") else None}
+    if kind == "several":
+        options = {"id2label": dict(enumerate("甲乙丙")), "problem_type": "multi_label_classification"}
+    elif kind == "number":
+        options = {"num_labels": 1}
+    save(tmp_path / "saved", tokenizer, name, **{key: one for key, one in options.items() if one})
     file = tmp_path / f"examples{suffix}"
     file.write_text(content, encoding="utf-8")
-    found = predict_file(tmp_path / "saved", file)
     theirs = getattr(transformers, name).from_pretrained(tmp_path / "saved").eval()
-    rows = [line.split("\t") for line in found.table().splitlines()]
-    for number, text in enumerate(SENTENCES):
-        ids = [[tokenizer.cls_id, *tokenizer.encode(text)[0].tolist(), tokenizer.sep_id]]
-        if kind == "span":
-            asked = [tokenizer.cls_id, *tokenizer.encode("什么？")[0].tolist(), tokenizer.sep_id]
-            ids = [[*asked, *ids[0][1:]]]
-        types = torch.tensor([[int(kind == "span" and at >= 5) for at in range(len(ids[0]))]])
-        with torch.no_grad():
-            out = theirs(input_ids=torch.tensor(ids), token_type_ids=types)
-        if kind == "single":
-            assert found.predictions.probabilities[number] == pytest.approx(
-                out.logits[0].softmax(-1).numpy(), abs=1e-5
-            )
-            continue
-        if kind == "tokens":
-            shares, best = out.logits[0].softmax(-1).max(-1)
-            want = shares[1:-1].tolist()
-            assert found.predictions.tags[number] == tuple(("O", "B-X", "I-X")[n] for n in best[1:-1])
-        else:
-            start, end = (scores[0].softmax(-1) for scores in (out.start_logits, out.end_logits))
-            first = ids[0].index(tokenizer.sep_id) + 1
-            at = [(i, j) for i in range(first, len(ids[0]) - 1) for j in range(i, len(ids[0]) - 1)]
-            i, j = max(at, key=lambda place: float(start[place[0]] * end[place[1]]))
-            want = [float(start[i] * end[j])]
-            assert found.predictions.answers[number] == text[i - first : j - first + 1]
-        assert [float(share) for share in rows[number + 1][2].split()] == pytest.approx(want, abs=1e-5)
+    if kind == "silent":
+        task = Task(name="t", kind="span", answers="squad2")
+        with torch.no_grad():  # the first token's state is likeliest
+            states = theirs.bert(**ids_of(tokenizer, "什么？", SENTENCES[0])).last_hidden_state[0]
+            theirs.qa_outputs.weight.copy_(states[0] - states[1:].mean(0))
+        theirs.save_pretrained(tmp_path / "saved")
+    found = predict_file(tmp_path / "saved", file, task if kind == "silent" else None)
+    rows = [line.split("\t") for line in found.table().splitlines()[1:]]
+    said = [wanted(kind, theirs, tokenizer, text) for text in SENTENCES]
+    assert [row[1] for row in rows] == [answer for answer, _ in said]
+    for row, (_, shares) in zip(rows, said, strict=True):
+        assert [float(one) for cell in row[2:] for one in cell.split()] == pytest.approx(shares, abs=1e-5)
+    assert any(row[1] == "" for row in rows) is (kind == "silent")
