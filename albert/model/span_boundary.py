@@ -1,4 +1,5 @@
-"""What a pretraining step computes: the model's losses, and SpanBERT's boundary objective beside them.
+"""What a pretraining step computes: the model's losses, and SpanBERT's boundary objective or a contrast of
+texts beside them.
 
 n = masked positions, T = packed tokens, E = embedding size, H = hidden size.
 """
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 import kernels
 from albert.model.batch import Batch
+from albert.model.contrast import contrastive_loss, ensure_dropout, with_copies
 from albert.model.heads import PretrainingModel, PretrainingOutput, initialize
 
 # width and number of the embeddings of a token's place in its span (Joshi et al. 2020, appendix A: 200)
@@ -23,7 +25,8 @@ class Losses:
     """Mean losses of a batch."""
 
     output: PretrainingOutput
-    boundary_loss: Tensor | None  # None without the span-boundary objective
+    boundary_loss: Tensor | None = None  # None without the span-boundary objective
+    contrast_loss: Tensor | None = None  # None without `contrast`
 
 
 def span_bounds(masked_index: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,18 +72,28 @@ class SpanBoundaryHead(nn.Module):
 class PretrainingObjective(nn.Module):
     """A model and the objectives it is trained with."""
 
-    def __init__(self, model: PretrainingModel, *, span_boundary: bool = False):
+    def __init__(self, model: PretrainingModel, *, span_boundary: bool = False, contrast: bool = False):
         super().__init__()
-        self.model = model
+        self.model, self.contrast = model, contrast
+        if contrast:
+            ensure_dropout(model.encoder)
         self.boundary = SpanBoundaryHead(model) if span_boundary else None
 
     def forward(self, batch: Batch) -> Losses:
         """Losses of a masked batch."""
-        if self.boundary is None:
-            return Losses(self.model(batch), None)
-        hidden = self.model.encoder(batch)
+        if self.boundary is None and not self.contrast:
+            return Losses(self.model(batch))
+        contrast_loss = boundary_loss = None
         index, labels = batch.masked()
-        states = self.boundary(hidden, index)
-        losses, _ = kernels.mlm_loss(states, self.model.decoder, self.model.mlm.bias, labels)
-        masked, first = hidden[index], hidden[batch.cu_seqlens[:-1]]
-        return Losses(self.model.losses(masked, first, batch), losses.sum() / max(len(losses), 1))
+        if self.contrast:
+            both = with_copies(batch)
+            hidden, copies = self.model.encoder(both).split([batch.tokens, 2 * batch.tokens])
+            contrast_loss = contrastive_loss(copies, both.cu_seqlens[batch.sequences :] - batch.tokens)
+        else:
+            hidden = self.model.encoder(batch)
+        if self.boundary is not None:
+            states = self.boundary(hidden, index)
+            losses, _ = kernels.mlm_loss(states, self.model.decoder, self.model.mlm.bias, labels)
+            boundary_loss = losses.sum() / max(len(losses), 1)
+        output = self.model.losses(hidden[index], hidden[batch.cu_seqlens[:-1]], batch)
+        return Losses(output, boundary_loss, contrast_loss)

@@ -32,6 +32,7 @@ class Figures(NamedTuple):
     sop_correct: float = 0.0
     sop_count: float = 0.0
     boundary_loss: float = 0.0  # over the masked positions
+    contrast_loss: float = 0.0  # weighted by them
 
     def plus(self, other: Figures) -> Figures:
         return Figures(*(a + b for a, b in zip(self, other, strict=True)))
@@ -90,8 +91,9 @@ class ProgressLog:
         }
         if sums.sop_count:
             record["sop_accuracy"] = sums.sop_correct / sums.sop_count
-        if sums.boundary_loss:
-            record["boundary_loss"] = sums.boundary_loss / sums.mlm_count
+        for name in ("boundary_loss", "contrast_loss"):
+            if total := getattr(sums, name):
+                record[name] = total / sums.mlm_count
         self.record(record, state)
         self._reset(state)
 

@@ -325,9 +325,10 @@ class _Run:
             self.notify(
                 f"stopped at step {state.step}: {state.stale_evaluations} evaluations without a better one"
             )
+        model = trainer.model
         with trainer.precision():
             held_out = next(trainer.streams[""].held_out_batches(settings.evaluation.held_out_tokens))
-            layers = measure_layer_changes(trainer.model.encoder, held_out.to(self.process.device))
+            layers = measure_layer_changes(model.encoder, held_out.to(self.process.device))
         best = checkpoint_folder(settings.run_folder, state.best.step) if state.best else None
         result = PretrainResult(
             run_folder=settings.run_folder,
@@ -341,7 +342,7 @@ class _Run:
             history=state.history,
             notices=tuple(self.notices),
             learning_rate=self.learning_rate.rate,
-            parameters=sum(p.numel() for p in trainer.model.parameters()),
+            parameters=sum(p.numel() for p in model.parameters()),
             layers=layers,
             events=tuple(state.events),
             audits=self._audits(),

@@ -25,6 +25,7 @@ FREE_TO_CHANGE = frozenset(
         "resume",
         "running.activation_checkpointing",
         "running.compress_gradients",
+        "running.sharded",
         "running.deterministic",
         "running.cuda_graphs",
         "running.tracker",
@@ -73,6 +74,9 @@ class ObjectiveOptions:
     corpus's own."""
     sop_weight: Annotated[float, Field(ge=0, le=100)] = 1.0
     """Weight of the sentence-order loss beside the MLM loss."""
+    contrast_weight: Annotated[float, Field(ge=0, le=1000)] = 0.0
+    """Weight of the contrast of each text, read twice under dropout, with the batch's other texts
+    (unsupervised SimCSE, 对比学习); 10 is common, 0 is none."""
 
     def __post_init__(self) -> None:
         if self.mask_rates is None:
@@ -123,6 +127,9 @@ class RunningOptions:
     """Keep only the layers' inputs: less memory, a third more operations."""
     compress_gradients: bool = False
     """Exchange gradients between processes in bf16: half the bytes, rounded."""
+    sharded: bool = False
+    """Share out weights, gradients and the optimiser's state over the processes (FSDP2), for models whose
+    layers share nothing."""
     deterministic: bool = False
     """Refuse operations whose result varies on a GPU."""
     cuda_graphs: Literal["auto", "off"] = "auto"

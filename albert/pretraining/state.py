@@ -23,6 +23,7 @@ from albert.batching import DataState
 from albert.checkpoints import save_model
 from albert.model import PretrainingObjective
 from albert.pretraining.sentinel import Trend
+from albert.pretraining.sharding import OptimizerState, share_of
 from data.errors import InputError
 from data.files import sha256, sync, write_text
 from data.options import parse
@@ -98,7 +99,7 @@ def is_whole(folder: Path) -> bool:
 def save_checkpoint(
     run_folder: Path,
     objective: PretrainingObjective,
-    optimizer: torch.optim.Optimizer,
+    optimizer: OptimizerState,
     state: TrainerState,
     tokenizer_folder: Path | None,
 ) -> Path:
@@ -129,14 +130,12 @@ def save_checkpoint(
 def _write(
     folder: Path,
     objective: PretrainingObjective,
-    optimizer: torch.optim.Optimizer,
+    optimizer: OptimizerState,
     state: TrainerState,
     tokenizer_folder: Path | None,
 ) -> None:
     save_model(objective.model, folder, tokenizer_folder)
-    tensors = {}
-    for number, values in optimizer.state_dict()["state"].items():
-        tensors.update({f"{number}.{name}": value.detach().cpu() for name, value in values.items()})
+    tensors = {f"{number}.{name}": value for number, of in optimizer.items() for name, value in of.items()}
     if objective.boundary is not None:
         for name, value in objective.boundary.state_dict().items():
             tensors[_BOUNDARY + name] = value.cpu()
@@ -159,10 +158,11 @@ def load_trainer_state(
     if objective.boundary is not None:
         names = [name for name in tensors if name.startswith(_BOUNDARY)]
         objective.boundary.load_state_dict({n.removeprefix(_BOUNDARY): tensors.pop(n) for n in names})
-    values: dict[int, dict[str, torch.Tensor]] = {}
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    values: OptimizerState = {}
     for name, tensor in tensors.items():
         number, _, key = name.partition(".")
-        values.setdefault(int(number), {})[key] = tensor
+        values.setdefault(int(number), {})[key] = share_of(tensor, parameters[int(number)])
     optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
     return read_trainer_state(folder)
 

@@ -34,6 +34,7 @@ from albert.pretraining.graphs import StepGraphs
 from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
+from albert.pretraining.sharding import shard, whole, whole_objective, whole_state
 from albert.pretraining.start import Start, build_model
 from albert.pretraining.state import (
     Best,
@@ -72,6 +73,7 @@ class Trainer:
         self.settings, self.streams, self.rate, self.process = settings, start.streams, rate, process
         rules = [stream.info.rule for stream in start.streams.values()]
         self._span_boundary = any(rule.objective == "spanbert" for rule in rules)
+        self._contrast = settings.objective.contrast_weight > 0
         self._vocab_size = start.model.config.vocab_size
         self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
         self.notices: list[str] = []  # for the log
@@ -82,16 +84,21 @@ class Trainer:
 
     @property
     def model(self) -> PretrainingModel:
-        return self.objective.model
+        """The model; if it is sharded a copy with whole weights, and every process must ask."""
+        return whole_objective(self.objective, self.process.device).model
 
     def _take(self, model: PretrainingModel) -> None:
         """Train this model from now on, with a new optimiser."""
         torch.manual_seed(self.settings.seed)
-        self.objective = PretrainingObjective(model, span_boundary=self._span_boundary)
+        self.objective = PretrainingObjective(
+            model, span_boundary=self._span_boundary, contrast=self._contrast
+        )
         self.objective.to(self.process.device).train()
         model.encoder.activation_checkpointing = self.settings.running.activation_checkpointing
         self.module: torch.nn.Module = self.objective
-        if self.process.world_size > 1:
+        if self.process.world_size > 1 and self.settings.running.sharded:
+            shard(self.objective, compress_gradients=self.settings.running.compress_gradients)
+        elif self.process.world_size > 1:
             self.module = DistributedDataParallel(self.objective, gradient_as_bucket_view=True)
             if self.settings.running.compress_gradients:
                 # by its own name torch refuses it on a CPU, where gloo adds up bf16 too
@@ -106,16 +113,18 @@ class Trainer:
         self.graphs = self.new_graphs() if self.process.device.type == "cuda" else None
 
     def new_graphs(self) -> StepGraphs | None:
-        """The graphs of a GPU's steps; none with several processes, or where spans have their own loss."""
+        """The graphs of a GPU's steps; none with several processes, or where there is a further loss."""
         running = self.settings.running
-        if running.cuda_graphs == "off" or self.process.world_size > 1 or self._span_boundary:
+        if running.cuda_graphs == "off" or self.process.world_size > 1:
+            return None
+        if self._span_boundary or self._contrast:
             return None
         return StepGraphs(
             self._passes,
             list(self.objective.parameters()),
             self.process.device,
             tokens=max(stream.batch_tokens for stream in self.streams.values()),
-            longest=self.model.config.max_position_embeddings,
+            longest=self.objective.model.config.max_position_embeddings,
             notify=self.notices.append,
         )
 
@@ -158,7 +167,7 @@ class Trainer:
     def _number_format(self) -> str:
         chosen, device = self.settings.running.precision, self.process.device
         is_old = device.type == "cuda" and not multiplies_bf16(device)
-        return "fp16" if chosen == "auto" and is_old else chosen
+        return "fp16" if chosen == "auto" and is_old and not self.settings.running.sharded else chosen
 
     def precision(self) -> torch.autocast:
         """The context a forward pass runs in."""
@@ -180,18 +189,22 @@ class Trainer:
             len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
         )
         alone, weights = self.process.world_size == 1, self._weights(data.batches)
+        # shares of gradients are added up after every part: a whole one would not fit
+        adds_up_once = isinstance(self.module, DistributedDataParallel)
         for number, (batch, corpus) in enumerate(zip(data.batches, data.corpora, strict=True)):
             seed = partial(self._seed, data.after.batches, number)
             if self.graphs is None or not self.graphs.run(batch, weights[number], sums[corpus], seed):
                 seed()
                 is_last = number == len(data.batches) - 1
-                with nullcontext() if alone or is_last else self.module.no_sync():  # type: ignore[operator]
+                with self.module.no_sync() if adds_up_once and not is_last else nullcontext():  # type: ignore[operator]
                     self._passes(ship(batch, self.process.device), weights[number], sums[corpus])
         if not (alone or data.is_ordered):
             for p in self._order_head:  # as on one process, which trains it on labels alone
                 p.grad = None
         self.scaler.unscale_(self.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm)
+        norm = whole(
+            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm)
+        )
         self.scaler.step(self.optimizer)
         self.scaler.update()
         state.step += 1
@@ -213,7 +226,8 @@ class Trainer:
     @property
     def _order_head(self) -> list[torch.nn.Parameter]:
         """What only batches with order labels train."""
-        return [*self.model.sop.parameters(), *self.model.encoder.pooler.parameters()]
+        model = self.objective.model
+        return [*model.sop.parameters(), *model.encoder.pooler.parameters()]
 
     def _seed(self, batches: int, number: int) -> None:
         """Make dropout a function of the seed and the batch's number in the run, whichever process has it."""
@@ -225,16 +239,19 @@ class Trainer:
 
         The weights are the batch's shares of the step's masked tokens and of its ordered sequences.
         """
+        settings = self.settings.objective
         with self.precision():
             losses = self.module(batch)
         output = losses.output
         loss = weights[0] * output.mlm_loss
         if output.sop_loss is not None:
-            loss = loss + (self.settings.objective.sop_weight * weights[1]) * output.sop_loss
+            loss = loss + (settings.sop_weight * weights[1]) * output.sop_loss
         if losses.boundary_loss is not None:
             loss = loss + weights[0] * losses.boundary_loss
+        if losses.contrast_loss is not None:
+            loss = loss + (settings.contrast_weight * weights[0]) * losses.contrast_loss
         if self.process.world_size > 1 and output.sop_loss is None:
-            # DistributedDataParallel waits for every parameter's gradient
+            # the processes wait for every parameter's gradient
             loss = loss + 0 * torch.stack([p.sum() for p in self._order_head]).sum()
         # gradients are averaged over the processes
         self.scaler.scale(loss * self.process.world_size).backward()
@@ -322,9 +339,12 @@ class Trainer:
         settings, state = self.settings, self.state
         folder = settings.run_folder / f"checkpoint-{state.step}"
         state.processes, state.scaler = self.process.world_size, self.scaler.state_dict()
+        objective, optimizer = (
+            whole_objective(self.objective, self.process.device),
+            whole_state(self.optimizer),
+        )
         if self.process.is_first:
-            tokenizer = settings.tokenizer_folder
-            save_checkpoint(settings.run_folder, self.objective, self.optimizer, state, tokenizer)
+            save_checkpoint(settings.run_folder, objective, optimizer, state, settings.tokenizer_folder)
             best = state.best.step if state.best else None
             remove_old_checkpoints(settings.run_folder, state.step, settings.running.keep_checkpoints, best)
         self.process.wait_for_all()
@@ -361,5 +381,6 @@ def _add(sums: Tensor, losses: Losses) -> None:
         sums[3] += output.sop_loss.double() * output.sop_count
         sums[4] += output.sop_correct
         sums[5] += output.sop_count
-    if losses.boundary_loss is not None:
-        sums[6] += losses.boundary_loss.double() * output.mlm_count
+    for column, loss in ((6, losses.boundary_loss), (7, losses.contrast_loss)):
+        if loss is not None:
+            sums[column] += loss.double() * output.mlm_count

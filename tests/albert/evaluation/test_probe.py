@@ -114,6 +114,12 @@ def test_a_checkpoint_that_knows_its_language_passes(counting, tmp_path):
     known = probed(counting, tmp_path)
     assert known.mlm_loss < 0.2 * known.uniform_loss and known.mlm_accuracy > 0.8
     assert known.warning() is None
+    # the same text in a vocabulary of other ids
+    batch, other = counting_batch(10_000), torch.arange(V)
+    other[FIRST:] = FIRST + torch.randperm(V - FIRST, generator=torch.Generator().manual_seed(0))
+    shuffled = replace(batch, input_ids=other[batch.input_ids], masked_labels=other[batch.masked_labels])
+    found = probe_model(counting, [shuffled])
+    assert found.mlm_loss > found.uniform_loss and "or vocabulary is not" in found.warning()
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,23 @@ def test_a_batch_without_a_masked_token_has_no_loss_and_a_finite_gradient(span_b
     assert all(p.grad.isfinite().all() for p in objective.parameters() if p.grad is not None)
 
 
+def test_a_texts_mean_is_told_from_the_other_texts_of_the_batch():
+    batch = masked_batch()
+    objective = PretrainingObjective(random_model(), contrast=True)
+    assert objective.model.config.hidden_dropout_prob == 0  # as published, and yet passes differ
+    trained = [objective(batch).contrast_loss.item() for _ in range(2)]
+    assert trained[0] != trained[1]
+    clean = batch.input_ids.clone()
+    clean[batch.masked_index] = batch.masked_labels
+    encoder = objective.eval().model.encoder
+    lengths = batch.cu_seqlens.diff().tolist()
+    means = torch.stack([encoder(pack([ids.tolist()])).mean(0) for ids in clean.split(lengths)])
+    cosines = torch.nn.functional.cosine_similarity(means[:, None], means[None], dim=-1) / 0.05
+    losses = objective(batch)
+    torch.testing.assert_close(losses.contrast_loss, -cosines.log_softmax(-1).diagonal().mean())
+    torch.testing.assert_close(losses.output.loss, objective.model(batch).loss)
+
+
 @pytest.mark.parametrize("share", ["attention", "ffn", "none"])
 @pytest.mark.parametrize(
     "change", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}], ids=["one", "groups"]

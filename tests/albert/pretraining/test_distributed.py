@@ -86,8 +86,19 @@ def test_two_processes_have_the_losses_of_one(settings, tmp_path):
 
 
 @pytest.mark.slow
-def test_torchrun_starts_a_lost_process_again_once_and_one_goes_on_from_the_last_checkpoint(settings):
-    settings = with_options(settings, steps=4000, running={"checkpoint_every": 5}, resume="never")
+def test_torchrun_starts_a_lost_process_again_once_and_one_goes_on_from_the_last_checkpoint(
+    settings, tmp_path, tokenizer
+):
+    """And so with weights that are shared out: a checkpoint is whole, whoever wrote it."""
+    bert = {"layout": "bert", "share": "none", "embedding_size": 64, "max_position_embeddings": 64}
+    save_small_model(tmp_path / "bert", tokenizer, **bert)
+    settings = with_options(
+        settings,
+        init=str(tmp_path / "bert"),
+        steps=4000,
+        running={"checkpoint_every": 5, "sharded": True},
+        resume="never",
+    )
     launched = launch(settings, 2, "--max-restarts", "1")
     first = kill_one(launched, settings, after=0)
     reached = newest(settings)

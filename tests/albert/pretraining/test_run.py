@@ -152,11 +152,12 @@ def test_a_span_is_predicted_from_its_boundary_alone(tokenizer):
     assert not torch.equal(*states)  # they stand at different places of it
 
 
-def test_the_span_boundary_head_is_trained_and_comes_back(settings, corpora):
-    spans = replace(settings, shards=corpora["spans"])
+def test_the_further_losses_are_trained_and_come_back(settings, corpora):
+    spans = with_options(settings, shards=corpora["spans"], objective={"contrast_weight": 0.1})
     result = pretrain(replace(spans, steps=16))
     losses = [r["boundary_loss"] for r in result.history if "boundary_loss" in r]
     assert np.mean(losses[-4:]) < np.mean(losses[:4]) - 0.3
+    assert sum("contrast_loss" in r for r in result.history) == len(losses)
     assert "boundary" not in " ".join(load_file(result.checkpoint / "model.safetensors"))
     other = replace(spans, run_folder=settings.run_folder.parent / "broken")
     pretrain(replace(other, steps=16))

@@ -19,6 +19,7 @@ from albert.pretraining.start import phases
 from albert.pretraining.state import Best
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process
+from data.errors import ConfigError
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
@@ -302,3 +303,27 @@ def test_gradients_exchanged_in_bf16_are_rounded_and_an_untrained_head_has_none(
         assert (p.grad - q.grad).norm() <= 2**-8 * p.grad.norm() + 1e-9, name
         differ += not torch.equal(p.grad, q.grad)
     assert differ
+
+
+def test_a_run_with_shared_out_weights_takes_the_same_steps_and_resumes_exactly(settings, group, tmp_path):
+    settings = with_options(settings, growth={"share": "none"}, run_folder=tmp_path / "run")
+    plain, sharded = (
+        trainer_of(with_options(settings, running={"sharded": shared}), Process(0, 2)) for shared in (0, 1)
+    )
+    for trainer in (plain, sharded):
+        steps = steps_of(trainer)
+        trainer.step(next(steps))
+    for (name, p), q in zip(plain.model.named_parameters(), sharded.model.parameters(), strict=True):
+        torch.testing.assert_close(q, p, rtol=1e-5, atol=1e-6, msg=name)
+    assert sharded.checkpoint().name == "checkpoint-1"
+    after = next(steps)
+    again = trainer_of(sharded.settings, Process(0, 2))
+    assert not again.resume() and again.state.step == 1
+    for trainer in (sharded, again):
+        trainer.step(after)
+    for (name, p), q in zip(sharded.model.named_parameters(), again.model.parameters(), strict=True):
+        assert torch.equal(p, q), name
+    with pytest.raises(ConfigError, match="--running.sharded goes with --optimizer.name adamw"):
+        check_start(with_options(sharded.settings, optimizer={"name": "lamb"}))
+    with pytest.raises(ConfigError, match="for layers with weights of their own"):
+        check_start(with_options(sharded.settings, growth={"share": None}))

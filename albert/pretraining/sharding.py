@@ -1,0 +1,65 @@
+"""Weights, gradients and the optimiser's state shared out to the processes (FSDP2; Rajbhandari et al. 2020,
+stage 3), for models that fit no single device: torch's `fully_shard` on every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from albert.model import PretrainingModel, PretrainingObjective
+
+OptimizerState = dict[int, dict[str, Tensor]]  # by the parameter's number and the value's name
+
+
+def shard(objective: PretrainingObjective, *, compress_gradients: bool) -> None:
+    """Leave this process its share of each parameter; a block's are gathered while it computes."""
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if compress_gradients else None)
+    encoder = objective.model.encoder
+    for block in (*encoder.attentions, *encoder.feed_forwards, objective):
+        fully_shard(block, mp_policy=policy)
+
+
+def is_sharded(parameters: Iterable[Tensor]) -> bool:
+    return any(isinstance(p, DTensor) for p in parameters)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor that the processes have in shares; every process must ask."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def whole_objective(objective: PretrainingObjective, device: torch.device) -> PretrainingObjective:
+    """The objective itself, or a copy with whole weights; every process must ask."""
+    if not is_sharded(objective.parameters()):
+        return objective
+    with torch.device("meta"):  # draws no random number
+        copy = PretrainingObjective(
+            PretrainingModel(objective.model.config), span_boundary=objective.boundary is not None
+        )
+    copy = copy.to_empty(device=device)
+    for mine, share in zip(copy.parameters(), objective.parameters(), strict=True):
+        mine.copy_(whole(share.detach()))
+    return copy
+
+
+def whole_state(optimizer: torch.optim.Optimizer) -> OptimizerState:
+    """The optimiser's state for whole parameters, on the CPU; every process must ask."""
+    state = optimizer.state_dict()["state"]
+    return {
+        number: {name: whole(value.detach()).cpu() for name, value in values.items()}
+        for number, values in state.items()
+    }
+
+
+def share_of(value: Tensor, parameter: Tensor) -> Tensor:
+    """A process's share of a value for a parameter: the value itself where nothing is shared out."""
+    if not isinstance(parameter, DTensor) or not value.dim():
+        return value
+    value = value.to(parameter.device)
+    return distribute_tensor(value, parameter.device_mesh, parameter.placements, src_data_rank=None)
