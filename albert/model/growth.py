@@ -26,7 +26,7 @@ _LOOSER: dict[str, tuple[str, ...]] = {
 def grown_config(
     config: AlbertConfig, *, share: Share | None = None, num_hidden_layers: int | None = None
 ) -> AlbertConfig:
-    """The config with less sharing or more layers. Raises ConfigError for what would lose parameters."""
+    """The config with less sharing or another depth. Raises ConfigError for what would lose parameters."""
     share = share or config.share
     layers = num_hidden_layers or config.num_hidden_layers
     if share not in _LOOSER[config.share]:
@@ -34,10 +34,10 @@ def grown_config(
             f"share={share!r}: the checkpoint has share={config.share!r}, which can become "
             f"{', '.join(_LOOSER[config.share])}"
         )
-    if layers < config.num_hidden_layers:
+    if layers < config.num_hidden_layers and config.attentions + config.feed_forwards > 2:
         raise ConfigError(
             f"num_hidden_layers={layers}: the checkpoint has {config.num_hidden_layers}, and "
-            "layers are only added"
+            "layers are only added, unless all share their parameters"
         )
     groups = 1 if share == "none" else config.num_hidden_groups
     return replace(config, share=share, num_hidden_layers=layers, num_hidden_groups=groups)
@@ -46,7 +46,7 @@ def grown_config(
 def grow(
     model: PretrainingModel, *, share: Share | None = None, num_hidden_layers: int | None = None
 ) -> PretrainingModel:
-    """Return a model with less sharing or more layers, whose blocks are copies of `model`'s.
+    """Return a model with less sharing or another depth, whose blocks are copies of `model`'s.
 
     Layer l of the new model starts as layer l modulo the old depth. Raises ConfigError as `grown_config`.
     """

@@ -111,7 +111,8 @@ class GrowthOptions:
     share: Share | None = None
     """Parameters that layers share; by default as in the starting checkpoint."""
     num_hidden_layers: Annotated[int | None, Field(ge=1)] = None
-    """Number of layers, tiled from the start's; by default as many as it has."""
+    """Number of layers, tiled from the start's; by default as many as it has. Fewer, if
+    they share all parameters."""
 
 
 @options

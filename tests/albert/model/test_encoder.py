@@ -121,6 +121,12 @@ def test_more_layers_are_tiled_in_order():
                 assert torch.equal(new, copied) and new.data_ptr() != copied.data_ptr()
 
 
+def test_layers_that_share_all_can_be_fewer():
+    model, batch = random_model().eval(), masked_batch()
+    fewer = grow(model, num_hidden_layers=2)
+    assert torch.equal(fewer.encoder(batch), model.encoder.hidden_states(batch)[2])
+
+
 @pytest.mark.parametrize(
     "change, message",
     [

@@ -114,7 +114,7 @@ def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
         ({"--steps": 0}, "steps='0'"),
         ({"--init": "hf:no slash here"}, "is no repository name; write hf:OWNER/NAME"),
         ({"--init": TENSORFLOW / "bright"}, "no vocab.txt, spiece.model or tokenizer.json in"),
-        ({"--growth.num-hidden-layers": 2}, "layers are only added"),
+        ({"--init": "bert-tiny", "--growth.num-hidden-layers": 2}, "layers are only added"),
     ]:
         given = {"--workspace": workspace, "--corpus": "tea"} | change
         refused(run_here("continued-pretraining", *flat(given)), message)
