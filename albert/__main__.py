@@ -42,6 +42,7 @@ def convert(
     /,
     *,
     format: Literal["transformers", "jixu"] = "transformers",
+    dtype: Literal["fp32", "bf16"] = "fp32",
     tokenizer: str | None = None,
     terms: Path | None = None,
     share: Literal["all", "attention", "ffn", "none"] | None = None,
@@ -53,6 +54,7 @@ def convert(
         source: Folder, weights file, TensorFlow prefix, or hf:REPO.
         target: A folder that does not exist yet.
         format: Library that opens it; jixu's own format can hold models that transformers cannot express.
+        dtype: Number format of the weights; bf16 halves the file and rounds.
         tokenizer: vocab.txt, spiece.model or folder; by default the checkpoint's own.
         terms: File of domain terms, one per line, that become tokens.
         share: Parameters that layers share; by default as in the checkpoint.
@@ -64,6 +66,7 @@ def convert(
         source,
         target,
         for_transformers=format == "transformers",
+        dtype=dtype,
         tokenizer=tokenizer,
         terms=terms,
         share=share,

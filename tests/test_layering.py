@@ -42,7 +42,7 @@ GROUND = {
 }
 # optional, within a function
 ALLOWED = {("albert.checkpoints.auto_models", "transformers")}
-ALBERT_TAKES = GROUND | {"instances", "tokenization", "segmentation", "cleaning", "sources"}
+ALBERT_TAKES = GROUND | {"instances", "tokenization", "segmentation", "cleaning", "sources", "samples"}
 # stems that may stand in several rooms of a package
 COMMON_STEMS = {"__init__", "__main__", "settings"}
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Literal
+
+import torch
 
 from albert.checkpoints.loading import check_vocabulary, read_checkpoint
 from albert.checkpoints.saving import check_transformers, save_model
@@ -14,12 +17,15 @@ from data.errors import InputError
 from data.files import sync
 from data.tokenization import find_tokenizer, load_tokenizer, read_terms
 
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
 
 def convert(
     source: Path | str,
     target: Path,
     *,
     for_transformers: bool = True,
+    dtype: Literal["fp32", "bf16"] = "fp32",
     tokenizer: str | None = None,
     terms: Path | None = None,
     share: Share | None = None,
@@ -27,10 +33,10 @@ def convert(
 ) -> list[str]:
     """Write `source` to the new folder `target` in transformers' format; return notices for the user.
 
-    With `for_transformers` off, a model that transformers cannot express is written in jixu's own format. The
-    vocabulary is the source's unless `tokenizer` names another; `terms` become tokens in its free slots, and
-    `share` and `num_hidden_layers` grow the model. Raises InputError or ConfigError before anything is
-    written.
+    `dtype` is that of the weights on disk. With `for_transformers` off, a model that transformers cannot
+    express is written in jixu's own format. The vocabulary is the source's unless `tokenizer` names another;
+    `terms` become tokens in its free slots, and `share` and `num_hidden_layers` grow the model. Raises
+    InputError or ConfigError before anything is written.
     """
     if target.exists():
         raise InputError(f"{target} is already there: give a folder that is not")
@@ -49,7 +55,7 @@ def convert(
         notices.append(f"{len(added):,} of {len(wanted):,} terms added as tokens in free slots")
     writing = target.with_name(f"{target.name}.{os.getpid()}.writing")
     try:
-        save_model(model, writing, vocabulary)
+        save_model(model, writing, vocabulary, DTYPES[dtype])
         os.replace(writing, target)
         sync(target.parent)
     finally:

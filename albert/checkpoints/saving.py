@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -39,16 +40,6 @@ def check_transformers(config: AlbertConfig) -> None:
     raise ConfigError(f"transformers cannot express this model: {reason}; jixu's own format can")
 
 
-def named_tensors(model: PretrainingModel) -> dict[str, Tensor]:
-    """The model's tensors under the names of its file format, tied copies included."""
-    file_format = model.config.file_format
-    tensors = _renamed(model, Naming(model.config, file_format))
-    for copy, original in COPIES.get(file_format, {}).items():
-        if copy not in tensors:  # an untied decoder has weights of its own
-            tensors[copy] = tensors[original].clone()
-    return tensors
-
-
 def _renamed(module: nn.Module, naming: Naming, prefix: str = "") -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name, parameter in module.named_parameters(prefix):
@@ -58,14 +49,24 @@ def _renamed(module: nn.Module, naming: Naming, prefix: str = "") -> dict[str, T
     return tensors
 
 
-def save_model(model: PretrainingModel, folder: Path, tokenizer: Tokenizer | Path | None = None) -> None:
-    """Write config.json, model.safetensors and the tokenizer's files.
+def save_model(
+    model: PretrainingModel,
+    folder: Path,
+    tokenizer: Tokenizer | Path | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write config.json, model.safetensors and the tokenizer's files; a tied decoder is not written again.
 
     transformers reads them as ALBERT (google layout, whole layers shared or none) or BERT (bert layout,
     nothing shared), with LayerNorm after each block; only jixu reads other models. If `tokenizer` is a
     folder, its tokenizer's files are copied.
     """
-    _write(folder, named_tensors(model), to_file(model.config), tokenizer)
+    tensors = _renamed(model, Naming(model.config, model.config.file_format))
+    if not model.config.tie_word_embeddings:  # then transformers does not tie their bias either
+        _, (copy, bias) = COPIES[model.config.file_format].items()
+        tensors[copy] = tensors[bias].clone()
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    _write(folder, tensors, to_file(model.config), tokenizer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from albert.checkpoints.config_files import read_config
 from data.errors import InputError
+from data.samples import shipped_checkpoint
 
 HUB_PREFIX = "hf:"
 _SMALL = ["*.json", "vocab*.txt", "*.model"]
@@ -88,17 +89,20 @@ class Source:
 
 def names_checkpoint(given: str) -> bool:
     """Whether this is said of a checkpoint, and not of a preset; it need not exist on the Hub."""
-    return given.startswith(HUB_PREFIX) or Path(given).exists() or Path(f"{given}.index").is_file()
+    is_here = Path(given).exists() or Path(f"{given}.index").is_file()
+    return is_here or given.startswith(HUB_PREFIX) or shipped_checkpoint(given) is not None
 
 
 def find_source(given: Path | str, *, any_model: bool = False) -> Source:
-    """Find the checkpoint of a folder, a weights file, a TensorFlow prefix or an "hf:REPO"; with `any_model`
-    also one whose architecture is not jixu's.
+    """Find the checkpoint of a folder, a weights file, a TensorFlow prefix, an "hf:REPO" or a shipped name;
+    with `any_model` also one whose architecture is not jixu's.
 
     Raises InputError if there is none or more than one; ConfigError for a bad config.json.
     """
     text = str(given)
     path = download(text) if text.startswith(HUB_PREFIX) else Path(text)
+    if not path.exists():
+        path = shipped_checkpoint(text) or path
     if path.is_dir():
         config = _find_config(path, any_model)
         weights = _only_weights(path, config, prefer_safetensors=text.startswith(HUB_PREFIX))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from data.errors import InputError
+from data.samples import shipped_checkpoint
 from data.tokenization.tokenizer_json import read_tokenizer_json
 from data.tokenization.unigram import UnigramTokenizer, train_unigram
 from data.tokenization.wordpiece import WordPieceTokenizer, read_vocabulary, train_wordpiece
@@ -18,12 +19,14 @@ Tokenizer = WordPieceTokenizer | UnigramTokenizer
 def find_tokenizer(name_or_path: str, tokenizers_folder: Path | None = None) -> Path:
     """Find a `vocab.txt`-like file, a `*.model` or a `tokenizer.json` by name or path.
 
-    The path is of such a file or a folder with one; the name is of a folder under `tokenizers_folder`. Raises
-    InputError if there is none.
+    The path is of such a file or a folder with one; the name is of a folder under `tokenizers_folder` or of
+    a checkpoint that comes with jixu. Raises InputError if there is none.
     """
     path = Path(name_or_path)
     if not path.exists() and tokenizers_folder is not None and (tokenizers_folder / name_or_path).is_dir():
         path = tokenizers_folder / name_or_path
+    if not path.exists():
+        path = shipped_checkpoint(name_or_path) or path
     if path.is_file():
         return path
     if path.is_dir() and (vocabularies := _vocabularies(path)):

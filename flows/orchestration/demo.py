@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from importlib import resources
-from pathlib import Path
 
+from data.samples import FOLDER
 from flows.orchestration.settings import EndToEndOptions, TextOptions, WholePretraining
 
 
 def demo_options(options: EndToEndOptions) -> EndToEndOptions:
     """The samples, and sizes under which they take about two minutes on two cores."""
-    samples = Path(str(resources.files("data.samples")))
     return replace(
         options,
         demo=False,
-        general=(str(samples / "general.txt"),),
-        domain=(str(samples / "tea.jsonl"),),
+        general=(str(FOLDER / "general.txt"),),
+        domain=(str(FOLDER / "tea.jsonl"),),
         task="tea-topics",
-        train=str(samples / "tea_topics_train.tsv"),
-        dev=str(samples / "tea_topics_dev.tsv"),
-        test=str(samples / "tea_topics_test.tsv"),
+        train=str(FOLDER / "tea_topics_train.tsv"),
+        dev=str(FOLDER / "tea_topics_dev.tsv"),
+        test=str(FOLDER / "tea_topics_test.tsv"),
         steps=100,
         # a small corpus is read for many epochs: cut four ways, its pairs are harder to memorise
         text=TextOptions(vocab_size=4000, copies=4),
