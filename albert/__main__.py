@@ -180,6 +180,21 @@ def diff(first: str, second: str, /) -> int:
     return EXIT_DIFFERENT if difference.lines else 0
 
 
+@checkpoint.command
+def average(*folders: str, weight: float | None = None) -> None:
+    """Write the mean of the parameters of checkpoints of one architecture.
+
+    Args:
+        folders: Two checkpoints or more, and last a folder that does not exist yet.
+        weight: Share of the first checkpoint, the others divide the rest; by default all count alike.
+    """
+    from albert.checkpoints import average
+
+    *sources, target = folders or ("",)
+    average(sources, Path(target), weight=weight)
+    print(f"wrote {target}")
+
+
 @report.command
 def compare(*runs: Path, output: Path | None = None) -> None:
     """Write one page and print tables that compare runs.

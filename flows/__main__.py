@@ -22,7 +22,7 @@ SERVICES = {
 GROUPS = {
     "predict": "labels and probabilities by a fine-tuned model",
     "corpus": "gc, compact, words, pull, push, unlock",
-    "checkpoint": "sizes, inspect, convert, diff",
+    "checkpoint": "sizes, inspect, convert, diff, average",
     "report": "compare, schema",
 }
 

@@ -1,4 +1,5 @@
 from .auto_models import load_start as load_start
+from .averaging import average as average
 from .converting import convert as convert
 from .diff import compare as compare
 from .hub import CARD_FILE as CARD_FILE

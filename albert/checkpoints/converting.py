@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from albert.checkpoints.loading import check_vocabulary, read_checkpoint
-from albert.checkpoints.saving import check_transformers, save_model
+from albert.checkpoints.saving import check_new, check_transformers, save_new
 from albert.checkpoints.terms import add_terms
 from albert.model import Share, grow, grown_config
-from data.errors import InputError
-from data.files import sync
 from data.tokenization import find_tokenizer, load_tokenizer, read_terms
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -38,8 +34,7 @@ def convert(
     `terms` become tokens in its free slots, and `share` and `num_hidden_layers` grow the model. Raises
     InputError or ConfigError before anything is written.
     """
-    if target.exists():
-        raise InputError(f"{target} is already there: give a folder that is not")
+    check_new(target)
     checkpoint = read_checkpoint(source)
     checkpoint.check()
     config = grown_config(checkpoint.config, share=share, num_hidden_layers=num_hidden_layers)
@@ -53,11 +48,5 @@ def convert(
     if wanted:
         vocabulary, added = add_terms(model, vocabulary, wanted)
         notices.append(f"{len(added):,} of {len(wanted):,} terms added as tokens in free slots")
-    writing = target.with_name(f"{target.name}.{os.getpid()}.writing")
-    try:
-        save_model(model, writing, vocabulary, DTYPES[dtype])
-        os.replace(writing, target)
-        sync(target.parent)
-    finally:
-        shutil.rmtree(writing, ignore_errors=True)
+    save_new(model, target, vocabulary, DTYPES[dtype])
     return notices

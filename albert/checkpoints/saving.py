@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from albert.checkpoints.config_files import own_format, read_json, to_file
 from albert.checkpoints.names import COPIES, Naming
 from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE
 from albert.model import AlbertConfig, Encoder, PretrainingModel
-from data.errors import ConfigError
-from data.files import replacing, write_text
+from data.errors import ConfigError, InputError
+from data.files import replacing, sync, write_text
 from data.tokenization import Tokenizer
 
 TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
@@ -67,6 +68,26 @@ def save_model(
         tensors[copy] = tensors[bias].clone()
     tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     _write(folder, tensors, to_file(model.config), tokenizer)
+
+
+def check_new(target: Path) -> None:
+    """Raise InputError if a folder that is to be made is there."""
+    if target.exists():
+        raise InputError(f"{target} is already there: give a folder that is not")
+
+
+def save_new(
+    model: PretrainingModel, target: Path, tokenizer: Tokenizer, dtype: torch.dtype = torch.float32
+) -> None:
+    """Write a model to a new folder, completely or not at all."""
+    check_new(target)
+    writing = target.with_name(f"{target.name}.{os.getpid()}.writing")
+    try:
+        save_model(model, writing, tokenizer, dtype)
+        os.replace(writing, target)
+        sync(target.parent)
+    finally:
+        shutil.rmtree(writing, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)
