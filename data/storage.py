@@ -22,7 +22,7 @@ from data.errors import InputError, masked
 from data.files import sha256
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from aiohttp import ClientSession, TraceRequestRedirectParams
     from fsspec import AbstractFileSystem
 
 _EXTRA = "install jixu with its extra: pip install 'jixu[remote]'"
@@ -52,7 +52,7 @@ def _file_system(uri: str) -> tuple[AbstractFileSystem, str]:
 def check_hosts(source: str, allow_loopback: bool) -> None:
     """Raise InputError if a host of a URL is link-local, such as a cloud's metadata, or is this machine.
 
-    Redirects are checked when a URL is opened, and only for link-local addresses.
+    Redirects are checked when they are followed.
     """
     for ip in chain.from_iterable(map(_addresses, _host.findall(source))):
         if ip.is_link_local:
@@ -77,11 +77,25 @@ def _ip(address: Sequence[object]) -> ipaddress.IPv4Address | ipaddress.IPv6Addr
 
 
 async def _http_session(**options: Any) -> ClientSession:
-    """Make a session for fsspec that connects to no link-local address, wherever it is redirected."""
+    """Make a session for fsspec that connects to no link-local address, nor by a redirect to this machine."""
     import aiohttp
 
     connector = aiohttp.TCPConnector(socket_factory=_open_socket)
-    return aiohttp.ClientSession(**{"connector": connector, **options})
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_check_redirect)
+    return aiohttp.ClientSession(**{"connector": connector, "trace_configs": [trace], **options})
+
+
+async def _check_redirect(session: ClientSession, context: object, hop: TraceRequestRedirectParams) -> None:
+    """Refuse to be led to this machine from another."""
+    headers = hop.response.headers  # the names that aiohttp follows
+    target = hop.url.join(type(hop.url)(headers.get("location") or headers.get("uri", "")))
+    if _is_this_machine(target.host) and not _is_this_machine(hop.url.host):
+        raise OSError(errno.EACCES, f"{target.host} is this machine, to which no redirect is followed")
+
+
+def _is_this_machine(host: str | None) -> bool:
+    return any(ip.is_loopback or ip.is_unspecified for ip in _addresses(host or ""))
 
 
 def _open_socket(address: tuple[Any, ...]) -> socket.socket:

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import rjieba
 
 from data.errors import InputError
 
@@ -48,6 +47,9 @@ class Segmenter:
     """
 
     def __init__(self, dictionaries: Sequence[Path] = ()):
+        # a quarter of a second, which a refresh without a change does not need
+        import rjieba
+
         self._dictionaries = tuple(dictionaries)
         self._fast = rjieba.Jieba()
         self._exact: jieba.Tokenizer | None = None

@@ -61,13 +61,12 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
     """
     if limit < 1:
         raise InputError(f"limit={limit}: it must be 1 or more")
-    check_port(port)
     place = workspace or default_place()
     folder = Workspace(local_folder(place))
-    with sole_server(folder):
+    with listen(port) as listener, sole_server(folder):
         os.environ.update(environment(place, port))
         Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-        services = Services(folder, port, limit, stop_on_signal())
+        services = Services(folder, listener, limit, stop_on_signal())
         try:
             services.start()
             services.watch()
@@ -94,11 +93,11 @@ def run_deployments(*, limit: int) -> None:
 
 
 @app.command(show=False)
-def run_server(*, port: int, reports: Path) -> None:
-    """Run the server in this process, which `serve` starts."""
+def run_server(*, listener: int, reports: Path) -> None:
+    """Run the server in this process, which `serve` starts, on its socket of that number."""
     from flows.orchestration import web
 
-    web.run_server(port, reports)
+    web.run_server(socket.socket(fileno=listener), reports)
 
 
 def environment(place: str, port: int) -> dict[str, str]:
@@ -136,19 +135,20 @@ def environment(place: str, port: int) -> dict[str, str]:
     return result
 
 
-def check_port(port: int) -> None:
-    """Raise InputError if something listens there already."""
+def listen(port: int) -> socket.socket:
+    """Return a socket that listens on 127.0.0.1. Raise InputError if something listens there already.
+
+    It outlives the server: what begins while that is away waits for the next one, in place of crashing.
+    """
     if not 1 <= port <= 65535:
         raise InputError(f"port={port}: it must be from 1 to 65535")
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise InputError(
-                f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): stop what listens there, "
-                "or pass --port with another"
-            ) from None
+    try:
+        return socket.create_server(("127.0.0.1", port), backlog=2048)
+    except OSError as error:
+        raise InputError(
+            f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): stop what listens there, "
+            "or pass --port with another"
+        ) from None
 
 
 @contextmanager
@@ -183,8 +183,8 @@ def stop_on_signal() -> threading.Event:
 class Services:
     """The server, and the runner that starts the runs of deployments."""
 
-    def __init__(self, workspace: Workspace, port: int, limit: int, stopping: threading.Event):
-        self.port, self.limit, self.stopping = port, limit, stopping
+    def __init__(self, workspace: Workspace, listener: socket.socket, limit: int, stopping: threading.Event):
+        self.listener, self.limit, self.stopping = listener, limit, stopping
         self.log, self.reports = Path(os.environ["PREFECT_HOME"]) / "server.log", workspace.report("")
         self.address = address_file(workspace.root)
         self.server: subprocess.Popen[bytes] | None = None
@@ -194,7 +194,7 @@ class Services:
     def start(self) -> None:
         """Start both and say where the server is. Raise InputError if it does not start."""
         say("starting Prefect's server")
-        self.server = start_server(self.port, self.reports, self.log, self.stopping)
+        self.server = start_server(self.listener, self.reports, self.log, self.stopping)
         if self.stopping.is_set():
             return
         # commands find the server of their workspace by it
@@ -209,7 +209,7 @@ class Services:
         self.runner = start_runner(self.limit)
         while not self.stopping.wait(0.2) and not self.ask(partial(are_deployed, since)):
             pass
-        self.ask(partial(announce, self.port))
+        self.ask(announce)
 
     def ask(self, work: Callable[[], T]) -> T | None:
         """Do what asks the server, from the beginning if that dies meanwhile; None if asked to stop."""
@@ -253,7 +253,7 @@ class Services:
                 )
             say(f"the {name} ended by itself: starting it again")
             if name == "server":
-                self.server = start_server(self.port, self.reports, self.log, self.stopping)
+                self.server = start_server(self.listener, self.reports, self.log, self.stopping)
             else:
                 end_run_processes(STOP_SECONDS)
                 self.runner = start_runner(self.limit)
@@ -285,15 +285,19 @@ def begin(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
     )
 
 
-def start_server(port: int, reports: Path, log: Path, stopping: threading.Event) -> subprocess.Popen[bytes]:
+def start_server(
+    listener: socket.socket, reports: Path, log: Path, stopping: threading.Event
+) -> subprocess.Popen[bytes]:
     """Start the server and wait until it answers. Raise InputError with its last words if it does not."""
     with log.open("wb") as output:
-        command = ["flows.orchestration.serve", "run-server", "--port", str(port)]
+        number = listener.fileno()
+        command = ["flows.orchestration.serve", "run-server", "--listener", str(number)]
         command += ["--reports", str(reports.resolve())]
-        server = begin(command, cwd=ROOT, stdout=output, stderr=output)
+        server = begin(command, cwd=ROOT, stdout=output, stderr=output, pass_fds=[number])
+    host, port = listener.getsockname()
     until = time.monotonic() + START_SECONDS
     while server.poll() is None and time.monotonic() < until:
-        if stopping.wait(0.2) or answers(f"http://127.0.0.1:{port}/api/health"):
+        if stopping.wait(0.2) or answers(f"http://{host}:{port}/api/health"):
             return server
     stop(server, signal.SIGKILL)
     words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -303,7 +307,7 @@ def start_server(port: int, reports: Path, log: Path, stopping: threading.Event)
 def answers(url: str) -> bool:
     """Whether a server answers there, be it with a refusal."""
     try:
-        with urllib.request.urlopen(url, timeout=5):
+        with urllib.request.urlopen(url, timeout=2):
             return True
     except urllib.error.HTTPError:
         return True
@@ -379,14 +383,15 @@ def are_deployed(since: datetime) -> bool:
     return len(updated) >= len(read_entries())
 
 
-def announce(port: int) -> None:
+def announce() -> None:
     """Print the schedules that are off, and where the server is."""
     for (flow, name, slug), active in active_schedules().items():
         if not active:
             say(f"schedule {slug} of {flow}/{name} is not active: activate it in the UI (Deployments)")
+    api = os.environ["PREFECT_API_URL"]
     say(
-        f"jixu is served at http://127.0.0.1:{port} (Ctrl-C stops it); in other shells:\n"
-        f"  export PREFECT_API_URL={os.environ['PREFECT_API_URL']}"
+        f"jixu is served at {api.removesuffix('/api')} (Ctrl-C stops it); in other shells:\n"
+        f"  export PREFECT_API_URL={api}"
     )
 
 

@@ -7,6 +7,7 @@ import hmac
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from socket import socket
 
 from prefect.server.database.configurations import AioSqliteConfiguration
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
@@ -49,8 +50,8 @@ class LockingFirst(AioSqliteConfiguration):
             yield transaction
 
 
-def run_server(port: int, reports: Path) -> None:
-    """Run Prefect's server, with its API, UI and services, on 127.0.0.1 until SIGTERM."""
+def run_server(listener: socket, reports: Path) -> None:
+    """Run Prefect's server, with its API, UI and services, on a listening socket until SIGTERM."""
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.server.database.dependencies import temporary_database_config
@@ -66,4 +67,4 @@ def run_server(port: int, reports: Path) -> None:
     )
     url = PREFECT_API_DATABASE_CONNECTION_URL.value()
     with temporary_database_config(LockingFirst(url) if url.startswith("sqlite") else None):
-        uvicorn.run(web, host="127.0.0.1", port=port, log_level=settings.logging_level.lower())
+        uvicorn.Server(uvicorn.Config(web, log_level=settings.logging_level.lower())).run([listener])

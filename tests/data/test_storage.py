@@ -1,7 +1,9 @@
+import socket
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import psutil
 import pytest
 
 from data.catalog import open_workspace
@@ -21,6 +23,9 @@ class Handler(SimpleHTTPRequestHandler):
         "v4": "http://169.254.1.1",
         "v6": "http://[fe80::1]",
         "mapped": "http://[::ffff:a9fe:101]",
+        "loopback": "http://127.0.0.1:9",
+        "name": "http://localhost:9",
+        "any": "http://0.0.0.0:9",
     }
 
     def send_head(self):
@@ -36,7 +41,7 @@ class Handler(SimpleHTTPRequestHandler):
 def server(samples):
     pytest.importorskip("aiohttp")
     handler = partial(Handler, directory=samples)
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as http:
+    with ThreadingHTTPServer(("0.0.0.0", 0), handler) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         yield f"http://{USER_INFO}@127.0.0.1:{http.server_port}"
         http.shutdown()
@@ -77,10 +82,19 @@ def test_addresses_that_only_this_machine_can_reach_are_refused(url, fault):
 
 
 @pytest.mark.parametrize("chain", ["", "zip://tea.txt::"])
-def test_a_redirect_to_a_link_local_address_is_not_followed(server, chain):
+def test_a_redirect_to_an_address_that_only_this_machine_can_reach_is_not_followed(server, chain):
     assert len(list(read_documents(f"{server}/here/tea.jsonl"))) > 100
     for host in ("v4", "v6", "mapped"):
         # the second without a check of the URL: a server may redirect later than that
         for read in (partial(find_files, allow_loopback=True), read_documents):
             with pytest.raises(InputError, match="is link-local, which is not read"):
                 list(read(f"{chain}{server}/here/{host}/tea.txt"))
+    # as from another machine, where this one has an address for others
+    for address in (one for interface in psutil.net_if_addrs().values() for one in interface):
+        if address.family != socket.AF_INET or address.address.startswith("127."):
+            continue
+        elsewhere = server.replace("127.0.0.1", address.address)
+        assert len(list(read_documents(f"{elsewhere}/here/tea.jsonl"))) > 100
+        for host in ("loopback", "name", "any"):
+            with pytest.raises(InputError, match="is this machine, to which no redirect is followed"):
+                list(read_documents(f"{chain}{elsewhere}/{host}/tea.txt"))

@@ -17,8 +17,8 @@ from flows.orchestration.automations import LOST
 from flows.orchestration.serve import (
     active_schedules,
     answers,
-    check_port,
     environment,
+    listen,
     load_deployments,
     main,
     read_entries,
@@ -35,7 +35,7 @@ SERVE = "flows.orchestration.serve"
 @pytest.mark.parametrize("port", [0, 65536])
 def test_a_port_out_of_range_is_refused(port):
     with pytest.raises(InputError, match=f"port={port}: it must be from 1 to 65535"):
-        check_port(port)
+        listen(port)
 
 
 def test_a_limit_of_no_runs_is_refused(tmp_path, capsys):
@@ -68,11 +68,11 @@ def test_a_process_that_does_not_end_is_killed(monkeypatch):
 
 
 def test_a_server_that_never_answers_is_killed_and_reported(tmp_path, monkeypatch):
-    with subprocess.Popen(["sleep", "600"]) as silent:
+    with subprocess.Popen(["sleep", "600"]) as silent, listen(free_port()) as listener:
         monkeypatch.setattr(f"{SERVE}.START_SECONDS", 0.1)
         monkeypatch.setattr(f"{SERVE}.begin", lambda *_, **__: silent)
         with pytest.raises(InputError, match="the server did not start: it said nothing"):
-            start_server(free_port(), tmp_path, tmp_path / "server.log", threading.Event())
+            start_server(listener, tmp_path, tmp_path / "server.log", threading.Event())
         assert silent.returncode == -signal.SIGKILL
 
 
