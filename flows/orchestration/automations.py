@@ -174,7 +174,8 @@ def _run_deployment(name: str, parameters: dict[str, Any]) -> RunDeployment:
 def add_lost_runs() -> None:
     """Have the server mark lost runs as crashed (docs.prefect.io: detect zombie flows).
 
-    Automations that exist stay: they know which runs were alive before the server was restarted.
+    Automations that exist stay, if no older jixu made them in another way: they know which runs were alive
+    before the server was restarted.
     """
     from prefect.automations import Automation, EventTrigger, Posture
     from prefect.client.orchestration import get_client
@@ -194,9 +195,12 @@ def add_lost_runs() -> None:
             within=timedelta(seconds=seconds),
         )
         with get_client(sync_client=True) as client:
-            if not client.read_automations_by_name(name):
-                description = "Marks runs whose process is gone as crashed. 标记丢失的运行"
-                Automation(name=name, description=description, trigger=trigger, actions=[crash]).create()
+            made = [one.trigger.model_dump(exclude={"id"}) for one in client.read_automations_by_name(name)]
+        if made != [trigger.model_dump(exclude={"id"})]:
+            description = "Marks runs whose process is gone as crashed. 标记丢失的运行"
+            replace_automation(
+                Automation(name=name, description=description, trigger=trigger, actions=[crash])
+            )
 
 
 def replace_automation(automation: Automation) -> None:

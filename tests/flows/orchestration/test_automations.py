@@ -22,7 +22,9 @@ def test_requests_that_cannot_work_are_refused(arguments, message, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_an_automation_made_again_replaces_the_first_but_for_lost_runs(prefect_server, monkeypatch, capsys):
+def test_an_automation_made_again_replaces_the_first_but_for_lost_runs_of_this_version(
+    prefect_server, monkeypatch, capsys
+):
     from prefect.client.orchestration import get_client
 
     monkeypatch.setenv("PREFECT_API_URL", prefect_server["PREFECT_API_URL"])
@@ -40,5 +42,10 @@ def test_an_automation_made_again_replaces_the_first_but_for_lost_runs(prefect_s
             automations = [one.id for name in LOST for one in client.read_automations_by_name(name)]
             assert len(automations) == len(LOST) and before in (None, automations)
             before = automations
+        (name, (event, seconds)), *_ = LOST.items()
+        monkeypatch.setitem(LOST, name, (event, seconds + 30))
+        assert main(["--lost-runs"]) == 0
+        (newer,) = client.read_automations_by_name(name)
+        assert newer.id not in before and newer.trigger.within.total_seconds() == seconds + 30
     assert main(["--pretrain-after-drift", "5"]) == 2
     assert "no deployment continued-pretraining/default" in capsys.readouterr().err

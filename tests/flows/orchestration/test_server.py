@@ -362,14 +362,17 @@ def is_up(server):
         return False
 
 
-def test_a_training_survives_its_server(server, rerun):
+def test_a_training_and_a_run_that_begins_survive_their_server(server, tea, rerun):
     folder = server.workspace / "models" / "long"
     wait_for_steps(server, folder)
+    begins = server.begin("refresh-corpus/default", **server.ask(f"/flow_runs/{tea[0]}")["parameters"])
+    wait_until(lambda: processes_of(begins), server.log)
     server.part("server").kill()
     wait_until(lambda: "the server ended by itself: starting it again" in server.log(), server.log)
     wait_for_steps(server, folder)
     wait_until(lambda: is_up(server), server.log)
     assert server.state(rerun[1])[0] == "Running" and not list(folder.glob("checkpoint-40000"))
+    assert server.wait_for_end(begins)[0] == "Completed"
 
 
 def test_a_training_whose_runner_is_killed_leaves_a_checkpoint_and_the_next_runner_resumes_it(
