@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -155,13 +155,14 @@ def listen(port: int) -> socket.socket:
 def sole_server(workspace: Workspace) -> Iterator[None]:
     """Raise InputError if the workspace is served already: two servers would share one database."""
     refusal = f"{workspace.root} is being served already: use that server, or another --workspace"
-    try:
-        with hold(workspace.lock("serve"), refusal):
-            yield
-    except OSError as error:
-        raise InputError(
-            f"{workspace.root} cannot be written to ({error.strerror}): choose another --workspace"
-        ) from None
+    with ExitStack() as held:
+        try:
+            held.enter_context(hold(workspace.lock("serve"), refusal))
+        except OSError as error:
+            raise InputError(
+                f"{workspace.root} cannot be written to ({error.strerror}): choose another --workspace"
+            ) from None
+        yield
 
 
 def stop_on_signal() -> threading.Event:
