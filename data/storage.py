@@ -89,7 +89,7 @@ async def _http_session(**options: Any) -> ClientSession:
 async def _check_redirect(session: ClientSession, context: object, hop: TraceRequestRedirectParams) -> None:
     """Refuse to be led to this machine from another."""
     headers = hop.response.headers  # the names that aiohttp follows
-    target = hop.url.join(type(hop.url)(headers.get("location") or headers.get("uri", "")))
+    target = hop.url.join(type(hop.url)(headers.get("location") or headers.get("uri") or ""))
     if _is_this_machine(target.host) and not _is_this_machine(hop.url.host):
         raise OSError(errno.EACCES, f"{target.host} is this machine, to which no redirect is followed")
 
