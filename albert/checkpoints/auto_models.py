@@ -73,7 +73,8 @@ def _nearest(theirs: Any) -> AlbertConfig:
             hidden_size=theirs.hidden_size,
             num_hidden_layers=theirs.num_hidden_layers,
             num_attention_heads=theirs.num_attention_heads,
-            intermediate_size=theirs.intermediate_size,
+            # DistilBERT has another name for it
+            intermediate_size=getattr(theirs, "intermediate_size", None) or theirs.hidden_dim,
             # RoBERTa's positions begin at 2
             max_position_embeddings=getattr(theirs, "max_position_embeddings", 514) - 2,
         )

@@ -12,13 +12,28 @@ import transformers
 
 from albert.__main__ import checkpoint
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_model
+from albert.finetuning import (
+    FineTuneRunning,
+    FineTuneSettings,
+    fine_tune_one,
+    predict_file,
+    prepare,
+    read_task,
+)
 from albert.model import pack
 from albert.pretraining import PretrainSettings, check_start, pretrain
+from albert.tasks import Task
 from data.errors import ConfigError, InputError
 from data.terminal import run_app
 from data.tokenization import train_tokenizer
 from tests.albert.checkpoints.arriving import FOLDERS
-from tests.conftest import copy_tensorflow_checkpoint, few_texts, sample_sentences, save_small_model
+from tests.conftest import (
+    copy_tensorflow_checkpoint,
+    few_examples,
+    few_texts,
+    sample_sentences,
+    save_small_model,
+)
 from tests.corpora import make_corpus
 from tests.pages import blocks
 
@@ -90,6 +105,31 @@ def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, 
         result = pretrain(replace(settings, init=str(source)))
         trained = opens_in_transformers(result.checkpoint, tokenizer)
         assert torch.equal(trained.decoder, trained.encoder.embedding.word) == ("untied" not in name)
+    if name == "BERT, Trainer":
+        goes_the_whole_way(source, tmp_path, settings)
+
+
+def goes_the_whole_way(source, folder, settings):
+    """A corpus of the folder's own vocabulary, pretraining, fine-tuning, and back to transformers."""
+    shards = make_corpus(folder, "tea", few_texts(folder)[1], source, max_seq_length=64)
+    places = {"run_folder": folder / "models" / "run", "tokenizer_folder": source, "shards": shards}
+    result = pretrain(replace(settings, init=str(source), **places))
+    train, dev, _ = map(Path, few_examples(folder, 12, 6, 1)[1::2])
+    options = FineTuneSettings(
+        task=Task(name="t"),
+        train=train,
+        dev=dev,
+        models=(result.checkpoint,),
+        epochs=1,
+        running=FineTuneRunning(pooling="cls", precision="fp32"),
+    )
+    fine_tune_one(prepare(options, read_task(options), 0), 0, 1e-3, folder / "kept")
+    found = predict_file(folder / "kept", dev)
+    theirs = transformers.pipeline("text-classification", str(folder / "kept"), top_k=None)
+    texts = [one.text for one in found.examples]
+    for shares, scores in zip(found.predictions.probabilities, theirs(texts), strict=True):
+        wanted = dict(zip(found.record.labels, shares, strict=True))
+        assert {one["label"]: one["score"] for one in scores} == pytest.approx(wanted, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", [name for name, (_, message) in FOLDERS.items() if message])
