@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from collections import Counter
 
 import yaml
 
@@ -57,7 +58,7 @@ def test_samples_have_the_promised_sizes_and_kinds():
     assert set(sizes) == {
         "general.txt",
         "tea.jsonl",
-        *(f"tea_topics_{split}.tsv" for split in ("train", "dev", "test")),
+        *(f"tea_topics_{split}.tsv" for split in ("train", "train_48", "dev", "test")),
     }
     assert 200_000 <= sum(sizes.values()) <= 400_000
 
@@ -70,3 +71,9 @@ def test_no_example_of_the_task_is_in_two_splits():
         for line in (samples / f"tea_topics_{split}.tsv").read_text(encoding="utf-8").splitlines()[1:]
     ]
     assert len(texts) == len(set(texts))
+    few, train = (
+        (samples / f"tea_topics_{name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
+        for name in ("train_48", "train")
+    )
+    assert len(few) == 48 and set(few) <= set(train)
+    assert {Counter(line.split("\t")[1] for line in few)[label] for label in ("种植", "品鉴")} == {8}
