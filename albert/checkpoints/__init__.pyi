@@ -15,6 +15,7 @@ from .saving import Head as Head
 from .saving import can_export as can_export
 from .saving import read_head as read_head
 from .saving import save_model as save_model
+from .saving import save_tensors as save_tensors
 from .saving import save_with_head as save_with_head
 from .source import HUB_PREFIX as HUB_PREFIX
 from .source import Source as Source

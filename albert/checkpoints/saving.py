@@ -50,6 +50,12 @@ def _renamed(module: nn.Module, naming: Naming, prefix: str = "") -> dict[str, T
     return tensors
 
 
+def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file that all who read its folder may read; the library's is its owner's."""
+    save_file(dict(tensors), path, metadata={"format": "pt"})
+    path.chmod(path.parent.stat().st_mode & 0o666)
+
+
 def save_model(
     model: PretrainingModel,
     folder: Path,
@@ -152,7 +158,7 @@ def _write(
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS_FILE) as temporary:
-        save_file(dict(tensors), temporary, metadata={"format": "pt"})
+        save_tensors(tensors, temporary)
     write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, ensure_ascii=False) + "\n")
     if isinstance(tokenizer, Path):
         for path in (tokenizer / name for name in TOKENIZER_FILES):

@@ -99,7 +99,7 @@ def _hidden_space(model: PretrainingModel, generator: torch.Generator) -> Tensor
 def _find_neighbours(
     attention: SelfAttention, words: Tensor, places: Tensor, frequency: Tensor, generator: torch.Generator
 ) -> None:
-    """Set most heads to find the token at a distance, and all to pass on a part of what it means.
+    """Set most heads to find the token at a distance, and the values of all to parts of its word vector.
 
     `words` [H, E - 2F] and `places` [H, 2F] are the directions of words and of positions.
     """
@@ -113,7 +113,7 @@ def _find_neighbours(
         key[head].zero_()
         query[head, : 2 * waves] = scale * _rotation(distance, frequency) @ places.T
         key[head, : 2 * waves] = scale * places.T
-    # nearly orthonormal, so that what is passed on keeps its length, and then half of it
+    # nearly orthonormal maps: values keep the length of words, outputs have half of it
     drawn = torch.randn(N, D, width, generator=generator) / math.sqrt(width)
     value.copy_(drawn @ words.T)
     attention.output.weight.copy_(0.5 * torch.randn(H, H, generator=generator) / math.sqrt(H))

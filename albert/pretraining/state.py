@@ -17,10 +17,10 @@ import torch
 from pydantic import ConfigDict
 from pydantic_core import to_jsonable_python
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from albert.batching import DataState
-from albert.checkpoints import save_model
+from albert.checkpoints import save_model, save_tensors
 from albert.model import PretrainingObjective
 from albert.pretraining.sentinel import Trend
 from albert.pretraining.sharding import OptimizerState, share_of
@@ -139,7 +139,7 @@ def _write(
     if objective.boundary is not None:
         for name, value in objective.boundary.state_dict().items():
             tensors[_BOUNDARY + name] = value.cpu()
-    save_file(tensors, folder / TENSORS_FILE)
+    save_tensors(tensors, folder / TENSORS_FILE)
     write_text(folder / STATE_FILE, json.dumps(to_jsonable_python(state)) + "\n")
     manifest = {path.name: sha256(path) for path in sorted(folder.iterdir())}
     write_text(folder / MANIFEST_FILE, json.dumps(manifest, indent=2) + "\n")

@@ -98,6 +98,9 @@ def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, 
     model, vocabulary = load_pretrained(source)
     same_in_transformers(source, target)
     opens_in_transformers(target, vocabulary)
+    assert (
+        len({path.stat().st_mode for path in target.iterdir()}) == 1
+    )  # safetensors' own is its owner's alone
     assert model.config.tie_word_embeddings == ("untied" not in name)
     if vocabulary.kind == "wordpiece":
         check_start(replace(settings, init=str(source)))
