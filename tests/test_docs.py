@@ -53,7 +53,7 @@ def test_the_checkpoint_opens_with_transformers(followed, monkeypatch):
     monkeypatch.chdir(followed)
     found = {}
     exec(code, found)
-    assert found["model"].config.vocab_size == 2000
+    assert found["model"].config.vocab_size == 21_128
 
 
 @pytest.mark.slow
