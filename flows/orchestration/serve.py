@@ -190,7 +190,10 @@ class Services:
         self.address = address_file(workspace.root)
         self.server: subprocess.Popen[bytes] | None = None
         self.runner: subprocess.Popen[bytes] | None = None
-        self.restarts: list[float] = []
+        self.restarts: dict[str, list[float]] = {"server": [], "runner": []}
+        self.over = threading.Event()
+        self.failure: InputError | None = None
+        self.keeper = threading.Thread(target=self.keep_server, daemon=True)
 
     def start(self) -> None:
         """Start both and say where the server is. Raise InputError if it does not start."""
@@ -198,6 +201,7 @@ class Services:
         self.server = start_server(self.listener, self.reports, self.log, self.stopping)
         if self.stopping.is_set():
             return
+        self.keeper.start()
         # commands find the server of their workspace by it
         self.address.parent.mkdir(parents=True, exist_ok=True)
         self.address.write_text(os.environ["PREFECT_API_URL"], encoding="utf-8")
@@ -209,7 +213,7 @@ class Services:
         since = datetime.now(UTC)
         self.runner = start_runner(self.limit)
         while not self.stopping.wait(0.2) and not self.ask(partial(are_deployed, since)):
-            pass
+            self.keep_runner()
         self.ask(announce)
 
     def ask(self, work: Callable[[], T]) -> T | None:
@@ -217,47 +221,58 @@ class Services:
         import httpx
 
         while not self.stopping.is_set():
-            self.restart()
             with suppress(httpx.TransportError):
                 return work()
         return None
 
     def watch(self) -> None:
-        """Restart whichever ends, until asked to stop."""
+        """Keep the runner, and settle runs, until asked to stop. Raise InputError if either ends too often."""
         import httpx
 
         from flows.orchestration.lifecycle import cancel_running
 
         settle_at = time.monotonic()
         while not self.stopping.wait(0.5):
-            self.restart()
+            self.keep_runner()
             if time.monotonic() >= settle_at:
                 settle()
                 settle_at = time.monotonic() + SETTLE_SECONDS
+        if self.failure:
+            raise self.failure
         say("stopping")
         if self.runner:
             with suppress(httpx.TransportError):  # the server is gone: the next start settles them
                 cancel_running(STOP_SECONDS)
 
-    def restart(self) -> None:
-        """Start again what has ended. Raises InputError if that happens too often."""
+    def keep_server(self) -> None:
+        """Start the server again when it ends, in a thread: what asks it meanwhile waits for an answer."""
+        try:
+            while not self.over.wait(0.2):
+                if self.server and self.server.poll() is not None:
+                    self.count_restart("server")
+                    self.server = start_server(self.listener, self.reports, self.log, self.over)
+        except InputError as error:
+            self.failure = error
+            self.stopping.set()
+            self.listener.close()  # nothing waits for it any more
+
+    def keep_runner(self) -> None:
+        """Start the runner again if it has ended."""
         from flows.orchestration.lifecycle import end_run_processes
 
-        for name, process in (("server", self.server), ("runner", self.runner)):
-            if process is None or process.poll() is None:
-                continue
-            now = time.monotonic()
-            self.restarts = [at for at in self.restarts if now - at < RESTART_SECONDS] + [now]
-            if len(self.restarts) > MOST_RESTARTS:
-                raise InputError(
-                    f"the {name} ended once more, after {MOST_RESTARTS} restarts in ten minutes: {self.log}"
-                )
-            say(f"the {name} ended by itself: starting it again")
-            if name == "server":
-                self.server = start_server(self.listener, self.reports, self.log, self.stopping)
-            else:
-                end_run_processes(STOP_SECONDS)
-                self.runner = start_runner(self.limit)
+        if self.runner and self.runner.poll() is not None:
+            self.count_restart("runner")
+            end_run_processes(STOP_SECONDS)
+            self.runner = start_runner(self.limit)
+
+    def count_restart(self, name: str) -> None:
+        now = time.monotonic()
+        self.restarts[name] = [at for at in self.restarts[name] if now - at < RESTART_SECONDS] + [now]
+        if len(self.restarts[name]) > MOST_RESTARTS:
+            raise InputError(
+                f"the {name} ended once more, after {MOST_RESTARTS} restarts in ten minutes: {self.log}"
+            )
+        say(f"the {name} ended by itself: starting it again")
 
     def stop(self) -> None:
         """Stop the runner and what is left of its runs, then the server."""
@@ -267,12 +282,15 @@ class Services:
             stop(self.runner)
             end_run_processes(STOP_SECONDS)
         self.address.unlink(missing_ok=True)
+        self.over.set()
+        if self.keeper.is_alive():
+            self.keeper.join()
         if self.server:
             stop(self.server)
 
 
 def _end_with(parent: int) -> None:
-    # PR_SET_PDEATHSIG of prctl(2), of the main thread, which starts them
+    # PR_SET_PDEATHSIG of prctl(2), of the thread that starts them: both live as long as this process
     ctypes.CDLL(None).prctl(1, signal.SIGTERM)
     if os.getppid() != parent:  # it died before
         os.kill(os.getpid(), signal.SIGTERM)

@@ -365,7 +365,8 @@ def is_up(server):
 def test_a_training_and_a_run_that_begins_survive_their_server(server, tea, rerun):
     folder = server.workspace / "models" / "long"
     wait_for_steps(server, folder)
-    begins = server.begin("refresh-corpus/default", **server.ask(f"/flow_runs/{tea[0]}")["parameters"])
+    given = server.ask(f"/flow_runs/{tea[0]}")["parameters"]  # another corpus: the training is on tea
+    begins = server.begin("refresh-corpus/default", **given | {"corpus": "begins"})
     wait_until(lambda: processes_of(begins), server.log)
     server.part("server").kill()
     wait_until(lambda: "the server ended by itself: starting it again" in server.log(), server.log)
