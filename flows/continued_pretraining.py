@@ -86,6 +86,11 @@ def run_pretraining(plan: PretrainingPlan, processes: int = 1) -> PretrainResult
     Raises InputError while another process trains the run.
     """
     complete_tokenizer(plan)
+    if plan.version.version < plan.newest:
+        log(
+            f"{plan.run} goes on with version {plan.version.version} of {plan.version.corpus}, on which it "
+            f"began; version {plan.newest} is for a run of another name, or --resume never"
+        )
     with sole_training(plan.workspace, plan.run):
         try:
             return _train(plan, processes)

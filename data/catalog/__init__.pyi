@@ -24,6 +24,7 @@ from .runs import newest_checkpoint as newest_checkpoint
 from .runs import record_evaluations as record_evaluations
 from .runs import record_run as record_run
 from .runs import running_runs as running_runs
+from .runs import version_of_unfinished as version_of_unfinished
 from .statistics import Statistics as Statistics
 from .statistics import open_workspace as open_workspace
 from .versions import Source as Source

@@ -76,6 +76,15 @@ def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
     return [run for (run,) in db.execute(query).fetchall()]
 
 
+def version_of_unfinished(db: duckdb.DuckDBPyConnection, corpus: str, runs: Sequence[str]) -> int | None:
+    """The version that the newest of these runs trains on that has not come to its end; None without one."""
+    query = """
+        select max(version) from pretraining_runs
+        where corpus = ? and list_contains(?, run) and status in ('running', 'interrupted', 'failed')
+        """
+    return db.execute(query, [corpus, list(runs)]).fetchall()[0][0]
+
+
 def end_killed_run(workspace: Workspace, run: str) -> None:
     """Mark a run as failed if it is still recorded as running."""
     reason = json.dumps({"error": "its process was killed, or the machine went down"})

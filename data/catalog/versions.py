@@ -61,19 +61,22 @@ def insert(
         db.unregister("inserted")
 
 
-def newest_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version | None:
-    """Return the current version of a corpus, or None if there is none."""
+def newest_version(db: duckdb.DuckDBPyConnection, corpus: str, at_most: int | None = None) -> Version | None:
+    """Return the current version of a corpus, or the last one up to a number; None if there is none."""
     query = f"""
         select {columns_of(Version)} from versions join corpora using (corpus)
-        where corpus = ? order by version desc limit 1
+        where corpus = ? and version <= coalesce(?, version) order by version desc limit 1
         """
-    rows = db.execute(query, [corpus]).fetchall()
+    rows = db.execute(query, [corpus, at_most]).fetchall()
     return Version(*rows[0]) if rows else None
 
 
-def require_version(db: duckdb.DuckDBPyConnection, corpus: str) -> Version:
-    """Return the current version of a corpus; raise InputError listing the corpora if it has none."""
-    version = newest_version(db, corpus)
+def require_version(db: duckdb.DuckDBPyConnection, corpus: str, at_most: int | None = None) -> Version:
+    """Return the current version of a corpus, or the last one up to a number.
+
+    Raises InputError listing the corpora if there is none.
+    """
+    version = newest_version(db, corpus, at_most)
     if version is None:
         names = [name for (name,) in db.execute("select corpus from corpora order by corpus").fetchall()]
         raise InputError(

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 FAILURES, DRIFT = "jixu: report failed runs", "jixu: pretrain after drift"
 CRASHES = "jixu: run crashed trainings again"
-# what should follow an event of a run, and within how many seconds; heartbeats come every 30 seconds, and a
-# run is Pending while its process imports
+# after which events of a run another should follow, and within how many seconds; heartbeats come every 30
+# seconds, and a run is Pending while its process imports
 LOST = {
-    "jixu: mark lost runs as crashed": ("prefect.flow-run.heartbeat", 90),
-    "jixu: mark runs that never begin as crashed": ("prefect.flow-run.Pending", 600),
+    "jixu: mark lost runs as crashed": ({"heartbeat"}, 90),
+    "jixu: mark runs that never begin as crashed": ({"Pending", "Submitting", "InfrastructurePending"}, 600),
 }
 SIGNS_OF_LIFE = (
     "heartbeat",
@@ -184,9 +184,9 @@ def add_lost_runs() -> None:
 
     message = "The process of this run is gone. Run it again to resume."
     crash = ChangeFlowRunState(state=StateType.CRASHED, message=message)
-    for name, (event, seconds) in LOST.items():
+    for name, (events, seconds) in LOST.items():
         trigger = EventTrigger(
-            after={event},
+            after={f"prefect.flow-run.{event}" for event in events},
             expect={f"prefect.flow-run.{sign}" for sign in SIGNS_OF_LIFE},
             match={"prefect.resource.id": "prefect.flow-run.*"},
             for_each={"prefect.resource.id"},

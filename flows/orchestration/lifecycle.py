@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from functools import wraps
 from typing import ParamSpec, TypeVar
 
+import httpx
 import psutil
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
@@ -46,6 +47,8 @@ def ends_with_its_worker(function: Callable[P, T]) -> Callable[P, T | State]:
         worker = os.getppid()
         _keep_pipes_open()
         end_with_parent(worker)
+        with suppress(httpx.HTTPError):
+            crash_parts_of_lost_runs()  # of other runs: with workers nobody else does
         try:
             outcome = function(*args, **kwargs)
         except BaseException:  # Prefect's TerminationSignal, or what it led to

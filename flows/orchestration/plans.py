@@ -24,6 +24,7 @@ from data.catalog import (
     parse_condition,
     read_catalog,
     require_version,
+    version_of_unfinished,
     version_shards,
 )
 from data.errors import InputError
@@ -131,12 +132,13 @@ class PretrainingPlan:
     workspace: Workspace
     run: str
     version: Version
+    newest: int  # version of its corpus
     vocabulary: Path
     settings: PretrainSettings
 
 
 def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
-    """Plan a run on the corpora's current versions, and check what it starts from."""
+    """Plan a run on the corpora's current versions, or going on, and check what it starts from."""
     from albert.pretraining import check_start
 
     plan = pretraining_plan(options)
@@ -145,14 +147,22 @@ def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
 
 
 def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
-    """A run on the corpora's current versions; by default its name is made from its settings."""
+    """A run on the corpora's current versions; by default its name is made from its settings.
+
+    One that was begun on an older version of its corpus and has not come to its end goes on with that.
+    """
     from albert.pretraining import PretrainSettings, TrainingOptions
 
     place = Workspace(Path(options.workspace))
-    version, shards = _corpus_shards(place, options.corpus)
+    settled = _settled_name(options, place)
     with read_catalog(place) as db:
+        newest = require_version(db, options.corpus).version
         never_trained = never_trained_share(db)
-    run = check_name(options.run or _run_name(options, version, place), "run")
+        # of a run on each version
+        runs = [options.run or f"{options.corpus}-v{n}-{settled}" for n in range(1, newest + 1)]
+        begun = None if options.resume == "never" else version_of_unfinished(db, options.corpus, runs)
+    version, shards = _corpus_shards(place, options.corpus, begun)
+    run = check_name(runs[version.version - 1], "run")
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
     start = Path(options.init)
     settings = PretrainSettings(
@@ -166,11 +176,11 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
         held_out_share=version.held_out_share,
         never_trained_share=never_trained,
     )
-    return PretrainingPlan(place, run, version, vocabulary, settings)
+    return PretrainingPlan(place, run, version, newest, vocabulary, settings)
 
 
-def _run_name(options: PretrainingOptions, version: Version, place: Workspace) -> str:
-    """Corpus, version and start, and a digest of all that changes the weights."""
+def _settled_name(options: PretrainingOptions, place: Workspace) -> str:
+    """A run's start, and a digest of all that changes the weights but for the corpus's version."""
     from albert.pretraining import FREE_TO_CHANGE
 
     start, root = Path(options.init), place.root.resolve()
@@ -189,13 +199,15 @@ def _run_name(options: PretrainingOptions, version: Version, place: Workspace) -
     name = start.resolve().parent.name if start.name.startswith("checkpoint-") else start.name
     # a Hub repository without its revision, and without characters that a folder's name cannot have
     name = re.sub(r"[^\w.-]", "-", name.removeprefix("hf:").partition("@")[0]).lstrip(".-") or "start"
-    return f"{options.corpus}-v{version.version}-{name[:32]}-{digest}"
+    return f"{name[:32]}-{digest}"
 
 
-def _corpus_shards(place: Workspace, corpus: str) -> tuple[Version, tuple[Path, ...]]:
-    """The current version of a corpus and its shards. Raises InputError if one is gone."""
+def _corpus_shards(
+    place: Workspace, corpus: str, at_most: int | None = None
+) -> tuple[Version, tuple[Path, ...]]:
+    """The current version of a corpus, or one of before, and its shards. Raises InputError if one is gone."""
     with read_catalog(place) as db:
-        version = require_version(db, corpus)
+        version = require_version(db, corpus, at_most)
         shards = version_shards(db, version)
     missing = [shard.path for shard in shards if not (place.root / shard.path).is_file()]
     if missing:

@@ -226,7 +226,7 @@ class Services:
         return None
 
     def watch(self) -> None:
-        """Keep the runner, and settle runs, until asked to stop. Raise InputError if either ends too often."""
+        """Keep the runner and settle runs until asked to stop. Raise InputError if a part ends too often."""
         import httpx
 
         from flows.orchestration.lifecycle import cancel_running

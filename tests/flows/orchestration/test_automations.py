@@ -42,8 +42,8 @@ def test_an_automation_made_again_replaces_the_first_but_for_lost_runs_of_this_v
             automations = [one.id for name in LOST for one in client.read_automations_by_name(name)]
             assert len(automations) == len(LOST) and before in (None, automations)
             before = automations
-        (name, (event, seconds)), *_ = LOST.items()
-        monkeypatch.setitem(LOST, name, (event, seconds + 30))
+        (name, (events, seconds)), *_ = LOST.items()
+        monkeypatch.setitem(LOST, name, (events, seconds + 30))
         assert main(["--lost-runs"]) == 0
         (newer,) = client.read_automations_by_name(name)
         assert newer.id not in before and newer.trigger.within.total_seconds() == seconds + 30

@@ -1,6 +1,7 @@
 """From the options of a job to its plan: what cannot work is refused, of a deployment as of a command."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -187,6 +188,24 @@ def test_a_run_has_the_same_name_wherever_its_workspace_lies(workspace, tmp_path
         start.mkdir(parents=True)
         names.append(run_of(root, str(start)))
     assert names[0] == names[1] != run_of(moved, str(workspace / "models" / "law" / "checkpoint-3"))
+
+
+@pytest.mark.parametrize("name", [None, "law"])
+def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(
+    workspace, tmp_path, samples, vocabulary_file, name
+):
+    root = Path(shutil.copytree(workspace, tmp_path / "w"))
+    first = run_of(root, run=name)
+    known = {"corpus": "tea", "version": 1, "init": "tiny", "settings": {}, "steps": 5, "tokens": 50}
+    known |= {"metrics": {}, "checkpoints": []}
+    record_run(Workspace(root), run=first, status="interrupted", **known)
+    make_corpus(root, "tea", samples / "general.txt", vocabulary_file)
+    options = JOBS["continued-pretraining"](corpus="tea", workspace=str(root), init="tiny", run=name)
+    going_on, anew = pretraining_plan(options), pretraining_plan(replace(options, resume="never"))
+    assert (going_on.run, going_on.version.version, anew.version.version) == (first, 1, 2)
+    assert set(going_on.settings.shards).isdisjoint(anew.settings.shards)
+    record_run(Workspace(root), run=first, status="completed", **known)
+    assert pretraining_plan(options).version.version == 2
 
 
 def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(

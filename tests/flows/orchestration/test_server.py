@@ -362,11 +362,12 @@ def is_up(server):
         return False
 
 
-def test_a_training_and_a_run_that_begins_survive_their_server(server, tea, rerun):
+def test_a_training_and_a_run_that_begins_survive_their_server(server, tea, rerun, samples):
     folder = server.workspace / "models" / "long"
     wait_for_steps(server, folder)
-    given = server.ask(f"/flow_runs/{tea[0]}")["parameters"]  # another corpus: the training is on tea
-    begins = server.begin("refresh-corpus/default", **given | {"corpus": "begins"})
+    given = server.ask(f"/flow_runs/{tea[0]}")["parameters"]
+    given["source"] = [str(samples / "general.txt")]  # another version than the training's
+    begins = server.begin("refresh-corpus/default", **given)
     wait_until(lambda: processes_of(begins), server.log)
     server.part("server").kill()
     wait_until(lambda: "the server ended by itself: starting it again" in server.log(), server.log)
@@ -389,6 +390,7 @@ def test_a_training_whose_runner_is_killed_leaves_a_checkpoint_and_the_next_runn
     wait_for_steps(server, folder)
     begun = f"resuming at step {step:,} of 40,000"
     wait_until(lambda: any(line.startswith(begun) for line in server.messages(again)), server.log)
+    assert any("goes on with version" in line for line in server.messages(again))
     assert server.prefect("flow-run", "cancel", again).returncode == 0
     assert server.wait_for_end(again)[0] == "Cancelled"
     assert step < stopped_at(server, "long") < LONG["steps"]
