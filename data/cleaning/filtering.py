@@ -20,8 +20,22 @@ from data.cleaning.settings import QualityRules
 from data.errors import InputError
 
 # with fewer of them a share means nothing; of two sentences no more than half can be repeated
-FEW_SENTENCES, FEW_LINES, FEW_NGRAMS = 3, 10, 20
+FEW_SENTENCES, FEW_LINES = 3, 10
 _ended = re.compile(rf"[{ENDERS}．：:][{re.escape(CLOSERS)}]*$")
+
+# calls to get in touch, to follow or to buy; each holds one of the words below
+_address = (
+    r"(?:(?:微信|公众号|QQ|qq)[群号码]{0,2}[是为：:「“ ]{0,3}[A-Za-z0-9][\w-]{4,}|〔(?:电话|邮箱|网址)〕"
+    r"|(?<!\d)(?:1[3-9]\d{9}|[48]00-?\d{3}-?\d{4}|0\d{2,3}-\d{7,8})(?!\d))"
+)
+_within = rf"[^{ENDERS}\n]"  # a sentence
+_advertising = re.compile(
+    rf"(?:联系|咨询|预约|转让|(?<!外)卖).{{0,30}}?{_address}"
+    rf"|(?:关注|加我|加入|扫码){_within}{{0,12}}?(?:微信|公众号)|知识星球"
+    rf"|扫码{_within}{{0,8}}?(?:关注|加|[入进]群|领取|咨询|购买|报名)"
+    r"|(?:立即|欢迎)(?:致电|来电|[抢订选]购|购买|报名|领取|咨询)"
+)
+_ADVERTISED = ("微信", "公众号", "知识星球", "扫码", "联系", "咨询", "预约", "转让", "卖", "立即", "欢迎")
 
 
 def read_blocklist(path: Path) -> list[str]:
@@ -46,16 +60,27 @@ def _unended_share(text: str) -> float:
     return sum(_ended.search(line) is None for line in lines) / len(lines) if len(lines) >= FEW_LINES else 0.0
 
 
+def _advertise(texts: Sequence[str], most: float) -> np.ndarray:
+    """Whether each text has more calls per 100 characters; they are sought where there are words enough."""
+    return np.array(
+        [
+            sum(map(text.count, _ADVERTISED)) * 100 > most * len(text)
+            and len(_advertising.findall(text)) * 100 > most * len(text)
+            for text in texts
+        ]
+    )
+
+
 def drop_reasons(texts: Sequence[str], measures: Measures, rules: QualityRules) -> list[str | None]:
     """Give each document the reason to drop it, or None; `texts` are cleaned."""
-    sentences = np.diff(measures.first_sentence)
-    several, enough = sentences >= FEW_SENTENCES, measures.ngrams >= FEW_NGRAMS
+    several = np.diff(measures.first_sentence) >= FEW_SENTENCES
     checks = [
         ("empty", measures.characters == 0),
         ("too_short", measures.letters_and_digits < rules.min_characters),
         ("too_little_chinese", measures.han_share < rules.min_han_share),
         ("repeated_sentences", several & (measures.repeated_sentences > rules.max_repeated_sentences)),
-        ("repeated_ngrams", enough & (measures.repeated_ngrams > rules.max_repeated_ngrams)),
+        ("repeated_ngrams", measures.repeated_ngrams > rules.max_repeated_ngrams),
+        ("advertising", _advertise(texts, rules.max_advertising)),
     ]
     if rules.max_unended_lines < 1:
         shares = np.array([_unended_share(text) for text in texts])

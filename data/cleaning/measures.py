@@ -39,7 +39,6 @@ class Measures:
     letters_and_digits: np.ndarray
     repeated_sentences: np.ndarray  # share of characters in sentences that occurred earlier in the document
     repeated_ngrams: np.ndarray  # share of n-grams of REPEATED_NGRAM letters that did
-    ngrams: np.ndarray  # number of those n-grams
     sentence_hashes: np.ndarray  # [L] uint64
     sentence_lengths: np.ndarray  # [L]
     first_sentence: np.ndarray  # [D+1]
@@ -183,7 +182,7 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
         np.maximum(np.diff(_running(_CHINESE[kind])[bounds]), 0) / np.maximum(counted, 1),
         np.diff(own.first),
         _repeated(hashes, first_sentence, line_ends - line_starts[:-1]),
-        *_repeated_ngrams(*own.ngrams(REPEATED_NGRAM)),
+        _repeated_ngrams(*own.ngrams(REPEATED_NGRAM)),
         hashes,
         line_ends - line_starts[:-1],
         first_sentence,
@@ -191,15 +190,15 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     )
 
 
-def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Share of repeated n-grams of each document, an estimate if it has many; also their number. Both [D]."""
+def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
+    """Share of repeated n-grams of each document, [D]; an estimate if it has many."""
     total = np.diff(first)
     is_sampled = total > _MANY
     chosen = np.flatnonzero(((hashes >> np.uint64(64 - _SAMPLE_BITS)) == 0) | np.repeat(~is_sampled, total))
     starts = np.searchsorted(chosen, first)
     different = np.diff(starts) * (1 - _repeated(mix(hashes[chosen]), starts))
     different[is_sampled] *= 2**_SAMPLE_BITS
-    return np.maximum(1 - different / np.maximum(total, 1), 0.0), total
+    return np.maximum(1 - different / np.maximum(total, 1), 0.0)
 
 
 def _repeated(hashes: np.ndarray, first: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:

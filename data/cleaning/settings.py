@@ -51,6 +51,9 @@ class QualityRules:
     """A sentence in this many documents is boilerplate; 0: off."""
     max_boilerplate: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Largest share of a document's characters in boilerplate."""
+    # like Gopher's share of symbols: of a page only a line, of a notice nearly all of it
+    max_advertising: Annotated[float, Field(ge=0, le=100)] = 1.0
+    """Most calls to follow, to buy or to get in touch per 100 characters; 100: any (广告)."""
     blocklist: str | None = None
     """File of words, one a line (屏蔽词)."""
     # C4 drops at the first, but two Chinese characters also meet by chance

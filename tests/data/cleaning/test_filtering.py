@@ -37,6 +37,9 @@ def random_text(count, seed=0):
         (random_text(100) * 10, "repeated_ngrams"),
         ("啊" * 1000, "repeated_ngrams"),
         ("不错，还可以，" * 8, "repeated_ngrams"),
+        ("好" * 12, "repeated_ngrams"),  # the least that can pass 0.6: two of three sequences
+        ("全新未拆的硬盘转让，有意的联系13800138000。", "advertising"),
+        ("本站公众号「茶话」，欢迎扫码关注。也可以加我个人微信（备注：茶），拉你进群。", "advertising"),
     ],
 )
 def test_useless_text_is_dropped_with_its_reason(text, expected):
@@ -46,6 +49,12 @@ def test_useless_text_is_dropped_with_its_reason(text, expected):
 def test_text_of_which_half_is_repeated_stays():
     text = "今天喝茶。" * 6 + "".join(f"第{i}种茶。" for i in range(4))
     assert reason(text) is None and reason(f"{text}今天喝茶。") == "repeated_sentences"
+
+
+def test_a_call_at_the_end_of_a_page_stays():
+    page = "".join(f"第{i}种茶要用不同的水温来泡，泡的时间也不一样。" for i in range(10))
+    assert reason(f"{page}关注我的公众号「茶话」。") is None
+    assert reason(f"{page}关注我的公众号「茶话」。", max_advertising=0.1) == "advertising"
 
 
 def test_a_number_counts_as_one_character():
