@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
@@ -25,7 +26,14 @@ from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, write_result
 from albert.pretraining.settings import PretrainSettings, read_settings
 from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, settle
-from albert.pretraining.state import MANIFEST_FILE, Metrics, TrainerState, checkpoint_folder, list_checkpoints
+from albert.pretraining.state import (
+    MANIFEST_FILE,
+    Metrics,
+    TrainerState,
+    checkpoint_folder,
+    list_checkpoints,
+    step_of,
+)
 from albert.pretraining.trainer import Trainer, Wanted
 from albert.runtime import Process, bound_caches, give_back, join, notice_of_operators
 from data.errors import ConfigError, InputError
@@ -214,6 +222,16 @@ class _Run:
 
     def go(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
         """Train to the end, or until `stopping` is set."""
+        try:
+            return self._train(stopping, check)
+        except asyncio.CancelledError:  # Prefect raises it, anywhere, in a run whose slot was taken away
+            trainer = self.trainer
+            is_new = trainer.state.step > step_of(self.newest)
+            if self.process.world_size == 1 and trainer.is_between_steps and is_new and not self._review():
+                self._checkpoint("interrupted")
+            raise
+
+    def _train(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
         settings = self.settings
         self._begin()
         status: Literal["completed", "interrupted"] = "completed"

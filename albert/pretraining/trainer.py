@@ -77,6 +77,7 @@ class Trainer:
         self._vocab_size = start.model.config.vocab_size
         self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
         self.notices: list[str] = []  # for the log
+        self.is_between_steps = True  # weights and state are those of the same step
         self._review_every = _review_every(process.device)
         self.state = TrainerState(data=DataState.start(len(start.streams)))
         self.sentinel = Sentinel(self.state.trends)
@@ -205,12 +206,14 @@ class Trainer:
         norm = whole(
             torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm)
         )
+        self.is_between_steps = False
         self.scaler.step(self.optimizer)
         self.scaler.update()
         state.step += 1
         state.tokens += data.tokens
         state.data = data.after
         self._pending.append((StepRecord(state.step, data.tokens, {}, 0.0, rate), sums, norm))
+        self.is_between_steps = True
 
     def _weights(self, batches: Sequence[Batch]) -> Tensor:
         """Each batch's shares of the whole step's masked tokens and ordered sequences, [batches, 2] fp32.

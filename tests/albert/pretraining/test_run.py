@@ -2,6 +2,7 @@
 disks.
 """
 
+import asyncio
 import json
 import shutil
 import signal
@@ -16,6 +17,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch.nn.modules.module import register_module_forward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook as register_step_hook
 
 from albert.batching import is_held_out
 from albert.model import PretrainingObjective, pack
@@ -311,6 +314,31 @@ def test_a_checkpoint_by_time_changes_neither_losses_nor_weights(settings, tmp_p
     losses = [[record["mlm_loss"] for record in r.history if "mlm_loss" in record] for r in results]
     assert losses[0] == losses[1]
     assert_same(*(result.checkpoint for result in results))
+
+
+@pytest.mark.parametrize(("register", "left"), [(register_module_forward_hook, 6), (register_step_hook, 4)])
+def test_a_run_that_is_cancelled_in_a_step_keeps_the_one_before_unless_weights_were_changing(
+    settings, tmp_path, register, left
+):
+    whole = pretrain(replace(settings, run_folder=tmp_path / "whole"))
+    calls = []
+
+    def cancel(part, *_):
+        if getattr(part, "training", True) and isinstance(
+            part, (torch.optim.Optimizer, PretrainingObjective)
+        ):
+            calls.append(part)
+            if len(calls) == 7:
+                raise asyncio.CancelledError
+
+    hook, seen = register(cancel), []
+    with pytest.raises(asyncio.CancelledError):
+        pretrain(settings, on_checkpoint=lambda state, _, status: seen.append((state.step, status)))
+    hook.remove()
+    assert seen == [(step, status) for step, status in [(4, "running"), (6, "interrupted")] if step <= left]
+    result = pretrain(settings)
+    assert result.resumed_from == left
+    assert_same(result.checkpoint, whole.checkpoint)
 
 
 def test_what_was_forgotten_bounds_what_is_best(settings, corpora):
