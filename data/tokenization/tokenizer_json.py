@@ -47,20 +47,27 @@ def _wordpiece(path: Path, content: dict[str, Any], vocabulary: list[str]) -> Wo
             f"{path}: the entry of id {broken[0]} is empty or holds a line break, which no vocab.txt can"
         )
     rules = content["normalizer"] or {}
-    if rules.get("type") != "BertNormalizer" or not rules["handle_chinese_chars"]:
-        raise InputError(f"{path} does not normalise text and split Chinese characters as BERT does")
-    return WordPieceTokenizer(
+    tokenizer = WordPieceTokenizer(
         vocabulary,
-        lower_case=rules["lowercase"],
-        strip_accents=rules["strip_accents"],
+        lower_case=rules.get("lowercase", True),
+        strip_accents=rules.get("strip_accents"),
         terms=[added["content"] for added in content["added_tokens"] if not added["special"]],
         source=str(path),
     )
+    ours = json.loads(tokenizer.library.to_str())
+    for one in (content, ours):
+        del one["model"]["vocab"]
+    for part in ("normalizer", "pre_tokenizer", "model"):
+        if content[part] != ours[part]:
+            raise InputError(f"{path} does not divide text as BERT does: its {part} has other settings")
+    return tokenizer
 
 
 def _unigram(path: Path, content: dict[str, Any]) -> UnigramTokenizer:
     """The same pieces and scores as a SentencePiece model, which gives the places of pieces in a text."""
-    normalizers = {one["type"]: one for one in _normalizers(content["normalizer"])}
+    normalizers = {one["type"]: one for one in _steps(content["normalizer"])}
+    if "Metaspace" not in [one["type"] for one in _steps(content["pre_tokenizer"])]:
+        raise InputError(f"{path} does not divide text as ALBERT does: its pre_tokenizer has other settings")
     special = {added["content"] for added in content["added_tokens"] if added["special"]}
     model = sentencepiece_model.ModelProto()
     kinds = sentencepiece_model.ModelProto.SentencePiece
@@ -79,10 +86,11 @@ def _unigram(path: Path, content: dict[str, Any]) -> UnigramTokenizer:
     )
 
 
-def _normalizers(normalizer: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    if normalizer is None:
+def _steps(rules: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """The single normalizers or pre-tokenizers that a sequence of them holds."""
+    if rules is None:
         return
-    if normalizer["type"] != "Sequence":
-        yield normalizer
-    for part in normalizer.get("normalizers", []):
-        yield from _normalizers(part)
+    if rules["type"] != "Sequence":
+        yield rules
+    for part in [*rules.get("normalizers", []), *rules.get("pretokenizers", [])]:
+        yield from _steps(part)

@@ -39,10 +39,11 @@ def test_it_encodes_as_the_files_it_was_made_from(both):
         (lambda content: content[:-900], "is not a tokenizer.json"),
         (lambda content: without(content, "茶"), "its ids are not 0 to"),
         (lambda content: content.replace('"handle_chinese_chars": true', '"handle_chinese_chars": false'),
-         "split Chinese characters"),
+         "its normalizer has other settings"),
+        (lambda content: content.replace('prefix": "##"', 'prefix": "@@"'), "its model has other settings"),
         (lambda content: json.dumps({**json.loads(content), "model": BPE}), "has a BPE model"),
     ],
-    ids=["cut off", "missing id", "not as BERT", "another model"],
+    ids=["cut off", "missing id", "normalizer", "prefix", "another model"],
 )  # fmt: skip
 def test_what_is_no_such_vocabulary_is_refused(tmp_path, change, message):
     folder = tmp_path / "saved"
@@ -50,6 +51,14 @@ def test_what_is_no_such_vocabulary_is_refused(tmp_path, change, message):
     path = shutil.move(folder / "tokenizer.json", tmp_path / "tokenizer.json")
     path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
     with pytest.raises(InputError, match=message):
+        load_tokenizer(path)
+
+
+def test_another_pre_tokenizer_is_refused(both, tmp_path):
+    content = json.loads((both[1] / "tokenizer.json").read_text(encoding="utf-8"))
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**content, "pre_tokenizer": {"type": "Whitespace"}}), encoding="utf-8")
+    with pytest.raises(InputError, match="its pre_tokenizer has other settings"):
         load_tokenizer(path)
 
 
