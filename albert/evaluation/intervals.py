@@ -29,7 +29,7 @@ from albert.evaluation.records import Summary
 
 CONFIDENCE = 0.95
 FEWEST_UNITS = 3
-FEWEST_EXAMPLES = 10  # of fewer, or fewer groups, the variance is hardly known (Cameron and Miller 2015)
+FEWEST_EXAMPLES = 20  # or groups; of fewer the interval does not cover 95% (docs/report.md)
 _STEP = 1e-3  # of the numerical derivative; it is central, so the error is of the order of its square
 _ROUNDING = 1e-9  # standard errors of values that are all equal are smaller
 

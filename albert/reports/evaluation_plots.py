@@ -77,7 +77,9 @@ def _interval(label: str, values: Sequence[float], mean: float, half_width: floa
 
 
 def _score_plot(comparison: Comparison, name: str) -> Plot:
-    rows = [score_interval(model.label, model.reported[comparison.metric]) for model in comparison.models]
+    labels = [*(model.label for model in comparison.models), *(one.name for one in comparison.baselines)]
+    scores = [model.reported[comparison.metric] for model in (*comparison.models, *comparison.baselines)]
+    rows = [score_interval(label, score) for label, score in zip(labels, scores, strict=True)]
     title = f"{comparison.split} {metric_name(comparison.metric)}"
     return intervals(f"{name}-scores", title[0].upper() + title[1:], SCORE_UNIT, rows)
 

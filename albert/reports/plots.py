@@ -371,10 +371,7 @@ def confusion(name: str, title: str, labels: Sequence[str], counts: Sequence[Seq
                     Rectangle((j + 0.03, i + 0.03), 0.94, 0.94, facecolor=ACCENT, alpha=most * share, lw=0)
                 )
                 if count and n <= _NUMBERED:
-                    weight = "bold" if i == j else "normal"
-                    axes.text(
-                        j + 0.5, i + 0.5, f"{count:,}", ha="center", va="center", fontsize=10.5, weight=weight
-                    )
+                    axes.text(j + 0.5, i + 0.5, f"{count:,}", ha="center", va="center", fontsize=10.5)
         for side in axes.spines.values():
             side.set_visible(True)
         axes.grid(visible=False)

@@ -224,7 +224,7 @@ def _audit_plots(result: PretrainResult, name: str) -> list[Plot]:
     audits = result.audits or Audits()
     rule, plots = audits.rule_mask_rate, []
     if masks := audits.masks:
-        by_length = [(f"{one.low} to {one.high}", one.mask_rate) for one in audits.by_length]
+        by_length = [(f"≤ {one.high}", one.mask_rate) for one in audits.by_length]
         for by, unit, rates in (
             ("word", "tokens to a word", list(masks.by_word_length.items())),
             ("sequence", "tokens to a sequence", by_length),

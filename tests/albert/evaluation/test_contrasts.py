@@ -53,8 +53,8 @@ def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
 @pytest.mark.parametrize(
     "change, reason",
     [
-        ({"examples": {"train": 9, "test": 5}}, "too few examples in test, 5 of at least 10"),
-        ({"groups": (0,) * 100 + (1,) * 100}, "too few groups of examples in test, 2 of at least 10"),
+        ({"examples": {"train": 9, "test": 5}}, "too few examples in test, 5 of at least 20"),
+        ({"groups": (0,) * 100 + (1,) * 100}, "too few groups of examples in test, 2 of at least 20"),
         ({"obstacle": "all examples have the label 是"}, "all examples have the label 是"),
     ],
 )

@@ -6,7 +6,8 @@ from scipy.stats import t, ttest_rel
 
 from albert.evaluation import class_statistics, estimate, holm, linearised, mean_statistics, score, summarize
 
-RUNS = 1000  # simulated comparisons; the share inside has a standard error of 0.7 points
+RUNS = 1000  # simulated comparisons
+ERROR = 0.007  # one standard error of the share of them whose interval holds the truth
 
 
 def simulated(rng, U, n, unit, rest):
@@ -21,30 +22,32 @@ def simulated(rng, U, n, unit, rest):
 def test_the_interval_holds_the_truth_95_times_in_100(U, rest, unit):
     rng = np.random.default_rng(U)
     found = [estimate(simulated(rng, U, 60, unit, rest)) for _ in range(RUNS)]
-    inside = np.mean([abs(one.mean) <= one.half_width for one in found])
-    assert 0.935 <= inside <= 0.975
-    helped = np.mean([one.mean > one.half_width for one in found])
-    assert helped <= 0.05
+    check_coverage(found)
     # the p value says the same
     assert all((one.p_value < 0.05) == (abs(one.mean) > one.half_width) for one in found)
 
 
+def check_coverage(found):
+    """95% intervals of a difference that is not there hold 0 in 93 to 97%, and are above it in at most 5%."""
+    inside = np.mean([abs(one.mean) <= one.half_width for one in found])
+    assert 0.93 - ERROR <= inside <= 0.97 + ERROR
+    assert np.mean([one.mean > one.half_width for one in found]) <= 0.05
+
+
 @pytest.mark.parametrize("unit", [0.2, 3.0], ids="units {}".format)
-def test_groups_are_taken_whole(unit):
+@pytest.mark.parametrize("U", [3, 5, 10], ids="{} seeds".format)
+def test_groups_are_taken_whole(U, unit):
     rng = np.random.default_rng(0)
-    sizes = rng.integers(5, 36, size=40)
-    groups = np.repeat(np.arange(40), sizes)
-    alone = inside = 0
-    for _ in range(RUNS // 2):
-        shared = rng.normal(size=40)[groups] + rng.normal(size=(5, len(groups)))
-        values = shared + unit * rng.normal(size=(5, 1)) * 40**-0.5
+    groups = np.repeat(np.arange(20), rng.integers(2, 15, size=20))
+    whole, apart = [], []
+    for _ in range(RUNS):
+        shared = rng.normal(size=20)[groups] + rng.normal(size=(U, len(groups)))
+        values = shared + unit * rng.normal(size=(U, 1)) * 20**-0.5
         statistics = np.stack([values, np.ones_like(values)], axis=-1)
-        whole = estimate(linearised("accuracy", statistics, groups))
-        inside += abs(whole.mean) <= whole.half_width
-        apart = estimate(linearised("accuracy", statistics))
-        alone += abs(apart.mean) <= apart.half_width
-    assert 0.93 <= 2 * inside / RUNS <= 0.97
-    assert unit > 1 or 2 * alone / RUNS < 0.8
+        whole.append(estimate(linearised("accuracy", statistics, groups)))
+        apart.append(estimate(linearised("accuracy", statistics)))
+    check_coverage(whole)
+    assert unit > 1 or np.mean([abs(one.mean) <= one.half_width for one in apart]) < 0.85
 
 
 @pytest.mark.parametrize("first, second", [(5, 3), (3, 10), (1, 5)], ids=str)

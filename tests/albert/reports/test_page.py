@@ -262,7 +262,7 @@ def test_audits_are_drawn_against_the_rule(tmp_path):
     assert descriptions["Mask rate by word length"].endswith(
         "1: 14.9% (the rule's 15%), 2: 15.2% (the rule's 15%)"
     )
-    assert descriptions["Mask rate by sequence length"].endswith("1 to 64: 14.8% (the rule's 15%)")
+    assert descriptions["Mask rate by sequence length"].endswith("≤ 64: 14.8% (the rule's 15%)")
     assert "1: 54.5% (the rule's 54.5%), 2: 27.3%" in descriptions["Words masked together"]
     assert descriptions["Sentence pairs swapped, by length"].startswith("1 to 64 tokens, 92 pairs: 56.52")
     assert descriptions["MLM loss"].endswith("1 event marked")
