@@ -129,7 +129,9 @@ def _of_transformers(folder: Path) -> FineTuned | None:
         task=Task(name="predictions", kind=kind),
         labels=head.labels if kind in (None, Kind.MULTILABEL, Kind.TOKENS) else (),
         has_unanswerable=False,
-        running=FineTuneRunning(pooling="cls", max_seq_length=min(head.max_seq_length, 512)),
+        running=FineTuneRunning(
+            pooling="cls", precision="fp32", max_seq_length=min(head.max_seq_length, 512)
+        ),
         checkpoint=str(folder),
         checksum="",
         run="",

@@ -17,7 +17,8 @@ from data.errors import InputError
 _TAG = re.compile(r"O|[BI]-\S+")
 _AS_BIO = {"S-": "B-", "M-": "I-", "E-": "I-"}
 _LINES = (".txt", ".conll", ".bio", ".bmes", ".bioes", ".char")  # suffixes of files with a token a line
-Sentence = tuple[int, list[str], list[str] | str]  # number, tokens, and their tags or what is wrong
+# number, tokens, their tags or what is wrong, and an id of its own
+Sentence = tuple[int, list[str], list[str] | str, object]
 
 
 def read_tagged(path: Path, labels: Sequence[str] | None, is_labelled: bool = True) -> Iterator[Found]:
@@ -29,13 +30,14 @@ def read_tagged(path: Path, labels: Sequence[str] | None, is_labelled: bool = Tr
         read = _sentences_of_lines
     elif suffix in (".json", ".jsonl"):
         read = _sentences_of_json
-    for at, (number, tokens, tags) in enumerate(read(path)):
+    for at, (number, tokens, tags, own) in enumerate(read(path)):
         if isinstance(tags, str):
             yield f"{path}, row {number}", tags
             continue
         tags = [as_bio(tag) for tag in tags] if is_labelled else ["O"] * len(tokens)
         problem = _problem(tokens, tags, known)
-        yield f"{path}, row {number}", problem or TaggedExample(tuple(tokens), tuple(tags), str(at))
+        identity = str(at if own is None else own)
+        yield f"{path}, row {number}", problem or TaggedExample(tuple(tokens), tuple(tags), identity)
 
 
 def _sentences_of_rows(path: Path) -> Iterator[Sentence]:
@@ -52,7 +54,7 @@ def _sentences_of_rows(path: Path) -> Iterator[Sentence]:
             cells = line.split("\t")
             tokens, tags = (cells[0], cells[1]) if len(cells) == 2 else (line, "")
             # single spaces separate characters; a character that is a space leaves an empty part
-            yield number, [token or " " for token in tokens.strip(" ").split(" ")], tags.split()
+            yield number, [token or " " for token in tokens.strip(" ").split(" ")], tags.split(), None
 
 
 def _sentences_of_lines(path: Path) -> Iterator[Sentence]:
@@ -70,24 +72,28 @@ def _sentences_of_lines(path: Path) -> Iterator[Sentence]:
             tokens.append(parts[0])
             tags.append(parts[-1] if len(parts) > 1 else "")
         elif tokens:
-            yield first, tokens, tags
+            yield first, tokens, tags, None
             tokens, tags = [], []
     if tokens:
-        yield first, tokens, tags
+        yield first, tokens, tags, None
 
 
 def _sentences_of_json(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of JSON lines: CLUENER's texts with entities, or lists of tokens and tags."""
     for number, row in json_rows(path):
         if isinstance(row, str):
-            yield number, [], row
-        elif isinstance(tokens := row.get("tokens"), list):
-            named = row.get("tags", row.get("labels", row.get("ner_tags")))
-            yield number, [*map(str, tokens)], [*map(str, named)] if isinstance(named, list) else []
-        elif isinstance(text := row.get("text"), str) and text:
-            yield number, list(text), _tags_of(text, row.get("label"))
+            yield number, [], row, None
         else:
-            yield number, [], "no text and no tokens"
+            yield number, *_tokens_of(row), row.get("id")
+
+
+def _tokens_of(row: dict[str, Any]) -> tuple[list[str], list[str] | str]:
+    if isinstance(tokens := row.get("tokens"), list):
+        named = row.get("tags", row.get("labels", row.get("ner_tags")))
+        return [*map(str, tokens)], [*map(str, named)] if isinstance(named, list) else []
+    if isinstance(text := row.get("text"), str) and text:
+        return list(text), _tags_of(text, row.get("label"))
+    return [], "no text and no tokens"
 
 
 def _tags_of(text: str, label: Any) -> list[str] | str:

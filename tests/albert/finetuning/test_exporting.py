@@ -166,25 +166,6 @@ def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
     assert again == [best, 0, 1]
 
 
-def test_predictions_are_a_table_or_clues_submission(tmp_path, tokenizer, capsys):
-    one, _ = candidate(tmp_path, tokenizer, "single")
-    fine_tune_one(one, 0, 3e-3, tmp_path / "kept")
-    (tmp_path / "test.json").write_text(
-        "".join(json.dumps({"id": 10 + i, "text": text}) + "\n" for i, text in enumerate(SENTENCES))
-        + '{"id": 16, "text": ""}\n'
-    )
-    given = ["predict", "--model", str(tmp_path / "kept"), "--input", str(tmp_path / "test.json")]
-    assert run_app(app, given) == 0
-    printed = capsys.readouterr()
-    rows = [line.split("\t") for line in printed.out.splitlines()]
-    assert rows[0] == ["id", "prediction", "坏", "好"] and len(rows) == 7
-    assert all(abs(float(a) + float(b) - 1) < 1e-5 for _, _, a, b in rows[1:])
-    assert "1 row(s) could not be read" in printed.err
-    assert run_app(app, [*given, "--output", str(tmp_path / "out.json")]) == 0
-    lines = [json.loads(line) for line in (tmp_path / "out.json").read_text().splitlines()]
-    assert lines == [{"id": 10 + i, "label": row[1]} for i, row in enumerate(rows[1:])]
-
-
 def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
     one, _ = candidate(tmp_path, tokenizer, "single")
     with pytest.raises(InputError, match="no task.json in .*: it holds no model with a head"):
@@ -215,8 +196,9 @@ def wanted(kind, theirs, tokenizer, text):
         kind, (text,)
     )
     given = ids_of(tokenizer, *texts)
-    if kind == "choice":
-        both = [ids_of(tokenizer, text, f"？ {choice}") for choice in "茶水"]
+    if kind in ("choice", "blank"):
+        passage, asked = (text, "？ ") if kind == "choice" else (f"____{text}", "")
+        both = [ids_of(tokenizer, passage, f"{asked}{choice}") for choice in "茶水"]
         given = {name: torch.stack([one[name] for one in both], 1) for name in given}
     with torch.no_grad():
         out = theirs(**given)
@@ -239,33 +221,91 @@ def wanted(kind, theirs, tokenizer, text):
     shares, best = logits.softmax(-1), logits.argmax(-1)
     if kind == "tokens":
         return " ".join(("O", "B-X", "I-X")[n] for n in best[1:-1]), shares.max(-1).values[1:-1].tolist()
-    names = "茶水" if kind == "choice" else ("O", "B-X", "I-X")
+    names = "茶水" if kind in ("choice", "blank") else ("O", "B-X", "I-X")
     return names[best], shares.tolist()
 
 
-@pytest.mark.parametrize("kind", ["single", "several", "number", "choice", "tokens", "span", "silent"])
-def test_a_model_that_trainer_saved_predicts_what_transformers_does(kind, tmp_path, tokenizer):
-    task, suffix, content, _, opener = KINDS["span" if kind == "silent" else kind]
-    name = opener.replace("AutoModel", "Bert")
-    options = {"id2label": dict(enumerate(("O", "B-X", "I-X"))) if kind in ("single", "tokens") else None}
+def without_labels(kind):
+    """A file as CLUE publishes a test set, with ids from 10 on."""
+    numbered = enumerate(SENTENCES, 10)
+    if kind in ("span", "silent"):
+        asked = [
+            {"context": text, "qas": [{"id": f"Q{i}", "question": "什么？", "answers": []}]}
+            for i, text in numbered
+        ]
+        return json.dumps({"data": [{"paragraphs": asked}]})
+    if kind == "choice":
+        return json.dumps(
+            [[[text], [{"question": "？", "choice": ["茶", "水"], "id": i}], "1"] for i, text in numbered]
+        )
+    if kind == "blank":
+        rows = [{"candidates": ["茶", "水"], "content": [f"#idiom{i}#{text}"]} for i, text in numbered]
+    elif kind == "number":
+        rows = [{"id": i, "sentence1": text, "sentence2": "茶香"} for i, text in numbered]
+    else:
+        rows = [*({"id": i, "text": text} for i, text in numbered), {"id": 16, "text": ""}]
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def submitted(kind, content):
+    """The answers of CLUE's submission by id, as a table has them."""
+    if kind in ("span", "silent", "blank"):
+        found = json.loads(content)
+    else:
+        lines = [json.loads(line) for line in content.splitlines()]
+        assert all(list(line) == ["id", "label"] for line in lines)
+        found = {str(line["id"]): line["label"] for line in lines}
+    if kind in ("choice", "blank"):
+        return {name: "茶水"[place] for name, place in found.items()}
+    if kind == "several":
+        return {name: ",".join(labels) for name, labels in found.items()}
+    return found
+
+
+def entities(text, tags):
+    """CLUENER's form of tags that have one kind."""
+    found = {}
+    for first in range(len(tags)):
+        if tags[first] == "B-X" or (tags[first] == "I-X" and (not first or tags[first - 1] == "O")):
+            beyond = next((i for i in range(first + 1, len(tags)) if tags[i] != "I-X"), len(tags))
+            found.setdefault(text[first:beyond], []).append([first, beyond - 1])
+    return {"X": found} if found else {}
+
+
+@pytest.mark.parametrize(
+    "kind", ["single", "several", "number", "choice", "blank", "tokens", "span", "silent"]
+)
+def test_a_model_that_trainer_saved_predicts_what_transformers_does(kind, tmp_path, tokenizer, capsys):
+    name = KINDS[{"silent": "span", "blank": "choice"}.get(kind, kind)][4].replace("AutoModel", "Bert")
+    options = {"id2label": dict(enumerate(("O", "B-X", "I-X")))} if kind in ("single", "tokens") else {}
     if kind == "several":
         options = {"id2label": dict(enumerate("甲乙丙")), "problem_type": "multi_label_classification"}
     elif kind == "number":
         options = {"num_labels": 1}
-    save(tmp_path / "saved", tokenizer, name, **{key: one for key, one in options.items() if one})
-    file = tmp_path / f"examples{suffix}"
-    file.write_text(content, encoding="utf-8")
+    save(tmp_path / "saved", tokenizer, name, **options)
     theirs = getattr(transformers, name).from_pretrained(tmp_path / "saved").eval()
     if kind == "silent":
-        task = Task(name="t", kind="span", answers="squad2")
         with torch.no_grad():  # the first token's state is likeliest
             states = theirs.bert(**ids_of(tokenizer, "什么？", SENTENCES[0])).last_hidden_state[0]
             theirs.qa_outputs.weight.copy_(states[0] - states[1:].mean(0))
         theirs.save_pretrained(tmp_path / "saved")
-    found = predict_file(tmp_path / "saved", file, task if kind == "silent" else None)
-    rows = [line.split("\t") for line in found.table().splitlines()[1:]]
+    (tmp_path / "test.json").write_text(without_labels(kind), encoding="utf-8")
+    (tmp_path / "silent.yaml").write_text("{name: t, kind: span, answers: squad2}")
+    given = ["predict", "--model", str(tmp_path / "saved"), "--input", str(tmp_path / "test.json")]
+    given += ["--task", str(tmp_path / "silent.yaml")] if kind == "silent" else []
+    capsys.readouterr()  # transformers' progress bar
+    assert run_app(app, given) == run_app(app, [*given, "--output", str(tmp_path / "out.json")]) == 0
+    printed = capsys.readouterr()
+    assert ("1 row(s) could not be read" in printed.err) is (kind in ("single", "several", "tokens"))
+    rows = [line.split("\t") for line in printed.out.splitlines()[1 : 1 + len(SENTENCES)]]
     said = [wanted(kind, theirs, tokenizer, text) for text in SENTENCES]
     assert [row[1] for row in rows] == [answer for answer, _ in said]
     for row, (_, shares) in zip(rows, said, strict=True):
         assert [float(one) for cell in row[2:] for one in cell.split()] == pytest.approx(shares, abs=1e-5)
     assert any(row[1] == "" for row in rows) is (kind == "silent")
+    assert [int(row[0].strip("#Qidom")) for row in rows] == list(range(10, 16))
+    answers = {row[0]: row[1] for row in rows}
+    if kind == "tokens":
+        tags = (answers[row[0]].split() for row in rows)
+        answers = dict(zip(answers, map(entities, SENTENCES, tags), strict=True))
+    assert submitted(kind, (tmp_path / "out.json").read_text(encoding="utf-8")) == answers
