@@ -6,7 +6,7 @@ R = rows of a window, S = sequences of a batch, T = their tokens, n = masked tok
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,8 @@ import pyarrow as pa
 import torch
 
 from albert.model import IGNORED, Batch
-from data.instances import MaskRule, Masks, MaskVocabulary, draw_masks, take_ranges
+from data.instances import MaskRule, Masks, MaskVocabulary, draw_masks, mask_vocabulary, take_ranges
+from data.tokenization import Tokenizer
 
 _PACKED_TOKENS = 1 << 17  # at once: more would leave the cache, fewer cost more in calls
 
@@ -168,3 +169,25 @@ def _token_types(packed: Instances) -> np.ndarray:
     b_lengths = np.where(b_start > 0, packed.lengths - b_start, 0)
     segments = np.stack([packed.lengths - b_lengths, b_lengths], axis=1).ravel()  # A and B of each in turn
     return np.repeat(np.arange(len(segments)) & 1, segments)
+
+
+def mask_batch(
+    batch: Batch,
+    tokenizer: Tokenizer,
+    rule: MaskRule | None = None,
+    *,
+    seed: int,
+    epoch: int = 0,
+    word_starts: np.ndarray | None = None,
+    instance_ids: np.ndarray | None = None,
+) -> Batch:
+    """A batch with masks drawn for it. By default every token is a word of its own, and a sequence's draw
+    depends on its place in the batch; `word_starts` [T] and `instance_ids` [S] say otherwise.
+    """
+    starts = np.ones(batch.tokens, dtype=bool) if word_starts is None else word_starts
+    keys = np.arange(batch.sequences, dtype=np.uint64) if instance_ids is None else instance_ids
+    packed = batch.input_ids.numpy(), starts, batch.cu_seqlens.numpy(), keys
+    drawn = draw_masks(*packed, mask_vocabulary(tokenizer), rule or MaskRule(), seed=seed, epoch=epoch)
+    index, labels, put = map(torch.from_numpy, drawn)
+    input_ids = batch.input_ids.scatter(0, index, put)
+    return replace(batch, input_ids=input_ids, masked_index=index, masked_labels=labels)

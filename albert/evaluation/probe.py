@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from pydantic import TypeAdapter
 
-from albert.batching import Instances, pack_batches
-from albert.model import IGNORED, Batch, PretrainingModel
+from albert.batching import mask_batch
+from albert.model import Batch, PretrainingModel, pack
 from data.errors import InputError
-from data.instances import MaskRule, build_instances, find_objective, mask_vocabulary, tokenize_documents
+from data.instances import MaskRule, build_instances, find_objective, tokenize_documents
 from data.tokenization import Tokenizer
 
 # whole words, 15% of the tokens, whatever the objective of the training
@@ -125,16 +125,12 @@ def _masked(
     )
     if not len(made):
         return None
-    instances = Instances(
-        instance_ids=made.instance_ids,
-        doc_keys=documents.keys[made.documents],
-        sides=np.zeros(len(made), dtype=np.uint32),
-        input_ids=made.input_ids,
-        offsets=made.cu_seqlens,
-        segment_b_start=made.segment_b_start,
+    sequences = [ids.tolist() for ids in np.split(made.input_ids, made.cu_seqlens[1:-1])]
+    return mask_batch(
+        pack(sequences),
+        tokenizer,
+        PROBE_RULE,
+        seed=0,
         word_starts=made.word_starts,
-        sop_labels=np.full(len(made), IGNORED),
-        static=None,
+        instance_ids=made.instance_ids,
     )
-    rows, vocabulary = np.arange(len(made)), mask_vocabulary(tokenizer)
-    return next(pack_batches(instances, [rows], vocabulary, PROBE_RULE, seed=0, epoch=0))

@@ -16,6 +16,7 @@ TEXT_GB = (1, 10, 100)
 WORKERS = (2, 16, 64)
 BYTES_A_CHARACTER = 3  # of Chinese in UTF-8
 LENGTH, BATCH_TOKENS = 128, 32_768  # of a training
+PAIRS, PAIR_TOKENS, EPOCHS = 10_000, 32, 3  # of a fine-tuning
 PEAK_TERAFLOPS = {"A100": 312, "H100 (SXM)": 989}  # dense bf16, as their maker states
 SHARE_OF_PEAK = 0.3  # an assumption: no GPU was measured
 
@@ -50,7 +51,9 @@ def table() -> str:
 
 
 def training_table() -> str:
-    """Write the time of a refresh of 2 GB of text, and a row per machine for a pass with BERT-base."""
+    """Write the time of a refresh of 2 GB of text, and a row per machine for a pass and a fine-tuning with
+    BERT-base.
+    """
     large = read("scale")["sizes"]["large"]
     characters = 2e9 / BYTES_A_CHARACTER
     tokens = large["tokens"] * characters / large["characters"]
@@ -63,13 +66,15 @@ def training_table() -> str:
     lines = [
         f"- refresh of 2 GB ({short(tokens / 1e9)}e9 tokens), two CPU cores: {short(refresh)} minutes",
         f"- one pass: {short(tokens / BATCH_TOKENS / 1000)} thousand steps of {BATCH_TOKENS:,} tokens",
+        f"- fine-tuning: one seed, {EPOCHS} epochs of {PAIRS:,} pairs of {PAIR_TOKENS} tokens",
         "",
-        "| machine | tokens a second | one pass, hours | a tenth of it |",
-        "|---|---|---|---|",
+        "| machine | tokens a second | one pass, hours | a tenth of it | fine-tuning, minutes |",
+        "|---|---|---|---|---|",
     ]
     for name, rate in rates.items():
-        hours = tokens / rate / 3600
-        lines.append(f"| {name} | {float(short(rate)):,.0f} | {short(hours)} | {short(hours / 10)} |")
+        hours, minutes = tokens / rate / 3600, EPOCHS * PAIRS * PAIR_TOKENS / rate / 60
+        row = f"| {name} | {float(short(rate)):,.0f} | {short(hours)} | {short(hours / 10)} |"
+        lines.append(f"{row} {short(minutes)} |")
     return "\n".join(lines)
 
 
