@@ -70,6 +70,8 @@ def restore(workspace: Workspace) -> list[str]:
             if all((workspace.root / str(name)).is_file() for name in named if name):
                 _insert(db, rows)
                 restored.append(f"{path.parent.name} {path.stem.replace('-', ' ')}")
+            else:  # its share of never-trained documents stays
+                _insert(db, [row for row in rows if row.table == "corpora"])
         for path in sorted(workspace.run_record("").parent.glob("*.json")):
             _insert(db, [row for row in _read(path) if _is_there(row, workspace)])
             restored.append(f"run {path.stem}")

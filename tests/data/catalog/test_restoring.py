@@ -73,8 +73,12 @@ def test_versions_and_checkpoints_without_their_files_are_left_out(settings):
     (workspace.model("r") / "checkpoint-2").rmdir()
     refresh_here(replace(settings, corpus="water"))
     next(workspace.shards("water").glob("*.parquet")).unlink()
+    before = content(workspace.root)["corpora"]
     workspace.catalog.unlink()
     assert restore(workspace) == RESTORED
+    # a lost corpus keeps its share of never-trained documents, and can be made again
+    assert content(workspace.root)["corpora"] == before and len(before) == 2
+    assert refresh_here(replace(settings, corpus="water")).version == 1
     assert (
         len(content(workspace.root)["pretraining_runs"]) == 1 and not content(workspace.root)["checkpoints"]
     )

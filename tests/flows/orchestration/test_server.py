@@ -366,7 +366,8 @@ def test_a_training_and_a_run_that_begins_survive_their_server(server, tea, reru
     folder = server.workspace / "models" / "long"
     wait_for_steps(server, folder)
     given = server.ask(f"/flow_runs/{tea[0]}")["parameters"]
-    given["source"] = [str(samples / "general.txt")]  # another version than the training's
+    # another version than the training's
+    given |= {"source": [str(samples / "general.txt")], "gates": {"max_lost_documents": 1}}
     begins = server.begin("refresh-corpus/default", **given)
     wait_until(lambda: processes_of(begins), server.log)
     server.part("server").kill()
