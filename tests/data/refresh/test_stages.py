@@ -1,6 +1,7 @@
 """What a refresh holds out, over versions and corpora."""
 
 import json
+import re
 
 import pytest
 
@@ -52,6 +53,18 @@ def test_what_was_held_out_stays_so_as_a_corpus_grows_and_shrinks_and_another_co
     assert few and more <= again and not again & trained
     fewer, trained = grow(texts[40:113], gates={"max_lost_documents": 1.0})
     assert fewer == again & fewer and not again & trained
+
+
+@pytest.mark.parametrize("before, after", [(40, 400), (100, 1000)])
+def test_nothing_held_out_is_trained_on_after_the_corpus_grew_tenfold(grow, before, after):
+    sentences = dict.fromkeys(
+        one for text in sample_texts() for one in re.findall("[^。！？\\n]{12,}[。！？]", text)
+    )
+    texts = list(sentences)[:after]
+    held_out, trained = grow(texts[:before])
+    more, trained_after = grow(texts)
+    assert held_out and trained and held_out <= more and not more & trained_after
+    assert len(more) + len(trained_after) > 0.95 * after
 
 
 def test_a_copy_in_another_corpus_under_another_recipe_is_never_trained_on(grow):
