@@ -170,4 +170,6 @@ def _write(
     tokenizer_config = folder / "tokenizer_config.json"
     if tokenizer is not None and tokenizer_config.is_file():
         content = {**read_json(tokenizer_config), "model_max_length": config["max_position_embeddings"]}
+        if (folder / "vocab.txt").is_file():  # transformers would read an ALBERT's as SentencePiece
+            content["tokenizer_class"] = "BertTokenizer"
         write_text(tokenizer_config, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

@@ -104,8 +104,8 @@ def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, 
     assert model.config.tie_word_embeddings == ("untied" not in name)
     if vocabulary.kind == "wordpiece":
         check_start(replace(settings, init=str(source)))
-    if name in ("BERT, untied", "ERNIE 3.0"):
-        result = pretrain(replace(settings, init=str(source)))
+    if name in ("BERT, untied", "ERNIE 3.0", "ALBERT, vocab.txt"):
+        result = pretrain(replace(settings, init=str(source), tokenizer_folder=source))
         trained = opens_in_transformers(result.checkpoint, tokenizer)
         assert torch.equal(trained.decoder, trained.encoder.embedding.word) == ("untied" not in name)
     if name == "BERT, Trainer":
