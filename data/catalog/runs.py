@@ -76,13 +76,17 @@ def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
     return [run for (run,) in db.execute(query).fetchall()]
 
 
-def version_of_unfinished(db: duckdb.DuckDBPyConnection, corpus: str, runs: Sequence[str]) -> int | None:
-    """The version that the newest of these runs trains on that has not come to its end; None without one."""
+def version_of_unfinished(
+    db: duckdb.DuckDBPyConnection, workspace: Workspace, corpus: str, runs: Sequence[str]
+) -> int | None:
+    """The version of the newest of these runs that did not end or has no report; None without one."""
+    unreported = [run for run in runs if not workspace.report(run).is_dir()]
     query = """
         select max(version) from pretraining_runs
         where corpus = ? and list_contains(?, run) and status in ('running', 'interrupted', 'failed')
+            or corpus = ? and list_contains(?, run) and status = 'completed'
         """
-    return db.execute(query, [corpus, list(runs)]).fetchall()[0][0]
+    return db.execute(query, [corpus, list(runs), corpus, unreported]).fetchall()[0][0]
 
 
 def end_killed_run(workspace: Workspace, run: str) -> None:

@@ -149,7 +149,7 @@ def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
 def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
     """A run on the corpora's current versions; by default its name is made from its settings.
 
-    One that was begun on an older version of its corpus and has not come to its end goes on with that.
+    One that was begun on an older version of its corpus and did not end or has no report goes on with that.
     """
     from albert.pretraining import PretrainSettings, TrainingOptions
 
@@ -160,7 +160,7 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
         never_trained = never_trained_share(db)
         # of a run on each version
         runs = [options.run or f"{options.corpus}-v{n}-{settled}" for n in range(1, newest + 1)]
-        begun = None if options.resume == "never" else version_of_unfinished(db, options.corpus, runs)
+        begun = None if options.resume == "never" else version_of_unfinished(db, place, options.corpus, runs)
     version, shards = _corpus_shards(place, options.corpus, begun)
     run = check_name(runs[version.version - 1], "run")
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)

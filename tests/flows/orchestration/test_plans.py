@@ -204,7 +204,10 @@ def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(
     going_on, anew = pretraining_plan(options), pretraining_plan(replace(options, resume="never"))
     assert (going_on.run, going_on.version.version, anew.version.version) == (first, 1, 2)
     assert set(going_on.settings.shards).isdisjoint(anew.settings.shards)
+    # killed before it wrote its report
     record_run(Workspace(root), run=first, status="completed", **known)
+    assert pretraining_plan(options).version.version == 1
+    Workspace(root).report(first).mkdir(parents=True)
     assert pretraining_plan(options).version.version == 2
 
 
