@@ -12,7 +12,7 @@ FLOWS = {
     "fine-tune": "models and a labelled task -> a comparison and a report",
     "train-tokenizer": "a corpus or raw text -> a vocabulary",
     "end-to-end": "raw text -> a report, all of it in one run",
-    "lcqmc-experiment": "recipes of continued pretraining compared",
+    "lcqmc-experiment": "does a field's text help more than other text? two fields",
 }
 SERVICES = {
     "serve": "Prefect's server and UI, and the deployments",

@@ -1,50 +1,44 @@
-"""lcqmc-experiment: which part of a recipe of continued pretraining helps, and which one hurts?
+"""lcqmc-experiment: does a field's text help because of its subject, or would as much other text do?
 
-A base model is pretrained on general text. From it pretraining continues under a ladder of recipes, each of
-which mends one thing of the one before, and all are fine-tuned on the task under the same seeds: an ALBERT,
-and a BERT whose answers cost the same. What an earlier run made and nothing changed is used again.
+From one checkpoint, pretraining continues with the same tokens, rate and batch on more general text and on
+the text of each of two fields. Every arm is judged on the tasks of both fields, so each field is the other's
+control. What an earlier run made is used again; what does not fit into the time is left out and named.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from math import isfinite
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import inf, isfinite
 from pathlib import Path
+from random import Random
+from time import monotonic
+from typing import Any, Self, TypeVar
 
 from albert import reports
+from albert.checkpoints import average
 from albert.evaluation import Comparison
-from albert.finetuning import FineTuneSettings
-from albert.pretraining import ObjectiveOptions, OptimizerOptions, PretrainResult, read_settings
-from data.cleaning import DuplicateRules, GuardRules
+from albert.evaluation import judge as judge_again
+from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints, read_settings
+from albert.tasks import load_task, read_lines, read_split, suffix_of
+from data.cleaning import GuardRules
+from data.files import write_text
 from data.options import values_of
-from data.refresh import GateRules, InstanceRules, MaskingRules
-from data.sources import SourceRules
-from data.tokenization import find_tokenizer, load_tokenizer
+from data.refresh import GateRules
 from data.workspace import Workspace
-from flows.continued_pretraining import continued_pretraining, run_pretraining
+from flows.continued_pretraining import continued_pretraining
 from flows.end_to_end import finished, vocabulary
-from flows.experiment import (
-    ARCHITECTURES,
-    EXPERIMENTS,
-    Arm,
-    ExperimentFiles,
-    Sizes,
-    double_labels,
-    first_lines,
-    write_sentences,
-)
 from flows.fine_tune import ModelFacts, compare, record, table
 from flows.orchestration import (
     CorporaOptions,
     ExperimentOptions,
+    FieldOptions,
     FineTuneOptions,
-    FineTunePlan,
-    PretrainingOptions,
     device_slot,
     file_checksums,
     gather_facts,
     job,
     plan_fine_tuning,
-    pretraining_plan,
     publish_report,
     repeat_command,
     run_as_command,
@@ -52,225 +46,271 @@ from flows.orchestration import (
 )
 from flows.refresh_corpus import refresh_corpus
 
-train_flawed = step("train-flawed-control")
-write_texts = step("write-texts")
+GENERAL = "general"
+FULL_STEPS = 1000  # of pretraining at scale 1
+TASK_SHARE = 0.25  # of these steps, on the task's own texts
+AVERAGED = 3  # last checkpoints of a run
+MOST_DEV, MOST_TEST = 500, 3000  # examples; dev is scored after every epoch
+
+T = TypeVar("T")
+write_files = step("write-texts")
+average_checkpoints = step("average-checkpoints")
 report = step("report")
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
-    """What was compared, the verdict, and where the report is."""
+    """What was compared, the verdicts, what was left out for lack of time, and where the report is."""
 
-    comparisons: tuple[Comparison, ...]  # one an architecture
+    comparisons: tuple[Comparison, ...]
     verdict: str
+    left_out: tuple[str, ...]
     page: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """The checkpoints of one recipe, one for each pretraining seed."""
+
+    name: str
+    checkpoints: tuple[Path | str, ...]
+    facts: ModelFacts = ModelFacts()
+
+    @property
+    def model(self) -> str:
+        """The arm as fine-tune takes a model."""
+        return f"{self.name}={','.join(map(str, self.checkpoints))}"
+
+    def noted(self, note: str) -> Self:
+        """The arm with a note that tables show beside its name."""
+        return replace(self, facts=replace(self.facts, note=note))
+
+
+@dataclass(slots=True)
+class Deadline:
+    """When work must be done, in seconds of `monotonic`, and what was left out because of it."""
+
+    end: float
+    longest: float = 0.0
+    left_out: list[str] = field(default_factory=list)
+
+    def run(self, label: str, work: Callable[[], T]) -> T | None:
+        """Do the work, unless the longest before it suggests that it would end too late."""
+        begun = monotonic()
+        if begun + self.longest >= self.end:
+            self.left_out.append(label)
+            return None
+        result = work()
+        self.longest = max(self.longest, monotonic() - begun)
+        return result
 
 
 def describe(outcome: ExperimentOutcome) -> str:
     """What a person wants to know of the result."""
-    tables = [table(one) for one in outcome.comparisons]
-    return "\n".join([*tables, outcome.verdict, f"report {outcome.page.resolve()}"])
+    tables = [f"{one.task}\n{table(one)}" for one in outcome.comparisons]
+    return "\n".join([*tables, outcome.verdict, *outcome.left_out, f"report {outcome.page.resolve()}"])
 
 
-@job("lcqmc-experiment", ExperimentOptions, describe, run_name="{experiment} experiment")
+@job("lcqmc-experiment", ExperimentOptions, describe, run_name="experiment from {init}")
 def lcqmc_experiment(_: ExperimentOptions, options: ExperimentOptions) -> ExperimentOutcome:
-    """Make the corpora, train base models and arms, compare them, report."""
-    place, experiment = Workspace(Path(options.workspace)), EXPERIMENTS[options.experiment]
-    sizes, folder = experiment.sizes(options.scale), place.root / "experiments" / options.experiment
-    given = ExperimentFiles(
-        options.experiment, Path(options.train), Path(options.dev), Path(options.test), options.domain
-    )
-    texts = [*options.general, *options.domain, options.train]
-    vocab = options.tokenizer or vocabulary("tiny", texts, 21128, options.workspace)
-    files = write_texts(options.experiment, lambda: first_lines(given, sizes, folder))
-    shared = {
-        "workspace": options.workspace,
-        "tokenizer": vocab,
-        "workers": options.workers,
-        # the corpora are what is given now, whatever they were before
-        "gates": GateRules(max_lost_documents=1.0),
-    }
-    refresh_corpus(corpus="general", source=options.general, **shared)
-    for arm in experiment.arms:
-        make_corpus(arm, given, folder, shared)
-    comparisons: list[Comparison] = []
-    bases: list[PretrainResult] = []
-    tuned: dict[str, FineTuneSettings] = {}
-    for name in dict.fromkeys(options.architectures):
-        base = continued_pretraining(
-            corpus="general",
-            init=ARCHITECTURES[name],
-            steps=sizes.base_steps,
-            batch_tokens=Arm.batch_tokens,
+    """Make the corpora, pretrain the arms under every seed, judge them on both tasks, report."""
+    begun, seconds = monotonic(), inf if options.minutes is None else 60 * options.minutes
+    pretraining, judging = Deadline(begun + seconds / 2), Deadline(begun + seconds)
+    make_corpora(options)
+    names = (GENERAL, options.first.name, options.second.name)
+    runs: list[list[PretrainResult]] = []  # of each seed, in the order of the names
+    for seed in options.pretraining_seeds:
+        # a seed at a time: every arm has as many
+        work = partial(pretrain_arms, names, seed, options)
+        runs += filter(None, [pretraining.run(f"pretraining with seed {seed}", work)])
+    arms = [arm_of(name, list(of_name)) for name, *of_name in zip(names, *runs, strict=True)]
+    comparisons = judge_all(arms, options, judging) if runs else []
+    left_out = [f"Left out for lack of time: {what}." for what in pretraining.left_out + judging.left_out]
+    verdict, page = report("experiment", lambda: _report(options, runs, comparisons, left_out))
+    return ExperimentOutcome(tuple(comparisons), verdict, tuple(left_out), page)
+
+
+def make_corpora(options: ExperimentOptions) -> None:
+    """A corpus of general text, and of each field one of its text and one of its task's, all guarded."""
+    fields, folder = (options.first, options.second), experiment_folder(options)
+    sources = {GENERAL: options.general, **{one.name: one.text for one in fields}}
+    guard = []
+    for one in fields:
+        texts = partial(write_texts, one, folder)
+        sources[f"{one.name}-task"] = (write_files(one.name, partial(texts, one.train, "train")),)
+        guard += [write_files(one.name, partial(texts, one.dev, "dev"))]
+        guard += [write_files(one.name, partial(texts, one.test, "test"))]
+    for name, source in sources.items():
+        refresh_corpus(
+            corpus=name,
+            source=source,
+            tokenizer=vocabulary(options.init, (), 0, options.workspace),
+            guard=GuardRules(files=tuple(guard)),
+            # the corpora are what is given now, whatever they were before
+            gates=GateRules(max_lost_documents=1.0),
+            workers=options.workers,
             workspace=options.workspace,
         )
-        bases.append(finished(base))
-        models = [base, *(train_arm(arm, base, sizes, files, place) for arm in experiment.arms)]
-        plan = _fine_tuning(name, experiment.arms, models, files, sizes, options)
-        result = judge(name, experiment.arms, models, files, plan, place, options.workers)
-        tuned[name] = replace(plan.settings, seeds=result.seeds)
-        comparisons.append(result)
-    settings = _settings(sizes, experiment.arms, bases, tuned)
-    verdict, page = report(
-        options.experiment, lambda: _report(place, files, experiment.arms, bases, comparisons, settings)
+
+
+def experiment_folder(options: ExperimentOptions) -> Path:
+    """Where files lie that the experiment makes for itself."""
+    return Path(options.workspace) / "experiments"
+
+
+def write_texts(one: FieldOptions, folder: Path, path: str, split: str) -> str:
+    """Write the texts of a task's file, without labels and groups, as documents; returns the file."""
+    _, found = read_split(Path(path), load_task(one.task), placeholder="")
+    lines = [json.dumps({"text": text}) for example in found.examples for text in example.texts()]
+    target = folder / f"{one.name}-{split}.jsonl"
+    write_text(target, "\n".join(lines) + "\n")
+    return str(target)
+
+
+def draw_lines(path: str, most: int, target: Path) -> str:
+    """Copy the first line, maybe a header, and a draw of the others: a small one is part of a larger."""
+    first, *others = read_lines(Path(path))
+    Random(0).shuffle(others)
+    drawn = target.with_name(f"{target.name}-{most}{suffix_of(Path(path))}")
+    write_text(drawn, "\n".join([first, *others[:most]]) + "\n")
+    return str(drawn)
+
+
+def pretrain_arms(names: Sequence[str], seed: int, options: ExperimentOptions) -> list[PretrainResult]:
+    """A run on each corpus, all of as many tokens."""
+    return [pretrain(name, options.init, options.scale, seed, options) for name in names]
+
+
+def pretrain(corpus: str, init: str, scale: float, seed: int, options: ExperimentOptions) -> PretrainResult:
+    """Continue pretraining on a corpus, if it is not the general one with some of that."""
+    result = continued_pretraining(
+        corpus=corpus,
+        init=init,
+        steps=max(round(FULL_STEPS * scale), 2),
+        batch_tokens=options.batch_tokens,
+        learning_rate=options.learning_rate,
+        mix=() if corpus == GENERAL else (f"{GENERAL}:{options.replay}",),
+        seed=seed,
+        running=RunningOptions(keep_checkpoints=AVERAGED),
+        workspace=options.workspace,
     )
-    return ExperimentOutcome(tuple(comparisons), verdict, page)
+    return finished(result)
 
 
-def corpus_of(arm: Arm, files: ExperimentFiles) -> str:
-    """The name of an arm's corpus in the workspace."""
-    return f"{files.experiment}-{arm.corpus}"
-
-
-def make_corpus(arm: Arm, files: ExperimentFiles, folder: Path, shared: Mapping[str, object]) -> None:
-    """The corpus of an arm; arms that differ in training alone share one."""
-    guarded = (str(files.dev), str(files.test)) if arm.is_guarded else ()
-    refresh_corpus(
-        corpus=corpus_of(arm, files),
-        source=tuple(write_sentences(arm, files, folder)),
-        instances=InstanceRules(sop=arm.sop),
-        masking=MaskingRules(max_ngram=arm.max_ngram),
-        # questions that are alike are what LCQMC is made of
-        duplicates=DuplicateRules(near=None),
-        reading=SourceRules(text_format="bert" if files.experiment == "lcqmc" else "auto"),
-        guard=GuardRules(files=guarded),
-        **shared,
+def arm_of(name: str, runs: Sequence[PretrainResult], *more: str, **facts: Any) -> Arm:
+    """The arm of runs on a corpus that is named like it, or on others."""
+    history = tuple(  # under a rate too large a loss may be infinite
+        {key: value for key, value in one.items() if isinstance(value, int | float) and isfinite(value)}
+        for one in (runs[0].history if runs else ())
+    )
+    corpora = tuple(dict.fromkeys((*(more or (name,)), GENERAL)))
+    return Arm(
+        name, tuple(run.checkpoint for run in runs), ModelFacts(corpora=corpora, pretraining=history, **facts)
     )
 
 
-def train_arm(
-    arm: Arm, base: PretrainResult, sizes: Sizes, files: ExperimentFiles, place: Workspace
-) -> PretrainResult:
-    """Pretraining from the base model under an arm's recipe."""
-    options = PretrainingOptions(
-        corpus=corpus_of(arm, files),
-        init=str(base.checkpoint),
-        steps=sizes.tokens // arm.batch_tokens,
-        batch_tokens=arm.batch_tokens,
-        learning_rate=arm.learning_rate,
-        optimizer=OptimizerOptions(name=arm.optimizer),
-        objective=ObjectiveOptions(masking=arm.masking),
-        mix=tuple(arm.mix),
-        workspace=str(place.root),
-    )
-    if not arm.doubles_labels:
-        return finished(continued_pretraining(**values_of(options)))
-    return finished(train_flawed(arm.name, lambda: _train_flawed(options, place)))
+def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadline) -> list[Comparison]:
+    """Matched against mismatched text with each number of labels, then what else a matched arm gains from."""
+    general, first, second = arms
+    base = Arm("base", (options.init,))
+    pairs = ((options.first, first, second), (options.second, second, first))
+    found: list[Comparison | None] = []
+    for labels in options.labels:
+        for one, matched, mismatched in pairs:
+            # compared with the first and the one before: matched - mismatched, matched - general
+            compared = [mismatched.noted("mismatched"), base, general, matched.noted("matched")]
+            work = partial(judge, one, labels, compared, options)
+            found.append(deadline.run(f"{one.task} with {labels:,} labels", work))
+    for one, matched, _ in pairs:
+        work = partial(judge_remedies, one, base, matched, options)
+        found.append(deadline.run(f"averages and task texts, {one.name}", work))
+    return [one for one in found if one is not None]
 
 
-def _train_flawed(options: PretrainingOptions, place: Workspace) -> PretrainResult:
-    """The same on copies of the shards with the flawed labels."""
-    plan = pretraining_plan(options)
-    folder = place.root / "experiments" / "flawed-shards"
-    tokenizer = load_tokenizer(find_tokenizer(plan.version.tokenizer, place.tokenizers))
-    shards = double_labels(plan.settings.shards, folder, tokenizer)
-    run = f"flawed-{plan.run}"
-    settings = replace(plan.settings, shards=shards, run_folder=place.model(run))
-    with device_slot(place):
-        return run_pretraining(replace(plan, run=run, settings=settings))
+def judge_remedies(one: FieldOptions, base: Arm, matched: Arm, options: ExperimentOptions) -> Comparison:
+    """Training on the task's own texts after the field's, and averages of weights, beside the matched arm."""
+    corpus, runs = f"{one.name}-task", [Path(path) for path in matched.checkpoints]
+    scale = TASK_SHARE * options.scale
+    on_task = [
+        pretrain(corpus, str(run), scale, seed, options)
+        for run, seed in zip(runs, options.pretraining_seeds, strict=False)
+    ]
+    tapt = arm_of(f"{one.name}, then task texts", on_task, one.name, corpus, has_read_held_out=True)
+    last = f"mean of the last {AVERAGED}"
+    means = {last: [average_of(list_checkpoints(run.parent)[:AVERAGED], None, options) for run in runs]}
+    for share in options.base_shares:
+        means[f"{share:g} of base"] = [average_of([options.init, run], share, options) for run in runs]
+    averaged = [replace(matched, name=name, checkpoints=tuple(paths)) for name, paths in means.items()]
+    return judge(one, options.labels[0], [base, *averaged, tapt, matched], options, is_extra=True)
 
 
-def _fine_tuning(
-    architecture: str,
-    arms: tuple[Arm, ...],
-    models: list[PretrainResult],
-    files: ExperimentFiles,
-    sizes: Sizes,
-    options: ExperimentOptions,
-) -> FineTunePlan:
-    return plan_fine_tuning(
-        FineTuneOptions(
-            task=options.task or EXPERIMENTS[options.experiment].task,
-            train=str(files.train),
-            dev=str(files.dev),
-            test=str(files.test),
-            model=tuple(
-                f"{architecture}: {name}={model.checkpoint}"
-                for name, model in zip(("none", *(arm.name for arm in arms)), models, strict=True)
-            ),
-            seeds=options.seeds,
-            epochs=sizes.epochs,
-            learning_rate=sizes.fine_tuning_rate,
-            workspace=options.workspace,
-        )
-    )
+def average_of(sources: Sequence[Path | str], share: float | None, options: ExperimentOptions) -> Path:
+    """The mean of checkpoints, the last that of a run; one made before is used again."""
+    last = Path(sources[-1])
+    target = experiment_folder(options) / f"{last.parent.name}-{last.name}-{share or 'mean'}"
+    if not target.is_dir():
+        average_checkpoints(target.name, lambda: average(sources, target, weight=share))
+    return target
 
 
 def judge(
-    architecture: str,
-    arms: tuple[Arm, ...],
-    models: list[PretrainResult],
-    files: ExperimentFiles,
-    plan: FineTunePlan,
-    place: Workspace,
-    workers: int | None,
+    one: FieldOptions, labels: int, arms: Sequence[Arm], options: ExperimentOptions, *, is_extra: bool = False
 ) -> Comparison:
-    """The base model and each arm's, fine-tuned under the same seeds; each arm with the one before it too."""
-    facts = facts_of(arms, models, files)
-    corpora = CorporaOptions(domain=corpus_of(arms[-1], files), general="general")
-    with device_slot(place):
-        result = compare(plan, place, corpora, facts, workers=workers, stepwise=True)
-    record(place, f"{files.experiment}-experiment-{architecture}", result)
-    return result
-
-
-def facts_of(arms: tuple[Arm, ...], models: list[PretrainResult], files: ExperimentFiles) -> list[ModelFacts]:
-    """What is known of the base model and of each arm's: all have read the general corpus."""
-    first = ModelFacts(note="no continued pretraining", corpora=("general",), pretraining=_history(models[0]))
-    return [first] + [
-        ModelFacts(
-            note=arm.note,
-            corpora=("general", corpus_of(arm, files)),
-            # its documents are made of sentences that are documents by themselves in the last arm's corpus
-            has_read_held_out=arm.documents == "grouped",
-            pretraining=_history(model),
-        )
-        for arm, model in zip(arms, models[1:], strict=True)
-    ]
-
-
-def _history(result: PretrainResult) -> tuple[dict[str, float], ...]:
-    """The records of a run without what is no number: under a rate too large a loss may be infinite."""
-    return tuple(
-        {name: value for name, value in record.items() if isinstance(value, (int, float)) and isfinite(value)}
-        for record in result.history
+    """Fine-tune the arms on a field's task. The last one's difference to the first is primary with the first
+    number of labels alone, and not in an extra comparison: otherwise all differences are corrected alike.
+    """
+    place, folder, tuning = (
+        Workspace(Path(options.workspace)),
+        experiment_folder(options),
+        options.fine_tuning,
     )
-
-
-def _settings(
-    sizes: Sizes, arms: tuple[Arm, ...], bases: list[PretrainResult], tuned: dict[str, FineTuneSettings]
-) -> dict[str, object]:
-    """What the report tells; `tuned` by architecture, in the order of `bases`."""
-    return {
-        "sizes": sizes,
-        **{f"arm: {arm.name}": arm for arm in arms},
-        **{
-            f"base model: {name}": read_settings(base.run_folder)
-            for name, base in zip(tuned, bases, strict=True)
-        },
-        **{f"fine-tuning: {name}": one for name, one in tuned.items()},
-    }
+    plan = plan_fine_tuning(
+        FineTuneOptions(
+            **values_of(tuning) | {"running": values_of(tuning.running)},
+            task=one.task,
+            train=draw_lines(one.train, labels, folder / f"{one.name}-train"),
+            dev=draw_lines(one.dev, MOST_DEV, folder / f"{one.name}-dev"),
+            test=draw_lines(one.test, MOST_TEST, folder / f"{one.name}-test"),
+            model=tuple(arm.model for arm in arms),
+            workspace=options.workspace,
+        )
+    )
+    corpora, facts = CorporaOptions(domain=one.name, general=GENERAL), [arm.facts for arm in arms]
+    with device_slot(place):
+        result = compare(plan, place, corpora, facts, workers=options.workers, stepwise=not is_extra)
+    record(place, f"experiment-{one.name}-{labels}{'-more' if is_extra else ''}", result)
+    result = replace(result, task=f"{result.task} with {labels:,} labels")
+    if labels == options.labels[0] and not is_extra:
+        return result
+    return judge_again(replace(result, primary=None), stepwise=not is_extra)
 
 
 def _report(
-    place: Workspace,
-    files: ExperimentFiles,
-    arms: tuple[Arm, ...],
-    bases: list[PretrainResult],
-    comparisons: list[Comparison],
-    settings: dict[str, object],
+    options: ExperimentOptions,
+    runs: Sequence[Sequence[PretrainResult]],
+    comparisons: Sequence[Comparison],
+    left_out: Sequence[str],
 ) -> tuple[str, Path]:
-    corpora = dict.fromkeys(["general", *(corpus_of(arm, files) for arm in arms)])
+    place, fields = Workspace(Path(options.workspace)), (options.first, options.second)
+    first_runs = runs[0] if runs else []
+    contrasts = {
+        "primary": f"matched minus mismatched text, with {options.labels[0]:,} labels, on each task",
+        "secondary": "matched minus general text; all contrasts but the primary are corrected (Holm)",
+    }
     content = reports.build_report(
-        title=f"What continued pretraining does to {comparisons[0].task}, one change at a time",
+        title=f"Pretraining on {fields[0].name} and {fields[1].name}, each judged on both tasks",
         command=repeat_command(),
-        corpora=gather_facts(place.root, corpora),
-        bases=bases,
+        corpora=gather_facts(place.root, [GENERAL, *(one.name for one in fields)]),
         evaluations=comparisons,
-        checksums=file_checksums(files.train, files.dev, files.test),
-        settings=settings,
+        checksums=file_checksums(*(path for one in fields for path in (one.train, one.dev, one.test))),
+        settings={
+            "contrasts": contrasts,
+            "experiment": options,
+            **{f"pretraining: {run.run_folder.name}": read_settings(run.run_folder) for run in first_runs},
+        },
     )
-    return content.verdict, publish_report(content, place.report(f"{files.experiment}-experiment"))
+    content = replace(content, warnings=(*left_out, *content.warnings))
+    return content.verdict, publish_report(content, place.report("experiment"))
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ class ModelResult:
     checkpoints: tuple[str, ...]
     checksums: tuple[str, ...]  # sha256 of their weights
     is_fixed: bool = False  # nothing in it is random: it has one run, without training
-    note: str | None = None  # shown beside the name, such as "flawed control"
+    note: str | None = None  # shown beside the name, such as "mismatched"
     seeds: tuple[SeedResult, ...]  # all seeds of the first checkpoint, then of the next
     outcomes: str  # statistics of the main metric by run and example: see albert.evaluation.contrasts
     sweep: tuple[SweepPoint, ...] = ()
@@ -255,7 +255,9 @@ class Comparison:
     obstacle: str | None = None  # why no difference can be judged, such as one label in test
     seeds: tuple[int, ...]  # of each checkpoint
     models: tuple[ModelResult, ...]
-    primary: str | None = None  # the model whose difference to the first the verdict is about
+    primary: str | None = (
+        None  # the model whose difference to the first is not corrected, named before the run
+    )
     differences: tuple[Difference, ...] = ()  # of each other model to the first
     steps: tuple[Difference, ...] = ()  # of each model to the one before it, where each changes one thing
     changes: tuple[Changes, ...] = ()  # from the first model to each other
@@ -271,8 +273,8 @@ class Comparison:
 
     @property
     def subject(self) -> ModelResult:
-        """The model that the verdict is about; the only one if nothing is compared."""
-        return self.model(self.primary) if self.primary else self.models[0]
+        """The model that the verdict is about: the primary one, else the last."""
+        return self.model(self.primary) if self.primary else self.models[-1]
 
 
 def evaluation_titles(evaluations: Sequence[Comparison]) -> list[str]:

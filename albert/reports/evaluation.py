@@ -104,7 +104,7 @@ def _scope(comparison: Comparison) -> Iterator[str]:
         yield "one pretraining run a model: intervals are of these checkpoints, not of their recipes"
     if comparison.groups:
         yield f"{counted(len(set(comparison.groups)), 'group')} of examples are taken whole"
-    if len(comparison.models) > 2:
+    if len(comparison.models) > 2 and comparison.primary:
         yield f"the primary contrast is {comparison.primary} against {comparison.models[0].name}"
 
 

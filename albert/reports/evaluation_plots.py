@@ -89,6 +89,19 @@ def _difference_plot(name: str, title: str, unit: str, differences: Sequence[Dif
     return intervals(name, title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0, signed=True)
 
 
+def contrast_plot(evaluations: Sequence[Comparison]) -> Plot:
+    """What each comparison's verdict is about, one below the other."""
+    rows = [
+        _interval(
+            f"{one.task}: {found.model} against {found.baseline}", found.values, found.mean, found.half_width
+        )
+        for one in evaluations
+        if (found := one.difference(one.subject.name))
+    ]
+    unit = "points: each seed or pretraining run, mean and 95% interval"
+    return intervals("contrasts", "Differences", unit, rows, level=0.0, signed=True)
+
+
 def _dev_by_epoch(model: ModelResult) -> list[tuple[float, float]]:
     by_epoch: dict[int, list[float]] = {}
     for seed in model.seeds:

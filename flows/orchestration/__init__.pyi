@@ -30,6 +30,7 @@ from .processes import train_in_processes as train_in_processes
 from .settings import CorporaOptions as CorporaOptions
 from .settings import EndToEndOptions as EndToEndOptions
 from .settings import ExperimentOptions as ExperimentOptions
+from .settings import FieldOptions as FieldOptions
 from .settings import FineTuneOptions as FineTuneOptions
 from .settings import PretrainingOptions as PretrainingOptions
 from .settings import RefreshOptions as RefreshOptions

@@ -349,16 +349,20 @@ def judging_options(options: EndToEndOptions, models: tuple[str, ...]) -> FineTu
 
 
 def plan_experiment(options: ExperimentOptions) -> ExperimentOptions:
-    """The options of an experiment, once its texts and its task were found."""
+    """The options of an experiment, once its start, its texts and its tasks were found."""
+    from albert.checkpoints import load_pretrained
     from albert.tasks import load_task, read_task
-    from flows.experiment import EXPERIMENTS
 
-    if options.experiment != "lcqmc" and not options.domain:
-        raise InputError(f"the {options.experiment} experiment needs text of its field: pass --domain")
-    for source in (*options.general, *options.domain):
+    names = ["general", options.first.name, options.second.name]
+    if len(set(names)) < len(names):
+        raise InputError(
+            f"first.name and second.name are {names[1]} and {names[2]}: give two, and not general"
+        )
+    load_pretrained(options.init)
+    for source in (*options.general, *options.first.text, *options.second.text):
         find_files(source)
-    splits = {name: Path(getattr(options, name)) for name in ("train", "dev", "test")}
-    read_task(load_task(options.task or EXPERIMENTS[options.experiment].task), splits)
+    for one in (options.first, options.second):
+        read_task(load_task(one.task), {name: Path(getattr(one, name)) for name in ("train", "dev", "test")})
     return options
 
 

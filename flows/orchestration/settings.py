@@ -14,7 +14,7 @@ from pydantic import Field
 
 from albert.finetuning import FineTuneRunning, TuningOptions
 from albert.pretraining import TrainingOptions
-from data.options import Commas, Integers, options, options_of
+from data.options import Floats, Integers, options, options_of
 from data.refresh import RefreshSettings, load_recipe
 from data.workspace import default_place
 
@@ -252,37 +252,57 @@ class EndToEndOptions:
 
 
 @options
-class ExperimentOptions:
-    """Find out which part of a recipe of continued pretraining helps, and which hurts."""
+class FieldOptions:
+    """A field: text to pretrain on, and the task that judges."""
 
-    general: Annotated[tuple[str, ...], Field(min_length=1)]
-    """General raw text, for the base models (通用语料)."""
+    name: str
+    """Name of the field and of its corpus (领域)."""
+    text: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Raw text (领域语料)."""
+    task: str
+    """Name or YAML file of the task (任务)."""
     train: str
-    """Training examples of the task (训练集)."""
+    """Its training examples, one a line (训练集)."""
     dev: str
     """Its dev examples (开发集)."""
     test: str
     """Its test examples (测试集)."""
-    experiment: Literal["lcqmc", "law", "reviews"] = "lcqmc"
-    """Ladder of recipes; the text of lcqmc is the task's own."""
-    domain: tuple[str, ...] = ()
-    """Raw text of the field, for law and reviews (领域语料)."""
-    task: str | None = None
-    """Name or YAML file of the task; by default the experiment's (任务)."""
-    tokenizer: str | None = None
-    """vocab.txt (the flawed control needs BERT's); by default trained."""
-    architectures: Annotated[tuple[Literal["albert", "bert"], ...], Commas, Field(min_length=1)] = (
-        "albert",
-        "bert",
-    )
-    """Architectures of similar cost (模型)."""
-    scale: Annotated[float, Field(gt=0)] = 1.0
-    """Scale of all sizes; 1 is 60 to 80 CPU minutes an architecture."""
-    seeds: Integers | None = None
-    """Seeds of fine-tuning (随机种子); by default ten, or five if slow."""
+
+
+@options
+class ExperimentOptions:
+    """Pretrain on general text and on the text of two fields, and judge each on both fields' tasks."""
+
+    general: Annotated[tuple[str, ...], Field(min_length=1)]
+    """General raw text, a control and for replay (通用语料)."""
+    first: FieldOptions
+    """A field."""
+    second: FieldOptions
+    """Another one."""
+    init: str = "tiny-zh"
+    """Checkpoint that every arm starts from (起点)."""
+    scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
+    """Scale of the pretraining; 1 is 1,000 steps a run."""
+    minutes: Annotated[float | None, Field(gt=0)] = None
+    """Minutes for the whole, half of them at most for pretraining; what they do not suffice for is left out,
+    and the same command goes on from there."""
+    labels: Annotated[Integers, Field(min_length=1)] = (1000, 200, 5000)
+    """Numbers of training examples, first that of the primary contrast."""
+    base_shares: Floats = (0.25, 0.5, 0.75)
+    """Shares of the start in averages with the matched arm."""
+    pretraining_seeds: Annotated[Integers, Field(min_length=1)] = (0, 1, 2)
+    """Seeds of pretraining; fewer than three say nothing of a recipe."""
+    batch_tokens: Annotated[int | None, Field(ge=128)] = None
+    """Tokens of a step; by default 32768 on a GPU, 4096 on a CPU."""
+    learning_rate: Annotated[float | None, Field(gt=0)] = None
+    """Peak rate of pretraining; by default from batch and start."""
+    replay: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Share of general text in a field's training."""
     workers: Annotated[int | None, Field(ge=1)] = None
     """Processes; by default one a core."""
     workspace: Place = Field(default_factory=default_place)
+    fine_tuning: TuningOptions = TuningOptions(seeds=(0, 1, 2, 3, 4))
+    """The fine-tuning that judges."""
 
 
 JOBS: dict[str, type[Job]] = {

@@ -20,7 +20,13 @@ REQUIRED = {
     "fine-tune": {"task": "lcqmc", "dev": "dev.tsv", "model": ["a"]},
     "train-tokenizer": {},
     "end-to-end": {},
-    "lcqmc-experiment": {"general": ["a"], "train": "a", "dev": "b", "test": "c"},
+    "lcqmc-experiment": {
+        "general": ["a"],
+        **{
+            one: {"name": one, "text": ["a"], "task": "lcqmc", "train": "a", "dev": "b", "test": "c"}
+            for one in ("first", "second")
+        },
+    },
 }
 
 

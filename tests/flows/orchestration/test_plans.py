@@ -119,18 +119,21 @@ def test_a_vocabulary_that_cannot_be_learnt_is_refused(samples, change, message)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"architectures": ("albert", "gpt")}, "architectures.1='gpt'"),
-        ({"domain": ()}, "the law experiment needs text of its field"),
-        ({"domain": ("/no/such/text",)}, "source /no/such/text does not exist"),
-        ({"dev": "/no/such/dev.tsv"}, "no file /no/such/dev.tsv"),
+        ({"init": "tiny"}, "tiny"),
+        ({"second": {"name": "general"}}, "first.name and second.name are tea and general"),
+        ({"first": {"text": ("/no/such/text",)}}, "source /no/such/text does not exist"),
+        ({"second": {"dev": "/no/such/dev.tsv"}}, "no file /no/such/dev.tsv"),
     ],
 )
 def test_an_experiment_that_cannot_work_is_refused(samples, whole, change, message):
-    given = {name: whole[name] for name in ("task", "train", "dev", "test", "domain")}
-    given |= {"general": (str(samples / "general.txt"),), "experiment": "law"}
+    field = {name: whole[name] for name in ("task", "train", "dev", "test")} | {"text": whole["domain"]}
+    given = {"general": (str(samples / "general.txt"),), "init": "tiny-zh"}
+    given |= {"first": field | {"name": "tea"}, "second": field | {"name": "coffee"}}
     plan("lcqmc-experiment", given)
+    for name, value in change.items():
+        given[name] = given[name] | value if isinstance(value, dict) else value
     with pytest.raises(UserError, match=message):
-        plan("lcqmc-experiment", given | change)
+        plan("lcqmc-experiment", given)
 
 
 def test_a_deployments_run_is_refused_as_its_command_is(whole, checkpoint, monkeypatch, tmp_path):

@@ -1,0 +1,91 @@
+"""Two fields, each judged on both tasks; and what is left out for lack of time."""
+
+import json
+from pathlib import Path
+from time import monotonic
+
+import pytest
+
+from flows.fine_tune import default_facts
+from flows.lcqmc_experiment import Deadline, draw_lines
+from flows.orchestration import CorporaOptions
+from tests.commands import run_here
+from tests.conftest import few_examples, few_texts, save_small_model
+
+
+def test_every_corpus_that_a_model_has_read_is_known():
+    before, after, other = default_facts(CorporaOptions(domain="tea", general="general"), 3)
+    assert before.corpora == ("general",) and after.corpora == other.corpora == ("general", "tea")
+    assert [one.corpora for one in default_facts(CorporaOptions(domain="tea"), 1)] == [("tea",)]
+
+
+def test_work_that_would_end_too_late_is_left_out():
+    deadline = Deadline(monotonic() + 60)
+    assert deadline.run("one", lambda: 1) == 1
+    deadline.longest = 61  # as if the first had taken that long
+    assert deadline.run("two", lambda: 2) is None
+    assert deadline.left_out == ["two"]
+
+
+def test_fewer_examples_are_among_more(tmp_path):
+    lines = ["text\tlabel", *(f"第{n}条\t{n % 2}" for n in range(40))]
+    (tmp_path / "train.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    few, more = (
+        Path(draw_lines(str(tmp_path / "train.tsv"), most, tmp_path / "drawn"))
+        .read_text("utf-8")
+        .splitlines()
+        for most in (10, 20)
+    )
+    assert few[0] == more[0] == lines[0] and len(few) == 11 and len(more) == 21
+    assert set(few) < set(more) < set(lines) and more[1:] != lines[1:21]
+
+
+def field(name, text, splits):
+    parts = {"name": name, "text": text, "task": "tea-topics"}
+    values = [part for key, value in parts.items() for part in (f"--{name}.{key}", value)]
+    return values + [part.replace("--", f"--{name}.") for part in splits]
+
+
+@pytest.mark.slow
+def test_two_fields_are_each_judged_on_both_tasks(tokenizer, prefect_server, tmp_path):
+    """The fields are called first and second, as their options are."""
+    base = save_small_model(tmp_path / "small", tokenizer)
+    general, domain = few_texts(tmp_path)
+    fields = [
+        *field("first", domain, few_examples(tmp_path)),
+        *field("second", domain, few_examples(tmp_path)),
+    ]
+    command = [
+        *["lcqmc-experiment", "--general", general, *fields, "--init", base, "--scale", 1e-6],
+        *["--labels", "40,20", "--base-shares", 0.5, "--pretraining-seeds", 0, "--batch-tokens", 512],
+        *["--fine-tuning.seeds", 0, "--fine-tuning.epochs", 1, "--fine-tuning.learning-rate", 1e-3],
+        *["--fine-tuning.optimizer.max-restarts", 0, "--fine-tuning.baselines", "no"],
+        *["--workers", 1, "--workspace", tmp_path / "w"],
+    ]
+    done = run_here(*command, **prefect_server)
+    assert done.returncode == 0, done.stderr
+    metrics = json.loads((tmp_path / "w/reports/experiment/metrics.json").read_text(encoding="utf-8"))
+    names = [[model["name"] for model in one["models"]] for one in metrics["evaluations"]]
+    matched_last = [["second", "base", "general", "first"], ["first", "base", "general", "second"]]
+    more = ["mean of the last 3", "0.5 of base"]
+    assert names[:4] == 2 * matched_last
+    assert names[4:] == [["base", *more, f"{one}, then task texts", one] for one in ("first", "second")]
+    # only with the first number of labels is there a primary contrast, and none in the last two
+    assert [one["primary"] for one in metrics["evaluations"]] == ["first", "second", *[None] * 4]
+    steps = [(one["model"], one["baseline"]) for one in metrics["evaluations"][0]["steps"]]
+    assert steps == [("base", "second"), ("general", "base"), ("first", "general")]
+    examples = [one["examples"]["train"] for one in metrics["evaluations"]]
+    assert examples == [40, 40, 20, 20, 40, 40]
+    runs = metrics["settings"]
+    same = {name: one for name, one in runs.items() if name.startswith("pretraining: ")}
+    assert len(same) == 3
+    for name in ("steps", "batch_tokens", "learning_rate", "seed", "init", "optimizer"):
+        assert len({json.dumps(one[name]) for one in same.values()}) == 1, name
+    # what the field's text held out is in the task's texts
+    tapt, matched = metrics["evaluations"][4]["models"][-2:]
+    assert tapt["intrinsic"]["domain_mlm_accuracy"] is None is not matched["intrinsic"]["domain_mlm_accuracy"]
+    assert all(not one["found"] for model in (tapt, matched) for one in model["contamination"])
+    # what was made is used again, and what there is no time for is named
+    done = run_here(*command, "--minutes", 1e-9, **prefect_server)
+    assert done.returncode == 0, done.stderr
+    assert "Left out for lack of time: pretraining with seed 0." in done.stdout
