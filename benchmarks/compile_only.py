@@ -6,8 +6,8 @@ A launch passes if ptxas spills no register and does not serialise wgmma, if it 
 and the shared memory of the architecture, if its 16-bit matrix products use tensor cores, and if loops that
 load the operands of products do so by asynchronous copies. Prints a table, writes
 benchmarks/results/compile_only-triton-VERSION.json; exit status 1 if a launch fails. `--fast` takes few
-launches of each kernel, as sm_86, sm_100 and sm_120 always get. SASS counts the machine's instructions,
-`loop` those of the longest loop. These are statements about code, not about speed.
+launches of each kernel, as sm_86, sm_100 and sm_120 always get, and writes VERSION-fast.json. SASS counts the
+machine's instructions, `loop` those of the longest loop. These are statements about code, not about speed.
 """
 
 from __future__ import annotations
@@ -184,13 +184,12 @@ def main(arguments: list[str] | None = None) -> int:
             rows.append(row)
     bad = [row for row in rows if row.problems]
     print(f"{len(rows)} launches compiled, {len(bad)} refused")
-    if not options.fast and not options.only:
-        RESULTS.mkdir(exist_ok=True)
-        launches = ",\n".join(
-            json.dumps(asdict(row)) for row in rows
-        )  # a line each, so that changes can be read
+    if not options.only:
+        name = f"compile_only-triton-{triton.__version__}{'-fast' if options.fast else ''}.json"
+        launches = ",\n".join(json.dumps(asdict(row)) for row in rows)  # a line each: changes can be read
         content = f'{{"triton": "{triton.__version__}", "launches": [\n{launches}\n]}}\n'
-        (RESULTS / f"compile_only-triton-{triton.__version__}.json").write_text(content, encoding="utf-8")
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / name).write_text(content, encoding="utf-8")
     return 1 if bad else 0
 
 
