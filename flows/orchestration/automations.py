@@ -79,12 +79,16 @@ def make_automations(
     server_version()  # refuses a server that cannot be used
     if webhook:
         replace_automation(report_failures(webhook))
+        print(f"a failed or crashed run: a message to {urlsplit(webhook).hostname}")
     if pretrain_after_drift is not None:
         replace_automation(pretrain_on_drift(pretrain_after_drift))
+        print(f"a refresh that reports drift: {pretrain_after_drift:,} steps of pretraining")
     if lost_runs:
         add_lost_runs()
+        print("a run whose heartbeats stop: marked as crashed")
     if rerun_crashed:
         replace_automation(rerun_trainings())
+        print("a crashed training: run again, three times in six hours at most")
 
 
 def report_failures(url: str) -> Automation:

@@ -31,6 +31,9 @@ def test_an_automation_made_again_replaces_the_first_but_for_lost_runs_of_this_v
     with get_client(sync_client=True) as client:
         for port in (1, 2):
             assert main(["--webhook", f"http://127.0.0.1:{port}/hook"]) == 0
+            assert (
+                "a message to 127.0.0.1\n" in capsys.readouterr().out
+            )  # the path of such a URL is often a secret
             (made,) = client.read_automations_by_name(FAILURES)
             (action,) = made.actions
             block = client.read_block_document(action.block_document_id, include_secrets=True)
