@@ -33,6 +33,13 @@ def test_help_answers(command):
     assert done.returncode == 0 and "--workspace" in done.stdout and not done.stderr
 
 
+def test_a_flow_file_is_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "flows.train_tokenizer", "--help"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout == run_here("train-tokenizer", "--help").stdout, done.stderr
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory, tokenizer):
     return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer, max_position_embeddings=64)
