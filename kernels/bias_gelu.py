@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from kernels.dispatch import differentiable, direct, handwritten, on_device, tl, triton, use_triton
 from kernels.gelu_cpu import gelu_on_cpu
-from kernels.linear import linear
+from kernels.linear import linear_and_residual
 
 ACTIVATIONS = ("gelu", "gelu_new", "relu")  # names of configs; gelu is erf's, gelu_new tanh's
 _APPROXIMATION = {"gelu": "none", "gelu_new": "tanh"}
@@ -151,8 +151,13 @@ def bias_gelu(x: Tensor, bias: Tensor, activation: str) -> Tensor:
     return _operator(x.contiguous(), bias.contiguous(), activation)
 
 
-def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> Tensor:
-    """Apply the activation to a linear map of x [R, H], with weight [F, H] and bias [F]. Returns [R, F]."""
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor, activation: str) -> tuple[Tensor, Tensor]:
+    """Apply the activation to a linear map of x [R, H], with weight [F, H] and bias [F].
+
+    Returns [R, F], and x for the residual.
+    """
     if not use_triton(x):
-        return activate(linear(x, weight, bias), activation)
-    return bias_gelu(linear(x, weight, None), bias, activation)
+        y, residual = linear_and_residual(x, weight, bias)
+        return activate(y, activation), residual
+    y, residual = linear_and_residual(x, weight, None)
+    return bias_gelu(y, bias, activation), residual

@@ -11,17 +11,21 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kernels.attention import padded_head_dim
-from kernels.linear import linear
+from kernels.linear import derived_once, linear, linear_and_residual
 
 
-def split_heads(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> Tensor:
-    """Project x [T, H] to queries, keys and values [T, 3, N, P]; weight [3 N D, H], bias [3 N D]."""
+def split_heads(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+    """Project x [T, H] to queries, keys and values [T, 3, N, P]; weight [3 N D, H], bias [3 N D].
+
+    Returns them, and x for the residual.
+    """
     D = weight.shape[0] // (3 * heads)
     P = padded_head_dim(D, x)
     if P > D:
-        weight = pad(weight.view(3, heads, D, -1), (0, 0, 0, P - D)).flatten(0, 2)
-        bias = pad(bias.view(3, heads, D), (0, P - D)).flatten()
-    return linear(x, weight, bias).view(-1, 3, heads, P)
+        weight = derived_once(weight, lambda w: pad(w.view(3, heads, D, -1), (0, 0, 0, P - D)).flatten(0, 2))
+        bias = derived_once(bias, lambda b: pad(b.view(3, heads, D), (0, P - D)).flatten())
+    qkv, residual = linear_and_residual(x, weight, bias)
+    return qkv.view(-1, 3, heads, P), residual
 
 
 def merge_heads(mixed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -29,5 +33,5 @@ def merge_heads(mixed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     N, P = mixed.shape[1:]
     D = weight.shape[1] // N
     if P > D:
-        weight = pad(weight.view(-1, N, D), (0, P - D)).flatten(1)
+        weight = derived_once(weight, lambda w: pad(w.view(-1, N, D), (0, P - D)).flatten(1))
     return linear(mixed.flatten(1), weight, bias)

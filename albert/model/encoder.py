@@ -72,7 +72,8 @@ class SelfAttention(nn.Module):
         """States [T, H] of x [T, H], or [R, H] of its `rows` [R] alone."""
         source = self.norm(x) if self.norm_first else x
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
-        qkv = kernels.split_heads(source, weight, bias, self.heads)
+        qkv, source = kernels.split_heads(source, weight, bias, self.heads)
+        x = x if self.norm_first else source
         dropout_p = self.attention_dropout if self.training else 0.0
         # drawn from the device's generator, which the trainer seeds for every batch
         seed = torch.randint(2**31, (1,), device=x.device) if dropout_p else 0
@@ -110,13 +111,13 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         source = self.norm(x) if self.norm_first else x
-        y = kernels.linear_gelu(source, self.inner.weight, self.inner.bias, self.activation)
+        y, source = kernels.linear_gelu(source, self.inner.weight, self.inner.bias, self.activation)
         y = kernels.linear(y, self.output.weight, self.output.bias)
         if self.norm_first:
             return x + F.dropout(y, self.dropout, self.training)
         dropout_p = self.dropout if self.training else 0.0
         return kernels.add_layer_norm(
-            y, x, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
+            y, source, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
         )
 
 

@@ -56,7 +56,7 @@ class MaskedLanguageModelHead(nn.Module):
 
     def forward(self, hidden: Tensor, embedding: Embedding) -> Tensor:
         """States [n, E] of hidden states [n, H], ready for the decoder."""
-        states = kernels.linear_gelu(hidden, self.transform.weight, self.transform.bias, self.activation)
+        states, _ = kernels.linear_gelu(hidden, self.transform.weight, self.transform.bias, self.activation)
         states = self.norm(states)
         if embedding.order == "bright" and embedding.projection is not None:
             return states @ embedding.projection.weight

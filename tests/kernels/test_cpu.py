@@ -218,3 +218,20 @@ def test_gradients_of_a_shared_weight_add_up_in_fp32():
     ours, theirs = errors(kernels.linear), errors(torch.nn.functional.linear)
     assert all(a < b / 3 for a, b in zip(ours, theirs, strict=True))
     assert not hasattr(weight, "half_copy")
+
+
+def test_a_residuals_gradient_is_added_with_no_more_error_than_by_autograd():
+    torch.manual_seed(0)
+    weight = torch.randn(8, 16, requires_grad=True)
+    x = torch.randn(40, 16).bfloat16().requires_grad_()
+    dy, dresidual = torch.randn(40, 8).bfloat16(), torch.randn(40, 16).bfloat16()
+    exact = dy.double() @ weight.detach().bfloat16().double() + dresidual.double()
+
+    def error(project) -> float:
+        with torch.autocast("cpu", torch.bfloat16):
+            outputs = project(x, weight, None)
+        gradient = torch.autograd.grad(outputs, x, (dy, dresidual.clone()))[0]
+        return float((gradient.double() - exact).norm())
+
+    theirs = error(lambda x, weight, bias: (kernels.linear(x, weight, bias), x.view_as(x)))
+    assert 0 < error(kernels.linear_and_residual) <= theirs

@@ -88,7 +88,7 @@ def test_heads_of_26_are_computed_32_wide_without_more_parameters(triton):
     attention = model.encoder.attentions[0]
     x = torch.randn(batch.tokens, 52, device=DEVICE)
     weight, bias = attention.query_key_value.weight, attention.query_key_value.bias
-    qkv = kernels.split_heads(x, weight, bias, 2)
+    qkv, _ = kernels.split_heads(x, weight, bias, 2)
     assert qkv.shape == (batch.tokens, 3, 2, 32) and qkv[..., 26:].eq(0).all()
     assert (qkv[..., :26] - (x @ weight.T + bias).view(-1, 3, 2, 26)).abs().max() < 1e-5
     assert weight.shape == (156, 52)
@@ -131,6 +131,11 @@ def test_autocast_computes_in_half_precision_and_keeps_the_parameters_gradients_
             0.01
         ), name
 
+    model.encoder.activation_checkpointing = True  # computes the layers again where the copies are gone
+    with torch.autocast(DEVICE, dtype):
+        again = gradients(model, batch)[1]
+    assert all(torch.equal(p.grad, again[name]) for name, p in model.named_parameters())
+
 
 def test_neither_pass_asks_the_device_for_a_number(triton):
     """A CUDA graph needs this; a fake tensor has nothing but a shape."""
@@ -167,7 +172,8 @@ def test_a_batch_without_order_labels_trains_on_its_masks_alone():
     output.loss.backward()
     assert output.sop_loss == 0 and output.sop_count == 0 and output.loss == output.mlm_loss
     assert model.sop.weight.grad.eq(0).all()
-    assert model(replace(batch, sop_labels=None)).loss == output.loss
+    # fewer rows in a product: on several threads it may be added up in another order
+    assert abs(model(replace(batch, sop_labels=None)).loss - output.loss) < 1e-6 * output.loss
 
 
 @pytest.mark.slow
