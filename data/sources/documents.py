@@ -36,7 +36,7 @@ class RawDocument:
     text: str
     source_uri: str  # path or URL without credentials, then its place in the file: "laws.jsonl.gz#line=12"
     encoding: str | None = None  # detected encoding of its file; None: UTF-8
-    text_format: TextFormat | None = None  # how its file was read; None: no plain text
+    text_format: TextFormat | None = None  # how it was read; None: as it is, from no plain text
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def read_documents(
     try:
         if kind == "parquet" and base_name(uri).lower().endswith(".parquet"):
             with open_binary(uri) as file:
-                yield from _read_parquet(place, file, text_field)
+                yield from _read_parquet(place, file, text_format, text_field)
             return
         size = size_and_digest(uri)[0] if is_remote(uri) else os.path.getsize(uri)
         for part in open_parts(uri, size):
@@ -152,7 +152,7 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
         if kind == "parquet":
             with tempfile.TemporaryFile() as file:  # Parquet is read from the end
                 copyfileobj(part.file, file, 1 << 20)
-                yield from _read_parquet(part.uri, file, text_field)
+                yield from _read_parquet(part.uri, file, text_format, text_field)
             return
         encoding = _encoding(part.file)
         if encoding is not None:
@@ -179,9 +179,9 @@ def _read_lines(
         return _read_text(part, lines, text_format)
     if kind == "jsonl":
         rows = ((value, f"{part.uri}#{place}", size) for place, value, size in json_rows(lines))
-        return _from_rows(rows, text_field)
+        return _from_rows(rows, text_format, text_field)
     if kind in _DELIMITERS:
-        return _from_rows(_rows_of_table(part.uri, lines, _DELIMITERS[kind]), text_field)
+        return _from_rows(_rows_of_table(part.uri, lines, _DELIMITERS[kind]), text_format, text_field)
     return _read_page(part.uri, lines, _PAGES[kind])
 
 
@@ -306,7 +306,9 @@ def _read_page(uri: str, lines: Iterator[str], text_of: Callable[[str], str]) ->
     yield from _cut(text_of("".join(page)[:-1]), uri)
 
 
-def _from_rows(rows: Iterator[tuple[object, str, int]], field: str | None) -> Iterator[Item]:
+def _from_rows(
+    rows: Iterator[tuple[object, str, int]], text_format: TextFormat, field: str | None
+) -> Iterator[Item]:
     """Documents from rows, each with its URI and characters.
 
     Unless `field` names the text, the first row with one of TEXT_FIELDS decides which it is.
@@ -323,7 +325,10 @@ def _from_rows(rows: Iterator[tuple[object, str, int]], field: str | None) -> It
         elif not isinstance(row[field], str):
             yield Dropped(uri, STAGE, "text_not_string", size)
         else:
-            yield from _cut(row[field], uri)
+            text = row[field]
+            joined = join_wrapped(text) if text_format in ("auto", "wrapped") else text
+            for document in _cut(joined, uri):
+                yield document if joined is text else replace(document, text_format="wrapped")
 
 
 def _rows_of_table(uri: str, lines: Iterator[str], delimiter: str) -> Iterator[tuple[object, str, int]]:
@@ -341,7 +346,9 @@ def _rows_of_table(uri: str, lines: Iterator[str], delimiter: str) -> Iterator[t
             yield dict(zip(header, row, strict=True)) if fits else wrong, place, size
 
 
-def _read_parquet(uri: str, source: IO[bytes], text_field: str | None) -> Iterator[Item]:
+def _read_parquet(
+    uri: str, source: IO[bytes], text_format: TextFormat, text_field: str | None
+) -> Iterator[Item]:
     file = pq.ParquetFile(source)
     names = file.schema_arrow.names
     field = text_field or next((name for name in TEXT_FIELDS if name in names), None)
@@ -350,4 +357,5 @@ def _read_parquet(uri: str, source: IO[bytes], text_field: str | None) -> Iterat
         return
     batches = file.iter_batches(batch_size=1024, columns=[field])
     texts = (text for batch in batches for text in batch.column(0).to_pylist())
-    yield from _from_rows((({field: text}, f"{uri}#row={n}", 0) for n, text in enumerate(texts, 1)), field)
+    rows = (({field: text}, f"{uri}#row={n}", 0) for n, text in enumerate(texts, 1))
+    yield from _from_rows(rows, text_format, field)

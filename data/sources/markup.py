@@ -11,8 +11,12 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from html.entities import html5
+from typing import TYPE_CHECKING
 
 from data.sources.plain_text import join_wrapped
+
+if TYPE_CHECKING:
+    from lxml.html import HtmlElement
 
 # Jekyll's, Hugo's and MkDocs' front matter
 _front_matter = re.compile(
@@ -38,6 +42,13 @@ _heading_anchor = re.compile(r"^(#+(?: .*?)?)(?<! ) *\[\[[^\[\]\n]*\]\] *$", re.
 _comment = re.compile(r"<!--(?:(?!<!--).)*?-->", re.S)
 _display_math = re.compile(r"\$\$.*?\$\$|\\\[(?:(?!\\\[).)*?\\\]", re.S)
 _environment = re.compile(r"\\(begin|end)\{(\w+\*?)\}")
+# environments of text, which stays; all others hold formulas, tables, pictures or code
+_text_environment = re.compile(
+    "abstract|center|claim|conclusion|conjecture|corollary|definition|description|document|enumerate|example"
+    "|exercise|itemize|lemma|note|problem|proof|property|proposition|question|quotation|quote|remark|solution"
+    "|theorem"
+)
+_latex_item = re.compile(r"^ *\\item(?:\[[^\]\n]*\])? *", re.M)
 # Pandoc's rule: no space after the first sign, none before the last, no digit after it
 _inline_math = re.compile(
     r"(?<![\\$`])\$(?![\s$])([^$\n`\u4e00-\u9fff]{1,500}?)(?<![\s\\])\$(?![$`0-9A-Za-z])"
@@ -137,7 +148,7 @@ def markdown_text(content: str, *, join_lines: bool = False) -> str:
 
 
 def _without_environments(text: str) -> str:
-    """Remove LaTeX's environments, each from its beginning to the next end of its name."""
+    """Remove LaTeX's environments, each from its beginning to the next end of its name, but keep text."""
     marks = list(_environment.finditer(text))
     ends: dict[str, list[int]] = {}  # by name, the next one last
     for mark in reversed(marks):
@@ -148,7 +159,12 @@ def _without_environments(text: str) -> str:
     for mark in marks:
         if mark[1] == "end":
             ends[mark[2]].pop()
-        elif mark.start() >= at and ends.get(mark[2]):
+        if mark.start() < at:
+            continue
+        if _text_environment.fullmatch(mark[2].rstrip("*")):
+            parts += [_latex_item.sub("- ", text[at : mark.start()]), "\n"]
+            at = mark.end()
+        elif mark[1] == "begin" and ends.get(mark[2]):
             parts.append(text[at : mark.start()])
             at = ends[mark[2]][-1]
     return "".join([*parts, text[at:]])
@@ -292,10 +308,20 @@ def html_text(content: str) -> str:
     from lxml import etree
 
     try:
-        main = trafilatura.extract(content, favor_recall=True, include_comments=False, deduplicate=False)
-        return main or _all_text(content)
+        page = _without_code(trafilatura.load_html(content))
+        main = trafilatura.extract(page, favor_recall=True, include_comments=False, deduplicate=False)
+        return join_wrapped(main or _all_text(content))
     except (ValueError, etree.LxmlError):
         return _all_text(content)
+
+
+def _without_code(page: HtmlElement | None) -> HtmlElement | None:
+    """Remove listings: preformatted blocks marked as code, or hardly Chinese."""
+    for block in list(page.iter("pre")) if page is not None else ():
+        text = "".join(block.itertext())
+        if block.find(".//code") is not None or len(_han.findall(text)) < 0.3 * len("".join(text.split())):
+            block.drop_tree()
+    return page
 
 
 def _all_text(content: str) -> str:

@@ -14,6 +14,7 @@ _end_inside = re.compile(f"[。！？!?…]{_CLOSERS}(?=[^，、：”’」』�
 _marked = re.compile(rf"\W{_CLOSERS}$")
 _latin = re.compile("[!-~]")
 _first_word = re.compile(r"[!-~]+|\S")
+_quoted = re.compile("^(?:> ?)+", re.M)  # by mail
 _MIN_WIDTH, _MAX_WIDTH = 30, 160  # columns; e-mail is wrapped at 72 or 76, e-books at 30 to 40 characters
 _SLACK = 4  # columns that a wrapped line may be shorter, so that no mark begins a line
 _LEAST = 8  # wrapped lines that prove a width
@@ -32,7 +33,8 @@ def find_format(lines: Sequence[str]) -> TextFormat:
         several = sum(bool(_end_inside.search(line)) for line in written)
         if ended >= 0.7 * len(written) and several <= 0.01 * len(written):
             return "bert"
-    return "wrapped" if _wrap_width(_inner_lines(lines)) else "document"
+    unquoted = _quoted.sub("", "\n".join(lines)).split("\n")
+    return "wrapped" if _wrap_width(_inner_lines(unquoted)) else "document"
 
 
 def _columns(line: str) -> int:
@@ -69,12 +71,16 @@ def _wrap_width(inner: Sequence[_Line | None]) -> int | None:
 
 
 def join_wrapped(text: str) -> str:
-    """Join the lines of each paragraph of a text that was wrapped at a fixed width.
+    """Join the lines of each paragraph of a text wrapped at a fixed width; unquote those of mail.
 
     >>> join_wrapped("继续预训练用同一领域的文本再训练一个公开的模\\n型，" * 8 + "\\n完。").count("\\n")
     1
     """
-    lines = text.split("\n")
+    if text.count("\n") < _LEAST:
+        return text
+    lines = _quoted.sub("", text).split("\n")
+    if max(map(len, lines)) > _MAX_WIDTH + _SLACK:
+        return text
     inner = _inner_lines(lines)
     width = _wrap_width(inner)
     if width is None:

@@ -1,15 +1,18 @@
 """Bad inputs, each alone and between good ones: a reason for each, and no good document lost."""
 
 import gzip
+import io
 import json
 import os
 import random
+import tarfile
 import time
 import zipfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -32,8 +35,6 @@ def rows(*texts):
 
 
 def zip_of(**files):
-    import io
-
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w") as archive:
         for name, content in files.items():
@@ -140,14 +141,46 @@ def test_between_good_files_nothing_good_is_lost(tmp_path, vocabulary_file):
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def real_files() -> dict[str, bytes]:
+    """A file of each kind, cut to 30,000 bytes where that is more."""
+    text = (SAMPLES / "general.txt").read_text(encoding="utf-8")[:3000]
+    block = f"# 茶\n\n```c\nint x;\n```\n\n$$x$$ {text}\n\n|a|b|\n|-|-|\n|茶|水|\n"
+    page = (
+        f"<html><body><p>{text}</p><pre><code>x</code></pre><table><tr><td>茶</td></tr></table></body></html>"
+    )
+    files = {name: (SAMPLES / name).read_bytes()[:30_000] for name in ("tea.jsonl", "general.txt")}
+    files |= {
+        "gb18030.txt": text.encode("gb18030"),
+        "page.md": block.encode(),
+        "page.mdx": f'import A from "b"\n{block}<A x="{{1}}" />\n'.encode(),
+        "page.rst": f"茶\n==\n\n.. note:: 水\n\n   {text}::\n\n      int x;\n".encode(),
+        "page.adoc": f"= 茶\n:toc:\n\n----\nint x;\n----\n\n|===\n|{text}\n|===\n".encode(),
+        "page.html": page.encode(),
+        "rows.csv": f'id,text\n1,"{text}"\n2,茶\n'.encode(),
+    }
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return files | {
+        "all.tar": packed.getvalue(),
+        "all.tar.zst": pa.compress(packed.getvalue(), codec="zstd", asbytes=True),
+    }
+
+
+REAL_FILES = real_files()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 @given(
-    sample=st.sampled_from(["tea.jsonl", "general.txt"]),
+    sample=st.sampled_from(sorted(REAL_FILES)),
     edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(max_size=12)), max_size=12),
     cut=st.integers(1, 10**6),
 )
 def test_mutated_real_files_give_documents_or_reasons(tmp_path, sample, edits, cut):
-    content = bytearray((SAMPLES / sample).read_bytes()[:30_000])
+    content = bytearray(REAL_FILES[sample])
     for place, noise in edits:
         at = place % len(content)
         content[at : at + len(noise)] = noise

@@ -395,3 +395,13 @@ def test_a_plan_made_before_is_made_again_only_if_another_refresh_committed_mean
     assert first.version == 1 and preview(plan_refresh(settings)).read == (str(source / "later.txt"),)
     second = refresh_here(settings, plan)
     assert second.version == 2 and second.documents == first.documents + 1
+
+
+def test_removed_urls_are_counted_and_said(settings, source):
+    (source / "urls.txt").write_text(
+        "见https://a.cn/b?c=1。又见 http://a.cn/d/ 和 www.a.cn 的介绍。", "utf-8"
+    )
+    result = refresh_here(settings)
+    assert result.removed_urls == 3 and "removed 3 URL(s) from the text" in describe_left_out(result)
+    with open_workspace(settings.workspace) as statistics:
+        assert not any("a.cn" in text for text in statistics.texts(settings.corpus))

@@ -98,6 +98,16 @@ def test_the_next_refresh_uses_discovered_words(tmp_path, vocabulary_file):
     assert result.version == 2 and words()[TERM] > before
 
 
+def test_words_are_found_in_a_corpus_that_has_not_changed(tmp_path, vocabulary_file):
+    source = tmp_path / "raw.txt"
+    source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c")
+    assert refresh_here(settings).version == 1
+    again = refresh_here(replace(settings, discover_words=50))
+    assert again.version == 1 and not again.is_new and TERM in [word.word for word in again.new_words]
+    assert TERM in (tmp_path / "w/lexicons/c/version-1.txt").read_text(encoding="utf-8").split()
+
+
 def test_the_command_writes_a_dictionary(tmp_path, capsys):
     source = tmp_path / "raw.txt"
     source.write_text("\n\n".join(corpus(400)), encoding="utf-8")

@@ -290,6 +290,35 @@ def test_a_web_page_gives_its_main_content(tmp_path):
     assert text.count(SECOND) == 6 and "脚本" not in text and "<" not in text and "首页" not in text
 
 
+def test_a_web_page_loses_its_listings_and_keeps_preformatted_prose(tmp_path):
+    listing = "".join(f"for (int i{n} = 0; i{n} &lt; n; ++i{n}) a[i{n}] = 0;  // 清零\n" for n in range(40))
+    pages = [f"<pre><code>{listing}</code></pre>", f"<pre class='cpp'>{listing}</pre>", ""]
+    for name, code in enumerate(pages):
+        body = f"<p>{FIRST}{SECOND}</p>{code}" * 4 + f"<pre>{FIRST}\n{SECOND}</pre>"
+        (tmp_path / f"{name}.html").write_text(
+            f"<html><body><article>{body}</article></body></html>", "utf-8"
+        )
+    with_code, by_share, without = (texts(tmp_path / f"{name}.html")[0] for name in range(3))
+    assert with_code == by_share == without
+    assert without.count(FIRST) == 5 and "清零" not in without
+
+
+def test_latex_keeps_the_text_of_theorems_and_lists_alone(tmp_path):
+    page = r"""FIRST
+\begin{theorem}
+SECOND
+\begin{align} a &= 一 \end{align}
+\end{theorem}
+\begin{tabular}{cc} 表 & 格 \end{tabular}
+\begin{itemize}
+\item FIRST
+\end{itemize}
+完"""
+    page = page.replace("FIRST", FIRST).replace("SECOND", SECOND)
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    assert texts(tmp_path / "page.md")[0].split() == [FIRST, SECOND, FIRST, "完"]
+
+
 def test_urls_are_read_through_fsspec(tmp_path):
     folder = tmp_path / "far"
     folder.mkdir()

@@ -1,6 +1,8 @@
 """Layouts of plain text: found by their lines, and undone where lines were wrapped."""
 
+import json
 import textwrap
+from dataclasses import replace
 
 import pytest
 
@@ -38,6 +40,21 @@ def test_wrapped_text_gives_its_paragraphs_back(tmp_path, columns, spaces):
     assert [line.strip() for line in read.text.split("\n") if line.strip()] == PARAGRAPHS
     page = "\n\n".join(wrapped(text, columns) for text in PARAGRAPHS)
     assert documents(tmp_path, page, "one.md")[0].text.split("\n") == PARAGRAPHS
+
+
+def test_wrapped_rows_pages_and_quoted_mail_are_joined_too(tmp_path):
+    page = "\n\n".join(wrapped(text, 60) for text in PARAGRAPHS)
+    rows = [json.dumps({"text": text}, ensure_ascii=False) for text in (page, PARAGRAPHS[0])]
+    joined, short = documents(tmp_path, "\n".join(rows), "rows.jsonl")
+    assert joined.text.split("\n\n") == PARAGRAPHS and joined.text_format == "wrapped"
+    assert short == replace(short, text=PARAGRAPHS[0], text_format=None)
+    (html,) = documents(tmp_path, f"<html><body><pre>{page}</pre></body></html>", "old.html")
+    assert html.text.split() == PARAGRAPHS
+    mail = "\n".join(f"> {line}".rstrip() for line in page.split("\n"))
+    (read,) = documents(tmp_path, mail)
+    assert read.text.split("\n\n") == PARAGRAPHS
+    (kept,) = read_documents(tmp_path / "one.txt", text_format="document")
+    assert kept.text == mail
 
 
 def test_wrapped_english_keeps_its_spaces(tmp_path):
