@@ -135,10 +135,10 @@ def card(
     source_licence: tuple[str, ...] = (),
     report: Path | None = None,
 ) -> None:
-    """Write a model card, README.md, beside a checkpoint, from the records of its run.
+    """Write a model card, README.md, beside a checkpoint or a fine-tuned model, from the records of its run.
 
     Args:
-        folder: Checkpoint of a run.
+        folder: Checkpoint of a run, or a fine-tuned model.
         licence: Licence of the model, as the Hub names it, such as apache-2.0.
         source_licence: CORPUS=LICENCE, the licence of a corpus's texts; may be repeated.
         report: Folder of the report; by default that of the run.
@@ -153,10 +153,10 @@ def card(
 
 @checkpoint.command
 def push(folder: Path, name: str, /, *, public: bool = False) -> None:
-    """Upload a checkpoint, its tokenizer and its model card to Hugging Face's Hub.
+    """Upload a checkpoint or fine-tuned model, its tokenizer and its model card to Hugging Face's Hub.
 
     Args:
-        folder: Checkpoint with a card that states a licence.
+        folder: Checkpoint or fine-tuned model with a card that states a licence.
         name: Repository, hf:OWNER/NAME; it is made if it does not exist.
         public: Make a new repository public; by default it is private.
     """

@@ -3,6 +3,7 @@ from .averaging import average as average
 from .converting import convert as convert
 from .diff import compare as compare
 from .hub import CARD_FILE as CARD_FILE
+from .hub import TASK_FILE as TASK_FILE
 from .hub import push as push
 from .loading import PADDING_OF_TABLES as PADDING_OF_TABLES
 from .loading import LoadedCheckpoint as LoadedCheckpoint

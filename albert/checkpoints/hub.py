@@ -11,6 +11,7 @@ from albert.checkpoints.source import CONFIG_FILE, HUB_PREFIX
 from data.errors import InputError
 
 CARD_FILE = "README.md"
+TASK_FILE = "task.json"  # what a fine-tuned model predicts
 
 
 def push(folder: Path, name: str, *, private: bool = True) -> str:
@@ -31,7 +32,7 @@ def push(folder: Path, name: str, *, private: bool = True) -> str:
     checkpoint.check()
     _check_licence(checkpoint.source.folder)
     weights = [path.name for path in checkpoint.source.files]
-    files = [CONFIG_FILE, *weights, *TOKENIZER_FILES, CARD_FILE, "LICENSE*"]
+    files = [CONFIG_FILE, *weights, *TOKENIZER_FILES, TASK_FILE, CARD_FILE, "LICENSE*"]
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))  # huggingface_hub reads it only when imported
     try:
         api.create_repo(repository, private=private, exist_ok=True)

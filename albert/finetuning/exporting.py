@@ -14,7 +14,7 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from albert.checkpoints import Head, can_export, find_source, read_head, save_with_head
+from albert.checkpoints import TASK_FILE, Head, can_export, find_source, read_head, save_with_head
 from albert.finetuning.settings import FineTuneRunning
 from albert.model import AlbertConfig, Encoder
 from albert.tasks import Kind, Task
@@ -22,7 +22,6 @@ from data.errors import InputError
 from data.files import write_bytes
 from data.tokenization import find_tokenizer, load_tokenizer
 
-TASK_FILE = "task.json"
 _REGRESSION, _MULTILABEL = "regression", "multi_label_classification"  # transformers' problem types
 
 

@@ -10,9 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from albert.checkpoints import TASK_FILE
 from albert.finetuning.cache import run_key
 from albert.finetuning.compare import ModelRuns
-from albert.finetuning.exporting import TASK_FILE, read_fine_tuned
+from albert.finetuning.exporting import read_fine_tuned
 from albert.finetuning.training import Candidate, SeedRun
 from albert.tasks import Kind
 from data.errors import InputError

@@ -7,22 +7,35 @@ from pathlib import Path
 
 import yaml
 
-from albert.checkpoints import CARD_FILE, HUB_PREFIX, find_source
-from albert.evaluation import evaluation_titles
+from albert.checkpoints import CARD_FILE, HUB_PREFIX, TASK_FILE, can_export, read_checkpoint
+from albert.evaluation import evaluation_titles, metric_name
+from albert.finetuning import FineTuned, read_fine_tuned
+from albert.model import AlbertConfig
 from albert.pretraining import PretrainResult
 from albert.reports.content import Report
 from albert.reports.corpus import CorpusFacts
 from albert.reports.evaluation import scores_table
 from albert.reports.page import flat, read_report
 from albert.reports.pretraining import held_out_corpora, held_out_table, points_of, run_table
-from albert.reports.sections import MISSING, Table, decimal, number, pairs_table, percent
+from albert.reports.sections import MISSING, Table, decimal, number, pairs_table, percent, points
+from albert.tasks import Kind
 from data.errors import InputError
 from data.files import write_text
 
+# the Hub's name of what a model does; all else sorts texts
+_PIPELINES = {
+    Kind.SPAN: "question-answering",
+    Kind.TOKENS: "token-classification",
+    Kind.CHOICE: "multiple-choice",
+}
 _LIMITS = (
     "It fills in masked words; it was not trained to write text or to answer questions.",
     "Held-out figures are of documents of the same corpora; they say nothing about other fields.",
     "Nobody looked for personal data, or for biases of the texts that the model may repeat.",
+)
+_FINE_TUNED_LIMITS = (
+    "Scores are of texts like the labelled ones; they say nothing about texts of another kind or time.",
+    _LIMITS[-1],
 )
 
 
@@ -33,13 +46,14 @@ def write_card(
     licence: str | None = None,
     source_licences: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a checkpoint's model card beside it; returns its path.
+    """Write the model card of a checkpoint, or of a fine-tuned model, beside it; returns its path.
 
     `report` is the folder of the run's report, by default that of its workspace; `licence` the model's, as
     the Hub names it; `source_licences` are those of the texts, by corpus. Raises InputError if there is no
-    checkpoint or no report of a pretraining, for an unknown corpus, and if there is a card already.
+    checkpoint or no report of how it was made, for an unknown corpus, and if there is a card already.
     """
-    folder = find_source(checkpoint).folder
+    read = read_checkpoint(checkpoint)
+    folder = read.source.folder
     run = folder.resolve().parent
     records = read_report(report or run.parent.parent / "reports" / run.name)
     licences = dict(source_licences or {})
@@ -48,7 +62,11 @@ def write_card(
         raise InputError(f"no corpus {min(unknown)!r} in the report: it has {', '.join(corpora) or 'none'}")
     if (folder / CARD_FILE).exists():
         raise InputError(f"{folder / CARD_FILE} is already there: remove it for a new card")
-    write_text(folder / CARD_FILE, model_card(records, licence=licence, source_licences=licences))
+    if (folder / TASK_FILE).is_file():
+        card = _fine_tuned_card(records, read_fine_tuned(folder), read.config, licence)
+    else:
+        card = model_card(records, licence=licence, source_licences=licences)
+    write_text(folder / CARD_FILE, card)
     return folder / CARD_FILE
 
 
@@ -56,19 +74,66 @@ def model_card(report: Report, *, licence: str | None, source_licences: Mapping[
     """The card as Markdown under a header in YAML. Raises InputError for a report without a pretraining."""
     if report.pretraining is None:
         raise InputError(f"the report {report.title!r} is of no pretraining: choose one that is")
+    made = "continued-pretraining" if report.pretraining.probe else "pretraining"
     init = str(report.settings.get("pretraining", {}).get("init", ""))
-    header: dict[str, str | list[str]] = {
-        "language": ["zh"],
-        "library_name": "transformers",
-        "pipeline_tag": "fill-mask",
-        "tags": ["jixu", "continued-pretraining" if report.pretraining.probe else "pretraining"],
-    }
+    parts = [f"# {report.title}", report.verdict, *_parts(report, report.pretraining, source_licences)]
+    return _card(
+        parts, init, licence, library_name="transformers", pipeline_tag="fill-mask", tags=["jixu", made]
+    )
+
+
+def _fine_tuned_card(report: Report, record: FineTuned, config: AlbertConfig, licence: str | None) -> str:
+    if not report.evaluations:
+        raise InputError(f"the report {report.title!r} is of no fine-tuning: choose one that is")
+    kind = record.task.kind or Kind.SINGLE
+    parts = [f"# {report.title}", report.verdict, *_fine_tuned_parts(report, record, config)]
+    pipeline = _PIPELINES.get(kind, "text-classification")
+    library = "transformers" if can_export(config, record.pooling) else "jixu"
+    tags = ["jixu", record.task.name]
+    return _card(parts, record.checkpoint, licence, library_name=library, pipeline_tag=pipeline, tags=tags)
+
+
+def _card(parts: list[str], init: str, licence: str | None, **header: str | list[str]) -> str:
+    """Put the Hub's header before the parts; `init` is the model that it began from, if the Hub has it."""
+    header |= {"language": ["zh"]}
     if licence:
         header["license"] = licence
     if init.startswith(HUB_PREFIX):
         header["base_model"] = init.removeprefix(HUB_PREFIX).partition("@")[0]
-    parts = [f"# {report.title}", report.verdict, *_parts(report, report.pretraining, source_licences)]
     return f"---\n{yaml.safe_dump(header, allow_unicode=True)}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _fine_tuned_parts(report: Report, record: FineTuned, config: AlbertConfig) -> Iterator[str]:
+    task = record.task
+    facts = {
+        "task": f"{task.name} ({task.kind})",
+        "labels": ", ".join(record.labels) or MISSING,
+        "from": record.checkpoint
+        if record.checkpoint.startswith(HUB_PREFIX)
+        else Path(record.checkpoint).name,
+        "learning rate": f"{record.learning_rate:g}",
+        "seed": str(record.seed),
+        "epochs, to the best on dev": str(record.best_epoch),
+        "longest text in tokens": str(record.running.max_seq_length),
+        "opened with": record.opened_with(config),
+    } | {f"dev {metric_name(name)}": points(score) for name, score in record.dev.items()}
+    yield "## This model\n\n" + pairs_table(("", ""), facts).to_markdown()
+    yield "Its row below is the mean of several runs; this one was the best on dev, which flatters it."
+    yield from _scores(report)
+    yield "## Limits\n\n" + "\n".join(f"- {line}" for line in (*report.warnings, *_FINE_TUNED_LIMITS))
+    yield _made(report)
+
+
+def _scores(report: Report) -> Iterator[str]:
+    yield "## Evaluation"
+    titles = evaluation_titles(report.evaluations)
+    for comparison, title in zip(report.evaluations, titles, strict=True):
+        yield f"### {title}\n\n{scores_table(comparison).to_markdown()}"
+
+
+def _made(report: Report) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
+    return f"Made {report.created_at[:10]} with {versions}."
 
 
 def _parts(report: Report, result: PretrainResult, licences: Mapping[str, str]) -> Iterator[str]:
@@ -82,15 +147,11 @@ def _parts(report: Report, result: PretrainResult, licences: Mapping[str, str]) 
     if len(held_out_corpora(result.history)) < 2:
         forgotten += "\nNo other corpus was mixed in, so what the model forgot was not measured."
     yield "## Before and after, and forgetting\n\n" + forgotten
-    yield "## Evaluation"
-    titles = evaluation_titles(report.evaluations)
-    for comparison, title in zip(report.evaluations, titles, strict=True):
-        yield f"### {title}\n\n{scores_table(comparison).to_markdown()}"
+    yield from _scores(report)
     if not report.evaluations:
         yield "No labelled task was evaluated."
     yield "## Limits\n\n" + "\n".join(f"- {line}" for line in (*report.warnings, *result.notices, *_LIMITS))
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    yield f"Made {report.created_at[:10]} with {versions}."
+    yield _made(report)
 
 
 def _corpora(corpora: tuple[CorpusFacts, ...], licences: Mapping[str, str]) -> Table:

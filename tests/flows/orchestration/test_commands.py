@@ -17,6 +17,7 @@ from filelock import FileLock
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
+from albert.reports import write_card
 from data.workspace import Workspace
 from flows.orchestration.settings import JOBS
 from tests import ROOT
@@ -212,6 +213,11 @@ def test_the_jobs_one_after_the_other(workspace, texts, tmp_path, prefect_server
     assert tuned.returncode == 0, tuned.stderr
     first, second = (record.parent for record in sorted(workspace.glob("models/topics-*/*/task.json")))
     assert f"model {first}: seed" in tuned.stdout and not list(first.parent.glob(".training"))
+    card = write_card(second, licence="mit").read_text(encoding="utf-8")
+    assert (
+        "license: mit" in card and "pipeline_tag: text-classification" in card and "| task | topics" in card
+    )
+    assert "## Evaluation" in card and str(workspace) not in card
     labels = run_here("predict", "--model", second, "--input", tmp_path / "test.tsv")
     assert len(labels.stdout.splitlines()) == 31, labels.stderr
     refused(run_here("predict", "--model", checkpoint, "--input", tmp_path / "test.tsv"), "no task.json in")
