@@ -48,7 +48,7 @@ class FineTuneRunning:
     """How the computation runs."""
 
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """Number format of the operators; auto: bf16 where the device multiplies it"""
+    """Number format of the operators; auto: bf16 where it is faster"""
     max_seq_length: Annotated[int, Field(ge=8, le=512)] = 128
     """Most tokens of an example; a longer one is cut"""
     pooling: Annotated[

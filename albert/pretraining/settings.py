@@ -120,8 +120,7 @@ class RunningOptions:
     """How a step is computed, and what a run writes."""
 
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Number format of the operators (精度); auto: bf16 where the device multiplies it, on older GPUs
-    fp16."""
+    """Number format of the operators (精度); auto: bf16 where it is faster, on older GPUs fp16."""
     accumulate: Annotated[int | None, Field(ge=1, le=10**6)] = None
     """Parts a step is computed in; by default one for each process."""
     activation_checkpointing: bool = False
