@@ -33,7 +33,7 @@ class Drift:
 
     new_words: float  # share of the words in added documents that no older document has
     unknown: float  # increase of the share of [UNK]; 0 for a decrease
-    lengths: float  # half the sum of differences between the histograms of lengths, by powers of two
+    lengths: float  # distance between the distributions of lengths beyond what chance brings
     added: int  # documents sampled
     older: int
     mlm_loss: float | None = None  # increase of a checkpoint's loss in nats a token; None: not measured
@@ -102,7 +102,7 @@ def describe_drift(drift: Drift) -> str:
     """Describe a drift in a line."""
     loss = "" if drift.mlm_loss is None else f"; MLM loss {drift.mlm_loss:+.3f}"
     return (
-        f"drift of the new documents {drift.drift:.3f} (new words {drift.new_words:.3f}, more [UNK] "
+        f"drift of {drift.added:,} new document(s) {drift.drift:.3f} (new words {drift.new_words:.3f}, more [UNK] "
         f"{drift.unknown:.3f}, lengths {drift.lengths:.3f}){loss}"
     )
 
@@ -163,15 +163,23 @@ def _more_unknown(db: duckdb.DuckDBPyConnection, corpus: str, unknown_id: int) -
 
 
 def _length_distance(db: duckdb.DuckDBPyConnection) -> float:
+    """Distance between the two distributions of lengths, less what chance alone brings.
+
+    Two samples of n and m documents of one distribution differ in a bar of share p by about
+    sqrt(2 / pi * p * (1 - p) * (1 / n + 1 / m)), the mean of a half-normal distribution.
+    """
     return _number(
         db,
         """
         with bars as (
             select floor(log2(chars + 1)) as bar, count(*) filter (added) as added,
                 count(*) filter (not added) as older
-            from sides group by bar)
-        select sum(abs(added / (select sum(added) from bars) - older / (select sum(older) from bars))) / 2
-        from bars
+            from sides group by bar),
+        sizes as (select sum(added) as n, sum(older) as m from bars),
+        shares as (
+            select added / n - older / m as difference, (added + older) / (n + m) as p, 1 / n + 1 / m as spread
+            from bars, sizes)
+        select greatest(0, sum(abs(difference) - sqrt(2 / pi() * p * (1 - p) * spread)) / 2) from shares
         """,
     )
 

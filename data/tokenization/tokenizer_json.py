@@ -16,6 +16,8 @@ from data.tokenization.unigram import UnigramTokenizer
 from data.tokenization.wordpiece import WordPieceTokenizer
 
 sentencepiece_model: Any = sentencepiece_model_pb2  # its classes are made as it is imported
+# transformers 5 strips the lines of a vocab.txt, and with them two entries of BERT's Chinese vocabulary
+STRIPPED = {"": "\u2028", "##": "##\u2028"}
 
 
 def read_tokenizer_json(path: Path) -> WordPieceTokenizer | UnigramTokenizer:
@@ -41,6 +43,8 @@ def read_tokenizer_json(path: Path) -> WordPieceTokenizer | UnigramTokenizer:
 
 
 def _wordpiece(path: Path, content: dict[str, Any], vocabulary: list[str]) -> WordPieceTokenizer:
+    if "" in vocabulary:
+        vocabulary = [STRIPPED.get(entry, entry) for entry in vocabulary]
     broken = [number for number, entry in enumerate(vocabulary) if not entry or {"\n", "\r"} & set(entry)]
     if broken:
         raise InputError(

@@ -147,7 +147,7 @@ def test_drift_is_small_for_more_of_the_same_and_large_for_another_field(growing
     refresh_here(growing)
     with open_workspace(growing.workspace) as statistics:
         other = measure_drift(statistics, "茶")
-    assert other.new_words > 0.7 and other.lengths == 1 and other.unknown > same.unknown
+    assert other.new_words > 0.7 and other.lengths > 0.6 and other.unknown > same.unknown
     assert Condition("drift", 0.5).holds(other) and not Condition("drift", 0.5).holds(same)
 
 

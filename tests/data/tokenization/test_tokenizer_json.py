@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from data.errors import InputError
-from data.tokenization import find_tokenizer, load_tokenizer, train_tokenizer
+from data.tokenization import find_tokenizer, load_tokenizer, train_tokenizer, vocabulary_of
 from tests.conftest import sample_sentences
 
 SENTENCES = sample_sentences()[:300]
@@ -60,6 +60,16 @@ def test_another_pre_tokenizer_is_refused(both, tmp_path):
     path.write_text(json.dumps({**content, "pre_tokenizer": {"type": "Whitespace"}}), encoding="utf-8")
     with pytest.raises(InputError, match="its pre_tokenizer has other settings"):
         load_tokenizer(path)
+
+
+def test_berts_chinese_vocabulary_survives_being_saved_by_transformers(tmp_path):
+    """Its lines 344 and 13503 hold U+2028, which transformers strips."""
+    published, saved = tmp_path / "published", tmp_path / "saved"
+    published.mkdir()
+    shutil.copy(find_tokenizer("tiny-zh"), published)
+    (published / "config.json").write_text('{"model_type": "bert"}')
+    AutoTokenizer.from_pretrained(published).save_pretrained(saved)
+    assert vocabulary_of(saved / "tokenizer.json") == vocabulary_of(published / "vocab.txt")
 
 
 BPE = {"type": "BPE", "vocab": {"[UNK]": 0}, "merges": [], "unk_token": "[UNK]"}
