@@ -102,8 +102,8 @@ def describe_drift(drift: Drift) -> str:
     """Describe a drift in a line."""
     loss = "" if drift.mlm_loss is None else f"; MLM loss {drift.mlm_loss:+.3f}"
     return (
-        f"drift of {drift.added:,} new document(s) {drift.drift:.3f} (new words {drift.new_words:.3f}, more [UNK] "
-        f"{drift.unknown:.3f}, lengths {drift.lengths:.3f}){loss}"
+        f"drift of {drift.added:,} new document(s) {drift.drift:.3f} (new words {drift.new_words:.3f}, "
+        f"more [UNK] {drift.unknown:.3f}, lengths {drift.lengths:.3f}){loss}"
     )
 
 
@@ -177,7 +177,8 @@ def _length_distance(db: duckdb.DuckDBPyConnection) -> float:
             from sides group by bar),
         sizes as (select sum(added) as n, sum(older) as m from bars),
         shares as (
-            select added / n - older / m as difference, (added + older) / (n + m) as p, 1 / n + 1 / m as spread
+            select added / n - older / m as difference, (added + older) / (n + m) as p,
+                1 / n + 1 / m as spread
             from bars, sizes)
         select greatest(0, sum(abs(difference) - sqrt(2 / pi() * p * (1 - p) * spread)) / 2) from shares
         """,
