@@ -63,7 +63,7 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 def multiplies_bf16(device: torch.device) -> bool:
     """Whether bf16 matrix products are faster than fp32 ones on a device.
 
-    Without instructions for bf16 they take several times as long. On a Xeon with AVX-512 BF16 but without AMX,
+    Without instructions for bf16 they take several times as long. On a Xeon with AVX-512 BF16 but no AMX,
     steps of ALBERT-tiny took 1.45 times as long as in fp32; on an AMD EPYC bf16 was faster.
     """
     if device.type == "cuda":
