@@ -1,8 +1,9 @@
-# make demo    install, then the whole job on the shipped sample: raw text -> report
-# make test    install, then every test
-# make serve   install, then Prefect's server and UI and the deployments on 127.0.0.1; Ctrl-C stops all
-# make lint    ruff check, ruff format check, mypy
-# make bench   the CPU benchmarks in their quick forms: shows that they run, results go to build/benchmarks
+# make demo    install, then go from raw text to a report on the shipped sample
+# make test    install, then run every test
+# make serve   install, then run Prefect's server, its UI and the deployments on 127.0.0.1; Ctrl-C stops them
+# make lint    ruff check, ruff format --check, mypy
+# make bench   run the CPU benchmarks in their quick forms, as a check; results go to build/benchmarks
+# make clean   remove the environment, ./workspace and build products
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test serve lint bench clean
 .DEFAULT_GOAL := demo
 
-# runs again only when what is to be installed changed; pip would compile it on one core
+# runs again only when the requirements change; compiles afterwards, as pip would use one core
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "jixu needs Python 3.11 or newer; try: make PYTHON=python3.12"; exit 2; }
 	@echo "installing into $(VENV) (once)"
