@@ -51,8 +51,8 @@ class Server:
 
     def part(self, name):
         """The process of the server or of the runner."""
-        word = {"server": "run-server", "runner": "run-deployments"}[name]
-        return next(p for p in psutil.Process(self.process.pid).children() if word in p.cmdline())
+        module = {"server": "flows.orchestration.web", "runner": "flows.orchestration.runner"}[name]
+        return next(p for p in psutil.Process(self.process.pid).children() if module in p.cmdline())
 
     def command(self, *arguments, **environment):
         """Run a module's command as a client of this server."""
