@@ -22,7 +22,7 @@ from typing import Any
 from data.errors import InputError
 from data.locks import hold
 from data.storage import is_remote
-from data.terminal import make_app, run_app
+from data.terminal import make_app
 from data.workspace import Workspace, default_place, local_folder, state_folder
 from flows.orchestration.servers import QUIET, address_file, answers
 
@@ -234,11 +234,3 @@ def say(text: str) -> None:
     """Print it, unless the terminal was closed, which is no reason to stop halfway."""
     with suppress(OSError):
         print(text, flush=True)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_app(app, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

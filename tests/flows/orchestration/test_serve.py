@@ -14,22 +14,24 @@ from prefect.client.orchestration import get_client
 from data.errors import InputError
 from flows.orchestration.automations import LOST
 from flows.orchestration.runner import active_schedules, load_deployments
-from flows.orchestration.serve import ROOT, environment, listen, main, say, start_server, stop
+from flows.orchestration.serve import ROOT, environment, listen, say, start_server, stop
+from tests.commands import refused, run_here
 from tests.flows import processes
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
 SERVE = "flows.orchestration.serve"
 
 
-@pytest.mark.parametrize("port", [0, 65536])
-def test_a_port_out_of_range_is_refused(port):
-    with pytest.raises(InputError, match=f"port={port}: it must be from 1 to 65535"):
-        listen(port)
-
-
-def test_a_limit_of_no_runs_is_refused(tmp_path, capsys):
-    assert main(["--limit", "0", "--workspace", str(tmp_path)]) == 2
-    assert "limit=0: it must be 1 or more" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--port", 0, "port=0: it must be from 1 to 65535"),
+        ("--port", 65536, "port=65536: it must be from 1 to 65535"),
+        ("--limit", 0, "limit=0: it must be 1 or more"),
+    ],
+)
+def test_a_port_out_of_range_and_a_limit_of_no_runs_are_refused(tmp_path, option, value, message):
+    refused(run_here("serve", option, value, "--workspace", tmp_path), message)
 
 
 def test_variables_of_the_user_win_and_the_server_is_closed_and_quiet(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ import pytest
 from filelock import FileLock
 
 from flows.orchestration.automations import CRASHES
-from flows.orchestration.serve import main
+from tests.commands import refused, run_here
 from tests.conftest import save_small_model
 from tests.flows.serving import Server, free_port, wait_until
 
@@ -228,7 +228,7 @@ def receiver():
 
 
 def automations(server, *arguments):
-    return server.command("flows.orchestration.automations", *arguments)
+    return server.command("flows", "automations", *arguments)
 
 
 def test_a_failed_run_says_what_is_wrong(server, corpus, checkpoint, tmp_path):
@@ -438,7 +438,7 @@ def test_a_client_without_the_password_is_refused(server):
             urllib.request.urlopen(server.api + path, timeout=30)
         refused.value.close()
     workspace = ("--workspace", str(server.workspace))
-    done = server.command("flows.orchestration.doctor", *workspace, PREFECT_API_AUTH_STRING="")
+    done = server.command("flows", "doctor", *workspace, PREFECT_API_AUTH_STRING="")
     assert done.returncode == 1 and "it wants a password: set PREFECT_API_AUTH_STRING" in done.stdout
 
 
@@ -458,15 +458,13 @@ def test_pages_of_other_sites_are_refused(server):
     assert allowed == [True, True, False]
 
 
-def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path, capsys):
+def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):
     port = server.api.split(":")[2].removesuffix("/api")
     for workspace, other, message in [
         (tmp_path / "w", port, f"port {port} of 127.0.0.1 cannot be used"),
-        (server.workspace, str(free_port()), "is being served already"),
+        (server.workspace, free_port(), "is being served already"),
     ]:
-        assert main(["--port", other, "--workspace", str(workspace)]) == 2
-        error = capsys.readouterr().err
-        assert message in error and len(error.splitlines()) == 1, error
+        refused(run_here("serve", "--port", other, "--workspace", workspace), message)
 
 
 def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_ends_every_process(server, whole):
