@@ -51,24 +51,6 @@ def test_corpora_are_named_with_their_shares(workspace):
     assert [(phase.until, phase.shares) for phase in phases(then)] == [(3, (1, 0)), (6, (0, 1))]
 
 
-@pytest.mark.parametrize(
-    ("mix", "message"),
-    [
-        ("general", "'general': give a corpus and its share as NAME:SHARE"),
-        ("nothing:0.2", "no corpus 'nothing' in this workspace"),
-        ("general:1.5", "a share must lie between 0 and 1"),
-    ],
-)
-def test_a_corpus_that_cannot_be_mixed_in_is_refused(workspace, mix, message):
-    with pytest.raises(ValueError, match=message):
-        plan(workspace, mix=[mix])
-
-
-def test_what_does_not_change_the_weights_does_not_change_a_runs_name(workspace):
-    assert plan(workspace, resume="never").run == plan(workspace, resume="auto").run
-    assert plan(workspace, mix=["general:0.2"]).run != plan(workspace).run
-
-
 @pytest.mark.slow
 def test_two_processes_train_and_the_flow_sees_their_checkpoints(workspace):
     made = plan(workspace, mix=["general:0.25"])
