@@ -6,7 +6,6 @@ python -m flows.orchestration.runner PARENT LIMIT, the process id of `jixu serve
 from __future__ import annotations
 
 import asyncio
-import importlib
 import os
 import signal
 import sys
@@ -14,7 +13,6 @@ import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import httpx
 import yaml
@@ -85,26 +83,19 @@ def load_deployments(path: Path = ROOT / "prefect.yaml") -> list[RunnerDeploymen
     active = active_schedules()
     deployments = []
     for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["deployments"]:
-        module, _, name = entry["entrypoint"].partition(":")
-        flow: Any = getattr(importlib.import_module(f"flows.{Path(module).stem}"), name)
         limit = entry.get("concurrency_limit")
-        schedules = [
-            Cron(
-                schedule["cron"],
-                timezone=schedule["timezone"],
-                slug=schedule["slug"],
-                active=active.get((flow.name, entry["name"], schedule["slug"]), schedule["active"]),
-            )
-            for schedule in entry.get("schedules", [])
-        ]
-        deployment = flow.to_deployment(
-            entry["name"],
+        deployment = RunnerDeployment.from_entrypoint(
+            entry["entrypoint"],
+            name=entry["name"],
             description=entry["description"],
             tags=entry["tags"],
             parameters=entry.get("parameters"),
-            schedules=schedules,
+            schedules=[Cron(one.pop("cron"), **one) for one in entry.get("schedules", [])],
             concurrency_limit=ConcurrencyLimitConfig(**limit) if limit else None,
         )
+        for schedule in deployment.schedules or ():
+            found = (deployment.flow_name, deployment.name, schedule.slug)
+            schedule.active = active.get(found, schedule.active)
         # set, so that a deployment that was in a work pool leaves it
         deployment.work_pool_name = deployment.work_queue_name = None
         deployments.append(deployment)

@@ -5,7 +5,6 @@ import os
 import time
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -244,8 +243,8 @@ def test_the_entries_of_a_vocabulary_are_told_by_kind():
     }
 
 
-def run_here(settings, timeout_seconds=3600.0):
-    """A refresh in this process; the name, timeout and label of each task that was submitted."""
+def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
+    """Their tasks are those of a refresh without Prefect, with a name and a timeout."""
     tasks = []
 
     def submit(step, label, work):
@@ -254,31 +253,9 @@ def run_here(settings, timeout_seconds=3600.0):
 
     @flow
     def run(settings):
-        return run_refresh(plan_refresh(settings), PrefectRunner(submit, 2, timeout_seconds))
+        return run_refresh(plan_refresh(settings), PrefectRunner(submit, 2, timeout_seconds=1800))
 
-    return run(settings), tasks
-
-
-def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
     given = {"corpus": "tea", "source": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
-    result, tasks = run_here(
-        RefreshSettings(**given, workspace=tmp_path / "w", workers=1), timeout_seconds=1800
-    )
-    assert result.is_new
+    result = run(RefreshSettings(**given, workspace=tmp_path / "w", workers=1))
     assert tasks == [("read-source", 1800, "tea.jsonl"), ("build-shard", 1800, "tea 1/1")]
-
-
-def test_small_sources_and_shards_are_worked_at_by_few_tasks(tmp_path, samples, vocabulary_file, monkeypatch):
-    monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 4000)
-    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "raw").mkdir()
-    for number in range(40):
-        (tmp_path / "raw" / f"{number:02}.jsonl").write_text("".join(lines[number::40]), encoding="utf-8")
-    given = {"corpus": "tea", "source": (str(tmp_path / "raw"),), "tokenizer": str(vocabulary_file)}
-    settings = RefreshSettings(**given, workspace=tmp_path / "w", workers=1)
-    result, tasks = run_here(settings)
-    reading = [label for name, _, label in tasks if name == "read-source"]
-    assert len(reading) == 10 and reading[:2] == ["00.jsonl and 9 more", "10.jsonl and 7 more"]
-    building = [label for name, _, label in tasks if name == "build-shard"]
-    assert building == ["tea 1-3/10", "tea 4-5/10", "tea 6-7/10", "tea 8/10", "tea 9/10", "tea 10/10"]
-    assert refresh(replace(settings, workspace=tmp_path / "plain")) == result
+    assert refresh(RefreshSettings(**given, workspace=tmp_path / "plain", workers=1)) == result
