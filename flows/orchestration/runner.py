@@ -94,8 +94,9 @@ def load_deployments(path: Path = ROOT / "prefect.yaml") -> list[RunnerDeploymen
             concurrency_limit=ConcurrencyLimitConfig(**limit) if limit else None,
         )
         for schedule in deployment.schedules or ():
-            found = (deployment.flow_name, deployment.name, schedule.slug)
-            schedule.active = active.get(found, schedule.active)
+            key = (str(deployment.flow_name), deployment.name, schedule.slug)
+            if key in active:
+                schedule.active = active[key]
         # set, so that a deployment that was in a work pool leaves it
         deployment.work_pool_name = deployment.work_queue_name = None
         deployments.append(deployment)
