@@ -12,7 +12,6 @@ import sys
 import threading
 import traceback
 from contextlib import suppress
-from pathlib import Path
 
 import httpx
 import yaml
@@ -78,11 +77,10 @@ def _start(runner: Runner) -> None:
     os._exit(1)  # `jixu serve` starts the next one
 
 
-def load_deployments(path: Path = ROOT / "prefect.yaml") -> list[RunnerDeployment]:
-    """Return the file's deployments for a runner. Schedules that exist stay on or off as they are."""
-    active = active_schedules()
-    deployments = []
-    for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["deployments"]:
+def load_deployments() -> list[RunnerDeployment]:
+    """Return the deployments of prefect.yaml. Schedules that exist stay on or off as they are."""
+    active, deployments = active_schedules(), []
+    for entry in yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]:
         limit = entry.get("concurrency_limit")
         deployment = RunnerDeployment.from_entrypoint(
             entry["entrypoint"],

@@ -19,8 +19,13 @@ from albert.pretraining.sentinel import Sentinel
 from albert.pretraining.start import phases
 from data.catalog import read_catalog
 from data.errors import ConfigError, InputError
-from flows.continued_pretraining import run_pretraining
-from flows.orchestration import PretrainingOptions, pretraining_plan, sole_training, train_in_processes
+from flows.orchestration import (
+    PretrainingOptions,
+    pretraining_plan,
+    run_pretraining,
+    sole_training,
+    train_in_processes,
+)
 from flows.orchestration.processes import watch
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
@@ -114,7 +119,7 @@ def test_processes_that_end_without_a_result_are_reported(workspace, tmp_path, c
 @pytest.fixture
 def no_server(monkeypatch):
     """Train without the server that shows progress."""
-    monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: lambda done: None)
+    monkeypatch.setattr("flows.orchestration.training.begin_progress", lambda *_: lambda done: None)
 
 
 def recorded(made):
@@ -161,7 +166,7 @@ def test_the_catalog_says_that_a_training_failed_until_it_resumes(workspace, mon
 
     if not Path("/dev/full").exists():
         pytest.skip("Linux has a device that is always full")
-    monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: fill)
+    monkeypatch.setattr("flows.orchestration.training.begin_progress", lambda *_: fill)
     with pytest.raises(InputError, match="is full"):
         run_pretraining(made)
     status, steps, reason = recorded(made)
@@ -210,7 +215,7 @@ def test_processes_that_are_killed_leave_a_run_that_failed(workspace, no_server)
                 child.kill()
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="codes -9, -9"):
-        patch.setattr("flows.continued_pretraining.begin_progress", lambda *_: kill)
+        patch.setattr("flows.orchestration.training.begin_progress", lambda *_: kill)
         run_pretraining(made, processes=2)
     status, _, reason = recorded(made)
     assert status == "failed" and "was killed" in reason
