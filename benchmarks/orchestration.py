@@ -55,10 +55,11 @@ def serve_runs(kind: str, source: str, vocabulary: str, workers: int) -> None:
         sys.modules["__main__"].__spec__ = None
         sys.modules["__main__"].__dict__.pop("__file__", None)
         if kind == "flow":
-            from flows.orchestration.command import without_heartbeats
+            from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+
             from flows.refresh_corpus import refresh_corpus
 
-            whole.enter_context(without_heartbeats())
+            whole.enter_context(temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}))
         print(json.dumps({"import_seconds": time.perf_counter() - began}), flush=True)
         for line in sys.stdin:
             workspace, cores = line.strip(), core_seconds()
@@ -148,12 +149,10 @@ def begin_server(folder: Path) -> subprocess.Popen[bytes]:
     """A server as `make serve` has it, which this process's environment names from now on."""
     from flows.orchestration.serve import environment, start_server
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    os.environ.update(environment(str(folder), port))
-    Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-    return start_server(port, folder / "reports", folder / "server.log", threading.Event())
+    with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
+        os.environ.update(environment(str(folder), listener.getsockname()[1]))
+        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+        return start_server(listener, folder / "reports", folder / "server.log", threading.Event())
 
 
 def take_turns(runners: dict[str, Runner], pairs: int) -> Rows:

@@ -54,8 +54,7 @@ def _run(command: str, *rest: str) -> int:
 
         return run(command, rest)
     if command in SERVICES:
-        sys.argv[1:] = rest
-        return importlib.import_module(f"flows.orchestration.{command}").main()
+        return run_app(importlib.import_module(f"flows.orchestration.{command}").app, rest)
     if command == "corpus":
         from data.__main__ import app
 

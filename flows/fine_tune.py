@@ -26,7 +26,6 @@ from albert.finetuning import (
     load_run,
     run_key,
     save_run,
-    sha256_of,
 )
 from data.catalog import record_evaluations
 from data.workers import worker_pool
@@ -38,6 +37,7 @@ from flows.orchestration import (
     begin_progress,
     device_slot,
     domain_words,
+    file_checksums,
     job,
     measure_model,
     publish_report,
@@ -271,7 +271,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         command=repeat_command(),
         evaluations=[result],
         settings={"fine-tuning": replace(settings, seeds=result.seeds)},
-        checksums={str(path): sha256_of(path) for path in settings.split_paths.values()},
+        checksums=file_checksums(*settings.split_paths.values()),
     )
     return publish_report(content, workspace.report(run))
 

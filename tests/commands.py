@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -10,6 +11,21 @@ from unittest.mock import patch
 
 from flows.__main__ import main
 from tests import ROOT
+
+
+def typed_as(values: Mapping[str, object], prefix: str = "") -> list[str]:
+    """Options as they are typed; a list is repeated, a mapping is a group."""
+    typed: list[str] = []
+    for name, value in values.items():
+        option = f"{prefix}{name.replace('_', '-')}"
+        if isinstance(value, Mapping):
+            typed += typed_as(value, f"{option}.")
+        elif value is True:
+            typed.append(f"--{option}")
+        else:
+            for one in value if isinstance(value, list | tuple) else [value]:
+                typed += [f"--{option}", str(one)]
+    return typed
 
 
 def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:

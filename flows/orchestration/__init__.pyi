@@ -21,7 +21,6 @@ from .plans import FineTunePlan as FineTunePlan
 from .plans import PretrainingPlan as PretrainingPlan
 from .plans import RefreshOutcome as RefreshOutcome
 from .plans import RefreshPlan as RefreshPlan
-from .plans import complete_tokenizer as complete_tokenizer
 from .plans import find_checkpoint as find_checkpoint
 from .plans import judging_options as judging_options
 from .plans import plan_fine_tuning as plan_fine_tuning
@@ -40,3 +39,4 @@ from .slots import sole_training as sole_training
 from .steps import PrefectRunner as PrefectRunner
 from .steps import open_runner as open_runner
 from .steps import step as step
+from .training import run_pretraining as run_pretraining

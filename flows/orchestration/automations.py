@@ -6,21 +6,19 @@ The UI (Automations) shows, pauses and removes them.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from data.errors import InputError
-from data.terminal import make_app, run_app
+from data.terminal import make_app
 from data.workspace import default_workspace
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.servers import server_version
 
 if TYPE_CHECKING:
     from prefect.automations import Automation
-    from prefect.events.actions import RunDeployment
+    from prefect.events.actions import RunDeployment, SendNotification
 
 FAILURES, DRIFT = "jixu: report failed runs", "jixu: pretrain after drift"
 CRASHES = "jixu: run crashed trainings again"
@@ -93,22 +91,17 @@ def make_automations(
 
 def report_failures(url: str) -> Automation:
     """POST {"text": MESSAGE} to a URL when a flow run fails or crashes."""
-    from prefect.automations import Automation, EventTrigger, Posture
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
     from prefect.events.actions import SendNotification
 
     block = CustomWebhookNotificationBlock(name=BLOCK, url=url, json_data={"text": "{{body}}"})
     document = block.save(BLOCK, overwrite=True)
-    return Automation(
-        name=FAILURES,
-        description="Sends a message to a webhook when a run fails or crashes. 运行失败时发送通知",
-        trigger=EventTrigger(
-            expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
-            match={"prefect.resource.id": "prefect.flow-run.*"},
-            posture=Posture.Reactive,
-            threshold=1,
-        ),
-        actions=[SendNotification(block_document_id=document, subject="jixu", body=MESSAGE)],
+    return _on_event(
+        FAILURES,
+        "Sends a message to a webhook when a run fails or crashes. 运行失败时发送通知",
+        {"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
+        {"prefect.resource.id": "prefect.flow-run.*"},
+        SendNotification(block_document_id=document, subject="jixu", body=MESSAGE),
     )
 
 
@@ -117,23 +110,18 @@ def pretrain_on_drift(steps: int) -> Automation:
 
     Raise InputError if the server does not have the deployment.
     """
-    from prefect.automations import Automation, EventTrigger, Posture
-
     parameters = {
         "corpus": _template("event.payload.corpus"),
         "workspace": _template("event.payload.workspace"),
         "init": _template("event.payload.checkpoint"),
+        "steps": steps,
     }
-    return Automation(
-        name=DRIFT,
-        description="Pretrains on a corpus whose new documents differ. 语料漂移后继续预训练",
-        trigger=EventTrigger(
-            expect={"jixu.corpus.drifted"},
-            match={"prefect.resource.id": "jixu.corpus.*", "jixu.has-checkpoint": "yes"},
-            posture=Posture.Reactive,
-            threshold=1,
-        ),
-        actions=[_run_deployment("continued-pretraining/default", {**parameters, "steps": steps})],
+    return _on_event(
+        DRIFT,
+        "Pretrains on a corpus whose new documents differ. 语料漂移后继续预训练",
+        {"jixu.corpus.drifted"},
+        {"prefect.resource.id": "jixu.corpus.*", "jixu.has-checkpoint": "yes"},
+        _run_deployment("continued-pretraining/default", parameters),
     )
 
 
@@ -142,20 +130,31 @@ def rerun_trainings() -> Automation:
 
     Raise InputError if the server does not have it.
     """
+    return _on_event(
+        CRASHES,
+        "Runs a crashed training again, three times in six hours at most. 训练崩溃后自动续训",
+        {"prefect.flow-run.Crashed"},
+        {"prefect.resource.id": "prefect.flow-run.*"},
+        _run_deployment("rerun-crashed/default", {"run": _template("flow_run.id")}),
+        related={"prefect.resource.id": "prefect.tag.training"},
+    )
+
+
+def _on_event(
+    name: str,
+    description: str,
+    events: set[str],
+    resource: dict[str, str],
+    action: SendNotification | RunDeployment,
+    related: dict[str, str] | None = None,
+) -> Automation:
     from prefect.automations import Automation, EventTrigger, Posture
 
-    return Automation(
-        name=CRASHES,
-        description="Runs a crashed training again, three times in six hours at most. 训练崩溃后自动续训",
-        trigger=EventTrigger(
-            expect={"prefect.flow-run.Crashed"},
-            match={"prefect.resource.id": "prefect.flow-run.*"},
-            match_related={"prefect.resource.id": "prefect.tag.training"},
-            posture=Posture.Reactive,
-            threshold=1,
-        ),
-        actions=[_run_deployment("rerun-crashed/default", {"run": _template("flow_run.id")})],
+    trigger = EventTrigger.model_validate(
+        {"expect": events, "match": resource, "match_related": related or {}}
+        | {"posture": Posture.Reactive, "threshold": 1}
     )
+    return Automation(name=name, description=description, trigger=trigger, actions=[action])
 
 
 def _template(expression: str) -> dict[str, str]:
@@ -215,11 +214,3 @@ def replace_automation(automation: Automation) -> None:
         for old in client.read_automations_by_name(automation.name):
             client.delete_automation(old.id)
     automation.create()
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_app(app, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

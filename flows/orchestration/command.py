@@ -24,7 +24,7 @@ from data.options import options_of, values_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
 from data.workspace import state_folder
 from flows.orchestration.mistakes import explain
-from flows.orchestration.servers import end_orphaned_servers, served_at
+from flows.orchestration.servers import QUIET, end_orphaned_servers, served_at, server_version
 from flows.orchestration.settings import JOBS, Job, RefreshOptions
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
@@ -104,7 +104,6 @@ def run(name: str, arguments: Sequence[str]) -> int:
 def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     """Plan and run a job in a folder: the exit code, and what a person reads."""
     from flows.orchestration.plans import PREPARE, Answer
-    from flows.orchestration.servers import server_version
 
     plan = PREPARE[name](chosen)
     if isinstance(plan, Answer):
@@ -136,14 +135,8 @@ def set_up_prefect(workspace: Path) -> None:
     """Make Prefect quiet and offline. Without a server of the user's, take the one that `jixu serve` runs for
     the workspace, else Prefect's own short-lived one, whose history stays on this machine.
     """
-    defaults = {
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "DO_NOT_TRACK": "1",
-        "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
-        # an error reaches the user from the command itself, once
-        "PREFECT_LOGGING_LEVEL": "CRITICAL",
-        "PREFECT_CLI_PROMPT": "false",
-    }
+    # an error reaches the user from the command itself, once
+    defaults = {**QUIET, "PREFECT_LOGGING_LEVEL": "CRITICAL"}
     if not os.environ.get("PREFECT_API_URL"):
         defaults |= {
             "PREFECT_HOME": str(state_folder(workspace)),

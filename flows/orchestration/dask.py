@@ -53,7 +53,7 @@ def open_cluster(address: str, connect_seconds: float = CONNECT_SECONDS) -> Iter
         yield submit, sum(runner.client.nthreads().values())
 
 
-def check_runner(runner: Runner, dask_address: str | None, plan: Plan | None = None) -> None:
+def check_runner(runner: Runner, dask_address: str | None, plan: Plan) -> None:
     """Raise InputError unless `dask` comes with an address, and its workers can reach all they need."""
     if runner == "processes" and not dask_address:
         return
@@ -65,7 +65,7 @@ def check_runner(runner: Runner, dask_address: str | None, plan: Plan | None = N
             f"workers of {dask_address} report their tasks to Prefect's server: set PREFECT_API_URL to one "
             "that every machine reaches"
         )
-    if plan is not None and (relative := _relative_paths(plan)):
+    if relative := _relative_paths(plan):
         raise InputError(
             f"{relative[0]}: on a Dask cluster paths must be absolute, and on storage that every worker has"
         )

@@ -6,8 +6,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from data.errors import InputError
-from data.terminal import make_app, run_app
+from data.terminal import make_app
 from data.workspace import Workspace, default_place, local_folder
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.mistakes import disk_trouble
@@ -247,11 +246,3 @@ def _check_planned_runs(
         return Finding("bad", f"a scheduled run of {name} is {late} late: no worker starts it")
     first = f", next run at {due:%Y-%m-%d %H:%M} UTC" if due else ""
     return Finding("ok", f"schedule of {name} is active{first}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    return run_app(app, arguments)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

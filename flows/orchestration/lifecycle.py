@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import wraps
@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 WORKER_GONE = "The worker of this run is gone, so the run was ended. Run it again to resume."
 CALLER_GONE = "The process of this run is gone. Run it again to resume."
-SERVED_BY = "JIXU_SERVED_BY"  # a variable of runs: the process id of the `jixu serve` they belong to
 RUN_ID = "PREFECT__FLOW_RUN_ID"  # a variable of runs of deployments, set by Prefect
 OVERLOOKED = timedelta(seconds=45)  # Prefect kills a cancelled run after 30 seconds
 RUNNING = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
@@ -138,7 +137,7 @@ def finish_overlooked_cancels() -> None:
             state = run.state
             if state is None or not state.is_cancelling() or datetime.now(UTC) - state.timestamp < OVERLOOKED:
                 continue
-            left = [p for p in run_processes() if p.info["environ"][RUN_ID] == str(run.id)]
+            left = _processes_of({str(run.id)})
             for process in left:
                 with suppress(psutil.NoSuchProcess):
                     process.terminate()
@@ -147,34 +146,33 @@ def finish_overlooked_cancels() -> None:
 
 
 def settle_runs_of_before(wait_seconds: float) -> None:
-    """End the runs that an earlier `jixu serve` of this workspace left, but not those of workers."""
+    """End the runs that an earlier runner of this workspace left, but not those of workers."""
     with get_client(sync_client=True) as client:
         left = {str(run.id) for run in _deployed(client) if run.work_pool_name is None}
-        _await_end([p for p, environment in _environments() if environment.get(RUN_ID) in left], wait_seconds)
+        _await_end(_processes_of(left), wait_seconds)
         for run in _deployed(client):
             if run.state is not None and str(run.id) in left:
                 state: State = Cancelled() if run.state.is_cancelling() else Crashed(message=CALLER_GONE)
                 client.set_flow_run_state(run.id, state)
 
 
-def end_run_processes(wait_seconds: float) -> None:
-    """Wait for the processes of this process's runs to end, and kill those that do not."""
-    _await_end(run_processes(), wait_seconds)
+def _processes_of(runs: Container[str]) -> list[psutil.Process]:
+    """Return the processes of runs, with their children, which inherit the variable."""
+    return [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get(RUN_ID) in runs]
 
 
-def _await_end(processes: list[psutil.Process], wait_seconds: float) -> None:
+def end_children(wait_seconds: float) -> None:
+    """Terminate the children of this process, wait for them and theirs, and kill those that do not end."""
+    everyone = psutil.Process().children(recursive=True)
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _await_end(everyone, wait_seconds)
+
+
+def _await_end(processes: Sequence[psutil.Process], wait_seconds: float) -> None:
     _, alive = psutil.wait_procs(processes, wait_seconds)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(alive, 10)
-
-
-def run_processes() -> list[psutil.Process]:
-    """Return the processes, with their children, of runs that this process's runner started."""
-    mark = str(os.getpid())
-    return [p for p, env in _environments() if RUN_ID in env and env.get(SERVED_BY) == mark]
-
-
-def _environments() -> list[tuple[psutil.Process, dict[str, str]]]:
-    return [(process, process.info["environ"] or {}) for process in psutil.process_iter(["environ"])]

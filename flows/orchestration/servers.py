@@ -8,6 +8,13 @@ from pathlib import Path
 from data.errors import InputError
 from data.workspace import state_folder
 
+# Prefect sends nothing anywhere and asks nothing
+QUIET = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
+    "PREFECT_CLI_PROMPT": "false",
+}
 OWNER = "JIXU_COMMAND_PROCESS"  # a variable of a short-lived server: the process id of its command
 
 
@@ -40,14 +47,22 @@ def address_file(workspace: Path) -> Path:
 
 def served_at(workspace: Path) -> str | None:
     """Return the API of the server that `jixu serve` runs for the workspace, if it answers."""
+    try:
+        url = address_file(workspace).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    return url if answers(url, seconds=10) else None
+
+
+def answers(url: str, seconds: float) -> bool:
+    """Whether a server's API answers; its health can be asked for without a password."""
     import urllib.request
 
     try:
-        url = address_file(workspace).read_text(encoding="utf-8")
-        with urllib.request.urlopen(f"{url}/health", timeout=10):
-            return url
-    except (OSError, ValueError):
-        return None
+        with urllib.request.urlopen(f"{url}/health", timeout=seconds):
+            return True
+    except (OSError, ValueError):  # ValueError: an empty address
+        return False
 
 
 def end_orphaned_servers() -> None:

@@ -1,21 +1,32 @@
-"""Prefect's server with a workspace's reports at /reports/, read-only and behind the same password."""
+"""Prefect's server with a workspace's reports at /reports/, read-only and behind the same password.
+
+python -m flows.orchestration.web PARENT LISTENER REPORTS: the process id of `jixu serve`, the number of its
+listening socket, and a folder.
+"""
 
 from __future__ import annotations
 
 import base64
 import hmac
+import socket
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from socket import socket
 
+import uvicorn
+from prefect.server.api.server import create_app
 from prefect.server.database.configurations import AioSqliteConfiguration
+from prefect.server.database.dependencies import temporary_database_config
+from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, get_current_settings
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
+
+from data.workers import end_with_parent
 
 
 class Reports(StaticFiles):
@@ -50,13 +61,8 @@ class LockingFirst(AioSqliteConfiguration):
             yield transaction
 
 
-def run_server(listener: socket, reports: Path) -> None:
+def run_server(listener: socket.socket, reports: Path) -> None:
     """Run Prefect's server, with its API, UI and services, on a listening socket until SIGTERM."""
-    import uvicorn
-    from prefect.server.api.server import create_app
-    from prefect.server.database.dependencies import temporary_database_config
-    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, get_current_settings
-
     settings = get_current_settings().server
     reports.mkdir(parents=True, exist_ok=True)
     password = settings.api.auth_string
@@ -68,3 +74,8 @@ def run_server(listener: socket, reports: Path) -> None:
     url = PREFECT_API_DATABASE_CONNECTION_URL.value()
     with temporary_database_config(LockingFirst(url) if url.startswith("sqlite") else None):
         uvicorn.Server(uvicorn.Config(web, log_level=settings.logging_level.lower())).run([listener])
+
+
+if __name__ == "__main__":
+    end_with_parent(int(sys.argv[1]))
+    run_server(socket.socket(fileno=int(sys.argv[2])), Path(sys.argv[3]))

@@ -32,7 +32,7 @@ class Server:
         kept = {k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "PREFECT_API_URL")}
         quick = {"OMP_NUM_THREADS": "1", "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
         self.environment = kept | quick | environment
-        command = ["-m", "flows.orchestration.serve", "--port", str(port), "--workspace", str(workspace)]
+        command = ["-m", "flows", "serve", "--port", str(port), "--workspace", str(workspace)]
         self.output = (workspace.parent / f"serve-{port}.log").open("w+b")
         self.process = subprocess.Popen(
             [sys.executable, *command],
@@ -51,8 +51,8 @@ class Server:
 
     def part(self, name):
         """The process of the server or of the runner."""
-        word = {"server": "run-server", "runner": "run-deployments"}[name]
-        return next(p for p in psutil.Process(self.process.pid).children() if word in p.cmdline())
+        module = {"server": "flows.orchestration.web", "runner": "flows.orchestration.runner"}[name]
+        return next(p for p in psutil.Process(self.process.pid).children() if module in p.cmdline())
 
     def command(self, *arguments, **environment):
         """Run a module's command as a client of this server."""

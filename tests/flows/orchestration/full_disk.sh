@@ -3,10 +3,10 @@
 begins() { until [ -d "$DISK/w/staging/tea" ]; do sleep 0.02; done; }
 ( begins; dd if=/dev/zero of="$DISK/fill" bs=64k 2>/dev/null || true ) &
 set +e
-"$PYTHON" -m flows.refresh_corpus --corpus tea --source "$FIRST" --source "$SECOND" --workers 1 --workspace "$DISK/w"
+"$PYTHON" -m flows refresh-corpus --corpus tea --source "$FIRST" --source "$SECOND" --workers 1 --workspace "$DISK/w"
 echo "code $?"
 set -e
 wait
 rm "$DISK/fill"
-"$PYTHON" -m flows.orchestration.doctor --workspace "$DISK/w" | grep -v "^note"
+"$PYTHON" -m flows doctor --workspace "$DISK/w" | grep -v "^note"
 "$PYTHON" -m tests.flows.processes refresh "$DISK/w" "$VOCABULARY" "$FIRST" "$SECOND"

@@ -1,8 +1,10 @@
 """Automations that are refused, and made anew; what they do is in test_server.py and test_serve.py."""
 
 import pytest
+from prefect.client.orchestration import get_client
 
-from flows.orchestration.automations import FAILURES, LOST, main
+from flows.orchestration.automations import FAILURES, LOST
+from tests.commands import refused, run_here
 
 
 @pytest.mark.parametrize(
@@ -15,25 +17,21 @@ from flows.orchestration.automations import FAILURES, LOST, main
         (["--webhook", "https://127.0.0.1/hook"], "no PREFECT_API_URL"),
     ],
 )
-def test_requests_that_cannot_work_are_refused(arguments, message, monkeypatch, capsys):
-    monkeypatch.setenv("PREFECT_API_URL", "")
-    assert main(arguments) == 2
-    assert message in capsys.readouterr().err
+def test_requests_that_cannot_work_are_refused(arguments, message):
+    refused(run_here("automations", *arguments, PREFECT_API_URL=""), message)
 
 
 @pytest.mark.slow
 def test_an_automation_made_again_replaces_the_first_but_for_lost_runs_of_this_version(
-    prefect_server, monkeypatch, capsys
+    prefect_server, monkeypatch
 ):
-    from prefect.client.orchestration import get_client
+    def automate(*arguments):
+        return run_here("automations", *arguments, **prefect_server)
 
-    monkeypatch.setenv("PREFECT_API_URL", prefect_server["PREFECT_API_URL"])
     with get_client(sync_client=True) as client:
         for port in (1, 2):
-            assert main(["--webhook", f"http://127.0.0.1:{port}/hook"]) == 0
-            assert (
-                "a message to 127.0.0.1\n" in capsys.readouterr().out
-            )  # the path of such a URL is often a secret
+            done = automate("--webhook", f"http://127.0.0.1:{port}/hook")
+            assert "a message to 127.0.0.1\n" in done.stdout  # the path of such a URL is often a secret
             (made,) = client.read_automations_by_name(FAILURES)
             (action,) = made.actions
             block = client.read_block_document(action.block_document_id, include_secrets=True)
@@ -41,14 +39,13 @@ def test_an_automation_made_again_replaces_the_first_but_for_lost_runs_of_this_v
         client.delete_automation(made.id)  # other tests' runs fail
         before = None
         for _ in range(2):
-            assert main(["--lost-runs"]) == 0
+            assert automate("--lost-runs").returncode == 0
             automations = [one.id for name in LOST for one in client.read_automations_by_name(name)]
             assert len(automations) == len(LOST) and before in (None, automations)
             before = automations
         (name, (events, seconds)), *_ = LOST.items()
         monkeypatch.setitem(LOST, name, (events, seconds + 30))
-        assert main(["--lost-runs"]) == 0
+        assert automate("--lost-runs").returncode == 0
         (newer,) = client.read_automations_by_name(name)
         assert newer.id not in before and newer.trigger.within.total_seconds() == seconds + 30
-    assert main(["--pretrain-after-drift", "5"]) == 2
-    assert "no deployment continued-pretraining/default" in capsys.readouterr().err
+    refused(automate("--pretrain-after-drift", 5), "no deployment continued-pretraining/default")

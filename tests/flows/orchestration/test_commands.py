@@ -25,8 +25,6 @@ from tests.commands import refused, run, run_here
 from tests.conftest import few_examples, few_texts, save_small_model
 from tests.flows.serving import wait_until
 
-TENSORFLOW = ROOT / "tests" / "albert" / "tensorflow"
-
 
 @pytest.mark.parametrize("command", JOBS)
 def test_help_answers(command):
@@ -39,11 +37,6 @@ def test_a_flow_file_is_the_same_command():
         [sys.executable, "-m", "flows.train_tokenizer", "--help"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.stdout == run_here("train-tokenizer", "--help").stdout, done.stderr
-
-
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, tokenizer):
-    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer, max_position_embeddings=64)
 
 
 @pytest.fixture(scope="module")
@@ -86,76 +79,11 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
     refused(run_here(*arguments), "unknown mask; did you mean masking?")
 
 
-def flat(options):
-    return [part for pair in options.items() for part in pair]
-
-
-def test_bad_input_to_a_refresh_is_one_line(tmp_path, samples, vocabulary_file):
-    (tmp_path / "empty").mkdir()
-    no_mask = tmp_path / "vocab.txt"
-    no_mask.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n", encoding="utf-8")
-    good = {"--source": samples / "tea.jsonl", "--tokenizer": vocabulary_file}
-    good |= {"--corpus": "c", "--workspace": tmp_path / "w"}
-    for starts, change, message in [
-        (run, {"--source": "/no/such/place"}, "source /no/such/place does not exist"),
-        (run_here, {"--source": tmp_path / "empty"}, "holds no file that can be read"),
-        (run_here, {"--tokenizer": "nope"}, "no tokenizer 'nope'"),
-        (run_here, {"--tokenizer": no_mask}, "no [MASK] in"),
-        (run_here, {"--max-seq-length": 513}, "max_seq_length='513': it must be less than or equal to 512"),
-    ]:
-        refused(starts("refresh-corpus", *flat(good | change)), message, tmp_path / "w")
-
-
 def test_a_server_that_is_not_there_is_told_before_any_work(tmp_path, samples, vocabulary_file):
     given = ["--corpus", "tea", "--source", samples / "tea.jsonl", "--tokenizer", vocabulary_file]
     dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
     done = run("refresh-corpus", *given, "--workspace", tmp_path / "w", **dead)
     refused(done, "start it with make serve, or unset PREFECT_API_URL", tmp_path / "w" / "shards")
-
-
-def test_bad_input_to_pretraining_is_one_line(workspace, checkpoint, tmp_path):
-    before = sorted(p.name for p in workspace.iterdir())
-    for change, message in [
-        ({"--corpus": "law"}, "no corpus 'law' in this workspace (there is: tea)"),
-        ({"--init": "enormous"}, "--init 'enormous' is no checkpoint folder and no preset"),
-        ({"--init": checkpoint}, "up to 128 tokens, the model"),
-        ({"--steps": 0}, "steps='0'"),
-        ({"--init": "hf:no slash here"}, "is no repository name; write hf:OWNER/NAME"),
-        ({"--init": TENSORFLOW / "bright"}, "no vocab.txt, spiece.model or tokenizer.json in"),
-        ({"--init": "bert-tiny", "--growth.num-hidden-layers": 2}, "layers are only added"),
-    ]:
-        given = {"--workspace": workspace, "--corpus": "tea"} | change
-        refused(run_here("continued-pretraining", *flat(given)), message)
-    assert sorted(p.name for p in workspace.iterdir()) == before
-    given = ["--corpus", "tea", "--workspace", tmp_path / "w"]
-    refused(run_here("continued-pretraining", *given), "no catalog", tmp_path / "w")
-
-
-def test_bad_input_to_fine_tuning_is_one_line(samples, checkpoint, tmp_path):
-    task = tmp_path / "task.yaml"
-    task.write_text("name: t\ncolumns: {text: sentence}\n", encoding="utf-8")
-    splits = {f"--{split}": samples / f"tea_topics_{split}.tsv" for split in ("train", "dev")}
-    good = {"--task": "t", **splits, "--model": checkpoint, "--workspace": tmp_path / "w"}
-    for change, message in [
-        ({"--task": task}, "no column 'sentence'"),
-        ({"--model": tmp_path}, "no config.json"),
-        ({"--model": "tiny"}, "a preset has no vocabulary and no weights"),
-        ({"--model": TENSORFLOW / "bright"}, "no vocab.txt, spiece.model or tokenizer.json in"),
-        ({"--train": tmp_path / "none.tsv"}, "no file"),
-        ({"--train": splits["--dev"]}, "--train and --dev are the same file"),
-        ({"--seeds": "1,1"}, "give one or more, each once"),
-    ]:
-        refused(run_here("fine-tune", *flat(good | change)), message, tmp_path / "w")
-    task.write_text("name: !!python/object/apply:os.system ['true']\n", encoding="utf-8")
-    refused(run_here("fine-tune", *flat(good | {"--task": task})), "is not YAML")
-
-
-def test_bad_input_to_the_others_is_one_line(tmp_path):
-    for job, message in [
-        ("train-tokenizer", "either --corpus or --source"),
-        ("end-to-end", "--domain, --task, --train, --dev missing"),
-    ]:
-        refused(run_here(job, "--workspace", tmp_path / "w"), message, tmp_path / "w")
 
 
 @pytest.mark.slow

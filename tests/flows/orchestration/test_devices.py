@@ -12,6 +12,7 @@ from data.workspace import Workspace
 from flows.orchestration import device_slot
 from flows.orchestration.slots import slot_file
 from tests.flows import processes
+from tests.flows.serving import wait_until
 
 
 def hold(workspace, seconds):
@@ -38,21 +39,25 @@ def test_a_gpu_is_one_device_for_every_workspace(tmp_path):
     assert slot_file(one, "cpu") != slot_file(other, "cpu")
 
 
-def test_a_training_on_several_gpus_holds_each_of_them_and_lets_all_go(tmp_path, monkeypatch):
-    names = ("cuda-1", "cuda-0")
-    monkeypatch.setattr("flows.orchestration.slots.device_names", lambda processes: names[:processes])
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A workspace on a machine with two GPUs."""
+    monkeypatch.setattr(
+        "flows.orchestration.slots.device_names", lambda processes: ("cuda-1", "cuda-0")[:processes]
+    )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    place = Workspace(tmp_path / "w")
+    return Workspace(tmp_path / "w")
+
+
+def test_a_training_on_several_gpus_holds_each_of_them_and_lets_all_go(place):
+    names = ("cuda-0", "cuda-1")
     for count, held in ((1, ["cuda-1"]), (2, ["cuda-0", "cuda-1"])):
         with device_slot(place, count):
-            assert [name for name in sorted(names) if is_held(place, name)] == held
+            assert [name for name in names if is_held(place, name)] == held
         assert not any(is_held(place, name) for name in names)
 
 
-def test_devices_are_taken_in_one_order_so_that_no_two_trainings_wait_for_each_other(tmp_path, monkeypatch):
-    monkeypatch.setattr("flows.orchestration.slots.device_names", lambda processes: ("cuda-1", "cuda-0"))
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    place = Workspace(tmp_path / "w")
+def test_devices_are_taken_in_one_order_so_that_no_two_trainings_wait_for_each_other(place):
     path = slot_file(place, "cuda-1")
     path.parent.mkdir()
 
@@ -63,10 +68,7 @@ def test_devices_are_taken_in_one_order_so_that_no_two_trainings_wait_for_each_o
     training = threading.Thread(target=train)
     with FileLock(path):
         training.start()
-        until = time.monotonic() + 60
-        while not is_held(place, "cuda-0"):
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_until(lambda: is_held(place, "cuda-0"))
     training.join()
 
 

@@ -1,8 +1,10 @@
 """What doctor finds in an installation, a workspace and a server."""
 
 import json
+import shutil
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -28,13 +30,18 @@ from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
-def workspace(tmp_path_factory, vocabulary_file):
-    """One short document; the tests damage it more and more."""
-    tmp_path = tmp_path_factory.mktemp("doctor")
-    source = tmp_path / "tea.txt"
+def sound(tmp_path_factory, vocabulary_file):
+    """A workspace with one short document."""
+    folder = tmp_path_factory.mktemp("doctor")
+    source = folder / "tea.txt"
     source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
-    make_corpus(tmp_path / "w", "茶", source, vocabulary_file)
-    return tmp_path / "w"
+    make_corpus(folder / "w", "茶", source, vocabulary_file)
+    return folder / "w"
+
+
+@pytest.fixture
+def workspace(sound, tmp_path):
+    return Path(shutil.copytree(sound, tmp_path / "w"))
 
 
 def test_a_healthy_workspace_ends_well(workspace):
@@ -59,32 +66,30 @@ def findings_of(workspace):
     return {one.what.split(",")[0]: one for one in check_workspace(Workspace(workspace))}
 
 
-def test_changed_and_unused_files_are_found_and_the_unused_removed(tmp_path, vocabulary_file):
-    source = tmp_path / "tea.txt"
-    source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
-    (shard,) = make_corpus(tmp_path / "w", "tea", source, vocabulary_file)
+def test_changed_and_unused_files_are_found_and_the_unused_removed(workspace):
+    (shard,) = workspace.glob("shards/茶/*.parquet")
     stray = shard.with_name("stray.parquet")
     stray.write_bytes(b"12345")
-    name = f"shards/tea/{shard.name}"
     shard.write_bytes(shard.read_bytes() + b"0")
-    findings = findings_of(tmp_path / "w")
-    damaged = findings["1 file(s) of corpus tea are not as committed"]
-    assert damaged.level == "bad" and damaged.what.endswith(f"first: {name} (changed)")
+    findings = findings_of(workspace)
+    damaged = findings["1 file(s) of corpus 茶 are not as committed"]
+    assert damaged.level == "bad" and damaged.what.endswith(f"first: shards/茶/{shard.name} (changed)")
     unused = findings["1 file(s) that no version uses"]
-    assert unused.level == "note" and unused.what.endswith(", 5 bytes, first: shards/tea/stray.parquet")
+    assert unused.level == "note" and unused.what.endswith(", 5 bytes, first: shards/茶/stray.parquet")
     assert unused.fix() == "removed 1 file(s)"
     assert not stray.exists() and shard.exists()
 
 
-def test_a_deleted_catalog_is_restored(tmp_path, vocabulary_file):
-    source = tmp_path / "tea.txt"
-    source.write_text("绿茶不发酵。红茶全发酵。", encoding="utf-8")
-    make_corpus(tmp_path / "w", "tea", source, vocabulary_file)
-    (tmp_path / "w" / "catalog.duckdb").unlink()
-    (lost,) = [one for one in check_workspace(Workspace(tmp_path / "w")) if one.level == "bad"]
+def test_a_deleted_catalog_is_restored(workspace):
+    (workspace / "catalog.duckdb").unlink()
+    (lost,) = bad(workspace)
     assert "catalog.duckdb is gone: jixu doctor --fix restores it" in lost.what
-    assert lost.fix() == "restored tea version 1"
-    assert not [one for one in check_workspace(Workspace(tmp_path / "w")) if one.level == "bad"]
+    assert lost.fix() == "restored 茶 version 1"
+    assert not bad(workspace)
+
+
+def bad(workspace):
+    return [one for one in check_workspace(Workspace(workspace)) if one.level == "bad"]
 
 
 @pytest.mark.parametrize(("free", "level"), [(3 * 2**30, "ok"), (2**30, "note"), (2**27, "bad")])
@@ -175,10 +180,10 @@ def test_a_package_that_is_absent_is_bad_but_for_triton(monkeypatch):
 
 
 def test_a_workspace_that_cannot_be_written_to_is_bad(tmp_path, monkeypatch):
-    assert not [one for one in check_workspace(Workspace(tmp_path)) if one.level == "bad"]
+    assert not bad(tmp_path)
     monkeypatch.setattr("flows.orchestration.doctor.os.access", lambda *_: False)
-    bad = [one.what for one in check_workspace(Workspace(tmp_path)) if one.level == "bad"]
-    assert bad == [f"workspace {tmp_path} cannot be written to: choose another --workspace"]
+    (one,) = bad(tmp_path)
+    assert one.what == f"workspace {tmp_path} cannot be written to: choose another --workspace"
 
 
 def test_a_scheduler_that_plans_nothing_and_a_late_run_are_bad(prefect_server):

@@ -21,10 +21,9 @@ from albert.pretraining import list_checkpoints, step_of
 from data.catalog import read_catalog
 from data.workspace import Workspace
 from flows.orchestration.lifecycle import (
-    SERVED_BY,
     cancel_running,
     crash_parts_of_lost_runs,
-    end_run_processes,
+    end_children,
     finish_overlooked_cancels,
     read_all,
 )
@@ -157,9 +156,8 @@ def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(prefect_s
         for run in runs:
             client.set_flow_run_state(run, Running(), force=True)
         client.set_flow_run_state(runs[0], Cancelling())
-        served = os.environ | {SERVED_BY: str(os.getpid())}
         cancelled, other = (
-            subprocess.Popen(["sleep", "600"], env=served | {"PREFECT__FLOW_RUN_ID": str(run)})
+            subprocess.Popen(["sleep", "600"], env=os.environ | {"PREFECT__FLOW_RUN_ID": str(run)})
             for run in runs
         )
         finish_overlooked_cancels()
@@ -173,20 +171,15 @@ def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(prefect_s
         client.delete_deployment(deployment)
 
 
-def test_processes_of_runs_have_time_to_end_and_are_killed_when_it_is_over():
-    served = os.environ | {SERVED_BY: str(os.getpid()), "PREFECT__FLOW_RUN_ID": str(uuid4())}
-    elsewhere = served | {SERVED_BY: "1"}
-    hangs, other = (processes.start("ignore_signals", env=env) for env in (served, elsewhere))
-    with hangs, other:
-        try:
-            assert [process.stdout.readline() for process in (hangs, other)] == ["begun\n"] * 2
-            begun = time.monotonic()
-            end_run_processes(1)
-            assert time.monotonic() - begun >= 1
-            assert not psutil.pid_exists(hangs.pid) and psutil.pid_exists(other.pid)
-        finally:
-            for process in (hangs, other):
-                process.kill()
+def test_children_have_time_to_end_and_are_killed_when_it_is_over(monkeypatch):
+    with processes.start("ignore_signals") as hangs:
+        monkeypatch.setattr(
+            psutil.Process, "children", lambda self, recursive=False: [psutil.Process(hangs.pid)]
+        )
+        assert hangs.stdout.readline() == "begun\n"
+        begun = time.monotonic()
+        end_children(1)
+        assert time.monotonic() - begun >= 1 and not psutil.pid_exists(hangs.pid)
 
 
 def test_a_process_whose_parent_is_killed_is_terminated():

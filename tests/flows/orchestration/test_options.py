@@ -2,17 +2,18 @@
 
 import ast
 import importlib
-import json
 import re
 from dataclasses import fields, is_dataclass
 
 import pytest
+from pydantic_core import to_jsonable_python
 
 from flows.orchestration.artifacts import artifact_key
-from flows.orchestration.command import make_command, read_options
+from flows.orchestration.command import read_options
 from flows.orchestration.mistakes import explain, in_words_of_the_form
 from flows.orchestration.settings import JOBS
 from tests import ROOT
+from tests.commands import typed_as
 
 REQUIRED = {
     "refresh-corpus": {"corpus": "茶"},
@@ -35,21 +36,6 @@ def flow_of(name):
     return getattr(importlib.import_module(f"flows.{module}"), module)
 
 
-def tokens(values, prefix=""):
-    typed = []
-    for name, value in values.items():
-        flag = f"--{prefix}{name.replace('_', '-')}"
-        if isinstance(value, dict):
-            typed += tokens(value, f"{prefix}{name.replace('_', '-')}.")
-        elif isinstance(value, list):
-            typed += [part for one in value for part in (flag, str(one))]
-        elif value is True:
-            typed.append(flag)
-        else:
-            typed += [flag, str(value)]
-    return typed
-
-
 @pytest.mark.parametrize("name", JOBS)
 def test_a_command_and_a_form_give_the_same_options(name):
     """Every option, at a value other than its default."""
@@ -64,9 +50,10 @@ def test_a_command_and_a_form_give_the_same_options(name):
         values["objective"] |= {"masking": "dynamic", "mask_rates": "0.3,0.15"}
     if name == "refresh-corpus":
         values["duplicates"]["near"] = 0.7
-    typed = read_options(name, tokens(values))
+    typed = read_options(name, typed_as(values))
     given = JOBS[name](**flow_of(name).validate_parameters(values))
     assert typed == given != JOBS[name](**REQUIRED[name])
+    assert JOBS[name](**to_jsonable_python(typed)) == typed
 
 
 def other_value(shown, definitions):
@@ -181,7 +168,7 @@ def test_what_is_typed_takes_precedence_over_the_recipe(tmp_path):
 
 
 def test_lists_may_be_typed_with_commas_or_one_by_one():
-    given = tokens(REQUIRED["fine-tune"])
+    given = typed_as(REQUIRED["fine-tune"])
     for seeds in (["--seeds", "3,4"], ["--seeds", "3", "--seeds", "4"]):
         assert read_options("fine-tune", [*given, *seeds]).seeds == (3, 4)
 
@@ -190,16 +177,3 @@ def test_artifact_keys_are_what_prefect_allows():
     assert artifact_key("funnel", "Law 2024_v1") == "funnel-law-2024-v1"
     keys = {artifact_key("funnel", name) for name in ("法律", "茶")}
     assert len(keys) == 2 and all(key.startswith("funnel-") for key in keys)
-
-
-def test_options_can_be_kept_as_json():
-    from pydantic import TypeAdapter
-
-    for name, options in JOBS.items():
-        made = options(**REQUIRED[name])
-        content = json.loads(TypeAdapter(options).dump_json(made))
-        assert options(**content) == made
-
-
-def test_an_app_names_its_command():
-    assert make_command("fine-tune").name == ("jixu fine-tune",)

@@ -1,5 +1,6 @@
 """From the options of a job to its plan: what cannot work is refused, of a deployment as of a command."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from flows.fine_tune import fine_tune
 from flows.orchestration import find_checkpoint, pretraining_plan
 from flows.orchestration.plans import PREPARE, Answer, tokenizer_folder
 from flows.orchestration.settings import JOBS
+from tests import ROOT
+from tests.commands import refused, run_here, typed_as
 from tests.conftest import SAMPLES, save_small_model
 from tests.corpora import make_corpus
 
@@ -22,138 +25,152 @@ def plan(name, values):
     return PREPARE[name](JOBS[name](**values))
 
 
-@pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory, tokenizer):
-    return str(save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer))
-
-
-@pytest.fixture
-def whole(samples, checkpoint, tmp_path):
-    """Options of an end-to-end run that can work."""
-    splits = {split: str(samples / f"tea_topics_{split}.tsv") for split in ("train", "dev", "test")}
-    shared = {"task": "tea-topics", "workspace": str(tmp_path / "w")}
-    return {**splits, **shared, "domain": (str(samples / "tea.jsonl"),), "init": checkpoint}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"task": None, "dev": None}, "--task, --dev missing"),
-        ({"task": "/no/such/task.yaml"}, "task.yaml"),
-        ({"dev": "/no/such/dev.tsv"}, "no file /no/such/dev.tsv"),
-        ({"test": __file__}, "test_plans.py"),
-        ({"domain": ("/no/such/text",)}, "source /no/such/text does not exist"),
-        ({"general": ("/no/such/text",)}, "source /no/such/text does not exist"),
-        ({"fine_tuning": {"seeds": (1, 1)}}, "give one or more, each once"),
-        ({"init": "tiny"}, "give --general text to train a base model on"),
-        ({"init": "huge", "general": (str(SAMPLES / "general.txt"),)}, "no preset 'huge'"),
-        ({"init": str(Path(__file__).parent)}, "no config.json"),
-    ],
-)
-def test_a_whole_run_that_cannot_work_is_refused_before_hours_of_pretraining(whole, change, message):
-    with pytest.raises(UserError, match=message):
-        plan("end-to-end", whole | change)
-
-
-def test_a_whole_run_that_can_work_is_planned(whole):
-    assert plan("end-to-end", whole).task == "tea-topics"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"source": ("/no/such/text",)}, "source /no/such/text does not exist"),
-        ({"drift": {"event_if": "drift=0.3"}}, "'drift=0.3' is no condition"),
-        ({"drift": {"pretrain_if": "drift>0.3"}}, "no checkpoint of a completed pretraining on 茶"),
-        ({"running": {"runner": "dask"}}, "belong together"),
-        ({"running": {"runner": "dask", "dask_address": "tcp://127.0.0.1:9"}}, "paths must be absolute"),
-    ],
-)
-def test_a_refresh_that_cannot_work_is_refused(samples, vocabulary_file, change, message):
-    given = {"corpus": "茶", "source": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
-    given["workspace"] = "none-yet"
-    assert plan("refresh-corpus", given).refresh.files
-    with pytest.raises(UserError, match=message):
-        plan("refresh-corpus", given | change)
-
-
-def test_a_dry_run_is_answered(samples, vocabulary_file, tmp_path):
-    given = {"corpus": "茶", "source": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
-    answer = plan("refresh-corpus", given | {"workspace": str(tmp_path / "w"), "dry_run": True})
-    assert isinstance(answer, Answer) and answer.text.startswith("茶 is new: 1 source(s)")
-    assert not (tmp_path / "w").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"corpora": {"domain": "law"}}, "no catalog in"),
-        ({"corpora": {"general": "law"}}, "no catalog in"),
-        ({"run": "../run"}, "run '../run': use 1 to 64 letters"),
-        ({"optimizer": {"sweep": (1e-4, 1.0)}}, "1.0"),
-    ],
-)
-def test_a_fine_tuning_that_cannot_work_is_refused(whole, checkpoint, change, message):
-    given = {name: whole[name] for name in ("task", "train", "dev", "workspace")} | {"model": (checkpoint,)}
-    assert plan("fine-tune", given).data
-    with pytest.raises(UserError, match=message):
-        plan("fine-tune", given | change)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"source": ()}, "give either --corpus or --source"),
-        ({"corpus": "law"}, "give either --corpus or --source"),
-        ({"corpus": "law", "source": ()}, "no catalog in"),
-        ({"name": "a/b"}, "tokenizer 'a/b': use 1 to 64 letters"),
-    ],
-)
-def test_a_vocabulary_that_cannot_be_learnt_is_refused(samples, change, message):
-    given = {"source": (str(samples / "tea.jsonl"),), "workspace": "none-yet"}
-    assert plan("train-tokenizer", given) == [str(samples / "tea.jsonl")]
-    with pytest.raises(UserError, match=message):
-        plan("train-tokenizer", given | change)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"init": "tiny"}, "tiny"),
-        ({"second": {"name": "general"}}, "first.name and second.name are tea and general"),
-        ({"first": {"text": ("/no/such/text",)}}, "source /no/such/text does not exist"),
-        ({"second": {"dev": "/no/such/dev.tsv"}}, "no file /no/such/dev.tsv"),
-    ],
-)
-def test_an_experiment_that_cannot_work_is_refused(samples, whole, change, message):
-    field = {name: whole[name] for name in ("task", "train", "dev", "test")} | {"text": whole["domain"]}
-    given = {"general": (str(samples / "general.txt"),), "init": "tiny-zh"}
-    given |= {"first": field | {"name": "tea"}, "second": field | {"name": "coffee"}}
-    plan("lcqmc-experiment", given)
-    for name, value in change.items():
-        given[name] = given[name] | value if isinstance(value, dict) else value
-    with pytest.raises(UserError, match=message):
-        plan("lcqmc-experiment", given)
-
-
-def test_a_deployments_run_is_refused_as_its_command_is(whole, checkpoint, monkeypatch, tmp_path):
-    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "a deployment's")
-    monkeypatch.setattr("flows.orchestration.mistakes.log", lambda *_: None)  # there is no run to log to
-    (tmp_path / "w").mkdir()
-    state = end_to_end.fn(**whole | {"dev": "/no/such/dev.tsv"})
-    assert state.is_failed() and "no file /no/such/dev.tsv" in state.message
-    task = {name: whole[name] for name in ("task", "train", "dev", "workspace")}
-    state = fine_tune.fn(**task, model=(checkpoint, str(tmp_path / "gone")))
-    assert state.is_failed() and "gone is not a checkpoint folder" in state.message
-    assert not list((tmp_path / "w").iterdir())
+TEA, GENERAL = str(SAMPLES / "tea.jsonl"), str(SAMPLES / "general.txt")
+SPLITS = {split: str(SAMPLES / f"tea_topics_{split}.tsv") for split in ("train", "dev", "test")}
+FIELD = {"text": [TEA], "task": "tea-topics", **SPLITS}
+BRIGHT = str(ROOT / "tests" / "albert" / "tensorflow" / "bright")
+SOUND = {
+    "refresh-corpus": {"corpus": "茶", "source": [TEA], "tokenizer": "tiny-zh"},
+    "continued-pretraining": {"corpus": "tea", "workspace": "MADE"},
+    "fine-tune": {"task": "tea-topics", **SPLITS, "model": ["tiny-zh"]},
+    "train-tokenizer": {"source": [TEA]},
+    "end-to-end": {"domain": [TEA], "task": "tea-topics", **SPLITS, "init": "tiny-zh"},
+    "lcqmc-experiment": {
+        "general": [GENERAL],
+        "init": "tiny-zh",
+        "first": FIELD | {"name": "tea"},
+        "second": FIELD | {"name": "coffee"},
+    },
+}
+REFUSED = [
+    ("refresh-corpus", {"source": ["/no/such/text"]}, "source /no/such/text does not exist"),
+    ("refresh-corpus", {"source": ["HERE/empty"]}, "holds no file that can be read"),
+    ("refresh-corpus", {"tokenizer": "nope"}, "no tokenizer 'nope'"),
+    ("refresh-corpus", {"tokenizer": "HERE/vocab.txt"}, "no [MASK] in"),
+    ("refresh-corpus", {"max_seq_length": 513}, "max_seq_length='513': it must be less than or equal to 512"),
+    ("refresh-corpus", {"recipe": "HERE/recipe.yaml"}, "unknown mask; did you mean masking?"),
+    ("refresh-corpus", {"drift": {"event_if": "drift=0.3"}}, "'drift=0.3' is no condition"),
+    (
+        "refresh-corpus",
+        {"drift": {"pretrain_if": "drift>0"}},
+        "no checkpoint of a completed pretraining on 茶",
+    ),
+    ("refresh-corpus", {"running": {"runner": "dask"}}, "belong together"),
+    (
+        "refresh-corpus",
+        {"running": {"runner": "dask", "dask_address": "tcp://127.0.0.1:9"}, "workspace": "none-yet"},
+        "paths must be absolute",
+    ),
+    ("continued-pretraining", {"corpus": "law"}, "no corpus 'law' in this workspace (there is: again, tea)"),
+    (
+        "continued-pretraining",
+        {"init": "enormous"},
+        "--init 'enormous' is no checkpoint folder and no preset",
+    ),
+    ("continued-pretraining", {"init": "HERE/short"}, "up to 128 tokens, the model"),
+    ("continued-pretraining", {"init": "hf:no slash here"}, "is no repository name; write hf:OWNER/NAME"),
+    ("continued-pretraining", {"init": BRIGHT}, "no vocab.txt, spiece.model or tokenizer.json in"),
+    (
+        "continued-pretraining",
+        {"init": "bert-tiny", "growth": {"num_hidden_layers": 2}},
+        "layers are only added",
+    ),
+    ("continued-pretraining", {"steps": 0}, "steps='0'"),
+    ("continued-pretraining", {"mix": ["general"]}, "'general': give a corpus and its share as NAME:SHARE"),
+    ("continued-pretraining", {"mix": ["nothing:0.2"]}, "no corpus 'nothing' in this workspace"),
+    ("continued-pretraining", {"mix": ["again:1.5"]}, "a share must lie between 0 and 1"),
+    ("continued-pretraining", {"workspace": "HERE/w"}, "no catalog in"),
+    ("fine-tune", {"task": "HERE/task.yaml"}, "no column 'sentence'"),
+    ("fine-tune", {"task": "HERE/unsafe.yaml"}, "is not YAML"),
+    ("fine-tune", {"model": ["HERE"]}, "no config.json"),
+    ("fine-tune", {"model": ["tiny"]}, "a preset has no vocabulary and no weights"),
+    ("fine-tune", {"model": [BRIGHT]}, "no vocab.txt, spiece.model or tokenizer.json in"),
+    ("fine-tune", {"train": SPLITS["dev"]}, "--train and --dev are the same file"),
+    ("fine-tune", {"train": "HERE/none.tsv"}, "no file"),
+    ("fine-tune", {"corpora": {"domain": "law"}}, "no catalog in"),
+    ("fine-tune", {"corpora": {"domain": "law"}, "workspace": "MADE"}, "no corpus 'law' in this workspace"),
+    ("fine-tune", {"corpora": {"general": "law"}, "workspace": "MADE"}, "no corpus 'law' in this workspace"),
+    ("fine-tune", {"run": "../run"}, "run '../run': use 1 to 64 letters"),
+    ("fine-tune", {"optimizer": {"sweep": [1e-4, 1.0]}}, "1.0"),
+    ("fine-tune", {"seeds": [1, 1]}, "give one or more, each once"),
+    ("train-tokenizer", {"source": []}, "give either --corpus or --source"),
+    ("train-tokenizer", {"corpus": "law"}, "give either --corpus or --source"),
+    ("train-tokenizer", {"corpus": "law", "source": []}, "no catalog in"),
+    ("train-tokenizer", {"name": "a/b"}, "tokenizer 'a/b': use 1 to 64 letters"),
+    ("end-to-end", {"domain": [], "dev": []}, "--domain, --dev missing"),
+    ("end-to-end", {"task": "/no/such/task.yaml"}, "task.yaml"),
+    ("end-to-end", {"dev": "/no/such/dev.tsv"}, "no file /no/such/dev.tsv"),
+    ("end-to-end", {"test": __file__}, "test_plans.py"),
+    ("end-to-end", {"domain": ["/no/such/text"]}, "source /no/such/text does not exist"),
+    ("end-to-end", {"general": ["/no/such/text"]}, "source /no/such/text does not exist"),
+    ("end-to-end", {"init": "tiny"}, "give --general text to train a base model on"),
+    ("end-to-end", {"init": "huge", "general": [GENERAL]}, "no preset 'huge'"),
+    ("end-to-end", {"init": "HERE"}, "no config.json"),
+    ("lcqmc-experiment", {"init": "tiny"}, "tiny"),
+    ("lcqmc-experiment", {"second": {"name": "general"}}, "first.name and second.name are tea and general"),
+    ("lcqmc-experiment", {"first": {"text": ["/no/such/text"]}}, "source /no/such/text does not exist"),
+    ("lcqmc-experiment", {"second": {"dev": "/no/such/dev.tsv"}}, "no file /no/such/dev.tsv"),
+]
 
 
 @pytest.fixture(scope="module")
 def workspace(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("plans") / "w"
-    make_corpus(root, "tea", samples / "tea.jsonl", vocabulary_file)
-    make_corpus(root, "again", samples / "tea.jsonl", vocabulary_file)
+    make_corpus(root, "tea", TEA, vocabulary_file)
+    make_corpus(root, "again", TEA, vocabulary_file)
     return root
+
+
+def values(job, change, here, made):
+    """The options of a job that can work, changed."""
+    given = {"workspace": "HERE/w"} | SOUND[job]
+    for name, value in change.items():
+        given[name] = given.get(name, {}) | value if isinstance(value, dict) else value
+    return json.loads(json.dumps(given).replace("HERE", str(here)).replace("MADE", str(made)))
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_what_can_work_is_planned(job, workspace, tmp_path):
+    assert plan(job, values(job, {}, tmp_path, workspace))
+    if job == "fine-tune":
+        corpora = {"corpora": {"domain": "tea", "general": "again"}, "workspace": "MADE"}
+        assert plan(job, values(job, corpora, tmp_path, workspace))
+
+
+@pytest.mark.parametrize(("job", "change", "message"), REFUSED)
+def test_what_cannot_work_is_refused_in_a_line_before_anything_is_written(
+    job, change, message, workspace, tokenizer, tmp_path
+):
+    (tmp_path / "empty").mkdir()
+    for name, content in (
+        ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n"),
+        ("recipe.yaml", "corpus: 茶\nmask: 1\n"),
+        ("task.yaml", "name: t\ncolumns: {text: sentence}\n"),
+        ("unsafe.yaml", "name: !!python/object/apply:os.system ['true']\n"),
+    ):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    if "short" in str(change):
+        save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
+    before = sorted(workspace.rglob("*"))
+    refused(run_here(job, *typed_as(values(job, change, tmp_path, workspace))), message, tmp_path / "w")
+    assert sorted(workspace.rglob("*")) == before
+
+
+def test_a_dry_run_is_answered(tmp_path):
+    answer = plan("refresh-corpus", values("refresh-corpus", {"dry_run": True}, tmp_path, ""))
+    assert isinstance(answer, Answer) and answer.text.startswith("茶 is new: 1 source(s)")
+    assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.slow
+def test_a_deployments_run_is_refused_as_its_command_is(prefect_server, monkeypatch, tmp_path):
+    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "a deployment's")
+    monkeypatch.setattr("flows.orchestration.mistakes.log", lambda *_: None)  # there is no run to log to
+    state = end_to_end.fn(**values("end-to-end", {"dev": "/no/such/dev.tsv"}, tmp_path, ""))
+    assert state.is_failed() and "no file /no/such/dev.tsv" in state.message
+    state = fine_tune.fn(**values("fine-tune", {"model": ["HERE/gone"]}, tmp_path, ""))
+    assert state.is_failed() and "gone is not a checkpoint folder" in state.message
+    assert not (tmp_path / "w").exists()
 
 
 def run_of(workspace, init="tiny", corpus="tea", **given):
@@ -179,6 +196,7 @@ def test_a_run_is_named_by_all_that_changes_its_weights(workspace, tmp_path):
     ]
     assert len(set(different)) == len(different)
     assert run_of(workspace, running={"checkpoint_every": 7, "tracker": "tensorboard"}) == different[0]
+    assert run_of(workspace, resume="never") == different[0]
     names = [name.removeprefix("tea-v1-").rpartition("-")[0] for name in different[-6:]]
     assert names == ["law-albert", "law-albert", "chinese-albert", "chinese-albert", "start", 32 * "a"]
 
@@ -229,15 +247,6 @@ def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(
     shard.unlink()
     with pytest.raises(UserError, match=r"1 shard\(s\) of law version 1 are gone from .*--fix"):
         run_of(root, corpus="law")
-
-
-def test_a_corpus_to_measure_models_by_must_be_there(workspace, whole, checkpoint):
-    given = {name: whole[name] for name in ("task", "train", "dev")} | {"model": (checkpoint,)}
-    given["workspace"] = str(workspace)
-    plan("fine-tune", given | {"corpora": {"domain": "tea", "general": "again"}})
-    for wrong in ({"domain": "law"}, {"general": "law"}):
-        with pytest.raises(UserError, match="no corpus 'law' in this workspace"):
-            plan("fine-tune", given | {"corpora": wrong})
 
 
 def test_a_checkpoint_that_was_removed_is_none_to_start_from(workspace, tmp_path):

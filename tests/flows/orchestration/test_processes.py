@@ -19,8 +19,13 @@ from albert.pretraining.sentinel import Sentinel
 from albert.pretraining.start import phases
 from data.catalog import read_catalog
 from data.errors import ConfigError, InputError
-from flows.continued_pretraining import run_pretraining
-from flows.orchestration import PretrainingOptions, pretraining_plan, sole_training, train_in_processes
+from flows.orchestration import (
+    PretrainingOptions,
+    pretraining_plan,
+    run_pretraining,
+    sole_training,
+    train_in_processes,
+)
 from flows.orchestration.processes import watch
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
@@ -49,24 +54,6 @@ def test_corpora_are_named_with_their_shares(workspace):
     assert [phase.shares for phase in phases(settings)] == [(0.75, 0.25)]
     then = plan(workspace, then="general:0.5").settings
     assert [(phase.until, phase.shares) for phase in phases(then)] == [(3, (1, 0)), (6, (0, 1))]
-
-
-@pytest.mark.parametrize(
-    ("mix", "message"),
-    [
-        ("general", "'general': give a corpus and its share as NAME:SHARE"),
-        ("nothing:0.2", "no corpus 'nothing' in this workspace"),
-        ("general:1.5", "a share must lie between 0 and 1"),
-    ],
-)
-def test_a_corpus_that_cannot_be_mixed_in_is_refused(workspace, mix, message):
-    with pytest.raises(ValueError, match=message):
-        plan(workspace, mix=[mix])
-
-
-def test_what_does_not_change_the_weights_does_not_change_a_runs_name(workspace):
-    assert plan(workspace, resume="never").run == plan(workspace, resume="auto").run
-    assert plan(workspace, mix=["general:0.2"]).run != plan(workspace).run
 
 
 @pytest.mark.slow
@@ -132,7 +119,7 @@ def test_processes_that_end_without_a_result_are_reported(workspace, tmp_path, c
 @pytest.fixture
 def no_server(monkeypatch):
     """Train without the server that shows progress."""
-    monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: lambda done: None)
+    monkeypatch.setattr("flows.orchestration.training.begin_progress", lambda *_: lambda done: None)
 
 
 def recorded(made):
@@ -179,7 +166,7 @@ def test_the_catalog_says_that_a_training_failed_until_it_resumes(workspace, mon
 
     if not Path("/dev/full").exists():
         pytest.skip("Linux has a device that is always full")
-    monkeypatch.setattr("flows.continued_pretraining.begin_progress", lambda *_: fill)
+    monkeypatch.setattr("flows.orchestration.training.begin_progress", lambda *_: fill)
     with pytest.raises(InputError, match="is full"):
         run_pretraining(made)
     status, steps, reason = recorded(made)
@@ -228,7 +215,7 @@ def test_processes_that_are_killed_leave_a_run_that_failed(workspace, no_server)
                 child.kill()
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(InputError, match="codes -9, -9"):
-        patch.setattr("flows.continued_pretraining.begin_progress", lambda *_: kill)
+        patch.setattr("flows.orchestration.training.begin_progress", lambda *_: kill)
         run_pretraining(made, processes=2)
     status, _, reason = recorded(made)
     assert status == "failed" and "was killed" in reason

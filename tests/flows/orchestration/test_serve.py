@@ -3,44 +3,35 @@
 import os
 import signal
 import subprocess
-import sys
 import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import psutil
 import pytest
+import yaml
 from filelock import FileLock
 from prefect.client.orchestration import get_client
 
 from data.errors import InputError
 from flows.orchestration.automations import LOST
-from flows.orchestration.serve import (
-    active_schedules,
-    answers,
-    environment,
-    listen,
-    load_deployments,
-    main,
-    read_entries,
-    say,
-    start_server,
-    stop,
-)
+from flows.orchestration.runner import active_schedules, load_deployments
+from flows.orchestration.serve import ROOT, environment, listen, say, start_server, stop
+from tests.commands import refused, run_here
 from tests.flows import processes
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
 SERVE = "flows.orchestration.serve"
 
 
-@pytest.mark.parametrize("port", [0, 65536])
-def test_a_port_out_of_range_is_refused(port):
-    with pytest.raises(InputError, match=f"port={port}: it must be from 1 to 65535"):
-        listen(port)
-
-
-def test_a_limit_of_no_runs_is_refused(tmp_path, capsys):
-    assert main(["--limit", "0", "--workspace", str(tmp_path)]) == 2
-    assert "limit=0: it must be 1 or more" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--port", 0, "port=0: it must be from 1 to 65535"),
+        ("--port", 65536, "port=65536: it must be from 1 to 65535"),
+        ("--limit", 0, "limit=0: it must be 1 or more"),
+    ],
+)
+def test_a_port_out_of_range_and_a_limit_of_no_runs_are_refused(tmp_path, option, value, message):
+    refused(run_here("serve", option, value, "--workspace", tmp_path), message)
 
 
 def test_variables_of_the_user_win_and_the_server_is_closed_and_quiet(tmp_path, monkeypatch):
@@ -76,20 +67,6 @@ def test_a_server_that_never_answers_is_killed_and_reported(tmp_path, monkeypatc
         assert silent.returncode == -signal.SIGKILL
 
 
-def test_a_server_that_refuses_also_answers():
-    class Refuses(BaseHTTPRequestHandler):
-        def do_GET(self):
-            self.send_error(401)
-
-        def log_message(self, *_):
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Refuses) as http:
-        threading.Thread(target=http.handle_request, daemon=True).start()
-        assert answers(f"http://127.0.0.1:{http.server_port}/api/health")
-    assert not answers(f"http://127.0.0.1:{free_port()}/api/health")
-
-
 def test_a_closed_terminal_is_no_reason_to_stop(monkeypatch):
     reader, writer = os.pipe()
     os.close(reader)
@@ -103,12 +80,13 @@ def test_a_closed_terminal_is_no_reason_to_stop(monkeypatch):
 
 @pytest.mark.slow
 def test_each_deployment_is_made_as_the_file_says_and_a_schedule_stays_as_a_person_set_it(prefect_server):
-    written, loaded = read_entries(), load_deployments()
+    written = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
+    loaded = load_deployments()
     assert len(written) == len(loaded) > 5
     for entry, made in zip(written, loaded, strict=True):
         flow = entry["entrypoint"].rpartition(":")[2].replace("_", "-")
         assert (made.flow_name, made.name, made.tags) == (flow, entry["name"], entry["tags"])
-        assert made.description == entry["description"]
+        assert made.description == entry["description"] and made.work_pool_name is None
         assert made.parameters == entry.get("parameters", {})
         times = [(one.schedule.cron, one.schedule.timezone, one.slug, one.active) for one in made.schedules]
         keys = ("cron", "timezone", "slug", "active")
@@ -131,32 +109,20 @@ def test_each_deployment_is_made_as_the_file_says_and_a_schedule_stays_as_a_pers
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "parts", "loses_server"),
-    [
-        (signal.SIGHUP, 1, False),
-        (signal.SIGTERM, 2, False),
-        (signal.SIGTERM, 2, True),
-        (signal.SIGKILL, 2, False),
-    ],
-    ids=["closed terminal", "SIGTERM while the runner starts", "after its server was killed", "killed"],
+    ("number", "parts"),
+    [(signal.SIGHUP, 1), (signal.SIGTERM, 2), (signal.SIGKILL, 2)],
+    ids=["closed terminal", "SIGTERM while the runner starts", "killed"],
 )
-def test_stopped_while_it_starts_it_leaves_no_process(tmp_path, number, parts, loses_server):
+def test_stopped_while_it_starts_it_leaves_no_process(tmp_path, number, parts):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("a shell had the signal ignored")
-    if number == signal.SIGKILL and sys.platform != "linux":
-        pytest.skip("needs PR_SET_PDEATHSIG")
     server = Server(tmp_path / "w", free_port())
     serve = psutil.Process(server.process.pid)
     wait_until(lambda: len(serve.children()) == parts, server.log)
-    if loses_server:  # it is started again
-        server.part("server").kill()
-        again = "the server ended by itself: starting it again"
-        wait_until(lambda: again in server.log() and len(serve.children()) == parts, server.log)
     begun = serve.children()
     assert server.stop(number) == (-number if number == signal.SIGKILL else 0), server.log()
     assert not psutil.wait_procs(begun, DEADLINE if number == signal.SIGKILL else 0)[1]
-    if not loses_server:  # else the runner's own of the server that it missed
-        assert "Traceback" not in server.log()
+    assert "Traceback" not in server.log()
 
 
 @pytest.mark.slow

@@ -3,14 +3,12 @@
 import base64
 import json
 import re
-import shutil
 import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import duckdb
 import psutil
@@ -18,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from flows.orchestration.automations import CRASHES
-from flows.orchestration.serve import main
+from tests.commands import refused, run_here
 from tests.conftest import save_small_model
 from tests.flows.serving import Server, free_port, wait_until
 
@@ -128,26 +126,6 @@ def test_a_training_by_the_command_line_waits_for_its_device_and_completes(serve
         assert answer.read() == page.read_bytes()
 
 
-def test_every_job_is_deployed_with_a_form(server):
-    flows = {one["id"]: one["name"] for one in server.ask("/flows/filter", {})}
-    found = {f"{flows[one['flow_id']]}/{one['name']}": one for one in server.ask("/deployments/filter", {})}
-    jobs = ["refresh-corpus", "continued-pretraining", "fine-tune", "train-tokenizer", "end-to-end"]
-    assert set(found) == {f"{job}/default" for job in [*jobs, "lcqmc-experiment", "rerun-crashed"]} | {
-        "refresh-corpus/law-weekly"
-    }
-    ((schedule,),) = [one["schedules"] for one in found.values() if one["schedules"]]
-    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("30 2 * * 1", "Asia/Shanghai")
-    assert not schedule["active"]
-    form = found["continued-pretraining/default"]["parameter_openapi_schema"]["properties"]
-    assert (
-        form["steps"]["minimum"] == 1
-        and form["steps"]["default"] == 1000
-        and "步数" in form["steps"]["description"]
-    )
-    assert not any(one["work_pool_name"] for one in found.values())
-    assert all(one["tags"] for one in found.values())
-
-
 def test_wrong_parameters_are_refused_before_a_run_is_made(server):
     for wrong, message in [
         ({"corpus": "tea", "steps": "many"}, "many"),
@@ -228,23 +206,14 @@ def receiver():
 
 
 def automations(server, *arguments):
-    return server.command("flows.orchestration.automations", *arguments)
+    return server.command("flows", "automations", *arguments)
 
 
-def test_a_failed_run_says_what_is_wrong(server, corpus, checkpoint, tmp_path):
-    kept_out = shutil.ignore_patterns("client")
-    damaged = Path(shutil.copytree(server.workspace, tmp_path / "w", ignore=kept_out))
-    (shard,) = damaged.glob("shards/tea/*.parquet")
-    shard.unlink()
-    training = {"corpus": "tea", "init": checkpoint, "workspace": str(damaged)}
-    for job, given, words in [
-        ("continued-pretraining", training, "shard(s) of tea version 1 are gone"),
-        ("refresh-corpus", {"corpus": "new"}, "no source given: pass source with a file"),
-    ]:
-        run = server.begin(f"{job}/default", **given)
-        name, message = server.wait_for_end(run)
-        assert name == "Failed" and words in message, message
-        wait_for_message(server, run, message)
+def test_a_failed_run_says_what_is_wrong_in_the_words_of_the_form(server):
+    run = server.begin("refresh-corpus/default", corpus="new")
+    name, message = server.wait_for_end(run)
+    assert name == "Failed" and "no source given: pass source with a file" in message
+    wait_for_message(server, run, message)
 
 
 def wait_for_message(server, run, message):
@@ -437,9 +406,6 @@ def test_a_client_without_the_password_is_refused(server):
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
             urllib.request.urlopen(server.api + path, timeout=30)
         refused.value.close()
-    workspace = ("--workspace", str(server.workspace))
-    done = server.command("flows.orchestration.doctor", *workspace, PREFECT_API_AUTH_STRING="")
-    assert done.returncode == 1 and "it wants a password: set PREFECT_API_AUTH_STRING" in done.stdout
 
 
 def test_pages_of_other_sites_are_refused(server):
@@ -458,15 +424,13 @@ def test_pages_of_other_sites_are_refused(server):
     assert allowed == [True, True, False]
 
 
-def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path, capsys):
+def test_two_servers_on_one_port_or_workspace_are_refused(server, tmp_path):
     port = server.api.split(":")[2].removesuffix("/api")
     for workspace, other, message in [
         (tmp_path / "w", port, f"port {port} of 127.0.0.1 cannot be used"),
-        (server.workspace, str(free_port()), "is being served already"),
+        (server.workspace, free_port(), "is being served already"),
     ]:
-        assert main(["--port", other, "--workspace", str(workspace)]) == 2
-        error = capsys.readouterr().err
-        assert message in error and len(error.splitlines()) == 1, error
+        refused(run_here("serve", "--port", other, "--workspace", workspace), message)
 
 
 def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_ends_every_process(server, whole):

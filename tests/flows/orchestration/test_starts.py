@@ -4,10 +4,6 @@ import duckdb
 import pytest
 
 from albert.checkpoints import load_pretrained
-from albert.pretraining import pretrain
-from data.refresh import GateRules
-from data.tokenization.wordpiece import read_vocabulary
-from flows.orchestration import PretrainingOptions, complete_tokenizer, pretraining_plan
 from tests.commands import run_here
 from tests.conftest import (
     copy_tensorflow_checkpoint,
@@ -16,7 +12,6 @@ from tests.conftest import (
     put_into_hub_cache,
     save_small_model,
 )
-from tests.corpora import make_corpus
 
 pytestmark = pytest.mark.slow
 
@@ -46,42 +41,15 @@ def test_models_from_tensorflow_and_from_the_hub_are_compared(splits, hub_cache,
     bright = copy_tensorflow_checkpoint("bright", tmp_path / "bright")
     models = [google, bright / "albert_model.ckpt", "hf:org/albert-tea"]
     given = [part for model in models for part in ("--model", model)]
-    done = run_here(
-        "fine-tune",
-        *splits,
-        *given,
-        "--seeds",
-        "0,1",
-        "--epochs",
-        1,
-        "--learning-rate",
-        1e-4,
-        "--baselines",
-        "no",
-        "--workspace",
-        tmp_path / "w",
-        **hub_cache,
-        **prefect_server,
-    )
+    given += ["--seeds", "0,1", "--epochs", 1, "--learning-rate", 1e-4, "--baselines", "no"]
+    given += ["--workspace", tmp_path / "w"]
+    done = run_here("fine-tune", *splits, *given, **hub_cache, **prefect_server)
     assert done.returncode == 0, done.stderr
     names = [line.split(":")[0] for line in done.stdout.splitlines()[:3]]
     assert names == ["google", "albert_model.ckpt", "albert-tea"]
     with duckdb.connect(str(tmp_path / "w" / "catalog.duckdb"), read_only=True) as db:
         counted = "select count(distinct model), count(*) from evaluations where metric = 'accuracy'"
         assert db.sql(counted).fetchall() == [(3, 12)]
-
-
-def test_pretraining_goes_on_from_a_folder_of_tensorflows(domain, tmp_path):
-    bright = copy_tensorflow_checkpoint("bright", tmp_path / "bright")
-    vocabulary, rules = bright / "vocab_chinese.txt", GateRules(max_unknown_share=1)
-    make_corpus(tmp_path / "w", "tea", domain, vocabulary, max_seq_length=16, gates=rules)
-    asked = PretrainingOptions(
-        corpus="tea", init=str(bright), steps=2, batch_tokens=512, workspace=str(tmp_path / "w")
-    )
-    plan = pretraining_plan(asked)
-    complete_tokenizer(plan)
-    model, own = load_pretrained(pretrain(plan.settings).checkpoint)
-    assert model.config.layout == "bright" and own.vocabulary == read_vocabulary(vocabulary)
 
 
 def test_an_end_to_end_run_starts_from_a_repository_of_the_hub(

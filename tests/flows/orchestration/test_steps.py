@@ -1,12 +1,10 @@
 """What Prefect adds to a function: a name, a bar, another try where that can help, an end where it hangs."""
 
 import json
-import logging
 import os
 import time
 from concurrent.futures import CancelledError
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from types import SimpleNamespace
@@ -23,7 +21,6 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import StateType
 from prefect.exceptions import CancelledRun
-from prefect.states import Cancelled
 
 from data.errors import InputError
 from data.refresh import Batch, RefreshSettings, Work, plan_refresh, refresh
@@ -160,11 +157,7 @@ def test_what_a_run_that_ends_has_not_done_is_called_off_and_did_not_fail(monkey
     assert [task.state.type for task in tasks] == 2 * [StateType.CANCELLED]
 
 
-def test_no_task_of_a_refresh_warns_of_its_timeout():
-    records = []
-    logger, handler = logging.getLogger("prefect.task_runs"), logging.Handler(logging.NOTSET)
-    handler.emit = lambda record: records.append(record.getMessage())
-
+def test_no_task_of_a_refresh_warns_of_its_timeout(caplog):
     @flow
     def warn():
         def work():
@@ -173,12 +166,8 @@ def test_no_task_of_a_refresh_warns_of_its_timeout():
 
         step("read-source", timeout_seconds=600).submit("it", work).result()
 
-    logger.addHandler(handler)
-    try:
-        warn()
-    finally:
-        logger.removeHandler(handler)
-    warnings = [told for told in records if "Timeout" in told or told == "a warning"]
+    warn()
+    warnings = [told for told in caplog.messages if "Timeout" in told or told == "a warning"]
     assert warnings == ["a warning"]
 
 
@@ -254,8 +243,8 @@ def test_the_entries_of_a_vocabulary_are_told_by_kind():
     }
 
 
-def run_here(settings, timeout_seconds=3600.0):
-    """A refresh in this process; the name, timeout and label of each task that was submitted."""
+def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
+    """Their tasks are those of a refresh without Prefect, with a name and a timeout."""
     tasks = []
 
     def submit(step, label, work):
@@ -264,36 +253,9 @@ def run_here(settings, timeout_seconds=3600.0):
 
     @flow
     def run(settings):
-        return run_refresh(plan_refresh(settings), PrefectRunner(submit, 2, timeout_seconds))
+        return run_refresh(plan_refresh(settings), PrefectRunner(submit, 2, timeout_seconds=1800))
 
-    return run(settings), tasks
-
-
-def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
     given = {"corpus": "tea", "source": (str(samples / "tea.jsonl"),), "tokenizer": str(vocabulary_file)}
-    result, tasks = run_here(
-        RefreshSettings(**given, workspace=tmp_path / "w", workers=1), timeout_seconds=1800
-    )
-    assert result.is_new
+    result = run(RefreshSettings(**given, workspace=tmp_path / "w", workers=1))
     assert tasks == [("read-source", 1800, "tea.jsonl"), ("build-shard", 1800, "tea 1/1")]
-
-
-def test_small_sources_and_shards_are_worked_at_by_few_tasks(tmp_path, samples, vocabulary_file, monkeypatch):
-    monkeypatch.setattr("data.refresh.assign.SHARD_CHARACTERS", 4000)
-    lines = (samples / "tea.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "raw").mkdir()
-    for number in range(40):
-        (tmp_path / "raw" / f"{number:02}.jsonl").write_text("".join(lines[number::40]), encoding="utf-8")
-    given = {"corpus": "tea", "source": (str(tmp_path / "raw"),), "tokenizer": str(vocabulary_file)}
-    settings = RefreshSettings(**given, workspace=tmp_path / "w", workers=1)
-    result, tasks = run_here(settings)
-    reading = [label for name, _, label in tasks if name == "read-source"]
-    assert len(reading) == 10 and reading[:2] == ["00.jsonl and 9 more", "10.jsonl and 7 more"]
-    building = [label for name, _, label in tasks if name == "build-shard"]
-    assert building == ["tea 1-3/10", "tea 4-5/10", "tea 6-7/10", "tea 8/10", "tea 9/10", "tea 10/10"]
-    assert refresh(replace(settings, workspace=tmp_path / "plain")) == result
-
-
-@flow
-def stopped():
-    return Cancelled(message="Stopped at step 3.")
+    assert refresh(RefreshSettings(**given, workspace=tmp_path / "plain", workers=1)) == result

@@ -1,0 +1,128 @@
+"""The runner of `jixu serve`: makes the deployments of prefect.yaml, starts their runs, sees to their end.
+
+python -m flows.orchestration.runner PARENT LIMIT, the process id of `jixu serve` and the most runs at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+import traceback
+from contextlib import suppress
+
+import httpx
+import yaml
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.objects import ConcurrencyLimitConfig
+from prefect.deployments.runner import RunnerDeployment
+from prefect.runner import Runner
+from prefect.schedules import Cron
+
+from data.workers import end_with_parent
+from flows.orchestration.automations import add_lost_runs
+from flows.orchestration.lifecycle import (
+    cancel_running,
+    crash_parts_of_lost_runs,
+    end_children,
+    finish_overlooked_cancels,
+    settle_runs_of_before,
+)
+from flows.orchestration.serve import ROOT, STOP_SECONDS, say
+
+SETTLE_SECONDS = 30
+
+
+def run_deployments(parent: int, limit: int) -> None:
+    """Run the deployments until SIGTERM, on which their runs are cancelled, or until `jixu serve` is gone."""
+    add_lost_runs()
+    settle_runs_of_before(STOP_SECONDS)
+    runner = Runner(limit=limit, pause_on_shutdown=False)
+    for deployment in load_deployments():
+        runner.add_deployment(deployment)
+    stopping = stop_on_sigterm()
+    # in a thread, where Prefect takes no signals: on SIGTERM it would kill the runs
+    threading.Thread(target=_start, args=(runner,), daemon=True).start()
+    announce()
+    while not stopping.wait(SETTLE_SECONDS):
+        with suppress(httpx.HTTPError):
+            finish_overlooked_cancels()
+            crash_parts_of_lost_runs()
+    if os.getppid() == parent:
+        with suppress(httpx.HTTPError):  # the server is gone: the next start settles them
+            cancel_running(STOP_SECONDS)
+        end_children(STOP_SECONDS)
+    os._exit(0)  # at once, for the thread
+
+
+def stop_on_sigterm() -> threading.Event:
+    """Return an event that SIGTERM sets; a second one ends this process."""
+    stopping = threading.Event()
+
+    def request(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        stopping.set()
+
+    signal.signal(signal.SIGTERM, request)
+    return stopping
+
+
+def _start(runner: Runner) -> None:
+    try:
+        asyncio.run(runner.start())
+    except BaseException:
+        traceback.print_exc()
+    os._exit(1)  # `jixu serve` starts the next one
+
+
+def load_deployments() -> list[RunnerDeployment]:
+    """Return the deployments of prefect.yaml. Schedules that exist stay on or off as they are."""
+    active, deployments = active_schedules(), []
+    for entry in yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]:
+        limit = entry.get("concurrency_limit")
+        deployment = RunnerDeployment.from_entrypoint(
+            entry["entrypoint"],
+            name=entry["name"],
+            description=entry["description"],
+            tags=entry["tags"],
+            parameters=entry.get("parameters"),
+            schedules=[Cron(one.pop("cron"), **one) for one in entry.get("schedules", [])],
+            concurrency_limit=ConcurrencyLimitConfig(**limit) if limit else None,
+        )
+        for schedule in deployment.schedules or ():
+            key = (str(deployment.flow_name), deployment.name, schedule.slug)
+            if key in active:
+                schedule.active = active[key]
+        # set, so that a deployment that was in a work pool leaves it
+        deployment.work_pool_name = deployment.work_queue_name = None
+        deployments.append(deployment)
+    return deployments
+
+
+def active_schedules() -> dict[tuple[str, str, str | None], bool]:
+    """Return whether the server's schedules are active, by flow, deployment and slug."""
+    with get_client(sync_client=True) as client:
+        return {
+            (client.read_flow(deployment.flow_id).name, deployment.name, schedule.slug): schedule.active
+            for deployment in client.read_deployments()
+            for schedule in deployment.schedules
+        }
+
+
+def announce() -> None:
+    """Print the schedules that are off, and where the server is."""
+    for (flow, name, slug), active in active_schedules().items():
+        if not active:
+            say(f"schedule {slug} of {flow}/{name} is not active: activate it in the UI (Deployments)")
+    api = os.environ["PREFECT_API_URL"]
+    say(
+        f"jixu is served at {api.removesuffix('/api')} (Ctrl-C stops it); in other shells:\n"
+        f"  export PREFECT_API_URL={api}"
+    )
+
+
+if __name__ == "__main__":
+    end_with_parent(int(sys.argv[1]))
+    run_deployments(*map(int, sys.argv[1:]))
