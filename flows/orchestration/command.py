@@ -24,7 +24,13 @@ from data.options import options_of, values_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
 from data.workspace import state_folder
 from flows.orchestration.mistakes import explain
-from flows.orchestration.servers import QUIET, end_orphaned_servers, served_at, server_version
+from flows.orchestration.servers import (
+    QUIET,
+    end_orphaned_servers,
+    served_at,
+    server_version,
+    start_short_lived_server,
+)
 from flows.orchestration.settings import JOBS, Job, RefreshOptions
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
@@ -111,7 +117,8 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
     folder = Path(chosen.workspace)
     check_room(folder)
     set_up_prefect(folder)
-    server_version()  # refuses a server that cannot be used
+    if server_version() is None:  # refuses a server that cannot be used
+        start_short_lived_server()
     module = importlib.import_module(f"flows.{name.replace('-', '_')}")
     from flows.orchestration.jobs import handing_on
 

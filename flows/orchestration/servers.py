@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from data.errors import InputError
@@ -63,6 +65,23 @@ def answers(url: str, seconds: float) -> bool:
             return True
     except (OSError, ValueError):  # ValueError: an empty address
         return False
+
+
+def start_short_lived_server() -> None:
+    """Start Prefect's server for this process, out of reach of Ctrl-C, which a terminal sends to it too.
+
+    A training that is stopped still has to report how it ended.
+    """
+    from prefect.client.orchestration import get_client
+
+    def start() -> None:
+        # a process inherits the signals that the thread which starts it blocks
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+        with get_client(sync_client=True):
+            pass
+
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(start).result()
 
 
 def end_orphaned_servers() -> None:

@@ -5,6 +5,7 @@ server.
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,6 +115,33 @@ def test_ctrl_c_stops_a_refresh_with_its_workers_and_the_same_again_completes(
         assert process.stderr.read() == "refresh-corpus: stopped\n"
     assert process.returncode == 75 and workers and not psutil.wait_procs(workers, 60)[1]
     assert "tea version 1" in run_here("refresh-corpus", *given, **prefect_server).stdout
+
+
+@pytest.mark.slow
+def test_ctrl_c_stops_a_training_that_has_a_server_of_its_own(workspace, tokenizer, tmp_path):
+    """The terminal sends it to the server too, which the training still reports to."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        pytest.skip("a shell had the signal ignored")
+    workspace = Path(shutil.copytree(workspace, tmp_path / "w"))
+    given = ["--corpus", "tea", "--workspace", workspace]
+    given += ["--init", save_small_model(tmp_path / "small", tokenizer)]
+    given += ["--steps", 100_000, "--batch-tokens", 256, "--run", "stopped"]
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "flows", "continued-pretraining", *map(str, given)],
+        cwd=ROOT,
+        env=environment | {"PREFECT_HOME": str(tmp_path / "prefect")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        log = Workspace(workspace).model("stopped") / "metrics.jsonl"
+        wait_until(lambda: log.is_file() and "mlm_loss" in log.read_text())
+        os.killpg(process.pid, signal.SIGINT)
+        output, errors = process.communicate()
+    assert process.returncode == 75 and "stopped: interrupted after" in output, errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.slow
