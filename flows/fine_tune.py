@@ -27,7 +27,7 @@ from albert.finetuning import (
     run_key,
     save_run,
 )
-from data.catalog import record_evaluations
+from data.catalog import corpora_read, read_catalog, record_evaluations
 from data.workers import worker_pool
 from data.workspace import Workspace
 from flows.orchestration import (
@@ -50,6 +50,7 @@ from flows.orchestration import (
 train = step("fine-tune-model")
 measure = step("measure-model")
 report = step("report")
+MOST_SEARCHED = 200_000_000  # characters of a corpus, which take about a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +138,7 @@ def compare(
     """Train each model with each seed and compare them; earlier runs of the same come from the workspace."""
     settings = plan.settings
     rows = list(settings.recipes().values())
-    facts = facts or default_facts(corpora, len(rows))
+    facts = facts or default_facts(workspace, settings, corpora)
     move = begin_progress(settings.task.name, f"of {len(rows)} models")
     models: list[ModelRuns] = []
     at_once = max(len(settings.seeds or range(MANY_SEEDS)), len(settings.learning_rates))
@@ -166,11 +167,38 @@ def compare(
     return result
 
 
-def default_facts(corpora: CorporaOptions, models: int) -> list[ModelFacts]:
-    """All models have read the general corpus; all but the first of several that of the field too."""
-    general = ModelFacts(corpora=(corpora.general,) if corpora.general else ())
-    both = ModelFacts(corpora=tuple(name for name in (corpora.general, corpora.domain) if name))
-    return [both] if models == 1 else [general, *[both] * (models - 1)]
+def default_facts(
+    workspace: Workspace, settings: FineTuneSettings, corpora: CorporaOptions
+) -> list[ModelFacts]:
+    """What each model was pretrained on: by the catalog, if a run of the workspace wrote it; else by the
+    options, of several models all but the first having read the corpus of the field.
+    """
+    named = [name for name in (corpora.general, corpora.domain) if name]
+    facts = []
+    for number, row in enumerate(settings.recipes().values()):
+        read = _read_by(workspace, [settings.models[at] for at in row], named)
+        if not read:
+            is_first_of_several = number == 0 and len(settings.recipes()) > 1
+            read = [name for name in named if name != corpora.domain or not is_first_of_several]
+        facts.append(ModelFacts(corpora=tuple(read)))
+    return facts
+
+
+def _read_by(workspace: Workspace, checkpoints: Sequence[Path], named: Sequence[str]) -> list[str]:
+    """The corpora that checkpoints of the workspace have read, but those too large to be searched unasked."""
+    if not workspace.catalog.is_file():
+        return []
+    sizes: dict[str, int] = {}
+    with read_catalog(workspace) as db:
+        for one in checkpoints:
+            sizes |= corpora_read(db, workspace, one)
+    too_large = [name for name, size in sizes.items() if size > MOST_SEARCHED and name not in named]
+    for name in too_large:
+        say(
+            f"{name} is not searched for texts of the task, as it has {sizes[name]:,} characters: "
+            f"--corpora.domain {name} searches it"
+        )
+    return [name for name in sizes if name not in too_large]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 
 import duckdb
 from pydantic_core import to_jsonable_python
@@ -87,6 +88,38 @@ def version_of_unfinished(
             or corpus = ? and list_contains(?, run) and status = 'completed'
         """
     return db.execute(query, [corpus, list(runs), corpus, unreported]).fetchall()[0][0]
+
+
+def corpora_read(db: duckdb.DuckDBPyConnection, workspace: Workspace, checkpoint: Path) -> dict[str, int]:
+    """The corpora that a checkpoint was pretrained on, those of its start included, and their characters.
+
+    Empty for a checkpoint that no run of this workspace wrote.
+    """
+    names: list[str] = []
+    runs: set[str] = set()
+    while run := _run_of(workspace, checkpoint):
+        query = "select corpus, init, settings from pretraining_runs where run = ?"
+        rows = [] if run in runs else db.execute(query, [run]).fetchall()
+        if not rows:
+            break
+        ((corpus, init, text),) = rows
+        settings = json.loads(text)
+        others = [*settings.get("mix", ()), *filter(None, [settings.get("then")])]
+        names += [corpus, *(one["name"] for one in others)]
+        runs.add(run)
+        checkpoint = Path(init)
+    query = """
+        select corpus, arg_max(characters, version) from versions
+        where list_contains(?, corpus) group by corpus order by corpus
+        """
+    return dict(db.execute(query, [names]).fetchall())
+
+
+def _run_of(workspace: Workspace, checkpoint: Path) -> str | None:
+    """The run whose folder a checkpoint is, or lies in."""
+    models = workspace.model("").resolve()
+    folders = (checkpoint.resolve(), checkpoint.resolve().parent)
+    return next((folder.name for folder in folders if folder.parent == models), None)
 
 
 def end_killed_run(workspace: Workspace, run: str) -> None:

@@ -6,17 +6,9 @@ from time import monotonic
 
 import pytest
 
-from flows.fine_tune import default_facts
 from flows.lcqmc_experiment import Deadline, draw_lines
-from flows.orchestration import CorporaOptions
 from tests.commands import run_here
 from tests.conftest import few_examples, few_texts, save_small_model
-
-
-def test_every_corpus_that_a_model_has_read_is_known():
-    before, after, other = default_facts(CorporaOptions(domain="tea", general="general"), 3)
-    assert before.corpora == ("general",) and after.corpora == other.corpora == ("general", "tea")
-    assert [one.corpora for one in default_facts(CorporaOptions(domain="tea"), 1)] == [("tea",)]
 
 
 def test_work_that_would_end_too_late_is_left_out():

@@ -1,0 +1,59 @@
+"""Which corpora a model is known to have read, and which of them are searched for texts of the task."""
+
+from dataclasses import replace
+
+import pytest
+
+from albert.finetuning import FineTuneSettings
+from data.catalog import record_run
+from data.workspace import Workspace
+from flows import fine_tune
+from flows.orchestration import CorporaOptions
+from tests.corpora import make_corpus
+
+ENDED = {"version": 1, "status": "completed", "steps": 1, "tokens": 1, "metrics": {}, "checkpoints": []}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, samples, vocabulary_file):
+    """A workspace of two corpora and two runs, the second of which began from the first's checkpoint."""
+    place = Workspace(tmp_path_factory.mktemp("jixu"))
+    for name in ("tea", "general"):
+        make_corpus(place.root, name, samples / "tea.jsonl", vocabulary_file)
+    first = {"run": "first", "corpus": "tea", "init": "tiny", "settings": {"mix": []}}
+    second = {"run": "second", "corpus": "law", "init": str(place.model("first") / "checkpoint-1")}
+    second |= {"settings": {"mix": [{"name": "general"}], "then": None}}
+    for run in (first, second):
+        record_run(place, **run, **ENDED)
+    return place
+
+
+def read_by(place, *models, **options):
+    settings = FineTuneSettings(task="topics", train="t.tsv", dev="d.tsv", models=models, names=None)
+    return [one.corpora for one in fine_tune.default_facts(place, settings, CorporaOptions(**options))]
+
+
+def test_what_a_run_of_the_workspace_has_read_is_in_its_catalog(place):
+    first, second = place.model("first") / "checkpoint-1", place.model("second") / "checkpoint-1"
+    # law is no corpus of the workspace any more
+    assert read_by(place, first, second) == [("tea",), ("general", "tea")]
+    # whatever the options say, and in whichever order
+    assert read_by(place, second, first, domain="law") == [("general", "tea"), ("tea",)]
+
+
+def test_of_other_checkpoints_the_options_tell(place, tmp_path):
+    before, after = tmp_path / "before", tmp_path / "after"
+    assert read_by(place, before, after) == [(), ()]
+    assert read_by(place, before, after, domain="tea", general="general") == [
+        ("general",),
+        ("general", "tea"),
+    ]
+    assert read_by(replace(place, root=tmp_path), after, domain="tea") == [("tea",)]
+
+
+def test_a_corpus_too_large_to_be_searched_unasked_is_named(place, monkeypatch, capsys):
+    monkeypatch.setattr(fine_tune, "MOST_SEARCHED", 100)
+    first = place.model("first") / "checkpoint-1"
+    assert read_by(place, first) == [()]
+    assert "--corpora.domain tea searches it" in "".join(capsys.readouterr())
+    assert read_by(place, first, domain="tea") == [("tea",)]
