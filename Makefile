@@ -3,7 +3,7 @@
 # make serve   install, then run Prefect's server, its UI and the deployments on 127.0.0.1; Ctrl-C stops them
 # make lint    ruff check, ruff format --check, mypy
 # make bench   run the CPU benchmarks in their quick forms, as a check; results go to build/benchmarks
-# make clean   remove the environment, ./workspace and build products
+# make clean   remove the environment and build products; ./workspace stays
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -46,4 +46,4 @@ bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.gpu check-and-tune --device cpu --tiny --out build/benchmarks
 
 clean:
-	rm -rf $(VENV) workspace build *.egg-info
+	rm -rf $(VENV) build *.egg-info

@@ -17,12 +17,12 @@ FLOWS = {
 SERVICES = {
     "serve": "Prefect's server and UI, and the deployments",
     "doctor": "check the installation, the workspace and the server",
-    "automations": "a message on failure, pretraining after drift",
+    "automations": "messages on failure, reruns after a crash, pretraining after drift",
 }
 GROUPS = {
     "predict": "labels and probabilities by a fine-tuned model",
     "corpus": "gc, compact, words, pull, push, unlock",
-    "checkpoint": "sizes, inspect, convert, diff, average",
+    "checkpoint": "sizes, inspect, convert, diff, average, card, push",
     "report": "compare, schema",
 }
 

@@ -84,7 +84,10 @@ def _value_of(option: str, tokens: Sequence[str]) -> str | None:
 
 def run(name: str, arguments: Sequence[str]) -> int:
     """Run a job from its command-line arguments; returns the exit code."""
-    os.environ["JIXU_COMMAND"] = masked(shlex.join(["jixu", name, *arguments]))
+    typed = ["jixu", name, *arguments]
+    if (place := os.environ.get("JIXU_WORKSPACE")) and _value_of("--workspace", arguments) is None:
+        typed += ["--workspace", place]  # a report tells how to repeat it
+    os.environ["JIXU_COMMAND"] = masked(shlex.join(typed))
     try:
         chosen = read_options(name, arguments)
         if chosen is None:

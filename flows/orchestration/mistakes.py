@@ -43,11 +43,14 @@ def explain(error: BaseException) -> str | None:
 
 
 def _prefect_trouble(error: BaseException) -> str | None:
+    from httpx import ConnectError
     from prefect.exceptions import ParameterTypeError
     from prefect.task_engine import TaskRunTimeoutError
 
     if isinstance(error, TaskRunTimeoutError):
         return HUNG
+    if isinstance(error, ConnectError):
+        return "Prefect's server does not answer any more; what was finished is kept: run the same again"
     if isinstance(error, ParameterTypeError):  # a line of words, then one for each parameter
         return "; ".join(line.removeprefix(" - ") for line in str(error).splitlines()[1:])
     # Prefect has no class for it

@@ -41,6 +41,10 @@ def _call(label: str, work: Callable[[], object]) -> object:
         return work()
     except CancelledError:
         return Cancelled(message="The run ended before it was done.")
+    except RuntimeError as error:
+        if "Query interrupted" in str(error):  # Ctrl-C, as DuckDB reports it
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _is_worth_retrying(task: Task, run: TaskRun, state: State) -> bool:
