@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -63,8 +63,9 @@ def autocast(device: torch.device, precision: str) -> torch.autocast:
 def multiplies_bf16(device: torch.device) -> bool:
     """Whether bf16 matrix products are faster than fp32 ones on a device.
 
-    Without instructions for bf16 they take several times as long. Intel's AVX-512 BF16 without AMX is no faster
-    either: steps of ALBERT-tiny took 1.45 times as long as in fp32 on a Xeon; on an AMD EPYC bf16 was faster.
+    Without instructions for bf16 they take several times as long. Intel's AVX-512 BF16 without AMX is no
+    faster either: steps of ALBERT-tiny took 1.45 times as long as in fp32 on a Xeon; on an AMD EPYC bf16 was
+    faster.
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
@@ -115,9 +116,9 @@ class Process:
             dist.all_reduce(values)
         return values
 
-    def totals(self, values: Sequence[int]) -> list[int]:
-        """The sums over all processes."""
-        return list(values) if self.world_size == 1 else self.sum(torch.tensor(values)).tolist()
+    def any(self, *flags: bool) -> list[bool]:
+        """Which of the flags any process has set; every process must call it after the same step."""
+        return list(flags) if self.world_size == 1 else self.sum(torch.tensor(flags).long()).bool().tolist()
 
     def is_lost(self, error: RuntimeError) -> bool:
         """Whether an error says that another process is gone."""

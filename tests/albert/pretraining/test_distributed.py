@@ -120,14 +120,16 @@ def newest(settings):
 
 
 def test_more_processes_than_parts_of_a_step_are_refused(settings, monkeypatch):
-    from albert.pretraining.run import _shared_out
+    from albert.pretraining.run import _with_step_size
     from albert.runtime import Process
 
     refusal = "4 parts cannot be shared out to 8 processes.*--running.accumulate 8"
     with pytest.raises(ConfigError, match=refusal):
-        _shared_out(settings, Process(0, 8))
+        _with_step_size(settings, Process(0, 8))
     assert (
-        _shared_out(with_options(settings, running={"accumulate": None}), Process(0, 8)).running.accumulate
+        _with_step_size(
+            with_options(settings, running={"accumulate": None}), Process(0, 8)
+        ).running.accumulate
         == 8
     )
 

@@ -51,7 +51,7 @@ def test_what_was_taken_back_is_no_longer_told(settings):
     log = ProgressLog(settings, state, speaks=True)
     steps(log, state, range(1, 8))
     earlier = TrainerState(step=2, seconds=1.0, history=state.history[:1])
-    log.go_back(earlier)
+    log.roll_back(earlier)
     steps(log, earlier, range(3, 5))
     log.close()
     kept = [json.loads(line) for line in log.path.read_text().splitlines()]

@@ -51,7 +51,7 @@ def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
     whole, parts = trainer_of(settings), trainer_of(settings)
     for trainer in (whole, parts):
         trainer._span_boundary = second_head
-        trainer._take(trainer.model)
+        trainer._set_model(trainer.model)
     stream = whole.streams[""]
     instances = stream._load(stream.row_groups)
     rows = [np.arange(2), np.arange(2, 20)]
@@ -98,7 +98,7 @@ def test_a_steps_gradient_is_its_own_and_all_of_it_is_clipped(settings):
         with_options(settings, optimizer={"clip_norm": 1e-3}), check_start(settings), 0.0, Process()
     )
     trainer._span_boundary = True
-    trainer._take(trainer.model)
+    trainer._set_model(trainer.model)
     data, norms = next(steps_of(trainer)), []
     for _ in range(2):
         trainer.step(data)
@@ -216,7 +216,7 @@ def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settin
     (tmp_path / "run" / "checkpoint-4" / "manifest.json").unlink()
     for wrong in ("first", "second"):
         trainer.state.step, trainer.state.data = 7, replace(trainer.state.data, batches=9)
-        assert trainer.go_back(wrong).startswith(f"step 7: {wrong}. Back to step 3")
+        assert trainer.roll_back(wrong).startswith(f"step 7: {wrong}. Back to step 3")
     state = trainer.state
     assert (state.step, state.rollbacks, state.rate_scale, state.data.skipped) == (3, 2, 0.25, 6)
     assert [event.text[8:14] for event in state.events] == ["first.", "second"]
