@@ -22,7 +22,7 @@ from kernels.embedding_kernels import (
     scatter_runs_kernel,
     scatter_slices_kernel,
 )
-from kernels.tuning import scatter_tile
+from kernels.tuning import row_tile, scatter_tile
 
 PROGRAMS = 512  # of the backward pass; each sums its share of the rows
 
@@ -47,8 +47,8 @@ class Projection(NamedTuple):
 
 
 def embed_reference(
-    input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, tables: Tables, norm: Norm, projection:
-    Projection | None, layout: Literal["google", "bright"] = "google",
+    input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor,
+    tables: Tables, norm: Norm, projection: Projection | None, layout: Literal["google", "bright"] = "google",
 ) -> Tensor:  # fmt: skip
     """Compute `embed` in plain torch."""
     x = embedding(input_ids, tables.word)
@@ -62,15 +62,13 @@ def embed_reference(
 
 
 def _row_blocks(width: int) -> dict[str, int]:
-    columns = triton.next_power_of_2(width)
-    warps = 4 if columns <= 1024 else 8
-    return {"W": width, "BLOCK_T": max(1, 1024 // columns), "BLOCK_W": columns, "num_warps": warps}
+    tile = row_tile(width)
+    return {"W": width, "BLOCK_T": tile.rows, "BLOCK_W": tile.columns, "num_warps": tile.num_warps}
 
 
 def _normalise(
-    word: Tensor, ids: Tensor | None, sums: Sequence[Tensor], norm: tuple[Tensor, Tensor, float], dtype:
-    torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    word: Tensor, ids: Tensor | None, sums: Sequence[Tensor], norm: Norm, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
     """LayerNorm the sum of word rows (by ids, or all in order), types and positions; add its statistics."""
     T, W = sums[1].numel(), word.shape[1]
     y = torch.empty(T, W, dtype=dtype, device=word.device)
@@ -79,7 +77,7 @@ def _normalise(
     if T:
         with on_device(word):
             embed_norm_fwd_kernel[(triton.cdiv(T, blocks["BLOCK_T"]),)](
-                y, mean, rstd, word, ids, *sums, *norm[:2], T, norm[2], **blocks
+                y, mean, rstd, word, ids, *sums, norm.weight, norm.bias, T, norm.eps, **blocks
             )
     return y, mean, rstd
 
@@ -131,7 +129,7 @@ def _forward(
     input_ids, type_ids, position_ids = ids
     word, token_type, position, norm_weight, norm_bias, *projection = weights
     sums = (token_type, type_ids, position, position_ids)
-    norm = (norm_weight, norm_bias, eps)
+    norm = Norm(norm_weight, norm_bias, eps)
     if bright:
         x = _linear(embedding(input_ids, word).to(dtype), projection)
         return _normalise(x, None, sums, norm, dtype)
@@ -148,8 +146,8 @@ def _(ids, weights, eps, bright, dtype):
 
 @torch.library.custom_op("jixu::embed_backward", mutates_args=())
 def _backward(
-    dy: Tensor, mean: Tensor, rstd: Tensor, ids: list[Tensor], weights: list[Tensor], eps: float, bright:
-    bool, dtype: torch.dtype,
+    dy: Tensor, mean: Tensor, rstd: Tensor, ids: list[Tensor], weights: list[Tensor], eps: float,
+    bright: bool, dtype: torch.dtype,
 ) -> list[Tensor]:  # fmt: skip
     """Compute the gradients of `weights`."""
     input_ids, type_ids, position_ids = ids
@@ -157,7 +155,7 @@ def _backward(
     sums = (token_type, type_ids, position, position_ids)
     dy, after = dy.contiguous(), []
     if projection and not bright:
-        normed = _normalise(word, input_ids, sums, (norm_weight, norm_bias, eps), dtype)[0]
+        normed = _normalise(word, input_ids, sums, Norm(norm_weight, norm_bias, eps), dtype)[0]
         after = [dy.t() @ normed, dy.sum(0, dtype=torch.float32)]
         dy = dy @ projection[0].to(dtype)
     rows = _linear(embedding(input_ids, word).to(dtype), projection) if bright else word
@@ -179,8 +177,8 @@ def _(dy, mean, rstd, ids, weights, *_):
 
 
 def _norm_backward(
-    dy: Tensor, mean: Tensor, rstd: Tensor, word: Tensor, ids: Tensor | None, sums: Sequence[Tensor], weight:
-    Tensor,
+    dy: Tensor, mean: Tensor, rstd: Tensor, word: Tensor, ids: Tensor | None, sums: Sequence[Tensor],
+    weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of the norm's input, weight and bias."""
     T, W = dy.shape
@@ -211,8 +209,8 @@ _forward.register_autograd(_gradients, setup_context=_save)
 
 
 def embed(
-    input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, tables: Tables, norm: Norm, projection:
-    Projection | None, layout: Literal["google", "bright"] = "google",
+    input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor,
+    tables: Tables, norm: Norm, projection: Projection | None, layout: Literal["google", "bright"] = "google",
 ) -> Tensor:  # fmt: skip
     """Compute the encoder's input of every token. Ids [T] int64. Returns [T, H], or [T, E] unprojected.
 

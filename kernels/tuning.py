@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -209,6 +210,20 @@ def attention_tiles(
 def loss_tiles(device: torch.device) -> LossTiles:
     """Choose tiles of the MLM loss for states up to 128 wide."""
     return table(architecture(device)).loss[128]
+
+
+class RowTile(NamedTuple):
+    """Whole rows that a program of the LayerNorm kernels takes at once, and its warps."""
+
+    rows: int
+    columns: int  # the width of a row, rounded up to a power of two
+    num_warps: int
+
+
+def row_tile(width: int) -> RowTile:
+    """Choose a tile of 1024 numbers, or of one wider row."""
+    columns = triton.next_power_of_2(width)
+    return RowTile(max(1, 1024 // columns), columns, 4 if columns <= 1024 else 8)
 
 
 def scatter_tile(exact: bool) -> tuple[int, int]:
