@@ -20,8 +20,7 @@ from pathlib import Path
 import jieba
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 
-from benchmarks.data_prep import make_vocabulary
-from benchmarks.support.corpora import given_sources, load_sentences, source_names
+from benchmarks.support.corpora import given_sources, load_sentences, make_vocabulary, source_names
 from benchmarks.support.results import write_result
 from data.cleaning import clean_text
 from data.segmentation import Segmenter

@@ -36,8 +36,7 @@ from pathlib import Path
 import psutil
 from scipy.stats import t
 
-from benchmarks.data_prep import make_vocabulary
-from benchmarks.support.corpora import load_sentences, write_corpus
+from benchmarks.support.corpora import load_sentences, make_vocabulary, write_corpus
 from benchmarks.support.results import write_result
 from data.refresh import RefreshSettings, refresh
 

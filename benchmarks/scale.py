@@ -21,9 +21,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.data_prep import make_vocabulary
-from benchmarks.support.corpora import load_sentences, source_names, write_corpus
-from benchmarks.support.results import write_result
+from benchmarks.support.corpora import load_sentences, make_vocabulary, source_names, write_corpus
+from benchmarks.support.results import met, write_result
 from data.refresh import RefreshSettings, refresh
 
 EXPONENT_GOAL, MEMORY_GOAL = 1.05, 1024  # MiB
@@ -113,8 +112,8 @@ def describe(rows: dict[str, dict[str, float]], slope: float) -> str:
     most = max(row["worker_mib"] for row in rows.values())
     verdict = (
         f"scale: time grows as size to the {slope:.3f} (goal {EXPONENT_GOAL}: "
-        f"{'met' if slope <= EXPONENT_GOAL else 'missed'}), a worker held at most {most:,.0f} MiB (goal "
-        f"{MEMORY_GOAL:,}: {'met' if most <= MEMORY_GOAL else 'missed'}), "
+        f"{met(slope <= EXPONENT_GOAL)}), a worker held at most {most:,.0f} MiB (goal {MEMORY_GOAL:,}: "
+        f"{met(most <= MEMORY_GOAL)}), "
         f"{rows['16x']['worker_mib'] - rows['4x']['worker_mib']:+,.0f} MiB from 4x to 16x"
     )
     if large := rows.get("large"):

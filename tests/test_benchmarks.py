@@ -8,14 +8,11 @@ import time
 import psutil
 import pytest
 
-from albert.model import AlbertConfig
 from benchmarks import fine_tune_step, identity, orchestration, train_step
-from benchmarks.gpu.model import training_flops
 from benchmarks.orchestration import Runner, in_pairs, judge
 from benchmarks.support import results as results_file
 from benchmarks.support.alternating import Rates, alternate, keep_best
 from benchmarks.support.corpora import source_names
-from benchmarks.support.cpu_steps import needed_flops
 
 
 @pytest.mark.slow
@@ -33,15 +30,6 @@ def test_steps_and_their_rivals_run_on_a_cpu(capsys, tmp_path, monkeypatch):
     assert results["tiny"]["rival"] in ("sdpa fp32", "sdpa bf16", "eager fp32", "eager bf16")
     assert results["tiny"]["times"] > 0 and 0 <= results["pairs"]["wait_share"] < 1
     assert results["start"]["processor_seconds"] > 0
-
-
-def test_needed_flops_of_a_step_are_those_counted_by_hand():
-    config = AlbertConfig.preset("tiny")
-    whole = training_flops(config, [128] * 32, 614)
-    # a step that looks at every token after the last layer computes it all, and the MLM head's transform
-    assert needed_flops(config, 4096, 128, 4096, 614) == whole
-    spared = 3 * (4096 - 646) * 18 * 312**2  # output projection 2 H^2 and feed-forward 16 H^2, three times
-    assert needed_flops(config, 4096, 128, 646, 614) == whole - spared
 
 
 def test_rivals_take_turns_and_slow_ones_drop_out():

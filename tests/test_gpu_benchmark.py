@@ -17,11 +17,11 @@ from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import sweep, workers
 from benchmarks.gpu.correctness import Claim, core_claims, other_claims, tasks
 from benchmarks.gpu.goals import GOALS, goals_table, judge
-from benchmarks.gpu.model import training_flops
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.scale import Scale, lengths_of
 from benchmarks.gpu.timing import Case, Ceilings, Result, Timing, measure, table
 from benchmarks.gpu.workers import Failure, run_tasks
+from benchmarks.support.steps import training_flops
 from kernels import tuning
 from tests import ROOT
 from tests.conftest import few_texts

@@ -37,7 +37,7 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
                     trainer.review()  # waits for the device
                     began, waited, tokens = time.perf_counter(), loader.waited, trainer.state.tokens
                 trainer.step(next(loader))
-                if trainer.is_review_due():
+                if trainer.is_review_due:
                     done, wrong = trainer.review()
             trainer.review()
             seconds = time.perf_counter() - began
@@ -51,4 +51,5 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
         "waiting_for_data": (loader.waited - waited) / seconds,
         "last_loss": loss.get(0),
         "wrong": wrong,
+        "notices": trainer.notices,  # such as of CUDA graphs that were given up
     }

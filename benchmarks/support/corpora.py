@@ -14,10 +14,9 @@ from pathlib import Path
 from data.refresh import read_sentences
 from data.sources import find_files
 from data.storage import base_name
+from data.tokenization import WordPieceTokenizer
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
-
-
 FILE_CHARACTERS = 4_000_000
 
 
@@ -34,6 +33,16 @@ def source_names(sources: Sequence[str]) -> list[str]:
 def load_sentences(sources: Sequence[str]) -> list[str]:
     """Load the sentences of the sources, or of the samples."""
     return list(read_sentences([uri for source in given_sources(sources) for uri in find_files(source)]))
+
+
+def make_vocabulary(sentences: list[str], folder: Path) -> Path:
+    """Make a vocabulary of every character of the text."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = list("abcdefghijklmnopqrstuvwxyz0123456789")
+    characters = sorted(set("".join(sentences).lower()) | {chr(c) for c in range(0x4E00, 0x9FA6)})
+    entries = dict.fromkeys([*special, *pieces, *(f"##{c}" for c in pieces), *characters])
+    WordPieceTokenizer([entry for entry in entries if not entry.isspace()]).save(folder)
+    return folder / "vocab.txt"
 
 
 def write_corpus(

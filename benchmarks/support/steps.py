@@ -1,58 +1,72 @@
-"""Pretraining steps on a CPU, their operations, and the speed of their products alone."""
+"""Pretraining steps on random batches, their operations, and the speed of their products alone."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from albert.model import AlbertConfig, Batch, PretrainingModel, pack
+from albert.model import AlbertConfig, Batch, pack
 from albert.optim import adamw
 from benchmarks.support.alternating import Work
 
 MASKED_SHARE = 0.15
 
 
-def needed_flops(config: AlbertConfig, tokens: float, length: float, rows: float, masked: float) -> float:
-    """Count a step's operations in matrix products: forward, and twice that backward.
+def training_flops(
+    config: AlbertConfig, lengths: Sequence[int], masked: int, rows: int | None = None
+) -> float:
+    """FLOPs of a step: three forward passes' worth; real tokens, and the decoder on masked positions only.
 
-    After the last layer's attention only `rows` tokens count, in the decoder only `masked` ones.
+    With `rows`, the last layer's part behind its attention counts for so many tokens only: no more is needed.
     """
-    H, E, F = config.hidden_size, config.embedding_size, config.intermediate_size
-    before = 6 * H * H + 4 * length * H  # queries, keys and values, scores and mixing, a token
-    after = 2 * H * H + 4 * H * F
-    layers = config.depth * before * tokens + after * ((config.depth - 1) * tokens + rows)
-    return 3 * (layers + 2 * E * H * tokens + masked * (2 * H * E + 2 * E * config.vocab_size))
+    T, H, E = sum(lengths), config.hidden_size, config.embedding_size
+    after_attention = 2 * H * H + 4 * H * config.intermediate_size
+    layer = T * (6 * H * H + after_attention) + sum(4 * n * n * H for n in lengths)
+    spared = 0 if rows is None else (T - rows) * after_attention
+    head = masked * (2 * H * E + 2 * E * config.vocab_size)
+    projection = 0 if E == H else 2 * T * E * H
+    return 3 * (config.num_hidden_layers * layer - spared + head + projection)
 
 
-def pretraining_step(config: AlbertConfig, *, compiled: bool = False) -> Callable[[Batch], Tensor]:
-    """Return a function that trains a model on a batch as `albert.pretraining` does and returns the loss."""
-    torch.manual_seed(0)
-    model = PretrainingModel(config).train()
-    optimizer = adamw(model, 1e-4)
-    forward = torch.compile(model, dynamic=False) if compiled else model
+def random_batch(lengths: Sequence[int], vocabulary: int, device: str = "cpu") -> Batch:
+    """Draw a batch of random tokens, 15% of them masked, with sentence orders."""
+    ids = torch.randint(5, vocabulary, (sum(lengths),)).split(list(lengths))
+    batch = pack([row.tolist() for row in ids], [[0] * (n - n // 2) + [1] * (n // 2) for n in lengths])
+    masked = torch.randperm(batch.tokens)[: max(1, int(MASKED_SHARE * batch.tokens))].sort().values
+    orders = torch.randint(2, (len(lengths),))
+    labels = batch.input_ids[masked]
+    return replace(batch, masked_index=masked, masked_labels=labels, sop_labels=orders).to(device)
 
-    def step(batch: Batch) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = forward(batch).loss
-        optimizer.zero_grad(set_to_none=True)
+
+def training_step(
+    model: nn.Module,
+    forward: Callable[..., Any] | None = None,
+    *,
+    half: bool = True,
+    **settings: bool,
+) -> Callable[..., Tensor]:
+    """Make a step as the trainer takes it: both passes under autocast to bf16, clipping and AdamW.
+
+    It takes the arguments of `forward`, by default the model, and returns the loss.
+    """
+    optimizer, device = adamw(model, 1e-4), next(model.parameters()).device.type
+    for group in optimizer.param_groups:
+        group |= settings
+
+    def step(*inputs: object, **named: object) -> Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            loss = (forward or model)(*inputs, **named).loss
+        optimizer.zero_grad(set_to_none=not settings)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         return loss.detach()
 
     return step
-
-
-def full_batch(sequences: int, length: int, vocab_size: int) -> Batch:
-    """Draw random tokens in sequences of one length, 15% of them masked."""
-    torch.manual_seed(1)
-    batch = pack(torch.randint(5, vocab_size, (sequences, length)).tolist())
-    masked = torch.randperm(batch.tokens)[: max(1, int(MASKED_SHARE * batch.tokens))].sort().values
-    sop_labels = torch.randint(0, 2, (sequences,))
-    return replace(batch, masked_index=masked, masked_labels=batch.input_ids[masked], sop_labels=sop_labels)
 
 
 def ceiling(config: AlbertConfig, tokens: int) -> Work:
