@@ -8,8 +8,6 @@ the same loss. Writes benchmarks/results/activation_checkpointing.json.
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import time
 
@@ -17,6 +15,7 @@ import torch
 
 from albert.model import AlbertConfig, PretrainingModel
 from albert.pretraining.audits import peak_memory
+from benchmarks.support.processes import in_new_process
 from benchmarks.support.results import write_result
 from benchmarks.support.steps import random_batch
 
@@ -40,16 +39,10 @@ def step(preset: str, checkpointing: bool) -> dict[str, float]:
     }
 
 
-def in_new_process(preset: str, checkpointing: bool) -> dict[str, float]:
-    arguments = [sys.executable, "-m", "benchmarks.activation_checkpointing", "--step", preset]
-    done = subprocess.run([*arguments, str(int(checkpointing))], capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)
-
-
 def main(presets: list[str]) -> int:
     lines, results = [], []
     for preset in presets or ["base", "large"]:
-        plain, saved = in_new_process(preset, False), in_new_process(preset, True)
+        plain, saved = (in_new_process(step, preset, checkpointing) for checkpointing in (False, True))
         if plain["loss"] != saved["loss"]:
             print(f"{preset}: the losses differ, {plain['loss']} and {saved['loss']}: nothing is reported")
             return 1
@@ -65,7 +58,4 @@ def main(presets: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--step"]:
-        print(json.dumps(step(sys.argv[2], sys.argv[3] == "1")))
-    else:
-        sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

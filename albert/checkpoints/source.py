@@ -88,7 +88,7 @@ class Source:
 
 
 def names_checkpoint(given: str) -> bool:
-    """Whether this is said of a checkpoint, and not of a preset; it need not exist on the Hub."""
+    """Whether a name is a checkpoint's and not a preset's; does not ask the Hub."""
     is_here = Path(given).exists() or Path(f"{given}.index").is_file()
     return is_here or given.startswith(HUB_PREFIX) or shipped_checkpoint(given) is not None
 

@@ -67,7 +67,7 @@ def pretrain(
             process.wait_for_all()
             run = _Run(settings, start, process, on_checkpoint)
             try:
-                return run.go(stopping, check)
+                return run.train(stopping, check)
             finally:
                 run.close()
 
@@ -227,7 +227,7 @@ class _Run:
         self.loader.close()
         self.log.close()
 
-    def go(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
+    def train(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
         """Train to the end, or until `stopping` is set."""
         try:
             return self._train(stopping, check)

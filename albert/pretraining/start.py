@@ -80,7 +80,7 @@ def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
     shares = [corpus.held_out_share for corpus in settings.others]
     never_trained = max(settings.never_trained_share, settings.held_out_share, *shares, 0.0)
     accumulate = settings.running.accumulate or 1
-    batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]  # a plan's: it need not know the device
+    batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]  # a plan does not know the device
     if batch_tokens // accumulate < 128:
         raise ConfigError(
             f"batch_tokens={batch_tokens} in {accumulate} parts leaves fewer than 128 tokens a part"

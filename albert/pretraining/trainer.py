@@ -33,7 +33,7 @@ from albert.pretraining.graphs import StepGraphs
 from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
-from albert.pretraining.sharding import shard, whole, whole_objective, whole_state
+from albert.pretraining.sharding import full, full_objective, full_state, shard
 from albert.pretraining.start import Start, build_model
 from albert.pretraining.state import (
     Best,
@@ -71,8 +71,8 @@ class Trainer:
 
     @property
     def model(self) -> PretrainingModel:
-        """The model; if it is sharded a copy with whole weights, and every process must ask."""
-        return whole_objective(self.objective, self.process.device).model
+        """The model; if it is sharded a copy with full weights, and every process must ask."""
+        return full_objective(self.objective, self.process.device).model
 
     def _set_model(self, model: PretrainingModel) -> None:
         """Train this model, with a new optimiser."""
@@ -176,22 +176,20 @@ class Trainer:
             len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
         )
         alone, weights = self.process.world_size == 1, self._weights(data.batches)
-        # shares of gradients are added up after every part: a whole one would not fit
-        adds_up_once = isinstance(self.module, DistributedDataParallel)
+        # DDP exchanges gradients after a step's last part; FSDP after each, as a full gradient would not fit
+        exchanges_once = isinstance(self.module, DistributedDataParallel)
         for number, (batch, corpus) in enumerate(zip(data.batches, data.corpora, strict=True)):
             seed = partial(self._seed, data.after.batches, number)
             if self.graphs is None or not self.graphs.run(batch, weights[number], sums[corpus], seed):
                 seed()
                 is_last = number == len(data.batches) - 1
-                with self.module.no_sync() if adds_up_once and not is_last else nullcontext():  # type: ignore[operator]
+                with self.module.no_sync() if exchanges_once and not is_last else nullcontext():  # type: ignore[operator]
                     self._passes(to_device(batch, self.process.device), weights[number], sums[corpus])
         if not (alone or data.is_ordered):
             for p in self._order_head:  # as on one process, which trains it on labels alone
                 p.grad = None
         self.scaler.unscale_(self.optimizer)
-        norm = whole(
-            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm)
-        )
+        norm = full(torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm))
         self.is_between_steps = False
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -309,7 +307,9 @@ class Trainer:
             f"step {spoilt.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "
             "the batches since"
         )
-        self.state.data = spoilt.data.without_steps(self.state.step * (self.settings.running.accumulate or 1))
+        self.state.data = spoilt.data.rolled_back_to(
+            self.state.step * (self.settings.running.accumulate or 1)
+        )
         self.state.rollbacks, self.state.rate_scale = spoilt.rollbacks + 1, spoilt.rate_scale / 2
         self.state.events = [*spoilt.events, Event(spoilt.step, "rollback", text)]
         self.state.trends = {}
@@ -322,8 +322,8 @@ class Trainer:
         folder = settings.run_folder / f"checkpoint-{state.step}"
         state.processes, state.scaler = self.process.world_size, self.scaler.state_dict()
         objective, optimizer = (
-            whole_objective(self.objective, self.process.device),
-            whole_state(self.optimizer),
+            full_objective(self.objective, self.process.device),
+            full_state(self.optimizer),
         )
         if self.process.is_first:
             save_checkpoint(settings.run_folder, objective, optimizer, state, settings.tokenizer_folder)

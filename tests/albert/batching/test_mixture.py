@@ -74,7 +74,7 @@ def test_any_step_can_be_gone_back_to(corpora):
             assert all(map(same, step.batches, expected.batches))
     # each phase counts its own tokens
     assert sum(run[29].after.tokens) > 20 * 300 > 2 * 300 >= sum(run[30].after.tokens)
-    assert run[3].after.without_steps(2).skipped == 6
+    assert run[3].after.rolled_back_to(2).skipped == 6
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -100,7 +100,7 @@ def test_phases_take_turns_and_a_share_of_nothing_gives_nothing(corpora):
 def test_phases_count_the_steps_that_were_not_taken_back(corpora):
     phases = [Phase(20, (0.7, 0.3)), Phase(40, (0.0, 1.0))]
     after = steps_of(data(corpora, phases, accumulate=2), 25)[-1].after
-    back = after.without_steps(2 * 12)
+    back = after.rolled_back_to(2 * 12)
     again = steps_of(data(corpora, phases, accumulate=2), 20, back)
     drawn = [step.corpora for step in again]
     assert {0, 1} == {corpus for pair in drawn[:8] for corpus in pair} and drawn[8:] == [[1, 1]] * 12
@@ -110,7 +110,7 @@ def test_phases_count_the_steps_that_were_not_taken_back(corpora):
     first = again[7].after.tokens
     assert abs(first[1] - 0.3 * sum(first)) <= 300
     # and a second time
-    twice = again[3].after.without_steps(2 * 13)
+    twice = again[3].after.rolled_back_to(2 * 13)
     assert twice.batches - twice.skipped == 2 * 13
 
 
