@@ -1,9 +1,11 @@
 """Token embedding: word, type and position rows summed, normalised and projected to the encoder's width.
 
-Lan et al. 2020, section 3.1 (factorised embedding). T = packed tokens, V = vocabulary, E = embedding size,
-H = hidden size, P = positions. Two orders exist: `google` normalises at E and then projects; `bright`
-(albert_zh) projects the words, adds types and positions at H and normalises there. The backward pass
-recomputes rows from the tables. The kernels are in `kernels.embedding_kernels`.
+Lan et al. 2020, section 3.1 (factorised embedding), in two orders; project is the linear map from E to H:
+google  y = project(LayerNorm(word[id] + type[t] + position[p])), normalised at E
+bright  y = LayerNorm(project(word[id]) + type[t] + position[p]), normalised at H (albert_zh)
+
+The backward pass recomputes rows from the tables. The kernels are in `kernels.embedding_kernels`. T = packed
+tokens, V = vocabulary, E = embedding size, H = hidden size, P = positions.
 """
 
 from __future__ import annotations
@@ -82,6 +84,23 @@ def _normalise(
     return y, mean, rstd
 
 
+def _normalise_backward(
+    dy: Tensor, mean: Tensor, rstd: Tensor, word: Tensor, ids: Tensor | None, sums: Sequence[Tensor],
+    weight: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of the norm's input, weight and bias."""
+    T, W = dy.shape
+    blocks = _row_blocks(W)
+    programs = min(PROGRAMS, max(1, triton.cdiv(T, blocks["BLOCK_T"])))
+    dx = torch.empty_like(dy)
+    dweight, dbias = (torch.empty(programs, W, dtype=torch.float32, device=dy.device) for _ in range(2))
+    with on_device(word):
+        embed_norm_bwd_kernel[(programs,)](
+            dx, dweight, dbias, dy, mean, rstd, word, ids, *sums, weight, T, **blocks
+        )
+    return dx, dweight.sum(0), dbias.sum(0)
+
+
 def _linear(x: Tensor, projection: Sequence[Tensor]) -> Tensor:
     return linear(x, *(p.to(x.dtype) for p in projection))
 
@@ -153,44 +172,27 @@ def _backward(
     input_ids, type_ids, position_ids = ids
     word, token_type, position, norm_weight, norm_bias, *projection = weights
     sums = (token_type, type_ids, position, position_ids)
-    dy, after = dy.contiguous(), []
+    dy, dprojection = dy.contiguous(), []
     if projection and not bright:
         normed = _normalise(word, input_ids, sums, Norm(norm_weight, norm_bias, eps), dtype)[0]
-        after = [dy.t() @ normed, dy.sum(0, dtype=torch.float32)]
+        dprojection = [dy.t() @ normed, dy.sum(0, dtype=torch.float32)]
         dy = dy @ projection[0].to(dtype)
     rows = _linear(embedding(input_ids, word).to(dtype), projection) if bright else word
     row_ids = None if bright else input_ids
-    dx, dweight, dbias = _norm_backward(dy, mean, rstd, rows, row_ids, sums, norm_weight)
+    dx, dweight, dbias = _normalise_backward(dy, mean, rstd, rows, row_ids, sums, norm_weight)
     by_types = scatter_rows(dx, type_ids, token_type.shape[0])
     by_positions = scatter_rows(dx, position_ids, position.shape[0])
     if bright:
-        after = [dx.t() @ embedding(input_ids, word).to(dtype), dx.sum(0, dtype=torch.float32)]
+        dprojection = [dx.t() @ embedding(input_ids, word).to(dtype), dx.sum(0, dtype=torch.float32)]
         dx = dx @ projection[0].to(dtype)
     by_words = scatter_rows(dx, input_ids, word.shape[0])
-    gradients = [by_words, by_types, by_positions, dweight, dbias, *after]
+    gradients = [by_words, by_types, by_positions, dweight, dbias, *dprojection]
     return [g.to(w.dtype) for g, w in zip(gradients, weights, strict=False)]
 
 
 @_backward.register_fake
 def _(dy, mean, rstd, ids, weights, *_):
     return [w.new_empty(w.shape) for w in weights]
-
-
-def _norm_backward(
-    dy: Tensor, mean: Tensor, rstd: Tensor, word: Tensor, ids: Tensor | None, sums: Sequence[Tensor],
-    weight: Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute the gradients of the norm's input, weight and bias."""
-    T, W = dy.shape
-    blocks = _row_blocks(W)
-    programs = min(PROGRAMS, max(1, triton.cdiv(T, blocks["BLOCK_T"])))
-    dx = torch.empty_like(dy)
-    dweight, dbias = (torch.empty(programs, W, dtype=torch.float32, device=dy.device) for _ in range(2))
-    with on_device(word):
-        embed_norm_bwd_kernel[(programs,)](
-            dx, dweight, dbias, dy, mean, rstd, word, ids, *sums, weight, T, **blocks
-        )
-    return dx, dweight.sum(0), dbias.sum(0)
 
 
 def _save(ctx, inputs, output):

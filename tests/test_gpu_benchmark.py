@@ -57,6 +57,17 @@ def test_whole_models_need_torch_and_triton_alone(monkeypatch):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_kernels_tests_need_neither_the_other_tests_conftest_nor_what_that_imports():
+    code = """
+import sys, pytest
+sys.modules |= dict.fromkeys(["pydantic", "duckdb", "prefect", "jieba", "pyarrow", "tokenizers"])
+arguments = ["--confcutdir=tests/kernels", "--collect-only", "-q", "-p", "no:cacheprovider"]
+sys.exit(pytest.main([*arguments, "tests/kernels"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_check_and_tune_checks_sweeps_and_times_small_on_a_cpu(tmp_path):
     assert gpu.main(["check-and-tune", "--device", "cpu", "--tiny", "--out", str(tmp_path)]) == 0
     found = lines_of(tmp_path, "check-and-tune")

@@ -21,9 +21,8 @@ from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_
 from albert.learning_rate import choose_learning_rate
 from albert.pretraining.audits import Audits, audit_data, peak_memory
 from albert.pretraining.evaluate import baselines_of, evaluate
-from albert.pretraining.failure import record_failure
 from albert.pretraining.progress import ProgressLog
-from albert.pretraining.result import PretrainResult, write_result
+from albert.pretraining.result import PretrainResult, record_failure, write_result
 from albert.pretraining.settings import PretrainSettings, read_settings
 from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, prepare_folder
 from albert.pretraining.state import (

@@ -13,7 +13,7 @@ from pydantic_core import to_jsonable_python
 from albert.batching import InstanceStream, Phase
 from albert.checkpoints import LoadReport, find_source, new_model
 from albert.model import PretrainingModel, grow, initialize
-from albert.pretraining.failure import forget_failure
+from albert.pretraining.result import forget_failure
 from albert.pretraining.settings import (
     FREE_TO_CHANGE,
     RESULT_FILE,

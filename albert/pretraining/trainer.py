@@ -28,9 +28,9 @@ from albert.model import (
     word_width,
 )
 from albert.optim import make_optimizer
-from albert.pretraining.failure import TrainingDiverged
 from albert.pretraining.graphs import StepGraphs
 from albert.pretraining.progress import Figures, StepRecord
+from albert.pretraining.result import TrainingDiverged
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
 from albert.pretraining.sharding import full, full_objective, full_state, shard
@@ -288,30 +288,29 @@ class Trainer:
 
         Returns a notice. Raises TrainingDiverged after too many rollbacks.
         """
-        spoilt, good = self.state, self._last_good()
-        if spoilt.rollbacks == MOST_ROLLBACKS:
+        before, good = self.state, self._last_good()
+        if before.rollbacks == MOST_ROLLBACKS:
             left = f"{good.name} is sound" if good else "There is no checkpoint"
             raise TrainingDiverged(
-                f"training fell apart for the {MOST_ROLLBACKS + 1}th time, at step {spoilt.step} and "
-                f"1/{1 / spoilt.rate_scale:.0f} of the learning rate: {wrong}. {left}. Start another run "
+                f"training fell apart for the {MOST_ROLLBACKS + 1}th time, at step {before.step} and "
+                f"1/{1 / before.rate_scale:.0f} of the learning rate: {wrong}. {left}. Start another run "
                 "with a lower --learning-rate, and look at what the corpus holds"
             )
         if good is not None:
             self._load(good)
         else:
-            self.state = TrainerState(history=[record for record in spoilt.history if record["step"] == 0])
+            self.state = TrainerState(history=[record for record in before.history if record["step"] == 0])
             self._set_model(build_model(self.settings, self._vocab_size)[0])
             self._count_corpus()
         self.process.wait_for_all()  # before the first one writes where the others read
         text = (
-            f"step {spoilt.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "
+            f"step {before.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "
             "the batches since"
         )
-        self.state.data = spoilt.data.rolled_back_to(
-            self.state.step * (self.settings.running.accumulate or 1)
-        )
-        self.state.rollbacks, self.state.rate_scale = spoilt.rollbacks + 1, spoilt.rate_scale / 2
-        self.state.events = [*spoilt.events, Event(spoilt.step, "rollback", text)]
+        batches = self.state.step * (self.settings.running.accumulate or 1)
+        self.state.data = before.data.rolled_back_to(batches)
+        self.state.rollbacks, self.state.rate_scale = before.rollbacks + 1, before.rate_scale / 2
+        self.state.events = [*before.events, Event(before.step, "rollback", text)]
         self.state.trends = {}
         self.sentinel = Sentinel(self.state.trends)
         return text

@@ -3,7 +3,7 @@
 import pytest
 
 from albert.pretraining import read_failure
-from albert.pretraining.failure import record_failure
+from albert.pretraining.result import record_failure
 from data.errors import ConfigError
 
 
