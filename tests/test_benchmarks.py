@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from benchmarks import fine_tune_step, identity, orchestration, train_step
+from benchmarks import fine_tune_step, orchestration, train_step
 from benchmarks.orchestration import Runner, in_pairs, judge
 from benchmarks.support import results as results_file
 from benchmarks.support.alternating import Rates, alternate, keep_best
@@ -73,21 +73,6 @@ def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monk
     assert result["examples"] == {"train": 40, "dev": 40}
     assert set(result["accuracies"]) == {"jixu", "fp32", "bf16"}
     assert result["trained"]["examples_per_second"] > 0
-
-
-def test_words_and_ids_are_compared_over_a_whole_source(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(results_file, "RESULTS", tmp_path)
-    source = tmp_path / "茶.txt"
-    source.write_text("明前龙井要慢慢喝。\nＡＢＣ牌[MASK]茶杯。\n\n水要慢慢烧。\n", "utf-8")
-    assert identity.main(["--source", str(source)]) == 0
-    assert capsys.readouterr().out.rstrip().endswith("in 0: identical")
-    result = json.loads((tmp_path / "identity.json").read_text("utf-8"))
-    assert result["sources"] == [
-        {"source": "茶.txt", "texts": 3, "characters": 28, "words_differ": 0, "ids_differ": 0}
-    ]
-    monkeypatch.setattr(identity.Segmenter, "split", lambda segmenter, text: list(text))
-    assert identity.main(["--source", str(source)]) == 1
-    assert "words differ from jieba's in 3 text(s)" in capsys.readouterr().out
 
 
 def test_a_result_names_its_sources_without_their_place(tmp_path):
