@@ -113,7 +113,7 @@ def check_and_tune(session: Session) -> None:
     until = min(time.monotonic() + SWEEPING, session.end)
     found = sweep(scale, until, session.processes, report.note)
     tiles = write(found, scale, report.folder, measured_on=report.name)
-    report.show("tiles", {"file": str(tiles), "entries": len(found.attention) + len(found.loss)})
+    report.show("tiles", {"file": str(tiles), "entries": len(found.attention) + (found.loss is not None)})
     cases = of_goals(all_cases(scale))
     session.measure(cases or all_cases(scale)[:2], tiles)
 

@@ -17,7 +17,7 @@ from data.storage import base_name
 from data.tokenization import WordPieceTokenizer
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
-FILE_CHARACTERS = 4_000_000
+FILE_CHARACTERS, DOCUMENT_CHARACTERS = 4_000_000, 1500
 
 
 def given_sources(sources: Sequence[str]) -> list[str]:
@@ -50,13 +50,11 @@ def write_corpus(
     sentences: Sequence[str],
     characters: int,
     *,
-    seed: int = 0,
-    document: int = 1500,
     file_characters: int = FILE_CHARACTERS,
 ) -> int:
-    """Write about `characters` as JSONL, in documents of about `document`; return how many."""
+    """Write about `characters` as JSONL, in documents of about 1,500; return how many."""
     folder.mkdir(parents=True, exist_ok=True)
-    rng = random.Random(seed)
+    rng = random.Random(0)
     han = [chr(code) for code in range(0x4E00, 0x9FA6)]
     written = number = 0
     while written < characters:
@@ -64,8 +62,8 @@ def write_corpus(
         goal = min(file_characters, characters - written)
         with (folder / f"part-{number:05d}.jsonl").open("w", encoding="utf-8") as file:
             while size < goal:
-                parts, length, wanted = [], 0, rng.expovariate(1 / document) + 100
-                while length < wanted:
+                parts, length, target = [], 0, rng.expovariate(1 / DOCUMENT_CHARACTERS) + 100
+                while length < target:
                     sentence = rng.choice(sentences)
                     at = rng.randrange(len(sentence) + 1)
                     parts.append(f"{sentence[:at]}{rng.choice(han)}{rng.choice(han)}{sentence[at:]}")

@@ -64,7 +64,7 @@ def test_no_corpus_is_ever_further_behind_than_a_batch_for_each_other(weights, s
         assert max(ahead) <= 300 and min(ahead) >= -300 * (len(shares) - 1)
 
 
-def test_any_step_can_be_gone_back_to(corpora):
+def test_any_step_can_be_resumed_from(corpora):
     phases = [Phase(STEPS // 2, (0.7, 0.3)), Phase(STEPS, (0.2, 0.8))]
     run = steps_of(data(corpora, phases, accumulate=2))
     for at in (0, 13, 29, 30, 47):
@@ -97,14 +97,14 @@ def test_phases_take_turns_and_a_share_of_nothing_gives_nothing(corpora):
     assert drawn == [[0]] * 20 + [[1]] * 20
 
 
-def test_phases_count_the_steps_that_were_not_taken_back(corpora):
+def test_phases_count_the_steps_that_were_not_rolled_back(corpora):
     phases = [Phase(20, (0.7, 0.3)), Phase(40, (0.0, 1.0))]
     after = steps_of(data(corpora, phases, accumulate=2), 25)[-1].after
     back = after.rolled_back_to(2 * 12)
     again = steps_of(data(corpora, phases, accumulate=2), 20, back)
     drawn = [step.corpora for step in again]
     assert {0, 1} == {corpus for pair in drawn[:8] for corpus in pair} and drawn[8:] == [[1, 1]] * 12
-    # none of what was taken back comes again, and shares hold of what comes
+    # nothing that was rolled back is drawn again, and the shares hold for what is drawn
     assert again[0].after.batches == after.batches + 2
     assert again[7].after.cursors[0] > after.cursors[0]
     first = again[7].after.tokens

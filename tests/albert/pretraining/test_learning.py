@@ -1,4 +1,4 @@
-"""Batches and training on a small real corpus: what is held out, what is learnt, and going on exactly."""
+"""Batches and training on a small real corpus: what is held out, what is learnt, and exact resumption."""
 
 import json
 import os
@@ -157,7 +157,7 @@ def test_running_again_does_nothing_more(settings):
     assert (second.checkpoint / "manifest.json").read_bytes() == before
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said(settings):
+def test_a_damaged_checkpoint_is_skipped_with_a_notice(settings):
     straight = pretrain(settings)
     whole = weights(straight.checkpoint)
     newest, older = list_checkpoints(settings.run_folder)
@@ -171,7 +171,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(settings):
     assert anew.resumed_from == 0 and "no checkpoint is whole: beginning anew" in anew.notices
 
 
-def test_going_on_with_dropout_ends_with_the_weights_of_a_straight_run(settings, tmp_path, tokenizer):
+def test_resuming_with_dropout_gives_the_weights_of_an_uninterrupted_run(settings, tmp_path, tokenizer):
     shape = {"num_hidden_layers": 2, "max_position_embeddings": 128}
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     save_small_model(tmp_path / "dropping", tokenizer, **shape, **dropout)
@@ -191,7 +191,7 @@ def rewrite_state(checkpoint, change):
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {STATE_FILE: sha256(state)}))
 
 
-def test_a_checkpoint_of_an_older_version_is_gone_on_from_exactly(settings):
+def test_a_checkpoint_of_an_older_version_resumes_exactly(settings):
     """Before batches could be left out, and the number of processes and some settings were kept."""
     settings = with_options(
         settings, objective={"mask_rates": (0.5, 0.1)}
@@ -215,7 +215,7 @@ def test_a_checkpoint_of_an_older_version_is_gone_on_from_exactly(settings):
     assert_same(straight, again.checkpoint)
 
 
-def test_what_another_version_kept_otherwise_is_refused_in_a_line(settings):
+def test_files_of_another_version_are_refused_in_one_line(settings):
     pretrain(settings)
     newest = list_checkpoints(settings.run_folder)[0]
     rewrite_state(newest, lambda state: state | {"unheard_of": 1})
@@ -247,7 +247,7 @@ def test_other_settings_under_the_same_name_are_refused(settings):
     assert not (settings.run_folder / "result.json").exists() and not list_checkpoints(settings.run_folder)
 
 
-def test_a_run_goes_on_in_a_workspace_that_was_moved(settings, tmp_path):
+def test_a_run_resumes_in_a_workspace_that_was_moved(settings, tmp_path):
     place = tmp_path / "workspace"
     shards = [place / "shards" / path.name for path in settings.shards]
     (place / "shards").mkdir(parents=True)
@@ -276,7 +276,7 @@ def test_settings_out_of_range_are_refused(settings):
             with_options(settings, **change)
 
 
-def test_what_is_no_shard_is_refused(settings, tmp_path):
+def test_a_file_that_is_not_a_shard_is_refused(settings, tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"nothing")
     with pytest.raises(InputError, match="not an instance shard"):
         check_start(replace(settings, shards=(Path(tmp_path / "bad.parquet"),)))
@@ -308,7 +308,7 @@ def test_a_preset_can_be_unshared_too(settings):
     assert report is None and not torch.equal(first.output.weight, second.output.weight)
 
 
-def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samples, tmp_path, monkeypatch):
+def test_training_starts_from_tensorflow_and_from_the_hubs_cache(settings, samples, tmp_path, monkeypatch):
     folder = copy_tensorflow_checkpoint("google", tmp_path / "google")
     gates = GateRules(max_unknown_share=1.0)  # it has 31 tokens
     rules = {"gates": gates, "max_seq_length": 16}
@@ -334,7 +334,7 @@ def test_another_models_vocabulary_is_refused_before_any_work(settings, tmp_path
 
 
 @pytest.mark.slow
-def test_runs_killed_at_many_points_end_as_a_straight_one(settings, tmp_path):
+def test_a_run_killed_at_many_points_ends_like_an_uninterrupted_one(settings, tmp_path):
     """SIGKILL at five random steps, SIGTERM at another: weights, optimiser, place in the data and losses."""
     settings = with_options(
         settings, steps=50, evaluation={"every": 10}, running={"checkpoint_every": 5, "log_every": 1}

@@ -1,6 +1,4 @@
-"""The training engine: several corpora, going back when training falls apart, best checkpoints, full
-disks.
-"""
+"""A run: several corpora, rollbacks after divergence, the best checkpoint, full disks."""
 
 import asyncio
 import json
@@ -167,14 +165,14 @@ def test_the_objective_is_the_models_losses_and_the_boundarys(tokenizer):
     assert losses.output.mlm_loss.item() == objective.model(batch).mlm_loss.item()
 
 
-class Spoiled:
-    """Adds to the loss of the batches it is told of, by default what makes it no number."""
+class ChangedLosses:
+    """Adds to the losses of the given training batches; by default NaN."""
 
     def __init__(self, monkeypatch, calls, by=float("nan")):
         self.number, self.calls = 0, set(calls)
         forward = PretrainingObjective.forward
 
-        def spoiled(objective, batch):
+        def changed(objective, batch):
             losses = forward(objective, batch)
             if torch.is_grad_enabled():
                 self.number += 1
@@ -183,11 +181,11 @@ class Spoiled:
                     return replace(losses, output=bad)
             return losses
 
-        monkeypatch.setattr(PretrainingObjective, "forward", spoiled)
+        monkeypatch.setattr(PretrainingObjective, "forward", changed)
 
 
-def test_after_a_loss_that_is_no_number_training_goes_back(settings, monkeypatch, capsys):
-    Spoiled(monkeypatch, [11])
+def test_a_loss_of_nan_rolls_training_back(settings, monkeypatch, capsys):
+    ChangedLosses(monkeypatch, [11])
     result = pretrain(settings)
     assert result.status == "completed" and result.steps == 16
     (event,) = result.events
@@ -196,26 +194,26 @@ def test_after_a_loss_that_is_no_number_training_goes_back(settings, monkeypatch
     rates = {r["step"]: r["learning_rate"] for r in result.history if "learning_rate" in r}
     assert rates[9] / rates[8] == pytest.approx(0.5 * 8 / 9, rel=0.2)
     assert all(torch.isfinite(w).all() for w in weights(result.checkpoint).values())
-    # what is kept of it is the same after a crash
+    # and so they are after a crash
     assert pretrain(settings).events == result.events
 
 
-def test_before_the_first_checkpoint_training_goes_back_to_its_start(settings, monkeypatch):
-    Spoiled(monkeypatch, [2])
+def test_before_the_first_checkpoint_training_rolls_back_to_its_start(settings, monkeypatch):
+    ChangedLosses(monkeypatch, [2])
     result = pretrain(settings)
     assert "Back to step 0" in result.events[0].text and result.steps == 16
     assert [r["step"] for r in result.history if "mlm_loss" in r] == list(range(1, 17))
 
 
-def test_a_checkpoint_of_a_model_that_had_begun_to_fall_apart_is_passed_over(settings, monkeypatch):
+def test_a_checkpoint_written_during_divergence_is_skipped(settings, monkeypatch):
     # ten steps of a running mean: it has risen by 0.8 at the checkpoint after step 12, by 1.1 at step 13
-    Spoiled(monkeypatch, [11, 12, 13], by=4.0)
+    ChangedLosses(monkeypatch, [11, 12, 13], by=4.0)
     result = pretrain(settings)
     assert [event.text.partition(". Back to ")[2][:6] for event in result.events] == ["step 8"]
     assert result.status == "completed" and result.steps == 16
 
 
-def test_figures_that_are_looked_at_now_and_then_say_the_same(settings, monkeypatch):
+def test_reviewing_figures_less_often_changes_nothing(settings, monkeypatch):
     """As on a GPU, where every look waits."""
     often = pretrain(settings)
     monkeypatch.setitem(REVIEW_INTERVAL, "cpu", 10)
@@ -232,20 +230,20 @@ def test_figures_that_are_looked_at_now_and_then_say_the_same(settings, monkeypa
     assert [r["step"] for r in logged] == [3, 6, 9, 12, 15, 16]
     assert all(r["tokens_per_second"] < 1e7 for r in logged)
     assert logged[-1]["mlm_loss"] == losses[16]
-    Spoiled(monkeypatch, [8])
+    ChangedLosses(monkeypatch, [8])
     (event,) = pretrain(replace(rarely, run_folder=settings.run_folder.parent / "c")).events
     assert event.step == 9 and "Back to step 5" in event.text
 
 
-def test_the_fourth_time_is_the_last(settings, monkeypatch):
-    Spoiled(monkeypatch, range(2, 100))
+def test_the_fourth_divergence_ends_the_run(settings, monkeypatch):
+    ChangedLosses(monkeypatch, range(2, 100))
     with pytest.raises(ConfigError, match="the 4th time, at step 1 and 1/8 of .*There is no checkpoint"):
         pretrain(settings)
     failure = read_failure(settings.run_folder)
     assert failure.status == "diverged" and "the 4th time, at step 1" in failure.reason
 
 
-def test_training_that_keeps_falling_apart_ends_with_a_sound_checkpoint(settings):
+def test_training_that_keeps_diverging_ends_with_a_sound_checkpoint(settings):
     """A rate that no model bears, without a bound on the gradient."""
     with pytest.raises(ConfigError, match="fell apart for the 4th time.*lower --learning-rate"):
         pretrain(
@@ -297,7 +295,7 @@ def test_a_checkpoint_by_time_changes_neither_losses_nor_weights(settings, tmp_p
 
 
 @pytest.mark.parametrize(("register", "left"), [(register_module_forward_hook, 6), (register_step_hook, 4)])
-def test_a_run_that_is_cancelled_in_a_step_keeps_the_one_before_unless_weights_were_changing(
+def test_a_run_cancelled_in_a_step_saves_the_step_before_unless_weights_were_changing(
     settings, tmp_path, register, left
 ):
     whole = pretrain(replace(settings, run_folder=tmp_path / "whole"))
@@ -347,7 +345,7 @@ def test_a_full_disk_ends_the_run_with_the_last_checkpoint_whole(settings, tmp_p
     assert_same(whole, pretrain(straight).checkpoint)
 
 
-def test_a_disk_that_is_full_elsewhere_is_said_in_a_line(settings):
+def test_a_full_disk_elsewhere_is_reported_in_one_line(settings):
     def fill(state, folder, status):
         Path("/dev/full").write_text("no room for this")
 
@@ -369,7 +367,7 @@ def test_a_disk_that_is_full_elsewhere_is_said_in_a_line(settings):
     assert len(told) == 4
 
 
-def test_event_files_hold_what_the_metrics_do(settings):
+def test_event_files_hold_the_metrics(settings):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     pretrain(with_options(settings, running={"tracker": "tensorboard"}))
     (list_checkpoints(settings.run_folder)[0] / "manifest.json").unlink()
@@ -391,7 +389,7 @@ def documents(stream, share):
 
 
 @pytest.mark.parametrize("masking", ["dynamic", "static"])
-def test_a_run_says_how_its_data_were_masked_and_how_long_it_waited(settings, masking):
+def test_a_run_reports_its_masks_and_how_long_it_waited(settings, masking):
     audits = pretrain(with_options(settings, objective={"masking": masking})).audits
     assert audits.masks.whole_words == 1
     assert audits.masks.rate == pytest.approx(audits.rule_mask_rate, abs=0.02)
@@ -400,7 +398,7 @@ def test_a_run_says_how_its_data_were_masked_and_how_long_it_waited(settings, ma
     assert (audits.ngrams is not None) == (masking == "dynamic")
 
 
-def test_asked_to_stop_it_ends_with_a_checkpoint_and_a_code_of_its_own(settings, tmp_path):
+def test_sigterm_ends_a_run_with_a_checkpoint_and_exit_code_75(settings, tmp_path):
     endless = with_options(settings, steps=10**6, evaluation={"every": 10**6})
     write_settings(endless, tmp_path / "settings.json")
     command = [sys.executable, "-m", "albert.pretraining", str(tmp_path / "settings.json")]

@@ -91,7 +91,7 @@ def test_a_checkpoint_with_one_damaged_file_is_not_whole(saved, file, content):
     assert not is_whole(saved)
 
 
-def test_what_a_killed_writer_had_all_but_named_is_a_checkpoint(tmp_path, tokenizer):
+def test_a_whole_checkpoint_whose_writer_was_killed_before_the_rename_is_kept(tmp_path, tokenizer):
     objective = objective_of(tokenizer)
     optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
     for number in (7, 8, 9):
