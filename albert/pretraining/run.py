@@ -202,6 +202,7 @@ class _Run:
         self.newest = checkpoint_folder(settings.run_folder, self.resumed_from)
         self.status: Literal["completed", "interrupted"] = "completed"
         self.seconds = 0.0  # trained in this process
+        self.clock = time.perf_counter()  # up to when they are counted
         self.saved_at = time.monotonic()
 
     def _log_resuming(self) -> None:
@@ -254,15 +255,15 @@ class _Run:
         return self._finish()
 
     def _follow_up(self, stop: bool) -> bool:
-        """Review, evaluate and save after a step what is due; returns whether training must stop."""
-        settings, trainer, alone = self.settings, self.trainer, self.process.world_size == 1
+        """Review, evaluate and save what is due after a step; returns whether training must stop."""
+        settings, trainer = self.settings, self.trainer
         step, overdue = trainer.state.step, self._is_checkpoint_overdue()
         at_end = step == settings.steps
         evaluation_due = at_end or step % settings.evaluation_interval == 0
         checkpoint_due = at_end or step % settings.checkpoint_interval == 0
-        # several processes agree on what one of them asks for at the next review
-        asked = alone and (stop or overdue)
-        if not (asked or evaluation_due or checkpoint_due or trainer.is_review_due):
+        # what one of several processes asks for waits for the next review, where all agree on it
+        is_asked = self.process.world_size == 1 and (stop or overdue)
+        if not (is_asked or evaluation_due or checkpoint_due or trainer.is_review_due):
             return False
         if self._review():
             self.clock = time.perf_counter()
