@@ -69,23 +69,23 @@ def _row_blocks(width: int) -> dict[str, int]:
 
 
 def _normalise(
-    word: Tensor, ids: Tensor | None, sums: Sequence[Tensor], norm: Norm, dtype: torch.dtype
+    word: Tensor, ids: Tensor | None, addends: Sequence[Tensor], norm: Norm, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm the sum of word rows (by ids, or all in order), types and positions; add its statistics."""
-    T, W = sums[1].numel(), word.shape[1]
+    """LayerNorm the sum of word rows (by ids, or all in order), types and positions; add the statistics."""
+    T, W = addends[1].numel(), word.shape[1]
     y = torch.empty(T, W, dtype=dtype, device=word.device)
     mean, rstd = (torch.empty(T, dtype=torch.float32, device=word.device) for _ in range(2))
     blocks = _row_blocks(W)
     if T:
         with on_device(word):
             embed_norm_fwd_kernel[(triton.cdiv(T, blocks["BLOCK_T"]),)](
-                y, mean, rstd, word, ids, *sums, norm.weight, norm.bias, T, norm.eps, **blocks
+                y, mean, rstd, word, ids, *addends, norm.weight, norm.bias, T, norm.eps, **blocks
             )
     return y, mean, rstd
 
 
 def _normalise_backward(
-    dy: Tensor, mean: Tensor, rstd: Tensor, word: Tensor, ids: Tensor | None, sums: Sequence[Tensor],
+    dy: Tensor, mean: Tensor, rstd: Tensor, word: Tensor, ids: Tensor | None, addends: Sequence[Tensor],
     weight: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of the norm's input, weight and bias."""
@@ -96,7 +96,7 @@ def _normalise_backward(
     dweight, dbias = (torch.empty(programs, W, dtype=torch.float32, device=dy.device) for _ in range(2))
     with on_device(word):
         embed_norm_bwd_kernel[(programs,)](
-            dx, dweight, dbias, dy, mean, rstd, word, ids, *sums, weight, T, **blocks
+            dx, dweight, dbias, dy, mean, rstd, word, ids, *addends, weight, T, **blocks
         )
     return dx, dweight.sum(0), dbias.sum(0)
 
@@ -147,12 +147,12 @@ def _forward(
     """ids: of words, types, positions; weights: their tables, the norm's two and the projection's 0 to 2."""
     input_ids, type_ids, position_ids = ids
     word, token_type, position, norm_weight, norm_bias, *projection = weights
-    sums = (token_type, type_ids, position, position_ids)
+    addends = (token_type, type_ids, position, position_ids)
     norm = Norm(norm_weight, norm_bias, eps)
     if bright:
         x = _linear(embedding(input_ids, word).to(dtype), projection)
-        return _normalise(x, None, sums, norm, dtype)
-    x, mean, rstd = _normalise(word, input_ids, sums, norm, dtype)
+        return _normalise(x, None, addends, norm, dtype)
+    x, mean, rstd = _normalise(word, input_ids, addends, norm, dtype)
     return _linear(x, projection) if projection else x, mean, rstd
 
 
@@ -171,15 +171,15 @@ def _backward(
     """Compute the gradients of `weights`."""
     input_ids, type_ids, position_ids = ids
     word, token_type, position, norm_weight, norm_bias, *projection = weights
-    sums = (token_type, type_ids, position, position_ids)
+    addends = (token_type, type_ids, position, position_ids)
     dy, dprojection = dy.contiguous(), []
     if projection and not bright:
-        normed = _normalise(word, input_ids, sums, Norm(norm_weight, norm_bias, eps), dtype)[0]
+        normed = _normalise(word, input_ids, addends, Norm(norm_weight, norm_bias, eps), dtype)[0]
         dprojection = [dy.t() @ normed, dy.sum(0, dtype=torch.float32)]
         dy = dy @ projection[0].to(dtype)
     rows = _linear(embedding(input_ids, word).to(dtype), projection) if bright else word
     row_ids = None if bright else input_ids
-    dx, dweight, dbias = _normalise_backward(dy, mean, rstd, rows, row_ids, sums, norm_weight)
+    dx, dweight, dbias = _normalise_backward(dy, mean, rstd, rows, row_ids, addends, norm_weight)
     by_types = scatter_rows(dx, type_ids, token_type.shape[0])
     by_positions = scatter_rows(dx, position_ids, position.shape[0])
     if bright:
