@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -115,9 +115,9 @@ class Process:
             dist.all_reduce(values)
         return values
 
-    def totals(self, values: Sequence[int]) -> list[int]:
-        """The sums over all processes."""
-        return list(values) if self.world_size == 1 else self.sum(torch.tensor(values)).tolist()
+    def any(self, *flags: bool) -> list[bool]:
+        """Which of the flags any process has set; every process must call it after the same step."""
+        return list(flags) if self.world_size == 1 else self.sum(torch.tensor(flags).long()).bool().tolist()
 
     def is_lost(self, error: RuntimeError) -> bool:
         """Whether an error says that another process is gone."""

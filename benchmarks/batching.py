@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 import torch
 
 from albert.batching import InstanceStream
-from benchmarks.data_prep import make_vocabulary
-from benchmarks.support.corpora import load_sentences, write_corpus
-from benchmarks.support.results import write_result
+from benchmarks.support.corpora import load_sentences, make_vocabulary, write_corpus
+from benchmarks.support.results import met, write_result
 from data.instances import table_digest, write_table
 from data.refresh import RefreshSettings, refresh
 
@@ -98,7 +97,7 @@ def main() -> None:
     results = {name: summary(of_set) for name, of_set in runs.items()}
     parts = [
         f"{r['instances_per_second']:,.0f} instances/s/core of {r['mean_length']:.0f} tokens "
-        f"({'met' if r['instances_per_second'] >= GOAL else 'missed'})"
+        f"({met(r['instances_per_second'] >= GOAL)})"
         for r in results.values()
     ]
     verdict = f"batching (goal {GOAL:,}): {', '.join(parts)}"

@@ -18,6 +18,7 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 
 if os.environ.get("TRITON_INTERPRET") == "1":
@@ -109,34 +110,28 @@ def activation_launches(F: int, activation: str) -> None:
 
 def cases(fast: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
     """Yield what to run under `record`, with a description."""
-    for head_dim in (32, 64) if fast else (32, 64, 128):
-        for length in (128, 512) if fast else (64, 128, 512):
-            for dropout_p in (0.0,) if fast else (0.0, 0.1):
-                yield f"D={head_dim} L={length} dropout={dropout_p}", (
-                    attention_launches, head_dim, length, dropout_p,
-                )  # fmt: skip
+    dropouts = (0.0,) if fast else (0.0, 0.1)
+    shapes = ((32, 64), (128, 512)) if fast else ((32, 64, 128), (64, 128, 512))
+    for head_dim, length, dropout_p in product(*shapes, dropouts):
+        yield (
+            f"D={head_dim} L={length} dropout={dropout_p}",
+            (attention_launches, head_dim, length, dropout_p),
+        )
     for width in (128,) if fast else (64, 128):
         yield f"E={width}", (loss_launches, width)
-    for E, H, layout in (
-        (128, 768, "google"),
-        (128, 312, "google"),
-        (128, 312, "bright"),
-        (768, 768, "bert"),
-    ):
-        if not fast or H == 312:
-            yield f"E={E} H={H} {layout}", (embedding_launches, E, H, layout)
-    for H in (312,) if fast else (312, 768, 1024, 2048, 4096):
-        for dropout_p in (0.0,) if fast else (0.0, 0.1):
-            yield f"H={H} dropout={dropout_p}", (row_launches, H, dropout_p)
+    layouts = [(128, 768, "google"), (128, 312, "google"), (128, 312, "bright"), (768, 768, "bert")]
+    for E, H, layout in layouts[1:3] if fast else layouts:
+        yield f"E={E} H={H} {layout}", (embedding_launches, E, H, layout)
+    for H, dropout_p in product((312,) if fast else (312, 768, 1024, 2048, 4096), dropouts):
+        yield f"H={H} dropout={dropout_p}", (row_launches, H, dropout_p)
     for activation in ("gelu_new",) if fast else ("gelu", "gelu_new", "relu"):
         yield f"F=1248 {activation}", (activation_launches, 1248, activation)
     if not fast:
-        yield "D=64 L=128 fp16", (attention_launches, 64, 128, 0.0, torch.float16)
-        yield "D=64 L=512 fp16", (attention_launches, 64, 512, 0.0, torch.float16)
+        for length in (128, 512):
+            yield f"D=64 L={length} fp16", (attention_launches, 64, length, 0.0, torch.float16)
         yield "E=128 fp16", (loss_launches, 128, torch.float16)
-    for E, H, layout in ((128, 768, "google"), (128, 312, "bright")):
-        if not fast or layout == "bright":
-            yield f"E={E} H={H} {layout} fp32", (embedding_launches, E, H, layout, torch.float32)
+    for E, H, layout in layouts[2:3] if fast else layouts[0:3:2]:
+        yield f"E={E} H={H} {layout} fp32", (embedding_launches, E, H, layout, torch.float32)
 
 
 def compile_all(architectures: tuple[int, ...], *, fast: bool = False, only: str = "") -> Iterator[Row]:

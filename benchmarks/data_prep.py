@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import jieba
 import numpy as np
 
-from benchmarks.support.corpora import load_sentences, source_names, write_corpus
-from benchmarks.support.results import write_result
+from benchmarks.support.corpora import load_sentences, make_vocabulary, source_names, write_corpus
+from benchmarks.support.results import met, write_result
 from data.cleaning import CleaningRules, clean_and_count, measure, sides_of, sketch, split_sentences
 from data.instances import (
     MaskRule,
@@ -36,7 +36,7 @@ from data.instances import (
 from data.refresh import ProcessRunner, RefreshSettings, plan_refresh, refresh
 from data.refresh.build import segmenter
 from data.sources import RawDocument, document_id, find_files, read_documents
-from data.tokenization import Tokenizer, WordPieceTokenizer, load_tokenizer
+from data.tokenization import Tokenizer, load_tokenizer
 from data.workers import worker_pool
 
 REFERENCE = 96_000  # characters/s of albert_zh's create_pretraining_data on one core of such a machine
@@ -45,24 +45,10 @@ _BATCH = 1 << 18
 T = TypeVar("T")
 
 
-def _met(is_met: bool) -> str:
-    return "met" if is_met else "missed"
-
-
 def timed(work: Callable[[], T]) -> tuple[T, float]:
     began = time.perf_counter()
     made = work()
     return made, time.perf_counter() - began
-
-
-def make_vocabulary(sentences: list[str], folder: Path) -> Path:
-    """Make a vocabulary of every character of the text."""
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    pieces = list("abcdefghijklmnopqrstuvwxyz0123456789")
-    characters = sorted(set("".join(sentences).lower()) | {chr(c) for c in range(0x4E00, 0x9FA6)})
-    entries = dict.fromkeys([*special, *pieces, *(f"##{c}" for c in pieces), *characters])
-    WordPieceTokenizer([entry for entry in entries if not entry.isspace()]).save(folder)
-    return folder / "vocab.txt"
 
 
 class Stopwatch:
@@ -213,9 +199,9 @@ def report(result: dict[str, Any], whole: float) -> None:
     stages = result["characters_per_second_by_stage"]
     verdict = (
         f"data_prep: {speed:,.0f} characters/s/core from raw text to shards (goal {GOAL:,}: "
-        f"{_met(speed >= GOAL)}), {speed / REFERENCE:.1f}x the reference {REFERENCE:,}, {whole:.1f}x "
+        f"{met(speed >= GOAL)}), {speed / REFERENCE:.1f}x the reference {REFERENCE:,}, {whole:.1f}x "
         f"jieba and the tokenizers library alone in this run; two workers {scaling:.2f}x (goal "
-        f"{SCALING_GOAL}: {_met(scaling >= SCALING_GOAL)}); "
+        f"{SCALING_GOAL}: {met(scaling >= SCALING_GOAL)}); "
         f"slowest stage {min(stages, key=stages.__getitem__)}"
     )
     write_result("data_prep", verdict, result)

@@ -34,10 +34,9 @@ from albert.finetuning import (
 from albert.finetuning.training import predict
 from albert.model import AlbertConfig, PretrainingModel
 from albert.tasks import load_task
-from benchmarks.data_prep import make_vocabulary
-from benchmarks.support.results import write_result
+from benchmarks.support.corpora import SAMPLES, make_vocabulary
+from benchmarks.support.results import met, write_result
 
-SAMPLES = Path(__file__).parent.parent / "data" / "samples"
 GOAL = 6.0
 RATE = 1e-4
 
@@ -122,10 +121,9 @@ def compare(outcomes: dict[str, list[Outcome]]) -> tuple[list[str], dict[str, ob
         ]
         times = statistics.median(a / b for a, b in pairs)
         rate, other = (statistics.median(values) for values in zip(*pairs, strict=True))
-        met = "met" if times >= GOAL else "missed"
         lines.append(
             f"{what}: {rate:,.0f} examples/s, {times:.1f}x Trainer's {other:,.0f} ({best}): goal {GOAL:g}x "
-            f"{met}"
+            f"{met(times >= GOAL)}"
         )
         record[what] = {"examples_per_second": rate, "rival": other, "times": times}
     means = {name: statistics.mean(o.accuracy for o in outcomes[name]) for name in outcomes}

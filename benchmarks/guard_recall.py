@@ -6,19 +6,17 @@ Each text is put between two sentences of other text. Run: python -m benchmarks.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from collections.abc import Callable, Iterator
-from importlib import resources
 from pathlib import Path
 
 import opencc
 
+from benchmarks.support.corpora import SAMPLES
+from benchmarks.support.results import write_result
 from data.cleaning import CleaningRules, count_hits, make_guard, split_sentences
 from data.sources import read_documents, read_text_rows
 
-SAMPLES = Path(str(resources.files("data.samples")))
-RESULTS = Path(__file__).parent / "results" / "guard_recall.json"
 BOUNDS = ((6, 7), (8, 12), (13, 24), (25, 10**6))
 MOST = 3000  # texts of a length
 
@@ -77,14 +75,14 @@ def main() -> None:
         "sentences_dropped": false,
         "rows": rows,
     }
-    RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     names = list(dict.fromkeys(name for _, name, _, _ in rows))
-    print(f"| letters | texts | {' | '.join(names)} |\n|---|---:|{'---:|' * len(names)}")
+    lines = [f"| letters | texts | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
     for length in dict.fromkeys(row[0] for row in rows):
         of_length = [row for row in rows if row[0] == length]
         cells = " | ".join(f"{100 * found:.1f}%" for *_, found in of_length)
-        print(f"| {length} | {of_length[0][2]:,} | {cells} |")
-    print(f"\nOf other sentences {100 * false:.2f}% hold such a text.")
+        lines.append(f"| {length} | {of_length[0][2]:,} | {cells} |")
+    lines += ["", f"Of other sentences {100 * false:.2f}% hold such a text."]
+    write_result("guard_recall", "\n".join(lines), result)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ python -m benchmarks.near_duplicate_recall [TEXT] [--documents N]
 from __future__ import annotations
 
 import argparse
-import json
 import random
 from itertools import islice
 from pathlib import Path
@@ -15,11 +14,11 @@ from pathlib import Path
 import duckdb
 import numpy as np
 
-from benchmarks.guard_recall import SAMPLES
+from benchmarks.support.corpora import SAMPLES
+from benchmarks.support.results import write_result
 from data.cleaning import clean_text, find_candidates, find_near_duplicates, letters_of, measure, sketch
 from data.sources import RawDocument, read_documents
 
-RESULTS = Path(__file__).parent / "results" / "near_duplicate_recall.json"
 THRESHOLDS = (0.75, 0.8, 0.85, 0.9, 0.95)
 NGRAM = 5
 
@@ -73,10 +72,10 @@ def main() -> None:
                     dropped.add(later)
             rows.append((threshold, len(dropped), len(found & dropped), len(found - dropped)))
     result = {"text": given.text.name, "documents": len(texts), "rows": rows}
-    RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print("| threshold | all pairs | found | found alone |\n|---|---:|---:|---:|")
-    for threshold, wanted, both, more in rows:
-        print(f"| {threshold} | {wanted} | {both} ({100 * both / max(wanted, 1):.1f}%) | {more} |")
+    lines = ["| threshold | all pairs | found | found alone |", "|---|---:|---:|---:|"]
+    for threshold, copies, both, more in rows:
+        lines.append(f"| {threshold} | {copies} | {both} ({100 * both / max(copies, 1):.1f}%) | {more} |")
+    write_result("near_duplicate_recall", "\n".join(lines), result)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
     python -m benchmarks.orchestration [--source FILE ...] [--characters N] [--pairs N]
 
-Two processes stay, one for each, and refresh into empty workspaces: the flow beside a server as `make serve`
-has it, the plain functions on a machine without one. What is added is the small difference of two long times,
-and a shared machine changes its speed by more than that from one minute to the next. So the two refreshes of
-a pair go on side by side, but never at once: for two seconds one of them is stopped (SIGSTOP; with the flow
-its server), then the other, and the time of each is that of its turns. Clocks do not stop, which counts
-against the flow: what its server does every so many seconds falls due more often in its turns. Told are means
-over pairs, with Student's 95% intervals, and beside them what imports and a server take to begin. About 30
-minutes on two cores.
+Two processes refresh into empty workspaces again and again: one as the flow, beside a server like that of
+`make serve`, the other with the plain functions. What Prefect adds is a small difference of two long times,
+and the speed of a shared machine varies by more than that from one minute to the next. So the two refreshes
+of a pair take turns of two seconds: one is stopped (SIGSTOP, the flow together with its server) while the
+other runs, and only its own turns count as its time. Clocks do not stop, which counts against the flow: the
+server's periodic work falls due more often in its turns. Reports means over pairs with Student's 95%
+intervals, and the start-up time of imports and of a server. Takes about 30 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -36,8 +35,7 @@ from pathlib import Path
 import psutil
 from scipy.stats import t
 
-from benchmarks.data_prep import make_vocabulary
-from benchmarks.support.corpora import load_sentences, write_corpus
+from benchmarks.support.corpora import load_sentences, make_vocabulary, write_corpus
 from benchmarks.support.results import write_result
 from data.refresh import RefreshSettings, refresh
 
@@ -71,12 +69,12 @@ def serve_runs(kind: str, source: str, vocabulary: str, workers: int) -> None:
 
 
 def core_seconds() -> float:
-    """Of this process, and of its workers that have ended."""
+    """Processor time of this process and of its workers that have ended."""
     return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
 class Runner:
-    """A process of one kind that refreshes when asked, and what is stopped and goes on with it."""
+    """A process that refreshes when asked, and the process groups that are stopped and continued with it."""
 
     def __init__(self, kind: str, folder: Path, given: Sequence[str | Path], server: int | None):
         settings = {"PREFECT_HOME": str(folder / "client"), "PREFECT_LOGGING_LEVEL": "ERROR"}
@@ -101,7 +99,7 @@ class Runner:
         self.process.stdin.flush()
 
     def take_turn(self) -> dict[str, float] | None:
-        """Go on for a turn, at most. What the process says of the refresh if it has ended."""
+        """Run for a turn at most. Returns the process's answer if the refresh has ended."""
         began = time.perf_counter()
         self.send(signal.SIGCONT)
         ready, _, _ = select.select([self.process.stdout], [], [], TURN_SECONDS)
@@ -111,7 +109,7 @@ class Runner:
         return answer
 
     def row(self, answer: dict[str, float]) -> dict[str, float]:
-        """Of the refresh that has ended, with the shards and bytes it left and the server's core seconds."""
+        """Describe the refresh that has ended: times, what it wrote, the server's core seconds."""
         row = {"seconds": self.seconds, "server_seconds": self.served_seconds() - self.served} | answer
         row["core_seconds"] += row["server_seconds"]
         row["shards"] = len(list((self.workspace / "shards").rglob("*.parquet")))
@@ -122,14 +120,14 @@ class Runner:
         return row
 
     def answer(self) -> dict[str, float]:
-        """What the process says next."""
+        """Read the process's next answer."""
         line = self.process.stdout.readline()
         if not line:
             raise SystemExit("a refresh failed; the reason stands above")
         return json.loads(line)
 
     def send(self, number: int) -> None:
-        """To each group, where it still is."""
+        """Send a signal to each group that still exists."""
         for group in self.groups:
             with suppress(ProcessLookupError):
                 os.killpg(group, number)
@@ -156,14 +154,14 @@ def begin_server(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def take_turns(runners: dict[str, Runner], pairs: int) -> Rows:
-    """Rows of each kind, after one refresh of each that does not count."""
+    """Measure pairs of refreshes, after one pair that does not count; returns the rows of each kind."""
     rows: Rows = {kind: [] for kind in runners}
     for runner in runners.values():
         runner.send(signal.SIGSTOP)
     for number in range(pairs + 1):
         for runner in runners.values():
             runner.begin()
-        # who begins changes from pair to pair
+        # take turns at going first
         waiting = sorted(runners, reverse=number % 2 == 0)
         while waiting:
             kind = waiting.pop(0)
@@ -228,7 +226,7 @@ def in_pairs(rows: Rows, of: Callable[[dict, dict], float]) -> tuple[float, floa
 
 
 def report(rows: Rows, characters: int, start_seconds: float, import_seconds: float) -> None:
-    """What the flow adds to the time, and to the cores' time, of a refresh."""
+    """Report what the flow adds to the time of a refresh, by the clock and by the processors."""
     seconds = in_pairs(rows, lambda flow, plain: flow["seconds"] - plain["seconds"])
     wall = in_pairs(rows, lambda flow, plain: flow["seconds"] / plain["seconds"] - 1)
     cores = in_pairs(rows, lambda flow, plain: flow["core_seconds"] / plain["core_seconds"] - 1)
@@ -248,17 +246,17 @@ def report(rows: Rows, characters: int, start_seconds: float, import_seconds: fl
 
 
 def judge(low: float, _: float, high: float) -> str:
-    """Whether the goal is met, where the interval lets it be told."""
+    """Whether the goal is met, if the interval decides it."""
     return "met" if high <= GOAL else "missed" if low > GOAL else "not decided"
 
 
 def shares(low: float, middle: float, high: float) -> str:
-    """Shares of a time as people read them."""
+    """Format a share and its interval as percentages."""
     return f"{100 * middle:+.1f}% ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
 def shards_of(rows: Rows) -> str:
-    """How many shards a refresh wrote; more than one number where they are not the same."""
+    """The number of shards a refresh wrote, or the numbers if refreshes differ."""
     return " or ".join(str(int(n)) for n in sorted({row["shards"] for kind in rows.values() for row in kind}))
 
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import argparse
 import csv
-import json
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.support.results import write_result
 from data.cleaning import QualityRules, clean_text, drop_reasons, measure, split_sentences
 from data.sources import RawDocument, find_files, read_documents
 
 LABELS = Path(__file__).parent / "quality_labels.tsv"
-RESULTS = Path(__file__).parent / "results" / "quality_recall.json"
 SOURCES = (
     "general/raw",
     "general-large/open-02.jsonl.gz",
@@ -74,18 +73,18 @@ def main() -> None:
         "random": [one for one in judged if one.is_random],
     }
     rows = []
-    print("| documents | good | kept | weighted | junk | dropped | of those dropped, junk |")
-    print("|---|---:|---:|---:|---:|---:|---:|")
+    lines = ["| documents | good | kept | weighted | junk | dropped | of those dropped, junk |"]
+    lines.append("|---|---:|---:|---:|---:|---:|---:|")
     for name, part in parts.items():
         good, dropped = sum(one.is_good for one in part), [one for one in part if not one.is_kept]
         kept, weighted, found = share(part, True), share(part, True, weighted=True), share(part, False)
         precision = sum(not one.is_good for one in dropped) / max(len(dropped), 1)
         rows.append((name, good, kept, weighted, len(part) - good, found, precision))
-        print(
+        lines.append(
             f"| {name} | {good} | {100 * kept:.1f}% | {100 * weighted:.1f}% | {len(part) - good} "
             f"| {100 * found:.1f}% | {100 * precision:.1f}% |"
         )
-    RESULTS.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    write_result("quality_recall", "\n".join(lines), {"rows": rows})
 
 
 if __name__ == "__main__":

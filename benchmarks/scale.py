@@ -14,26 +14,25 @@ import math
 import resource
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.data_prep import make_vocabulary
-from benchmarks.support.corpora import load_sentences, source_names, write_corpus
-from benchmarks.support.results import write_result
+from benchmarks.support.corpora import load_sentences, make_vocabulary, source_names, write_corpus
+from benchmarks.support.processes import in_new_process
+from benchmarks.support.results import met, write_result
 from data.refresh import RefreshSettings, refresh
 
 EXPONENT_GOAL, MEMORY_GOAL = 1.05, 1024  # MiB
 LARGE_BYTES = 5 * 10**9
 
 
-def run_one(source: str, vocabulary: str, workspace: str, workers: int) -> dict[str, float]:
+def measure_size(source: Path, vocabulary: Path, workspace: Path, workers: int) -> dict[str, float]:
     """Refresh in this process and workers; seconds, and MiB of the largest worker and of this process."""
     settings = RefreshSettings(
-        corpus="c", source=(source,), workspace=Path(workspace), tokenizer=vocabulary, workers=workers
+        corpus="c", source=(str(source),), workspace=workspace, tokenizer=str(vocabulary), workers=workers
     )
     began = time.perf_counter()
     result = refresh(settings)
@@ -52,14 +51,6 @@ def run_one(source: str, vocabulary: str, workspace: str, workers: int) -> dict[
     }
 
 
-def measure_size(source: Path, vocabulary: Path, workspace: Path, workers: int) -> dict[str, float]:
-    arguments = ["--run", str(source), str(vocabulary), str(workspace), str(workers)]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.scale", *arguments], stdout=subprocess.PIPE, check=True, text=True
-    )
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def exponent(rows: Sequence[dict[str, float]]) -> float:
     """Slope of log time over log size, by least squares."""
     sizes, seconds = ([math.log(row[name]) for row in rows] for name in ("characters", "seconds"))
@@ -67,10 +58,6 @@ def exponent(rows: Sequence[dict[str, float]]) -> float:
 
 
 def main() -> None:
-    if "--run" in sys.argv:
-        source, vocabulary, workspace, workers = sys.argv[2:]
-        print(json.dumps(run_one(source, vocabulary, workspace, int(workers))))
-        return
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
     parser.add_argument("--tokenizer", help="vocab.txt [every character]")
@@ -101,7 +88,7 @@ def measure_sizes(
         for name, characters in sizes.items():
             source, workspace = folder / "raw", folder / "workspace"
             written = write_corpus(source, sentences, characters)
-            row = measure_size(source, vocabulary, workspace, workers)
+            row = in_new_process(measure_size, source, vocabulary, workspace, workers)
             rows[name] = {"characters": written, "characters_per_second": written / row["seconds"], **row}
             print(name, json.dumps(rows[name]), file=sys.stderr)
             shutil.rmtree(source)
@@ -113,8 +100,8 @@ def describe(rows: dict[str, dict[str, float]], slope: float) -> str:
     most = max(row["worker_mib"] for row in rows.values())
     verdict = (
         f"scale: time grows as size to the {slope:.3f} (goal {EXPONENT_GOAL}: "
-        f"{'met' if slope <= EXPONENT_GOAL else 'missed'}), a worker held at most {most:,.0f} MiB (goal "
-        f"{MEMORY_GOAL:,}: {'met' if most <= MEMORY_GOAL else 'missed'}), "
+        f"{met(slope <= EXPONENT_GOAL)}), a worker held at most {most:,.0f} MiB (goal {MEMORY_GOAL:,}: "
+        f"{met(most <= MEMORY_GOAL)}), "
         f"{rows['16x']['worker_mib'] - rows['4x']['worker_mib']:+,.0f} MiB from 4x to 16x"
     )
     if large := rows.get("large"):

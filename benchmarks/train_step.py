@@ -26,13 +26,12 @@ import numpy as np
 import torch
 
 from albert.batching import InstanceStream
-from albert.model import AlbertConfig
-from benchmarks.data_prep import make_vocabulary
+from albert.model import AlbertConfig, PretrainingModel
 from benchmarks.support.alternating import Rates, Work, alternate, keep_best
-from benchmarks.support.corpora import load_sentences
-from benchmarks.support.cpu_steps import MASKED_SHARE, ceiling, full_batch, needed_flops, pretraining_step
+from benchmarks.support.corpora import load_sentences, make_vocabulary
 from benchmarks.support.first_step import BATCH_TOKENS
-from benchmarks.support.results import write_result
+from benchmarks.support.results import met, write_result
+from benchmarks.support.steps import MASKED_SHARE, ceiling, random_batch, training_flops, training_step
 from data.instances import (
     MaskRule,
     build_instances,
@@ -64,16 +63,15 @@ def _several(step: Callable[[], object], amount: float, times: int) -> Work:
 
 def measure_model(name: str, sequences: int, rounds: int) -> dict[str, Rates]:
     """Measure tokens per second of ours and the rival, and operations per second of "products"."""
-    from benchmarks.support.transformers_albert import WAYS, padded
-    from benchmarks.support.transformers_albert import pretraining_step as their_step
+    from benchmarks.support.transformers_albert import WAYS, padded, their_step
 
     config = AlbertConfig.preset(name, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    batch = full_batch(sequences, LENGTH, config.vocab_size)
-    step, inputs = pretraining_step(config), padded(batch)
+    batch = random_batch([LENGTH] * sequences, config.vocab_size)
+    step, inputs = training_step(PretrainingModel(config)), padded(batch)
     works = {"jixu": _several(lambda: step(batch), batch.tokens, 2)}
     for way in WAYS:
         theirs = their_step(config, way)
-        works[way] = _several(lambda run=theirs: run(inputs), batch.tokens, 1)
+        works[way] = _several(lambda run=theirs: run(**inputs), batch.tokens, 1)
     works = keep_best(works, "jixu")
     return alternate({**works, "products": ceiling(config, batch.tokens)}, rounds)
 
@@ -112,10 +110,10 @@ def write_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, folder: Path
     return write_table(table, folder, table_digest(table))
 
 
-def _loaded(batches: Iterator[dict], step: Callable[[dict], None]) -> Work:
+def _loaded(batches: Iterator[dict], step: Callable[..., object]) -> Work:
     def run() -> float:
         batch = next(batches)
-        step(batch)
+        step(**batch)
         return float(batch["attention_mask"].sum())
 
     return run
@@ -125,8 +123,7 @@ def measure_pairs(
     pairs: Sequence[tuple[str, str]], vocabulary: Path, rounds: int
 ) -> tuple[dict[str, Rates], dict[str, float]]:
     """Measure real tokens per second with data loading, and our share of time spent waiting for batches."""
-    from benchmarks.support.transformers_albert import WAYS, loader
-    from benchmarks.support.transformers_albert import pretraining_step as their_step
+    from benchmarks.support.transformers_albert import WAYS, loader, their_step
 
     config = AlbertConfig.preset("tiny")
     waited: list[float] = []
@@ -134,7 +131,7 @@ def measure_pairs(
     with tempfile.TemporaryDirectory() as temporary:
         shard = write_pairs(pairs, vocabulary, Path(temporary))
         batches = InstanceStream([shard], batch_tokens=BATCH_TOKENS).training_batches()
-        step = pretraining_step(config)
+        step = training_step(PretrainingModel(config))
 
         def ours() -> float:
             tokens = 0
@@ -175,10 +172,6 @@ def measure_start(pairs: Sequence[tuple[str, str]], vocabulary: Path, rounds: in
     return {**middle, "of_round": seconds, "parts": parts}
 
 
-def _met(is_met: bool) -> str:
-    return "met" if is_met else "missed"
-
-
 def compare(name: str, rates: dict[str, Rates]) -> tuple[str, dict[str, object]]:
     """Write a goal's line and record."""
     ours = rates["jixu"]
@@ -188,7 +181,7 @@ def compare(name: str, rates: dict[str, Rates]) -> tuple[str, dict[str, object]]
     line = (
         f"{name}: {ours.median:,.0f} tokens/s, {times:.1f}x transformers' {rates[best].median:,.0f} ({best}; "
         f"{lowest:.1f}x to {highest:.1f}x over the rounds, {by_processor:.1f}x by processor time): "
-        f"goal {GOALS[name]:g}x {_met(times >= GOALS[name])}"
+        f"goal {GOALS[name]:g}x {met(times >= GOALS[name])}"
     )
     record = {"times": times, "times_by_processor": by_processor, "goal": GOALS[name], "rival": best}
     return line, {**record, "tokens_per_second": {who: rate.to_record() for who, rate in rates.items()}}
@@ -198,7 +191,7 @@ def share_of_ceiling(name: str, sequences: int, rates: dict[str, Rates]) -> tupl
     """Compare a step with the tokens per second that its matrix products alone would allow."""
     config, tokens = AlbertConfig.preset(name), sequences * LENGTH
     masked = int(MASKED_SHARE * tokens)
-    flops = needed_flops(config, tokens, LENGTH, masked + sequences, masked) / tokens
+    flops = training_flops(config, [LENGTH] * sequences, masked, masked + sequences) / tokens
     reached = rates["jixu"].times_by_processor(rates["products"])
     line = (
         f"{name}: {reached * flops:.0%} of the arithmetic limit, by processor time: {flops / 1e6:.1f} MFLOP "
@@ -236,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             seconds, processor = (results["start"][name] for name in ("seconds", "processor_seconds"))
             lines.append(
                 f"start: {seconds:.1f} s to the first step ({processor:.1f} s of processor time): "
-                f"goal {START_GOAL:g} s {_met(seconds < START_GOAL)}"
+                f"goal {START_GOAL:g} s {met(seconds < START_GOAL)}"
             )
     about = {"torch": torch.__version__, "threads": torch.get_num_threads()}
     about |= {name: torch.cpu.get_capabilities().get(name) for name in ("amx_bf16", "avx512_bf16")}

@@ -143,8 +143,8 @@ def _(qkv, cu_seqlens, schedule, seed, max_seqlen, scale, dropout_p):
 
 @torch.library.custom_op("jixu::attention_backward", mutates_args=())
 def _backward(
-    dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, cu_seqlens: Tensor, schedule: Tensor, seed: Tensor |
-    None, max_seqlen: int, scale: float, dropout_p: float,
+    dout: Tensor, qkv: Tensor, out: Tensor, lse: Tensor, cu_seqlens: Tensor, schedule: Tensor,
+    seed: Tensor | None, max_seqlen: int, scale: float, dropout_p: float,
 ) -> Tensor:  # fmt: skip
     T, _three, N, _D = qkv.shape
     dqkv = torch.empty(qkv.shape, dtype=qkv.dtype, device=qkv.device)

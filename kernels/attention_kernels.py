@@ -114,6 +114,7 @@ def attention_fwd_kernel(
 
 @triton.jit
 def _row_deltas(out_ptr, dout, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Compute delta = sum(dout * out) of each row."""
     out = _load_rows(out_ptr, rows, length, STRIDE, D, BLOCK_D)
     return tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
 

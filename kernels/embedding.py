@@ -1,9 +1,11 @@
 """Token embedding: word, type and position rows summed, normalised and projected to the encoder's width.
 
-Lan et al. 2020, section 3.1 (factorised embedding). T = packed tokens, V = vocabulary, E = embedding size,
-H = hidden size, P = positions. Two orders exist: `google` normalises at E and then projects; `bright`
-(albert_zh) projects the words, adds types and positions at H and normalises there. The backward pass
-recomputes rows from the tables. The kernels are in `kernels.embedding_kernels`.
+Lan et al. 2020, section 3.1 (factorised embedding), in two orders; project is the linear map from E to H:
+google  y = project(LayerNorm(word[id] + type[t] + position[p])), normalised at E
+bright  y = LayerNorm(project(word[id]) + type[t] + position[p]), normalised at H (albert_zh)
+
+The backward pass recomputes rows from the tables. The kernels are in `kernels.embedding_kernels`. T = packed
+tokens, V = vocabulary, E = embedding size, H = hidden size, P = positions.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from kernels.embedding_kernels import (
     scatter_runs_kernel,
     scatter_slices_kernel,
 )
-from kernels.tuning import scatter_tile
+from kernels.tuning import row_tile, scatter_tile
 
 PROGRAMS = 512  # of the backward pass; each sums its share of the rows
 
@@ -47,8 +49,8 @@ class Projection(NamedTuple):
 
 
 def embed_reference(
-    input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, tables: Tables, norm: Norm, projection:
-    Projection | None, layout: Literal["google", "bright"] = "google",
+    input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor,
+    tables: Tables, norm: Norm, projection: Projection | None, layout: Literal["google", "bright"] = "google",
 ) -> Tensor:  # fmt: skip
     """Compute `embed` in plain torch."""
     x = embedding(input_ids, tables.word)
@@ -62,26 +64,41 @@ def embed_reference(
 
 
 def _row_blocks(width: int) -> dict[str, int]:
-    columns = triton.next_power_of_2(width)
-    warps = 4 if columns <= 1024 else 8
-    return {"W": width, "BLOCK_T": max(1, 1024 // columns), "BLOCK_W": columns, "num_warps": warps}
+    tile = row_tile(width)
+    return {"W": width, "BLOCK_T": tile.rows, "BLOCK_W": tile.columns, "num_warps": tile.num_warps}
 
 
 def _normalise(
-    word: Tensor, ids: Tensor | None, sums: Sequence[Tensor], norm: tuple[Tensor, Tensor, float], dtype:
-    torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """LayerNorm the sum of word rows (by ids, or all in order), types and positions; add its statistics."""
-    T, W = sums[1].numel(), word.shape[1]
+    word: Tensor, ids: Tensor | None, addends: Sequence[Tensor], norm: Norm, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """LayerNorm the sum of word rows (by ids, or all in order), types and positions; add the statistics."""
+    T, W = addends[1].numel(), word.shape[1]
     y = torch.empty(T, W, dtype=dtype, device=word.device)
     mean, rstd = (torch.empty(T, dtype=torch.float32, device=word.device) for _ in range(2))
     blocks = _row_blocks(W)
     if T:
         with on_device(word):
             embed_norm_fwd_kernel[(triton.cdiv(T, blocks["BLOCK_T"]),)](
-                y, mean, rstd, word, ids, *sums, *norm[:2], T, norm[2], **blocks
+                y, mean, rstd, word, ids, *addends, norm.weight, norm.bias, T, norm.eps, **blocks
             )
     return y, mean, rstd
+
+
+def _normalise_backward(
+    dy: Tensor, mean: Tensor, rstd: Tensor, word: Tensor, ids: Tensor | None, addends: Sequence[Tensor],
+    weight: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of the norm's input, weight and bias."""
+    T, W = dy.shape
+    blocks = _row_blocks(W)
+    programs = min(PROGRAMS, max(1, triton.cdiv(T, blocks["BLOCK_T"])))
+    dx = torch.empty_like(dy)
+    dweight, dbias = (torch.empty(programs, W, dtype=torch.float32, device=dy.device) for _ in range(2))
+    with on_device(word):
+        embed_norm_bwd_kernel[(programs,)](
+            dx, dweight, dbias, dy, mean, rstd, word, ids, *addends, weight, T, **blocks
+        )
+    return dx, dweight.sum(0), dbias.sum(0)
 
 
 def _linear(x: Tensor, projection: Sequence[Tensor]) -> Tensor:
@@ -130,12 +147,12 @@ def _forward(
     """ids: of words, types, positions; weights: their tables, the norm's two and the projection's 0 to 2."""
     input_ids, type_ids, position_ids = ids
     word, token_type, position, norm_weight, norm_bias, *projection = weights
-    sums = (token_type, type_ids, position, position_ids)
-    norm = (norm_weight, norm_bias, eps)
+    addends = (token_type, type_ids, position, position_ids)
+    norm = Norm(norm_weight, norm_bias, eps)
     if bright:
         x = _linear(embedding(input_ids, word).to(dtype), projection)
-        return _normalise(x, None, sums, norm, dtype)
-    x, mean, rstd = _normalise(word, input_ids, sums, norm, dtype)
+        return _normalise(x, None, addends, norm, dtype)
+    x, mean, rstd = _normalise(word, input_ids, addends, norm, dtype)
     return _linear(x, projection) if projection else x, mean, rstd
 
 
@@ -148,51 +165,34 @@ def _(ids, weights, eps, bright, dtype):
 
 @torch.library.custom_op("jixu::embed_backward", mutates_args=())
 def _backward(
-    dy: Tensor, mean: Tensor, rstd: Tensor, ids: list[Tensor], weights: list[Tensor], eps: float, bright:
-    bool, dtype: torch.dtype,
+    dy: Tensor, mean: Tensor, rstd: Tensor, ids: list[Tensor], weights: list[Tensor], eps: float,
+    bright: bool, dtype: torch.dtype,
 ) -> list[Tensor]:  # fmt: skip
     """Compute the gradients of `weights`."""
     input_ids, type_ids, position_ids = ids
     word, token_type, position, norm_weight, norm_bias, *projection = weights
-    sums = (token_type, type_ids, position, position_ids)
-    dy, after = dy.contiguous(), []
+    addends = (token_type, type_ids, position, position_ids)
+    dy, dprojection = dy.contiguous(), []
     if projection and not bright:
-        normed = _normalise(word, input_ids, sums, (norm_weight, norm_bias, eps), dtype)[0]
-        after = [dy.t() @ normed, dy.sum(0, dtype=torch.float32)]
+        normed = _normalise(word, input_ids, addends, Norm(norm_weight, norm_bias, eps), dtype)[0]
+        dprojection = [dy.t() @ normed, dy.sum(0, dtype=torch.float32)]
         dy = dy @ projection[0].to(dtype)
     rows = _linear(embedding(input_ids, word).to(dtype), projection) if bright else word
     row_ids = None if bright else input_ids
-    dx, dweight, dbias = _norm_backward(dy, mean, rstd, rows, row_ids, sums, norm_weight)
+    dx, dweight, dbias = _normalise_backward(dy, mean, rstd, rows, row_ids, addends, norm_weight)
     by_types = scatter_rows(dx, type_ids, token_type.shape[0])
     by_positions = scatter_rows(dx, position_ids, position.shape[0])
     if bright:
-        after = [dx.t() @ embedding(input_ids, word).to(dtype), dx.sum(0, dtype=torch.float32)]
+        dprojection = [dx.t() @ embedding(input_ids, word).to(dtype), dx.sum(0, dtype=torch.float32)]
         dx = dx @ projection[0].to(dtype)
     by_words = scatter_rows(dx, input_ids, word.shape[0])
-    gradients = [by_words, by_types, by_positions, dweight, dbias, *after]
+    gradients = [by_words, by_types, by_positions, dweight, dbias, *dprojection]
     return [g.to(w.dtype) for g, w in zip(gradients, weights, strict=False)]
 
 
 @_backward.register_fake
 def _(dy, mean, rstd, ids, weights, *_):
     return [w.new_empty(w.shape) for w in weights]
-
-
-def _norm_backward(
-    dy: Tensor, mean: Tensor, rstd: Tensor, word: Tensor, ids: Tensor | None, sums: Sequence[Tensor], weight:
-    Tensor,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute the gradients of the norm's input, weight and bias."""
-    T, W = dy.shape
-    blocks = _row_blocks(W)
-    programs = min(PROGRAMS, max(1, triton.cdiv(T, blocks["BLOCK_T"])))
-    dx = torch.empty_like(dy)
-    dweight, dbias = (torch.empty(programs, W, dtype=torch.float32, device=dy.device) for _ in range(2))
-    with on_device(word):
-        embed_norm_bwd_kernel[(programs,)](
-            dx, dweight, dbias, dy, mean, rstd, word, ids, *sums, weight, T, **blocks
-        )
-    return dx, dweight.sum(0), dbias.sum(0)
 
 
 def _save(ctx, inputs, output):
@@ -211,8 +211,8 @@ _forward.register_autograd(_gradients, setup_context=_save)
 
 
 def embed(
-    input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, tables: Tables, norm: Norm, projection:
-    Projection | None, layout: Literal["google", "bright"] = "google",
+    input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor,
+    tables: Tables, norm: Norm, projection: Projection | None, layout: Literal["google", "bright"] = "google",
 ) -> Tensor:  # fmt: skip
     """Compute the encoder's input of every token. Ids [T] int64. Returns [T, H], or [T, E] unprojected.
 

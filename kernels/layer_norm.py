@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import dropout, layer_norm
 
 from kernels.dispatch import Constants, KernelError, differentiable, direct, on_device, tl, triton, use_triton
+from kernels.tuning import row_tile
 
 PROGRAMS = 512  # of the backward pass; each sums its share of the rows
 
@@ -113,21 +114,21 @@ def add_layer_norm_bwd_kernel(
 
 
 def _constants(H: int, dropout_p: float) -> Constants:
-    columns = triton.next_power_of_2(H)
+    tile = row_tile(H)
     return {
         "H": H,
         "DROPOUT": int(dropout_p * 2**31),  # out of 31 random bits
         "RESCALE": 1 / (1 - dropout_p),
-        "BLOCK_R": max(1, 1024 // columns),
-        "BLOCK_H": columns,
-        "num_warps": 4 if columns <= 1024 else 8,
+        "BLOCK_R": tile.rows,
+        "BLOCK_H": tile.columns,
+        "num_warps": tile.num_warps,
     }
 
 
 @torch.library.custom_op("jixu::add_layer_norm", mutates_args=())
 def _forward(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, dropout_p: float = 0.0, seed:
-    Tensor | None = None,
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float,
+    dropout_p: float = 0.0, seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     R, H = x.shape
     y = torch.empty_like(x)

@@ -1,8 +1,8 @@
 """Masked-language-model loss: decode masked states with the tied word table and take the cross-entropy.
 
-Devlin et al. 2019, section 3.1; the logsumexp runs over tiles of logits that are never stored, and the
-gradient recomputes them (Wijmans et al. 2024, without its gradient filter). n = masked positions, E =
-embedding size, V = vocabulary.
+loss = logsumexp(z) - z[label] with z = x W^T + b, x a state and W the word table (Devlin et al. 2019, section
+3.1). The logsumexp runs over tiles of logits that are never stored, and the gradient recomputes them (Wijmans
+et al. 2024, without its gradient filter). n = masked positions, E = embedding size, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -46,11 +46,45 @@ def mlm_loss_reference(states: Tensor, weight: Tensor, bias: Tensor, labels: Ten
     return loss, logits.argmax(-1)
 
 
+def forward_in_chunks(
+    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute loss, prediction and logsumexp [n] with the logits of CHUNK rows at a time."""
+    n = states.shape[0]
+    loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
+    predicted = torch.empty(n, dtype=torch.int64, device=states.device)
+    for start in range(0, n, CHUNK):
+        at = slice(start, start + CHUNK)
+        logits = (states[at] @ weight.t()).float() + bias.float()
+        lse[at], predicted[at] = logits.logsumexp(-1), logits.argmax(-1)
+        counted = labels[at] != IGNORED
+        target = logits.gather(1, labels[at].where(counted, 0)[:, None]).squeeze(1)
+        loss[at] = (lse[at] - target).where(counted, 0.0)
+    return loss, predicted, lse
+
+
+def backward_in_chunks(
+    dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute the gradients of states, weight and bias, the last two in fp32, CHUNK rows at a time."""
+    dstates = torch.empty_like(states)
+    dweight, dbias = (torch.zeros_like(x, dtype=torch.float32) for x in (weight, bias))
+    for start in range(0, states.shape[0], CHUNK):
+        at = slice(start, start + CHUNK)
+        x, counted = states[at], labels[at] != IGNORED
+        gradient = dloss[at].where(counted, 0.0)
+        dlogits = torch.exp((x @ weight.t()).float() + bias.float() - lse[at, None])
+        dlogits *= gradient[:, None]
+        dlogits.scatter_add_(1, labels[at].where(counted, 0)[:, None], -gradient[:, None])
+        dbias += dlogits.sum(0)
+        dlogits = dlogits.to(x.dtype)
+        dstates[at] = dlogits @ weight
+        dweight += dlogits.t() @ x
+    return dstates, dweight, dbias
+
+
 def _constants(states: Tensor) -> Constants:
-    return {
-        "E": states.shape[1],
-        "BLOCK_E": max(16, triton.next_power_of_2(states.shape[1])),
-    }
+    return {"E": states.shape[1], "BLOCK_E": max(16, triton.next_power_of_2(states.shape[1]))}
 
 
 def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
@@ -132,46 +166,6 @@ def _backward(
 @_backward.register_fake
 def _(dloss, states, weight, bias, labels, lse):
     return states.new_empty(states.shape), weight.new_empty(weight.shape), bias.new_empty(bias.shape)
-
-
-def forward_in_chunks(
-    states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute loss, prediction and logsumexp [n] with the logits of CHUNK rows at a time."""
-    n = states.shape[0]
-    loss, lse = (torch.empty(n, dtype=torch.float32, device=states.device) for _ in range(2))
-    predicted = torch.empty(n, dtype=torch.int64, device=states.device)
-    for start in range(0, n, CHUNK):
-        at = slice(start, start + CHUNK)
-        logits = (states[at] @ weight.t()).float() + bias.float()
-        lse[at], predicted[at] = logits.logsumexp(-1), logits.argmax(-1)
-        counted = labels[at] != IGNORED
-        target = logits.gather(1, labels[at].where(counted, 0)[:, None]).squeeze(1)
-        loss[at] = (lse[at] - target).where(counted, 0.0)
-    return loss, predicted, lse
-
-
-def backward_in_chunks(
-    dloss: Tensor, states: Tensor, weight: Tensor, bias: Tensor, labels: Tensor, lse: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Compute the gradients of states, weight and bias, the last two in fp32, CHUNK rows at a time."""
-    dstates = torch.empty_like(states)
-    dweight, dbias = (
-        torch.zeros_like(weight, dtype=torch.float32),
-        torch.zeros_like(bias, dtype=torch.float32),
-    )
-    for start in range(0, states.shape[0], CHUNK):
-        at = slice(start, start + CHUNK)
-        x, counted = states[at], labels[at] != IGNORED
-        gradient = dloss[at].where(counted, 0.0)
-        dlogits = torch.exp((x @ weight.t()).float() + bias.float() - lse[at, None])
-        dlogits *= gradient[:, None]
-        dlogits.scatter_add_(1, labels[at].where(counted, 0)[:, None], -gradient[:, None])
-        dbias += dlogits.sum(0)
-        dlogits = dlogits.to(x.dtype)
-        dstates[at] = dlogits @ weight
-        dweight += dlogits.t() @ x
-    return dstates, dweight, dbias
 
 
 def _save(ctx, inputs, output):

@@ -11,6 +11,7 @@ from kernels.dispatch import tl, triton
 
 @triton.jit
 def _load_rows(ptr, rows, R, E: tl.constexpr, BLOCK_E: tl.constexpr):
+    """Load rows [.., BLOCK_E] of states or of the table, zero past row R and column E."""
     e = tl.arange(0, BLOCK_E)
     inside = rows[:, None] < R
     if E < BLOCK_E:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -76,12 +77,12 @@ class Table:
 
     # by padded head dim, bucket of the longest sequence, and whether there is dropout; the tile is the same
     # with and without, as a batch's schedule serves both
-    attention: dict[tuple[int, int, bool], AttentionTiles]
-    loss: dict[int, LossTiles]  # by padded width of the states: up to 128
+    attention: dict[tuple[int, int, bool], AttentionTiles] = field(default_factory=dict)
+    loss: LossTiles | None = None  # of states up to 128 wide; None if a measured table has none
 
     def merged(self, other: Table) -> Table:
         """This table with the entries of another."""
-        return Table(self.attention | other.attention, self.loss | other.loss)
+        return Table(self.attention | other.attention, other.loss or self.loss)
 
 
 def bucket_of(max_seqlen: int) -> int:
@@ -119,9 +120,7 @@ _SM_80 = Table(
             (128, 64, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), L(32, 8, 2)),
         },
     ),
-    {
-        128: LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 128)),
-    },
+    LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 128)),
 )
 # for 227 KiB of shared memory: Hopper, and Blackwell of data centres
 _SM_90 = Table(
@@ -142,13 +141,11 @@ _SM_90 = Table(
             (128, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
         },
     ),
-    {
-        128: LossTiles(LossLaunch(128, 8, 3, 128), LossLaunch(64, 8, 3, 128), LossLaunch(64, 8, 3, 128)),
-    },
+    LossTiles(LossLaunch(128, 8, 3, 128), LossLaunch(64, 8, 3, 128), LossLaunch(64, 8, 3, 128)),
 )
 _INTERPRETER = Table(
     dict.fromkeys(product((32, 64, 128), (0, 1, 2), (False, True)), AttentionTiles(64, *(L(64, 4, 2),) * 4)),
-    {128: LossTiles(*(LossLaunch(512, 4, 1, 64),) * 3)},
+    LossTiles(*(LossLaunch(512, 4, 1, 64),) * 3),
 )
 _BUILT_IN = {"interpreter": _INTERPRETER, "sm_90": _SM_90, "sm_100": _SM_90, "sm_103": _SM_90}
 
@@ -180,10 +177,8 @@ def read_table(path: Path) -> Table:
     for *key, entry in content["attention"]:
         launches = {part: launch and Launch(**launch) for part, launch in entry.items() if part != "tile"}
         attention[tuple(key)] = AttentionTiles(tile=entry["tile"], **launches)
-    loss = {
-        width: LossTiles(**{part: LossLaunch(**launch) for part, launch in entry.items()})
-        for width, entry in content["loss"]
-    }
+    loss = content["loss"]
+    loss = loss and LossTiles(**{part: LossLaunch(**launch) for part, launch in loss.items()})
     return Table(attention, loss)
 
 
@@ -192,7 +187,7 @@ def write_table(path: Path, measured: Table, **about: object) -> None:
     content = {
         **about,
         "attention": [(*key, asdict(entry)) for key, entry in measured.attention.items()],
-        "loss": [(width, asdict(entry)) for width, entry in measured.loss.items()],
+        "loss": measured.loss and asdict(measured.loss),
     }
     temporary = path.with_suffix(".writing")
     temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -208,7 +203,23 @@ def attention_tiles(
 
 def loss_tiles(device: torch.device) -> LossTiles:
     """Choose tiles of the MLM loss for states up to 128 wide."""
-    return table(architecture(device)).loss[128]
+    loss = table(architecture(device)).loss
+    assert loss is not None  # every built-in table has it
+    return loss
+
+
+class RowTile(NamedTuple):
+    """Whole rows that a program of the LayerNorm kernels takes at once, and its warps."""
+
+    rows: int
+    columns: int  # the width of a row, rounded up to a power of two
+    num_warps: int
+
+
+def row_tile(width: int) -> RowTile:
+    """Choose a tile of 1024 numbers, or of one wider row."""
+    columns = triton.next_power_of_2(width)
+    return RowTile(max(1, 1024 // columns), columns, 4 if columns <= 1024 else 8)
 
 
 def scatter_tile(exact: bool) -> tuple[int, int]:

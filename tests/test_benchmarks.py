@@ -8,14 +8,11 @@ import time
 import psutil
 import pytest
 
-from albert.model import AlbertConfig
-from benchmarks import fine_tune_step, identity, orchestration, train_step
-from benchmarks.gpu.model import training_flops
+from benchmarks import fine_tune_step, orchestration, train_step
 from benchmarks.orchestration import Runner, in_pairs, judge
 from benchmarks.support import results as results_file
 from benchmarks.support.alternating import Rates, alternate, keep_best
 from benchmarks.support.corpora import source_names
-from benchmarks.support.cpu_steps import needed_flops
 
 
 @pytest.mark.slow
@@ -33,15 +30,6 @@ def test_steps_and_their_rivals_run_on_a_cpu(capsys, tmp_path, monkeypatch):
     assert results["tiny"]["rival"] in ("sdpa fp32", "sdpa bf16", "eager fp32", "eager bf16")
     assert results["tiny"]["times"] > 0 and 0 <= results["pairs"]["wait_share"] < 1
     assert results["start"]["processor_seconds"] > 0
-
-
-def test_needed_flops_of_a_step_are_those_counted_by_hand():
-    config = AlbertConfig.preset("tiny")
-    whole = training_flops(config, [128] * 32, 614)
-    # a step that looks at every token after the last layer computes it all, and the MLM head's transform
-    assert needed_flops(config, 4096, 128, 4096, 614) == whole
-    spared = 3 * (4096 - 646) * 18 * 312**2  # output projection 2 H^2 and feed-forward 16 H^2, three times
-    assert needed_flops(config, 4096, 128, 646, 614) == whole - spared
 
 
 def test_rivals_take_turns_and_slow_ones_drop_out():
@@ -85,21 +73,6 @@ def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monk
     assert result["examples"] == {"train": 40, "dev": 40}
     assert set(result["accuracies"]) == {"jixu", "fp32", "bf16"}
     assert result["trained"]["examples_per_second"] > 0
-
-
-def test_words_and_ids_are_compared_over_a_whole_source(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(results_file, "RESULTS", tmp_path)
-    source = tmp_path / "茶.txt"
-    source.write_text("明前龙井要慢慢喝。\nＡＢＣ牌[MASK]茶杯。\n\n水要慢慢烧。\n", "utf-8")
-    assert identity.main(["--source", str(source)]) == 0
-    assert capsys.readouterr().out.rstrip().endswith("in 0: identical")
-    result = json.loads((tmp_path / "identity.json").read_text("utf-8"))
-    assert result["sources"] == [
-        {"source": "茶.txt", "texts": 3, "characters": 28, "words_differ": 0, "ids_differ": 0}
-    ]
-    monkeypatch.setattr(identity.Segmenter, "split", lambda segmenter, text: list(text))
-    assert identity.main(["--source", str(source)]) == 1
-    assert "words differ from jieba's in 3 text(s)" in capsys.readouterr().out
 
 
 def test_a_result_names_its_sources_without_their_place(tmp_path):

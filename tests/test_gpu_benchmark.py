@@ -17,11 +17,11 @@ from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import sweep, workers
 from benchmarks.gpu.correctness import Claim, core_claims, other_claims, tasks
 from benchmarks.gpu.goals import GOALS, goals_table, judge
-from benchmarks.gpu.model import training_flops
 from benchmarks.gpu.report import Report
 from benchmarks.gpu.scale import Scale, lengths_of
 from benchmarks.gpu.timing import Case, Ceilings, Result, Timing, measure, table
 from benchmarks.gpu.workers import Failure, run_tasks
+from benchmarks.support.steps import training_flops
 from kernels import tuning
 from tests import ROOT
 from tests.conftest import few_texts
@@ -55,6 +55,17 @@ def test_whole_models_need_torch_and_triton_alone(monkeypatch):
         [sys.executable, "-m", "tests.torch_alone"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_kernels_tests_need_neither_the_other_tests_conftest_nor_what_that_imports():
+    code = """
+import sys, pytest
+sys.modules |= dict.fromkeys(["pydantic", "duckdb", "prefect", "jieba", "pyarrow", "tokenizers"])
+arguments = ["--confcutdir=tests/kernels", "--collect-only", "-q", "-p", "no:cacheprovider"]
+sys.exit(pytest.main([*arguments, "tests/kernels"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 def test_check_and_tune_checks_sweeps_and_times_small_on_a_cpu(tmp_path):
@@ -98,10 +109,10 @@ def test_the_sweep_keeps_what_is_faster_by_more_than_a_fiftieth(monkeypatch):
     times = {"": 1.0, "forward": 0.985, "other": 0.5}
     monkeypatch.setattr(sweep, "check_trial", lambda *arguments: None)
     monkeypatch.setattr(sweep, "time_trial", lambda scale, trial: times[trial.part])
-    assert sweep.sweep(scale, later(), 0, lambda *note: None) == tuning.Table({}, {})
+    assert sweep.sweep(scale, later(), 0, lambda *note: None) == tuning.Table()
     times["forward"] = 0.9
     found = sweep.sweep(scale, later(), 0, lambda *note: None)
-    assert len(found.attention) == len(found.loss) == 1
+    assert len(found.attention) == 1 and found.loss
     (attention, loss) = [group[1] for group in sweep.trials(scale)]
     assert found == attention.table.merged(loss.table)
 

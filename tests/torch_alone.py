@@ -4,7 +4,8 @@ import sys
 
 
 def main() -> None:
-    sys.modules |= dict.fromkeys(["numpy", "safetensors", "yaml", "pyarrow", "tokenizers"])  # not importable
+    missing = ("numpy", "safetensors", "yaml", "pyarrow", "tokenizers", "pydantic")
+    sys.modules |= dict.fromkeys(missing)  # not importable
     from benchmarks.gpu import __main__ as gpu
     from benchmarks.gpu.correctness import Claim, tasks
     from benchmarks.gpu.scale import Scale

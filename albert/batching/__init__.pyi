@@ -10,7 +10,7 @@ from .packing import pack_batches as pack_batches
 from .static import Shape as Shape
 from .static import flatten as flatten
 from .static import pad as pad
-from .static import ship as ship
+from .static import to_device as to_device
 from .static import unflatten as unflatten
 from .stream import InstanceStream as InstanceStream
 from .stream import held_out_rows as held_out_rows

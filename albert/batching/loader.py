@@ -28,8 +28,8 @@ class Loader:
         self._thread = ThreadPoolExecutor(1, "loader")
         self._ready = deque(self._thread.submit(next, self._steps) for _ in range(_AHEAD))
 
-    def go_to(self, state: DataState) -> None:
-        """Discard what is ready, and continue from another place."""
+    def restart(self, state: DataState) -> None:
+        """Discard the prepared steps, and continue from another place in the data."""
         self.close()
         self._begin(state)
 

@@ -39,8 +39,8 @@ class DataState:
     def start(cls, corpora: int) -> DataState:
         return cls(0, (START,) * corpora, (0,) * corpora)
 
-    def without_steps(self, batches: int) -> DataState:
-        """The same place in the data, for a run that was rolled back to its first `batches` batches."""
+    def rolled_back_to(self, batches: int) -> DataState:
+        """The same place in the data, for a run of which only the first `batches` batches count."""
         return replace(self, skipped=self.batches - batches, tokens=(0,) * len(self.tokens))
 
 

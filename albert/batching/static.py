@@ -93,7 +93,7 @@ def unflatten(buffer: Tensor, shape: Shape) -> tuple[Batch, Tensor]:
     return batch, weights.view(torch.float32)
 
 
-def ship(batch: Batch, device: torch.device) -> Batch:
+def to_device(batch: Batch, device: torch.device) -> Batch:
     """The batch on another device; to a GPU in one copy, which the host does not wait for."""
     if device.type != "cuda":
         return batch.to(device)

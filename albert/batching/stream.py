@@ -188,7 +188,8 @@ class InstanceStream:
         """Pack and mask batches of one window and epoch, by default with the shards' own rule."""
         if planned:
             instances, _, epoch, _ = planned[0]
-            yield from self._pack(instances, [each.rows for each in planned], epoch, rule)
+            rows, rule = [each.rows for each in planned], rule or self.info.rule
+            yield from pack_batches(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)
 
     def training_batches(self, cursor: Cursor = START) -> Iterator[tuple[Batch, Cursor]]:
         """Yield packed, masked batches from a place on, each with the place after it."""
@@ -244,21 +245,11 @@ class InstanceStream:
         self, instances: Instances, batches: Sequence[np.ndarray], rule: MaskRule | None = None
     ) -> Iterator[Batch]:
         """Pack rows of held-out instances, with masks that depend on no run."""
-        return self._pack(instances, batches, STATIC_EPOCH, rule, seed=0)
+        rule = rule or self.info.rule
+        return pack_batches(instances, batches, self.info.vocabulary, rule, seed=0, epoch=STATIC_EPOCH)
 
     def training_text(self) -> Iterator[tuple[Instances, np.ndarray]]:
         """Yield the instances of each row group, and the rows that are trained on; groups in random order."""
         for number in np.random.default_rng(0).permutation(len(self.row_groups)):
             instances = self._load([self.row_groups[number]])
             yield instances, np.flatnonzero(~is_held_out(instances.sides, self.never_trained_share))
-
-    def _pack(
-        self,
-        instances: Instances,
-        batches: Sequence[np.ndarray],
-        epoch: int,
-        rule: MaskRule | None = None,
-        seed: int | None = None,
-    ) -> Iterator[Batch]:
-        rule, seed = rule or self.info.rule, self.seed if seed is None else seed
-        return pack_batches(instances, batches, self.info.vocabulary, rule, seed=seed, epoch=epoch)

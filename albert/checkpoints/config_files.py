@@ -1,4 +1,4 @@
-"""Configs as files: transformers' ALBERT, BERT and ERNIE, jixu's own, and those beside TensorFlow's."""
+"""Config files: of transformers' ALBERT, BERT and ERNIE, of jixu, and of TensorFlow checkpoints."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -9,9 +10,17 @@ import torch
 
 from albert.checkpoints.loading import check_vocabulary, read_checkpoint
 from albert.checkpoints.saving import check_new, check_transformers, save_new
-from albert.checkpoints.terms import add_terms
-from albert.model import Share, grow, grown_config
-from data.tokenization import find_tokenizer, load_tokenizer, read_terms
+from albert.model import PretrainingModel, Share, grow, grown_config
+from data.errors import InputError
+from data.tokenization import (
+    AddedTerm,
+    Tokenizer,
+    WordPieceTokenizer,
+    add_terms_to_vocabulary,
+    find_tokenizer,
+    load_tokenizer,
+    read_terms,
+)
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -42,11 +51,30 @@ def convert(
         check_transformers(config)
     vocabulary = load_tokenizer(find_tokenizer(tokenizer or str(checkpoint.source.folder)))
     check_vocabulary(vocabulary, checkpoint)
-    wanted = read_terms(terms) if terms else []
+    new_terms = read_terms(terms) if terms else []
     model = grow(checkpoint.build(), share=share, num_hidden_layers=num_hidden_layers)
     notices = checkpoint.report.notices()
-    if wanted:
-        vocabulary, added = add_terms(model, vocabulary, wanted)
-        notices.append(f"{len(added):,} of {len(wanted):,} terms added as tokens in free slots")
+    if new_terms:
+        vocabulary, added = _add_terms(model, vocabulary, new_terms)
+        notices.append(f"{len(added):,} of {len(new_terms):,} terms added as tokens in free slots")
     save_new(model, target, vocabulary, DTYPES[dtype])
     return notices
+
+
+@torch.no_grad()
+def _add_terms(
+    model: PretrainingModel, tokenizer: Tokenizer, terms: Sequence[str]
+) -> tuple[WordPieceTokenizer, list[AddedTerm]]:
+    """Put terms into free slots of a WordPiece vocabulary and of the model's tables, in place.
+
+    A term's embedding, and its rows in the decoder and the MLM bias, start as the mean of the pieces it was
+    split into.
+    """
+    if not isinstance(tokenizer, WordPieceTokenizer):
+        raise InputError("terms can be added to a vocab.txt only: a SentencePiece model has no free slots")
+    grown, added = add_terms_to_vocabulary(tokenizer, terms)
+    for table in {model.encoder.embedding.word, model.decoder, model.mlm.bias}:  # the first two may be one
+        rows = [(one.token_id, table[list(one.pieces)].mean(0)) for one in added]
+        for token_id, row in rows:
+            table[token_id] = row
+    return grown, added

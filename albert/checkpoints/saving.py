@@ -51,7 +51,7 @@ def _renamed(module: nn.Module, naming: Naming, prefix: str = "") -> dict[str, T
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Write a safetensors file that all who read its folder may read; the library's is its owner's."""
+    """Write a safetensors file with its folder's permissions; the library lets only the owner read it."""
     save_file(dict(tensors), path, metadata={"format": "pt"})
     path.chmod(path.parent.stat().st_mode & 0o666)
 

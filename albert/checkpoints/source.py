@@ -66,7 +66,6 @@ _NOT_WEIGHTS = {"trainer_state.safetensors", "training_args.bin", "optimizer.bin
 class Source:
     """The files of one checkpoint."""
 
-    given: str  # as the user named it
     folder: Path
     config: Path  # may not exist
     weights: Path  # a .safetensors or .bin, the index of a sharded one, or a TensorFlow .index
@@ -88,7 +87,7 @@ class Source:
 
 
 def names_checkpoint(given: str) -> bool:
-    """Whether this is said of a checkpoint, and not of a preset; it need not exist on the Hub."""
+    """Whether a name is a checkpoint's and not a preset's; does not ask the Hub."""
     is_here = Path(given).exists() or Path(f"{given}.index").is_file()
     return is_here or given.startswith(HUB_PREFIX) or shipped_checkpoint(given) is not None
 
@@ -111,7 +110,7 @@ def find_source(given: Path | str, *, any_model: bool = False) -> Source:
         config = _find_config(path.parent, any_model)
     else:
         raise InputError(f"no checkpoint at {path}: pass a folder, a weights file, or hf:REPO")
-    return Source(text, weights.parent, config, weights, _kind(weights))
+    return Source(weights.parent, config, weights, _kind(weights))
 
 
 def _kind(weights: Path) -> Kind:

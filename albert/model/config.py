@@ -5,12 +5,12 @@ Lan et al. 2020, table 1; Devlin et al. 2019, section 3. Chinese ALBERT's tiny a
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
+import math
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from data.errors import ConfigError
-from data.options import options
 
 ENGLISH_VOCABULARY = 30_000  # ALBERT's SentencePiece model; the default is BERT's Chinese one
 
@@ -61,13 +61,17 @@ FileFormat = Literal["albert", "bert", "jixu"]
 MAX_PARAMETERS = 20_000_000_000  # more than one machine can train: a larger config is a mistake
 MAX_LAYERS = 1000
 
-Size = Annotated[int, Field(strict=True, ge=1)]
-Dropout = Annotated[float, Field(strict=True, ge=0, lt=1)]
+# with the least value, and the bound that every value is below
+Size = Annotated[int, 1, math.inf]
+Dropout = Annotated[float, 0, 1]
 
 
-@options
+@dataclass(frozen=True, kw_only=True)
 class AlbertConfig:
-    """Shape of the encoder (Lan et al. 2020, table 1). A variant is `dataclasses.replace(config, ...)`."""
+    """Shape of the encoder (Lan et al. 2020, table 1). A variant is `dataclasses.replace(config, ...)`.
+
+    Checked here and not by pydantic: a model needs torch alone.
+    """
 
     vocab_size: Size = 21128
     embedding_size: Size = 128  # E, width of the word table
@@ -89,11 +93,12 @@ class AlbertConfig:
     attention_probs_dropout_prob: Dropout = 0.0
     classifier_dropout_prob: Dropout = 0.1
     tie_word_embeddings: bool = True  # the MLM decoder is the word table
-    initializer_range: Annotated[float, Field(strict=True)] = 0.02
-    layer_norm_eps: Annotated[float, Field(strict=True)] = 1e-12
-    pad_token_id: Annotated[int, Field(strict=True)] = 0
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-12
+    pad_token_id: int = 0
 
     def __post_init__(self):
+        self._check_values()
         H, N = self.hidden_size, self.num_attention_heads
         if H % N:
             raise ConfigError(
@@ -110,6 +115,17 @@ class AlbertConfig:
                 f"intermediate_size={self.intermediate_size}): no machine holds it; check the config"
             )
         self._check_groups()
+
+    def _check_values(self) -> None:
+        faults = []
+        for name, hint in _hints().items():
+            value = getattr(self, name)
+            if expected := _expected(hint, value):
+                faults.append(f"{name}={value!r}: it must be {expected}")
+            elif type(value) is int and hint in (float, Dropout):
+                object.__setattr__(self, name, float(value))
+        if faults:
+            raise ConfigError("; ".join(faults))
 
     def _check_groups(self) -> None:
         layers, groups = self.num_hidden_layers, self.num_hidden_groups
@@ -180,3 +196,22 @@ class AlbertConfig:
         if shape is None:
             raise ConfigError(f"no preset {name!r}: there are {', '.join(PRESETS)}")
         return cls(**{**shape, **changes})
+
+
+@cache
+def _hints() -> dict[str, Any]:
+    hints = get_type_hints(AlbertConfig, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(AlbertConfig)}
+
+
+def _expected(hint: Any, value: Any) -> str | None:
+    """What the value of a field must be; None if it is."""
+    if get_origin(hint) is Literal:
+        *others, last = map(repr, get_args(hint))
+        return None if value in get_args(hint) else f"{', '.join(others)} or {last}"
+    kind, least, bound = get_args(hint) or (hint, -math.inf, math.inf)
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        return {int: "a valid integer", float: "a valid number", bool: "a valid boolean"}[kind]
+    if not value >= least:
+        return f"greater than or equal to {least}"
+    return None if value < bound else f"less than {bound}"

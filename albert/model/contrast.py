@@ -41,7 +41,7 @@ def with_copies(batch: Batch) -> Batch:
 
 
 def contrastive_loss(hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """The mean loss of states [2T, H] of texts that stand there twice; cu_seqlens [2S+1]."""
+    """The mean loss of states [2T, H], which hold every text twice; cu_seqlens [2S+1]."""
     with outside_autocast(hidden):
         first, second = F.normalize(mean_states(hidden.float(), cu_seqlens), dim=-1).chunk(2)  # [S, H]
         similarity = first @ second.T / _TEMPERATURE

@@ -1,7 +1,7 @@
 from .audits import Audits as Audits
-from .failure import forget_failure as forget_failure
-from .failure import read_failure as read_failure
 from .result import PretrainResult as PretrainResult
+from .result import forget_failure as forget_failure
+from .result import read_failure as read_failure
 from .result import read_result as read_result
 from .run import checkpoint_digest as checkpoint_digest
 from .run import pretrain as pretrain

@@ -46,10 +46,10 @@ def evaluate(
 
 
 def baselines_of(streams: Mapping[str, InstanceStream], tokens: int) -> dict[str, float]:
-    """What each corpus's held-out scores are to be read beside.
+    """Baselines for each corpus's held-out scores.
 
-    The share of the 13-grams that the run's training text holds too, and the loss of a bigram count model of
-    the corpus's own training text on the same masks.
+    The share of their 13-grams that the run's training text holds too, and the loss on the same masks of a
+    bigram count model of the corpus's own training text.
     """
     found: dict[str, float] = {}
     for name, stream in streams.items():

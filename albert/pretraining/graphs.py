@@ -2,8 +2,8 @@
 
 A graph repeats its kernels on the same addresses. So batches are padded to a fixed shape, one for each bucket
 of the longest sequence, and copied into one buffer, and gradients stay where they are. A graph is checked
-when it is captured: replayed on its first batch, it must give the figures and gradients of the kernels
-launched one by one. If it does not, or cannot be captured, there are no graphs, and a notice.
+when it is captured: replayed on its first batch, it must give the figures and gradients of the eager passes.
+If it does not, or cannot be captured, the run goes on without graphs, and a notice says so.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from albert.batching import Shape, flatten, pad, unflatten
 from albert.model import Batch
 from kernels.tuning import LENGTHS
 
-# adds the gradients of a batch, whose losses are weighted by these numbers, and its figures to a row
+# add the gradients of a batch, whose losses have these weights, and its figures to a row
 Passes = Callable[[Batch, Tensor, Tensor], None]
 WARM_UP = 3  # batches of a bucket, which show how many sequences and masked tokens there are
-SPARE = 1.15  # of both, beyond the most that the warm-up showed
-SAME = 1e-3  # largest difference between a graph's gradients and the others, as a share of their norm
+HEADROOM = 1.15  # on the largest numbers of both in the warm-up
+TOLERANCE = 1e-3  # of a graph's gradients and figures, relative to the norm of the eager ones
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StepGraphs:
         self.is_off = False
 
     def run(self, batch: Batch, weights: Tensor, row: Tensor, seed: Callable[[], None]) -> bool:
-        """Take both passes of a batch by a graph; False if it must be done without, and nothing was done.
+        """Run both passes of a batch as a graph; without one for it do nothing and return False.
 
         `seed` is called before anything random is drawn.
         """
@@ -60,7 +60,7 @@ class StepGraphs:
             buffer = buffer.pin_memory()
         graph = self._graphs.get(shape)
         if graph is None:
-            row += self._begin(shape, buffer, torch.zeros_like(row), seed)
+            row += self._capture_and_check(shape, buffer, torch.zeros_like(row), seed)
             return True
         graph.buffer.copy_(buffer, non_blocking=True)
         seed()
@@ -69,7 +69,7 @@ class StepGraphs:
         return True
 
     def _shape(self, batch: Batch) -> Shape | None:
-        """The shape of a bucket's graph, which holds most of its batches; None during the warm-up."""
+        """The shape of a bucket's graph, which fits most of its batches; None during the warm-up."""
         own = Shape.of(batch)
         longest = next((length for length in LENGTHS if own.longest <= length), self._longest)
         seen = self._seen.setdefault((longest, own.is_ordered), [])
@@ -77,12 +77,14 @@ class StepGraphs:
             seen.append(own)
             return None
         fillers = 1 + max(self._tokens - shape.tokens for shape in seen) // longest
-        sequences = int(max(shape.sequences for shape in seen) * SPARE) + fillers
-        masked = int(max(shape.masked for shape in seen) * SPARE) + 1
+        sequences = int(max(shape.sequences for shape in seen) * HEADROOM) + fillers
+        masked = int(max(shape.masked for shape in seen) * HEADROOM) + 1
         return Shape(self._tokens, sequences, masked, longest, own.is_ordered)
 
-    def _begin(self, shape: Shape, buffer: Tensor, figures: Tensor, seed: Callable[[], None]) -> Tensor:
-        """Take the passes one by one, capture a graph and check it; returns the figures of the former."""
+    def _capture_and_check(
+        self, shape: Shape, buffer: Tensor, figures: Tensor, seed: Callable[[], None]
+    ) -> Tensor:
+        """Run the passes eagerly, capture a graph and check it against them; returns the eager figures."""
         static = buffer.to(self._device)
 
         def passes() -> None:
@@ -92,7 +94,7 @@ class StepGraphs:
 
         before = self._results(figures)
         seed()
-        _aside(passes, self._device)
+        _on_side_stream(passes, self._device)
         expected = self._results(figures)
         try:
             graph = _Graph(static, figures, _capture(passes, self._device))
@@ -100,7 +102,7 @@ class StepGraphs:
             seed()
             graph.replay()
             share = _difference(self._results(figures), expected)
-            wrong = "" if share <= SAME else f"their gradients differ by a share of {share:.1e}"
+            wrong = "" if share <= TOLERANCE else f"their gradients differ by a share of {share:.1e}"
         except RuntimeError as error:  # torch's and CUDA's, which cannot capture everything
             wrong = str(error).splitlines()[0]
         if wrong:
@@ -122,8 +124,8 @@ class StepGraphs:
                 p.grad.copy_(gradient)
 
 
-def _aside(passes: Callable[[], None], device: torch.device) -> None:
-    """Run on another stream, as a capture does; kernels are compiled and buffers made on the way."""
+def _on_side_stream(passes: Callable[[], None], device: torch.device) -> None:
+    """Run on another stream, as a capture does; this compiles kernels and allocates buffers."""
     if device.type != "cuda":
         passes()
         return
@@ -135,18 +137,18 @@ def _aside(passes: Callable[[], None], device: torch.device) -> None:
 
 
 def _capture(passes: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """What repeats the passes: their graph, on a CPU they themselves."""
+    """Capture the passes in a graph and return its replay; on a CPU return the passes."""
     if device.type != "cuda":
         return passes
     graph = torch.cuda.CUDAGraph()
-    # the loader's thread goes on meanwhile
+    # other threads, such as the loader's, may use CUDA meanwhile
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         passes()
     return graph.replay
 
 
 def _difference(got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest difference of gradients and of figures, as a share of the norms expected."""
+    """The larger of the relative differences, by norm, of the gradients and of the figures."""
 
     def share(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
         squares = [(x.double() - y.double()).square().sum() for x, y in zip(a, b, strict=True)]

@@ -119,7 +119,7 @@ class ProgressLog:
         seconds = state.seconds / state.step * (self.settings.steps - state.step)
         return f"  {timedelta(seconds=round(seconds))} left"
 
-    def go_back(self, state: TrainerState) -> None:
+    def roll_back(self, state: TrainerState) -> None:
         """Show that training was rolled back to an earlier step."""
         self.bar.n = state.step
         self.bar.refresh()

@@ -18,14 +18,13 @@ import torch
 
 from albert.batching import Loader, TrainingData
 from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_changes, probe_model
-from albert.learning_rate import LearningRate, choose_learning_rate
+from albert.learning_rate import choose_learning_rate
 from albert.pretraining.audits import Audits, audit_data, peak_memory
 from albert.pretraining.evaluate import baselines_of, evaluate
-from albert.pretraining.failure import record_failure
 from albert.pretraining.progress import ProgressLog
-from albert.pretraining.result import PretrainResult, write_result
+from albert.pretraining.result import PretrainResult, record_failure, write_result
 from albert.pretraining.settings import PretrainSettings, read_settings
-from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, settle
+from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, prepare_folder
 from albert.pretraining.state import (
     MANIFEST_FILE,
     Metrics,
@@ -34,7 +33,7 @@ from albert.pretraining.state import (
     list_checkpoints,
     step_of,
 )
-from albert.pretraining.trainer import Trainer, Wanted
+from albert.pretraining.trainer import Trainer
 from albert.runtime import Process, bound_caches, give_back, join, notice_of_operators
 from data.errors import ConfigError, InputError
 from data.files import sha256
@@ -56,18 +55,18 @@ def pretrain(
     Raises ConfigError or InputError, whose reason `read_failure` returns afterwards.
     """
     bound_caches()
-    with join() as process, _deterministic(settings.running.deterministic), _stop_requested() as stopping:
-        settings = _shared_out(settings, process)
+    with join() as process, _deterministic(settings.running.deterministic), _stop_signals() as stopping:
+        settings = _with_step_size(settings, process)
         start = check_start(settings)
         check_same_run(settings)
-        with record_failure(settings.run_folder), _explained(settings, process):
+        with record_failure(settings.run_folder), _explain_errors(settings, process):
             process.wait_for_all()  # before the first one writes where the others read
             if process.is_first:
-                settle(settings)
+                prepare_folder(settings)
             process.wait_for_all()
             run = _Run(settings, start, process, on_checkpoint)
             try:
-                return run.go(stopping, check)
+                return run.train(stopping, check)
             finally:
                 run.close()
 
@@ -77,7 +76,7 @@ def checkpoint_digest(folder: Path) -> str:
     return sha256(folder / MANIFEST_FILE)
 
 
-def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSettings:
+def _with_step_size(settings: PretrainSettings, process: Process) -> PretrainSettings:
     """Fix the size and parts of a step: those that the run was started with, else the device's and one for
     each process.
 
@@ -104,7 +103,7 @@ def _shared_out(settings: PretrainSettings, process: Process) -> PretrainSetting
 
 
 @contextmanager
-def _explained(settings: PretrainSettings, process: Process) -> Iterator[None]:
+def _explain_errors(settings: PretrainSettings, process: Process) -> Iterator[None]:
     """Explain what to do about a full disk or lost processes."""
     try:
         yield
@@ -140,10 +139,10 @@ def _deterministic(asked: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _stop_requested() -> Iterator[threading.Event]:
-    """An event set by SIGTERM or Ctrl-C during the block. A second Ctrl-C acts as usual.
+def _stop_signals() -> Iterator[threading.Event]:
+    """Set an event on SIGTERM or Ctrl-C during the block. A second Ctrl-C acts as usual.
 
-    A second SIGTERM does nothing: who is stopped with its worker gets one from each that stops it.
+    A second SIGTERM does nothing: stopping a worker and its run sends one from each.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
@@ -172,7 +171,13 @@ class _Run:
     ):
         self.settings, self.process, self.on_checkpoint = settings, process, on_checkpoint
         self.report = start.report
-        self.learning_rate = _learning_rate(settings, start)
+        self.learning_rate = choose_learning_rate(
+            settings.optimizer.name,
+            settings.batch_tokens or BATCH_TOKENS["cpu"],
+            from_checkpoint=start.report is not None,
+            given=settings.learning_rate,
+            given_for=settings.optimizer.reference_batch_tokens,
+        )
         self.trainer = Trainer(settings, start, self.learning_rate.rate, process)
         damaged = self.trainer.resume()
         self.resumed_from = self.trainer.state.step
@@ -195,7 +200,9 @@ class _Run:
         )
         self.loader = Loader(self.data, self.trainer.state.data)
         self.newest = checkpoint_folder(settings.run_folder, self.resumed_from)
+        self.status: Literal["completed", "interrupted"] = "completed"
         self.seconds = 0.0  # trained in this process
+        self.clock = time.perf_counter()  # up to when they are counted
         self.saved_at = time.monotonic()
 
     def _log_resuming(self) -> None:
@@ -220,7 +227,7 @@ class _Run:
         self.loader.close()
         self.log.close()
 
-    def go(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
+    def train(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
         """Train to the end, or until `stopping` is set."""
         try:
             return self._train(stopping, check)
@@ -232,43 +239,46 @@ class _Run:
             raise
 
     def _train(self, stopping: threading.Event, check: Callable[[], None]) -> PretrainResult:
-        settings = self.settings
         self._begin()
-        status: Literal["completed", "interrupted"] = "completed"
-        clock = time.perf_counter()
-        while not self._is_over():
+        self.clock = time.perf_counter()
+        stop = False
+        while not (stop or self._is_over()):
             self.trainer.step(next(self.loader))
             check()
-            state = self.trainer.state
             now = time.perf_counter()
-            state.seconds += now - clock
-            self.seconds += now - clock
-            clock = now
+            self.trainer.state.seconds += now - self.clock
+            self.seconds += now - self.clock
+            self.clock = now
             if self.process.device.type == "cpu":
-                give_back(state.step)
-            at_end = state.step == settings.steps
-            evaluation_due = at_end or state.step % settings.evaluation_interval == 0
-            checkpoint_due = at_end or state.step % settings.checkpoint_interval == 0
-            wanted = Wanted(stopping.is_set(), self._is_checkpoint_overdue())
-            stop = False
-            if self.trainer.is_review_due(wanted) or evaluation_due or checkpoint_due:
-                if self._review():
-                    clock = time.perf_counter()
-                    continue
-                stop, overdue = self.trainer.agree(wanted)
-                checkpoint_due |= stop or overdue
-            if evaluation_due:
-                record = self._evaluate()
-                checkpoint_due |= self.trainer.judge(record) or self._is_stale()
-            if checkpoint_due:
-                over = at_end or stop or self._is_stale()
-                status = "interrupted" if stop and not at_end else "completed"
-                self._checkpoint(status if over else "running")
-            if evaluation_due or checkpoint_due:
-                clock = time.perf_counter()
-            if stop:
-                break
-        return self._finish(status)
+                give_back(self.trainer.state.step)
+            stop = self._follow_up(stopping.is_set())
+        return self._finish()
+
+    def _follow_up(self, stop: bool) -> bool:
+        """Review, evaluate and save what is due after a step; returns whether training must stop."""
+        settings, trainer = self.settings, self.trainer
+        step, overdue = trainer.state.step, self._is_checkpoint_overdue()
+        at_end = step == settings.steps
+        evaluation_due = at_end or step % settings.evaluation_interval == 0
+        checkpoint_due = at_end or step % settings.checkpoint_interval == 0
+        # what one of several processes asks for waits for the next review, where all agree on it
+        is_asked = self.process.world_size == 1 and (stop or overdue)
+        if not (is_asked or evaluation_due or checkpoint_due or trainer.is_review_due):
+            return False
+        if self._review():
+            self.clock = time.perf_counter()
+            return False
+        stop, overdue = self.process.any(stop, overdue)
+        checkpoint_due |= stop or overdue
+        if evaluation_due:
+            checkpoint_due |= trainer.judge(self._evaluate()) or self._is_stale()
+        if checkpoint_due:
+            self.status = "interrupted" if stop and not at_end else "completed"
+            is_over = stop or at_end or self._is_stale()
+            self._checkpoint(self.status if is_over else "running")
+        if evaluation_due or checkpoint_due:
+            self.clock = time.perf_counter()
+        return stop
 
     def _begin(self) -> None:
         """Probe and evaluate the start, before the first step."""
@@ -312,9 +322,9 @@ class _Run:
             self.log.step(step, self.trainer.state)
         if wrong is None:
             return False
-        self.notify(self.trainer.go_back(wrong))
-        self.log.go_back(self.trainer.state)
-        self.loader.go_to(self.trainer.state.data)
+        self.notify(self.trainer.roll_back(wrong))
+        self.log.roll_back(self.trainer.state)
+        self.loader.restart(self.trainer.state.data)
         if self.trainer.state.step:
             self._checkpoint("running")
         return True
@@ -337,7 +347,7 @@ class _Run:
         if self.process.is_first:
             self.on_checkpoint(self.trainer.state, self.newest, status)
 
-    def _finish(self, status: Literal["completed", "interrupted"]) -> PretrainResult:
+    def _finish(self) -> PretrainResult:
         settings, trainer, state = self.settings, self.trainer, self.trainer.state
         if self._is_stale():
             self.notify(
@@ -352,7 +362,7 @@ class _Run:
             run_folder=settings.run_folder,
             checkpoint=self.newest,
             best_checkpoint=best,
-            status=status,
+            status=self.status,
             steps=state.step,
             tokens=state.tokens,
             tokens_per_second=state.tokens / max(state.seconds, 1e-9),
@@ -375,13 +385,3 @@ class _Run:
             loader_wait_share=self.loader.waited / max(self.seconds, 1e-9),
             peak_memory_bytes=peak_memory(self.process.device),
         )
-
-
-def _learning_rate(settings: PretrainSettings, start: Start) -> LearningRate:
-    return choose_learning_rate(
-        settings.optimizer.name,
-        settings.batch_tokens or BATCH_TOKENS["cpu"],
-        from_checkpoint=start.report is not None,
-        given=settings.learning_rate,
-        given_for=settings.optimizer.reference_batch_tokens,
-    )

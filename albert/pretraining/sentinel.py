@@ -23,7 +23,7 @@ class Trend:
 
 
 class Sentinel:
-    """Detects when a step's loss or gradient shows that the weights are spoilt.
+    """Detects divergence from the losses and the gradient's norm of each step.
 
     `trends`, by corpus, are those of the trainer's state and are updated in place.
     """

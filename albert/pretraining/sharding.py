@@ -1,4 +1,4 @@
-"""Weights, gradients and the optimiser's state shared out to the processes (FSDP2; Rajbhandari et al. 2020,
+"""Weights, gradients and the optimiser's state sharded over the processes (FSDP2; Rajbhandari et al. 2020,
 stage 3), for models that fit no single device: torch's `fully_shard` on every block.
 """
 
@@ -17,7 +17,7 @@ OptimizerState = dict[int, dict[str, Tensor]]  # by the parameter's number and t
 
 
 def shard(objective: PretrainingObjective, *, compress_gradients: bool) -> None:
-    """Leave this process its share of each parameter; a block's are gathered while it computes."""
+    """Keep one shard of each parameter in this process; a block's are gathered while it computes."""
     policy = MixedPrecisionPolicy(reduce_dtype=torch.bfloat16 if compress_gradients else None)
     encoder = objective.model.encoder
     for block in (*encoder.attentions, *encoder.feed_forwards, objective):
@@ -28,14 +28,14 @@ def is_sharded(parameters: Iterable[Tensor]) -> bool:
     return any(isinstance(p, DTensor) for p in parameters)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """The tensor that the processes have in shares; every process must ask."""
+def full(tensor: Tensor) -> Tensor:
+    """The tensor, gathered from the processes if it is sharded; every process must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 @torch.no_grad()
-def whole_objective(objective: PretrainingObjective, device: torch.device) -> PretrainingObjective:
-    """The objective itself, or a copy with whole weights; every process must ask."""
+def full_objective(objective: PretrainingObjective, device: torch.device) -> PretrainingObjective:
+    """The objective itself, or if it is sharded a copy with full weights; every process must call this."""
     if not is_sharded(objective.parameters()):
         return objective
     with torch.device("meta"):  # draws no random number
@@ -43,22 +43,22 @@ def whole_objective(objective: PretrainingObjective, device: torch.device) -> Pr
             PretrainingModel(objective.model.config), span_boundary=objective.boundary is not None
         )
     copy = copy.to_empty(device=device)
-    for mine, share in zip(copy.parameters(), objective.parameters(), strict=True):
-        mine.copy_(whole(share.detach()))
+    for parameter, part in zip(copy.parameters(), objective.parameters(), strict=True):
+        parameter.copy_(full(part.detach()))
     return copy
 
 
-def whole_state(optimizer: torch.optim.Optimizer) -> OptimizerState:
-    """The optimiser's state for whole parameters, on the CPU; every process must ask."""
+def full_state(optimizer: torch.optim.Optimizer) -> OptimizerState:
+    """The optimiser's state for full parameters, on the CPU; every process must call this."""
     state = optimizer.state_dict()["state"]
     return {
-        number: {name: whole(value.detach()).cpu() for name, value in values.items()}
+        number: {name: full(value.detach()).cpu() for name, value in values.items()}
         for number, values in state.items()
     }
 
 
-def share_of(value: Tensor, parameter: Tensor) -> Tensor:
-    """A process's share of a value for a parameter: the value itself where nothing is shared out."""
+def local_shard(value: Tensor, parameter: Tensor) -> Tensor:
+    """This process's shard of a value of a parameter; the value itself if the parameter is not sharded."""
     if not isinstance(parameter, DTensor) or not value.dim():
         return value
     value = value.to(parameter.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,12 +13,11 @@ from pydantic_core import to_jsonable_python
 from albert.batching import InstanceStream, Phase
 from albert.checkpoints import LoadReport, find_source, new_model
 from albert.model import PretrainingModel, grow, initialize
-from albert.pretraining.failure import forget_failure
+from albert.pretraining.result import forget_failure
 from albert.pretraining.settings import (
     FREE_TO_CHANGE,
     RESULT_FILE,
     SETTINGS_FILE,
-    Corpus,
     PretrainSettings,
     read_settings,
     write_settings,
@@ -81,7 +80,7 @@ def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
     shares = [corpus.held_out_share for corpus in settings.others]
     never_trained = max(settings.never_trained_share, settings.held_out_share, *shares, 0.0)
     accumulate = settings.running.accumulate or 1
-    batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]  # a plan's: it need not know the device
+    batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]  # a plan does not know the device
     if batch_tokens // accumulate < 128:
         raise ConfigError(
             f"batch_tokens={batch_tokens} in {accumulate} parts leaves fewer than 128 tokens a part"
@@ -166,7 +165,7 @@ def check_same_run(settings: PretrainSettings) -> None:
         raise ConfigError(f"{folder} was begun with other settings ({'; '.join(changed)}): {BEGIN_ANEW}")
 
 
-def settle(settings: PretrainSettings) -> None:
+def prepare_folder(settings: PretrainSettings) -> None:
     """Store the run's settings in its folder; with resume="never" remove what the run had."""
     folder = settings.run_folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,32 +179,26 @@ def settle(settings: PretrainSettings) -> None:
 
 
 def _by_name(settings: PretrainSettings) -> dict[str, object]:
-    """Settings by dotted name, with paths as seen from their workspace.
+    """Settings by dotted name, with paths relative to their workspace if they are inside it.
 
-    A workspace that was moved, or is named in another way, so has the same settings. A run's folder is
+    So a workspace that was moved, or is named in another way, has the same settings. A run's folder is
     models/RUN of its workspace.
     """
-    place = settings.run_folder.absolute().parents[1]
+    workspace = settings.run_folder.absolute().parents[1]
 
-    def local(path: Path) -> Path:
-        whole = path.absolute()
-        return whole.relative_to(place) if whole.is_relative_to(place) else whole
+    def relative(value: object) -> object:
+        if isinstance(value, tuple):
+            return tuple(map(relative, value))
+        if not isinstance(value, Path):
+            return value
+        path = value.absolute()
+        return path.relative_to(workspace) if path.is_relative_to(workspace) else path
 
-    def moved(corpus: Corpus) -> Corpus:
-        return replace(corpus, shards=tuple(map(local, corpus.shards)))
-
-    init, tokenizer = Path(settings.init), settings.tokenizer_folder
-    seen = replace(
-        settings,
-        run_folder=local(settings.run_folder),
-        shards=tuple(map(local, settings.shards)),
-        mix=tuple(map(moved, settings.mix)),
-        then=moved(settings.then) if settings.then else None,
-        tokenizer_folder=local(tokenizer) if tokenizer else None,
-        init=str(local(init)) if init.is_absolute() else settings.init,
-    )
-    found: dict[str, object] = {}
-    for name, value in to_jsonable_python(seen).items():
-        nested = value if isinstance(value, dict) and name != "then" else None
-        found |= {f"{name}.{inner}": v for inner, v in nested.items()} if nested else {name: value}
-    return found
+    if (init := Path(settings.init)).is_absolute():
+        settings = replace(settings, init=str(relative(init)))
+    content = asdict(settings, dict_factory=lambda fields: {name: relative(value) for name, value in fields})
+    by_name: dict[str, object] = {}
+    for name, value in to_jsonable_python(content).items():
+        group = value.items() if isinstance(value, dict) and name != "then" else ()
+        by_name |= {f"{name}.{option}": v for option, v in group} or {name: value}
+    return by_name

@@ -23,7 +23,7 @@ from albert.batching import DataState
 from albert.checkpoints import save_model, save_tensors
 from albert.model import PretrainingObjective
 from albert.pretraining.sentinel import Trend
-from albert.pretraining.sharding import OptimizerState, share_of
+from albert.pretraining.sharding import OptimizerState, local_shard
 from data.errors import InputError
 from data.files import sha256, sync, write_text
 from data.options import parse
@@ -162,7 +162,7 @@ def load_trainer_state(
     values: OptimizerState = {}
     for name, tensor in tensors.items():
         number, _, key = name.partition(".")
-        values.setdefault(int(number), {})[key] = share_of(tensor, parameters[int(number)])
+        values.setdefault(int(number), {})[key] = local_shard(tensor, parameters[int(number)])
     optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
     return read_trainer_state(folder)
 

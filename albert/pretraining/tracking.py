@@ -1,4 +1,4 @@
-"""The records of a run, sent to TensorBoard, MLflow or Weights & Biases too; each is an extra of its own."""
+"""Send the records of a run to TensorBoard, MLflow or Weights & Biases; each is an optional extra."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Sink(NamedTuple):
 
 
 class Tracker:
-    """The tracker of a run, if it has one. When it first fails, it says so and is left out from then on."""
+    """The tracker of a run, if it has one. At its first failure it is switched off, with a notice."""
 
     def __init__(self, settings: PretrainSettings, first_step: int, say: Callable[[str], object]):
         """Records begin at `first_step`: what an earlier attempt logged from there on was lost."""
@@ -53,7 +53,7 @@ class Tracker:
     def _try(self, work: Callable[[], object]) -> None:
         try:
             work()
-        except Exception as error:  # a tracker's trouble, of whatever class, never ends a training
+        except Exception as error:  # no failure of a tracker, of any class, may end a training
             self.sink = None
             lines = str(error).strip().splitlines() or [type(error).__name__]
             self.say(f"{self.name} is left out from now on, metrics.jsonl has every record: {lines[0][:200]}")
@@ -85,14 +85,14 @@ def _mlflow(settings: PretrainSettings, first_step: int) -> _Sink:
     import mlflow
     from mlflow.entities import Metric
 
-    client, kept = mlflow.MlflowClient(), settings.run_folder / _MLFLOW_RUN
-    if first_step and kept.is_file():
-        run = kept.read_text(encoding="utf-8")
+    client, run_file = mlflow.MlflowClient(), settings.run_folder / _MLFLOW_RUN
+    if first_step and run_file.is_file():
+        run = run_file.read_text(encoding="utf-8")
         client.update_run(run, status="RUNNING")
     else:
         experiment = mlflow.set_experiment(os.environ.get("MLFLOW_EXPERIMENT_NAME", _PROJECT)).experiment_id
         run = client.create_run(experiment, run_name=settings.run_folder.name).info.run_id
-        write_text(kept, run)
+        write_text(run_file, run)
 
     def log(values: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)

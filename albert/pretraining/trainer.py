@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from albert.batching import DataState, StepData, mask_rate_at, ship
+from albert.batching import DataState, StepData, mask_rate_at, to_device
 from albert.checkpoints import new_model
 from albert.evaluation import count_neighbours, word_vectors
 from albert.learning_rate import learning_rate_at
@@ -29,12 +28,12 @@ from albert.model import (
     word_width,
 )
 from albert.optim import make_optimizer
-from albert.pretraining.failure import TrainingDiverged
 from albert.pretraining.graphs import StepGraphs
 from albert.pretraining.progress import Figures, StepRecord
+from albert.pretraining.result import TrainingDiverged
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
-from albert.pretraining.sharding import shard, whole, whole_objective, whole_state
+from albert.pretraining.sharding import full, full_objective, full_state, shard
 from albert.pretraining.start import Start, build_model
 from albert.pretraining.state import (
     Best,
@@ -50,20 +49,8 @@ from albert.pretraining.state import (
 )
 from albert.runtime import Process, autocast, multiplies_bf16
 
-
-def _review_every(device: torch.device) -> int:
-    """Steps between fetches of their figures: on a GPU each fetch waits for all queued work."""
-    return 1 if device.type == "cpu" else 10
-
-
-class Wanted(NamedTuple):
-    """What a process wants after a step; all of them follow the first to want it."""
-
-    stop: bool
-    checkpoint: bool
-
-
-NOTHING = Wanted(stop=False, checkpoint=False)
+# steps between fetches of their figures: on a GPU each fetch waits for all queued work
+REVIEW_INTERVAL = {"cpu": 1, "cuda": 10}
 
 
 class Trainer:
@@ -78,18 +65,17 @@ class Trainer:
         self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
         self.notices: list[str] = []  # for the log
         self.is_between_steps = True  # weights and state are those of the same step
-        self._review_every = _review_every(process.device)
         self.state = TrainerState(data=DataState.start(len(start.streams)))
         self.sentinel = Sentinel(self.state.trends)
-        self._take(start.model)
+        self._set_model(start.model)
 
     @property
     def model(self) -> PretrainingModel:
-        """The model; if it is sharded a copy with whole weights, and every process must ask."""
-        return whole_objective(self.objective, self.process.device).model
+        """The model; if it is sharded a copy with full weights, and every process must ask."""
+        return full_objective(self.objective, self.process.device).model
 
-    def _take(self, model: PretrainingModel) -> None:
-        """Train this model from now on, with a new optimiser."""
+    def _set_model(self, model: PretrainingModel) -> None:
+        """Train this model, with a new optimiser."""
         torch.manual_seed(self.settings.seed)
         self.objective = PretrainingObjective(
             model, span_boundary=self._span_boundary, contrast=self._contrast
@@ -111,9 +97,9 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(
             self.process.device.type, init_scale=2.0**12, enabled=self._number_format == "fp16"
         )
-        self.graphs = self.new_graphs() if self.process.device.type == "cuda" else None
+        self.graphs = self.make_graphs() if self.process.device.type == "cuda" else None
 
-    def new_graphs(self) -> StepGraphs | None:
+    def make_graphs(self) -> StepGraphs | None:
         """The graphs of a GPU's steps; none with several processes, or where there is a further loss."""
         running = self.settings.running
         if running.cuda_graphs == "off" or self.process.world_size > 1:
@@ -152,7 +138,7 @@ class Trainer:
 
     def _load(self, folder: Path) -> None:
         model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)
-        self._take(model)
+        self._set_model(model)
         self.state = load_trainer_state(folder, self.objective, self.optimizer)
         if self.state.scaler and self.scaler.is_enabled():
             self.scaler.load_state_dict(self.state.scaler)
@@ -190,22 +176,20 @@ class Trainer:
             len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
         )
         alone, weights = self.process.world_size == 1, self._weights(data.batches)
-        # shares of gradients are added up after every part: a whole one would not fit
-        adds_up_once = isinstance(self.module, DistributedDataParallel)
+        # DDP exchanges gradients after a step's last part; FSDP after each, as a full gradient would not fit
+        exchanges_once = isinstance(self.module, DistributedDataParallel)
         for number, (batch, corpus) in enumerate(zip(data.batches, data.corpora, strict=True)):
             seed = partial(self._seed, data.after.batches, number)
             if self.graphs is None or not self.graphs.run(batch, weights[number], sums[corpus], seed):
                 seed()
                 is_last = number == len(data.batches) - 1
-                with self.module.no_sync() if adds_up_once and not is_last else nullcontext():  # type: ignore[operator]
-                    self._passes(ship(batch, self.process.device), weights[number], sums[corpus])
+                with self.module.no_sync() if exchanges_once and not is_last else nullcontext():  # type: ignore[operator]
+                    self._passes(to_device(batch, self.process.device), weights[number], sums[corpus])
         if not (alone or data.is_ordered):
             for p in self._order_head:  # as on one process, which trains it on labels alone
                 p.grad = None
         self.scaler.unscale_(self.optimizer)
-        norm = whole(
-            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm)
-        )
+        norm = full(torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm))
         self.is_between_steps = False
         self.scaler.step(self.optimizer)
         self.scaler.update()
@@ -260,18 +244,11 @@ class Trainer:
         self.scaler.scale(loss * self.process.world_size).backward()
         _add(figures, losses)
 
-    def is_review_due(self, wanted: Wanted = NOTHING) -> bool:
-        """Whether the figures of the steps since the last review are due.
-
-        What one of several processes wants waits until then.
-        """
+    @property
+    def is_review_due(self) -> bool:
+        """Whether it is time to fetch the figures of the steps since the last review."""
         is_logged = self.state.step % self.settings.running.log_every == 0
-        is_wanted = self.process.world_size == 1 and any(wanted)
-        return is_logged or is_wanted or len(self._pending) >= self._review_every
-
-    def agree(self, wanted: Wanted) -> Wanted:
-        """What any of the processes wants; every one must call it after the same step."""
-        return Wanted(*(count > 0 for count in self.process.totals(wanted)))
+        return is_logged or len(self._pending) >= REVIEW_INTERVAL[self.process.device.type]
 
     def review(self) -> tuple[list[StepRecord], str | None]:
         """The good steps since the last review, and what is wrong with the first bad one, if there is any.
@@ -306,33 +283,34 @@ class Trainer:
         )
         return now > before
 
-    def go_back(self, wrong: str) -> str:
+    def roll_back(self, wrong: str) -> str:
         """Roll back to the last good checkpoint or the start, at half the rate, and skip the data since.
 
         Returns a notice. Raises TrainingDiverged after too many rollbacks.
         """
-        spoilt, good = self.state, self._last_good()
-        if spoilt.rollbacks == MOST_ROLLBACKS:
+        before, good = self.state, self._last_good()
+        if before.rollbacks == MOST_ROLLBACKS:
             left = f"{good.name} is sound" if good else "There is no checkpoint"
             raise TrainingDiverged(
-                f"training fell apart for the {MOST_ROLLBACKS + 1}th time, at step {spoilt.step} and "
-                f"1/{1 / spoilt.rate_scale:.0f} of the learning rate: {wrong}. {left}. Start another run "
+                f"training fell apart for the {MOST_ROLLBACKS + 1}th time, at step {before.step} and "
+                f"1/{1 / before.rate_scale:.0f} of the learning rate: {wrong}. {left}. Start another run "
                 "with a lower --learning-rate, and look at what the corpus holds"
             )
         if good is not None:
             self._load(good)
         else:
-            self.state = TrainerState(history=[record for record in spoilt.history if record["step"] == 0])
-            self._take(build_model(self.settings, self._vocab_size)[0])
+            self.state = TrainerState(history=[record for record in before.history if record["step"] == 0])
+            self._set_model(build_model(self.settings, self._vocab_size)[0])
             self._count_corpus()
         self.process.wait_for_all()  # before the first one writes where the others read
         text = (
-            f"step {spoilt.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "
+            f"step {before.step}: {wrong}. Back to step {self.state.step} at half the learning rate, without "
             "the batches since"
         )
-        self.state.data = spoilt.data.without_steps(self.state.step * (self.settings.running.accumulate or 1))
-        self.state.rollbacks, self.state.rate_scale = spoilt.rollbacks + 1, spoilt.rate_scale / 2
-        self.state.events = [*spoilt.events, Event(spoilt.step, "rollback", text)]
+        batches = self.state.step * (self.settings.running.accumulate or 1)
+        self.state.data = before.data.rolled_back_to(batches)
+        self.state.rollbacks, self.state.rate_scale = before.rollbacks + 1, before.rate_scale / 2
+        self.state.events = [*before.events, Event(before.step, "rollback", text)]
         self.state.trends = {}
         self.sentinel = Sentinel(self.state.trends)
         return text
@@ -343,8 +321,8 @@ class Trainer:
         folder = settings.run_folder / f"checkpoint-{state.step}"
         state.processes, state.scaler = self.process.world_size, self.scaler.state_dict()
         objective, optimizer = (
-            whole_objective(self.objective, self.process.device),
-            whole_state(self.optimizer),
+            full_objective(self.objective, self.process.device),
+            full_state(self.optimizer),
         )
         if self.process.is_first:
             save_checkpoint(settings.run_folder, objective, optimizer, state, settings.tokenizer_folder)

@@ -17,12 +17,14 @@ right, 1 a result is wrong or a case failed, 2 there is no GPU that can run it.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -41,7 +43,7 @@ from benchmarks.gpu.workers import Failure, run_tasks
 from kernels.dispatch import has_triton, runs_kernels
 
 CHECKING, SWEEPING = 60.0, 240.0  # seconds at most
-PROCESSES = 10  # that compile and check side by side, on a node of 16 cores
+PROCESSES = max(2, (os.cpu_count() or 2) - 2)  # that compile and check side by side
 SMALLER = (1, 2, 4, 8)  # a case that does not fit the memory is tried with fewer tokens
 
 
@@ -76,7 +78,7 @@ class Session:
         task = (function, (self.scale, *arguments))
         for _, outcome in run_tasks([task], self.end, processes=processes, choice=self.scale.kernels):
             failed = isinstance(outcome, Failure)
-            self.report.tell(kind, {"arguments": arguments, "failed": outcome.reason} if failed else outcome)
+            self.report.show(kind, {"arguments": arguments, "failed": outcome.reason} if failed else outcome)
 
     def check(self, claims: Sequence[Claim], deadline: float, processes: int) -> None:
         for number, outcome in run_tasks(
@@ -111,17 +113,21 @@ def check_and_tune(session: Session) -> None:
     until = min(time.monotonic() + SWEEPING, session.end)
     found = sweep(scale, until, session.processes, report.note)
     tiles = write(found, scale, report.folder, measured_on=report.name)
-    report.tell("tiles", {"file": str(tiles), "entries": len(found.attention) + len(found.loss)})
+    report.show("tiles", {"file": str(tiles), "entries": len(found.attention) + (found.loss is not None)})
     cases = of_goals(all_cases(scale))
     session.measure(cases or all_cases(scale)[:2], tiles)
 
 
 def measure_all(session: Session) -> None:
-    scale, options = session.scale, session.options
+    scale, report, options = session.scale, session.report, session.options
     session.ceilings()
     session.measure(list(host_cases(scale)))
     models = ("tiny",) if scale.is_small else ("tiny", "base", "large")
-    for name, tokens in ((m, t) for m in models for t in ((512,) if scale.is_small else (4096, 32768))):
+    if not options.shards:
+        report.show("trainer", {"left out": "there are no --shards to train on"})
+    for name, tokens in product(
+        models if options.shards else (), (512,) if scale.is_small else (4096, 32768)
+    ):
         session.run("trainer", train, tuple(options.shards), name, tokens)
     for name in models:
         session.run("profile", profile, name)

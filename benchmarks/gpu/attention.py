@@ -8,7 +8,7 @@ P = padded.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import kernels
 from benchmarks.gpu.scale import Scale, lengths_of, offsets
-from benchmarks.gpu.timing import Case, Run, attempt, forward_backward
+from benchmarks.gpu.timing import Case, Run, attempt, passes
 from kernels.attention import attention_reference, padded_head_dim
 
 Backend = torch.nn.attention.SDPBackend
@@ -55,7 +55,6 @@ class Operands:
     lengths: list[int]
     longest: int
     scale: float
-    backward: bool
     dropout_p: float
 
     @property
@@ -65,10 +64,7 @@ class Operands:
     def leaves(self, *shape: int) -> list[Tensor]:
         """Draw contiguous queries, keys and values of a shape [..., P]."""
         like = {"device": self.packed.device, "dtype": self.packed.dtype}
-        return [torch.randn(shape, **like, requires_grad=self.backward) for _ in range(3)]
-
-    def passes(self, forward: Callable[[], Tensor], inputs: list[Tensor]) -> Run:
-        return forward_backward(forward, inputs) if self.backward else forward
+        return [torch.randn(shape, **like, requires_grad=self.packed.requires_grad) for _ in range(3)]
 
 
 def _attention(
@@ -79,13 +75,13 @@ def _attention(
     packed[..., D:] = 0
     packed.requires_grad_(backward)
     cu_seqlens = offsets(lengths, scale.device)
-    x = Operands(packed, cu_seqlens, lengths, longest, D**-0.5, backward, dropout_p)
+    x = Operands(packed, cu_seqlens, lengths, longest, D**-0.5, dropout_p)
     full = len(lengths) * longest == scale.tokens
     settings = {"scale": x.scale, "dropout_p": dropout_p}
     eager = lambda: attention_reference(*packed.unbind(1), cu_seqlens, longest, **settings)  # noqa: E731
     return {
         "jixu": attempt(_jixu, x),
-        "torch eager": x.passes(eager, [packed]),
+        "torch eager": passes(eager, [packed]),
         **_padded_sdpa(x, full),
         "SDPA nested": attempt(_nested, x),
         "varlen_attn": attempt(_varlen, x),
@@ -97,7 +93,7 @@ def _jixu(x: Operands) -> Run:
     schedule = kernels.attention_schedule(x.packed, x.cu_seqlens, x.longest, x.packed.shape[3])
     seed = torch.ones(1, dtype=torch.int64, device=x.device)
     settings = {"scale": x.scale, "dropout_p": x.dropout_p, "seed": seed, "schedule": schedule}
-    return x.passes(lambda: kernels.attention(x.packed, x.cu_seqlens, x.longest, **settings), [x.packed])
+    return passes(lambda: kernels.attention(x.packed, x.cu_seqlens, x.longest, **settings), [x.packed])
 
 
 def _padded_sdpa(x: Operands, full: bool) -> dict[str, Run | str]:
@@ -114,7 +110,7 @@ def _padded_sdpa(x: Operands, full: bool) -> dict[str, Run | str]:
                     *inputs, attn_mask=mask, scale=x.scale, dropout_p=x.dropout_p
                 )
 
-        return x.passes(run, inputs)
+        return passes(run, inputs)
 
     gpu_only = "" if x.device == "cuda" else "for the GPU"
     return {
@@ -144,7 +140,7 @@ def _nested(x: Operands) -> Run:
         out = F.scaled_dot_product_attention(q, k, v, scale=x.scale, dropout_p=x.dropout_p)
         return out.transpose(1, 2).values()
 
-    return x.passes(run, inputs)
+    return passes(run, inputs)
 
 
 def _varlen(x: Operands) -> Run | str:
@@ -154,7 +150,7 @@ def _varlen(x: Operands) -> Run | str:
     from torch.nn.attention.varlen import varlen_attn
 
     inputs = x.leaves(*x.packed[:, 0].shape)
-    return x.passes(lambda: varlen_attn(*inputs, x.cu_seqlens, x.cu_seqlens, x.longest, x.longest), inputs)
+    return passes(lambda: varlen_attn(*inputs, x.cu_seqlens, x.cu_seqlens, x.longest, x.longest), inputs)
 
 
 def _flash_attn(x: Operands) -> Run | str:
@@ -167,4 +163,4 @@ def _flash_attn(x: Operands) -> Run | str:
             x.packed, x.cu_seqlens, x.longest, dropout_p=x.dropout_p, softmax_scale=x.scale
         )
 
-    return x.passes(run, [x.packed])
+    return passes(run, [x.packed])

@@ -15,8 +15,9 @@ import torch
 
 import kernels
 from albert.model import AlbertConfig, PretrainingModel
-from benchmarks.gpu.scale import Scale, lengths_of, random_batch
+from benchmarks.gpu.scale import Scale, kernels_used, lengths_of
 from benchmarks.gpu.workers import Failure, Task
+from benchmarks.support.steps import random_batch
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # masked positions, embedding size, vocabulary
@@ -172,7 +173,8 @@ def whole_model(package: object, preset: str, layout: str, dtype: torch.dtype, t
     with torch.device(scale.device):
         torch.manual_seed(0)
         model = PretrainingModel(config)
-    batch = random_batch(scale, lengths_of("mixed", min(128, tokens // 2), tokens))
+    lengths = lengths_of("mixed", min(128, tokens // 2), tokens)
+    batch = random_batch(lengths, scale.vocabulary, scale.device)
     ours, theirs, exact = (
         _passes(model, batch, choice, kind)
         for choice, kind in ((scale.checked, dtype), ("torch", dtype), ("torch", torch.float64))
@@ -188,14 +190,10 @@ def _passes(model: PretrainingModel, batch, choice: str, dtype: torch.dtype) -> 
     kind = batch.input_ids.device.type
     exact = dtype == torch.float64
     (model.double if exact else model.float)().zero_grad()
-    before = kernels.dispatch._choice
-    kernels.use(choice)  # type: ignore[arg-type]
-    try:
+    with kernels_used(choice):
         with torch.autocast(kind, None if exact else dtype, enabled=not exact):
             loss = model(batch).loss
         loss.backward()
-    finally:
-        kernels.use(before)
     return {"loss": loss.detach(), **{n: p.grad.clone() for n, p in model.named_parameters()}}
 
 

@@ -54,12 +54,11 @@ def _times(claim: str, least: float, case: str, rivals: Sequence[str]) -> Goal:
     return Goal(claim, least, case, figure)
 
 
-def _share(claim: str, least: float, case: str, what: str) -> Goal:
-    """Make a goal for jixu's share of the measured ceiling of "flops" or "bytes"."""
+def _mfu(claim: str, least: float, case: str) -> Goal:
+    """Make a goal for jixu's model FLOPs utilisation: its share of the measured ceiling."""
 
     def figure(result: Result, who: str, ceilings: Ceilings) -> float:
-        seconds = _timing(result, who).milliseconds / 1e3
-        return getattr(result, what) / seconds / getattr(ceilings, what)
+        return result.flops / (_timing(result, who).milliseconds / 1e3) / ceilings.flops
 
     return Goal(claim, least, case, figure)
 
@@ -97,9 +96,9 @@ GOALS = (
         _step("base", 128, 32768),
         ("transformers compiled",),
     ),
-    _share("base T=512: MFU 50%", 0.5, _step("base", 512, 32768), "flops"),
-    _share("large T=512: MFU 55%", 0.55, _step("large", 512, 16384), "flops"),
-    _share("tiny T=512: MFU 25%", 0.25, _step("tiny", 512, 65536), "flops"),
+    _mfu("base T=512: MFU 50%", 0.5, _step("base", 512, 32768)),
+    _mfu("large T=512: MFU 55%", 0.55, _step("large", 512, 16384)),
+    _mfu("tiny T=512: MFU 25%", 0.25, _step("tiny", 512, 65536)),
     _times("mlm_loss: 1.5 times torch.compile", 1.5, _LOSS, ("torch.compile",)),
     _times("mlm_loss: faster than chunks of 1024 rows", 1.0, _LOSS, CHUNKS),
     _memory("mlm_loss: a quarter of the memory of torch, which stores logits", 4.0, _LOSS, "torch eager"),

@@ -6,46 +6,18 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from functools import partial
 
 import torch
-from torch import Tensor
 
-import kernels
 from albert.model import AlbertConfig, Batch, PretrainingModel, measure_sizes
-from albert.optim import adamw
-from benchmarks.gpu.scale import Scale, lengths_of, random_batch
+from benchmarks.gpu.scale import Scale, kernels_used, lengths_of
 from benchmarks.gpu.timing import Case, Run, attempt
+from benchmarks.support.steps import random_batch, training_flops, training_step
 
 # so that a step takes tens of milliseconds, and the activations of "large" fit
 TOKENS = {"tiny": 65536, "base": 32768, "large": 16384, "bert-large": 16384}
 THEIRS = ("transformers", "transformers compiled")
-# settings that transformers' config has under the same name
-SHARED = (
-    "vocab_size",
-    "embedding_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "hidden_act",
-    "max_position_embeddings",
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-)
-
-
-def training_flops(config, lengths: list[int], masked: int, rows: int | None = None) -> float:
-    """FLOPs of a step: three forward passes' worth; real tokens, and the decoder on masked positions only.
-
-    With `rows`, the last layer's part behind its attention counts for so many tokens only: no more is needed.
-    """
-    T, H, E = sum(lengths), config.hidden_size, config.embedding_size
-    layer = T * (8 * H * H + 4 * H * config.intermediate_size) + sum(4 * n * n * H for n in lengths)
-    spared = 0 if rows is None else (T - rows) * (2 * H * H + 4 * H * config.intermediate_size)
-    head = masked * (2 * H * E + 2 * E * config.vocab_size)
-    projection = 0 if E == H else 2 * T * E * H
-    return 3 * (config.num_hidden_layers * layer - spared + head + projection)
 
 
 def config_of(name: str, scale: Scale) -> AlbertConfig:
@@ -83,47 +55,36 @@ def host_cases(scale: Scale) -> Iterator[Case]:
             yield _case(name, scale, 128, "mixed", min(tokens, scale.tokens), _launched, ", launched")
 
 
-def training_step(
-    model: torch.nn.Module, loss_of: Callable[[], Tensor], device: str, **settings: bool
-) -> Run:
-    """Make a step as the trainer takes it: both passes under autocast, clipping and AdamW."""
-    optimizer = adamw(model, 1e-5)
-    for group in optimizer.param_groups:
-        group |= settings
-
-    def run() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            loss = loss_of()
-        optimizer.zero_grad(set_to_none=not settings)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    return run
-
-
 def _model(scale: Scale, config: AlbertConfig) -> PretrainingModel:
     with torch.device(scale.device):
         torch.manual_seed(0)
         return PretrainingModel(config)
 
 
+def _batch(scale: Scale, lengths: list[int]) -> Batch:
+    return random_batch(lengths, scale.vocabulary, scale.device)
+
+
+def _step(scale: Scale, model: PretrainingModel, batch: Batch) -> Run:
+    return partial(training_step(model, half=not scale.is_small), batch)
+
+
 def _launched(scale: Scale, name: str, config: AlbertConfig, lengths: list[int]) -> dict[str, Run | str]:
     """The same step eager, compiled and as a CUDA graph."""
-    batch, model = random_batch(scale, lengths), _model(scale, config)
+    batch, model = _batch(scale, lengths), _model(scale, config)
     compiled = model if scale.is_small else torch.compile(model)
     return {
-        "jixu": training_step(model, lambda: model(batch).loss, scale.device),
+        "jixu": _step(scale, model, batch),
         "jixu graph": attempt(_graphed, scale, _model(scale, config), batch),
-        "jixu compiled": training_step(model, lambda: compiled(batch).loss, scale.device),
+        "jixu compiled": partial(training_step(model, compiled, half=not scale.is_small), batch),
     }
 
 
 def _graphed(scale: Scale, model: PretrainingModel, batch: Batch) -> Run:
     """Capture a whole step, optimiser included; on a CPU there is nothing to capture it in."""
-    step = training_step(model, lambda: model(batch).loss, scale.device, capturable=not scale.is_small)
     if scale.is_small:
-        return step
+        return _step(scale, model, batch)
+    step = partial(training_step(model, capturable=True), batch)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):  # compiles kernels and allocates states outside of the capture
@@ -137,11 +98,11 @@ def _graphed(scale: Scale, model: PretrainingModel, batch: Batch) -> Run:
 
 
 def _beside_rivals(scale: Scale, name: str, config: AlbertConfig, lengths: list[int]) -> dict[str, Run | str]:
-    batch, model = random_batch(scale, lengths), _model(scale, config)
-    step = training_step(model, lambda: model(batch).loss, scale.device)
+    batch = _batch(scale, lengths)
+    step = _step(scale, _model(scale, config), batch)
 
     def on_torch() -> None:
-        with kernels_used("torch", scale.kernels):
+        with kernels_used("torch"):
             step()
 
     runners: dict[str, Run | str] = {"jixu": step, "jixu on torch": on_torch}
@@ -156,15 +117,6 @@ def _beside_rivals(scale: Scale, name: str, config: AlbertConfig, lengths: list[
     return runners | dict(zip(THEIRS, (eager, compiled), strict=True))
 
 
-@contextmanager
-def kernels_used(choice: str, otherwise: str) -> Iterator[None]:
-    kernels.use(choice)  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        kernels.use(otherwise)  # type: ignore[arg-type]
-
-
 def _transformers(scale: Scale, config: AlbertConfig, batch: Batch, compile_it: bool) -> Run:
     """Make a step of transformers' ALBERT on the same sequences, padded."""
     from benchmarks.support.transformers_albert import padded, their_config, transformers
@@ -173,14 +125,13 @@ def _transformers(scale: Scale, config: AlbertConfig, batch: Batch, compile_it: 
         model = transformers.AlbertForPreTraining(their_config(config)).train()
         inputs = padded(batch)
     forward = torch.compile(model) if compile_it else model
-    return training_step(model, lambda: forward(**inputs).loss, scale.device)
+    return partial(training_step(model, forward, half=not scale.is_small), **inputs)
 
 
 def profile(scale: Scale, name: str) -> dict[str, object]:
     """The kernels (on a CPU: the operators) of a step, the longest first: launches and milliseconds."""
-    model = _model(scale, config_of(name, scale))
-    batch = random_batch(scale, lengths_of("mixed", 128, min(TOKENS[name], scale.tokens)))
-    step = training_step(model, lambda: model(batch).loss, scale.device)
+    batch = _batch(scale, lengths_of("mixed", 128, min(TOKENS[name], scale.tokens)))
+    step = _step(scale, _model(scale, config_of(name, scale)), batch)
     step()
     kind = torch.profiler.ProfilerActivity
     with torch.profiler.profile(activities=[kind.CPU] if scale.is_small else [kind.CUDA]) as profiler:
@@ -205,9 +156,8 @@ def memory(scale: Scale, name: str) -> dict[str, object]:
     }
     if scale.is_small:
         return record
-    model = _model(scale, config)
-    batch = random_batch(scale, lengths_of("full", 128, min(TOKENS[name], scale.tokens)))
-    step = training_step(model, lambda: model(batch).loss, scale.device)
+    batch = _batch(scale, lengths_of("full", 128, min(TOKENS[name], scale.tokens)))
+    step = _step(scale, _model(scale, config), batch)
     step()
     torch.cuda.reset_peak_memory_stats()
     held = torch.cuda.memory_allocated()

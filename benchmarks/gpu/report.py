@@ -73,7 +73,7 @@ class Report:
             os.fsync(file.fileno())
         print(line[:400], flush=True)
 
-    def tell(self, kind: str, record: dict[str, Any]) -> None:
+    def show(self, kind: str, record: dict[str, Any]) -> None:
         """Note a record that the summary shows too."""
         self.note(kind, record)
         words = ", ".join(f"{name} {value}" for name, value in record.items())

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from albert.model import Batch
+import kernels
 
-EVALUATED = {"tiny": (12, 26, 312), "base": (12, 64, 768), "large": (16, 64, 1024)}  # heads, head dim, width
 VOCABULARY, TOKENS = 21128, 65536
 # the kernels run on a CPU in Triton's interpreter only, and there claims alone need them
 SMALL: dict[str, Any] = {"device": "cpu", "tokens": 128, "vocabulary": 500, "kernels": "auto"}
-# of forward passes alone: compiling takes the time measuring needs
-FORWARD_ONLY = "compiled for both passes only"
 
 
 @dataclass(frozen=True)
@@ -74,20 +72,12 @@ def offsets(lengths: list[int], device: str) -> Tensor:
     return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=device)
 
 
-def random_batch(scale: Scale, lengths: list[int]) -> Batch:
-    """A batch of random tokens, 15% of them masked, with sentence orders."""
-    T, device = sum(lengths), scale.device
-    ids = torch.randint(5, scale.vocabulary, (T,), device=device)
-    masked = torch.randperm(T, device=device)[: int(0.15 * T)].sort().values
-    return Batch(
-        ids, ids % 2, torch.cat([torch.arange(length) for length in lengths]).to(device),
-        offsets(lengths, device), max(lengths), masked, ids[masked],
-        torch.randint(2, (len(lengths),), device=device),
-    )  # fmt: skip
-
-
-def compiled_or_why(function: Callable, device: str, backward: bool) -> Callable | str:
-    """Compile `function`, or say why not."""
-    if device != "cuda":
-        return "torch.compile is for the GPU"
-    return torch.compile(function) if backward else FORWARD_ONLY
+@contextmanager
+def kernels_used(choice: str) -> Iterator[None]:
+    """Choose the kernels for a block."""
+    before = kernels.dispatch._choice
+    kernels.use(choice)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        kernels.use(before)

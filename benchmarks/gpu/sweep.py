@@ -8,11 +8,11 @@ after another. A candidate replaces the built-in entry where it is faster by mor
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import torch
@@ -28,8 +28,7 @@ from kernels.tuning import AttentionTiles, Launch, LossLaunch, LossTiles, Table
 LEAST_GAIN = 1.02
 # padded head dim and longest sequence, in the order of their importance to ALBERT; then dropout, for BERT
 SHAPES = ((64, 128), (64, 512), (32, 128), (32, 512), (128, 512), (128, 128))
-PARTS = ("forward", "queries", "keys", "whole")
-LOSS_PARTS = ("forward", "states", "table")
+Entry = TypeVar("Entry", AttentionTiles, LossTiles)
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Trial:
 
     @property
     def launch(self) -> Launch | None:
-        (entry,) = (*self.table.attention.values(), *self.table.loss.values())
+        entry = self.table.loss or next(iter(self.table.attention.values()))
         return getattr(entry, self.part) if self.part else None
 
 
@@ -52,36 +51,33 @@ def trials(scale: Scale) -> list[list[Trial]]:
     built_in = tuning.table(name)
     shapes = [(*s, False) for s in SHAPES] + [(64, 128, True), (64, 512, True)]
     groups = [list(_attention_trials(built_in, *shape)) for shape in shapes]
-    groups.insert(2, list(_loss_trials(built_in, 128)))
+    groups.insert(2, list(_loss_trials(built_in)))
     return [group[:2] for group in groups[1:3]] if scale.is_small else groups
 
 
 def _attention_trials(built_in: Table, width: int, longest: int, dropout: bool) -> Iterator[Trial]:
     key = (width, tuning.bucket_of(longest), dropout)
     entry = built_in.attention[key]
-
-    def trial(part: str, changed: AttentionTiles) -> Trial:
-        return Trial((width, longest, dropout), part, Table({key: changed}, {}))
-
-    yield trial("", entry)
-    for part in ("forward", "whole") if longest <= entry.tile and entry.whole else PARTS[:3]:
-        for launch in product((16, 32, 64, 128), (4, 8), (1, 2, 3, 4)):
-            if Launch(*launch) != getattr(entry, part) and launch[0] * width <= 128 * 128:
-                yield trial(part, replace(entry, **{part: Launch(*launch)}))
+    parts = ("forward", "whole") if longest <= entry.tile and entry.whole else ("forward", "queries", "keys")
+    blocks = [block for block in (16, 32, 64, 128) if block * width <= 128 * 128]
+    launches = [Launch(*launch) for launch in product(blocks, (4, 8), (1, 2, 3, 4))]
+    for part, changed in _variants(entry, parts, launches):
+        yield Trial((width, longest, dropout), part, Table({key: changed}))
 
 
-def _loss_trials(built_in: Table, width: int) -> Iterator[Trial]:
-    entry = built_in.loss[width]
+def _loss_trials(built_in: Table) -> Iterator[Trial]:
+    launches = [LossLaunch(*launch) for launch in product((32, 64, 128), (4, 8), (2, 3, 4), (64, 128))]
+    assert built_in.loss is not None
+    for part, changed in _variants(built_in.loss, ("forward", "states", "table"), launches):
+        yield Trial((128, 0, False), part, Table(loss=changed))
 
-    def trial(part: str, changed: LossTiles) -> Trial:
-        return Trial((width, 0, False), part, Table({}, {width: changed}))
 
-    yield trial("", entry)
-    for part in LOSS_PARTS:
-        for block, warps, stages, rows in product((32, 64, 128), (4, 8), (2, 3, 4), (64, 128)):
-            launch = LossLaunch(block, warps, stages, rows)
-            if launch != getattr(entry, part):
-                yield trial(part, replace(entry, **{part: launch}))
+def _variants(entry: Entry, parts: Sequence[str], launches: Sequence[Launch]) -> Iterator[tuple[str, Entry]]:
+    """Yield an entry of a table, and what it becomes with another launch of one part."""
+    yield "", entry
+    for part, launch in product(parts, launches):
+        if launch != getattr(entry, part):
+            yield part, replace(entry, **{part: launch})
 
 
 def _passes(scale: Scale, shape: tuple[int, int, bool]) -> Callable[[], list[Tensor]]:
@@ -145,7 +141,7 @@ def sweep(
     scale: Scale, deadline: float, processes: int, note: Callable[[str, dict[str, object]], None]
 ) -> Table:
     """Try the candidates until the deadline; `note` gets every figure. Returns the better entries."""
-    found = Table({}, {})
+    found = Table()
     for group in trials(scale):
         if time.monotonic() > deadline:
             break
@@ -174,7 +170,7 @@ def _record(trial: Trial, **more: object) -> dict[str, object]:
 def _best(right: list[Trial], times: dict[int, float]) -> Table:
     """The built-in entry with the fastest launch of each part, where it gains enough; else no entry."""
     if 0 not in times or right[0].part:  # the built-in entry itself failed or came too late
-        return Table({}, {})
+        return Table()
     better: dict[str, Any] = {}
     for part in {trial.part for trial in right} - {""}:
         own = [number for number in times if right[number].part == part]
@@ -182,11 +178,11 @@ def _best(right: list[Trial], times: dict[int, float]) -> Table:
         if times[0] >= LEAST_GAIN * times[best]:
             better[part] = right[best].launch
     if not better:
-        return Table({}, {})
+        return Table()
     usual = right[0].table
     return Table(
         {key: replace(entry, **better) for key, entry in usual.attention.items()},
-        {key: replace(entry, **better) for key, entry in usual.loss.items()},
+        usual.loss and replace(usual.loss, **better),
     )
 
 

@@ -180,8 +180,10 @@ def measure_ceilings(device: str = "cuda", side: int = 8192, size: int = 2**32) 
     return Ceilings(2 * side**3 / product * 1e3, 2 * size / copy * 1e3)
 
 
-def forward_backward(forward: Callable[[], torch.Tensor], inputs: list[torch.Tensor]) -> Run:
-    """Make a run of both passes, with one random gradient."""
+def passes(forward: Callable[[], torch.Tensor], inputs: list[torch.Tensor]) -> Run:
+    """Make a run of the forward pass, or of both passes if the inputs need gradients."""
+    if not inputs[0].requires_grad:
+        return forward
     gradient: list[torch.Tensor] = []
 
     def run() -> None:

@@ -13,9 +13,10 @@ STEPS, WARM_UP = 60, 20
 
 
 def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) -> dict[str, object]:
-    """Train some steps from random weights; returns tokens a second and the share spent waiting for data."""
+    """Train some steps from random weights; returns tokens a second, time spent waiting, and the losses."""
     from albert.batching import Loader, TrainingData
     from albert.pretraining import PretrainSettings, check_start
+    from albert.pretraining.progress import StepRecord
     from albert.pretraining.start import phases
     from albert.pretraining.trainer import Trainer
     from albert.runtime import join
@@ -31,24 +32,27 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
         trainer = Trainer(settings, start, 1e-4, process)
         data = TrainingData(list(start.streams.values()), phases(settings))
         loader = Loader(data, trainer.state.data)
+        records: list[StepRecord] = []
+        problem: str | None = None
         try:
             for step in range(steps):
                 if step == warm_up:
-                    trainer.review()  # waits for the device
+                    records += trainer.review()[0]  # waits for the device
                     began, waited, tokens = time.perf_counter(), loader.waited, trainer.state.tokens
                 trainer.step(next(loader))
-                if trainer.is_review_due():
+                if trainer.is_review_due or step == steps - 1:
                     done, wrong = trainer.review()
-            trainer.review()
+                    records, problem = records + done, problem or wrong
             seconds = time.perf_counter() - began
         finally:
             loader.close()
-    loss = {i: figures.mlm_loss / figures.mlm_count for i, figures in done[-1].corpora.items()}
+    figures = [record.corpora[0] for record in records]
     return {
         "model": init,
         "batch_tokens": batch_tokens,
         "tokens_per_second": (trainer.state.tokens - tokens) / seconds,
         "waiting_for_data": (loader.waited - waited) / seconds,
-        "last_loss": loss.get(0),
-        "wrong": wrong,
+        "losses": [round(one.mlm_loss / one.mlm_count, 4) for one in figures],
+        "problem": problem,
+        "notices": trainer.notices,  # such as of CUDA graphs that were given up
     }

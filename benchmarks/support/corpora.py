@@ -14,11 +14,10 @@ from pathlib import Path
 from data.refresh import read_sentences
 from data.sources import find_files
 from data.storage import base_name
+from data.tokenization import WordPieceTokenizer
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
-
-
-FILE_CHARACTERS = 4_000_000
+FILE_CHARACTERS, DOCUMENT_CHARACTERS = 4_000_000, 1500
 
 
 def given_sources(sources: Sequence[str]) -> list[str]:
@@ -36,18 +35,26 @@ def load_sentences(sources: Sequence[str]) -> list[str]:
     return list(read_sentences([uri for source in given_sources(sources) for uri in find_files(source)]))
 
 
+def make_vocabulary(sentences: list[str], folder: Path) -> Path:
+    """Make a vocabulary of every character of the text."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    pieces = list("abcdefghijklmnopqrstuvwxyz0123456789")
+    characters = sorted(set("".join(sentences).lower()) | {chr(c) for c in range(0x4E00, 0x9FA6)})
+    entries = dict.fromkeys([*special, *pieces, *(f"##{c}" for c in pieces), *characters])
+    WordPieceTokenizer([entry for entry in entries if not entry.isspace()]).save(folder)
+    return folder / "vocab.txt"
+
+
 def write_corpus(
     folder: Path,
     sentences: Sequence[str],
     characters: int,
     *,
-    seed: int = 0,
-    document: int = 1500,
     file_characters: int = FILE_CHARACTERS,
 ) -> int:
-    """Write about `characters` as JSONL, in documents of about `document`; return how many."""
+    """Write about `characters` as JSONL, in documents of about 1,500; return how many."""
     folder.mkdir(parents=True, exist_ok=True)
-    rng = random.Random(seed)
+    rng = random.Random(0)
     han = [chr(code) for code in range(0x4E00, 0x9FA6)]
     written = number = 0
     while written < characters:
@@ -55,8 +62,8 @@ def write_corpus(
         goal = min(file_characters, characters - written)
         with (folder / f"part-{number:05d}.jsonl").open("w", encoding="utf-8") as file:
             while size < goal:
-                parts, length, wanted = [], 0, rng.expovariate(1 / document) + 100
-                while length < wanted:
+                parts, length, target = [], 0, rng.expovariate(1 / DOCUMENT_CHARACTERS) + 100
+                while length < target:
                     sentence = rng.choice(sentences)
                     at = rng.randrange(len(sentence) + 1)
                     parts.append(f"{sentence[:at]}{rng.choice(han)}{rng.choice(han)}{sentence[at:]}")

@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 
 from albert.batching import InstanceStream
-from albert.model import AlbertConfig
-from benchmarks.support.cpu_steps import pretraining_step
+from albert.model import AlbertConfig, PretrainingModel
+from benchmarks.support.steps import training_step
 
 BATCH_TOKENS = 4096
 
 
 def main(shard: Path) -> None:
     stream = InstanceStream([shard], batch_tokens=BATCH_TOKENS)
-    step = pretraining_step(AlbertConfig.preset("tiny"))
+    step = training_step(PretrainingModel(AlbertConfig.preset("tiny")))
     began = time.perf_counter()
     batch, _ = next(stream.training_batches())
     loaded = time.perf_counter()

@@ -23,6 +23,11 @@ def machine() -> dict[str, object]:
     return {"cpu": model, "cores": os.cpu_count(), "python": platform.python_version()}
 
 
+def met(is_met: bool) -> str:
+    """Say whether a goal is met."""
+    return "met" if is_met else "missed"
+
+
 def write_result(name: str, verdict: str, result: Mapping[str, object]) -> None:
     """Write benchmarks/results/<name>.json and print the verdict."""
     RESULTS.mkdir(parents=True, exist_ok=True)

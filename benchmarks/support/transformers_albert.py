@@ -13,11 +13,17 @@ import transformers
 from torch import Tensor
 
 from albert.model import AlbertConfig, Batch
-from albert.optim import adamw
-from benchmarks.gpu.model import SHARED
+from benchmarks.support.steps import training_step
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}  # bf16 by autocast
-WAYS = [f"{attention} {dtype}" for attention, dtype in product(("sdpa", "eager"), DTYPES)]
+WAYS = [" ".join(way) for way in product(("sdpa", "eager"), ("fp32", "bf16"))]  # bf16 by autocast
+
+
+# settings that transformers' config has under the same name
+SHARED = (
+    "vocab_size", "embedding_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "intermediate_size", "hidden_act", "max_position_embeddings", "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+)  # fmt: skip
 
 
 def their_config(config: AlbertConfig, attention: str = "sdpa") -> transformers.AlbertConfig:
@@ -46,22 +52,12 @@ def padded(batch: Batch) -> dict[str, Tensor]:
     return inputs if bool(inside.all()) else {**inputs, "attention_mask": inside.long()}
 
 
-def pretraining_step(config: AlbertConfig, way: str) -> Callable[[dict[str, Tensor]], None]:
-    """Return a function that trains `AlbertForPreTraining` on a batch; the way is one of WAYS."""
+def their_step(config: AlbertConfig, way: str) -> Callable[..., Tensor]:
+    """Return a step of `AlbertForPreTraining` on padded inputs; the way is one of WAYS."""
     attention, dtype = way.split()
     torch.manual_seed(0)
     model = transformers.AlbertForPreTraining(their_config(config, attention)).train()
-    optimizer = adamw(model, 1e-4)
-
-    def step(inputs: dict[str, Tensor]) -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
-            loss = model(**inputs).loss
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-
-    return step
+    return training_step(model, half=dtype == "bf16")
 
 
 def loader(pairs: Sequence[tuple[str, str]], vocabulary: str, batch_size: int) -> Iterator[dict[str, Tensor]]:

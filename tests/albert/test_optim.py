@@ -1,15 +1,8 @@
 """Optimisers against their papers' formulas."""
 
-from dataclasses import replace
-
-import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
-from albert.model import pack
 from albert.optim import adamw, lamb
-from tests.conftest import small_model
 
 
 def lamb_by_hand(parameter, gradients, rate, decay, adapt):
@@ -95,16 +88,6 @@ def test_adamw_decays_weights_and_neither_biases_nor_layer_norm():
         torch.testing.assert_close(parameter.detach(), kept * before[name])
 
 
-@given(st.floats(1e-6, 1e6))
-def test_a_step_of_lamb_moves_a_tensor_by_its_own_norm_whatever_the_gradients_size(scale):
-    layer = torch.nn.Linear(4, 3, bias=False)
-    torch.nn.init.constant_(layer.weight, 0.5)
-    layer.weight.grad = scale * torch.linspace(1, 2, 12).reshape(3, 4)
-    before = layer.weight.detach().clone()
-    lamb(layer, 0.01, weight_decay=0.0).step()
-    assert (layer.weight - before).norm().item() == pytest.approx(0.01 * before.norm().item(), rel=1e-3)
-
-
 def test_a_tensor_of_zeros_is_not_stuck():
     layer = torch.nn.Linear(4, 3, bias=False)
     torch.nn.init.zeros_(layer.weight)
@@ -119,18 +102,3 @@ def test_a_tensor_that_nothing_changes_stays_as_it_is():
     layer.weight.grad = torch.zeros(3, 4)
     lamb(layer, 0.01, weight_decay=0.0).step()
     assert torch.equal(layer.weight, before)
-
-
-def test_lamb_trains_a_model(tokenizer):
-    model = small_model(tokenizer)
-    optimizer = lamb(model, 0.05)
-    masked = {"masked_index": torch.tensor([2, 8]), "masked_labels": torch.tensor([30, 31])}
-    batch = replace(pack([[2, 5, 6, 7, 8, 3]] * 4), **masked)
-    losses = []
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = model(batch).loss
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.5 * losses[0]

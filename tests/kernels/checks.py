@@ -61,8 +61,8 @@ def plain_attention(qkv: Tensor, lengths: list[int], dropout_p: float = 0.0, see
 
 
 def attention(
-    package: ModuleType, lengths: list[int], head_dim: int, dtype: torch.dtype = torch.float32, heads: int =
-    2, dropout_p: float = 0.0,
+    package: ModuleType, lengths: list[int], head_dim: int, dtype: torch.dtype = torch.float32,
+    heads: int = 2, dropout_p: float = 0.0,
 ) -> None:  # fmt: skip
     """Check output and gradients."""
     torch.manual_seed(sum(lengths))
@@ -207,8 +207,8 @@ def add_layer_norm(
 
 
 def bias_gelu(
-    package: ModuleType, R: int, F: int, activation: str, dtype: torch.dtype = torch.float32, scale: float =
-    2.0,
+    package: ModuleType, R: int, F: int, activation: str, dtype: torch.dtype = torch.float32,
+    scale: float = 2.0,
 ) -> None:  # fmt: skip
     torch.manual_seed(R + F)
     inputs = [torch.randn(R, F, device=DEVICE) * scale, torch.randn(F, device=DEVICE)]

@@ -1,4 +1,8 @@
-"""Unwritten output holds NaN, or a number no kernel writes; kernels may touch nothing but their tensors."""
+"""Unwritten output holds NaN, or a number no kernel writes; kernels may touch nothing but their tensors.
+
+These tests also run on a GPU machine that has torch, Triton, numpy, pytest and hypothesis alone:
+`python -m pytest --confcutdir tests/kernels tests/kernels`, without the conftest of all tests.
+"""
 
 import pytest
 import torch

@@ -192,17 +192,6 @@ def test_attention_dropout_is_a_function_of_its_seed_and_preserves_the_mean():
     assert error.abs().mean() < 0.02
 
 
-def test_mlm_loss_is_cross_entropy_with_the_tied_table():
-    torch.manual_seed(0)
-    states, weight, bias = torch.randn(6, 4), torch.randn(13, 4), torch.randn(13)
-    labels = torch.tensor([0, 12, 5, IGNORED, 7, 7])
-    loss, predicted = kernels.mlm_loss(states, weight, bias, labels)
-    log_p = torch.log_softmax(states.double() @ weight.double().T + bias.double(), -1)
-    expected = -log_p[torch.arange(6), labels.clamp_min(0)] * (labels != IGNORED)
-    assert torch.allclose(loss.double(), expected, atol=1e-5)
-    assert torch.equal(predicted, log_p.argmax(-1))
-
-
 def test_gradients_of_a_shared_weight_add_up_in_fp32():
     torch.manual_seed(0)
     weight, bias = torch.randn(8, 16, requires_grad=True), torch.randn(8, requires_grad=True)

@@ -64,7 +64,7 @@ def test_no_corpus_is_ever_further_behind_than_a_batch_for_each_other(weights, s
         assert max(ahead) <= 300 and min(ahead) >= -300 * (len(shares) - 1)
 
 
-def test_any_step_can_be_gone_back_to(corpora):
+def test_any_step_can_be_resumed_from(corpora):
     phases = [Phase(STEPS // 2, (0.7, 0.3)), Phase(STEPS, (0.2, 0.8))]
     run = steps_of(data(corpora, phases, accumulate=2))
     for at in (0, 13, 29, 30, 47):
@@ -74,7 +74,7 @@ def test_any_step_can_be_gone_back_to(corpora):
             assert all(map(same, step.batches, expected.batches))
     # each phase counts its own tokens
     assert sum(run[29].after.tokens) > 20 * 300 > 2 * 300 >= sum(run[30].after.tokens)
-    assert run[3].after.without_steps(2).skipped == 6
+    assert run[3].after.rolled_back_to(2).skipped == 6
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -97,20 +97,20 @@ def test_phases_take_turns_and_a_share_of_nothing_gives_nothing(corpora):
     assert drawn == [[0]] * 20 + [[1]] * 20
 
 
-def test_phases_count_the_steps_that_were_not_taken_back(corpora):
+def test_phases_count_the_steps_that_were_not_rolled_back(corpora):
     phases = [Phase(20, (0.7, 0.3)), Phase(40, (0.0, 1.0))]
     after = steps_of(data(corpora, phases, accumulate=2), 25)[-1].after
-    back = after.without_steps(2 * 12)
+    back = after.rolled_back_to(2 * 12)
     again = steps_of(data(corpora, phases, accumulate=2), 20, back)
     drawn = [step.corpora for step in again]
     assert {0, 1} == {corpus for pair in drawn[:8] for corpus in pair} and drawn[8:] == [[1, 1]] * 12
-    # none of what was taken back comes again, and shares hold of what comes
+    # nothing that was rolled back is drawn again, and the shares hold for what is drawn
     assert again[0].after.batches == after.batches + 2
     assert again[7].after.cursors[0] > after.cursors[0]
     first = again[7].after.tokens
     assert abs(first[1] - 0.3 * sum(first)) <= 300
     # and a second time
-    twice = again[3].after.without_steps(2 * 13)
+    twice = again[3].after.rolled_back_to(2 * 13)
     assert twice.batches - twice.skipped == 2 * 13
 
 
@@ -152,7 +152,7 @@ def test_the_loader_gives_the_same_steps_ahead_of_time_and_ends_its_thread(corpo
         got = next(loader)
         assert got.after == step.after and all(map(same, got.batches, step.batches))
     assert 0 <= loader.waited < 5
-    loader.go_to(expected[9].after)
+    loader.restart(expected[9].after)
     assert next(loader).after == expected[10].after
     loader.close()
     assert threading.active_count() == before

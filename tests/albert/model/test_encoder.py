@@ -73,9 +73,7 @@ def test_a_texts_mean_is_told_from_the_other_texts_of_the_batch():
 
 
 @pytest.mark.parametrize("share", ["attention", "ffn", "none"])
-@pytest.mark.parametrize(
-    "change", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}], ids=["one", "groups"]
-)
+@pytest.mark.parametrize("change", [{}, GROUPS], ids=["one", "groups"])
 def test_unshared_layers_begin_as_the_shared_ones(share, change):
     model = random_model(replace(SMALL, **change)).eval()
     grown = grow(model, share=share).eval()
@@ -88,9 +86,7 @@ def test_unshared_layers_begin_as_the_shared_ones(share, change):
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
-@pytest.mark.parametrize(
-    "change", [{}, {"num_hidden_groups": 2, "inner_group_num": 2}], ids=["one", "groups"]
-)
+@pytest.mark.parametrize("change", [{}, GROUPS], ids=["one", "groups"])
 def test_the_gradient_of_a_shared_layer_is_the_sum_over_its_uses(change, norm):
     """An unshared copy computes the same, and each of its layers gets the gradient of one use."""
     model = random_model(replace(SMALL, norm=norm, **change)).double()
@@ -219,35 +215,6 @@ def test_attention_dropout_keeps_the_mean_and_draws_anew():
     assert not torch.equal(draws[0], draws[1])
     deviation = draws.std(0) / len(draws) ** 0.5
     assert ((draws.mean(0) - exact).abs() < 6 * deviation).all()
-
-
-def test_the_decoder_is_the_word_table():
-    model = random_model()
-    batch = masked_batch()
-    names = [name for name, p in model.named_parameters() if p.shape == (61, 16)]
-    assert names == ["encoder.embedding.word"]
-    before = model(batch).mlm_loss
-    absent = sorted(set(range(61)) - set(batch.input_ids.tolist()) - set(batch.masked_labels.tolist()))[0]
-    with torch.no_grad():
-        model.encoder.embedding.word[absent] += 5.0  # a token that is only ever a wrong answer
-    assert model(batch).mlm_loss != before
-
-
-@pytest.mark.parametrize("share", ["all", "attention", "ffn"])
-def test_shared_parameters_stay_one_tensor_through_training(share):
-    model = random_model(replace(SMALL, share=share))
-    batch = masked_batch()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(batch).loss.backward()
-        optimizer.step()
-    encoder = model.encoder
-    used = [encoder.blocks_of_layer[layer] for layer in range(4)]
-    attentions = {id(encoder.attentions[a]) for a, _ in used}
-    feed_forwards = {id(encoder.feed_forwards[f]) for _, f in used}
-    expected = {"all": (1, 1), "attention": (1, 4), "ffn": (4, 1)}[share]
-    assert (len(attentions), len(feed_forwards)) == expected
 
 
 def test_layer_changes_are_distances_and_angles_of_its_states():

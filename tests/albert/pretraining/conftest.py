@@ -1,6 +1,20 @@
 """What the tests of pretraining share."""
 
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from tests.conftest import save_small_model
+
+
+@pytest.fixture(scope="package")
+def small(tmp_path_factory, tokenizer):
+    """A checkpoint of a model that trains in seconds."""
+    folder = tmp_path_factory.mktemp("small")
+    return save_small_model(folder, tokenizer, num_hidden_layers=2, max_position_embeddings=128)
 
 
 def with_options(settings, **options):
@@ -10,3 +24,17 @@ def with_options(settings, **options):
         for name, value in options.items()
     }
     return replace(settings, **values)
+
+
+def weights(folder):
+    """The model's weights in a checkpoint, and the optimiser's state."""
+    # copies: safetensors maps the file, which a test may overwrite
+    names = ("model.safetensors", "trainer_state.safetensors")
+    return {f"{n}/{k}": v.clone() for n in names for k, v in load_file(folder / n).items()}
+
+
+def assert_same(first, second):
+    """Two checkpoints, or the weights in them, are the same to the bit."""
+    a, b = (weights(one) if isinstance(one, Path) else one for one in (first, second))
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []

@@ -1,4 +1,4 @@
-"""Training in several processes on the CPU: the losses of one, a lost process, another number of them."""
+"""Training in several processes on the CPU: the losses of one, lost processes, another number of them."""
 
 import json
 import os
@@ -79,14 +79,14 @@ def test_two_processes_have_the_losses_of_one(settings, tmp_path):
     for step, record in metrics(alone).items():
         assert together[step]["mlm_loss"] == pytest.approx(record["mlm_loss"], abs=1e-5), step
     assert len(together) == 10
-    # what the two have done one can go on from
+    # one process resumes what two have done
     result = pretrain(with_options(settings, running={"log_every": 10}))
     assert result.resumed_from == 10
     assert any("2 process(es), now it has 1: a step stays 4 parts" in notice for notice in result.notices)
 
 
 @pytest.mark.slow
-def test_torchrun_starts_a_lost_process_again_once_and_one_goes_on_from_the_last_checkpoint(
+def test_torchrun_restarts_a_lost_process_once_and_one_process_resumes_from_the_last_checkpoint(
     settings, tmp_path, tokenizer
 ):
     """And so with weights that are shared out: a checkpoint is whole, whoever wrote it."""
@@ -120,14 +120,16 @@ def newest(settings):
 
 
 def test_more_processes_than_parts_of_a_step_are_refused(settings, monkeypatch):
-    from albert.pretraining.run import _shared_out
+    from albert.pretraining.run import _with_step_size
     from albert.runtime import Process
 
     refusal = "4 parts cannot be shared out to 8 processes.*--running.accumulate 8"
     with pytest.raises(ConfigError, match=refusal):
-        _shared_out(settings, Process(0, 8))
+        _with_step_size(settings, Process(0, 8))
     assert (
-        _shared_out(with_options(settings, running={"accumulate": None}), Process(0, 8)).running.accumulate
+        _with_step_size(
+            with_options(settings, running={"accumulate": None}), Process(0, 8)
+        ).running.accumulate
         == 8
     )
 

@@ -34,7 +34,7 @@ def train(settings, *, graphs: bool) -> tuple[Trainer, list[float]]:
     """A trainer after some steps, and their losses."""
     start = check_start(settings)
     trainer = Trainer(settings, start, 1e-3, Process())
-    trainer.graphs = trainer.new_graphs() if graphs else None
+    trainer.graphs = trainer.make_graphs() if graphs else None
     data = TrainingData(list(start.streams.values()), phases(settings), accumulate=2)
     steps = data.steps(trainer.state.data)
     for _ in range(STEPS):

@@ -1,4 +1,4 @@
-"""Batches and training on a small real corpus: what is held out, what is learnt, and going on exactly."""
+"""Batches and training on a small real corpus: what is held out, what is learnt, and exact resumption."""
 
 import json
 import os
@@ -6,13 +6,11 @@ import shutil
 import signal
 import time
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from albert.batching import InstanceStream, is_held_out
 from albert.batching.stream import Cursor, token_batches
@@ -25,12 +23,12 @@ from albert.pretraining import (
     pretrain,
     read_trainer_state,
 )
-from albert.pretraining.start import settle
+from albert.pretraining.start import prepare_folder
 from albert.pretraining.state import STATE_FILE
 from data.errors import ConfigError, InputError
 from data.files import sha256
 from data.refresh import GateRules
-from tests.albert.pretraining.conftest import with_options
+from tests.albert.pretraining.conftest import assert_same, weights, with_options
 from tests.conftest import copy_tensorflow_checkpoint, put_into_hub_cache, save_small_model
 from tests.corpora import make_corpus
 from tests.workers import PreloadedContext
@@ -40,13 +38,6 @@ from tests.workers import PreloadedContext
 def shards(tmp_path_factory, samples, vocabulary_file):
     root = tmp_path_factory.mktemp("workspace")
     return make_corpus(root, "c", (samples / "tea.jsonl", samples / "general.txt"), vocabulary_file)
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory, tokenizer):
-    """A checkpoint of a model that trains in seconds."""
-    folder = tmp_path_factory.mktemp("small")
-    return save_small_model(folder, tokenizer, num_hidden_layers=2, max_position_embeddings=128)
 
 
 @pytest.fixture
@@ -115,21 +106,17 @@ def test_masks_change_by_epoch_and_stored_ones_do_not(shards):
     assert inputs[2].sort().values.tolist() == inputs[3].sort().values.tolist()
 
 
-def test_any_place_can_be_gone_back_to(shards):
-    source = stream(shards)
-    run = list(islice(source.training_batches(), 60))
-    for at in (0, 7, 31, 58):
-        batch, after = next(stream(shards).training_batches(run[at][1]))
-        assert torch.equal(batch.input_ids, run[at + 1][0].input_ids) and after == run[at + 1][1]
-
-
-def test_token_batches_hold_each_row_once():
-    lengths = np.random.default_rng(0).integers(3, 128, 500)
-    batches = token_batches(lengths, 1000, np.random.default_rng(1))
-    assert sorted(np.concatenate(batches).tolist()) == list(range(500))
-    assert max(lengths[b].sum() for b in batches) <= 1000
-    spread = [lengths[b].max() - lengths[b].min() for b in batches]
-    assert np.mean(spread) < 12
+def test_token_batches_hold_each_row_once_alike_in_length_and_in_any_order():
+    """Batches are about full, and where one stands tells nothing of its lengths."""
+    lengths = np.random.default_rng(0).integers(3, 128, 20_000)
+    batches = token_batches(lengths, 2000, np.random.default_rng(1))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(20_000))
+    tokens = np.array([lengths[b].sum() for b in batches])
+    assert max(tokens) <= 2000 and np.mean(tokens > 1800) > 0.97
+    assert np.mean([np.ptp(lengths[b]) for b in batches]) < 12
+    means = np.array([lengths[b].mean() for b in batches])
+    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.1
+    assert abs(np.corrcoef(means[:-1], means[1:])[0, 1]) < 0.1
 
 
 def test_training_lowers_the_held_out_loss(settings):
@@ -140,19 +127,13 @@ def test_training_lowers_the_held_out_loss(settings):
     assert tokenizer.vocab_size == model.config.vocab_size
 
 
-def weights(result):
-    # copies: safetensors maps the file, which a test may overwrite
-    names = ("model.safetensors", "trainer_state.safetensors")
-    return [{k: v.clone() for k, v in load_file(result.checkpoint / name).items()} for name in names]
-
-
 def test_one_seed_gives_the_same_weights_and_another_does_not(settings, tmp_path):
     runs = [
         pretrain(replace(settings, run_folder=tmp_path / name, seed=seed, steps=4))
         for name, seed in (("a", 0), ("b", 0), ("c", 1))
     ]
-    a, b, c = (weights(run)[0] for run in runs)
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    a, b, c = (weights(run.checkpoint) for run in runs)
+    assert_same(a, b)
     assert not all(torch.equal(a[name], c[name]) for name in a)
 
 
@@ -161,9 +142,7 @@ def test_weights_that_start_from_the_corpus_know_its_frequencies_and_are_its_own
     first, again = (pretrain(replace(from_corpus, run_folder=tmp_path / name)) for name in ("a", "b"))
     before, known = first.history[0]["held_out_mlm_loss"], first.history[0]["held_out_bigram_loss"]
     assert known < before < np.log(stream(settings.shards).info.vocab_size) - 1
-    assert all(
-        torch.equal(a, b) for a, b in zip(*(w[0].values() for w in map(weights, (first, again))), strict=True)
-    )
+    assert_same(first.checkpoint, again.checkpoint)
     with pytest.raises(
         ConfigError, match="init_weights=corpus is for a preset's name: .* has weights already"
     ):
@@ -178,33 +157,31 @@ def test_running_again_does_nothing_more(settings):
     assert (second.checkpoint / "manifest.json").read_bytes() == before
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_said(settings):
+def test_a_damaged_checkpoint_is_skipped_with_a_notice(settings):
     straight = pretrain(settings)
-    whole = weights(straight)
+    whole = weights(straight.checkpoint)
     newest, older = list_checkpoints(settings.run_folder)
     (newest / "model.safetensors").write_bytes(b"damaged")
     again = pretrain(settings)
     assert again.resumed_from == 8 and any("damaged" in notice for notice in again.notices)
-    for before, after in zip(whole, weights(again), strict=True):
-        assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_same(whole, again.checkpoint)
     for folder in list_checkpoints(settings.run_folder):
         (folder / "manifest.json").unlink()
     anew = pretrain(settings)
     assert anew.resumed_from == 0 and "no checkpoint is whole: beginning anew" in anew.notices
 
 
-def test_going_on_with_dropout_ends_with_the_weights_of_a_straight_run(settings, tmp_path, tokenizer):
+def test_resuming_with_dropout_gives_the_weights_of_an_uninterrupted_run(settings, tmp_path, tokenizer):
     shape = {"num_hidden_layers": 2, "max_position_embeddings": 128}
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     save_small_model(tmp_path / "dropping", tokenizer, **shape, **dropout)
     with_dropout = replace(settings, init=str(tmp_path / "dropping"))
-    straight = weights(pretrain(with_dropout))
+    straight = weights(pretrain(with_dropout).checkpoint)
     newest, _ = list_checkpoints(settings.run_folder)
     shutil.rmtree(newest)
     again = pretrain(with_dropout)
     assert again.resumed_from == 8
-    for before, after in zip(straight, weights(again), strict=True):
-        assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_same(straight, again.checkpoint)
 
 
 def rewrite_state(checkpoint, change):
@@ -214,12 +191,12 @@ def rewrite_state(checkpoint, change):
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {STATE_FILE: sha256(state)}))
 
 
-def test_a_checkpoint_of_an_older_version_is_gone_on_from_exactly(settings):
+def test_a_checkpoint_of_an_older_version_resumes_exactly(settings):
     """Before batches could be left out, and the number of processes and some settings were kept."""
     settings = with_options(
         settings, objective={"mask_rates": (0.5, 0.1)}
     )  # they go by the number of the step
-    straight = weights(pretrain(settings))
+    straight = weights(pretrain(settings).checkpoint)
     newest, older = list_checkpoints(settings.run_folder)
     shutil.rmtree(newest)
 
@@ -235,11 +212,10 @@ def test_a_checkpoint_of_an_older_version_is_gone_on_from_exactly(settings):
     kept.write_text(json.dumps(begun))
     again = pretrain(settings)
     assert again.resumed_from == 8 and not any("process(es)" in notice for notice in again.notices)
-    for before, after in zip(straight, weights(again), strict=True):
-        assert all(torch.equal(before[name], after[name]) for name in before)
+    assert_same(straight, again.checkpoint)
 
 
-def test_what_another_version_kept_otherwise_is_refused_in_a_line(settings):
+def test_files_of_another_version_are_refused_in_one_line(settings):
     pretrain(settings)
     newest = list_checkpoints(settings.run_folder)[0]
     rewrite_state(newest, lambda state: state | {"unheard_of": 1})
@@ -267,33 +243,24 @@ def test_other_settings_under_the_same_name_are_refused(settings):
     with pytest.raises(ConfigError, match="begun with other settings .batch_tokens 512 -> 256"):
         pretrain(replace(settings, batch_tokens=256))
     assert pretrain(replace(settings, batch_tokens=256, resume="never")).resumed_from == 0
-    settle(replace(settings, resume="never"))
+    prepare_folder(replace(settings, resume="never"))
     assert not (settings.run_folder / "result.json").exists() and not list_checkpoints(settings.run_folder)
 
 
-def test_a_run_goes_on_in_a_workspace_that_was_moved(settings, tmp_path):
+def test_a_run_resumes_in_a_workspace_that_was_moved(settings, tmp_path):
     place = tmp_path / "workspace"
     shards = [place / "shards" / path.name for path in settings.shards]
     (place / "shards").mkdir(parents=True)
     for path, copy in zip(settings.shards, shards, strict=True):
         shutil.copy(path, copy)
     here = replace(settings, shards=tuple(shards), run_folder=place / "models" / "run")
-    straight = weights(pretrain(here))
+    straight = weights(pretrain(here).checkpoint)
     shutil.rmtree(list_checkpoints(here.run_folder)[0])
     place.rename(tmp_path / "moved")
     moved = tuple(tmp_path / "moved" / path.relative_to(place) for path in shards)
     again = pretrain(replace(here, shards=moved, run_folder=tmp_path / "moved/models/run"))
     assert again.resumed_from == 8
-    for before, after in zip(straight, weights(again), strict=True):
-        assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-def test_a_corpus_longer_than_the_models_positions_is_refused(settings, tmp_path, tokenizer):
-    save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=64)
-    with pytest.raises(
-        ConfigError, match="up to 128 tokens, the model .* has 64 positions: .*--max-seq-length 64"
-    ):
-        check_start(replace(settings, init=str(tmp_path / "short")))
+    assert_same(straight, again.checkpoint)
 
 
 def test_settings_out_of_range_are_refused(settings):
@@ -309,7 +276,7 @@ def test_settings_out_of_range_are_refused(settings):
             with_options(settings, **change)
 
 
-def test_what_is_no_shard_is_refused(settings, tmp_path):
+def test_a_file_that_is_not_a_shard_is_refused(settings, tmp_path):
     (tmp_path / "bad.parquet").write_bytes(b"nothing")
     with pytest.raises(InputError, match="not an instance shard"):
         check_start(replace(settings, shards=(Path(tmp_path / "bad.parquet"),)))
@@ -332,8 +299,7 @@ def test_a_start_can_be_unshared_deepened_and_checkpointed(settings):
             run_folder=settings.run_folder.parent / "plain",
         )
     )
-    for name, value in weights(result)[0].items():
-        assert torch.equal(value, weights(plain)[0][name]), name
+    assert_same(result.checkpoint, plain.checkpoint)
 
 
 def test_a_preset_can_be_unshared_too(settings):
@@ -342,7 +308,7 @@ def test_a_preset_can_be_unshared_too(settings):
     assert report is None and not torch.equal(first.output.weight, second.output.weight)
 
 
-def test_training_goes_on_from_tensorflow_and_from_the_hubs_cache(settings, samples, tmp_path, monkeypatch):
+def test_training_starts_from_tensorflow_and_from_the_hubs_cache(settings, samples, tmp_path, monkeypatch):
     folder = copy_tensorflow_checkpoint("google", tmp_path / "google")
     gates = GateRules(max_unknown_share=1.0)  # it has 31 tokens
     rules = {"gates": gates, "max_seq_length": 16}
@@ -368,7 +334,7 @@ def test_another_models_vocabulary_is_refused_before_any_work(settings, tmp_path
 
 
 @pytest.mark.slow
-def test_runs_killed_at_many_points_end_as_a_straight_one(settings, tmp_path):
+def test_a_run_killed_at_many_points_ends_like_an_uninterrupted_one(settings, tmp_path):
     """SIGKILL at five random steps, SIGTERM at another: weights, optimiser, place in the data and losses."""
     settings = with_options(
         settings, steps=50, evaluation={"every": 10}, running={"checkpoint_every": 5, "log_every": 1}
@@ -388,8 +354,7 @@ def test_runs_killed_at_many_points_end_as_a_straight_one(settings, tmp_path):
         assert number != 3 or process.exitcode == 0
     finished = pretrain(broken)
     assert finished.resumed_from >= points[-1] - 5
-    for one, other in zip(weights(straight), weights(finished), strict=True):
-        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+    assert_same(straight.checkpoint, finished.checkpoint)
     one, other = (read_trainer_state(result.checkpoint) for result in (straight, finished))
     assert (one.data, one.tokens, one.trends) == (other.data, other.tokens, other.trends)
     assert [untimed(r) for r in straight.history] == [untimed(r) for r in finished.history]
@@ -404,16 +369,3 @@ def last_step(settings):
 
 def untimed(record):
     return {name: value for name, value in record.items() if name != "tokens_per_second"}
-
-
-def test_sorting_by_length_does_not_order_the_batches():
-    """Batches are alike in size, and their lengths come in any order: none of it tells where one stands."""
-    rng = np.random.default_rng(0)
-    lengths = rng.integers(3, 128, 20_000)
-    batches = token_batches(lengths, 2000, np.random.default_rng(1))
-    tokens = np.array([lengths[b].sum() for b in batches])
-    assert np.mean(tokens > 1800) > 0.97
-    means = np.array([lengths[b].mean() for b in batches])
-    assert abs(np.corrcoef(np.arange(len(means)), means)[0, 1]) < 0.1
-    neighbours = np.corrcoef(means[:-1], means[1:])[0, 1]
-    assert abs(neighbours) < 0.1

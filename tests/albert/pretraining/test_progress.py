@@ -1,4 +1,4 @@
-"""What a run tells while it goes."""
+"""Progress: records, lines, the bar, and trackers."""
 
 import json
 import os
@@ -46,12 +46,12 @@ def test_a_line_has_means_speed_and_the_time_that_is_left(settings, capsys):
     assert kept == state.history and [r["step"] for r in kept] == [0, 2, 4]
 
 
-def test_what_was_taken_back_is_no_longer_told(settings):
+def test_a_rollback_removes_the_records_after_it(settings):
     state = TrainerState()
     log = ProgressLog(settings, state, speaks=True)
     steps(log, state, range(1, 8))
     earlier = TrainerState(step=2, seconds=1.0, history=state.history[:1])
-    log.go_back(earlier)
+    log.roll_back(earlier)
     steps(log, earlier, range(3, 5))
     log.close()
     kept = [json.loads(line) for line in log.path.read_text().splitlines()]
@@ -78,7 +78,7 @@ def test_only_the_first_process_speaks(settings, capsys):
     assert [record["step"] for record in state.history] == [2, 4]
 
 
-def test_a_tracker_that_fails_is_told_once_and_left_out(settings, capsys, monkeypatch):
+def test_a_tracker_that_fails_is_reported_once_and_switched_off(settings, capsys, monkeypatch):
     pytest.importorskip("tensorboard")
     from torch.utils.tensorboard import SummaryWriter
 

@@ -1,11 +1,11 @@
-"""The watch over training tells noise, harder tasks and a model that fell apart from each other."""
+"""The sentinel tells noise and harder tasks from divergence."""
 
 import numpy as np
 
 from albert.pretraining.sentinel import Sentinel
 
 
-def test_the_sentinel_tells_noise_from_a_model_that_fell_apart():
+def test_the_sentinel_tells_noise_from_divergence():
     rng = np.random.default_rng(0)
     sound, spoilt = Sentinel({}), Sentinel({})
     losses = 3 + 5 * np.exp(-np.arange(300) / 50) + rng.normal(0, 0.4, 300)
@@ -15,7 +15,7 @@ def test_the_sentinel_tells_noise_from_a_model_that_fell_apart():
     assert "not finite" in Sentinel({}).check({0: 2.0}, float("inf"))
 
 
-def test_a_task_that_grows_harder_is_not_taken_for_a_model_that_falls_apart():
+def test_a_task_that_grows_harder_is_not_taken_for_divergence():
     """Two nats more in 100 steps, as the mask rate rises every fourth of them; then one at once."""
     unaware, aware = Sentinel({}), Sentinel({})
     losses = [3.0] * 20 + [3 + step / 50 for step in range(100)]

@@ -10,7 +10,7 @@ from albert.model import PretrainingObjective
 from albert.optim import make_optimizer
 from albert.pretraining import Event, TrainerState, is_whole, list_checkpoints, read_trainer_state
 from albert.pretraining.sentinel import Trend
-from albert.pretraining.sharding import whole_state
+from albert.pretraining.sharding import full_state
 from albert.pretraining.state import (
     Best,
     finish_writing,
@@ -46,7 +46,7 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
         {1: Trend(3, 2, 9)},
     )
     state = TrainerState(7, 90, place, 1.5, history, events, 0.5, 1, best, 2, trends, 4)
-    folder = save_checkpoint(tmp_path, objective, whole_state(optimizer), state, None)
+    folder = save_checkpoint(tmp_path, objective, full_state(optimizer), state, None)
     same = objective_of(tokenizer)
     restored = make_optimizer(name, same, 1e-3, 0.01)
     assert load_trainer_state(folder, same, restored) == state
@@ -65,10 +65,10 @@ def saved(tmp_path, tokenizer):
     """A checkpoint written over one of the same step, and over what a killed writer left."""
     objective = objective_of(tokenizer)
     optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
-    save_checkpoint(tmp_path, objective, whole_state(optimizer), TrainerState(step=7, tokens=1), None)
+    save_checkpoint(tmp_path, objective, full_state(optimizer), TrainerState(step=7, tokens=1), None)
     (tmp_path / "writing-7").mkdir()
     (tmp_path / "writing-7" / "half a file").write_text("left")
-    return save_checkpoint(tmp_path, objective, whole_state(optimizer), TrainerState(step=7, tokens=2), None)
+    return save_checkpoint(tmp_path, objective, full_state(optimizer), TrainerState(step=7, tokens=2), None)
 
 
 def test_a_checkpoint_takes_the_place_of_an_older_one_and_of_what_was_left_of_one(saved):
@@ -91,11 +91,11 @@ def test_a_checkpoint_with_one_damaged_file_is_not_whole(saved, file, content):
     assert not is_whole(saved)
 
 
-def test_what_a_killed_writer_had_all_but_named_is_a_checkpoint(tmp_path, tokenizer):
+def test_a_whole_checkpoint_whose_writer_was_killed_before_the_rename_is_kept(tmp_path, tokenizer):
     objective = objective_of(tokenizer)
     optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
     for number in (7, 8, 9):
-        made = save_checkpoint(tmp_path, objective, whole_state(optimizer), TrainerState(step=number), None)
+        made = save_checkpoint(tmp_path, objective, full_state(optimizer), TrainerState(step=number), None)
         made.rename(tmp_path / f"writing-{number}")
     (tmp_path / "writing-8" / "manifest.json").unlink()
     # it was killed while it removed the step's older one

@@ -51,7 +51,7 @@ def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
     whole, parts = trainer_of(settings), trainer_of(settings)
     for trainer in (whole, parts):
         trainer._span_boundary = second_head
-        trainer._take(trainer.model)
+        trainer._set_model(trainer.model)
     stream = whole.streams[""]
     instances = stream._load(stream.row_groups)
     rows = [np.arange(2), np.arange(2, 20)]
@@ -98,7 +98,7 @@ def test_a_steps_gradient_is_its_own_and_all_of_it_is_clipped(settings):
         with_options(settings, optimizer={"clip_norm": 1e-3}), check_start(settings), 0.0, Process()
     )
     trainer._span_boundary = True
-    trainer._take(trainer.model)
+    trainer._set_model(trainer.model)
     data, norms = next(steps_of(trainer)), []
     for _ in range(2):
         trainer.step(data)
@@ -134,7 +134,7 @@ def test_an_overflow_in_fp16_costs_a_step_and_half_the_scale(settings, tmp_path)
     assert trainer.review()[1] == "the gradient is not finite"
 
 
-def test_what_is_asked_for_is_what_trains(settings):
+def test_options_reach_the_trainer(settings):
     plain = trainer_of(settings)
     with plain.precision():
         assert not torch.is_autocast_enabled("cpu")
@@ -203,7 +203,7 @@ def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
     assert trainer.state.best == Best(3, 2.9)
 
 
-def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settings, tmp_path):
+def test_a_rollback_takes_the_newest_calm_whole_checkpoint_else_the_oldest(settings, tmp_path):
     trainer = trainer_of(with_options(settings, run_folder=tmp_path / "run", running={"keep_checkpoints": 9}))
     trainer.step(next(steps_of(trainer)))
     rising, calm = ({0: Trend(mean, 3.0, 20)} for mean in (3.6, 3.4))
@@ -216,7 +216,7 @@ def test_it_goes_back_to_the_newest_calm_whole_checkpoint_else_the_oldest(settin
     (tmp_path / "run" / "checkpoint-4" / "manifest.json").unlink()
     for wrong in ("first", "second"):
         trainer.state.step, trainer.state.data = 7, replace(trainer.state.data, batches=9)
-        assert trainer.go_back(wrong).startswith(f"step 7: {wrong}. Back to step 3")
+        assert trainer.roll_back(wrong).startswith(f"step 7: {wrong}. Back to step 3")
     state = trainer.state
     assert (state.step, state.rollbacks, state.rate_scale, state.data.skipped) == (3, 2, 0.25, 6)
     assert [event.text[8:14] for event in state.events] == ["first.", "second"]
@@ -305,7 +305,7 @@ def test_gradients_exchanged_in_bf16_are_rounded_and_an_untrained_head_has_none(
     assert differ
 
 
-def test_a_run_with_shared_out_weights_takes_the_same_steps_and_resumes_exactly(settings, group, tmp_path):
+def test_a_sharded_run_takes_the_same_steps_and_resumes_exactly(settings, group, tmp_path):
     settings = with_options(settings, growth={"share": "none"}, run_folder=tmp_path / "run")
     plain, sharded = (
         trainer_of(with_options(settings, running={"sharded": shared}), Process(0, 2)) for shared in (0, 1)

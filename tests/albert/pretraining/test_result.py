@@ -1,9 +1,9 @@
-"""What is kept of how a training ended that came to no result."""
+"""The record of a training that ended without a result."""
 
 import pytest
 
 from albert.pretraining import read_failure
-from albert.pretraining.failure import record_failure
+from albert.pretraining.result import record_failure
 from data.errors import ConfigError
 
 
@@ -18,7 +18,7 @@ from data.errors import ConfigError
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_ends_a_training_is_kept_and_the_first_reason_stands(tmp_path, error, status, reason):
+def test_the_first_error_that_ends_a_training_is_recorded(tmp_path, error, status, reason):
     for raised in (error, RuntimeError("lost the others")):
         with pytest.raises(type(raised)), record_failure(tmp_path):
             raise raised

@@ -1,0 +1,86 @@
+"""Pretraining steps on random batches, their operations, and the speed of their products alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from albert.model import AlbertConfig, Batch, pack
+from albert.optim import adamw
+from benchmarks.support.alternating import Work
+
+MASKED_SHARE = 0.15
+
+
+def training_flops(
+    config: AlbertConfig, lengths: Sequence[int], masked: int, rows: int | None = None
+) -> float:
+    """FLOPs of a step: three forward passes' worth; real tokens, and the decoder on masked positions only.
+
+    With `rows`, the last layer's part behind its attention counts for so many tokens only: no more is needed.
+    """
+    T, H, E = sum(lengths), config.hidden_size, config.embedding_size
+    after_attention = 2 * H * H + 4 * H * config.intermediate_size
+    layer = T * (6 * H * H + after_attention) + sum(4 * n * n * H for n in lengths)
+    spared = 0 if rows is None else (T - rows) * after_attention
+    head = masked * (2 * H * E + 2 * E * config.vocab_size)
+    projection = 0 if E == H else 2 * T * E * H
+    return 3 * (config.num_hidden_layers * layer - spared + head + projection)
+
+
+def random_batch(lengths: Sequence[int], vocabulary: int, device: str = "cpu") -> Batch:
+    """Draw a batch of random tokens, 15% of them masked, with sentence orders."""
+    ids = torch.randint(5, vocabulary, (sum(lengths),)).split(list(lengths))
+    batch = pack([row.tolist() for row in ids], [[0] * (n - n // 2) + [1] * (n // 2) for n in lengths])
+    masked = torch.randperm(batch.tokens)[: max(1, int(MASKED_SHARE * batch.tokens))].sort().values
+    orders = torch.randint(2, (len(lengths),))
+    labels = batch.input_ids[masked]
+    return replace(batch, masked_index=masked, masked_labels=labels, sop_labels=orders).to(device)
+
+
+def training_step(
+    model: nn.Module,
+    forward: Callable[..., Any] | None = None,
+    *,
+    half: bool = True,
+    **settings: bool,
+) -> Callable[..., Tensor]:
+    """Make a step as the trainer takes it: both passes under autocast to bf16, clipping and AdamW.
+
+    It takes the arguments of `forward`, by default the model, and returns the loss.
+    """
+    optimizer, device = adamw(model, 1e-4), next(model.parameters()).device.type
+    for group in optimizer.param_groups:
+        group |= settings
+
+    def step(*inputs: object, **named: object) -> Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=half):
+            loss = (forward or model)(*inputs, **named).loss
+        optimizer.zero_grad(set_to_none=not settings)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def ceiling(config: AlbertConfig, tokens: int) -> Work:
+    """Return the layer's bf16 products, forward and backward, as work counted in operations."""
+    H, F = config.hidden_size, config.intermediate_size
+    shapes = [(H, 3 * H), (H, H), (H, F), (F, H)]
+    operands = [
+        tuple(torch.randn(shape, dtype=torch.bfloat16) for shape in ((tokens, K), (N, K), (tokens, N)))
+        for K, N in shapes
+    ]
+
+    def run() -> float:
+        for x, weight, gradient in operands:
+            torch.nn.functional.linear(x, weight), gradient @ weight, gradient.t() @ x
+        return sum(6.0 * tokens * K * N for K, N in shapes)
+
+    return run
