@@ -31,6 +31,7 @@ class SourceFile:
     uri: str  # with its credentials, so it is neither shown nor stored
     text_format: TextFormat
     text_field: str | None
+    known: Source | None = None  # as the current version read it
 
     @property
     def name(self) -> str:
@@ -58,8 +59,9 @@ class Plan:
     recipe: dict[str, object]
     recipe_hash: str
     current: Version | None
+    # empty if the recipe changed: everything is built again
     current_sources: tuple[Source, ...]
-    current_shards: tuple[Shard, ...]  # empty if the recipe changed: everything is built again
+    current_shards: tuple[Shard, ...]
 
     @property
     def workspace(self) -> Workspace:
@@ -94,17 +96,19 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
     tokenizer = load_tokenizer(tokenizer_path)
     recipe = _recipe(settings, tokenizer_path)
     recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
-    same_recipe = current is not None and current.recipe_hash == recipe_hash
+    if not current or current.recipe_hash != recipe_hash:
+        sources, shards = [], []
+    known = {source.uri: source for source in sources}
     return Plan(
         settings,
-        tuple(files),
+        tuple(replace(file, known=known.get(file.place)) for file in files),
         tokenizer_path,
         tokenizer.vocab_size,
         {**recipe, **_reading_record(settings)},
         recipe_hash,
         current,
-        tuple(sources) if same_recipe else (),
-        tuple(shards) if same_recipe else (),
+        tuple(sources),
+        tuple(shards),
     )
 
 
@@ -213,19 +217,21 @@ def _reading_record(settings: RefreshSettings) -> dict[str, object]:
 
 def preview(plan: Plan) -> Changes:
     """Find out what a refresh would read, going by the sources alone. Writes nothing."""
-    known = {source.uri: Path(source.listing_path).name for source in plan.current_sources}
-    listings = {
-        file.place: file.listing_name(size_and_digest(file.uri)[1], plan.recipe_hash) for file in plan.files
-    }
-    changed = tuple(uri for uri, listing in listings.items() if known.get(uri) != listing)
+    changed = tuple(file.place for file in plan.files if _is_changed(file, plan.recipe_hash))
+    gone = {source.uri for source in plan.current_sources} - {file.place for file in plan.files}
     return Changes(
         corpus=plan.settings.corpus,
         version=plan.current.version if plan.current else None,
         recipe_changed=plan.current is not None and not plan.current_shards,
         read=changed,
-        unchanged=len(listings) - len(changed),
-        gone=tuple(sorted(set(known) - set(listings))),
+        unchanged=len(plan.files) - len(changed),
+        gone=tuple(sorted(gone)),
     )
+
+
+def _is_changed(file: SourceFile, recipe_hash: str) -> bool:
+    listing = file.listing_name(size_and_digest(file.uri)[1], recipe_hash)
+    return file.known is None or base_name(file.known.listing_path) != listing
 
 
 def describe_changes(changes: Changes) -> str:

@@ -61,9 +61,9 @@ class ReadSource:
     staged_path: str | None  # its text; None if the source is unchanged
 
 
-def read_batch(batch: Sequence[tuple[SourceFile, Plan]]) -> list[ReadSource]:
+def read_batch(files: Sequence[SourceFile], plan: Plan) -> list[ReadSource]:
     """Read several sources, one after the other; their listings are on disk when it returns."""
-    sources = [_read(file, plan) for file, plan in batch]
+    sources = [_read(file, plan) for file in files]
     sync_all([Path(source.listing) for source in sources if source.staged_path])
     return sources
 
@@ -74,7 +74,7 @@ def _read(file: SourceFile, plan: Plan) -> ReadSource:
     name = file.listing_name(digest, plan.recipe_hash)
     committed = plan.workspace.documents(plan.settings.corpus) / name
     source = Source(file.place, size, digest, plan.workspace.relative(committed))
-    if source in plan.current_sources and committed.is_file():
+    if source == file.known and committed.is_file():
         return ReadSource(source, str(committed), None)
     listing, staged = _stage(file, plan, name)
     return ReadSource(source, str(listing), str(staged))

@@ -11,12 +11,10 @@ from data.instances import verify
 from data.refresh import (
     GateRules,
     build_batch,
-    building_plan,
     commit,
     divide,
     plan_refresh,
     read_batch,
-    reading_batches,
 )
 from data.workspace import Workspace
 from flows.__main__ import main
@@ -26,9 +24,9 @@ from tests.corpora import refresh_here, refresh_settings
 def build_without_commit(settings):
     """A refresh in this process, up to its commit."""
     planned = plan_refresh(settings)
-    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch.items)]
+    sources = read_batch(planned.files, planned)
     division = divide(planned, sources)
-    shards = build_batch(division.pieces, building_plan(planned))
+    shards = build_batch(division.pieces, planned)
     return planned, sources, division, shards
 
 

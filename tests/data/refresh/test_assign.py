@@ -28,7 +28,7 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
     rows = [json.dumps({"text": f"{text}。{FOOTER}"}) for text in texts]
     (tmp_path / "raw.jsonl").write_text("\n".join(rows), encoding="utf-8")
     planned = plan_refresh(refresh_settings(tmp_path / "w", tmp_path / "raw.jsonl", vocabulary_file))
-    division = divide(planned, read_batch([(file, planned) for file in planned.files]))
+    division = divide(planned, read_batch(planned.files, planned))
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)
 

@@ -21,7 +21,6 @@ from data.errors import InputError
 from data.refresh import (
     GateRules,
     build_batch,
-    building_plan,
     check_quality,
     divide,
     plan_refresh,
@@ -36,8 +35,8 @@ def built(tmp_path_factory, samples, vocabulary_file):
     """The sample as shards that are not committed yet: plan, division and shards."""
     folder = tmp_path_factory.mktemp("quality")
     planned = plan_refresh(refresh_settings(folder / "w", samples / "tea.jsonl", vocabulary_file))
-    division = divide(planned, read_batch([(file, planned) for file in planned.files]))
-    shards = build_batch(division.pieces, building_plan(planned))
+    division = divide(planned, read_batch(planned.files, planned))
+    shards = build_batch(division.pieces, planned)
     return planned, division, shards
 
 

@@ -110,7 +110,7 @@ def test_alone_it_gives_its_documents_and_reasons_or_one_error(tmp_path, vocabul
     settings = refresh_settings(tmp_path / "w", write_source(tmp_path, name, content), vocabulary_file)
     try:
         planned = plan_refresh(settings)
-        read = read_batch([(file, planned) for file in planned.files])
+        read = read_batch(planned.files, planned)
         listed = pq.read_table(divide(planned, read).listed_path)["reason"].to_pylist()
     except InputError as refused:
         assert not kept and "\n" not in str(refused)

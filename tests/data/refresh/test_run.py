@@ -24,7 +24,6 @@ from data.refresh import (
     plan_refresh,
     preview,
     read_batch,
-    reading_batches,
     refresh,
     standing,
 )
@@ -210,7 +209,7 @@ def test_listings_are_on_disk_before_their_batch_is_done(settings, monkeypatch):
     synced = []
     monkeypatch.setattr("data.files.sync", lambda path: synced.append((path, path.is_file())))
     planned = plan_refresh(settings)
-    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch.items)]
+    sources = read_batch(planned.files, planned)
     assert sorted(synced) == sorted((Path(source.listing), True) for source in sources)
     assert len(synced) == 2
 
