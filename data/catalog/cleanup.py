@@ -21,8 +21,7 @@ from data.catalog.versions import (
     version_shards,
 )
 from data.errors import InputError
-from data.files import sha256
-from data.instances import SHARD_CHARACTERS, Shard, read_shard, table_digest, write_table
+from data.instances import SHARD_CHARACTERS, Shard, read_shard, write_shard
 from data.locks import corpus_lock
 from data.workspace import Workspace
 
@@ -112,15 +111,10 @@ def _merge(shards: Sequence[Shard], workspace: Workspace, corpus: str) -> Shard:
         return shards[0]
     instances = _concatenated([workspace.root / shard.path for shard in shards])
     documents = _concatenated([workspace.root / shard.documents_path for shard in shards])
-    path = write_table(instances, workspace.shards(corpus), table_digest(instances))
-    documents_path = write_table(documents, workspace.documents(corpus), table_digest(documents))
     bars = zip_longest(*(shard.length_histogram for shard in shards), fillvalue=0)
     names = ("instances", "tokens", "documents", "characters", "words", "sentences")
     return Shard(
-        path=workspace.relative(path),
-        sha256=sha256(path),
-        documents_path=workspace.relative(documents_path),
-        documents_sha256=sha256(documents_path),
+        *write_shard(instances, documents, workspace, corpus),
         length_histogram=tuple(map(sum, bars)),
         **{name: sum(getattr(shard, name) for shard in shards) for name in names},
     )

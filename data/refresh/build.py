@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data.cleaning import sides_of
-from data.files import sha256
 from data.instances import (
     Instances,
     MaskRule,
@@ -27,9 +26,8 @@ from data.instances import (
     list_column,
     mask_vocabulary,
     read_similar_words,
-    table_digest,
     tokenize_documents,
-    write_table,
+    write_shard,
 )
 from data.refresh.settings import RefreshSettings
 from data.segmentation import Segmenter
@@ -155,17 +153,12 @@ def _build_part(
 def _write_shard(
     instances: Instances, table: pa.Table, parts: Sequence[_Part], workspace: Workspace, corpus: str
 ) -> Shard:
-    path = write_table(table, workspace.shards(corpus), table_digest(table))
     documents = pa.concat_tables([part.table for part in parts]).combine_chunks()
-    documents_path = write_table(documents, workspace.documents(corpus), table_digest(documents))
     usable = np.concatenate([part.usable for part in parts])
     sentences = pc.list_value_length(documents["words"]).to_numpy()
     characters = pc.utf8_length(documents["text"]).to_numpy() - (sentences - 1)  # without line ends
     return Shard(
-        path=workspace.relative(path),
-        sha256=sha256(path),
-        documents_path=workspace.relative(documents_path),
-        documents_sha256=sha256(documents_path),
+        *write_shard(table, documents, workspace, corpus),
         instances=len(instances),
         tokens=int(instances.cu_seqlens[-1]),
         documents=int(usable.sum()),
