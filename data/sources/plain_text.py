@@ -38,7 +38,7 @@ def find_format(lines: Sequence[str]) -> TextFormat:
 
 
 def _columns(line: str) -> int:
-    """Width of a line; a Chinese character takes two columns."""
+    """Measure the width of a line; a Chinese character takes two columns."""
     return len(line.rstrip().encode("gb18030", "replace"))
 
 
@@ -49,7 +49,7 @@ class _Line(NamedTuple):
 
 
 def _inner_lines(lines: Sequence[str]) -> list[_Line | None]:
-    """Each line that is followed by another one of its paragraph, which is neither blank nor indented."""
+    """Find each line that is followed by another one of its paragraph, neither blank nor indented."""
     inner: list[_Line | None] = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         word = _first_word.match(following)
@@ -59,7 +59,7 @@ def _inner_lines(lines: Sequence[str]) -> list[_Line | None]:
 
 
 def _wrap_width(inner: Sequence[_Line | None]) -> int | None:
-    """The width at which lines were wrapped: the next word would have passed it, and most cut a sentence."""
+    """Find the width at which lines were wrapped: a next word would pass it, and most cut a sentence."""
     held = [line for line in inner if line]
     widths = sorted(line.columns for line in held)
     width = widths[len(widths) * 9 // 10] if len(widths) >= _LEAST else 0

@@ -151,12 +151,13 @@ def _is_cut(error: Exception, text: str) -> bool:
     return error.msg.startswith("Unterminated string") or not text[error.pos + 8 : error.pos + 72].strip()
 
 
-def table_rows(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str] | BadRow]]:
-    """Number the rows of a table from 1, the header first; a blank row is an empty list.
+def table_rows(lines: Iterator[str], kind: str) -> Iterator[tuple[str, list[str] | BadRow, int]]:
+    """Yield each row of a "csv" or "tsv" file, the header first, with its place and its characters.
 
-    TSV has no quoting: a quotation mark is a character of the text.
+    A blank row is an empty list. TSV has no quoting: a quotation mark is a character of the text.
     """
-    return enumerate(_tsv_rows(lines) if delimiter == "\t" else _csv_rows(lines), 1)
+    for number, row in enumerate(_tsv_rows(lines) if kind == "tsv" else _csv_rows(lines), 1):
+        yield f"row={number}", row, row.characters if isinstance(row, BadRow) else sum(map(len, row))
 
 
 def _tsv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
