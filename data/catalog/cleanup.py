@@ -16,6 +16,7 @@ from data.catalog.restoring import write_record
 from data.catalog.versions import (
     Version,
     add_compacted,
+    old_versions,
     remove_versions,
     require_version,
     version_shards,
@@ -49,7 +50,7 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
         for corpus in corpora:
             locks.enter_context(corpus_lock(workspace, corpus))
         with read_catalog(workspace) as db:
-            versions = remove_versions(db, keep, dry_run=True)
+            versions = old_versions(db, keep)
         # only of these corpora: one that began after they were listed is not locked
         orphans = uncommitted_files(workspace, corpora, versions)
         size = sum(path.stat().st_size for path in orphans)
@@ -57,7 +58,7 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
         if not dry_run:
             if versions:
                 with write_catalog(workspace) as db:
-                    remove_versions(db, keep, dry_run=False)
+                    remove_versions(db, versions)
                 for version in versions:
                     workspace.record(*version).unlink(missing_ok=True)
             # after the catalog stopped naming them: a crash here leaves orphans for the next time
