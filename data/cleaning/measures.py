@@ -191,7 +191,7 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
 
 
 def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Share of repeated n-grams of each document, [D]; an estimate if it has many."""
+    """Measure the share of repeated n-grams of each document, [D]; an estimate if it has many."""
     total = np.diff(first)
     is_sampled = total > _MANY
     chosen = np.flatnonzero(((hashes >> np.uint64(64 - _SAMPLE_BITS)) == 0) | np.repeat(~is_sampled, total))
@@ -202,7 +202,7 @@ def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def _repeated(hashes: np.ndarray, first: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Share of each document's hashes that occurred earlier in it, by weight, [D]."""
+    """Measure the share, by weight, of each document's hashes that occurred earlier in it, [D]."""
     sizes = np.diff(first)
     group = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
     low = np.uint64((1 << _GROUP_BITS) - 1)

@@ -41,7 +41,7 @@ def building_batches(corpus: str, pieces: Sequence[Piece], workers: int) -> list
 
 
 def building_plan(plan: Plan) -> Plan:
-    """The part of a plan that a batch needs, which does not grow with the corpus."""
+    """Return the part of a plan that a batch needs, which does not grow with the corpus."""
     return replace(plan, files=(), current_sources=(), current_shards=())
 
 

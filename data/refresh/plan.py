@@ -39,11 +39,11 @@ class SourceFile:
 
     @property
     def place(self) -> str:
-        """Its URI as people and the catalog see it."""
+        """Return its URI as people and the catalog see it."""
         return masked(self.uri)
 
     def listing_name(self, digest: str, recipe_hash: str) -> str:
-        """Name of the file that lists its documents; it depends on the bytes and on how they are read."""
+        """Name the file that lists its documents; it depends on the bytes and on how they are read."""
         identity = "\0".join((self.place, digest, self.text_format, self.text_field or "", recipe_hash))
         return f"listing-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.parquet"
 
@@ -113,13 +113,13 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
 
 
 def renew(plan: Plan) -> Plan:
-    """The plan itself, or a new one if another refresh committed to the corpus since it was made."""
+    """Return the plan, or a new one if another refresh committed to the corpus since it was made."""
     current, _, _ = _read_current(plan.workspace, plan.settings.corpus)
     return plan if current == plan.current else plan_refresh(plan.settings)
 
 
 def _read_current(workspace: Workspace, corpus: str) -> tuple[Version | None, list[Source], list[Shard]]:
-    """The current version of a corpus, its sources and its shards, as the catalog has them."""
+    """Read the current version of a corpus, its sources and its shards from the catalog."""
     if not workspace.catalog.is_file():
         return None, [], []
     with read_catalog(workspace) as db:
@@ -152,10 +152,8 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
 
 
 def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: str | None) -> Path:
-    if settings.tokenizer:
-        return find_tokenizer(settings.tokenizer, workspace.tokenizers)
-    if of_corpus:
-        return find_tokenizer(of_corpus, workspace.tokenizers)
+    if name := settings.tokenizer or of_corpus:
+        return find_tokenizer(name, workspace.tokenizers)
     trained = sorted(p.name for p in workspace.tokenizers.iterdir()) if workspace.tokenizers.is_dir() else []
     if len(trained) == 1:
         return find_tokenizer(trained[0], workspace.tokenizers)
@@ -166,7 +164,7 @@ def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: 
 
 
 def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
-    """What determines the shards besides the documents: files count by their content, not by their path."""
+    """List what determines the shards besides the documents: files by their content, not by their path."""
     # each raises InputError for a file that is not what it should be
     if settings.guard.files:
         make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning)
@@ -204,7 +202,7 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
 
 
 def _reading_record(settings: RefreshSettings) -> dict[str, object]:
-    """How each source is read, as the catalog records it.
+    """Describe how each source is read, as the catalog records it.
 
     It is hashed with the source, not with the recipe, so that a new source does not touch the others.
     """

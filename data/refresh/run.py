@@ -112,10 +112,10 @@ def refresh(
         return _run(plan, ProcessRunner(pool, settings.workers), on_wait)
 
 
-def _run(given: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> RefreshResult:
-    settings, corpus = given.settings, given.settings.corpus
-    with locked(given.workspace, corpus, on_wait):
-        plan = renew(given)
+def _run(plan: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> RefreshResult:
+    settings, corpus = plan.settings, plan.settings.corpus
+    with locked(plan.workspace, corpus, on_wait):
+        plan = renew(plan)
         small = building_plan(plan)
         files = reading_batches(plan.files, runner.workers)
         read = partial(read_batch, plan=small)

@@ -204,7 +204,7 @@ def _is_punctuation(character: str) -> bool:
 def read_vocabulary(path: Path) -> list[str]:
     """Read the entries of a `vocab.txt`. Raises InputError for other files, and for blank lines inside it."""
     try:
-        tokens = path.read_text(encoding="utf-8").replace("\r\n", "\n").split("\n")
+        tokens = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text at byte {error.start}: not a vocab.txt") from None
     while tokens and not tokens[-1]:
