@@ -1,6 +1,5 @@
 """A version that fails a gate is not made, and the one before stays current."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -27,7 +26,7 @@ from data.refresh import (
     read_batch,
 )
 from data.workspace import Workspace
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -107,8 +106,7 @@ def growing(tmp_path, vocabulary_file):
 
 
 def put(settings, name, texts):
-    lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
-    (settings.workspace.parent / "raw" / name).write_text(lines, encoding="utf-8")
+    write_jsonl(settings.workspace.parent / "raw" / name, *texts)
 
 
 OLD = [f"绿茶不发酵，泡茶的水温要低。第{n}种茶叶的做法不同。" for n in "一二三四五六七八"]

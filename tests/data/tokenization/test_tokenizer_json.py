@@ -1,7 +1,6 @@
 """A vocabulary as transformers 5 saves it: in tokenizer.json alone."""
 
 import json
-import shutil
 
 import pytest
 from transformers import AutoTokenizer
@@ -22,6 +21,13 @@ def both(request, tmp_path_factory):
     AutoTokenizer.from_pretrained(ours).save_pretrained(theirs)
     assert not list(theirs.glob("vocab.txt")) + list(theirs.glob("*.model"))
     return tokenizer, theirs
+
+
+@pytest.fixture(scope="module")
+def wordpiece_json(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    train_tokenizer(SENTENCES, kind="wordpiece", vocab_size=2500).save(folder)
+    return (folder / "tokenizer.json").read_text(encoding="utf-8")
 
 
 def test_it_encodes_as_the_files_it_was_made_from(both):
@@ -45,11 +51,9 @@ def test_it_encodes_as_the_files_it_was_made_from(both):
     ],
     ids=["cut off", "missing id", "normalizer", "prefix", "another model"],
 )  # fmt: skip
-def test_what_is_no_such_vocabulary_is_refused(tmp_path, change, message):
-    folder = tmp_path / "saved"
-    train_tokenizer(SENTENCES, kind="wordpiece", vocab_size=2500).save(folder)
-    path = shutil.move(folder / "tokenizer.json", tmp_path / "tokenizer.json")
-    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+def test_what_is_no_such_vocabulary_is_refused(tmp_path, wordpiece_json, change, message):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(change(wordpiece_json), encoding="utf-8")
     with pytest.raises(InputError, match=message):
         load_tokenizer(path)
 
