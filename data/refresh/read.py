@@ -132,8 +132,7 @@ def _batches(uri: str, rules: ReadingRules) -> Iterator[_Batch]:
     size = 0
     for found in read_documents(uri, text_format=rules.text_format, text_field=rules.text_field):
         if isinstance(found, Dropped):
-            why = (found.stage, found.reason)
-            items.append(_Item(found.source_uri, found.characters, dropped=why))
+            items.append(_Item(found.source_uri, found.characters, dropped=("read", found.reason)))
         else:
             items.append(_clean(found, rules))
             size += len(found.text)

@@ -41,13 +41,11 @@ class RawDocument:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """An item that a stage did not pass on: counted in the funnel, with a row in the view `documents`."""
+    """An item that could not be read: counted in the funnel, with a row in the view `documents`."""
 
     source_uri: str
-    stage: str
     reason: str
-    characters: int
-    doc_id: str | None = None
+    characters: int = 0
 
 
 Item = RawDocument | Dropped
@@ -81,7 +79,6 @@ TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first of these that
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
 MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # held of a text file before it is cut
 MAX_PAGE_CHARACTERS = 8 << 20  # a page of markup is parsed whole
-STAGE = "read"
 _PAGES: dict[str, Callable[[str], str]] = {
     "markdown": markdown_text,
     "mdx": mdx_text,
@@ -120,12 +117,12 @@ def find_files(source: str, *, allow_loopback: bool = False) -> list[str]:
 def read_documents(
     uri: str, *, text_format: TextFormat = "auto", text_field: str | None = None
 ) -> Iterator[Item]:
-    """Yield the documents of a source in order, and what cannot be read as `Dropped` with stage "read"."""
+    """Yield the documents of a source in order, and what cannot be read as `Dropped`."""
     uri = str(uri)
     kind, place = file_kind(base_name(uri)), masked(uri)
     refused = None if is_remote(uri) else refusal(uri)
     if refused or kind is None:
-        yield Dropped(place, STAGE, refused or "not_supported", 0)
+        yield Dropped(place, refused or "not_supported")
         return
     try:
         for part in open_parts(uri):
@@ -133,13 +130,13 @@ def read_documents(
     except UserError:
         raise
     except Exception as error:  # of whatever library; the documents before it stay
-        yield Dropped(f"{place}#{one_line(error)}", STAGE, "unreadable_file", 0)
+        yield Dropped(f"{place}#{one_line(error)}", "unreadable_file")
 
 
 def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> Iterator[Item]:
     kind = file_kind(part.name)
     if part.file is None or kind is None or kind == "archive":
-        yield Dropped(part.uri, STAGE, part.refused or "not_supported", 0)
+        yield Dropped(part.uri, part.refused or "not_supported")
         return
     try:
         if kind == "parquet":
@@ -152,11 +149,11 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
             for item in _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field):
                 yield replace(item, encoding=known) if known and isinstance(item, RawDocument) else item
         elif not damage(part.file):
-            yield Dropped(part.uri, STAGE, "not_text" if part.file.peek(1) else "empty_file", 0)
+            yield Dropped(part.uri, "not_text" if part.file.peek(1) else "empty_file")
         if error := damage(part.file):
-            yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+            yield Dropped(f"{part.uri}#{one_line(error)}", "unreadable_file")
     except Exception as error:
-        yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+        yield Dropped(f"{part.uri}#{one_line(error)}", "unreadable_file")
 
 
 def _seekable(file: BufferedReader) -> IO[bytes]:
@@ -297,7 +294,7 @@ def _read_page(uri: str, lines: Iterator[str], text_of: Callable[[str], str]) ->
         page += [line] if type(line) is Unfinished else [line, "\n"]
         size += len(line) + 1
         if size > MAX_PAGE_CHARACTERS:
-            yield Dropped(uri, STAGE, "page_too_long", size)
+            yield Dropped(uri, "page_too_long", size)
             return
     yield from _cut(text_of("".join(page)[:-1]), uri)
 
@@ -309,13 +306,13 @@ def _from_rows(uri: str, rows: Iterable[Row], text_format: TextFormat, field: st
         if field is None and isinstance(row, dict):
             field = next((name for name in TEXT_FIELDS if name in row), None)
         if isinstance(row, BadRow):
-            yield Dropped(row_uri, STAGE, row.reason, row.characters)
+            yield Dropped(row_uri, row.reason, row.characters)
         elif not isinstance(row, dict):
-            yield Dropped(row_uri, STAGE, "not_an_object", size)
+            yield Dropped(row_uri, "not_an_object", size)
         elif field is None or field not in row:
-            yield Dropped(row_uri, STAGE, "no_text_field", size)
+            yield Dropped(row_uri, "no_text_field", size)
         elif not isinstance(row[field], str):
-            yield Dropped(row_uri, STAGE, "text_not_string", size)
+            yield Dropped(row_uri, "text_not_string", size)
         else:
             text = row[field]
             joined = join_wrapped(text) if text_format in ("auto", "wrapped") else text
@@ -344,7 +341,7 @@ def _read_parquet(
     names = file.schema_arrow.names
     field = text_field or next((name for name in TEXT_FIELDS if name in names), None)
     if field not in names:
-        yield Dropped(uri, STAGE, "no_text_field", 0)
+        yield Dropped(uri, "no_text_field")
         return
     batches = file.iter_batches(batch_size=1024, columns=[field])
     texts = (text for batch in batches for text in _values_of(batch.column(0)))

@@ -219,7 +219,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def train_wordpiece(
-    texts: Iterable[str], vocab_size: int, on_notice: Callable[[str], object] = lambda line: None
+    texts: Iterable[str], vocab_size: int, on_notice: Callable[[str], object]
 ) -> WordPieceTokenizer:
     """Train a WordPiece vocabulary of at most `vocab_size` entries with the `tokenizers` library.
 
