@@ -56,9 +56,9 @@ def options(cls: type[T]) -> type[T]:
     made: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
     validate: Callable[..., None] = made.__init__
 
-    def __init__(self: object, *given: object, **values: object) -> None:
+    def __init__(self: object, *positional: object, **values: object) -> None:
         try:
-            validate(self, *given, **values)
+            validate(self, *positional, **values)
         except ValidationError as error:
             raise ConfigError(faults(error, made)) from None
 
@@ -113,10 +113,10 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
     name = ".".join(str(part) for part in loc)
     if kind in ("unexpected_keyword_argument", "unexpected_positional_argument"):
         owner = _owner(cls, loc[:-1])
-        known = [one.name for one in fields(owner)] if owner else []
-        near = difflib.get_close_matches(str(loc[-1]), known, 1)
+        names = [one.name for one in fields(owner)] if owner else []
+        near = difflib.get_close_matches(str(loc[-1]), names, 1)
         return f"unknown {name}" + (
-            f"; did you mean {near[0]}?" if near else f", known are {', '.join(known)}"
+            f"; did you mean {near[0]}?" if near else f", known are {', '.join(names)}"
         )
     if kind == "missing":
         return f"{name} is missing"

@@ -70,4 +70,4 @@ def _reading_weight(file: SourceFile) -> int:
         size = os.stat(file.uri).st_size
     except OSError:  # left to the reader to report
         size = 0
-    return FILE_WEIGHT + (0 if file.known and file.known.size == size else size)
+    return FILE_WEIGHT + (0 if file.previous and file.previous.size == size else size)

@@ -31,7 +31,7 @@ class SourceFile:
     uri: str  # with its credentials, so it is neither shown nor stored
     text_format: TextFormat
     text_field: str | None
-    known: Source | None = None  # as the current version read it
+    previous: Source | None = None  # as the current version read it
 
     @property
     def name(self) -> str:
@@ -98,10 +98,10 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
     recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
     if not current or current.recipe_hash != recipe_hash:
         sources, shards = [], []
-    known = {source.uri: source for source in sources}
+    by_uri = {source.uri: source for source in sources}
     return Plan(
         settings,
-        tuple(replace(file, known=known.get(file.place)) for file in files),
+        tuple(replace(file, previous=by_uri.get(file.place)) for file in files),
         tokenizer_path,
         tokenizer.vocab_size,
         {**recipe, **_reading_record(settings)},
@@ -229,7 +229,7 @@ def preview(plan: Plan) -> Changes:
 
 def _is_changed(file: SourceFile, recipe_hash: str) -> bool:
     listing = file.listing_name(size_and_digest(file.uri)[1], recipe_hash)
-    return file.known is None or base_name(file.known.listing_path) != listing
+    return file.previous is None or base_name(file.previous.listing_path) != listing
 
 
 def describe_changes(changes: Changes) -> str:

@@ -74,7 +74,7 @@ def _read(file: SourceFile, plan: Plan) -> ReadSource:
     name = file.listing_name(digest, plan.recipe_hash)
     committed = plan.workspace.documents(plan.settings.corpus) / name
     source = Source(file.place, size, digest, plan.workspace.relative(committed))
-    if source == file.known and committed.is_file():
+    if source == file.previous and committed.is_file():
         return ReadSource(source, committed, None)
     return ReadSource(source, *_stage(file, plan, name))
 

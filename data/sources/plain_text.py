@@ -60,14 +60,14 @@ def _inner_lines(lines: Sequence[str]) -> list[_Line | None]:
 
 def _wrap_width(inner: Sequence[_Line | None]) -> int | None:
     """Find the width at which lines were wrapped: a next word would pass it, and most cut a sentence."""
-    held = [line for line in inner if line]
-    widths = sorted(line.columns for line in held)
+    followed = [line for line in inner if line]
+    widths = sorted(line.columns for line in followed)
     width = widths[len(widths) * 9 // 10] if len(widths) >= _LEAST else 0
     if not _MIN_WIDTH <= width <= _MAX_WIDTH or widths[-1] > width + _SLACK:
         return None
-    full = [line for line in held if line.needed > width - _SLACK + 1]
+    full = [line for line in followed if line.needed > width - _SLACK + 1]
     cut = sum(not _marked.search(line.text) for line in full)
-    return width if len(full) >= 0.8 * len(held) and cut >= 0.5 * len(full) else None
+    return width if len(full) >= 0.8 * len(followed) and cut >= 0.5 * len(full) else None
 
 
 def join_wrapped(text: str) -> str:

@@ -87,26 +87,26 @@ def _begins_value(line: str) -> bool:
     return False
 
 
-def _filled(text: str, lines: Iterator[str], wanted: int) -> tuple[str, bool]:
-    """Add lines to the text until it has `wanted` characters; return it and whether the lines are used up."""
+def _filled(text: str, lines: Iterator[str], enough: int) -> tuple[str, bool]:
+    """Add lines to the text until it has `enough` characters; return it and whether the lines are used up."""
     block, size = [text], len(text)
     for line in lines:
         block += [line] if type(line) is Unfinished else [line, "\n"]
         size += len(line) + 1
-        if size >= wanted:
+        if size >= enough:
             return "".join(block), False
     return "".join(block), True
 
 
 def _values(lines: Iterator[str]) -> Iterator[object]:
     """Yield the values of a JSON array of objects, or of a sequence of values, while reading."""
-    text, is_over, wanted = "", False, _WINDOW
+    text, is_over, enough = "", False, _WINDOW
     in_array = False
     lost = 0  # characters so far of a bad value whose end was not found yet
     least = 1  # characters that certainly belong to it
     reason = "bad_json"
     while not is_over:
-        text, is_over = _filled(text, lines, wanted)
+        text, is_over = _filled(text, lines, enough)
         at = 0
         if not in_array and _array_of_objects.match(text):
             in_array, at = True, text.index("[") + 1
@@ -133,7 +133,7 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
                 lost = 0
         text = text[at:]
         # a value longer than the held text is tried again when twice as much is there
-        wanted = max(_WINDOW, 2 * len(text))
+        enough = max(_WINDOW, 2 * len(text))
     if lost:
         yield BadRow(reason, lost)
 

@@ -68,7 +68,7 @@ def test_shards_are_built_in_few_tasks_that_end_together(count, workers):
 def test_a_file_that_seems_unchanged_weighs_little_and_one_elsewhere_much(tmp_path):
     files = files_of(tmp_path, [BATCH_WEIGHT] * 300)
     for size, expected in ((BATCH_WEIGHT, 75), (1, 1)):
-        known = [replace(file, known=Source(file.uri, size, "digest", "listing")) for file in files]
+        known = [replace(file, previous=Source(file.uri, size, "digest", "listing")) for file in files]
         assert counts(known)[0] == expected
     remote = [SourceFile(f"s3://bucket/{number}", "auto", None) for number in range(300)]
     assert counts(remote) == [1] * 300
