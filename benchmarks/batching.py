@@ -24,7 +24,7 @@ import torch
 from albert.batching import InstanceStream
 from benchmarks.support.corpora import load_sentences, make_vocabulary, write_corpus
 from benchmarks.support.results import met, write_result
-from data.instances import table_digest, write_table
+from data.instances import write_table
 from data.refresh import RefreshSettings, refresh
 
 GOAL = 200_000  # instances/s/core of length 128
@@ -37,7 +37,7 @@ def keep_full(shards: list[Path], folder: Path) -> list[Path]:
     folder.mkdir()
     tables = [pq.read_table(shard) for shard in shards]
     full = [t.filter(pc.greater_equal(pc.list_value_length(t["input_ids"]), FULL_LENGTH)) for t in tables]
-    return [write_table(table, folder, table_digest(table)) for table in full]
+    return [write_table(table, folder) for table in full]
 
 
 def measure_once(shards: list[Path]) -> dict[str, float]:

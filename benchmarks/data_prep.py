@@ -29,7 +29,6 @@ from data.instances import (
     find_objective,
     instance_table,
     mask_vocabulary,
-    table_digest,
     tokenize_documents,
     write_table,
 )
@@ -119,7 +118,7 @@ def measure_batch(
         "masks and table",
         lambda: instance_table(instances, doc_ids, sides, vocabulary, MaskRule(), max_seq_length=128, seed=0),
     )
-    ours.run("write", lambda: write_table(table, folder, table_digest(table)))
+    ours.run("write", lambda: write_table(table, folder))
 
 
 def refresh_speed(source: Path, vocabulary: Path, folder: Path, workers: int) -> tuple[float, float]:

@@ -38,7 +38,6 @@ from data.instances import (
     find_objective,
     instance_table,
     mask_vocabulary,
-    table_digest,
     tokenize_documents,
     write_table,
 )
@@ -107,7 +106,7 @@ def write_pairs(pairs: Sequence[tuple[str, str]], vocabulary: Path, folder: Path
         max_seq_length=LENGTH,
         seed=0,
     )
-    return write_table(table, folder, table_digest(table))
+    return write_table(table, folder)
 
 
 def _loaded(batches: Iterator[dict], step: Callable[..., object]) -> Work:

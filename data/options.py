@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 def _split(value: object) -> object:
-    """A list may also be typed as one text with commas: `0,1,2`."""
+    """Let a list also be typed as one text with commas: `0,1,2`."""
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     if isinstance(value, str):
@@ -46,7 +46,7 @@ Words = Annotated[tuple[str, ...], Commas]
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field,))
 def options(cls: type[T]) -> type[T]:
-    """A frozen, keyword-only pydantic dataclass that refuses unknown names; texts below fields describe them.
+    """Make a frozen pydantic dataclass that refuses unknown names; texts below fields describe them.
 
     A wrong value raises ConfigError, one line that names every fault. The class's docstring gets the
     description of each field, where the command line looks for it.
@@ -56,9 +56,9 @@ def options(cls: type[T]) -> type[T]:
     made: Any = dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))(cls)
     validate: Callable[..., None] = made.__init__
 
-    def __init__(self: object, *given: object, **values: object) -> None:
+    def __init__(self: object, *positional: object, **values: object) -> None:
         try:
-            validate(self, *given, **values)
+            validate(self, *positional, **values)
         except ValidationError as error:
             raise ConfigError(faults(error, made)) from None
 
@@ -70,7 +70,7 @@ def options(cls: type[T]) -> type[T]:
 
 
 def _texts(cls: type) -> dict[str, str]:
-    """The text below each field in the source of a class."""
+    """Read the text below each field in the source of a class."""
     tree = _tree(str(sys.modules[cls.__module__].__file__))
     (body,) = (one.body for one in tree.body if isinstance(one, ast.ClassDef) and one.name == cls.__name__)
     return {
@@ -87,17 +87,17 @@ def _tree(file: str) -> ast.Module:
 
 
 def options_of(cls: type) -> dict[str, FieldInfo]:
-    """The options of a class, by their names: defaults, bounds and descriptions."""
+    """Return the options of a class by name: defaults, bounds and descriptions."""
     return cls.__pydantic_fields__  # type: ignore[attr-defined]
 
 
 def values_of(chosen: object, cls: type | None = None) -> dict[str, Any]:
-    """The values of options by name, or those of them that a class has, as keyword arguments."""
+    """Return the values of options, or those of them that a class has, as keyword arguments."""
     return {name: getattr(chosen, name) for name in options_of(cls or type(chosen))}
 
 
 def parse(cls: type[T], values: Mapping[str, object], place: str) -> T:
-    """Options from a file's content. Raises InputError that names the place and every fault."""
+    """Make options from a file's content. Raises InputError that names the place and every fault."""
     try:
         return TypeAdapter(cls).validate_python(dict(values))
     except ValidationError as error:
@@ -105,7 +105,7 @@ def parse(cls: type[T], values: Mapping[str, object], place: str) -> T:
 
 
 def faults(error: ValidationError, cls: type) -> str:
-    """What is wrong with each value, in a line."""
+    """Say what is wrong with each value, in a line."""
     return "; ".join(_fault(one["loc"], one["type"], one["msg"], one["input"], cls) for one in error.errors())
 
 
@@ -113,10 +113,10 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
     name = ".".join(str(part) for part in loc)
     if kind in ("unexpected_keyword_argument", "unexpected_positional_argument"):
         owner = _owner(cls, loc[:-1])
-        known = [one.name for one in fields(owner)] if owner else []
-        near = difflib.get_close_matches(str(loc[-1]), known, 1)
+        names = [one.name for one in fields(owner)] if owner else []
+        near = difflib.get_close_matches(str(loc[-1]), names, 1)
         return f"unknown {name}" + (
-            f"; did you mean {near[0]}?" if near else f", known are {', '.join(known)}"
+            f"; did you mean {near[0]}?" if near else f", known are {', '.join(names)}"
         )
     if kind == "missing":
         return f"{name} is missing"
@@ -127,7 +127,7 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
 
 
 def _owner(cls: type, loc: tuple[int | str, ...]) -> type | None:
-    """The options class that a fault's place leads to."""
+    """Find the options class that a fault's place leads to."""
     for part in loc:
         hint = get_type_hints(cls).get(str(part))
         found = next((one for one in (hint, *get_args(hint)) if is_dataclass(one)), None)

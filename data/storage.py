@@ -71,7 +71,7 @@ def _addresses(host: str) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Addr
 
 
 def _ip(address: Sequence[object]) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The IP of a socket's address."""
+    """Return the IP of a socket's address."""
     ip = ipaddress.ip_address(str(address[0]))
     return getattr(ip, "ipv4_mapped", None) or ip
 

@@ -18,7 +18,7 @@ EXIT_PIPE_CLOSED = 141  # as shells report SIGPIPE, 128 + 13
 
 
 def make_app(name: str, help: str) -> App:
-    """A command, or a tree of commands."""
+    """Make a command, or a tree of commands."""
     shown = Parameter(negative_iterable=(), show_default=_shown)
     app = App(
         name=name,
@@ -33,7 +33,7 @@ def make_app(name: str, help: str) -> App:
 
 
 def _shown(default: object) -> object:
-    """A default as `--help` shows it; a list with commas, as it may be typed."""
+    """Return a default as `--help` shows it; a list with commas, as it may be typed."""
     if isinstance(default, FieldInfo):
         default = default.get_default(call_default_factory=True)
     return ",".join(map(str, default)) or "none" if isinstance(default, tuple) else default

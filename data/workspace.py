@@ -82,7 +82,7 @@ class Workspace:
         return self.root / "runs" / f"{run}.json"
 
     def records(self) -> list[Path]:
-        """The records of all versions, the newest first."""
+        """List the records of all versions, the newest first."""
         found = self.documents("").glob("*/version-*.json")
         return sorted(found, key=lambda path: -int(path.stem.partition("-")[2]))
 

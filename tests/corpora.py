@@ -1,8 +1,14 @@
 """Small corpora, made in this process: to start others takes longer than the work."""
 
+import json
 from pathlib import Path
 
 from data.refresh import Plan, RefreshResult, RefreshSettings, refresh
+
+
+def write_jsonl(path: Path, *texts: str) -> None:
+    """Write a document a line."""
+    path.write_text("\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts), "utf-8")
 
 
 class InProcess:

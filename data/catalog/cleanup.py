@@ -16,13 +16,13 @@ from data.catalog.restoring import write_record
 from data.catalog.versions import (
     Version,
     add_compacted,
+    old_versions,
     remove_versions,
     require_version,
     version_shards,
 )
 from data.errors import InputError
-from data.files import sha256
-from data.instances import SHARD_CHARACTERS, Shard, read_shard, table_digest, write_table
+from data.instances import SHARD_CHARACTERS, Shard, read_shard, write_shard
 from data.locks import corpus_lock
 from data.workspace import Workspace
 
@@ -50,7 +50,7 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
         for corpus in corpora:
             locks.enter_context(corpus_lock(workspace, corpus))
         with read_catalog(workspace) as db:
-            versions = remove_versions(db, keep, dry_run=True)
+            versions = old_versions(db, keep)
         # only of these corpora: one that began after they were listed is not locked
         orphans = uncommitted_files(workspace, corpora, versions)
         size = sum(path.stat().st_size for path in orphans)
@@ -58,7 +58,7 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
         if not dry_run:
             if versions:
                 with write_catalog(workspace) as db:
-                    remove_versions(db, keep, dry_run=False)
+                    remove_versions(db, versions)
                 for version in versions:
                     workspace.record(*version).unlink(missing_ok=True)
             # after the catalog stopped naming them: a crash here leaves orphans for the next time
@@ -112,15 +112,10 @@ def _merge(shards: Sequence[Shard], workspace: Workspace, corpus: str) -> Shard:
         return shards[0]
     instances = _concatenated([workspace.root / shard.path for shard in shards])
     documents = _concatenated([workspace.root / shard.documents_path for shard in shards])
-    path = write_table(instances, workspace.shards(corpus), table_digest(instances))
-    documents_path = write_table(documents, workspace.documents(corpus), table_digest(documents))
     bars = zip_longest(*(shard.length_histogram for shard in shards), fillvalue=0)
     names = ("instances", "tokens", "documents", "characters", "words", "sentences")
     return Shard(
-        path=workspace.relative(path),
-        sha256=sha256(path),
-        documents_path=workspace.relative(documents_path),
-        documents_sha256=sha256(documents_path),
+        *write_shard(instances, documents, workspace, corpus),
         length_histogram=tuple(map(sum, bars)),
         **{name: sum(getattr(shard, name) for shard in shards) for name in names},
     )

@@ -185,12 +185,10 @@ def create_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
         if _is_readable(db, select):
             parts[view].append(select)
     for view, selects in parts.items():
-        db.execute(f"create view {view} as {' union all by name '.join(selects) or _empty(view)}")
-
-
-def _empty(view: str) -> str:
-    columns = (column.split() for column in f"corpus varchar, version integer, {_VIEWS[view]}".split(","))
-    return f"select {', '.join(f'null::{kind} as {name}' for name, kind in columns)} where false"
+        if selects:
+            db.execute(f"create view {view} as {' union all by name '.join(selects)}")
+        else:
+            db.execute(f"create table {view} (corpus varchar, version integer, {_VIEWS[view]})")
 
 
 def _is_readable(db: duckdb.DuckDBPyConnection, select: str) -> bool:

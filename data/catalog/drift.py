@@ -40,7 +40,7 @@ class Drift:
 
     @property
     def drift(self) -> float:
-        """The largest of the three shares."""
+        """Return the largest of the three shares."""
         return max(self.new_words, self.unknown, self.lengths)
 
     def rows(self) -> list[dict[str, object]]:

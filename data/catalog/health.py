@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 from pydantic import TypeAdapter
 
@@ -88,35 +89,22 @@ def checking(workspace: Workspace, shards: Sequence[Path]) -> Iterator[Callable[
 
     Yields a function that raises InputError once one is found damaged; so does the end of the block.
     """
-    wanted = {workspace.relative(path) for path in shards}
+    paths = {workspace.relative(path) for path in shards}
     with read_catalog(workspace) as db:
         rows = db.execute("select path, sha256 from shards").fetchall()
-    found: list[Exception] = []
-    over = Event()
-
-    def work() -> None:
+    sums = {path: digest for path, digest in rows if path in paths}
+    is_over = Event()
+    with ThreadPoolExecutor(1) as pool:
+        comparison = pool.submit(_check, sums, workspace, is_over)
         try:
-            _check({path: digest for path, digest in rows if path in wanted}, workspace, over)
-        except (InputError, OSError) as error:
-            found.append(error)
-
-    def check() -> None:
-        if found:
-            raise found[0]
-
-    thread = Thread(target=work, daemon=True)
-    thread.start()
-    try:
-        yield check
-    except BaseException:
-        over.set()
-        raise
-    finally:
-        thread.join()
-    check()
+            yield lambda: comparison.result() if comparison.done() else None
+        except BaseException:
+            is_over.set()
+            raise
+        comparison.result()
 
 
-def _check(sums: Mapping[str, str], workspace: Workspace, over: Event) -> None:
+def _check(sums: Mapping[str, str], workspace: Workspace, is_over: Event) -> None:
     """Raise InputError for the first file that is not as committed. Unchanged files are read only once."""
     checked: dict[str, tuple[str, int, int, int]] = {}
     with suppress(OSError, ValueError):
@@ -126,7 +114,7 @@ def _check(sums: Mapping[str, str], workspace: Workspace, over: Event) -> None:
             file = workspace.root / path
             stat = file.stat() if file.is_file() else None
             state = (digest, stat.st_size, stat.st_mtime_ns, stat.st_ino) if stat else None
-            if over.is_set() or (state and checked.get(path) == state):
+            if is_over.is_set() or (state and checked.get(path) == state):
                 continue
             if not state or not verify(file, digest):
                 raise InputError(f"{file} is not as it was committed: {MEND}")

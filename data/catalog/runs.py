@@ -80,7 +80,7 @@ def running_runs(db: duckdb.DuckDBPyConnection) -> list[str]:
 def version_of_unfinished(
     db: duckdb.DuckDBPyConnection, workspace: Workspace, corpus: str, runs: Sequence[str]
 ) -> int | None:
-    """The version of the newest of these runs that did not end or has no report; None without one."""
+    """Return the version of the newest of these runs that did not end or has no report, or None."""
     unreported = [run for run in runs if not workspace.report(run).is_dir()]
     query = """
         select max(version) from pretraining_runs

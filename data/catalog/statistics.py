@@ -122,7 +122,7 @@ class Statistics:
         return self.sql(query, [corpus, limit])
 
     def unknown_share(self, corpus: str) -> float:
-        """Share of [UNK] among the corpus's tokens, without [CLS] and [SEP]."""
+        """Measure the share of [UNK] among the corpus's tokens, without [CLS] and [SEP]."""
         tokenizer = self.tokenizer(corpus)
         ((share,),) = self.db.execute(
             f"select coalesce(avg((id = ?)::integer), 0) from {_IDS} where id not in (?, ?)",
@@ -326,7 +326,7 @@ class Statistics:
         return (text for _, text in self.documents(corpus))
 
     def dataset(self, corpus: str) -> IterableDataset:
-        """The instances that runs train on, as an IterableDataset of Hugging Face's library and of torch.
+        """Open what runs train on, as an IterableDataset of Hugging Face's library and of torch.
 
         What the rows hold is in docs/shards.md. Raises InputError if the library is missing.
         """
@@ -342,9 +342,8 @@ class Statistics:
         columns["instance_id"] = Value("string")
         # a list is divided among workers and processes
         parts = [(path, group) for path in shards for group in range(count_row_groups(path))]
-        below = math.ceil(never_trained_share(self.db) * 2**32)
-        given = {"parts": parts, "below": below}
-        return IterableDataset.from_generator(_rows, features=Features(columns), gen_kwargs=given)
+        arguments = {"parts": parts, "below": math.ceil(never_trained_share(self.db) * 2**32)}
+        return IterableDataset.from_generator(_rows, features=Features(columns), gen_kwargs=arguments)
 
     def sample_instances(self, corpus: str, count: int = 5) -> duckdb.DuckDBPyRelation:
         """Show some instances as text, always the same ones: plain, masked, and with their SOP label."""

@@ -47,7 +47,7 @@ class Source:
 
 
 def columns_of(record: type[DataclassInstance]) -> str:
-    """The columns that the fields of a record are named after."""
+    """List the columns that the fields of a record are named after."""
     return ", ".join(field.name for field in fields(record))
 
 
@@ -139,9 +139,9 @@ def add_version(
     insert(db, "funnel", [{**key, **dict(zip(columns, one, strict=True))} for one in funnel])
 
 
-def remove_versions(db: duckdb.DuckDBPyConnection, keep: int, *, dry_run: bool) -> list[tuple[str, int]]:
-    """Remove all but each corpus's `keep` newest versions and those that were trained on; return which."""
-    old = db.execute(
+def old_versions(db: duckdb.DuckDBPyConnection, keep: int) -> list[tuple[str, int]]:
+    """List all but each corpus's `keep` newest versions and those that were trained on."""
+    return db.execute(
         """
         select corpus, version from versions
         qualify row_number() over (partition by corpus order by version desc) > ?
@@ -149,12 +149,13 @@ def remove_versions(db: duckdb.DuckDBPyConnection, keep: int, *, dry_run: bool) 
         """,
         [keep],
     ).fetchall()
-    if not dry_run:
-        for table in ("versions", "sources", "version_shards", "funnel"):
-            for version in old:
-                db.execute(f"delete from {table} where corpus = ? and version = ?", list(version))
-        db.execute("delete from shards where path not in (select path from version_shards)")
-    return old
+
+
+def remove_versions(db: duckdb.DuckDBPyConnection, versions: Sequence[tuple[str, int]]) -> None:
+    """Remove versions, and the shards that no other one has."""
+    for table in ("versions", "sources", "version_shards", "funnel"):
+        db.executemany(f"delete from {table} where corpus = ? and version = ?", versions)
+    db.execute("delete from shards where path not in (select path from version_shards)")
 
 
 def used_files(db: duckdb.DuckDBPyConnection, without: Sequence[tuple[str, int]]) -> set[str]:

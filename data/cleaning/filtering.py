@@ -61,7 +61,10 @@ def _unended_share(text: str) -> float:
 
 
 def _advertise(texts: Sequence[str], most: float) -> np.ndarray:
-    """Whether each text has more calls per 100 characters; they are sought where there are words enough."""
+    """Whether each text has more than `most` calls to act per 100 characters.
+
+    The slow pattern is tried only on texts with enough of its words.
+    """
     return np.array(
         [
             sum(map(text.count, _ADVERTISED)) * 100 > most * len(text)
@@ -74,23 +77,18 @@ def _advertise(texts: Sequence[str], most: float) -> np.ndarray:
 def drop_reasons(texts: Sequence[str], measures: Measures, rules: QualityRules) -> list[str | None]:
     """Give each document the reason to drop it, or None; `texts` are cleaned."""
     several = np.diff(measures.first_sentence) >= FEW_SENTENCES
-    checks = [
-        ("empty", measures.characters == 0),
-        ("too_short", measures.letters_and_digits < rules.min_characters),
-        ("too_little_chinese", measures.han_share < rules.min_han_share),
-        ("repeated_sentences", several & (measures.repeated_sentences > rules.max_repeated_sentences)),
-        ("repeated_ngrams", measures.repeated_ngrams > rules.max_repeated_ngrams),
-        ("advertising", _advertise(texts, rules.max_advertising)),
-    ]
+    checks = {
+        "empty": measures.characters == 0,
+        "too_short": measures.letters_and_digits < rules.min_characters,
+        "too_little_chinese": measures.han_share < rules.min_han_share,
+        "repeated_sentences": several & (measures.repeated_sentences > rules.max_repeated_sentences),
+        "repeated_ngrams": measures.repeated_ngrams > rules.max_repeated_ngrams,
+        "advertising": _advertise(texts, rules.max_advertising),
+    }
     if rules.max_unended_lines < 1:
-        shares = np.array([_unended_share(text) for text in texts])
-        checks.append(("unended_lines", shares > rules.max_unended_lines))
+        checks["unended_lines"] = np.array(list(map(_unended_share, texts))) > rules.max_unended_lines
     if rules.blocklist:
         pattern = _blocked(rules.blocklist)
-        hits = np.array([len(pattern.findall(text)) for text in texts])
-        checks.append(("blocked_words", hits > rules.max_blocked))
-    reasons: list[str | None] = [None] * len(texts)
-    for reason, failed in reversed(checks):  # the first failed check is the reason
-        for number in np.flatnonzero(failed).tolist():
-            reasons[number] = reason
-    return reasons
+        checks["blocked_words"] = np.array([len(pattern.findall(text)) > rules.max_blocked for text in texts])
+    reasons = np.select(list(checks.values()), list(checks), "")  # of several, the first
+    return [reason or None for reason in reasons.tolist()]

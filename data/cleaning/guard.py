@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from data.cleaning.measures import Letters, letters_of
 from data.cleaning.normalise import clean_text
-from data.cleaning.settings import CleaningRules
+from data.cleaning.settings import CleaningRules, GuardRules
 from data.errors import InputError
 from data.hashing import GOLDEN
 from data.instances import take_ranges
@@ -85,7 +85,7 @@ def _parts(rows: Sequence[Sequence[str]], ngram: int) -> _Parts:
 
 
 def _short_pairs(rows: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarray:
-    """The numbers of the texts of rows with two sentences that prove nothing alone, [P, 2]."""
+    """Find rows with two sentences that prove nothing alone; return the numbers of both, [P, 2]."""
     pairs: list[list[int]] = []
     end = 0
     for row in rows:
@@ -144,7 +144,7 @@ def count_hits(guard: Guard, documents: Sequence[Sequence[str]]) -> np.ndarray:
 
 
 def _find(guard: Guard, documents: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-    """The documents and hashes of all matches."""
+    """Find the documents and hashes of all matches."""
     sentences = letters_of([sentence for document in documents for sentence in document])
     bounds = np.cumsum([0, *map(len, documents)])
     whole = Letters(sentences.first[bounds], sentences.prefixes)
@@ -162,7 +162,7 @@ def _find(guard: Guard, documents: Sequence[Sequence[str]]) -> tuple[np.ndarray,
 def _hits(
     letters: Letters, size: int, hashes: np.ndarray, maybe: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The texts that hold n-grams of a size among `hashes`, and these hashes."""
+    """Find the texts that hold n-grams of a size among `hashes`, and these hashes."""
     grams, first = letters.ngrams(size)
     at = np.flatnonzero(maybe[grams >> np.uint64(64 - _FILTER_BITS)])
     at = at[_is_in(grams[at], hashes)]
@@ -170,7 +170,7 @@ def _hits(
 
 
 def _both(pairs: np.ndarray, places: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The documents that hold both sentences of a pair, and their hashes."""
+    """Find the documents that hold both sentences of a pair, and their hashes."""
     here = found + places.astype(np.uint64) * GOLDEN
     begin, end = (np.searchsorted(pairs[:, 0], found, side) for side in ("left", "right"))  # type: ignore[call-overload]
     rows, document = take_ranges(begin, end - begin), np.repeat(places, end - begin)
@@ -192,9 +192,9 @@ class Leak:
     documents: int  # that contain one
 
 
-def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str], ngram: int = 13) -> Leak:
-    """Find the texts of rows that documents (a sentence a line) contain, by the guard's rule."""
-    parts = _parts(rows, ngram)
+def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str]) -> Leak:
+    """Find the texts of rows that documents (a sentence a line) contain, by the default rule of the guard."""
+    parts = _parts(rows, GuardRules().ngram)
     guard = _guard([parts])
     seen, holding = np.empty(0, np.uint64), 0
     rest = (document.split("\n") for document in documents)

@@ -19,7 +19,7 @@ from data.hashing import GOLDEN, mix
 REPEATED_NGRAM = 10  # characters
 # repeated n-grams of a document with more than _MANY are estimated from one in 2**3, chosen by hash
 _SAMPLE_BITS, _MANY = 3, 400
-_UNSEEN = 0  # folded code of characters that are neither letters nor digits
+_NO_LETTER = 0  # folded code of characters that are neither letters nor digits
 _HAN_RANGES = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2EBEF), (0x2F800, 0x2FA1F)]
 _TABLE = 0x30000  # code points from here on are folded to one
 _KANA_RANGES = [(0x3041, 0x3096), (0x30A1, 0x30FA), (0xFF66, 0xFF9D)]
@@ -103,7 +103,7 @@ def _substrings(prefixes: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> n
 
 @cache
 def _tables() -> tuple[np.ndarray, np.ndarray]:
-    """Give every code point's folded letter or digit, or _UNSEEN, and its kind: Han, space, digit or kana."""
+    """Give every code point's folded letter or digit, or _NO_LETTER, and its kind."""
     letters = np.zeros(_TABLE, dtype=np.uint32)
     kinds = np.full(_TABLE, _OTHER, dtype=np.uint8)
     for first, last in _HAN_RANGES:
@@ -145,8 +145,8 @@ def letters_of(texts: Sequence[str]) -> Letters:
     codes = _codes("".join(texts))
     bounds = np.cumsum([0, *map(len, texts)])
     folded = _tables()[0][codes]
-    seen = folded != _UNSEEN
-    return Letters.of(folded[seen], _running(seen)[bounds])
+    is_letter = folded != _NO_LETTER
+    return Letters.of(folded[is_letter], _running(is_letter)[bounds])
 
 
 def _running(values: np.ndarray) -> np.ndarray:
@@ -169,14 +169,14 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     kind = kinds[codes]
     sizes = np.diff(bounds)
     digit = kind == _DIGIT
-    passed = kind == _SPACE  # line ends too
-    passed[1:] |= digit[1:] & digit[:-1]
-    counted = sizes - np.diff(_running(passed)[bounds])
+    is_uncounted = kind == _SPACE  # line ends too
+    is_uncounted[1:] |= digit[1:] & digit[:-1]
+    counted = sizes - np.diff(_running(is_uncounted)[bounds])
     prefixes = _prefixes(codes)
     hashes = mix(_substrings(prefixes, line_starts[:-1], line_ends))
     folded = letters[codes]
-    seen = folded != _UNSEEN
-    own = Letters.of(folded[seen], _running(seen)[bounds])
+    is_letter = folded != _NO_LETTER
+    own = Letters.of(folded[is_letter], _running(is_letter)[bounds])
     return Measures(
         sizes - counts,
         np.maximum(np.diff(_running(_CHINESE[kind])[bounds]), 0) / np.maximum(counted, 1),
@@ -191,7 +191,7 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
 
 
 def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Share of repeated n-grams of each document, [D]; an estimate if it has many."""
+    """Measure the share of repeated n-grams of each document, [D]; an estimate if it has many."""
     total = np.diff(first)
     is_sampled = total > _MANY
     chosen = np.flatnonzero(((hashes >> np.uint64(64 - _SAMPLE_BITS)) == 0) | np.repeat(~is_sampled, total))
@@ -202,7 +202,7 @@ def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
 
 
 def _repeated(hashes: np.ndarray, first: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Share of each document's hashes that occurred earlier in it, by weight, [D]."""
+    """Measure the share, by weight, of each document's hashes that occurred earlier in it, [D]."""
     sizes = np.diff(first)
     group = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
     low = np.uint64((1 << _GROUP_BITS) - 1)

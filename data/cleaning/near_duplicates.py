@@ -90,7 +90,7 @@ def find_near_duplicates(db: duckdb.DuckDBPyConnection, threshold: float, ngram:
 def find_copies(
     texts: Sequence[str], others: Sequence[str], threshold: float, ngram: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The texts that nearly repeat one of the others [n], ascending, and which one each repeats [n].
+    """Find the texts that nearly repeat one of the others [n], ascending, and which one each repeats [n].
 
     Their Jaccard similarity is at least the threshold. Of a bucket of others the first and the last are
     compared.
@@ -115,7 +115,7 @@ def find_copies(
 
 
 def _similarities(first: Sequence[str], second: Sequence[str], ngram: int) -> np.ndarray:
-    """Jaccard similarities of pairs of texts, [P]."""
+    """Compute the Jaccard similarities of pairs of texts, [P]."""
     hashes, bounds = letters_of([*first, *second]).ngrams(ngram)
     grams = [np.unique(hashes[begin:end]) for begin, end in pairwise(bounds.tolist())]
     pairs = zip(grams[: len(first)], grams[len(first) :], strict=True)

@@ -12,8 +12,6 @@ import unicodedata
 from functools import cache
 from itertools import count
 
-import numpy as np
-
 from data.cleaning.privacy import URL, scrub
 from data.cleaning.settings import CleaningRules
 
@@ -28,6 +26,8 @@ _invisible = re.compile(
     "\u202a-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\ufffd-\uffff\ud800-\udfff\ue000-\uf8ff"
     "\ufe00-\ufe0f\U000e0000-\U000e0fff\U000f0000-\U0010ffff]+"
 )
+# what most texts are made of: nothing that is invisible or that NFKC changes, and no other white space
+_plain = re.compile(f"[\n -~·×—‘’“”…、。〈-】〔-〛─-▟α-ω\u4e00-\u9fff{re.escape(KEPT_PUNCTUATION)}]*+")
 _line_end = re.compile("\r\n?|[\x0b\x0c\x85\u2028\u2029]")
 _spaces = re.compile(r"[^\S\n]+")
 _edge_spaces = re.compile(r" ?\n ?")
@@ -54,8 +54,10 @@ _block_tag = re.compile(r"</?(?:p|br|div|li|tr|h[1-6]|title|section|article|tabl
 _tag = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>", re.I)
 _image = re.compile(r"!\[[^\[\]\n]*\]\([^()\n]*\)")
 _link = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]*\)")
+_SIGNS = ("<", "&", "](", "://", "www.", "WWW.", "```")  # a text without any of these holds no markup
 _markup_signs = re.compile(r"[<>&\[\]`]")
 _escaped_again = re.compile("&(?:amp;)+")
+REMOVED_URL = "removed_url"  # counted with the kinds of personal data
 _MOST_PASSES = 8  # what holds markup within markup more often is no text, and loses its signs
 # encoded data or damage: no tokenizer accepts such a word (BERT's gives up at 100 letters)
 _endless_word = re.compile(r"[A-Za-z0-9+/=_\-]{101,}")
@@ -114,18 +116,15 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
     changed: dict[str, int] = {}
     for number in count(1):
         before = text
-        needs = _needs(text)
-        if needs & _LINE_END:
-            text = _line_end.sub("\n", text)
-        if needs & _INVISIBLE:
-            text = _invisible.sub("", text)
-        if needs & _CHANGEABLE and rules.fold_width:
-            text = normalize(text)
+        is_plain = _plain.fullmatch(text) is not None
+        if not is_plain:
+            text = _invisible.sub("", _line_end.sub("\n", text))
+            text = normalize(text) if rules.fold_width else text
         if rules.scrub:  # before links and addresses lose their marks
             text, counts = scrub(text, rules.scrub)
             changed |= {kind: changed.get(kind, 0) + count for kind, count in counts.items()}
-        markup = _may_hold_markup(text)
-        if markup:
+        has_markup = any(sign in text for sign in _SIGNS)
+        if has_markup:
             text, urls = strip_markup(text)
             if urls:
                 changed[REMOVED_URL] = changed.get(REMOVED_URL, 0) + urls
@@ -134,76 +133,17 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
             text = _repeated(rules.max_repeats).sub(r"\1", text)
         if rules.simplify:
             text = to_simplified(text)
-        text = _tidy_spaces(text, needs)
+        if not is_plain or "  " in text:
+            text = _spaces.sub(" ", text)
+        if " \n" in text or "\n " in text:
+            text = _edge_spaces.sub("\n", text)
+        text = _blank_lines.sub("\n", text).strip(" \n")
         # entities and removed tags may leave new markup
-        if text == before or not markup:
+        if text == before or not has_markup:
             break
         if number == _MOST_PASSES:
             text = _markup_signs.sub("", text)
     return text, changed
-
-
-# steps that a text may need, by its characters
-_LINE_END, _INVISIBLE, _CHANGEABLE, _ODD_SPACE = 1, 2, 4, 8
-_EVERYTHING = 0xFF
-REMOVED_URL = "removed_url"  # counted with the kinds of personal data
-CHECK_FROM = 2000  # characters; a shorter text is cleaned faster than checked
-
-
-@cache
-def _needs_table() -> np.ndarray:
-    """Give the steps needed for every code point."""
-    table = np.zeros(0x30000, dtype=np.uint8)
-    table[0x2F800:] = _EVERYTHING
-    seconds = set(range(0x1161, 0x1200))  # Hangul vowels and finals, which join the preceding character
-    for code in range(0x30000):
-        if 0x4E00 <= code <= 0x9FFF or 0xAC00 <= code <= 0xD7A3 or 0x20000 <= code < 0x2F800:
-            continue
-        character = chr(code)
-        decomposed = unicodedata.decomposition(character)
-        if decomposed and not decomposed.startswith("<"):
-            seconds.update(int(part, 16) for part in decomposed.split()[1:])
-        if decomposed or unicodedata.combining(character):
-            table[code] |= _CHANGEABLE
-        if character.isspace() and character not in " \n":
-            table[code] |= _ODD_SPACE
-        if _line_end.match(character):
-            table[code] |= _LINE_END
-        if _invisible.match(character):
-            table[code] |= _INVISIBLE
-    for code in seconds:
-        table[code] |= _CHANGEABLE
-    table[[ord(mark) for mark in KEPT_PUNCTUATION]] &= ~np.uint8(_CHANGEABLE)
-    return table
-
-
-def _needs(text: str) -> int:
-    if len(text) < CHECK_FROM:
-        return _EVERYTHING
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    return int(np.bitwise_or.reduce(_needs_table()[np.minimum(codes, 0x2FFFF)]))
-
-
-def _may_hold_markup(text: str) -> bool:
-    return (
-        "<" in text
-        or "&" in text
-        or "](" in text
-        or "://" in text
-        or "www." in text
-        or "WWW." in text
-        or "```" in text
-    )
-
-
-def _tidy_spaces(text: str, needs: int) -> str:
-    if needs & _ODD_SPACE or "  " in text:
-        text = _spaces.sub(" ", text)
-    if " \n" in text or "\n " in text:
-        text = _edge_spaces.sub("\n", text)
-    if "\n\n" in text:
-        text = _blank_lines.sub("\n", text)
-    return text.strip(" \n")
 
 
 @cache

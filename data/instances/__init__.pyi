@@ -32,7 +32,7 @@ from .shards import read_info as read_info
 from .shards import read_rows as read_rows
 from .shards import read_shard as read_shard
 from .shards import read_similar_words as read_similar_words
-from .shards import table_digest as table_digest
 from .shards import verify as verify
+from .shards import write_shard as write_shard
 from .shards import write_similar_words as write_similar_words
 from .shards import write_table as write_table

@@ -43,7 +43,7 @@ class TokenizedDocuments:
 
     @property
     def keys(self) -> np.ndarray:
-        """The documents' ids as numbers, [D] uint64."""
+        """Return the documents' ids as numbers, [D] uint64."""
         return document_keys("".join(self.doc_ids))
 
 
@@ -190,7 +190,7 @@ def build_instances(
 def _middles(
     documents: TokenizedDocuments, first: np.ndarray, last: np.ndarray, split: np.ndarray
 ) -> np.ndarray:
-    """The token at which each chunk is split into two segments; the chunk's end if it cannot be."""
+    """Find the token at which each chunk is split into two segments, or its end if it cannot be."""
     pieces, clauses = documents.pieces, documents.clauses
     begin, end = pieces[first], pieces[last]
     at_piece = pieces[np.minimum(first + 1 + (split * (last - first - 1)).astype(np.int64), last)]

@@ -356,9 +356,9 @@ def _similar(
     """Take each word's similar word, or random ids if it has none (Cui et al. 2020, section 3.2)."""
     if similar is None or not len(similar.keys):
         return random
-    wanted = word_keys(input_ids, starts, lengths)
-    at = np.minimum(np.searchsorted(similar.keys, wanted), len(similar.keys) - 1)
-    has_similar = similar.keys[at] == wanted
+    keys = word_keys(input_ids, starts, lengths)
+    at = np.minimum(np.searchsorted(similar.keys, keys), len(similar.keys) - 1)
+    has_similar = similar.keys[at] == keys
     filled = random.copy()
     first = np.cumsum(lengths) - lengths
     target = take_ranges(first[has_similar], lengths[has_similar])

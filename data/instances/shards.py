@@ -19,6 +19,7 @@ from data.errors import InputError
 from data.files import replacing, sha256
 from data.instances.cutting import NO_ORDER, Instances
 from data.instances.masking import MaskRule, MaskVocabulary, SimilarWords, draw_masks
+from data.workspace import Workspace
 
 if TYPE_CHECKING:
     from data.tokenization import Tokenizer
@@ -210,7 +211,7 @@ def write_similar_words(similar: SimilarWords, folder: Path) -> Path:
     """Write a table of similar words beside the shards that need it."""
     ids = list_column(pa.array(similar.input_ids.astype(np.uint32)), similar.offsets)
     table = pa.table({"key": pa.array(similar.keys), "input_ids": ids})
-    return write_table(table, folder, table_digest(table), prefix="similar-")
+    return write_table(table, folder, "similar-")
 
 
 def read_similar_words(path: Path) -> SimilarWords:
@@ -229,9 +230,18 @@ def mask_vocabulary(tokenizer: Tokenizer, similar: SimilarWords | None = None) -
     )
 
 
-def write_table(table: pa.Table, folder: Path, content: str, *, prefix: str = "") -> Path:
-    """Write a table durably as `folder/<prefix><16 digits of content>.parquet`; `content` is its digest."""
-    path = folder / f"{prefix}{content[:16]}.parquet"
+def write_shard(
+    instances: pa.Table, documents: pa.Table, workspace: Workspace, corpus: str
+) -> tuple[str, str, str, str]:
+    """Write both files of a shard; return the path and sha256 of each, the first fields of `Shard`."""
+    path = write_table(instances, workspace.shards(corpus))
+    documents_path = write_table(documents, workspace.documents(corpus))
+    return workspace.relative(path), sha256(path), workspace.relative(documents_path), sha256(documents_path)
+
+
+def write_table(table: pa.Table, folder: Path, prefix: str = "") -> Path:
+    """Write a table durably as `folder/<prefix><16 digits of its digest>.parquet`."""
+    path = folder / f"{prefix}{table_digest(table)[:16]}.parquet"
     # these numbers vary too much for a dictionary; with a stream for each byte, mostly 0 in the upper ones,
     # the file is as small, written in two thirds of the time and read in three quarters
     streams = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in _LISTS if name in table.column_names}

@@ -38,7 +38,7 @@ class Division:
     pieces: tuple[Piece, ...]  # to build
     removed_documents: int
     sop: bool  # whether any source gets sentence order
-    listed_path: str  # every document with its fate, staged
+    listed_path: Path  # every document with its fate, staged
 
 
 def file_list(paths: Sequence[Path]) -> str:
@@ -275,16 +275,16 @@ def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | No
             raise InputError(f"{root / shard.documents_path} is gone or damaged: {MEND}")
         path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
         if _copy_rest(db, root / shard.documents_path, path):
-            pieces.append(Piece(len(pieces), str(path), shard.path))
+            pieces.append(Piece(len(pieces), path, shard.path))
     for rows in _new_pieces(db):
         path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
         texts = pa.array([str(staged[source]) for source in rows["source"].to_pylist()]).dictionary_encode()
         pq.write_table(rows.append_column("staged_path", texts), path)
-        pieces.append(Piece(len(pieces), str(path), None))
+        pieces.append(Piece(len(pieces), path, None))
     kept = tuple(shard for shard in plan.current_shards if shard.path not in gone)
     listed = plan.staging / "listed.parquet"
     copy_to(db, "select *, source in (from ordered) as has_order from listed order by position", listed)
-    return Division(kept, tuple(pieces), sum(gone.values()), sop, str(listed))
+    return Division(kept, tuple(pieces), sum(gone.values()), sop, listed)
 
 
 def _find_order(db: duckdb.DuckDBPyConnection, plan: Plan) -> bool:

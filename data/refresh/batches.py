@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from data.catalog import Source
 from data.refresh.build import Piece
 from data.refresh.plan import Plan, SourceFile
 from data.storage import is_remote
@@ -26,20 +25,11 @@ class Batch(Generic[T]):
     items: tuple[T, ...]
 
 
-def reading_batches(plan: Plan, workers: int) -> list[Batch[tuple[SourceFile, Plan]]]:
-    """Group all files in order, small neighbours together: a folder may hold a hundred thousand.
-
-    Each file comes with the part of the plan that reading it needs, which does not grow with the corpus.
-    """
-    known = {source.uri: source for source in plan.current_sources}
-    small = building_plan(plan)
-    items = [
-        (file, replace(small, current_sources=(known[file.place],)) if file.place in known else small)
-        for file in plan.files
-    ]
-    weights = [_reading_weight(file, known.get(file.place)) for file in plan.files]
-    groups = _group(items, weights, workers, BATCH_WEIGHT)
-    return [Batch(_label(group[0][0].name, len(group)), tuple(group)) for group in groups]
+def reading_batches(files: Sequence[SourceFile], workers: int) -> list[Batch[SourceFile]]:
+    """Group files in order, small neighbours together: a folder may hold a hundred thousand."""
+    groups = _group(files, list(map(_reading_weight, files)), workers, BATCH_WEIGHT)
+    more = [f" and {len(group) - 1:,} more" if len(group) > 1 else "" for group in groups]
+    return [Batch(group[0].name + rest, tuple(group)) for group, rest in zip(groups, more, strict=True)]
 
 
 def building_batches(corpus: str, pieces: Sequence[Piece], workers: int) -> list[Batch[Piece]]:
@@ -51,7 +41,7 @@ def building_batches(corpus: str, pieces: Sequence[Piece], workers: int) -> list
 
 
 def building_plan(plan: Plan) -> Plan:
-    """The part of the plan that building a shard needs."""
+    """Return the part of a plan that a batch needs, which does not grow with the corpus."""
     return replace(plan, files=(), current_sources=(), current_shards=())
 
 
@@ -73,15 +63,11 @@ def _group(items: Sequence[T], weights: Sequence[int], workers: int, most: int) 
     return groups
 
 
-def _reading_weight(file: SourceFile, known: Source | None) -> int:
+def _reading_weight(file: SourceFile) -> int:
     if is_remote(file.uri):
         return BATCH_WEIGHT  # asking for its size may take as long as reading it
     try:
         size = os.stat(file.uri).st_size
     except OSError:  # left to the reader to report
         size = 0
-    return FILE_WEIGHT + (0 if known and known.size == size else size)
-
-
-def _label(first: str, files: int) -> str:
-    return f"{first} and {files - 1:,} more" if files > 1 else first
+    return FILE_WEIGHT + (0 if file.previous and file.previous.size == size else size)

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data.cleaning import sides_of
-from data.files import sha256
 from data.instances import (
     Instances,
     MaskRule,
@@ -27,9 +26,8 @@ from data.instances import (
     list_column,
     mask_vocabulary,
     read_similar_words,
-    table_digest,
     tokenize_documents,
-    write_table,
+    write_shard,
 )
 from data.refresh.settings import RefreshSettings
 from data.segmentation import Segmenter
@@ -54,7 +52,7 @@ class Piece:
 
     number: int
     # staged Parquet: which staged rows (path, row), or documents with their words; which have an order
-    assigned_path: str
+    assigned_path: Path
     replaces: str | None  # path of the current shard whose place it takes, if any
 
 
@@ -85,7 +83,7 @@ def _tokenizer(path: Path) -> Tokenizer:
 
 @lru_cache(maxsize=2)
 def segmenter(dictionaries: tuple[str, ...]) -> Segmenter:
-    """The process's segmenter with these user dictionaries, loaded at first use."""
+    """Return the process's segmenter with these user dictionaries, loaded at first use."""
     return Segmenter([Path(path) for path in dictionaries])
 
 
@@ -99,7 +97,7 @@ def build_shard(
     tokenizer, words_of = _tokenizer(tokenizer_path), segmenter(settings.dictionary)
     parts: list[_Part] = []
     doc_ids: list[str] = []
-    for rows in _batches(Path(piece.assigned_path)):
+    for rows in _batches(piece.assigned_path):
         batch = _segment(rows, words_of)
         parts.append(_build_part(batch, len(doc_ids), tokenizer, settings))
         doc_ids += batch.doc_ids
@@ -155,17 +153,12 @@ def _build_part(
 def _write_shard(
     instances: Instances, table: pa.Table, parts: Sequence[_Part], workspace: Workspace, corpus: str
 ) -> Shard:
-    path = write_table(table, workspace.shards(corpus), table_digest(table))
     documents = pa.concat_tables([part.table for part in parts]).combine_chunks()
-    documents_path = write_table(documents, workspace.documents(corpus), table_digest(documents))
     usable = np.concatenate([part.usable for part in parts])
     sentences = pc.list_value_length(documents["words"]).to_numpy()
     characters = pc.utf8_length(documents["text"]).to_numpy() - (sentences - 1)  # without line ends
     return Shard(
-        path=workspace.relative(path),
-        sha256=sha256(path),
-        documents_path=workspace.relative(documents_path),
-        documents_sha256=sha256(documents_path),
+        *write_shard(table, documents, workspace, corpus),
         instances=len(instances),
         tokens=int(instances.cu_seqlens[-1]),
         documents=int(usable.sum()),
@@ -177,7 +170,7 @@ def _write_shard(
 
 
 def _batches(path: Path) -> Iterator[list[dict]]:
-    """The documents of an assigned file, a batch at a time."""
+    """Yield the documents of an assigned file, a batch at a time."""
     rows: list[dict] = []
     size = 0
     for table in _assigned(path):
@@ -192,7 +185,7 @@ def _batches(path: Path) -> Iterator[list[dict]]:
 
 
 def read_pieces(paths: Sequence[Path]) -> Iterator[str]:
-    """The text of the documents in assigned files, a batch at a time; a line end follows each sentence."""
+    """Yield the text of the documents in assigned files by batches; a line end follows each sentence."""
     for path in paths:
         for rows in _batches(path):
             yield _text(rows)
@@ -205,7 +198,7 @@ def _text(rows: Sequence[dict]) -> str:
 
 
 def _assigned(path: Path) -> Iterator[pa.Table]:
-    """Rows of an assigned file, a few at a time: its own, or the staged rows that it names."""
+    """Yield rows of an assigned file, a few at a time: its own, or the staged rows that it names."""
     file = pq.ParquetFile(path)
     if "words" in file.schema_arrow.names:
         for batch in file.iter_batches(batch_size=256):
@@ -244,7 +237,7 @@ def _segment(rows: Sequence[dict], words_of: Segmenter) -> SegmentedDocuments:
 
 
 def _documents_table(batch: SegmentedDocuments) -> pa.Table:
-    """Rows of the documents file, built from offsets so that no word becomes a Python string again."""
+    """Make rows of the documents file from offsets, so that no word becomes a Python string again."""
     codes = np.frombuffer(batch.text.encode("utf-32-le"), dtype=np.uint32)
     line_ends = np.flatnonzero(codes == ord("\n"))  # positions in the text, [lines]
     last_lines = np.cumsum(batch.sentences) - 1

@@ -32,7 +32,7 @@ class FunnelRow(NamedTuple):
 
 
 def funnel_rows(db: duckdb.DuckDBPyConnection, documents: int, characters: int) -> list[FunnelRow]:
-    """The funnel of the table `listed`, given how many documents and characters gave instances.
+    """Make the funnel of the table `listed`, given how many documents and characters gave instances.
 
     One row for each stage, unit (documents, characters) and reason; its reason is null if nothing was lost.
     """
@@ -75,7 +75,7 @@ def _stage_rows(
 
 
 def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
-    """Rows without input and output: placeholders, URLs, encodings, hits of a guard that only reports."""
+    """Make rows without input and output: placeholders, URLs, encodings, hits of a reporting guard."""
     rows = db.execute(
         """
         with entries as (select unnest(map_entries(placeholders)) as entry from listed)
@@ -101,7 +101,7 @@ def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
 
 
 def order_rows(db: duckdb.DuckDBPyConnection, shards: Sequence[Path]) -> list[FunnelRow]:
-    """Rows that count the instances of shards without a sentence-order label, by the reason."""
+    """Count the instances of shards without a sentence-order label, by the reason."""
     if not shards:
         return []
     rows = db.execute(

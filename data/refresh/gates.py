@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import InputError
-from data.instances import MaskVocabulary, Shard, ShardInfo, read_info, read_shard
+from data.instances import Shard, ShardInfo, read_info, read_shard
 from data.tokenization import load_tokenizer
 
 if TYPE_CHECKING:
@@ -47,20 +46,6 @@ class Gate:
 
     def describe(self) -> str:
         return f"{self.name} is {self.value:.4g}, not from {self.low:.4g} to {self.high:.4g}"
-
-
-@dataclass
-class _Counts:
-    """Sums over the audited instances."""
-
-    tokens: int = 0  # without [CLS] and [SEP]
-    unknown: int = 0
-    masked: int = 0
-    mask_tokens: int = 0
-    wrong_labels: int = 0
-    masked_special: int = 0
-    nulls: int = 0
-    false_order: int = 0  # instances with a sentence-order label although the corpus has none
 
 
 def check_quality(plan: Plan, division: Division, built: Sequence[Shard | None]) -> tuple[Gate, ...]:
@@ -102,53 +87,40 @@ def _audit(plan: Plan, new: Sequence[Shard], sop: bool) -> list[Gate]:
     step = max(1, len(new) // AUDITED_SHARDS)
     paths = [plan.workspace.root / shard.path for shard in new[::step][:AUDITED_SHARDS]]
     info = read_info(paths[0])
-    unknown_id = load_tokenizer(plan.tokenizer_path).unknown_id
-    counts = _Counts()
-    for path in paths:
-        _count(path, info.vocabulary, unknown_id, sop, counts)
-    bound = plan.settings.gates.max_unknown_share
-    return [
-        Gate("nulls where none may be", counts.nulls, 0, 0),
-        Gate("labels of sentence order where there is none", counts.false_order, 0, 0),
-        Gate("labels that are not the token at their place", counts.wrong_labels, 0, 0),
-        Gate("masked special tokens", counts.masked_special, 0, 0),
-        Gate("share of [UNK] (max_unknown_share)", counts.unknown / max(counts.tokens, 1), 0, bound),
-        *_mask_shares(counts, info),
-    ]
-
-
-def _mask_shares(counts: _Counts, info: ShardInfo) -> list[Gate]:
-    gates = []
-    if counts.tokens >= FEW_TOKENS:
-        low, high = LEAST_RATE * info.rule.rate, MOST_RATE * info.rule.rate
-        gates.append(Gate("share of tokens masked", counts.masked / counts.tokens, low, high))
-    if counts.masked and info.vocabulary.similar is None:
-        off = DEVIATIONS * (MASK_SHARE * (1 - MASK_SHARE) / counts.masked) ** 0.5
-        share = counts.mask_tokens / counts.masked
-        gates.append(Gate("share of [MASK] among masks", share, MASK_SHARE - off, min(1.0, MASK_SHARE + off)))
-    return gates
-
-
-def _count(path: Path, vocabulary: MaskVocabulary, unknown_id: int, sop: bool, counts: _Counts) -> None:
-    """Add up the first row group of a shard."""
-    table = read_shard(path, 0).combine_chunks()
-    counts.nulls += sum(table[name].null_count for name in table.column_names if name != "sop_label")
-    if not sop:
-        counts.false_order += len(table) - table["sop_label"].null_count
+    table = pa.concat_tables([read_shard(path, 0) for path in paths]).combine_chunks()
+    nulls = sum(table[name].null_count for name in table.column_names if name != "sop_label")
+    false_order = 0 if sop else len(table) - table["sop_label"].null_count
     ids, starts = _lists(table, "input_ids")
     places, masked = _lists(table, "masked_positions")
     labels, replacements = _lists(table, "masked_labels")[0], _lists(table, "masked_input_ids")[0]
     at = np.repeat(starts[:-1], np.diff(masked)) + places
-    special = np.isin(ids, vocabulary.special_ids)
-    counts.tokens += int(np.sum(~special | (ids == unknown_id)))
-    counts.unknown += int(np.sum(ids == unknown_id))
-    counts.masked += len(at)
-    counts.mask_tokens += int(np.sum(replacements == vocabulary.mask_id))
-    counts.wrong_labels += int(np.sum(ids[at] != labels))
-    counts.masked_special += int(np.sum(special[at]))
+    special = np.isin(ids, info.vocabulary.special_ids)
+    unknown = ids == load_tokenizer(plan.tokenizer_path).unknown_id
+    tokens = int(np.sum(~special | unknown))  # without [CLS] and [SEP]
+    bound = plan.settings.gates.max_unknown_share
+    return [
+        Gate("nulls where none may be", nulls, 0, 0),
+        Gate("labels of sentence order where there is none", false_order, 0, 0),
+        Gate("labels that are not the token at their place", int(np.sum(ids[at] != labels)), 0, 0),
+        Gate("masked special tokens", int(np.sum(special[at])), 0, 0),
+        Gate("share of [UNK] (max_unknown_share)", int(np.sum(unknown)) / max(tokens, 1), 0, bound),
+        *_mask_shares(info, tokens, len(at), int(np.sum(replacements == info.vocabulary.mask_id))),
+    ]
+
+
+def _mask_shares(info: ShardInfo, tokens: int, masked: int, mask_tokens: int) -> list[Gate]:
+    gates = []
+    if tokens >= FEW_TOKENS:
+        low, high = LEAST_RATE * info.rule.rate, MOST_RATE * info.rule.rate
+        gates.append(Gate("share of tokens masked", masked / tokens, low, high))
+    if masked and info.vocabulary.similar is None:
+        off = DEVIATIONS * (MASK_SHARE * (1 - MASK_SHARE) / masked) ** 0.5
+        low, high = MASK_SHARE - off, min(1.0, MASK_SHARE + off)
+        gates.append(Gate("share of [MASK] among masks", mask_tokens / masked, low, high))
+    return gates
 
 
 def _lists(table: pa.Table, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Values and offsets of a column of lists."""
+    """Return values and offsets of a column of lists."""
     column = table[name].combine_chunks()
     return column.values.to_numpy(), column.offsets.to_numpy()

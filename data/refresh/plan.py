@@ -31,6 +31,7 @@ class SourceFile:
     uri: str  # with its credentials, so it is neither shown nor stored
     text_format: TextFormat
     text_field: str | None
+    previous: Source | None = None  # as the current version read it
 
     @property
     def name(self) -> str:
@@ -38,11 +39,11 @@ class SourceFile:
 
     @property
     def place(self) -> str:
-        """Its URI as people and the catalog see it."""
+        """Return its URI as people and the catalog see it."""
         return masked(self.uri)
 
     def listing_name(self, digest: str, recipe_hash: str) -> str:
-        """Name of the file that lists its documents; it depends on the bytes and on how they are read."""
+        """Name the file that lists its documents; it depends on the bytes and on how they are read."""
         identity = "\0".join((self.place, digest, self.text_format, self.text_field or "", recipe_hash))
         return f"listing-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.parquet"
 
@@ -58,8 +59,9 @@ class Plan:
     recipe: dict[str, object]
     recipe_hash: str
     current: Version | None
+    # empty if the recipe changed: everything is built again
     current_sources: tuple[Source, ...]
-    current_shards: tuple[Shard, ...]  # empty if the recipe changed: everything is built again
+    current_shards: tuple[Shard, ...]
 
     @property
     def workspace(self) -> Workspace:
@@ -94,28 +96,30 @@ def plan_refresh(settings: RefreshSettings) -> Plan:
     tokenizer = load_tokenizer(tokenizer_path)
     recipe = _recipe(settings, tokenizer_path)
     recipe_hash = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
-    same_recipe = current is not None and current.recipe_hash == recipe_hash
+    if not current or current.recipe_hash != recipe_hash:
+        sources, shards = [], []
+    by_uri = {source.uri: source for source in sources}
     return Plan(
         settings,
-        tuple(files),
+        tuple(replace(file, previous=by_uri.get(file.place)) for file in files),
         tokenizer_path,
         tokenizer.vocab_size,
         {**recipe, **_reading_record(settings)},
         recipe_hash,
         current,
-        tuple(sources) if same_recipe else (),
-        tuple(shards) if same_recipe else (),
+        tuple(sources),
+        tuple(shards),
     )
 
 
 def renew(plan: Plan) -> Plan:
-    """The plan itself, or a new one if another refresh committed to the corpus since it was made."""
+    """Return the plan, or a new one if another refresh committed to the corpus since it was made."""
     current, _, _ = _read_current(plan.workspace, plan.settings.corpus)
     return plan if current == plan.current else plan_refresh(plan.settings)
 
 
 def _read_current(workspace: Workspace, corpus: str) -> tuple[Version | None, list[Source], list[Shard]]:
-    """The current version of a corpus, its sources and its shards, as the catalog has them."""
+    """Read the current version of a corpus, its sources and its shards from the catalog."""
     if not workspace.catalog.is_file():
         return None, [], []
     with read_catalog(workspace) as db:
@@ -148,10 +152,8 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
 
 
 def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: str | None) -> Path:
-    if settings.tokenizer:
-        return find_tokenizer(settings.tokenizer, workspace.tokenizers)
-    if of_corpus:
-        return find_tokenizer(of_corpus, workspace.tokenizers)
+    if name := settings.tokenizer or of_corpus:
+        return find_tokenizer(name, workspace.tokenizers)
     trained = sorted(p.name for p in workspace.tokenizers.iterdir()) if workspace.tokenizers.is_dir() else []
     if len(trained) == 1:
         return find_tokenizer(trained[0], workspace.tokenizers)
@@ -162,7 +164,7 @@ def _find_tokenizer(settings: RefreshSettings, workspace: Workspace, of_corpus: 
 
 
 def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object]:
-    """What determines the shards besides the documents: files count by their content, not by their path."""
+    """List what determines the shards besides the documents: files by their content, not by their path."""
     # each raises InputError for a file that is not what it should be
     if settings.guard.files:
         make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning)
@@ -200,7 +202,7 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
 
 
 def _reading_record(settings: RefreshSettings) -> dict[str, object]:
-    """How each source is read, as the catalog records it.
+    """Describe how each source is read, as the catalog records it.
 
     It is hashed with the source, not with the recipe, so that a new source does not touch the others.
     """
@@ -213,19 +215,21 @@ def _reading_record(settings: RefreshSettings) -> dict[str, object]:
 
 def preview(plan: Plan) -> Changes:
     """Find out what a refresh would read, going by the sources alone. Writes nothing."""
-    known = {source.uri: Path(source.listing_path).name for source in plan.current_sources}
-    listings = {
-        file.place: file.listing_name(size_and_digest(file.uri)[1], plan.recipe_hash) for file in plan.files
-    }
-    changed = tuple(uri for uri, listing in listings.items() if known.get(uri) != listing)
+    changed = tuple(file.place for file in plan.files if _is_changed(file, plan.recipe_hash))
+    gone = {source.uri for source in plan.current_sources} - {file.place for file in plan.files}
     return Changes(
         corpus=plan.settings.corpus,
         version=plan.current.version if plan.current else None,
         recipe_changed=plan.current is not None and not plan.current_shards,
         read=changed,
-        unchanged=len(listings) - len(changed),
-        gone=tuple(sorted(set(known) - set(listings))),
+        unchanged=len(plan.files) - len(changed),
+        gone=tuple(sorted(gone)),
     )
+
+
+def _is_changed(file: SourceFile, recipe_hash: str) -> bool:
+    listing = file.listing_name(size_and_digest(file.uri)[1], recipe_hash)
+    return file.previous is None or base_name(file.previous.listing_path) != listing
 
 
 def describe_changes(changes: Changes) -> str:

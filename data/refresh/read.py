@@ -132,8 +132,7 @@ def _batches(uri: str, rules: ReadingRules) -> Iterator[_Batch]:
     size = 0
     for found in read_documents(uri, text_format=rules.text_format, text_field=rules.text_field):
         if isinstance(found, Dropped):
-            why = (found.stage, found.reason)
-            items.append(_Item(found.source_uri, found.characters, dropped=why))
+            items.append(_Item(found.source_uri, found.characters, dropped=("read", found.reason)))
         else:
             items.append(_clean(found, rules))
             size += len(found.text)
@@ -175,7 +174,7 @@ def _judge(items: list[_Item], rules: ReadingRules) -> _Batch:
 
 
 def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Table:
-    """Rows of a batch in the order of the source; `staged_row` is the row of its first text that is kept."""
+    """Make rows of a batch in the order of the source; `staged_row` is that of its first kept text."""
     items, measures = batch.items, batch.measures
     is_kept = np.array([dropped is None for dropped in batch.dropped])
     bands = pa.nulls(len(items), LISTING.field("bands").type)
@@ -199,9 +198,9 @@ def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Ta
     return pa.table(columns, schema=LISTING)
 
 
-def read_sentences(sources: Sequence[str], rules: ReadingRules = ReadingRules()) -> Iterator[str]:
-    """Sentences of all documents that a refresh would keep, duplicates included."""
+def read_sentences(sources: Sequence[str]) -> Iterator[str]:
+    """Yield the sentences of all documents that the default rules would keep, duplicates included."""
     for uri in sources:
-        for batch in _batches(uri, rules):
+        for batch in _batches(uri, ReadingRules()):
             for document in batch.kept():
                 yield from document.sentences

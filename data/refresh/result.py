@@ -49,7 +49,7 @@ def result_of(
     removed: int = 0,
     funnel: Sequence[FunnelRow] | None = None,
 ) -> RefreshResult:
-    """The result for a version: with its funnel if it was made now, without if nothing changed."""
+    """Make the result for a version, with its funnel unless nothing changed."""
     settings = plan.settings
     if version.sop:
         reason = ""
@@ -80,15 +80,13 @@ def result_of(
 
 
 def _counts(funnel: Sequence[FunnelRow], unit: str) -> tuple[tuple[str, int], ...]:
-    """Reasons of a unit's rows with their counts, the largest first."""
+    """List the reasons of a unit's rows with their counts, the largest first."""
     counts = [(row.reason, row.amount) for row in funnel if row.unit == unit and row.reason]
     return tuple(sorted(counts, key=lambda pair: -pair[1]))
 
 
 def standing(plan: Plan) -> RefreshResult | None:
-    """The current version if sources and recipe are unchanged and its files exist, so that nothing is to be
-    done; otherwise None.
-    """
+    """Return the current version if sources, recipe and its files are unchanged; None if there is work."""
     current, root = plan.current, plan.workspace.root
     # the order of the sources decides which of two duplicates is the first
     in_order = [file.place for file in plan.files] == [source.uri for source in plan.current_sources]
@@ -122,7 +120,7 @@ def describe_new(result: RefreshResult) -> list[str]:
 
 
 def _order(result: RefreshResult) -> str:
-    """The share of instances with sentence order, and why others have none."""
+    """Say how many instances have sentence order, and why others have none."""
     why = {"one_clause": "are a single clause", "source_without_order": "come from sources without order"}
     rest = [f"{count / result.instances:.1%} {why[reason]}" for reason, count in result.without_order]
     with_order = 1 - sum(count for _, count in result.without_order) / result.instances
@@ -134,13 +132,13 @@ def _sizes(result: RefreshResult) -> str:
 
 
 def describe_words(result: RefreshResult) -> list[str]:
-    """A line about new words, where some were found."""
+    """Describe new words in a line, if some were found."""
     words = " ".join(word.word for word in result.new_words[:MOST_WORDS])
     return [f"{len(result.new_words):,} new word(s), the best first: {words}"] if words else []
 
 
 def describe_left_out(result: RefreshResult) -> list[str]:
-    """A line each about documents left out, encodings and text files, where there are any."""
+    """Describe documents left out, encodings and text files, a line each if there are any."""
     lines = []
     if result.left_out:
         shown, rest = result.left_out[:MOST_REASONS], result.left_out[MOST_REASONS:]

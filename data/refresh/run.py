@@ -112,18 +112,20 @@ def refresh(
         return _run(plan, ProcessRunner(pool, settings.workers), on_wait)
 
 
-def _run(given: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> RefreshResult:
-    settings, corpus = given.settings, given.settings.corpus
-    with locked(given.workspace, corpus, on_wait):
-        plan = renew(given)
-        batches = reading_batches(plan, runner.workers)
-        sources = runner.map(Work("read-source", corpus, "sources read", read_batch, batches))
+def _run(plan: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> RefreshResult:
+    settings, corpus = plan.settings, plan.settings.corpus
+    with locked(plan.workspace, corpus, on_wait):
+        plan = renew(plan)
+        small = building_plan(plan)
+        files = reading_batches(plan.files, runner.workers)
+        read = partial(read_batch, plan=small)
+        sources = runner.map(Work("read-source", corpus, "sources read", read, files))
         division = runner.stage("divide", corpus, lambda: divide(plan, sources))
         similar = None
         if find_objective(settings.objective).similar_words:
             similar = runner.stage("similar-words", corpus, lambda: find_similar(plan, division))
         pieces = building_batches(corpus, division.pieces, runner.workers)
-        build = partial(build_batch, plan=building_plan(plan), similar=similar)
+        build = partial(build_batch, plan=small, similar=similar)
         shards = runner.map(Work("build-shard", corpus, "shards built", build, pieces))
         gates = runner.stage("quality-gates", corpus, lambda: check_quality(plan, division, shards))
         result = runner.stage("commit", corpus, lambda: commit(plan, sources, division, shards, similar))

@@ -130,7 +130,7 @@ _RENAMED = {"sources": "source", "dictionaries": "dictionary"}
 
 
 def load_recipe(path: Path) -> dict[str, object]:
-    """Options in a recipe file, its paths made absolute. Raises InputError that names every bad value."""
+    """Read the options in a recipe, with absolute paths. Raises InputError that names every bad value."""
     if not path.is_file():
         raise InputError(f"no recipe {path}")
     try:
@@ -150,7 +150,7 @@ def load_recipe(path: Path) -> dict[str, object]:
 
 
 def _absolute(settings: RefreshSettings, folder: Path) -> RefreshSettings:
-    """The settings with paths that are relative to the recipe's folder."""
+    """Make paths absolute that are relative to the recipe's folder."""
 
     def place(path: str) -> str:
         return path if is_remote(path) else str(folder / Path(path).expanduser())

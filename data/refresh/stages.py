@@ -57,14 +57,14 @@ class ReadSource:
     """A source that was read now, or by the current version and is unchanged."""
 
     source: Source
-    listing: str  # path of its listing: staged until the commit, unless the source is unchanged
-    staged_path: str | None  # its text; None if the source is unchanged
+    listing: Path  # staged until the commit, unless the source is unchanged
+    staged_path: Path | None  # its text; None if the source is unchanged
 
 
-def read_batch(batch: Sequence[tuple[SourceFile, Plan]]) -> list[ReadSource]:
+def read_batch(files: Sequence[SourceFile], plan: Plan) -> list[ReadSource]:
     """Read several sources, one after the other; their listings are on disk when it returns."""
-    sources = [_read(file, plan) for file, plan in batch]
-    sync_all([Path(source.listing) for source in sources if source.staged_path])
+    sources = [_read(file, plan) for file in files]
+    sync_all([source.listing for source in sources if source.staged_path])
     return sources
 
 
@@ -74,10 +74,9 @@ def _read(file: SourceFile, plan: Plan) -> ReadSource:
     name = file.listing_name(digest, plan.recipe_hash)
     committed = plan.workspace.documents(plan.settings.corpus) / name
     source = Source(file.place, size, digest, plan.workspace.relative(committed))
-    if source in plan.current_sources and committed.is_file():
-        return ReadSource(source, str(committed), None)
-    listing, staged = _stage(file, plan, name)
-    return ReadSource(source, str(listing), str(staged))
+    if source == file.previous and committed.is_file():
+        return ReadSource(source, committed, None)
+    return ReadSource(source, *_stage(file, plan, name))
 
 
 def _stage(file: SourceFile, plan: Plan, listing_name: str) -> tuple[Path, Path]:
@@ -99,8 +98,8 @@ def _stage(file: SourceFile, plan: Plan, listing_name: str) -> tuple[Path, Path]
 
 def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
     """Decide which shards stay and which are to be built. Raises InputError if no document can be used."""
-    listings = [Path(source.listing) for source in sources]
-    staged = [Path(source.staged_path) if source.staged_path else None for source in sources]
+    listings = [source.listing for source in sources]
+    staged = [source.staged_path for source in sources]
     with connect(plan.staging, plan.settings.workers) as db:
         for work in (partial(list_documents, db, plan, listings), partial(drop_repeated, db, plan, staged)):
             for number in interruptible(db, work):
@@ -111,11 +110,11 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
 
 
 def find_similar(plan: Plan, division: Division) -> str | None:
-    """The corpus's table of similar words, or a new one if it has none and shards are to be built."""
+    """Find the corpus's table of similar words; make one if it has none and shards are to be built."""
     current = plan.current.similar_words if plan.current and plan.current_shards else None
     if current or not division.pieces:
         return current
-    pieces = [Path(piece.assigned_path) for piece in division.pieces]
+    pieces = [piece.assigned_path for piece in division.pieces]
     words_of = segmenter(plan.settings.dictionary)
     similar = train_similar_words(
         lambda: read_pieces(pieces), words_of, load_tokenizer(plan.tokenizer_path), seed=plan.settings.seed
@@ -173,7 +172,7 @@ def commit(
 
 
 def _arrange(current: Sequence[Shard], division: Division, built: Sequence[Shard | None]) -> list[Shard]:
-    """The shards of the new version: kept and rewritten ones in their places, new ones at the end."""
+    """Order the new version's shards: kept and rewritten ones in their places, new ones at the end."""
     pairs = list(zip(division.pieces, built, strict=True))
     stands: dict[str, Shard | None] = {shard.path: shard for shard in division.kept}
     stands |= {piece.replaces: shard for piece, shard in pairs if piece.replaces}
@@ -202,7 +201,7 @@ def _next_version(plan: Plan, sop: bool, shards: Sequence[Shard], similar: str |
 
 
 def _held_out_share(plan: Plan, shards: Sequence[Shard]) -> float:
-    """The share of a new corpus: the workspace's, or more if the corpus has too few documents below it.
+    """Choose the share of a new corpus: the workspace's, or more if too few documents are below it.
 
     A document is held out if its side, as a fraction, is below the share.
     """
@@ -224,7 +223,7 @@ def _index(
 ) -> list[FunnelRow]:
     """Write the version's list of documents; return its funnel."""
     previous = plan.current.index_path if plan.current else None
-    db.execute(f"create view listed as from read_parquet({quoted(division.listed_path)})")
+    db.execute(f"create view listed as from read_parquet({quoted(str(division.listed_path))})")
     write_index(db, plan.workspace.root, version.index_path, version.version, shards, previous)
     characters = sum(shard.characters for shard in shards)
     rows = funnel_rows(db, version.documents, characters)
@@ -232,7 +231,7 @@ def _index(
 
 
 def discover(plan: Plan, result: RefreshResult) -> list[Word]:
-    """New words of the version that a refresh made, written to the workspace as a dictionary."""
+    """Find new words of a refresh's version, and write them to the workspace as a dictionary."""
     settings = plan.settings
     words = corpus_words(
         settings.workspace, result.corpus, dictionaries=settings.dictionary, limit=settings.discover_words
@@ -242,7 +241,7 @@ def discover(plan: Plan, result: RefreshResult) -> list[Word]:
 
 
 def corpus_words(workspace: Path, corpus: str, *, dictionaries: Sequence[str] = (), limit: int) -> list[Word]:
-    """New words of the current version of a corpus."""
+    """Find new words of the current version of a corpus."""
     with open_workspace(workspace) as statistics:
         texts = statistics.texts(corpus)
         return discover_words(texts, segmenter=Segmenter([Path(path) for path in dictionaries]), limit=limit)

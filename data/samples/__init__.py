@@ -8,6 +8,6 @@ FOLDER = Path(__file__).parent
 
 
 def shipped_checkpoint(name: str) -> Path | None:
-    """The folder of a checkpoint that comes with jixu; None where the name is of something else."""
+    """Find the folder of a checkpoint that comes with jixu; None if the name is of something else."""
     folder = FOLDER / name
     return folder if name and folder.parent == FOLDER and (folder / "config.json").is_file() else None

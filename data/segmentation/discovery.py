@@ -87,7 +87,7 @@ class CountedText:
             self.counts.append(counts[frequent])
 
     def entropies(self, length: int, offset: int) -> np.ndarray:
-        """Entropy in bits of the characters at `offset` from the start of each string of a length."""
+        """Compute the entropy in bits of the characters at `offset` from the start of each string."""
         labels = self.labels[length - 1]
         places = np.flatnonzero(labels >= 0)
         neighbours = self.ids[places + offset]
@@ -103,7 +103,7 @@ class CountedText:
         return np.bincount(strings, bits, minlength=len(total))
 
     def cohesions(self, length: int, at: np.ndarray) -> np.ndarray:
-        """Least mutual information in bits over the cuts of the strings that begin at `at`."""
+        """Compute the least mutual information in bits over the cuts of the strings that begin at `at`."""
         total = np.log2(max((self.ids > 0).sum(), 1))
         whole = np.log2(self.counts[length - 1][self.labels[length - 1][at]])
         least = np.full(len(at), np.inf)

@@ -9,6 +9,7 @@ import bz2
 import gzip
 import io
 import lzma
+import os
 import stat
 import struct
 import tarfile
@@ -21,13 +22,13 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from data.errors import masked
-from data.storage import base_name, open_binary
+from data.storage import base_name, is_remote, open_binary, size_and_digest
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
-_SHORT = {".tgz": ".tar.gz", ".tbz2": ".tar.bz2", ".txz": ".tar.xz"}
+_COMPRESSED_TARS = (".tgz", ".tbz2", ".txz")
 MAX_EXPANSION = 200  # decompressed bytes to one compressed one; real text stays under 30
 _ALWAYS_ALLOWED = 1 << 24  # bytes, however small the file
 _BUFFER, _UNIT = 1 << 18, 1 << 13
@@ -57,12 +58,10 @@ def plain_name(name: str) -> str:
     >>> plain_name("laws.jsonl.gz"), plain_name("raw.tgz")
     ('laws.jsonl', 'raw.tar')
     """
-    lower = name.lower()
-    for short, long in _SHORT.items():
-        if lower.endswith(short):
-            name, lower = name[: -len(short)] + long, lower[: -len(short)] + long
-    suffix = next((suffix for suffix in COMPRESSIONS if lower.endswith(suffix)), "")
-    return name[: len(name) - len(suffix)]
+    stem, suffix = os.path.splitext(name)
+    if suffix.lower() in _COMPRESSED_TARS:
+        return f"{stem}.tar"
+    return stem if suffix.lower() in COMPRESSIONS else name
 
 
 class _Zstandard:
@@ -109,7 +108,7 @@ class _Limited(io.RawIOBase):
 
 
 def damage(file: io.BufferedReader | None) -> Exception | None:
-    """The error at which a stream ended, if it did not end well."""
+    """Return the error at which a stream ended, if it did not end well."""
     return file.raw.damage if file is not None and isinstance(file.raw, _Limited) else None
 
 
@@ -130,12 +129,13 @@ def decompressed(buffered: io.BufferedReader[Any], compressed_bytes: int) -> io.
     return io.BufferedReader(_Limited(stream, compressed_bytes), _BUFFER)
 
 
-def open_parts(uri: str, size: int) -> Iterator[Part]:
-    """Yield the readable parts of a source of `size` bytes: itself, or an archive's members in order.
+def open_parts(uri: str) -> Iterator[Part]:
+    """Yield the readable parts of a source: itself, or an archive's members in order.
 
     Raises one of DAMAGED for a damaged file, after the parts before the damage.
     """
     name, place = plain_name(base_name(uri)), masked(uri)
+    size = size_and_digest(uri)[0] if is_remote(uri) else os.path.getsize(uri)
     with open_binary(uri) as raw:
         if name.lower().endswith(".zip"):
             yield from _zip_members(place, raw)
@@ -145,6 +145,13 @@ def open_parts(uri: str, size: int) -> Iterator[Part]:
                 yield from _tar_members(place, file, size)
             else:
                 yield Part(place, name, file)
+
+
+def _content(uri: str, name: str, stream: Any, packed_bytes: int, size: int) -> Iterator[Part]:
+    """Yield an archive's member, which may be compressed once more."""
+    limited = io.BufferedReader(_Limited(stream, packed_bytes), _BUFFER)
+    with decompressed(limited, size) as file:
+        yield Part(uri, plain_name(name), file)
 
 
 def _is_unsafe(name: str) -> bool:
@@ -169,15 +176,15 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
                 continue
             try:
                 with archive.open(member) as stream:
-                    limited = io.BufferedReader(_Limited(stream, member.compress_size), _BUFFER)
-                    with decompressed(limited, member.file_size) as file:
-                        yield Part(inner, plain_name(member.filename), file)
+                    yield from _content(
+                        inner, member.filename, stream, member.compress_size, member.file_size
+                    )
             except DAMAGED as error:
                 yield Part(f"{inner}#{one_line(error)}", member.filename, None, "unreadable_file")
 
 
 def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
-    """The members of a zip file without its directory, by the headers before them (APPNOTE.TXT, 4.3.7)."""
+    """Find the members of a zip file without its directory by their headers (APPNOTE.TXT, 4.3.7)."""
     raw.seek(0)
     while _find(raw, b"PK\x03\x04"):
         header = raw.read(_LOCAL.size)
@@ -190,11 +197,7 @@ def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
         if flags & 1 or method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or _is_unsafe(name):
             yield Part(f"{uri}!{name}", name, None, "unsafe_name" if _is_unsafe(name) else "unreadable_file")
             continue
-        with (
-            io.BufferedReader(_Limited(member, compressed), _BUFFER) as limited,
-            decompressed(limited, compressed) as file,
-        ):
-            yield Part(f"{uri}!{name}", plain_name(name), file)
+        yield from _content(f"{uri}!{name}", name, member, compressed, compressed)
         raw.seek(-member.read_ahead, io.SEEK_CUR)
 
 
@@ -219,7 +222,7 @@ class _Member:
 
     @property
     def read_ahead(self) -> int:
-        """Bytes that were read and are not part of it."""
+        """Count the bytes that were read and are not part of it."""
         return len(self.inflater.unused_data) if self.inflater else 0
 
     def read1(self, size: int) -> bytes:
@@ -248,9 +251,7 @@ def _tar_members(uri: str, file: io.BufferedReader, size: int) -> Iterator[Part]
             if stream is None or _is_unsafe(member.name):
                 yield Part(inner, member.name, None, "unsafe_name" if stream else "not_a_file")
                 continue
-            limited = io.BufferedReader(_Limited(stream, member.size), _BUFFER)
-            with decompressed(limited, member.size) as part:
-                yield Part(inner, plain_name(member.name), part)
+            yield from _content(inner, member.name, stream, member.size, member.size)
     if error := damage(file):
         yield Part(f"{uri}#{one_line(error)}", member.name, None, "unreadable_file")
     elif tail.last.strip(b"\0"):  # the library takes a truncated header for the end

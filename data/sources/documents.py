@@ -8,15 +8,15 @@ reason, never lost.
 from __future__ import annotations
 
 import hashlib
-import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from io import BufferedReader
 from itertools import chain
 from shutil import copyfileobj
 from typing import IO
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.errors import InputError, UserError, masked
@@ -26,7 +26,7 @@ from data.sources.markup import asciidoc_text, html_text, markdown_text, mdx_tex
 from data.sources.plain_text import find_format, join_wrapped
 from data.sources.rows import BadRow, json_rows, table_rows
 from data.sources.settings import TextFormat
-from data.storage import base_name, check_hosts, expand, is_remote, open_binary, refusal, size_and_digest
+from data.storage import base_name, check_hosts, expand, is_remote, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,15 @@ class RawDocument:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """An item that a stage did not pass on: counted in the funnel, with a row in the view `documents`."""
+    """An item that could not be read: counted in the funnel, with a row in the view `documents`."""
 
     source_uri: str
-    stage: str
     reason: str
-    characters: int
-    doc_id: str | None = None
+    characters: int = 0
 
 
 Item = RawDocument | Dropped
+Row = tuple[str, object, int]  # its place in the file, what it holds, and its characters
 
 
 def document_id(text: str) -> str:
@@ -80,8 +79,6 @@ TEXT_FIELDS = ("text", "content", "正文", "内容")  # the first of these that
 MAX_DOCUMENT_CHARACTERS = 1_000_000  # a longer document is cut into several
 MAX_HELD_CHARACTERS = 4 * MAX_DOCUMENT_CHARACTERS  # held of a text file before it is cut
 MAX_PAGE_CHARACTERS = 8 << 20  # a page of markup is parsed whole
-STAGE = "read"
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
 _PAGES: dict[str, Callable[[str], str]] = {
     "markdown": markdown_text,
     "mdx": mdx_text,
@@ -120,38 +117,30 @@ def find_files(source: str, *, allow_loopback: bool = False) -> list[str]:
 def read_documents(
     uri: str, *, text_format: TextFormat = "auto", text_field: str | None = None
 ) -> Iterator[Item]:
-    """Yield the documents of a source in order, and what cannot be read as `Dropped` with stage "read"."""
+    """Yield the documents of a source in order, and what cannot be read as `Dropped`."""
     uri = str(uri)
     kind, place = file_kind(base_name(uri)), masked(uri)
     refused = None if is_remote(uri) else refusal(uri)
     if refused or kind is None:
-        yield Dropped(place, STAGE, refused or "not_supported", 0)
+        yield Dropped(place, refused or "not_supported")
         return
     try:
-        if kind == "parquet" and base_name(uri).lower().endswith(".parquet"):
-            with open_binary(uri) as file:
-                yield from _read_parquet(place, file, text_format, text_field)
-            return
-        size = size_and_digest(uri)[0] if is_remote(uri) else os.path.getsize(uri)
-        for part in open_parts(uri, size):
+        for part in open_parts(uri):
             yield from _read_part(part, text_format, text_field)
     except UserError:
         raise
-    except (
-        Exception
-    ) as error:  # whatever a library raises: documents before it stay, the other parts are read
-        yield Dropped(f"{place}#{one_line(error)}", STAGE, "unreadable_file", 0)
+    except Exception as error:  # of whatever library; the documents before it stay
+        yield Dropped(f"{place}#{one_line(error)}", "unreadable_file")
 
 
 def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> Iterator[Item]:
     kind = file_kind(part.name)
     if part.file is None or kind is None or kind == "archive":
-        yield Dropped(part.uri, STAGE, part.refused or "not_supported", 0)
+        yield Dropped(part.uri, part.refused or "not_supported")
         return
     try:
         if kind == "parquet":
-            with tempfile.TemporaryFile() as file:  # Parquet is read from the end
-                copyfileobj(part.file, file, 1 << 20)
+            with _seekable(part.file) as file:  # it is read from the end
                 yield from _read_parquet(part.uri, file, text_format, text_field)
             return
         encoding = _encoding(part.file)
@@ -160,11 +149,21 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
             for item in _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field):
                 yield replace(item, encoding=known) if known and isinstance(item, RawDocument) else item
         elif not damage(part.file):
-            yield Dropped(part.uri, STAGE, "not_text" if part.file.peek(1) else "empty_file", 0)
+            yield Dropped(part.uri, "not_text" if part.file.peek(1) else "empty_file")
         if error := damage(part.file):
-            yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+            yield Dropped(f"{part.uri}#{one_line(error)}", "unreadable_file")
     except Exception as error:
-        yield Dropped(f"{part.uri}#{one_line(error)}", STAGE, "unreadable_file", 0)
+        yield Dropped(f"{part.uri}#{one_line(error)}", "unreadable_file")
+
+
+def _seekable(file: BufferedReader) -> IO[bytes]:
+    """Return the file itself, or a temporary copy of one that is decompressed."""
+    if file.seekable():
+        return file
+    copy = tempfile.TemporaryFile()  # noqa: SIM115
+    copyfileobj(file, copy, 1 << 20)
+    copy.seek(0)
+    return copy
 
 
 def _encoding(file: BufferedReader) -> str | None:
@@ -177,12 +176,10 @@ def _read_lines(
 ) -> Iterator[Item]:
     if kind == "text":
         return _read_text(part, lines, text_format)
-    if kind == "jsonl":
-        rows = ((value, f"{part.uri}#{place}", size) for place, value, size in json_rows(lines))
-        return _from_rows(rows, text_format, text_field)
-    if kind in _DELIMITERS:
-        return _from_rows(_rows_of_table(part.uri, lines, _DELIMITERS[kind]), text_format, text_field)
-    return _read_page(part.uri, lines, _PAGES[kind])
+    if kind in _PAGES:
+        return _read_page(part.uri, lines, _PAGES[kind])
+    rows = json_rows(lines) if kind == "jsonl" else _by_column(table_rows(lines, kind))
+    return _from_rows(part.uri, rows, text_format, text_field)
 
 
 def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
@@ -192,23 +189,19 @@ def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
     """
     uri = str(uri)
     kind = file_kind(base_name(uri))
-    if kind not in ("jsonl", *_DELIMITERS):
+    if kind not in ("jsonl", "csv", "tsv"):
         for item in read_documents(uri, text_format="bert"):
             if isinstance(item, RawDocument):
                 yield from ((line,) for line in item.text.split("\n"))
             elif item.reason == "unreadable_file":
                 raise OSError(item.source_uri)
         return
-    for part in open_parts(uri, os.path.getsize(uri)):
+    for part in open_parts(uri):
         if part.file is None or not (encoding := _encoding(part.file)):
             return
         lines = decoded_lines(part.file, encoding)
-        rows: Iterator[tuple[str, object]]
-        if kind == "jsonl":
-            rows = ((place, value) for place, value, _ in json_rows(lines))
-        else:
-            rows = ((f"row={n}", row) for n, row in table_rows(lines, _DELIMITERS[kind]))
-        for place, row in rows:
+        rows: Iterator[Row] = json_rows(lines) if kind == "jsonl" else table_rows(lines, kind)
+        for place, row, _ in rows:
             if isinstance(row, BadRow):
                 raise ValueError(f"{place}: {row.reason}")
             yield tuple(_texts_in(row))
@@ -301,49 +294,44 @@ def _read_page(uri: str, lines: Iterator[str], text_of: Callable[[str], str]) ->
         page += [line] if type(line) is Unfinished else [line, "\n"]
         size += len(line) + 1
         if size > MAX_PAGE_CHARACTERS:
-            yield Dropped(uri, STAGE, "page_too_long", size)
+            yield Dropped(uri, "page_too_long", size)
             return
     yield from _cut(text_of("".join(page)[:-1]), uri)
 
 
-def _from_rows(
-    rows: Iterator[tuple[object, str, int]], text_format: TextFormat, field: str | None
-) -> Iterator[Item]:
-    """Documents from rows, each with its URI and characters.
-
-    Unless `field` names the text, the first row with one of TEXT_FIELDS decides which it is.
-    """
-    for row, uri, size in rows:
+def _from_rows(uri: str, rows: Iterable[Row], text_format: TextFormat, field: str | None) -> Iterator[Item]:
+    """Yield documents. Unless `field` names the text, the first row with one of TEXT_FIELDS decides."""
+    for place, row, size in rows:
+        row_uri = f"{uri}#{place}"
         if field is None and isinstance(row, dict):
             field = next((name for name in TEXT_FIELDS if name in row), None)
         if isinstance(row, BadRow):
-            yield Dropped(uri, STAGE, row.reason, row.characters)
+            yield Dropped(row_uri, row.reason, row.characters)
         elif not isinstance(row, dict):
-            yield Dropped(uri, STAGE, "not_an_object", size)
+            yield Dropped(row_uri, "not_an_object", size)
         elif field is None or field not in row:
-            yield Dropped(uri, STAGE, "no_text_field", size)
+            yield Dropped(row_uri, "no_text_field", size)
         elif not isinstance(row[field], str):
-            yield Dropped(uri, STAGE, "text_not_string", size)
+            yield Dropped(row_uri, "text_not_string", size)
         else:
             text = row[field]
             joined = join_wrapped(text) if text_format in ("auto", "wrapped") else text
-            for document in _cut(joined, uri):
+            for document in _cut(joined, row_uri):
                 yield document if joined is text else replace(document, text_format="wrapped")
 
 
-def _rows_of_table(uri: str, lines: Iterator[str], delimiter: str) -> Iterator[tuple[object, str, int]]:
-    """Rows below the header by column; blank ones are left out."""
+def _by_column(rows: Iterator[tuple[str, list[str] | BadRow, int]]) -> Iterator[Row]:
+    """Yield rows of a table below its header as objects; blank ones are left out."""
     header: list[str] = []
-    for number, row in table_rows(lines, delimiter):
-        place = f"{uri}#row={number}"
+    for place, row, size in rows:
         if isinstance(row, BadRow):
-            yield row, place, row.characters
-        elif number == 1:
+            yield place, row, size
+        elif place == "row=1":
             header = row
+        elif row and len(row) == len(header):
+            yield place, dict(zip(header, row, strict=True)), size
         elif row:
-            size, fits = sum(map(len, row)), len(row) == len(header)
-            wrong = BadRow("wrong_number_of_columns", size)
-            yield dict(zip(header, row, strict=True)) if fits else wrong, place, size
+            yield place, BadRow("wrong_number_of_columns", size), size
 
 
 def _read_parquet(
@@ -353,9 +341,16 @@ def _read_parquet(
     names = file.schema_arrow.names
     field = text_field or next((name for name in TEXT_FIELDS if name in names), None)
     if field not in names:
-        yield Dropped(uri, STAGE, "no_text_field", 0)
+        yield Dropped(uri, "no_text_field")
         return
     batches = file.iter_batches(batch_size=1024, columns=[field])
-    texts = (text for batch in batches for text in batch.column(0).to_pylist())
-    rows = (({field: text}, f"{uri}#row={n}", 0) for n, text in enumerate(texts, 1))
-    yield from _from_rows(rows, text_format, field)
+    texts = (text for batch in batches for text in _values_of(batch.column(0)))
+    rows = ((f"row={n}", {field: text}, 0) for n, text in enumerate(texts, 1))
+    yield from _from_rows(uri, rows, text_format, field)
+
+
+def _values_of(column: pa.Array) -> list[object]:
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:  # a writer of Parquet need not check its texts
+        return [value and value.decode("utf-8", "replace") for value in column.cast(pa.binary()).to_pylist()]

@@ -131,7 +131,7 @@ def markdown_text(content: str, *, join_lines: bool = False) -> str:
     >>> markdown_text("# 茶\\n\\n见[这里](https://a.cn)的`代码`。\\n\\n```\\nx = 1\\n```\\n")
     '茶\\n见这里的代码。'
     """
-    content = _front_matter.sub("", content.replace("\r\n", "\n"))
+    content = _front_matter.sub("", content)
     content = _without_environments(_display_math.sub("", _comment.sub("", content)))
     content = _heading_anchor.sub(r"\1", _inline_math.sub(_plain_math, content))
     content = _quiz.sub(lambda quiz: _quiz_name.sub("\n", quiz[1]), content)
@@ -171,14 +171,14 @@ def _without_environments(text: str) -> str:
 
 
 def _plain_math(match: re.Match[str]) -> str:
-    """A formula without its markup; nothing if it is more than a line of characters."""
+    """Return a formula without its markup, or nothing if it is more than a line of characters."""
     plain = _math_font.sub(r"\1", _math_font.sub(r"\1", match[1] or match[2]))
     plain = _math_command.sub(lambda command: html5.get(f"{command[1]};", command[0]), plain)
     return "" if "\\" in plain or "{" in plain else plain
 
 
 def _without_dialects(lines: Sequence[str]) -> Iterator[str]:
-    """Lines as plain Markdown: indented blocks at the margin, without markers and references."""
+    """Yield lines as plain Markdown: indented blocks at the margin, without markers and references."""
     depths = [0]  # columns that the enclosing blocks are indented
     in_code = False
     for line in lines:
@@ -210,14 +210,14 @@ def rst_text(content: str) -> str:
     >>> rst_text("茶\\n==\\n\\n见 :ref:`泡茶 <tea>`::\\n\\n   int x;\\n\\n.. note:: 先洗手。")
     '茶\\n见 泡茶：\\n先洗手。'
     """
-    text = "\n".join(_rst_lines(content.replace("\r\n", "\n").expandtabs().split("\n")))
+    text = "\n".join(_rst_lines(content.expandtabs().split("\n")))
     for pattern, plain in _rst_inline:
         text = pattern.sub(plain, text)
     return markdown_text(text, join_lines=True)
 
 
 def _rst_lines(lines: Sequence[str]) -> Iterator[str]:
-    """Lines as plain Markdown, all at the margin."""
+    """Yield lines as plain Markdown, all at the margin."""
     skipped: int | None = None  # columns; a block that is indented further is left out
     before, in_item, in_table = 0, False, False
     for line in lines:
@@ -248,12 +248,12 @@ def asciidoc_text(content: str) -> str:
     >>> asciidoc_text("= 茶\\n:toc:\\n\\n见 link:a.html[这里]。\\n\\n----\\nint x;\\n----\\n\\nTIP: 先洗手。")
     '茶\\n见 这里。\\n先洗手。'
     """
-    lines = _asciidoc_lines(content.replace("\r\n", "\n").split("\n"))
+    lines = _asciidoc_lines(content.split("\n"))
     return markdown_text("\n".join(lines), join_lines=True)
 
 
 def _asciidoc_lines(lines: Sequence[str]) -> Iterator[str]:
-    """Lines as plain Markdown, all at the margin."""
+    """Yield lines as plain Markdown, all at the margin."""
     fence, before, is_code = "", "", False
     for line in map(str.rstrip, lines):
         if fence:
@@ -282,7 +282,7 @@ def _asciidoc_lines(lines: Sequence[str]) -> Iterator[str]:
 
 def mdx_text(content: str) -> str:
     """Extract an MDX page's text, without imports, exports and comments."""
-    lines = _mdx_comment.sub("", content.replace("\r\n", "\n")).split("\n")
+    lines = _mdx_comment.sub("", content).split("\n")
     return markdown_text("\n".join(_without_statements(lines)))
 
 

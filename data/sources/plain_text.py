@@ -38,7 +38,7 @@ def find_format(lines: Sequence[str]) -> TextFormat:
 
 
 def _columns(line: str) -> int:
-    """Width of a line; a Chinese character takes two columns."""
+    """Measure the width of a line; a Chinese character takes two columns."""
     return len(line.rstrip().encode("gb18030", "replace"))
 
 
@@ -49,7 +49,7 @@ class _Line(NamedTuple):
 
 
 def _inner_lines(lines: Sequence[str]) -> list[_Line | None]:
-    """Each line that is followed by another one of its paragraph, which is neither blank nor indented."""
+    """Find each line that is followed by another one of its paragraph, neither blank nor indented."""
     inner: list[_Line | None] = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         word = _first_word.match(following)
@@ -59,15 +59,15 @@ def _inner_lines(lines: Sequence[str]) -> list[_Line | None]:
 
 
 def _wrap_width(inner: Sequence[_Line | None]) -> int | None:
-    """The width at which lines were wrapped: the next word would have passed it, and most cut a sentence."""
-    held = [line for line in inner if line]
-    widths = sorted(line.columns for line in held)
+    """Find the width at which lines were wrapped: a next word would pass it, and most cut a sentence."""
+    followed = [line for line in inner if line]
+    widths = sorted(line.columns for line in followed)
     width = widths[len(widths) * 9 // 10] if len(widths) >= _LEAST else 0
     if not _MIN_WIDTH <= width <= _MAX_WIDTH or widths[-1] > width + _SLACK:
         return None
-    full = [line for line in held if line.needed > width - _SLACK + 1]
+    full = [line for line in followed if line.needed > width - _SLACK + 1]
     cut = sum(not _marked.search(line.text) for line in full)
-    return width if len(full) >= 0.8 * len(held) and cut >= 0.5 * len(full) else None
+    return width if len(full) >= 0.8 * len(followed) and cut >= 0.5 * len(full) else None
 
 
 def join_wrapped(text: str) -> str:

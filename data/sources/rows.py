@@ -87,26 +87,26 @@ def _begins_value(line: str) -> bool:
     return False
 
 
-def _filled(text: str, lines: Iterator[str], wanted: int) -> tuple[str, bool]:
-    """Add lines to the text until it has `wanted` characters; return it and whether the lines are used up."""
+def _filled(text: str, lines: Iterator[str], enough: int) -> tuple[str, bool]:
+    """Add lines to the text until it has `enough` characters; return it and whether the lines are used up."""
     block, size = [text], len(text)
     for line in lines:
         block += [line] if type(line) is Unfinished else [line, "\n"]
         size += len(line) + 1
-        if size >= wanted:
+        if size >= enough:
             return "".join(block), False
     return "".join(block), True
 
 
 def _values(lines: Iterator[str]) -> Iterator[object]:
     """Yield the values of a JSON array of objects, or of a sequence of values, while reading."""
-    text, is_over, wanted = "", False, _WINDOW
+    text, is_over, enough = "", False, _WINDOW
     in_array = False
     lost = 0  # characters so far of a bad value whose end was not found yet
     least = 1  # characters that certainly belong to it
     reason = "bad_json"
     while not is_over:
-        text, is_over = _filled(text, lines, wanted)
+        text, is_over = _filled(text, lines, enough)
         at = 0
         if not in_array and _array_of_objects.match(text):
             in_array, at = True, text.index("[") + 1
@@ -133,7 +133,7 @@ def _values(lines: Iterator[str]) -> Iterator[object]:
                 lost = 0
         text = text[at:]
         # a value longer than the held text is tried again when twice as much is there
-        wanted = max(_WINDOW, 2 * len(text))
+        enough = max(_WINDOW, 2 * len(text))
     if lost:
         yield BadRow(reason, lost)
 
@@ -151,12 +151,13 @@ def _is_cut(error: Exception, text: str) -> bool:
     return error.msg.startswith("Unterminated string") or not text[error.pos + 8 : error.pos + 72].strip()
 
 
-def table_rows(lines: Iterator[str], delimiter: str) -> Iterator[tuple[int, list[str] | BadRow]]:
-    """Number the rows of a table from 1, the header first; a blank row is an empty list.
+def table_rows(lines: Iterator[str], kind: str) -> Iterator[tuple[str, list[str] | BadRow, int]]:
+    """Yield each row of a "csv" or "tsv" file, the header first, with its place and its characters.
 
-    TSV has no quoting: a quotation mark is a character of the text.
+    A blank row is an empty list. TSV has no quoting: a quotation mark is a character of the text.
     """
-    return enumerate(_tsv_rows(lines) if delimiter == "\t" else _csv_rows(lines), 1)
+    for number, row in enumerate(_tsv_rows(lines) if kind == "tsv" else _csv_rows(lines), 1):
+        yield f"row={number}", row, row.characters if isinstance(row, BadRow) else sum(map(len, row))
 
 
 def _tsv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:

@@ -65,12 +65,12 @@ def load_tokenizer(path: Path) -> Tokenizer:
     config = _tokenizer_config(path.parent / "tokenizer_config.json")
     is_sentencepiece = path.suffix == ".model"
     tokenizer = (_unigram if is_sentencepiece else _wordpiece)(path, config)
-    wanted = str(config.get("tokenizer_class", ""))
-    if wanted.startswith("Bert" if is_sentencepiece else "Albert"):
+    class_name = str(config.get("tokenizer_class", ""))
+    if class_name.startswith("Bert" if is_sentencepiece else "Albert"):
         kind = "a SentencePiece model" if is_sentencepiece else "a WordPiece vocabulary"
         raise InputError(
-            f"{path} is {kind}, but the tokenizer_config.json beside it asks for {wanted}: one of them is "
-            "another model's"
+            f"{path} is {kind}, but the tokenizer_config.json beside it asks for {class_name}: one of "
+            "them is another model's"
         )
     return tokenizer
 

@@ -68,7 +68,7 @@ def _wordpiece(path: Path, content: dict[str, Any], vocabulary: list[str]) -> Wo
 
 
 def _unigram(path: Path, content: dict[str, Any]) -> UnigramTokenizer:
-    """The same pieces and scores as a SentencePiece model, which gives the places of pieces in a text."""
+    """Make a SentencePiece model of the pieces and scores: it gives the places of pieces in a text."""
     normalizers = {one["type"]: one for one in _steps(content["normalizer"])}
     if "Metaspace" not in [one["type"] for one in _steps(content["pre_tokenizer"])]:
         raise InputError(f"{path} does not divide text as ALBERT does: its pre_tokenizer has other settings")
@@ -91,7 +91,7 @@ def _unigram(path: Path, content: dict[str, Any]) -> UnigramTokenizer:
 
 
 def _steps(rules: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The single normalizers or pre-tokenizers that a sequence of them holds."""
+    """Yield the single normalizers or pre-tokenizers that a sequence of them holds."""
     if rules is None:
         return
     if rules["type"] != "Sequence":

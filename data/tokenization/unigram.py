@@ -117,9 +117,9 @@ def _lower(text: str) -> str:
     return "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
 
 
-def train_unigram(texts: Iterable[str], vocab_size: int, *, seed: int = 0) -> UnigramTokenizer:
+def train_unigram(texts: Iterable[str], vocab_size: int) -> UnigramTokenizer:
     """Train a SentencePiece unigram model of at most `vocab_size` pieces on texts (one sentence each)."""
-    sentencepiece.set_random_generator_seed(seed)
+    sentencepiece.set_random_generator_seed(0)
     with tempfile.TemporaryDirectory() as folder:
         prefix = Path(folder) / "spiece"
         try:

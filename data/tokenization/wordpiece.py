@@ -204,7 +204,7 @@ def _is_punctuation(character: str) -> bool:
 def read_vocabulary(path: Path) -> list[str]:
     """Read the entries of a `vocab.txt`. Raises InputError for other files, and for blank lines inside it."""
     try:
-        tokens = path.read_text(encoding="utf-8").replace("\r\n", "\n").split("\n")
+        tokens = path.read_text(encoding="utf-8").split("\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text at byte {error.start}: not a vocab.txt") from None
     while tokens and not tokens[-1]:
@@ -219,7 +219,7 @@ def read_vocabulary(path: Path) -> list[str]:
 
 
 def train_wordpiece(
-    texts: Iterable[str], vocab_size: int, on_notice: Callable[[str], object] = lambda line: None
+    texts: Iterable[str], vocab_size: int, on_notice: Callable[[str], object]
 ) -> WordPieceTokenizer:
     """Train a WordPiece vocabulary of at most `vocab_size` entries with the `tokenizers` library.
 

@@ -17,7 +17,7 @@ from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
 from data.storage import RemoteFolder
 from data.terminal import run_app
 from data.workspace import Workspace, default_workspace, local_folder
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 from tests.s3 import environment, serve_s3
 from tests.workers import PreloadedContext
 
@@ -88,8 +88,7 @@ def settings(made, tmp_path, vocabulary_file):
 
 def add(settings, text):
     folder = Path(settings.source[0])
-    line = json.dumps({"text": text}, ensure_ascii=False)
-    (folder / f"{len(list(folder.iterdir()))}.jsonl").write_text(line, encoding="utf-8")
+    write_jsonl(folder / f"{len(list(folder.iterdir()))}.jsonl", text)
 
 
 def send(url, folder):

@@ -1,4 +1,3 @@
-import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,24 +10,22 @@ from data.instances import verify
 from data.refresh import (
     GateRules,
     build_batch,
-    building_plan,
     commit,
     divide,
     plan_refresh,
     read_batch,
-    reading_batches,
 )
 from data.workspace import Workspace
 from flows.__main__ import main
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
 
 def build_without_commit(settings):
     """A refresh in this process, up to its commit."""
     planned = plan_refresh(settings)
-    sources = [source for batch in reading_batches(planned, 2) for source in read_batch(batch.items)]
+    sources = read_batch(planned.files, planned)
     division = divide(planned, sources)
-    shards = build_batch(division.pieces, building_plan(planned))
+    shards = build_batch(division.pieces, planned)
     return planned, sources, division, shards
 
 
@@ -50,8 +47,7 @@ def files(workspace):
 
 
 def add(settings, text, name="new.jsonl"):
-    folder = Path(settings.source[0])
-    (folder / name).write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
+    write_jsonl(Path(settings.source[0]) / name, text)
     return refresh_here(settings)
 
 
@@ -146,8 +142,7 @@ def test_files_of_a_killed_refresh_are_removed_when_the_next_begins(settings):
     other.parent.mkdir()
     other.write_bytes(b"of another corpus")
     before = files(settings.workspace)
-    source = Path(settings.source[0]) / "next.jsonl"
-    source.write_text(json.dumps({"text": "茶要慢慢喝。水要慢慢烧。"}), encoding="utf-8")
+    write_jsonl(Path(settings.source[0]) / "next.jsonl", "茶要慢慢喝。水要慢慢烧。")
     build_without_commit(settings)  # no lock, as after a killed process
     assert files(settings.workspace) > before
     with locked(Workspace(settings.workspace), "tea"):
@@ -168,18 +163,3 @@ def test_the_commands_report_their_work(settings, capsys):
     assert main(["corpus", "compact", "--corpus", "none", *workspace]) == 2
     assert "no corpus 'none'" in capsys.readouterr().err
     assert main(["corpus", "gc", "--keep", "0", *workspace]) == 2
-
-
-def test_removing_a_document_brings_back_its_near_copy(settings):
-    """A near copy in an unchanged file is read again when the document it repeated is removed."""
-    folder = Path(settings.source[0])
-    text = "这一篇讲怎样挑选一只合适的茶杯。白瓷的最公道，紫砂的最有味。先看口沿，再看杯底，最后倒水试一试。"
-    (folder / "a.jsonl").write_text(json.dumps({"text": text}), encoding="utf-8")
-    (folder / "b.jsonl").write_text(json.dumps({"text": text + "好。"}), encoding="utf-8")
-    documents = refresh_here(settings).documents
-    (folder / "a.jsonl").unlink()
-    result = refresh_here(settings)
-    assert result.documents == documents and result.removed_documents == 1
-    with open_workspace(settings.workspace) as statistics:
-        assert any(found.replace("\n", "") == text + "好。" for found in statistics.texts("tea"))
-    assert refresh_here(replace(settings, corpus="again")).documents == documents

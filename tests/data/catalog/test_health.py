@@ -1,4 +1,3 @@
-import json
 import os
 import shutil
 from dataclasses import replace
@@ -18,7 +17,7 @@ from data.catalog import (
 from data.errors import InputError
 from data.instances import verify
 from data.workspace import Workspace
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +27,7 @@ def made(tmp_path_factory, vocabulary_file):
     settings = []
     for corpus, text in (("茶", "绿茶不发酵。红茶全发酵。"), ("水", "山泉水最好。井水次之。")):
         source = folder / f"{corpus}.jsonl"
-        source.write_text(json.dumps({"text": text}, ensure_ascii=False), encoding="utf-8")
+        write_jsonl(source, text)
         settings.append(refresh_settings(folder / "w", source, vocabulary_file, corpus=corpus))
         refresh_here(settings[-1])
     return settings

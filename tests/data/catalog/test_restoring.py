@@ -1,4 +1,3 @@
-import json
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,7 @@ from data.catalog import (
     restore,
 )
 from data.workspace import Workspace
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
 
 @pytest.fixture
@@ -23,7 +22,7 @@ def settings(tmp_path, vocabulary_file):
     source = tmp_path / "tea.jsonl"
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     for texts in (["绿茶不发酵。红茶全发酵。"], ["绿茶不发酵。红茶全发酵。", "山泉水最好。井水次之。"]):
-        source.write_text("\n".join(json.dumps({"text": text}) for text in texts), encoding="utf-8")
+        write_jsonl(source, *texts)
         refresh_here(settings)
     place = Workspace(settings.workspace)
     assert compact(place, "tea")

@@ -1,6 +1,5 @@
 """Which documents are used, and how DuckDB is interrupted meanwhile."""
 
-import json
 import os
 import random
 import signal
@@ -13,7 +12,7 @@ import pytest
 from data.catalog import open_workspace
 from data.refresh import divide, plan_refresh, read_batch
 from data.refresh.assign import connect, interruptible
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 from tests.workers import PreloadedContext
 
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
@@ -25,10 +24,9 @@ def test_a_sentence_of_fifty_documents_drops_those_it_fills(tmp_path, vocabulary
     rng = random.Random(0)
     lengths = [200] * 5 + [8] * (carriers - 5)
     texts = ["".join(chr(rng.randrange(0x4E00, 0x9F00)) for _ in range(length)) for length in lengths]
-    rows = [json.dumps({"text": f"{text}。{FOOTER}"}) for text in texts]
-    (tmp_path / "raw.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    write_jsonl(tmp_path / "raw.jsonl", *(f"{text}。{FOOTER}" for text in texts))
     planned = plan_refresh(refresh_settings(tmp_path / "w", tmp_path / "raw.jsonl", vocabulary_file))
-    division = divide(planned, read_batch([(file, planned) for file in planned.files]))
+    division = divide(planned, read_batch(planned.files, planned))
     listed = pq.read_table(division.listed_path, columns=["position", "reason"]).sort_by("position")
     assert listed["reason"].to_pylist() == [None] * 5 + [reason] * (carriers - 5)
 
@@ -42,8 +40,7 @@ def test_near_copies_are_decided_once_and_again_when_their_original_is_gone(tmp_
         for path in raw.iterdir():
             path.unlink()
         for name in names:
-            rows = [json.dumps({"text": text}) for text in texts[name]]
-            (raw / f"{name}.jsonl").write_text("\n".join(rows), encoding="utf-8")
+            write_jsonl(raw / f"{name}.jsonl", *texts[name])
         settings = refresh_settings(tmp_path / "w", raw, vocabulary_file)
         refresh_here(settings)
         with open_workspace(settings.workspace) as statistics:

@@ -2,58 +2,49 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data.catalog import Source
-from data.refresh import Piece, SourceFile, building_batches, plan_refresh, reading_batches
+from data.refresh import Piece, SourceFile, building_batches, reading_batches
 from data.refresh.batches import BATCH_SHARDS, BATCH_WEIGHT, FILE_WEIGHT
-from tests.corpora import refresh_settings
 
 
-@pytest.fixture(scope="module")
-def planned(tmp_path_factory, vocabulary_file):
-    folder = tmp_path_factory.mktemp("planned")
-    (folder / "a.txt").write_text("一篇文章。", encoding="utf-8")
-    return plan_refresh(refresh_settings(folder / "w", folder / "a.txt", vocabulary_file))
-
-
-def with_files(planned, folder, sizes):
-    """A plan to read files of these sizes in bytes."""
+def files_of(folder, sizes):
+    """Files of these sizes in bytes."""
     files = []
     for number, size in enumerate(sizes):
         path = folder / f"{number:05}.txt"
         with path.open("wb") as file:
             file.truncate(size)
         files.append(SourceFile(str(path), "auto", None))
-    return replace(planned, files=tuple(files))
+    return files
 
 
-def counts(planned, workers=2):
-    return [len(batch.items) for batch in reading_batches(planned, workers)]
+def counts(files, workers=2):
+    return [len(batch.items) for batch in reading_batches(files, workers)]
 
 
 @given(st.lists(st.sampled_from([0, 100, 10**6, 10**9]), max_size=60), st.integers(1, 9))
-def test_every_file_is_read_once_and_in_order(planned, tmp_path_factory, sizes, workers):
-    planned = with_files(planned, tmp_path_factory.mktemp("files"), sizes)
-    batches = reading_batches(planned, workers)
-    assert [file for batch in batches for file, _ in batch.items] == list(planned.files)
+def test_every_file_is_read_once_and_in_order(tmp_path_factory, sizes, workers):
+    files = files_of(tmp_path_factory.mktemp("files"), sizes)
+    batches = reading_batches(files, workers)
+    assert [file for batch in batches for file in batch.items] == files
     assert all(batch.items for batch in batches)
 
 
-def test_small_files_are_read_together_and_large_ones_alone(planned, tmp_path):
+def test_small_files_are_read_together_and_large_ones_alone(tmp_path):
     small = [1000] * 3000
-    together = counts(with_files(planned, tmp_path, small))
+    together = counts(files_of(tmp_path, small))
     assert len(together) < 40 and together == sorted(together, reverse=True)
     assert max(together) * FILE_WEIGHT <= BATCH_WEIGHT
-    assert counts(with_files(planned, tmp_path, [BATCH_WEIGHT] * 20)) == [1] * 20
-    assert counts(with_files(planned, tmp_path, [BATCH_WEIGHT, *small]))[0] == 1
+    assert counts(files_of(tmp_path, [BATCH_WEIGHT] * 20)) == [1] * 20
+    assert counts(files_of(tmp_path, [BATCH_WEIGHT, *small]))[0] == 1
 
 
-def test_there_is_work_for_every_worker_to_the_end(planned, tmp_path):
-    assert counts(with_files(planned, tmp_path, [1000] * 4)) == [1] * 4
-    files = with_files(planned, tmp_path, [1000] * 160)
+def test_there_is_work_for_every_worker_to_the_end(tmp_path):
+    assert counts(files_of(tmp_path, [1000] * 4)) == [1] * 4
+    files = files_of(tmp_path, [1000] * 160)
     for workers in (1, 2, 16):
         first, *_, last = counts(files, workers)
         assert first == 160 / (2 * workers) and last == 1
@@ -74,26 +65,16 @@ def test_shards_are_built_in_few_tasks_that_end_together(count, workers):
         assert sizes[-workers:] == [1] * workers
 
 
-def test_a_file_that_seems_unchanged_weighs_little_and_one_elsewhere_much(planned, tmp_path):
-    changed = with_files(planned, tmp_path, [BATCH_WEIGHT] * 300)
-    known = [Source(file.uri, BATCH_WEIGHT, "digest", "listing") for file in changed.files]
-    assert counts(replace(changed, current_sources=tuple(known)))[0] == 75
-    grown = [replace(source, size=1) for source in known]
-    assert counts(replace(changed, current_sources=tuple(grown))) == [1] * 300
+def test_a_file_that_seems_unchanged_weighs_little_and_one_elsewhere_much(tmp_path):
+    files = files_of(tmp_path, [BATCH_WEIGHT] * 300)
+    for size, expected in ((BATCH_WEIGHT, 75), (1, 1)):
+        known = [replace(file, previous=Source(file.uri, size, "digest", "listing")) for file in files]
+        assert counts(known)[0] == expected
     remote = [SourceFile(f"s3://bucket/{number}", "auto", None) for number in range(300)]
-    assert counts(replace(planned, files=tuple(remote))) == [1] * 300
+    assert counts(remote) == [1] * 300
 
 
-def test_reading_a_file_needs_little_of_the_plan(planned, tmp_path):
-    changed = with_files(planned, tmp_path, [10, 20])
-    known = tuple(Source(file.uri, 5, "digest", "listing") for file in changed.files)
-    batches = reading_batches(replace(changed, current_sources=known), 2)
-    ((_, first),), ((_, second),) = (batch.items for batch in batches)
-    assert first.files == second.files == ()
-    assert (first.current_sources, second.current_sources) == (known[:1], known[1:])
-
-
-def test_a_file_that_is_gone_by_now_is_left_to_the_reader(planned, tmp_path):
-    changed = with_files(planned, tmp_path, [1000] * 3)
+def test_a_file_that_is_gone_by_now_is_left_to_the_reader(tmp_path):
+    files = files_of(tmp_path, [1000] * 3)
     (tmp_path / "00001.txt").unlink()
-    assert counts(changed) == [1] * 3
+    assert counts(files) == [1] * 3

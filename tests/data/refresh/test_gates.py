@@ -1,6 +1,5 @@
 """A version that fails a gate is not made, and the one before stays current."""
 
-import json
 import re
 from dataclasses import replace
 
@@ -21,14 +20,13 @@ from data.errors import InputError
 from data.refresh import (
     GateRules,
     build_batch,
-    building_plan,
     check_quality,
     divide,
     plan_refresh,
     read_batch,
 )
 from data.workspace import Workspace
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +34,8 @@ def built(tmp_path_factory, samples, vocabulary_file):
     """The sample as shards that are not committed yet: plan, division and shards."""
     folder = tmp_path_factory.mktemp("quality")
     planned = plan_refresh(refresh_settings(folder / "w", samples / "tea.jsonl", vocabulary_file))
-    division = divide(planned, read_batch([(file, planned) for file in planned.files]))
-    shards = build_batch(division.pieces, building_plan(planned))
+    division = divide(planned, read_batch(planned.files, planned))
+    shards = build_batch(division.pieces, planned)
     return planned, division, shards
 
 
@@ -108,8 +106,7 @@ def growing(tmp_path, vocabulary_file):
 
 
 def put(settings, name, texts):
-    lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
-    (settings.workspace.parent / "raw" / name).write_text(lines, encoding="utf-8")
+    write_jsonl(settings.workspace.parent / "raw" / name, *texts)
 
 
 OLD = [f"绿茶不发酵，泡茶的水温要低。第{n}种茶叶的做法不同。" for n in "一二三四五六七八"]

@@ -110,7 +110,7 @@ def test_alone_it_gives_its_documents_and_reasons_or_one_error(tmp_path, vocabul
     settings = refresh_settings(tmp_path / "w", write_source(tmp_path, name, content), vocabulary_file)
     try:
         planned = plan_refresh(settings)
-        read = read_batch([(file, planned) for file in planned.files])
+        read = read_batch(planned.files, planned)
         listed = pq.read_table(divide(planned, read).listed_path)["reason"].to_pylist()
     except InputError as refused:
         assert not kept and "\n" not in str(refused)
@@ -158,13 +158,19 @@ def real_files() -> dict[str, bytes]:
         "page.html": page.encode(),
         "rows.csv": f'id,text\n1,"{text}"\n2,茶\n'.encode(),
     }
-    packed = io.BytesIO()
+    table, packed = pa.BufferOutputStream(), io.BytesIO()
+    pq.write_table(pa.table({"text": [text]}), table)
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for name, content in files.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return files | {
+        "rows.json": json.dumps([{"text": text}], indent=2).encode(),
+        "rows.tsv": f"text\n{text}\n".replace("\n\n", "\n").encode(),
+        "rows.jsonl.gz": gzip.compress(rows(text, text)),
+        "table.parquet": table.getvalue().to_pybytes(),
+        "all.zip": zip_of(**files),
         "all.tar": packed.getvalue(),
         "all.tar.zst": pa.compress(packed.getvalue(), codec="zstd", asbytes=True),
     }
@@ -230,10 +236,14 @@ def test_what_is_no_file_is_named_and_the_rest_read(tmp_path, vocabulary_file):
     ],
     ids=["cut", "bomb"],
 )
-def test_a_source_that_cannot_be_read_says_why(tmp_path, vocabulary_file, name, content, reason):
+def test_a_source_that_cannot_be_read_says_why_and_makes_no_catalog(
+    tmp_path, vocabulary_file, name, content, reason
+):
     source = write_source(tmp_path, name, content)
-    with pytest.raises(InputError, match=f"1 unreadable_file; first: .*{name}#.*{reason}"):
+    message = f"no document of .* can be used .*1 unreadable_file; first: .*{name}#.*{reason}"
+    with pytest.raises(InputError, match=message):
         refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
+    assert not (tmp_path / "w" / "catalog.duckdb").exists()
 
 
 def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
@@ -273,21 +283,6 @@ def test_markup_that_never_ends_takes_time_in_proportion(hostile):
         clean_text(hostile(count))
         seconds[count] = time.process_time() - begin
     assert seconds[16_000] < 24 * max(seconds[2_000], 0.01)  # in proportion 8 times, quadratic 64 times
-
-
-def test_near_duplicates_are_counted(tmp_path, vocabulary_file):
-    originals = [
-        "今天早上下了一场小雨，街道上的行人并不多。卖早点的摊位照常开门，热气在屋檐下散开。",
-        "茶叶要趁清晨露水未干时采摘。一芽一叶最为上等。炒制时火候全凭师傅手上的感觉。",
-        "图书馆新开设了儿童阅览室。读者凭证件可以免费借阅五本书。周末还有专人讲故事。",
-    ]
-    copies = [
-        text.replace("。", "。" + " " * (n % 3) + "　" * (n % 4)) for n in range(20) for text in originals
-    ]
-    source = write_source(tmp_path, "near.jsonl", rows(*copies))
-    assert refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file)).documents == 3
-    reasons = dropped(tmp_path / "w")
-    assert set(reasons) == {"duplicate", "near_duplicate"} and sum(reasons.values()) == 57
 
 
 @pytest.mark.parametrize("simplify, reason", [(False, "near_duplicate"), (True, "duplicate")])

@@ -102,11 +102,6 @@ def test_values_out_of_range_are_refused(change, message):
         replace(RefreshSettings(corpus="c", source=("a",)), **change)
 
 
-def test_a_refresh_without_a_source_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no source given"):
-        plan_refresh(RefreshSettings(corpus="c", workspace=tmp_path))
-
-
 def test_files_of_a_recipe_count_by_their_content(tmp_path, samples, vocabulary_file):
     terms = tmp_path / "terms.txt"
     terms.write_text("炒青\n", encoding="utf-8")

@@ -1,6 +1,5 @@
 """What a refresh holds out, over versions and corpora."""
 
-import json
 import re
 
 import pytest
@@ -10,7 +9,7 @@ from albert.batching.stream import START
 from data.catalog import never_trained_share, read_catalog, require_version, version_shards
 from data.workspace import Workspace
 from tests.conftest import sample_texts
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
 
 @pytest.fixture
@@ -19,8 +18,7 @@ def grow(tmp_path, vocabulary_file):
 
     def refreshed(texts, corpus="c", **options):
         source = tmp_path / f"{corpus}.jsonl"
-        rows = [json.dumps({"text": text}, ensure_ascii=False) for text in texts]
-        source.write_text("\n".join(rows), encoding="utf-8")
+        write_jsonl(source, *texts)
         settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus=corpus, **options)
         refresh_here(settings)
         place = Workspace(settings.workspace)

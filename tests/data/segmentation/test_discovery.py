@@ -80,11 +80,16 @@ def test_the_measures_follow_their_definitions():
     assert counted.cohesions(2, at)[0] == pytest.approx(expected)
 
 
-def test_the_next_refresh_uses_discovered_words(tmp_path, vocabulary_file):
+def test_words_are_found_in_a_corpus_that_has_not_changed_and_the_next_refresh_uses_them(
+    tmp_path, vocabulary_file
+):
     source = tmp_path / "raw.txt"
     source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c", discover_words=50)
-    refresh_here(settings)
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c")
+    assert refresh_here(settings).version == 1
+    settings = replace(settings, discover_words=50)
+    again = refresh_here(settings)
+    assert again.version == 1 and not again.is_new and TERM in [word.word for word in again.new_words]
     dictionary = tmp_path / "w/lexicons/c/version-1.txt"
     assert TERM in dictionary.read_text(encoding="utf-8").split()
     assert TERM in dictionary.with_suffix(".tsv").read_text(encoding="utf-8")
@@ -96,16 +101,6 @@ def test_the_next_refresh_uses_discovered_words(tmp_path, vocabulary_file):
     before = words().get(TERM, 0)
     result = refresh_here(replace(settings, dictionary=(str(dictionary),)))
     assert result.version == 2 and words()[TERM] > before
-
-
-def test_words_are_found_in_a_corpus_that_has_not_changed(tmp_path, vocabulary_file):
-    source = tmp_path / "raw.txt"
-    source.write_text("\n\n".join(corpus(400)), encoding="utf-8")
-    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c")
-    assert refresh_here(settings).version == 1
-    again = refresh_here(replace(settings, discover_words=50))
-    assert again.version == 1 and not again.is_new and TERM in [word.word for word in again.new_words]
-    assert TERM in (tmp_path / "w/lexicons/c/version-1.txt").read_text(encoding="utf-8").split()
 
 
 def test_the_command_writes_a_dictionary(tmp_path, capsys):

@@ -95,10 +95,3 @@ def test_lines_are_the_same_however_they_end_and_however_long_one_is(monkeypatch
         pieces = list(decoded_lines(file, encoding))
         assert any(type(piece) is Unfinished for piece in pieces) == (longest < 100)
         assert "".join(p if type(p) is not str else p + "\n" for p in pieces) == "\n".join(lines[:-1]) + "\n"
-
-
-def test_broken_bytes_cost_only_themselves(tmp_path):
-    path = tmp_path / "corpus.txt"
-    path.write_bytes((FIRST + "\n").encode() * 5 + b"\xff\xfe\xfd" + (SECOND + "\n").encode() * 5)
-    (text,) = texts(path)
-    assert text.count(FIRST) == 5 and SECOND in text

@@ -94,16 +94,6 @@ def test_rows_that_are_too_long_are_dropped_and_the_rest_is_read(tmp_path, monke
     assert reasons(tmp_path / "page.md") == {"page_too_long": 1}
 
 
-def test_bad_rows_are_dropped_and_good_ones_read(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    bad = ["{broken", '{"title": "x"}', '{"text": 5}', '"a string"', "[" * 100_000]
-    path.write_text("\n".join([dumps({"text": FIRST}), *bad, dumps({"text": SECOND})]), encoding="utf-8")
-    assert texts(path) == [FIRST, SECOND]
-    assert reasons(path) == {"bad_json": 2, "no_text_field": 1, "text_not_string": 1, "not_an_object": 1}
-    dropped = next(item for item in read_documents(path) if isinstance(item, Dropped))
-    assert dropped.source_uri == f"{path}#line=2"
-
-
 def test_line_separators_inside_strings_end_no_row(tmp_path):
     path = tmp_path / "corpus.jsonl"
     path.write_text(json.dumps({"text": "一\u2028二\x85三"}, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -24,6 +24,13 @@ def both(request, tmp_path_factory):
     return tokenizer, theirs
 
 
+@pytest.fixture(scope="module")
+def wordpiece_json(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    train_tokenizer(SENTENCES, kind="wordpiece", vocab_size=2500).save(folder)
+    return (folder / "tokenizer.json").read_text(encoding="utf-8")
+
+
 def test_it_encodes_as_the_files_it_was_made_from(both):
     tokenizer, folder = both
     alone = load_tokenizer(find_tokenizer(str(folder)))
@@ -45,11 +52,9 @@ def test_it_encodes_as_the_files_it_was_made_from(both):
     ],
     ids=["cut off", "missing id", "normalizer", "prefix", "another model"],
 )  # fmt: skip
-def test_what_is_no_such_vocabulary_is_refused(tmp_path, change, message):
-    folder = tmp_path / "saved"
-    train_tokenizer(SENTENCES, kind="wordpiece", vocab_size=2500).save(folder)
-    path = shutil.move(folder / "tokenizer.json", tmp_path / "tokenizer.json")
-    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+def test_what_is_no_such_vocabulary_is_refused(tmp_path, wordpiece_json, change, message):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(change(wordpiece_json), encoding="utf-8")
     with pytest.raises(InputError, match=message):
         load_tokenizer(path)
 
