@@ -92,7 +92,7 @@ def load_run(candidate: Candidate, path: Path) -> SeedRun | None:
             content = {name: arrays[name] for name in arrays.files}
         texts = json.loads(content.pop("texts").tobytes())
         inputs = _inputs(candidate)
-        if texts.get("inputs", inputs) != inputs:  # older files lack it
+        if texts["inputs"] != inputs:
             return None
         return SeedRun(
             result=_RESULT.validate_python(texts["result"]),

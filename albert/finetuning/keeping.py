@@ -39,7 +39,7 @@ class KeptModels:
 
     def drop_worse(self, candidate: Candidate, runs: Sequence[SeedRun]) -> None:
         """Remove the weights of the runs that are not the best on dev, unless all are kept."""
-        best = max(runs, key=lambda run: _score(candidate, run))
+        best = max(runs, key=lambda run: run.dev_score)
         for run in runs:
             if run is not best and not self.every_seed:
                 key = run_key(candidate, run.result.seed, run.result.learning_rate)
@@ -57,7 +57,7 @@ class KeptModels:
         each = len(model.runs) // len(model.candidates)
         runs = [(model.candidates[at // each], run) for at, run in enumerate(model.runs)]
         if not self.every_seed:
-            runs = [max(runs, key=lambda pair: _score(*pair))]
+            runs = [max(runs, key=lambda pair: pair[1].dev_score)]
         for candidate, run in runs:
             name = f"{candidate.name}-seed-{run.result.seed}" if self.every_seed else model.name
             target = self.folder / re.sub(r"[^\w.-]+", "-", name).strip("-")
@@ -79,7 +79,3 @@ class KeptModels:
             train_again(candidate, run)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(self.place(key), target)
-
-
-def _score(candidate: Candidate, run: SeedRun) -> float:
-    return run.result.dev[candidate.data.task.metrics[0]]

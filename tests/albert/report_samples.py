@@ -28,7 +28,7 @@ from albert.evaluation import (
     summarize,
 )
 from albert.pretraining import Audits, Event, PretrainResult
-from albert.reports import CorpusFacts, FunnelRow, SampleInstance
+from albert.reports import CorpusFacts, FunnelRow, Report, SampleInstance, build_report
 from data.instances import LengthAudit, MaskAudit, NgramAudit
 
 EXAMPLES = 200
@@ -186,3 +186,7 @@ def comparison(first: ModelResult, *others: ModelResult, task: str = "茶事", *
         ),
     }
     return judge(Comparison(**{**facts, **changes}), stepwise=len(others) > 1)
+
+
+def report_of(*evaluations: Comparison, **parts: object) -> Report:
+    return build_report(title="t", command="c", evaluations=evaluations, **parts)
