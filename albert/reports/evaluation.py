@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from albert.evaluation import Comparison, Contamination, Difference, Intrinsic, ModelResult, metric_name
-from albert.reports.evaluation_details import (
-    changed_details,
-    class_details,
-    confusion_details,
-    overlap_details,
-    seed_details,
-    slice_details,
-    sweep_details,
-)
+from albert.reports.evaluation_details import evaluation_details
 from albert.reports.evaluation_plots import evaluation_plots
 from albert.reports.sections import (
     MISSING,
@@ -39,24 +31,13 @@ _NAMED = 3  # most models that a warning names; of more it gives the number
 
 def evaluation_section(comparison: Comparison, name: str, title: str) -> Section:
     """The section; `name` makes the ids of its plots unique."""
-    tables = (scores_table(comparison), steps_table(comparison))
-    below = (intrinsic_table(comparison), cost_table(comparison), contamination_table(comparison))
-    details = (
-        *class_details(comparison),
-        *confusion_details(comparison),
-        *slice_details(comparison),
-        *overlap_details(comparison),
-        *changed_details(comparison),
-        *sweep_details(comparison, name),
-        *seed_details(comparison),
-    )
     return Section(
         title=title,
         notes=(protocol(comparison),),
-        tables=tuple(table for table in tables if table.rows),
+        tables=(scores_table(comparison), steps_table(comparison)),
         plots=tuple(evaluation_plots(comparison, name)),
-        tables_below=tuple(table for table in below if table.rows),
-        details=details,
+        tables_below=(intrinsic_table(comparison), cost_table(comparison), contamination_table(comparison)),
+        details=evaluation_details(comparison, name),
     )
 
 
@@ -181,13 +162,13 @@ def intrinsic_table(comparison: Comparison) -> Table:
     """What the checkpoints know of language before they are fine-tuned; without columns that no model has."""
     records = []
     for model in comparison.models:
-        known = model.intrinsic or Intrinsic()
+        measured = model.intrinsic or Intrinsic()
         figures = {
-            "domain MLM": points(known.domain_mlm_accuracy),
-            "general MLM": points(known.general_mlm_accuracy),
+            "domain MLM": points(measured.domain_mlm_accuracy),
+            "general MLM": points(measured.general_mlm_accuracy),
             "drift": MISSING if model is comparison.models[0] else change(model.drift),
-            "sentence order": points(known.sop_accuracy),
-            "domain words": points(known.cloze_accuracy),
+            "sentence order": points(measured.sop_accuracy),
+            "domain words": points(measured.cloze_accuracy),
         }
         records.append({"Language model": model.label, **figures})
     known_columns = {name for record in records for name, cell in record.items() if cell != MISSING}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from albert.evaluation import Comparison, Difference, ModelResult, Summary, metric_name
 from albert.reports.plots import Interval, Line, Plot, confusion, curves, intervals, reliability
@@ -121,11 +120,7 @@ def _pretraining_plots(comparison: Comparison, name: str) -> list[Plot]:
     histories = [model.pretraining for model in comparison.models]
     for corpus in sorted({corpus for history in histories for corpus in held_out_corpora(history)}):
         key = key_of("held_out_mlm_loss", corpus)
-        lines = model_lines(comparison, partial(_history_points, key))
+        lines = model_lines(comparison, lambda model, key=key: points_of(model.pretraining, key))  # type: ignore[misc]
         title = "Pretraining: held-out MLM loss" + (f", {corpus}" if corpus else "")
         plots.append(curves(f"{name}-pretraining-{len(plots)}", title, "nats, lower is better", lines))
     return plots
-
-
-def _history_points(key: str, model: ModelResult) -> list[tuple[float, float]]:
-    return points_of(model.pretraining, key)
