@@ -205,13 +205,10 @@ def calibration(probabilities: np.ndarray, gold: np.ndarray, bins: int = 10) -> 
     right = probabilities.argmax(-1) == gold  # [S, n]
     bin_of = np.minimum(np.ceil(confidence * bins).astype(int) - 1, bins - 1)
     filled, error = [], 0.0
-    for number in range(bins):
+    for number in np.unique(bin_of).tolist():
         inside = bin_of == number
-        if inside.any():
-            mean, accuracy = float(confidence[inside].mean()), float(right[inside].mean())
-            filled.append(
-                CalibrationBin(number / bins, (number + 1) / bins, int(inside.sum()), mean, accuracy)
-            )
-            of_seeds = np.where(inside, confidence - right, 0).sum(1)  # [S]
-            error += float(np.abs(of_seeds).mean()) / len(gold)
+        mean, accuracy = float(confidence[inside].mean()), float(right[inside].mean())
+        filled.append(CalibrationBin(number / bins, (number + 1) / bins, int(inside.sum()), mean, accuracy))
+        of_seeds = np.where(inside, confidence - right, 0).sum(1)  # [S]
+        error += float(np.abs(of_seeds).mean()) / len(gold)
     return Calibration(error, tuple(filled))

@@ -1,4 +1,4 @@
-"""What simple methods and untrained weights make of a task's own lines: less than that is no achievement.
+"""Baselines on a task's own lines: simple methods, and the model from random weights.
 
 Texts are compared by their characters, alone and in pairs: TF-IDF with logistic regression (Wang and Manning
 2012 found it hard to beat on short texts), Jaccard's coefficient, and overlap as in the sliding window of
@@ -37,7 +37,7 @@ Rules = Iterator[tuple[str, Score]]  # by name
 
 
 def rule_runs(candidate: Candidate) -> list[tuple[Candidate, SeedRun]]:
-    """The predictions of each rule for the task's kind, under the rule's name."""
+    """Predict with each rule for the task's kind; each candidate has the rule's name."""
     runs, began = [], time.perf_counter()
     for name, score in _RULES[candidate.data.task.kind or Kind.SINGLE](candidate):
         predictions = {split: candidate.read(score(split), split) for split in candidate.scored}
@@ -47,7 +47,7 @@ def rule_runs(candidate: Candidate) -> list[tuple[Candidate, SeedRun]]:
 
 
 def with_random_weights(candidate: Candidate) -> Candidate:
-    """The same architecture, tokenizer and examples with weights drawn from each seed."""
+    """Keep architecture, tokenizer and examples, but draw the weights from each seed."""
     return replace(candidate, name=RANDOM_WEIGHTS, checksum=RANDOM_WEIGHTS, is_pretrained=False)
 
 
@@ -101,7 +101,7 @@ def _vectorizer(texts: Sequence[str], most: int | None = None) -> TfidfVectorize
 
 
 def _jaccard(candidate: Candidate, split: str) -> csr_matrix:
-    """The share of the letters of two texts that both have, [n, 1]."""
+    """Return Jaccard's coefficient of the letters of two texts, [n, 1]."""
     pairs = (one.texts() for one in _examples(candidate, split, Example))
     sets = ([set(filter(str.isalnum, text)) for text in pair] for pair in pairs)
     return csr_matrix([[len(a & b) / max(len(a | b), 1)] for a, b in sets])
@@ -135,7 +135,7 @@ def _numbers(candidate: Candidate) -> Rules:
 
 
 def _choices(candidate: Candidate) -> Rules:
-    """The answer with the largest share of pairs of characters from passage and question."""
+    """Choose the answer with the largest share of pairs of characters from passage and question."""
 
     def score(split: str) -> np.ndarray:
         examples = _examples(candidate, split, ChoiceExample)
@@ -145,7 +145,7 @@ def _choices(candidate: Candidate) -> Rules:
 
 
 def _spans(candidate: Candidate) -> Rules:
-    """In the sentence most like the question, the longest run of letters that the question lacks."""
+    """Answer with the longest run of letters that the question lacks, in the sentence most like it."""
 
     def score(split: str) -> np.ndarray:
         encoded = candidate.encoded[split]
@@ -164,7 +164,7 @@ def _spans(candidate: Candidate) -> Rules:
 
 
 def _answer(example: SpanExample) -> tuple[int, int]:
-    """Where the answer begins and ends."""
+    """Return where the answer begins and ends."""
     sentences = _SENTENCE.finditer(example.passage)
     best = max(sentences, key=lambda one: _overlap(example.question, one.group()), default=None)
     if best is None:
@@ -191,8 +191,8 @@ def _bigrams(text: str) -> set[str]:
 
 
 def _tags(candidate: Candidate) -> Rules:
-    """The tag that a token has most often in training between the same neighbours, else after the same one,
-    else at all; O for a token that is new.
+    """Predict the tag that a token has most often in training between the same neighbours, else after the
+    same one, else anywhere; O for a new token.
     """
     counts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for one in _examples(candidate, "train", TaggedExample):
@@ -216,7 +216,7 @@ def _tags(candidate: Candidate) -> Rules:
 
 
 def _contexts(tokens: Sequence[str]) -> list[tuple[tuple[str, ...], ...]]:
-    """What each token is looked up by, the narrowest first."""
+    """Return the contexts to look each token up by, the narrowest first."""
     around = ["", *tokens, ""]
     return [((a, b, c), (a, b), (b,)) for a, b, c in zip(around, tokens, around[2:], strict=False)]
 

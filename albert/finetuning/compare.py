@@ -1,4 +1,4 @@
-"""The comparison of models from their predictions: scores, differences, and what lies behind them.
+"""Compare models by their predictions: scores, differences, and what lies behind them.
 
 n = examples, S = seeds.
 """
@@ -106,7 +106,9 @@ def train_models(
         candidates = [prepare(settings, data, number) for number in models]
         if settings.seeds is None:
             settings = replace(settings, seeds=choose_seeds(candidates[0], train))
-            candidates = [prepare(settings, data, number) for number in models]
+            candidates = [
+                replace(one, settings=replace(one.settings, seeds=settings.seeds)) for one in candidates
+            ]
         trained = [fine_tune_model(candidate, train) for candidate in candidates]
         yield ModelRuns(
             name=name,
@@ -117,7 +119,7 @@ def train_models(
 
 
 def choose_seeds(candidate: Candidate, train: Train) -> tuple[int, ...]:
-    """Ten seeds if a run with the first takes less than a minute, else five."""
+    """Choose ten seeds if a run with the first takes less than a minute, else five."""
     rates = candidate.settings.learning_rates
     (run,) = train(candidate.without_test() if len(rates) > 1 else candidate, [(0, rates[0])])
     return tuple(range(MANY_SEEDS if run.result.seconds < SHORT_SECONDS else FEW_SEEDS))

@@ -1,4 +1,4 @@
-"""The fine-tuned models that a comparison leaves: of each of its rows the best run on dev, or every run."""
+"""Keep fine-tuned models: the best run on dev of each row of a comparison, or every run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KeptModels:
         return self.folder / ".training"
 
     def place(self, key: str) -> Path:
-        """Where the weights of the run of a key are saved first."""
+        """Return where a run's weights are saved before one is chosen."""
         return self._waiting / key
 
     def drop_worse(self, candidate: Candidate, runs: Sequence[SeedRun]) -> None:

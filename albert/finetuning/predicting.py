@@ -88,7 +88,7 @@ class Predictor:
     """A fine-tuned model that was read from its folder."""
 
     record: FineTuned
-    learner: Learner[Any]
+    learner: Learner
     model: nn.Module
     tokenizer: Tokenizer
 

@@ -59,7 +59,7 @@ class Span:
             head = [tokenizer.cls_id, *question, tokenizer.sep_id]
             answer = _answer_tokens(one, places)
             for begin, end in _windows(len(tokens), max_seq_length - len(head) - 1):
-                ids.append(np.array([*head, *tokens[begin:end], tokenizer.sep_id], dtype=np.int64))
+                ids.append(np.concatenate([head, tokens[begin:end], [tokenizer.sep_id]]).astype(np.int64))
                 characters.append(np.pad(places[begin:end], ((len(head), 1), (0, 0)), constant_values=-1))
                 b_starts.append(len(head))
                 target = (0, 0)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +82,7 @@ class Candidate:
     checksum: str  # sha256 of its weights' file
     config: AlbertConfig
     name: str
-    learner: Learner[Any]
+    learner: Learner
     encoded: dict[str, Encoded]
     is_own: bool = True  # False: transformers' model, which is compared but not kept
     is_pretrained: bool = True  # False: its weights are drawn from the seed
@@ -94,7 +93,7 @@ class Candidate:
         return [split for split in self.encoded if split != "train"]
 
     def read(self, scores: np.ndarray, split: str) -> Predictions:
-        """The predictions that scores of a split's sequences or tokens mean."""
+        """Turn the scores of a split's sequences or tokens into predictions."""
         return self.learner.predict(scores, self.data.splits[split].examples, self.encoded[split])
 
     def scores(self, split: str, predictions: Predictions) -> dict[str, float]:
@@ -105,7 +104,7 @@ class Candidate:
         }
 
     def without_test(self) -> Candidate:
-        """The candidate without the test split, for choices that must not depend on it."""
+        """Leave out the test split, for choices that must not depend on it."""
         splits = {name: split for name, split in self.data.splits.items() if name != "test"}
         return replace(
             self,
@@ -209,7 +208,7 @@ def fine_tune_one(
         model = _new_model(candidate, seed)
         predictions = {split: predict(candidate, model, split) for split in candidate.scored}
         return untrained_run(candidate, predictions, started, seed, learning_rate)
-    # while the model stays at chance level, with another head and other dropout
+    # a model that stays at chance level starts again with another head and other dropout
     for restarts in range(candidate.settings.optimizer.max_restarts + 1):
         model, dev, result = _train(candidate, seed, learning_rate, restarts)
         if result.left_chance:
@@ -232,7 +231,7 @@ def untrained_run(
     seed: int = 0,
     learning_rate: float = 0.0,
 ) -> SeedRun:
-    """The run of a method without training, from its predictions by split; it began at `started`."""
+    """Score the predictions, by split, of a method without training that began at `started`."""
     dev, test = predictions["dev"], predictions.get("test")
     result = SeedResult(
         seed=seed,

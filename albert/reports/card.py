@@ -119,7 +119,7 @@ def _card(
     licence: str | None,
     header: Mapping[str, object],
 ) -> str:
-    """The Hub's header, the parts and what every card has; `init` is the model that it began from."""
+    """Put the Hub's header and what every card has around the parts; `init` is the starting model."""
     whole = {**header, "language": ["zh"]}
     if licence:
         whole["license"] = licence

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from albert.evaluation import judge, metric_name
 from albert.reports.content import Report
-from albert.reports.evaluation_plots import SCORE_UNIT, score_interval
+from albert.reports.evaluation_plots import SCORE_UNIT, interval_of
 from albert.reports.page import PAGE_FILE, flat, read_report, render_page
 from albert.reports.plots import Interval, Line, Plot, curves, intervals
 from albert.reports.pretraining import (
@@ -56,7 +56,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def recomputed(report: Report) -> Report:
-    """The report with differences and verdict computed again from the outcomes of every run and example."""
+    """Recompute differences and verdict from the outcomes of every run and example."""
     evaluations = tuple(judge(one, stepwise=bool(one.steps)) for one in report.evaluations)
     text = verdict(report.pretraining, evaluations)
     warnings = report.warnings
@@ -174,7 +174,7 @@ def _plots(runs: Runs) -> list[Plot]:
 
 def _score_rows(runs: Runs, evaluation: tuple[str, str, str]) -> list[Interval]:
     return [
-        score_interval(f"{name}: {model.label}", model.reported[comparison.metric])
+        interval_of(f"{name}: {model.label}", model.reported[comparison.metric])
         for name, report in runs.items()
         for comparison in report.evaluations
         if (comparison.task, comparison.split, comparison.metric) == evaluation
@@ -214,7 +214,7 @@ def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path
 
 
 def _folder_beside(folders: Sequence[Path]) -> Path:
-    """A folder beside the first run's report; the same runs get the same folder."""
+    """Name a folder beside the first run's report, the same one for the same runs."""
     first = folders[0] if folders[0].is_dir() else folders[0].parent
     digest = hashlib.sha256("\n".join(str(folder.resolve()) for folder in folders).encode()).hexdigest()[:8]
     return first.resolve().parent / f"comparison-{digest}"

@@ -129,8 +129,17 @@ def _difference_cells(comparison: Comparison, difference: Difference | None) -> 
     return {name: shown, "p": "< 0.001" if is_small else decimal(p_value)}
 
 
-def baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
-    """A line for the top of the page for each baseline that some models score less than."""
+def evaluation_warnings(evaluations: Sequence[Comparison]) -> tuple[str, ...]:
+    """Return a line for the top of the page for each reason to doubt the scores."""
+    return (
+        *_baseline_warnings(evaluations),
+        *_contamination_warnings(evaluations),
+        *_overlap_warnings(evaluations),
+    )
+
+
+def _baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
+    """A line for each baseline that some models score less than."""
     lines = []
     for comparison in evaluations:
         metric, models = comparison.metric, comparison.models
@@ -144,7 +153,7 @@ def baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
 
 
 def steps_table(comparison: Comparison) -> Table:
-    """What each change does by itself: every model against the one before it."""
+    """Compare every model with the one before it, to show each change by itself."""
     caption = (
         "As above: each model against the one before it, from which it differs as its name says; the first "
         f"against {comparison.models[0].name}."
@@ -159,7 +168,7 @@ def steps_table(comparison: Comparison) -> Table:
 
 
 def intrinsic_table(comparison: Comparison) -> Table:
-    """What the checkpoints know of language before they are fine-tuned; without columns that no model has."""
+    """Show what the checkpoints know before fine-tuning, without columns that no model has."""
     records = []
     for model in comparison.models:
         measured = model.intrinsic or Intrinsic()
@@ -227,8 +236,8 @@ def contamination_table(comparison: Comparison) -> Table:
     )
 
 
-def contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
-    """A line for the top of the page for each task and each corpus that holds its texts."""
+def _contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
+    """A line for each task and each corpus that holds its texts."""
     leaks: dict[tuple[str, str, int], dict[str, Contamination]] = {}
     for comparison in evaluations:
         for one in (one for model in comparison.models for one in model.contamination if one.found):
@@ -247,8 +256,8 @@ def contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
     return lines
 
 
-def overlap_warnings(evaluations: Sequence[Comparison]) -> list[str]:
-    """A line for the top of the page for each task whose dev or test was trained on."""
+def _overlap_warnings(evaluations: Sequence[Comparison]) -> list[str]:
+    """A line for each task whose dev or test was trained on."""
     lines = {}
     for comparison in evaluations:
         held = [one for one in comparison.overlaps if one.earlier == "train"]
@@ -267,7 +276,7 @@ def _readers(models: Sequence[ModelResult], leak: Contamination) -> list[str]:
 
 
 def _few(names: Sequence[str], models: Sequence[ModelResult]) -> str:
-    """A few names, or how many there are."""
+    """List a few names; of many say how many."""
     is_some = _NAMED < len(names) < len(models)
     return f"{len(names)} of {len(models)} models" if is_some else _listed(names, models)
 

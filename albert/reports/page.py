@@ -106,7 +106,7 @@ def render(report: Report) -> str:
 def render_page(
     *, title: str, lead: str, about: str, sections: list[Section], warnings: tuple[str, ...] = ()
 ) -> str:
-    """A page of sections under a title and a leading sentence."""
+    """Render sections under a title and a leading sentence."""
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )

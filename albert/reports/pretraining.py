@@ -60,8 +60,8 @@ def key_of(metric: str, corpus: str) -> str:
 
 
 def first_and_last(history: History, key: str) -> tuple[float, float] | None:
-    """A metric's first and last value, of the same documents: of more of them if both have that. None if it
-    was not measured.
+    """Return a metric's first and last value on the same documents, those of the larger sample if there are
+    two; None if it was not measured.
     """
     for name in (f"full_{key}", key):
         values = [record[name] for record in history if name in record]
@@ -171,7 +171,7 @@ def points_of(history: History, key: str) -> list[tuple[float, float]]:
 
 
 def _curves(result: PretrainResult, name: str) -> list[Plot]:
-    history = result.history
+    history, corpora = result.history, held_out_corpora(result.history)
     marks = [(n, event.step) for n, event in enumerate(result.events, 1)]
     plots = []
     for metric, title, unit in (
@@ -179,8 +179,14 @@ def _curves(result: PretrainResult, name: str) -> list[Plot]:
         ("mlm_accuracy", "MLM accuracy", "share of masked tokens"),
         ("sop_accuracy", "Sentence-order accuracy", "share of pairs"),
     ):
-        lines = _held_out_lines(result, metric)
-        if lines:
+        lines = [
+            Line(
+                f"held out, {corpus or OWN}" if len(corpora) > 1 else "held out",
+                points_of(history, key_of(f"held_out_{metric}", corpus)),
+            )
+            for corpus in corpora
+        ]
+        if any(line.points for line in lines):
             lines = [Line("training", points_of(history, metric), role="behind"), *lines]
             level = ("chance", 0.5) if metric == "sop_accuracy" else None
             plots.append(curves(f"{name}-{metric}", title, unit, lines, level=level, events=marks))
@@ -193,15 +199,6 @@ def _curves(result: PretrainResult, name: str) -> list[Plot]:
             lines = [Line("training", line, marked=False)]
             plots.append(curves(f"{name}-{key}", title, unit, lines, from_zero=True, events=marks))
     return plots
-
-
-def _held_out_lines(result: PretrainResult, metric: str) -> list[Line]:
-    corpora = held_out_corpora(result.history)
-    lines = []
-    for corpus in corpora:
-        legend = f"held out, {corpus or OWN}" if len(corpora) > 1 else "held out"
-        lines.append(Line(legend, points_of(result.history, key_of(f"held_out_{metric}", corpus))))
-    return [line for line in lines if line.points]
 
 
 def _layer_plots(result: PretrainResult, name: str) -> list[Plot]:

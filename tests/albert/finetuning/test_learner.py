@@ -148,6 +148,13 @@ def test_long_sentences_keep_every_tag(tokenizer):
     assert predictions.tags == (example.tags,) and predictions.right.all()
 
 
+def encoded_spans(tokenizer, *examples, style="cmrc", has_unanswerable=False, length=128):
+    """A learner, the examples as it encodes them, and where the passage begins in a sequence."""
+    learner = Span(style, has_unanswerable)
+    encoded = learner.encode(examples, tokenizer, length)
+    return learner, encoded, int(encoded.segment_b_start[0])
+
+
 def span_scores(encoded, *given):
     """Scores of (sequence, token of it, 0 for start or 1 for end, value); 0 elsewhere."""
     scores = np.zeros((encoded.offsets[-1], 2))
@@ -159,9 +166,7 @@ def span_scores(encoded, *given):
 def test_an_answer_ends_after_it_begins_and_is_not_too_long(tokenizer):
     passage = "采茶要早炒锅热水泡香" * 8
     example = SpanExample("1", passage, "何？", ("茶要早",), (1,))
-    learner = Span("cmrc", has_unanswerable=False)
-    encoded = learner.encode([example], tokenizer, 128)
-    first = int(encoded.segment_b_start[0])
+    learner, encoded, first = encoded_spans(tokenizer, example)
     assert encoded.targets.tolist() == [[first + 1, first + 3]]
     # its first token is the likeliest start; of the ends one is too far and one comes before
     far, before, right = (0, first + 66, 1, 9), (0, first, 1, 8), (0, first + 3, 1, 5)
@@ -173,8 +178,7 @@ def test_an_answer_ends_after_it_begins_and_is_not_too_long(tokenizer):
 
 def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
     example = SpanExample("1", "采茶要早。" * 40 + "香山", "何处？", ("没有", "香山"), (-1, 200))
-    learner = Span("squad", has_unanswerable=True)
-    encoded = learner.encode([example], tokenizer, 128)
+    learner, encoded, _ = encoded_spans(tokenizer, example, style="squad", has_unanswerable=True)
     last = len(encoded.offsets) - 2
     assert last > 0 and encoded.targets[last].any() and not encoded.targets[0].any()
     start, end = encoded.targets[last].tolist()
@@ -202,10 +206,6 @@ def test_likeness_is_the_cosine_of_a_pair_and_only_the_most_alike_are_searched_f
     assert found.answers == ("1.000", "0.000", "0.707")
     # the last pair's own sentence ties with the second's
     assert found.statistics["mrr"].tolist() == [[1, 1], [0, 0], [pytest.approx(1 / 1.5), 1]]
-    # a second sentence that two pairs have is one to be found
-    shared = [Example("a1", "x", "1"), Example("b1", "x", "1"), Example("c1", "y", "0")]
-    found = learner.predict(unit[[0, 0, 0, 0, 1, 1]], shared, encoded)
-    assert found.statistics["mrr"][0].tolist() == [1, 1]
 
 
 def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
@@ -279,9 +279,7 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
 @pytest.mark.parametrize("tokens, found", [(LONGEST_ANSWER, True), (LONGEST_ANSWER + 1, False)])
 def test_the_longest_answer_is_found_and_no_longer_one(tokens, found, tokenizer):
     example = SpanExample("1", "采茶要早炒锅热水泡香" * 8, "何？", ("茶",), (1,))
-    learner = Span("cmrc", has_unanswerable=False)
-    encoded = learner.encode([example], tokenizer, 128)
-    first = int(encoded.segment_b_start[0])
+    learner, encoded, first = encoded_spans(tokenizer, example)
     scores = span_scores(encoded, (0, first, 0, 9), (0, first + tokens - 1, 1, 9))
     (answer,) = learner.predict(scores, [example], encoded).answers
     assert (answer == example.passage[:tokens]) is found
@@ -293,9 +291,9 @@ def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):
         SpanExample("2", "香山产茶。", "何时？", (), ()),
         SpanExample("3", "香山产茶。", "何物？", ("茶",), (3,)),
     ]
-    learner = Span("squad2", has_unanswerable=True)
-    encoded = learner.encode(examples, tokenizer, 32)
-    first = int(encoded.segment_b_start[0])
+    learner, encoded, first = encoded_spans(
+        tokenizer, *examples, style="squad2", has_unanswerable=True, length=32
+    )
     # no answer is a little too likely everywhere, and likeliest where there is none; the third span is wrong
     said = [(n, first, end, 1) for n in range(3) for end in (0, 1)]
     nothing = [(n, 0, 0, score) for n, score in enumerate((2.1, 5, 4))]
@@ -307,9 +305,9 @@ def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):
 
 def test_having_no_answer_scores_as_a_span_does(tokenizer):
     example = SpanExample("1", "香山产茶。", "何时采？", (), ())
-    learner = Span("squad", has_unanswerable=True)
-    encoded = learner.encode([example], tokenizer, 32)
-    first = int(encoded.segment_b_start[0])
+    learner, encoded, first = encoded_spans(
+        tokenizer, example, style="squad", has_unanswerable=True, length=32
+    )
     said = [(0, first, 0, 3), (0, first + 1, 1, 3), (0, 0, 0, 2)]
     for of_end, answer in ((3.9, "香山"), (4, "香山"), (4.1, "")):
         scores = span_scores(encoded, *said, (0, 0, 1, of_end))
@@ -324,8 +322,7 @@ def test_having_no_answer_scores_as_a_span_does(tokenizer):
 def test_an_answer_is_cut_out_of_the_passage_as_it_stands_there(gold, tokenizer):
     passage = "采 modeling 茶  香，(茶 山)  model 3 . 5 元 "
     example = SpanExample("1", passage, "何？", (gold,), (passage.rfind(gold),))
-    learner = Span("cmrc", has_unanswerable=False)
-    encoded = learner.encode([example], tokenizer, 64)
+    learner, encoded, _ = encoded_spans(tokenizer, example, length=64)
     start, end = encoded.targets[0].tolist()
     found = learner.predict(span_scores(encoded, (0, start, 0, 9), (0, end, 1, 9)), [example], encoded)
     assert found.answers == (gold,)
