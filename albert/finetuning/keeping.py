@@ -18,24 +18,21 @@ from albert.finetuning.training import Candidate, SeedRun
 from albert.tasks import Kind
 from data.errors import InputError
 
+_WAITING = ".training"  # folder of weights from which one is chosen
 TrainAgain = Callable[[Candidate, SeedRun], object]
 
 
 @dataclass(frozen=True)
 class KeptModels:
-    """A folder with a folder for each kept model. Weights wait in `.training` until one is chosen."""
+    """A folder with a folder for each kept model."""
 
     folder: Path
     every_seed: bool
     lines: list[str] = field(default_factory=list)  # what was kept, for a person
 
-    @property
-    def _waiting(self) -> Path:
-        return self.folder / ".training"
-
     def place(self, key: str) -> Path:
         """Return where a run's weights are saved before one is chosen."""
-        return self._waiting / key
+        return self.folder / _WAITING / key
 
     def drop_worse(self, candidate: Candidate, runs: Sequence[SeedRun]) -> None:
         """Remove the weights of the runs that are not the best on dev, unless all are kept."""
@@ -66,7 +63,7 @@ class KeptModels:
             scores = ", ".join(f"{one.replace('_', ' ')} {100 * v:.2f}" for one, v in record.dev.items())
             opened = record.opened_with(candidate.config)
             self.lines.append(f"model {target}: seed {run.result.seed}, dev {scores}; {opened}")
-        shutil.rmtree(self._waiting, ignore_errors=True)
+        shutil.rmtree(self.folder / _WAITING, ignore_errors=True)
 
     def _move(self, candidate: Candidate, run: SeedRun, target: Path, train_again: TrainAgain) -> None:
         key = run_key(candidate, run.result.seed, run.result.learning_rate)

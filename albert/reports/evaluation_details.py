@@ -78,10 +78,11 @@ def _slices(comparison: Comparison) -> Section:
     """The main metric by the length of the examples and the domain words in them."""
     models = [model for model in comparison.models if model.slices]
     records = []
-    for at, part in enumerate(models[0].slices if models else ()):
+    for parts in zip(*(model.slices for model in models), strict=True):
+        part = parts[0]
         end = "and more" if part.high is None else f"to {part.high}"
         name = f"{part.by} {part.low}" + ("" if part.high == part.low else f" {end}")
-        scores = {model.name: spread(model.slices[at].score) for model in models}
+        scores = {model.name: spread(one.score) for model, one in zip(models, parts, strict=True)}
         records.append({"Examples by": name, "examples": number(part.examples), **scores})
     table = Table.of("The main metric in points, mean ± half its 95% interval.", records)
     return Section(title="By length and content", tables=(table,))

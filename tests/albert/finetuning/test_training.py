@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from albert.checkpoints import load_pretrained
-from albert.evaluation import SeedResult, chance_of, leaves_chance
+from albert.evaluation import chance_of, leaves_chance
 from albert.finetuning import (
     FineTuneOptimizer,
     FineTuneRunning,
@@ -28,7 +28,7 @@ from albert.optim import adamw
 from albert.reports import read_report, write_report
 from albert.tasks import Example, Kind, Task
 from data.errors import ConfigError, InputError
-from tests.albert.report_samples import report_of
+from tests.albert.report_samples import report_of, seed_result
 from tests.conftest import copied, save_small_model
 
 
@@ -244,18 +244,9 @@ def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files,
     def train(candidate, wanted):
         asked.append(({*candidate.encoded, *candidate.data.splits, *candidate.settings.split_paths}, wanted))
         nothing = Predictions(answers=(), right=None, statistics={})
-        fixed = {"best_epoch": 1, "restarts": 0, "left_chance": True, "test": None, "curve": ()}
-        fixed |= {"seconds": 1.0, "examples_per_second": 1.0}
-        return [
-            SeedRun(
-                result=SeedResult(
-                    seed=seed, learning_rate=rate, dev={"accuracy": 0.9 if rate > 1e-5 else 0.5}, **fixed
-                ),
-                dev=nothing,
-                test=None,
-            )
-            for seed, rate in wanted
-        ]
+        dev = {rate: {"accuracy": 0.9 if rate > 1e-5 else 0.5} for _, rate in wanted}
+        results = [seed_result(seed, dev[rate], learning_rate=rate) for seed, rate in wanted]
+        return [SeedRun(result=result, dev=nothing, test=None) for result in results]
 
     runs, tried = fine_tune_model(candidate, train)
     chosen = [(4, 3e-5), (2, 3e-5)]

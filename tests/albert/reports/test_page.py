@@ -72,6 +72,10 @@ def plots_of(html: str) -> list[ET.Element]:
     return [ET.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", html, re.S)]
 
 
+def descriptions_of(html: str) -> dict[str, str]:
+    return {plot[0].text: plot[1].text for plot in plots_of(html)}
+
+
 def test_every_plot_has_a_name_and_a_description(html):
     plots = plots_of(html)
     assert len(plots) > 20
@@ -110,7 +114,7 @@ def test_metrics_hold_the_same_as_the_page(page, html):
 
 def test_the_probe_and_what_layers_change_are_shown(page, html):
     assert "with a loss of 9.10 (a model that knows nothing has ln V = 9.96)" in html
-    descriptions = {plot[0].text: plot[1].text for plot in plots_of(html)}
+    descriptions = descriptions_of(html)
     assert descriptions["Change by a layer"] == "held out from 10 to 2.5"
     assert descriptions["Angle kept by a layer"] == "held out from 0.5 to 0.875"
     result = read_report(page).pretraining
@@ -139,7 +143,7 @@ def test_near_certainty_is_shown_as_a_bound():
 
 def test_a_single_seed_has_no_interval():
     report = report_of(comparison(model("a", [0.7]), model("b", [0.9])))
-    descriptions = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
+    descriptions = descriptions_of(render(report))
     assert descriptions["Change against a"] == "b: 20.00, single values 20.00"
     assert descriptions["Test accuracy"].startswith("a: 70.00, single values 70.00")
     assert scores_table(report.evaluations[0]).rows[0][1:3] == ("70.0", "70.0")
@@ -160,7 +164,7 @@ def test_of_several_models_the_verdict_is_about_the_primary_one():
     report = report_of(compared)
     assert "The primary contrast is on dev against base." in protocol(compared)
     assert "on dev against base" in report.verdict
-    descriptions = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
+    descriptions = descriptions_of(render(report))
     assert descriptions["What each change does"].startswith("on test: 20.00")
     steps = steps_table(report.evaluations[0])
     assert [row[:2] for row in steps.rows] == [("on test", "+20.0 ± 5.4"), ("on dev", "−17.7 ± 5.1")]
