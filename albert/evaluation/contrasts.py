@@ -19,6 +19,7 @@ import numpy as np
 from albert.evaluation.intervals import (
     FEWEST_EXAMPLES,
     FEWEST_UNITS,
+    Estimate,
     estimate,
     holm,
     linearised,
@@ -70,15 +71,17 @@ def _difference(
     unknown = _unknown(comparison, (baseline, first), (model, second))
     if not unknown and found.half_width is None:
         unknown = "every example comes out the same in every run"
+    if unknown:
+        found = Estimate(found.mean)
     return Difference(
         model=model.name,
         baseline=baseline.name,
         mean=found.mean,
         values=tuple(values.tolist()),
-        half_width=None if unknown else found.half_width,
-        degrees=None if unknown else found.degrees,
-        p_value=None if unknown else found.p_value,
-        adjusted_p=found.p_value if is_primary and not unknown else None,
+        half_width=found.half_width,
+        degrees=found.degrees,
+        p_value=found.p_value,
+        adjusted_p=found.p_value if is_primary else None,
         is_primary=is_primary,
         unknown=unknown,
     )

@@ -109,25 +109,18 @@ def _sums(model: PretrainingModel, batch: Batch) -> torch.Tensor:
 
 def flip_segments(batch: Batch) -> Batch:
     """The batch with segments A and B of each sequence exchanged, without labels."""
-    bounds = batch.cu_seqlens.cpu().numpy().astype(np.int64)
-    begin, end = bounds[:-1], bounds[1:]
-    b = np.add.reduceat(batch.token_type_ids.cpu().numpy(), begin)  # tokens of B and its separator, or 0
-    has_b = b > 0
-    a = end - begin - 1 - b - has_b  # tokens of A
-    middle = begin + 1 + np.where(has_b, a, 0)
-    # [CLS], B, the separator between, A or all of a single segment, the last separator
-    starts = np.stack([begin, middle + 1, middle, begin + 1, end - 1], axis=1)
-    single = end - begin - 2
-    lengths = np.stack(
-        [b * 0 + 1, np.where(has_b, b - 1, 0), has_b, np.where(has_b, a, single), b * 0 + 1], 1
-    )
-    order = torch.from_numpy(take_ranges(starts.ravel(), lengths.ravel())).to(batch.input_ids.device)
-    in_b = np.stack([b * 0, b * 0, b * 0, has_b, has_b], axis=1).ravel()
-    types = torch.from_numpy(np.repeat(in_b, lengths.ravel()).astype(np.int64)).to(order.device)
+    first, last, types = batch.cu_seqlens[:-1].long(), batch.cu_seqlens[1:].long() - 1, batch.token_type_ids
+    sequence = torch.repeat_interleave(torch.arange(len(last), device=last.device), last - first + 1)
+    # in the new order: [CLS], B, the separator between, A or a single segment, the last separator
+    part = torch.where(types == 1, 1, 3)
+    part[:-1][types.diff() == 1] = 2
+    part[first], part[last] = 0, 4
+    order = (5 * sequence + part).argsort(stable=True)
+    has_b = types[last] == 1
     return replace(
         batch,
         input_ids=batch.input_ids[order],
-        token_type_ids=types,
+        token_type_ids=(has_b[sequence] & (part[order] > 2)).long(),
         masked_index=None,
         masked_labels=None,
         sop_labels=None,
@@ -174,10 +167,10 @@ def seen_share(held_out: Instances, streams: Sequence[InstanceStream]) -> float:
 
     Of more than 268 million tokens of training text, as many are searched.
     """
-    wanted = _text(held_out, np.arange(len(held_out)), joined=False).ngrams(SEEN_NGRAM)[0]
-    if not len(wanted):  # nothing but special tokens
+    ngrams = _text(held_out, np.arange(len(held_out)), joined=False).ngrams(SEEN_NGRAM)[0]
+    if not len(ngrams):  # nothing but special tokens
         return 0.0
-    different, of_wanted = np.unique(wanted, return_inverse=True)
+    different, of_held_out = np.unique(ngrams, return_inverse=True)
     maybe = np.zeros(1 << 24, dtype=bool)  # excludes most n-grams of the training text
     maybe[different >> np.uint64(40)] = True
     is_seen = np.zeros(len(different), dtype=bool)
@@ -190,7 +183,7 @@ def seen_share(held_out: Instances, streams: Sequence[InstanceStream]) -> float:
         searched += len(instances[0].input_ids)
         if searched > _MOST_SEARCHED:
             break
-    return float(is_seen[of_wanted].mean())
+    return float(is_seen[of_held_out].mean())
 
 
 def _text(instances: Instances, rows: np.ndarray, *, joined: bool) -> Letters:

@@ -111,10 +111,10 @@ def summarize(
     """The mean score of runs [R, n, k] with its 95% interval; `is_fixed` where nothing in a run is random."""
     scores = linearised(metric, statistics, groups)
     units = unit_scores(scores, checkpoints)
-    known = is_fixed or len(units) >= FEWEST_UNITS
+    has_interval = is_fixed or len(units) >= FEWEST_UNITS
     return Summary(
         mean=float(scores.mean()),
-        half_width=estimate(units).half_width if known else None,
+        half_width=estimate(units).half_width if has_interval else None,
         values=tuple(scores.mean(1).tolist()),
     )
 

@@ -49,19 +49,15 @@ def measure_intrinsic(
     """
     model, tokenizer = load_pretrained(checkpoint)
     model.to(default_device()).eval()
-    of_domain = _held_out(model, domain) if domain else None
-    of_general = _held_out(model, general) if general else None
-    orders = [one.sop_accuracy.value for one in (of_domain, of_general) if one and one.sop_accuracy]
+    figures: dict[str, float] = {}
+    for name, held_out in (("domain", domain), ("general", general)):
+        if held_out and (scores := _held_out(model, held_out)):
+            figures[f"{name}_mlm_loss"] = scores.mlm_loss.value
+            figures[f"{name}_mlm_accuracy"] = scores.mlm_accuracy.value
+            if scores.sop_accuracy:
+                figures.setdefault("sop_accuracy", scores.sop_accuracy.value)
     right, words = _cloze(model, tokenizer, cloze)
-    return Intrinsic(
-        domain_mlm_loss=of_domain.mlm_loss.value if of_domain else None,
-        domain_mlm_accuracy=of_domain.mlm_accuracy.value if of_domain else None,
-        general_mlm_loss=of_general.mlm_loss.value if of_general else None,
-        general_mlm_accuracy=of_general.mlm_accuracy.value if of_general else None,
-        sop_accuracy=orders[0] if orders else None,
-        cloze_accuracy=right / words if words else None,
-        cloze_words=words,
-    )
+    return Intrinsic(**figures, cloze_accuracy=right / words if words else None, cloze_words=words)
 
 
 def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float | None]:

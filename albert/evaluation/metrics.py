@@ -22,18 +22,13 @@ def chance_of(data: TaskData, split: Split) -> float:
     if kind is Kind.CHOICE:
         counts = [len(one.choices) for one in split.examples if isinstance(one, ChoiceExample)]
         return float(np.mean([1 / count for count in counts]))
-    if kind is Kind.MULTILABEL:
-        return _constant_sets(
-            metric, *(label_table(one.examples, data.labels) for one in (data.splits["train"], split))
-        )
-    if kind not in (Kind.SINGLE, Kind.PAIR):
+    if kind not in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL):
         return 0.0
-    number = {label: at for at, label in enumerate(data.labels)}
-    train, gold = (
-        np.array([number[label] for label in part.labels]) for part in (data.splits["train"], split)
-    )
-    label = len(data.labels) - 1 if metric == "f1" else int(np.bincount(train).argmax())
-    return constant_score(metric, gold, label, len(data.labels))
+    train, gold = (label_table(part.examples, data.labels) for part in (data.splits["train"], split))
+    if kind is Kind.MULTILABEL:
+        return _constant_sets(metric, train, gold)
+    label = len(data.labels) - 1 if metric == "f1" else int(train.sum(0).argmax())
+    return constant_score(metric, gold.argmax(-1), label, len(data.labels))
 
 
 def _constant_sets(metric: str, train: np.ndarray, gold: np.ndarray) -> float:
@@ -210,13 +205,10 @@ def calibration(probabilities: np.ndarray, gold: np.ndarray, bins: int = 10) -> 
     right = probabilities.argmax(-1) == gold  # [S, n]
     bin_of = np.minimum(np.ceil(confidence * bins).astype(int) - 1, bins - 1)
     filled, error = [], 0.0
-    for number in range(bins):
+    for number in np.unique(bin_of).tolist():
         inside = bin_of == number
-        if inside.any():
-            mean, accuracy = float(confidence[inside].mean()), float(right[inside].mean())
-            filled.append(
-                CalibrationBin(number / bins, (number + 1) / bins, int(inside.sum()), mean, accuracy)
-            )
-            of_seeds = np.where(inside, confidence - right, 0).sum(1)  # [S]
-            error += float(np.abs(of_seeds).mean()) / len(gold)
+        mean, accuracy = float(confidence[inside].mean()), float(right[inside].mean())
+        filled.append(CalibrationBin(number / bins, (number + 1) / bins, int(inside.sum()), mean, accuracy))
+        of_seeds = np.where(inside, confidence - right, 0).sum(1)  # [S]
+        error += float(np.abs(of_seeds).mean()) / len(gold)
     return Calibration(error, tuple(filled))

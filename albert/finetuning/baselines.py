@@ -1,4 +1,4 @@
-"""What simple methods and untrained weights make of a task's own lines: less than that is no achievement.
+"""Baselines on a task's own lines: simple methods, and the model from random weights.
 
 Texts are compared by their characters, alone and in pairs: TF-IDF with logistic regression (Wang and Manning
 2012 found it hard to beat on short texts), Jaccard's coefficient, and overlap as in the sliding window of
@@ -11,7 +11,7 @@ import re
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
 
@@ -21,7 +21,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multiclass import OneVsRestClassifier
 
-from albert.finetuning.learner import Predictions
 from albert.finetuning.training import Candidate, SeedRun, untrained_run
 from albert.model import IGNORED
 from albert.tasks import AnyExample, ChoiceExample, Example, Kind, SpanExample, TaggedExample
@@ -34,38 +33,30 @@ _SENTENCE = re.compile(r"[^。！？!?\n]+")
 
 E = TypeVar("E", bound=AnyExample)
 Score = Callable[[str], np.ndarray]  # a split's scores, as the task's learner reads those of a model
-
-
-@dataclass(frozen=True, slots=True)
-class _Rule:
-    name: str
-    score: Score
+Rules = Iterator[tuple[str, Score]]  # by name
 
 
 def rule_runs(candidate: Candidate) -> list[tuple[Candidate, SeedRun]]:
-    """The predictions of each rule for the task's kind, under the rule's name."""
+    """Predict with each rule for the task's kind; each candidate has the rule's name."""
     runs, began = [], time.perf_counter()
-    for rule in _RULES[candidate.data.task.kind or Kind.SINGLE](candidate):
-
-        def predict(split: str, rule: _Rule = rule) -> Predictions:
-            return candidate.read(rule.score(split), split)
-
-        runs.append((replace(candidate, name=rule.name), untrained_run(candidate, predict, began)))
+    for name, score in _RULES[candidate.data.task.kind or Kind.SINGLE](candidate):
+        predictions = {split: candidate.read(score(split), split) for split in candidate.scored}
+        runs.append((replace(candidate, name=name), untrained_run(candidate, predictions, began)))
         began = time.perf_counter()
     return runs
 
 
 def with_random_weights(candidate: Candidate) -> Candidate:
-    """The same architecture, tokenizer and examples with weights drawn from each seed."""
+    """Keep architecture, tokenizer and examples, but draw the weights from each seed."""
     return replace(candidate, name=RANDOM_WEIGHTS, checksum=RANDOM_WEIGHTS, is_pretrained=False)
 
 
-def _labels(candidate: Candidate) -> Iterator[_Rule]:
+def _labels(candidate: Candidate) -> Rules:
     """TF-IDF with logistic regression, and for pairs a threshold on Jaccard's coefficient."""
     train = _examples(candidate, "train", Example)
     if train[0].pair is not None:
-        threshold = LogisticRegression()  # of one feature
-        yield _fitted("threshold on common characters", threshold, candidate, partial(_jaccard, candidate))
+        jaccard = partial(_jaccard, candidate)
+        yield "threshold on common characters", _fitted(LogisticRegression(), candidate, jaccard)
     vectorizer = _vectorizer([text for one in train for text in one.texts()])
 
     @cache
@@ -76,24 +67,19 @@ def _labels(candidate: Candidate) -> Iterator[_Rule]:
             parts += [parts[0].multiply(parts[1]), abs(parts[0] - parts[1])]
         return hstack(parts, format="csr")
 
-    tried = []
-    for strength in _STRENGTHS:
-        classifier = LogisticRegression(C=strength, max_iter=1000)
-        tried.append(_fitted("character TF-IDF, logistic regression", classifier, candidate, features))
-    metric = candidate.data.task.metrics[0]
-    yield max(
-        tried, key=lambda rule: candidate.scores("dev", candidate.read(rule.score("dev"), "dev"))[metric]
-    )
+    def on_dev(score: Score) -> float:
+        return candidate.scores("dev", candidate.read(score("dev"), "dev"))[candidate.data.task.metrics[0]]
+
+    classifiers = (LogisticRegression(C=strength, max_iter=1000) for strength in _STRENGTHS)
+    best = max((_fitted(one, candidate, features) for one in classifiers), key=on_dev)
+    yield "character TF-IDF, logistic regression", best
 
 
 def _fitted(
-    name: str,
-    classifier: LogisticRegression,
-    candidate: Candidate,
-    features: Callable[[str], csr_matrix],
-) -> _Rule:
-    """A rule that gives log probabilities, [n, C], from the features of a split; of several labels, each
-    fitted against the rest, the logits.
+    classifier: LogisticRegression, candidate: Candidate, features: Callable[[str], csr_matrix]
+) -> Score:
+    """Log probabilities [n, C] from the features of a split; of several labels, each fitted against the rest,
+    the logits.
     """
     several = candidate.data.task.kind is Kind.MULTILABEL
     fitted = OneVsRestClassifier(classifier) if several else classifier
@@ -106,7 +92,7 @@ def _fitted(
         shares = np.clip(shares, 1e-12, 1 - 1e-12)
         return np.log(shares / (1 - shares)) if several else np.log(shares)
 
-    return _Rule(name, score)
+    return score
 
 
 def _vectorizer(texts: Sequence[str], most: int | None = None) -> TfidfVectorizer:
@@ -115,58 +101,51 @@ def _vectorizer(texts: Sequence[str], most: int | None = None) -> TfidfVectorize
 
 
 def _jaccard(candidate: Candidate, split: str) -> csr_matrix:
-    """The share of the letters of two texts that both have, [n, 1]."""
-    sets = [
-        [set(filter(str.isalnum, text)) for text in one.texts()]
-        for one in _examples(candidate, split, Example)
-    ]
+    """Return Jaccard's coefficient of the letters of two texts, [n, 1]."""
+    pairs = (one.texts() for one in _examples(candidate, split, Example))
+    sets = ([set(filter(str.isalnum, text)) for text in pair] for pair in pairs)
     return csr_matrix([[len(a & b) / max(len(a | b), 1)] for a, b in sets])
 
 
-def _numbers(candidate: Candidate) -> Iterator[_Rule]:
+def _numbers(candidate: Candidate) -> Rules:
     """The cosine of two texts' TF-IDF vectors; without training, of vectors that the learner compares itself.
     Ridge regression on the vector of one text.
     """
     fitted_on = "train" if "train" in candidate.data.splits else "dev"
-    texts = [text for one in _examples(candidate, fitted_on, Example) for text in one.texts()]
-    vectorizer = _vectorizer(texts, _STATES)
+
+    def texts(split: str) -> list[str]:
+        return [text for one in _examples(candidate, split, Example) for text in one.texts()]
+
+    vectorizer = _vectorizer(texts(fitted_on), _STATES)
     if _examples(candidate, fitted_on, Example)[0].pair is None:
-        ridge = Ridge().fit(vectorizer.transform(texts), candidate.encoded[fitted_on].targets)
-
-        def number(split: str) -> np.ndarray:
-            found = [one.text for one in _examples(candidate, split, Example)]
-            return ridge.predict(vectorizer.transform(found))[:, None]
-
-        yield _Rule("character TF-IDF, ridge regression", number)
+        ridge = Ridge().fit(vectorizer.transform(texts(fitted_on)), candidate.encoded[fitted_on].targets)
+        yield (
+            "character TF-IDF, ridge regression",
+            lambda split: ridge.predict(vectorizer.transform(texts(split)))[:, None],
+        )
         return
 
-    def score(split: str) -> np.ndarray:
-        pairs = [one.texts() for one in _examples(candidate, split, Example)]
-        vectors = vectorizer.transform([text for pair in pairs for text in pair])
+    def cosine(split: str) -> np.ndarray:
+        vectors = vectorizer.transform(texts(split))
         if candidate.data.task.kind is Kind.SIMILARITY:
             return vectors.toarray()
         return np.asarray(vectors[::2].multiply(vectors[1::2]).sum(1))
 
-    yield _Rule("cosine of character TF-IDF", score)
+    yield "cosine of character TF-IDF", cosine
 
 
-def _choices(candidate: Candidate) -> Iterator[_Rule]:
-    """The answer with the largest share of pairs of characters from passage and question."""
+def _choices(candidate: Candidate) -> Rules:
+    """Choose the answer with the largest share of pairs of characters from passage and question."""
 
     def score(split: str) -> np.ndarray:
-        return np.array(
-            [
-                [_overlap(choice, one.passage + one.question)]
-                for one in _examples(candidate, split, ChoiceExample)
-                for choice in one.choices
-            ]
-        )
+        examples = _examples(candidate, split, ChoiceExample)
+        return np.array([[_overlap(c, one.passage + one.question)] for one in examples for c in one.choices])
 
-    yield _Rule("answer most like the passage", score)
+    yield "answer most like the passage", score
 
 
-def _spans(candidate: Candidate) -> Iterator[_Rule]:
-    """In the sentence most like the question, the longest run of letters that the question lacks."""
+def _spans(candidate: Candidate) -> Rules:
+    """Answer with the longest run of letters that the question lacks, in the sentence most like it."""
 
     def score(split: str) -> np.ndarray:
         encoded = candidate.encoded[split]
@@ -174,27 +153,27 @@ def _spans(candidate: Candidate) -> Iterator[_Rule]:
         scores = np.zeros((len(encoded.input_ids), 2))
         for number, one in enumerate(_examples(candidate, split, SpanExample)):
             begin, end = _answer(one)
-            sequences = encoded.first[number : number + 2]
-            first, last = encoded.offsets[sequences]
-            places = encoded.characters[first:last]
-            inside = (places[:, 0] >= begin) & (places[:, 1] <= end)
-            scores[first:last][inside & (places[:, 0] == begin), 0] = 1
-            scores[first:last][inside & (places[:, 1] == end), 1] = 1
+            first, last = encoded.offsets[encoded.first[number : number + 2]]
+            starts, ends = encoded.characters[first:last].T
+            inside = (starts >= begin) & (ends <= end)
+            scores[first:last, 0] = inside & (starts == begin)
+            scores[first:last, 1] = inside & (ends == end)
         return scores
 
-    yield _Rule("rest of the sentence most like the question", score)
+    yield "rest of the sentence most like the question", score
 
 
 def _answer(example: SpanExample) -> tuple[int, int]:
-    """Where the answer begins and ends."""
+    """Return where the answer begins and ends."""
     sentences = _SENTENCE.finditer(example.passage)
     best = max(sentences, key=lambda one: _overlap(example.question, one.group()), default=None)
     if best is None:
         return 0, 0
-    asked = _bigrams(example.question)
-    text = example.passage[best.start() : best.end()]
-    known = [text[at : at + 2] in asked or text[max(at - 1, 0) : at + 1] in asked for at in range(len(text))]
-    rest = "".join(" " if is_known else letter for letter, is_known in zip(text, known, strict=True))
+    question, text = _bigrams(example.question), best.group()
+    rest = "".join(
+        " " if text[at : at + 2] in question or text[max(at - 1, 0) : at + 1] in question else letter
+        for at, letter in enumerate(text)
+    )
     runs = list(_RUN.finditer(rest)) or list(_RUN.finditer(text))
     if not runs:
         return best.span()
@@ -211,34 +190,33 @@ def _bigrams(text: str) -> set[str]:
     return {text[at : at + 2] for at in range(len(text) - 1)}
 
 
-def _tags(candidate: Candidate) -> Iterator[_Rule]:
-    """The tag that a token has most often in training between the same neighbours, else after the same one,
-    else at all; O for a token that is new.
+def _tags(candidate: Candidate) -> Rules:
+    """Predict the tag that a token has most often in training between the same neighbours, else after the
+    same one, else anywhere; O for a new token.
     """
     counts: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     for one in _examples(candidate, "train", TaggedExample):
         for contexts, tag in zip(_contexts(one.tokens), one.tags, strict=True):
             for context in contexts:
                 counts[context][tag] += 1
-    number = {label: at for at, label in enumerate(candidate.data.labels)}
 
     def tag_of(contexts: Sequence[tuple[str, ...]]) -> int:
-        known = next((counts[context] for context in contexts if context in counts), Counter(["O"]))
-        return number[known.most_common(1)[0][0]]
+        tags = next((counts[context] for context in contexts if context in counts), Counter(["O"]))
+        return candidate.data.labels.index(tags.most_common(1)[0][0])
 
     def score(split: str) -> np.ndarray:
         examples = _examples(candidate, split, TaggedExample)
         tags = [tag_of(contexts) for one in examples for contexts in _contexts(one.tokens)]
         targets = candidate.encoded[split].targets
-        scores = np.zeros((len(targets), len(number)))
+        scores = np.zeros((len(targets), len(candidate.data.labels)))
         scores[np.flatnonzero(targets != IGNORED), tags] = 1
         return scores
 
-    yield _Rule("most frequent tag in context", score)
+    yield "most frequent tag in context", score
 
 
 def _contexts(tokens: Sequence[str]) -> list[tuple[tuple[str, ...], ...]]:
-    """What each token is looked up by, the narrowest first."""
+    """Return the contexts to look each token up by, the narrowest first."""
     around = ["", *tokens, ""]
     return [((a, b, c), (a, b), (b,)) for a, b, c in zip(around, tokens, around[2:], strict=False)]
 
@@ -247,7 +225,7 @@ def _examples(candidate: Candidate, split: str, kind: type[E]) -> list[E]:
     return [one for one in candidate.data.splits[split].examples if isinstance(one, kind)]
 
 
-_RULES: dict[Kind, Callable[[Candidate], Iterator[_Rule]]] = {
+_RULES: dict[Kind, Callable[[Candidate], Rules]] = {
     Kind.SINGLE: _labels,
     Kind.PAIR: _labels,
     Kind.MULTILABEL: _labels,

@@ -74,9 +74,8 @@ def save_run(run: SeedRun, candidate: Candidate, path: Path) -> None:
             continue
         texts[split] = {"answers": one.answers, "tags": one.tags}
         arrays |= {f"{split}/metric/{name}": values for name, values in one.statistics.items()}
-        arrays |= {
-            f"{split}/{name}": getattr(one, name) for name in _ARRAYS if getattr(one, name) is not None
-        }
+        found = {f"{split}/{name}": getattr(one, name) for name in _ARRAYS}
+        arrays |= {name: array for name, array in found.items() if array is not None}
     arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), dtype=np.uint8)
     sink = io.BytesIO()
     np.savez_compressed(sink, **arrays)  # type: ignore[arg-type]  # taken for the option allow_pickle
@@ -91,8 +90,7 @@ def load_run(candidate: Candidate, path: Path) -> SeedRun | None:
         with np.load(path, allow_pickle=False) as arrays:
             content = {name: arrays[name] for name in arrays.files}
         texts = json.loads(content.pop("texts").tobytes())
-        inputs = _inputs(candidate)
-        if texts.get("inputs", inputs) != inputs:  # older files lack it
+        if texts["inputs"] != _inputs(candidate):
             return None
         return SeedRun(
             result=_RESULT.validate_python(texts["result"]),

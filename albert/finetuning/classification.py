@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,17 +31,17 @@ def encode_texts(
     return encode_parts(parts, tokenizer, max_seq_length, first=first, targets=targets)
 
 
+@dataclass(frozen=True)
 class Classification:
     """Learns labels. targets [U]: the index of the label."""
 
+    labels: Sequence[str]
+    metrics: Sequence[str]
+    pooling: Pooling
     per_token = False
 
-    def __init__(self, labels: Sequence[str], metrics: Sequence[str], pooling: Pooling):
-        self.labels, self.metrics, self.pooling = tuple(labels), tuple(metrics), pooling
-        self._number = {label: number for number, label in enumerate(labels)}
-
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        targets = np.array([self._number[one.label] for one in examples])
+        targets = label_table(examples, self.labels).argmax(-1)
         return encode_texts(examples, targets, tokenizer, max_seq_length)
 
     def model(self, encoder: Encoder) -> nn.Module:
@@ -62,12 +63,11 @@ class Classification:
         )
 
 
+@dataclass(frozen=True)
 class MultiLabel(Classification):
     """Learns any number of labels, each by a sigmoid of its own. targets [U, C]: 1 for labels of the text."""
 
-    def __init__(self, labels: Sequence[str], metrics: Sequence[str], pooling: Pooling, separator: str):
-        super().__init__(labels, metrics, pooling)
-        self.separator = separator
+    separator: str
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         targets = label_table(examples, self.labels).astype(np.int64)

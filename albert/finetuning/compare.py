@@ -1,4 +1,4 @@
-"""The comparison of models from their predictions: scores, differences, and what lies behind them.
+"""Compare models by their predictions: scores, differences, and what lies behind them.
 
 n = examples, S = seeds.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from albert.evaluation import (
     calibration,
     chance_of,
     judge,
+    label_set_statistics,
     pack,
     summarize,
 )
@@ -42,12 +43,13 @@ from albert.finetuning.training import (
     prepare,
     read_task,
 )
-from albert.tasks import Kind, Split, TaskData, entities_of, label_table
+from albert.tasks import Example, Kind, Split, TaskData, entities_of, label_table
 
 CHANGED_SHOWN = 20  # most examples fixed, and most examples broken, in a report
 _LENGTH_SLICES = 4
 MANY_SEEDS, FEW_SEEDS = 10, 5
 SHORT_SECONDS = 60  # of a run, with which there are many seeds
+_Slice = tuple[str, int, int | None, np.ndarray]  # by what, its first and last value, and the examples
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +106,9 @@ def train_models(
         candidates = [prepare(settings, data, number) for number in models]
         if settings.seeds is None:
             settings = replace(settings, seeds=choose_seeds(candidates[0], train))
-            candidates = [prepare(settings, data, number) for number in models]
+            candidates = [
+                replace(one, settings=replace(one.settings, seeds=settings.seeds)) for one in candidates
+            ]
         trained = [fine_tune_model(candidate, train) for candidate in candidates]
         yield ModelRuns(
             name=name,
@@ -115,7 +119,7 @@ def train_models(
 
 
 def choose_seeds(candidate: Candidate, train: Train) -> tuple[int, ...]:
-    """Ten seeds if a run with the first takes less than a minute, else five."""
+    """Choose ten seeds if a run with the first takes less than a minute, else five."""
     rates = candidate.settings.learning_rates
     (run,) = train(candidate.without_test() if len(rates) > 1 else candidate, [(0, rates[0])])
     return tuple(range(MANY_SEEDS if run.result.seconds < SHORT_SECONDS else FEW_SEEDS))
@@ -164,7 +168,7 @@ def compare_models(
 
 
 def _obstacle(split: Split) -> str | None:
-    labels = set(split.labels)
+    labels = {one.gold() for one in split.examples if isinstance(one, Example)}
     return f"all examples have the label {labels.pop()}" if len(labels) == 1 else None
 
 
@@ -174,8 +178,8 @@ def _drift(result: ModelResult, first: ModelResult) -> float | None:
 
 
 def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slice]) -> ModelResult:
-    predictions, metrics = model.predictions, data.task.metrics
-    dev = _scores(model, data.splits["dev"], [run.dev for run in model.runs], metrics)
+    predictions, metrics, reported = model.predictions, data.task.metrics, data.splits[split]
+    dev = [run.dev for run in model.runs]
     return ModelResult(
         name=model.name,
         checkpoints=tuple(str(one.path) for one in model.candidates),
@@ -185,12 +189,17 @@ def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slic
         seeds=tuple(run.result for run in model.runs),
         outcomes=pack(np.stack([one.statistics[metrics[0]] for one in predictions])),
         sweep=tuple(model.sweep),
-        dev=dev,
-        test=_scores(model, data.splits[split], predictions, metrics) if split == "test" else None,
-        classes=_classes(data, split, predictions),
-        confusion=_confusion(data, split, predictions),
+        dev={name: _summary(model, data.splits["dev"], dev, name) for name in metrics},
+        test={name: _summary(model, reported, predictions, name) for name in metrics}
+        if split == "test"
+        else None,
+        classes=_classes(data, reported, predictions),
+        confusion=_confusion(data, reported, predictions),
         calibration=_calibration(model, split, predictions),
-        slices=tuple(_slice_score(model, data.splits[split], metrics[0], one) for one in slices),
+        slices=tuple(
+            SliceScore(by, low, high, len(at), _summary(model, reported, predictions, metrics[0], at))
+            for by, low, high, at in slices
+        ),
         cost=model.cost,
         intrinsic=model.intrinsic,
         contamination=model.contamination,
@@ -198,76 +207,65 @@ def _result(model: ModelRuns, data: TaskData, split: str, slices: Sequence[_Slic
     )
 
 
-def _scores(
-    model: ModelRuns, split: Split, predictions: Sequence[Predictions], metrics: Sequence[str]
-) -> dict[str, Summary]:
-    every = np.arange(len(split.examples))
-    return {metric: _summary(model, split, predictions, metric, every) for metric in metrics}
-
-
 def _summary(
-    model: ModelRuns, split: Split, predictions: Sequence[Predictions], metric: str, examples: np.ndarray
+    model: ModelRuns,
+    split: Split,
+    predictions: Sequence[Predictions],
+    metric: str,
+    examples: np.ndarray | slice = slice(None),  # noqa: B008
 ) -> Summary:
-    groups = split.groups
     return summarize(
         metric,
         np.stack([one.statistics[metric][examples] for one in predictions]),
-        None if groups is None else [groups[at] for at in examples],
+        None if split.groups is None else np.array(split.groups)[examples].tolist(),
         checkpoints=len(model.candidates),
         is_fixed=model.is_fixed,
     )
 
 
 def _confusion(
-    data: TaskData, split: str, predictions: Sequence[Predictions]
+    data: TaskData, split: Split, predictions: Sequence[Predictions]
 ) -> tuple[tuple[int, ...], ...] | None:
     if data.task.kind not in (Kind.SINGLE, Kind.PAIR):
         return None
     C = len(data.labels)
-    number = {label: at for at, label in enumerate(data.labels)}
-    gold = np.array([number[label] for label in data.splits[split].labels])
+    gold = label_table(split.examples, data.labels).argmax(-1)
     counts = np.sum([np.bincount(gold * C + one.labels, minlength=C * C) for one in predictions], axis=0)
     return tuple(tuple(row) for row in counts.reshape(C, C).tolist())
 
 
-def _classes(data: TaskData, split: str, predictions: Sequence[Predictions]) -> tuple[ClassScore, ...]:
-    confusion = _confusion(data, split, predictions)
-    if confusion is not None:
-        table = np.array(confusion)
-        sums = list(zip(data.labels, table.diagonal(), table.sum(0), table.sum(1), strict=True))
-    elif data.task.kind is Kind.MULTILABEL:
-        gold = label_table(data.splits[split].examples, data.labels)
-        said = np.sum([one.labels for one in predictions if one.labels is not None], axis=0)  # [n, C]
-        support = gold.sum(0) * len(predictions)
-        sums = list(zip(data.labels, (said * gold).sum(0), said.sum(0), support, strict=True))
-    elif data.task.kind is Kind.TOKENS:
-        sums = _entity_sums(data.splits[split], predictions)
+def _classes(data: TaskData, split: Split, predictions: Sequence[Predictions]) -> tuple[ClassScore, ...]:
+    if data.task.kind is Kind.TOKENS:
+        names, sums = _entity_sums(split, predictions)
+    elif data.labels:
+        names, gold = data.labels, label_table(split.examples, data.labels)
+        labels = [np.asarray(one.labels) for one in predictions]
+        labels = [one if one.ndim == 2 else np.eye(len(names))[one] for one in labels]  # [n, C] of 0 and 1
+        sums = np.sum([label_set_statistics("macro_f1", one, gold).sum(0) for one in labels], axis=0)
     else:
         return ()
     return tuple(
         ClassScore(
-            label=label,
+            label=name,
             precision=float(right / max(predicted, 1)),
             recall=float(right / max(gold, 1)),
             f1=float(2 * right / max(predicted + gold, 1)),
             support=int(gold) // len(predictions),
         )
-        for label, right, predicted, gold in sums
+        for name, right, predicted, gold in zip(names, *np.split(sums, 3), strict=True)
     )
 
 
-def _entity_sums(split: Split, predictions: Sequence[Predictions]) -> list[tuple[str, int, int, int]]:
-    """(type, right, predicted, gold) over all seeds."""
-    right: Counter[str] = Counter()
-    predicted: Counter[str] = Counter()
-    gold: Counter[str] = Counter()
+def _entity_sums(split: Split, predictions: Sequence[Predictions]) -> tuple[Sequence[str], np.ndarray]:
+    """The types of entities, and how many of each are right, predicted and gold over all seeds, [3 C]."""
+    counts: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
     for one in predictions:
         for ours, theirs in zip(one.tags or (), split.tags, strict=True):
-            mine, wanted = entities_of(ours), entities_of(theirs)
-            right.update(kind for kind, *_ in mine & wanted)
-            predicted.update(kind for kind, *_ in mine)
-            gold.update(kind for kind, *_ in wanted)
-    return [(kind, right[kind], predicted[kind], gold[kind]) for kind in sorted(gold | predicted)]
+            predicted, gold = entities_of(ours), entities_of(theirs)
+            for counter, entities in zip(counts, (predicted & gold, predicted, gold), strict=True):
+                counter.update(kind for kind, *_ in entities)
+    kinds = sorted(counts[1] | counts[2])
+    return kinds, np.array([counter[kind] for counter in counts for kind in kinds])
 
 
 def _calibration(model: ModelRuns, split: str, predictions: Sequence[Predictions]) -> Calibration | None:
@@ -277,21 +275,14 @@ def _calibration(model: ModelRuns, split: str, predictions: Sequence[Predictions
     return calibration(np.stack(probabilities), model.candidates[0].encoded[split].targets)
 
 
-class _Slice(NamedTuple):
-    """The examples whose value is in `low`..`high`."""
-
-    by: str
-    low: int
-    high: int | None
-    examples: np.ndarray
-
-
 def _slices(split: Split, sizes: np.ndarray, domain_words: Sequence[str]) -> list[_Slice]:
     """Quarters of the examples by their length in tokens, and slices by their number of domain words."""
     edges = np.unique(np.quantile(sizes, np.linspace(0, 1, _LENGTH_SLICES + 1)[1:-1], method="lower"))
     slices = _cut("length", sizes, [int(sizes.min()), *(int(edge) + 1 for edge in edges)])
     if domain_words:
-        slices += _cut("domain words", _count_words(split, domain_words), [0, 1, 2])
+        texts = ["\n".join(one.texts()) for one in split.examples]
+        counts = np.array([sum(word in text for word in domain_words) for text in texts])
+        slices += _cut("domain words", counts, [0, 1, 2])
     return slices
 
 
@@ -301,19 +292,8 @@ def _cut(by: str, values: np.ndarray, bounds: Sequence[int]) -> list[_Slice]:
     for low, end in zip(bounds, [*bounds[1:], None], strict=True):
         inside = np.flatnonzero((values >= low) & (values < (np.inf if end is None else end)))
         if len(inside):
-            slices.append(_Slice(by, low, None if end is None else end - 1, inside))
+            slices.append((by, low, None if end is None else end - 1, inside))
     return slices
-
-
-def _slice_score(model: ModelRuns, split: Split, metric: str, part: _Slice) -> SliceScore:
-    summary = _summary(model, split, model.predictions, metric, part.examples)
-    return SliceScore(part.by, part.low, part.high, len(part.examples), summary)
-
-
-def _count_words(split: Split, words: Sequence[str]) -> np.ndarray:
-    """The number of the words that each example holds, [n]."""
-    texts = ["\n".join(one.texts()) for one in split.examples]
-    return np.array([sum(word in text for word in words) for text in texts])
 
 
 def _changes(baseline: ModelRuns, model: ModelRuns, split: Split) -> Changes:
@@ -321,9 +301,7 @@ def _changes(baseline: ModelRuns, model: ModelRuns, split: Split) -> Changes:
     ours, theirs = model.predictions, baseline.predictions
     if ours[0].right is None:
         return Changes(model=model.name, baseline=baseline.name, fixed=0, broken=0)
-    before, after = (
-        np.sum([one.right for one in runs if one.right is not None], axis=0) for runs in (theirs, ours)
-    )
+    before, after = (np.sum([np.asarray(one.right) for one in runs], axis=0) for runs in (theirs, ours))
     surest = np.argsort(-abs(after / len(ours) - before / len(theirs)), kind="stable")
     fixed = (2 * before < len(theirs)) & (2 * after > len(ours))
     broken = (2 * before > len(theirs)) & (2 * after < len(ours))

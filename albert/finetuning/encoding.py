@@ -38,6 +38,26 @@ class Encoded:
     targets: np.ndarray
     characters: np.ndarray | None = None
 
+    @classmethod
+    def of(
+        cls,
+        sequences: Sequence[np.ndarray],
+        *,
+        first: Sequence[int] | np.ndarray,
+        targets: np.ndarray,
+        b_starts: Sequence[int] | None = None,
+        characters: np.ndarray | None = None,
+    ) -> Encoded:
+        """Encoded examples from the ids of each sequence; without `b_starts` none has a second part."""
+        return cls(
+            input_ids=np.concatenate(sequences),
+            offsets=np.cumsum([0, *map(len, sequences)]),
+            segment_b_start=np.array(b_starts or [0] * len(sequences)),
+            first=np.asarray(first),
+            targets=targets,
+            characters=characters,
+        )
+
     def __len__(self) -> int:
         return len(self.first) - 1
 
@@ -84,13 +104,7 @@ def encode_parts(
         room_a, room_b = fit_pair(len(a), len(b), max_seq_length - 3)
         sequences.append(np.concatenate([cls, a[:room_a], sep, b[:room_b], sep]))
         b_starts.append(room_a + 2)
-    return Encoded(
-        input_ids=np.concatenate(sequences),
-        offsets=np.concatenate([[0], np.cumsum([len(one) for one in sequences])]),
-        segment_b_start=np.array(b_starts),
-        first=first,
-        targets=targets,
-    )
+    return Encoded.of(sequences, first=first, targets=targets, b_starts=b_starts)
 
 
 def fit_pair(a: int, b: int, room: int) -> tuple[int, int]:
@@ -99,11 +113,7 @@ def fit_pair(a: int, b: int, room: int) -> tuple[int, int]:
     >>> fit_pair(9, 3, 8), fit_pair(9, 9, 9), fit_pair(2, 3, 9)
     ((5, 3), (4, 5), (2, 3))
     """
-    over = a + b - room
-    if over <= 0:
-        return a, b
-    # the longer is cut down to the other's length, then both in turn
-    alone = min(over, abs(a - b))
-    a, b = (a - alone, b) if a > b else (a, b - alone)
-    over -= alone
-    return a - (over + 1) // 2, b - over // 2
+    if a + b > room:
+        a = min(a, max(room - b, room // 2))
+        b = room - a
+    return a, b

@@ -7,7 +7,7 @@ the model comes from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -22,7 +22,14 @@ from data.errors import InputError
 from data.files import write_bytes
 from data.tokenization import find_tokenizer, load_tokenizer
 
-_REGRESSION, _MULTILABEL = "regression", "multi_label_classification"  # transformers' problem types
+# transformers' classes without the encoder's name; all other kinds are of SequenceClassification
+_ARCHITECTURES = {
+    Kind.TOKENS: "TokenClassification",
+    Kind.SPAN: "QuestionAnswering",
+    Kind.CHOICE: "MultipleChoice",
+}
+# its problem types
+_PROBLEMS = {Kind.REGRESSION: "regression", Kind.MULTILABEL: "multi_label_classification"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +41,13 @@ class FineTuned:
     has_unanswerable: bool  # whether it learnt that a passage may not hold the answer
     running: FineTuneRunning  # the length is the model's
     checkpoint: str
-    checksum: str
-    run: str  # the key of its run
-    seed: int
-    learning_rate: float
-    best_epoch: int
-    dev: Mapping[str, float]  # scores by metric, the main one first
+    # what follows is not known of a model that transformers' Trainer saved
+    checksum: str = ""
+    run: str = ""  # the key of its run
+    seed: int = 0
+    learning_rate: float = 0.0
+    best_epoch: int = 0
+    dev: Mapping[str, float] = field(default_factory=dict)  # scores by metric, the main one first
 
     @property
     def pooling(self) -> str:
@@ -48,16 +56,14 @@ class FineTuned:
 
     def head(self) -> Head:
         """The head as transformers has it."""
-        if self.task.kind is Kind.SPAN:
-            return Head("QuestionAnswering", has_pooler=False, name="qa_outputs")
-        if self.task.kind is Kind.TOKENS:
-            return Head("TokenClassification", has_pooler=False, labels=self.labels)
-        if self.task.kind is Kind.CHOICE:
-            return Head("MultipleChoice", has_pooler=True)
-        problem = {Kind.REGRESSION: _REGRESSION, Kind.MULTILABEL: _MULTILABEL}.get(
-            self.task.kind or Kind.SINGLE
+        kind = self.task.kind or Kind.SINGLE
+        return Head(
+            _ARCHITECTURES.get(kind, "SequenceClassification"),
+            has_pooler=kind not in (Kind.SPAN, Kind.TOKENS),
+            labels=self.labels,
+            name="qa_outputs" if kind is Kind.SPAN else "classifier",
+            problem=_PROBLEMS.get(kind),
         )
-        return Head("SequenceClassification", has_pooler=True, labels=self.labels, problem=problem)
 
     def of_task(self, task: Task) -> FineTuned:
         """The same for a task of its kind, which says the columns and whether answers may be missing."""
@@ -105,25 +111,17 @@ def read_fine_tuned(folder: Path) -> FineTuned:
         raise InputError(f"{path} is damaged: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-# by transformers' class; a table with a second sentence is one of pairs
-_KINDS = {
-    "SequenceClassification": None,
-    "TokenClassification": Kind.TOKENS,
-    "QuestionAnswering": Kind.SPAN,
-    "MultipleChoice": Kind.CHOICE,
-}
-
-
 def _of_transformers(folder: Path) -> FineTuned | None:
     """What a config.json says of a model with a head; None if it names no head."""
     head = read_head(folder)
-    if head is None or head.architecture not in _KINDS:
+    if head is None or head.architecture not in (*_ARCHITECTURES.values(), "SequenceClassification"):
         return None
-    kind = _KINDS[head.architecture]
-    if kind is None and head.problem == _MULTILABEL:
+    kind = next((kind for kind, name in _ARCHITECTURES.items() if name == head.architecture), None)
+    if kind is None and head.problem == _PROBLEMS[Kind.MULTILABEL]:
         kind = Kind.MULTILABEL
     elif kind is None and len(head.labels) == 1:
         kind = Kind.REGRESSION
+    # None: a table with a second sentence is one of pairs
     return FineTuned(
         task=Task(name="predictions", kind=kind),
         labels=head.labels if kind in (None, Kind.MULTILABEL, Kind.TOKENS) else (),
@@ -132,10 +130,4 @@ def _of_transformers(folder: Path) -> FineTuned | None:
             pooling="cls", precision="fp32", max_seq_length=min(head.max_seq_length, 512)
         ),
         checkpoint=str(folder),
-        checksum="",
-        run="",
-        seed=0,
-        learning_rate=0.0,
-        best_epoch=0,
-        dev={},
     )

@@ -1,4 +1,4 @@
-"""The fine-tuned models that a comparison leaves: of each of its rows the best run on dev, or every run."""
+"""Keep fine-tuned models: the best run on dev of each row of a comparison, or every run."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ from albert.finetuning.training import Candidate, SeedRun
 from albert.tasks import Kind
 from data.errors import InputError
 
+_WAITING = ".training"  # folder of weights from which one is chosen
 TrainAgain = Callable[[Candidate, SeedRun], object]
 
 
 @dataclass(frozen=True)
 class KeptModels:
-    """A folder with a folder for each kept model. Weights wait in `.training` until one is chosen."""
+    """A folder with a folder for each kept model."""
 
     folder: Path
     every_seed: bool
     lines: list[str] = field(default_factory=list)  # what was kept, for a person
 
-    @property
-    def _waiting(self) -> Path:
-        return self.folder / ".training"
-
     def place(self, key: str) -> Path:
-        """Where the weights of the run of a key are saved first."""
-        return self._waiting / key
+        """Return where a run's weights are saved before one is chosen."""
+        return self.folder / _WAITING / key
 
     def drop_worse(self, candidate: Candidate, runs: Sequence[SeedRun]) -> None:
         """Remove the weights of the runs that are not the best on dev, unless all are kept."""
-        best = max(runs, key=lambda run: _score(candidate, run))
+        best = max(runs, key=lambda run: run.dev_score)
         for run in runs:
             if run is not best and not self.every_seed:
                 key = run_key(candidate, run.result.seed, run.result.learning_rate)
@@ -57,7 +54,7 @@ class KeptModels:
         each = len(model.runs) // len(model.candidates)
         runs = [(model.candidates[at // each], run) for at, run in enumerate(model.runs)]
         if not self.every_seed:
-            runs = [max(runs, key=lambda pair: _score(*pair))]
+            runs = [max(runs, key=lambda pair: pair[1].dev_score)]
         for candidate, run in runs:
             name = f"{candidate.name}-seed-{run.result.seed}" if self.every_seed else model.name
             target = self.folder / re.sub(r"[^\w.-]+", "-", name).strip("-")
@@ -66,7 +63,7 @@ class KeptModels:
             scores = ", ".join(f"{one.replace('_', ' ')} {100 * v:.2f}" for one, v in record.dev.items())
             opened = record.opened_with(candidate.config)
             self.lines.append(f"model {target}: seed {run.result.seed}, dev {scores}; {opened}")
-        shutil.rmtree(self._waiting, ignore_errors=True)
+        shutil.rmtree(self.folder / _WAITING, ignore_errors=True)
 
     def _move(self, candidate: Candidate, run: SeedRun, target: Path, train_again: TrainAgain) -> None:
         key = run_key(candidate, run.result.seed, run.result.learning_rate)
@@ -79,7 +76,3 @@ class KeptModels:
             train_again(candidate, run)
         shutil.rmtree(target, ignore_errors=True)
         os.replace(self.place(key), target)
-
-
-def _score(candidate: Candidate, run: SeedRun) -> float:
-    return run.result.dev[candidate.data.task.metrics[0]]

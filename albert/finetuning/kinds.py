@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from albert.finetuning.choice import Choice
 from albert.finetuning.classification import Classification, MultiLabel
@@ -16,7 +16,7 @@ from albert.tasks import Kind, Pooling, Task
 
 def find_learner(
     task: Task, labels: Sequence[str], pooling: Pooling | Literal["auto"], has_unanswerable: bool
-) -> Learner[Any]:
+) -> Learner:
     """The learner of the task's kind."""
     assert pooling != "auto"
     match task.kind:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
 from albert.finetuning.encoding import Chosen, Encoded
 from albert.model import Encoder
-from albert.tasks import AnyExample
 from data.tokenization import Tokenizer
-
-E = TypeVar("E", bound=AnyExample, contravariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +27,12 @@ class Predictions:
     confidence: tuple[np.ndarray, ...] | None = None  # of the prediction: spans [1], tags [tokens]
 
 
-class Learner(Protocol[E]):
-    """One kind of task with its labels. E = the type of its examples."""
+class Learner(Protocol):
+    """One kind of task with its labels; examples are of the kind's type."""
 
     per_token: bool  # whether the model returns a row for each token, or one for each sequence
 
-    def encode(self, examples: Sequence[E], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
+    def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         """Encode the examples as token ids."""
         ...
 
@@ -47,6 +44,6 @@ class Learner(Protocol[E]):
         """The mean loss of the batch, a scalar."""
         ...
 
-    def predict(self, scores: np.ndarray, examples: Sequence[E], encoded: Encoded) -> Predictions:
+    def predict(self, scores: np.ndarray, examples: Sequence[Any], encoded: Encoded) -> Predictions:
         """Read predictions from the scores of all sequences [S, ..] or tokens [T, ..] of a split."""
         ...

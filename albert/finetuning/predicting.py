@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from albert.finetuning.kinds import find_learner
 from albert.finetuning.learner import Learner, Predictions
 from albert.finetuning.training import scores_of
 from albert.runtime import default_device
-from albert.tasks import AnyExample, ChoiceExample, Kind, TaggedExample, Task, entities_of, read_split
+from albert.tasks import AnyExample, Kind, TaggedExample, Task, entities_of, read_split
 from data.errors import InputError
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 
@@ -56,27 +56,22 @@ class Predicted:
 
     def submission(self) -> str:
         """The predictions as CLUE takes them: a JSON object a line; for spans and ChID one of all answers."""
-        pairs = list(self._labels())
+        pairs = list(zip((one.id for one in self.examples), self._labels(), strict=True))
         if self.record.task.kind is Kind.SPAN or all(one.startswith("#idiom") for one, _ in pairs):
             return json.dumps(dict(pairs), ensure_ascii=False, indent=1) + "\n"
         rows = [{"id": int(one) if one.isdecimal() else one, "label": label} for one, label in pairs]
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
-    def _labels(self) -> Iterator[tuple[str, object]]:
-        for number, one in enumerate(self.examples):
-            answer = self.predictions.answers[number]
-            if isinstance(one, ChoiceExample):
-                assert self.predictions.probabilities is not None
-                yield one.id, int(self.predictions.probabilities[number].argmax())
-            elif isinstance(one, TaggedExample):
-                assert self.predictions.tags is not None
-                yield one.id, _entities(one, self.predictions.tags[number])
-            elif self.record.task.kind is Kind.MULTILABEL:
-                assert self.predictions.labels is not None
-                has = self.predictions.labels[number]
-                yield one.id, [label for label, one in zip(self.record.labels, has, strict=True) if one]
-            else:
-                yield one.id, answer
+    def _labels(self) -> Sequence[object]:
+        found = self.predictions
+        if self.record.task.kind is Kind.CHOICE and found.probabilities is not None:
+            return found.probabilities.argmax(-1).tolist()
+        if self.record.task.kind is Kind.MULTILABEL and found.labels is not None:
+            return [[self.record.labels[at] for at in np.flatnonzero(row)] for row in found.labels]
+        if found.tags is not None:
+            tagged = (one for one in self.examples if isinstance(one, TaggedExample))
+            return [_entities(one, tags) for one, tags in zip(tagged, found.tags, strict=True)]
+        return found.answers
 
 
 def _entities(example: TaggedExample, tags: Sequence[str]) -> dict[str, dict[str, list[list[int]]]]:
@@ -93,7 +88,7 @@ class Predictor:
     """A fine-tuned model that was read from its folder."""
 
     record: FineTuned
-    learner: Learner[Any]
+    learner: Learner
     model: nn.Module
     tokenizer: Tokenizer
 

@@ -5,7 +5,7 @@ states without training (Reimers and Gurevych 2019, section 4).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,13 +33,13 @@ def _predictions(predicted: np.ndarray, gold: np.ndarray, metrics: Sequence[str]
     )
 
 
+@dataclass(frozen=True)
 class Regression:
     """Learns numbers. targets [U]: the gold number."""
 
+    metrics: Sequence[str]
+    pooling: Pooling
     per_token = False
-
-    def __init__(self, metrics: Sequence[str], pooling: Pooling):
-        self.metrics, self.pooling = tuple(metrics), pooling
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         return encode_texts(examples, _numbers(examples), tokenizer, max_seq_length)
@@ -55,15 +55,14 @@ class Regression:
         return _predictions(scores[:, 0], encoded.targets, self.metrics)
 
 
+@dataclass(frozen=True)
 class Similarity:
     """Compares sentences without training. targets [U]: the gold number. Each example is two sequences. mrr:
     how well the first sentences of the most similar pairs retrieve the second among those of all examples.
     """
 
+    metrics: Sequence[str]
     per_token = False
-
-    def __init__(self, metrics: Sequence[str]):
-        self.metrics = tuple(metrics)
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         parts = [(tokenizer.encode(text)[0], None) for one in examples for text in one.texts()]

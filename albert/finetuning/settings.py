@@ -106,15 +106,11 @@ class TuningOptions:
         return self.optimizer.sweep or (self.learning_rate or USUAL_RATE,)
 
 
-def _load(task: object) -> object:
-    return load_task(task) if isinstance(task, str) else task
-
-
 @options
 class FineTuneSettings(TuningOptions):
     """Fine-tune models on a labelled task under the same seeds and compare them."""
 
-    task: Annotated[Task, BeforeValidator(_load)]
+    task: Annotated[Task, BeforeValidator(lambda task: load_task(task) if isinstance(task, str) else task)]
     """Task: one that comes with jixu, a YAML task file, or a name of yours (任务)"""
     train: Path | None = None
     """Training examples, as the task's publisher has them (训练集)"""

@@ -4,7 +4,8 @@ tokens, or [CLS] for no answer. A long passage is cut into windows that overlap.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -25,13 +26,6 @@ _LONGEST_QUESTION = 64  # tokens, likewise
 LONGEST_ANSWER = 64  # tokens; run_squad has 30 in English, CMRC's answers are longer in characters
 
 
-class _Window(NamedTuple):
-    ids: np.ndarray
-    b_start: int
-    characters: np.ndarray  # [length, 2]
-    target: tuple[int, int]
-
-
 class _Found(NamedTuple):
     text: str
     margin: float  # by how much every window rather predicts no answer
@@ -39,33 +33,46 @@ class _Found(NamedTuple):
     none_confidence: float  # and of no answer, the least of all windows
 
 
+@dataclass(frozen=True)
 class Span:
     """Learns spans. targets [S, 2]: first and last token of the answer in the window, 0 and 0 without it.
 
     characters [T, 2]: begin and end of a passage's token in its text; -1 for other tokens.
     """
 
+    style: str
+    has_unanswerable: bool
     per_token = True
 
-    def __init__(self, style: str, *, has_unanswerable: bool):
-        self.style, self.has_unanswerable = style, has_unanswerable
-
     def encode(self, examples: Sequence[SpanExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        windows: list[_Window] = []
+        ids: list[np.ndarray] = []
+        characters: list[np.ndarray] = []
+        b_starts: list[int] = []
+        targets: list[tuple[int, int]] = []
         first = [0]
         passages: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for one in examples:
             if one.passage not in passages:
                 passages[one.passage] = _tokens(one.passage, tokenizer)
-            windows += _windows(one, *passages[one.passage], tokenizer, max_seq_length)
-            first.append(len(windows))
-        return Encoded(
-            input_ids=np.concatenate([one.ids for one in windows]),
-            offsets=np.concatenate([[0], np.cumsum([len(one.ids) for one in windows])]),
-            segment_b_start=np.array([one.b_start for one in windows]),
-            first=np.array(first),
-            targets=np.array([one.target for one in windows]),
-            characters=np.concatenate([one.characters for one in windows]),
+            tokens, places = passages[one.passage]
+            question = tokenizer.encode(one.question)[0][: min(_LONGEST_QUESTION, max_seq_length // 2)]
+            head = [tokenizer.cls_id, *question, tokenizer.sep_id]
+            answer = _answer_tokens(one, places)
+            for begin, end in _windows(len(tokens), max_seq_length - len(head) - 1):
+                ids.append(np.concatenate([head, tokens[begin:end], [tokenizer.sep_id]]).astype(np.int64))
+                characters.append(np.pad(places[begin:end], ((len(head), 1), (0, 0)), constant_values=-1))
+                b_starts.append(len(head))
+                target = (0, 0)
+                if answer and begin <= answer[0] and answer[1] < end:
+                    target = (answer[0] + len(head) - begin, answer[1] + len(head) - begin)
+                targets.append(target)
+            first.append(len(ids))
+        return Encoded.of(
+            ids,
+            first=first,
+            targets=np.array(targets),
+            b_starts=b_starts,
+            characters=np.concatenate(characters),
         )
 
     def model(self, encoder: Encoder) -> nn.Module:
@@ -80,21 +87,22 @@ class Span:
     def predict(self, scores: np.ndarray, examples: Sequence[SpanExample], encoded: Encoded) -> Predictions:
         found = [self._answer(scores, one, encoded, number) for number, one in enumerate(examples)]
         answers = tuple(one.text if self._is_answered(one) else "" for one in found)
-        sure = [one.confidence if self._is_answered(one) else one.none_confidence for one in found]
+        confidence = [one.confidence if self._is_answered(one) else one.none_confidence for one in found]
         pairs = self._scores(answers, examples)
         statistics = {
             "exact_match": mean_statistics(pairs[:, 0]),
             "answer_f1": mean_statistics(pairs[:, 1]),
         }
         if self.style == "squad2":
-            texts, margins = [one.text for one in found], [one.margin for one in found]
-            answered, silent = (self._scores(said, examples)[:, 1] for said in (texts, [""] * len(texts)))
-            statistics["best_f1"] = mean_statistics(at_best_threshold(answered, silent, np.array(margins)))
+            spans = self._scores([one.text for one in found], examples)[:, 1]
+            empty = self._scores([""] * len(found), examples)[:, 1]
+            margins = np.array([one.margin for one in found])
+            statistics["best_f1"] = mean_statistics(at_best_threshold(spans, empty, margins))
         return Predictions(
             answers=answers,
             right=pairs[:, 0] == 1,
             statistics=statistics,
-            confidence=tuple(np.array([one]) for one in sure),
+            confidence=tuple(np.array([one]) for one in confidence),
         )
 
     def _is_answered(self, found: _Found) -> bool:
@@ -125,17 +133,18 @@ class Span:
         return _Found(text, nothing - best, confidence, none_confidence)
 
 
-def at_best_threshold(answered: np.ndarray, silent: np.ndarray, margins: np.ndarray) -> np.ndarray:
-    """Scores with the threshold on margins that is best on the very same questions, as in SQuAD 2.0's script.
+def at_best_threshold(spans: np.ndarray, empty: np.ndarray, margins: np.ndarray) -> np.ndarray:
+    """Scores of spans or of empty answers, by the threshold on margins that is best on the very same
+    questions, as in SQuAD 2.0's script.
 
     >>> at_best_threshold(np.array([1.0, 0, 0.5]), np.array([0, 1.0, 0]), np.array([-2, 1, 0.5])).tolist()
     [1.0, 1.0, 0.5]
     """
     order = np.argsort(margins, kind="stable")
-    gained = np.cumsum((answered - silent)[order])
+    gained = np.cumsum((spans - empty)[order])
     chosen = order[: int(gained.argmax()) + 1 if gained.max() > 0 else 0]
-    scores = silent.copy()
-    scores[chosen] = answered[chosen]
+    scores = empty.copy()
+    scores[chosen] = spans[chosen]
     return scores
 
 
@@ -148,32 +157,14 @@ def _tokens(text: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
     return ids, np.stack([starts, ends], axis=-1)
 
 
-def _windows(
-    example: SpanExample, ids: np.ndarray, places: np.ndarray, tokenizer: Tokenizer, max_seq_length: int
-) -> list[_Window]:
-    """Windows [CLS] question [SEP] part of the passage [SEP] that cover the passage together."""
-    question = tokenizer.encode(example.question)[0][: min(_LONGEST_QUESTION, max_seq_length // 2)]
-    room = max_seq_length - len(question) - 3
-    answer = _answer_tokens(example, places)
-    windows = []
+def _windows(tokens: int, room: int) -> Iterator[tuple[int, int]]:
+    """Yield the ends of the windows, of `room` tokens at most, that cover a passage together."""
     # each begins in the first half of the one before, so that some window holds the whole answer
-    for begin in range(0, max(len(ids), 1), min(_STRIDE, max(room // 2, 1))):
-        end = min(begin + room, len(ids))
-        head = [tokenizer.cls_id, *question, tokenizer.sep_id]
-        target = (0, 0)
-        if answer and begin <= answer[0] and answer[1] < end:
-            target = (answer[0] + len(head) - begin, answer[1] + len(head) - begin)
-        windows.append(
-            _Window(
-                np.concatenate([head, ids[begin:end], [tokenizer.sep_id]]).astype(np.int64),
-                len(head),
-                np.concatenate([np.full((len(head), 2), -1), places[begin:end], [[-1, -1]]]),
-                target,
-            )
-        )
-        if end == len(ids):
+    for begin in range(0, max(tokens, 1), min(_STRIDE, max(room // 2, 1))):
+        end = min(begin + room, tokens)
+        yield begin, end
+        if end == tokens:
             break
-    return windows
 
 
 def _answer_tokens(example: SpanExample, places: np.ndarray) -> tuple[int, int] | None:

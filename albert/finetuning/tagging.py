@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,38 +19,29 @@ from albert.tasks import TaggedExample
 from data.tokenization import Tokenizer
 
 
+@dataclass(frozen=True)
 class Tagging:
     """Learns tags. targets [T]: the index of the tag at the first piece of a token, IGNORED elsewhere. A long
     sentence is split into several sequences, so that every token gets a tag.
     """
 
+    labels: Sequence[str]
     per_token = True
-
-    def __init__(self, labels: Sequence[str]):
-        self.labels = tuple(labels)
-        self._number = {label: number for number, label in enumerate(labels)}
 
     def encode(self, examples: Sequence[TaggedExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         ids: list[np.ndarray] = []
         targets: list[np.ndarray] = []
         first = [0]
-        cls, sep, none = [tokenizer.cls_id], [tokenizer.sep_id], [IGNORED]
         for one in examples:
             pieces, tags = self._pieces(one, tokenizer)
             for begin in range(0, len(pieces), max_seq_length - 2):
                 end = begin + max_seq_length - 2
-                ids.append(np.concatenate([cls, pieces[begin:end], sep]))
-                targets.append(np.concatenate([none, tags[begin:end], none]))
+                ids.append(np.array([tokenizer.cls_id, *pieces[begin:end], tokenizer.sep_id]))
+                targets.append(np.array([IGNORED, *tags[begin:end], IGNORED]))
             first.append(len(ids))
-        return Encoded(
-            input_ids=np.concatenate(ids),
-            offsets=np.concatenate([[0], np.cumsum([len(one) for one in ids])]),
-            segment_b_start=np.zeros(len(ids), dtype=np.int64),
-            first=np.array(first),
-            targets=np.concatenate(targets),
-        )
+        return Encoded.of(ids, first=first, targets=np.concatenate(targets))
 
-    def _pieces(self, example: TaggedExample, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    def _pieces(self, example: TaggedExample, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
         """The ids of all pieces, and their targets."""
         ids: list[int] = []
         tags: list[int] = []
@@ -57,8 +49,8 @@ class Tagging:
             # a token without a piece, such as a space, needs a tag too
             pieces = tokenizer.encode(token)[0].tolist() or [tokenizer.unknown_id]
             ids += pieces
-            tags += [self._number[tag]] + [IGNORED] * (len(pieces) - 1)
-        return np.array(ids), np.array(tags)
+            tags += [self.labels.index(tag)] + [IGNORED] * (len(pieces) - 1)
+        return ids, tags
 
     def model(self, encoder: Encoder) -> nn.Module:
         return TokenClassifier(encoder, len(self.labels))
@@ -69,7 +61,7 @@ class Tagging:
 
     def predict(self, scores: np.ndarray, examples: Sequence[TaggedExample], encoded: Encoded) -> Predictions:
         is_first = encoded.targets != IGNORED
-        of_tokens, sure = scores.argmax(-1)[is_first], softmax(scores, axis=-1).max(-1)[is_first]
+        of_tokens, confidence = scores.argmax(-1)[is_first], softmax(scores, axis=-1).max(-1)[is_first]
         ends = np.cumsum([len(one.tokens) for one in examples])
         tags = tuple(tuple(self.labels[number] for number in part) for part in np.split(of_tokens, ends[:-1]))
         sums = entity_statistics(tags, [one.tags for one in examples])
@@ -78,5 +70,5 @@ class Tagging:
             right=(sums[:, 0] == sums[:, 1]) & (sums[:, 0] == sums[:, 2]),
             statistics=dict.fromkeys(("entity_f1", "entity_precision", "entity_recall"), sums),
             tags=tags,
-            confidence=tuple(np.split(sure, ends[:-1])),
+            confidence=tuple(np.split(confidence, ends[:-1])),
         )

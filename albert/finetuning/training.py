@@ -13,11 +13,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +30,7 @@ from albert.finetuning.exporting import FineTuned, save_fine_tuned
 from albert.finetuning.kinds import find_learner
 from albert.finetuning.learner import Learner, Predictions
 from albert.finetuning.settings import FineTuneSettings
+from albert.finetuning.span import Span
 from albert.learning_rate import linear_schedule
 from albert.model import PRESETS, AlbertConfig, initialize
 from albert.optim import adamw
@@ -66,6 +66,11 @@ class SeedRun:
     dev: Predictions
     test: Predictions | None
 
+    @property
+    def dev_score(self) -> float:
+        """The task's main metric on dev."""
+        return next(iter(self.result.dev.values()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
@@ -77,14 +82,18 @@ class Candidate:
     checksum: str  # sha256 of its weights' file
     config: AlbertConfig
     name: str
-    learner: Learner[Any]
+    learner: Learner
     encoded: dict[str, Encoded]
     is_own: bool = True  # False: transformers' model, which is compared but not kept
     is_pretrained: bool = True  # False: its weights are drawn from the seed
-    has_unanswerable: bool = False  # whether a training passage does not hold the answer
+
+    @property
+    def scored(self) -> list[str]:
+        """The splits that are predicted: dev, and test if there is one."""
+        return [split for split in self.encoded if split != "train"]
 
     def read(self, scores: np.ndarray, split: str) -> Predictions:
-        """The predictions that scores of a split's sequences or tokens mean."""
+        """Turn the scores of a split's sequences or tokens into predictions."""
         return self.learner.predict(scores, self.data.splits[split].examples, self.encoded[split])
 
     def scores(self, split: str, predictions: Predictions) -> dict[str, float]:
@@ -95,7 +104,7 @@ class Candidate:
         }
 
     def without_test(self) -> Candidate:
-        """The candidate without the test split, for choices that must not depend on it."""
+        """Leave out the test split, for choices that must not depend on it."""
         splits = {name: split for name, split in self.data.splits.items() if name != "test"}
         return replace(
             self,
@@ -126,7 +135,6 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
         name=settings.model_names()[model],
         learner=learner,
         encoded=encoded,
-        has_unanswerable=unanswerable,
     )
 
 
@@ -139,9 +147,9 @@ def _checksum(source: Source) -> str:
 Train = Callable[[Candidate, Sequence[SeedAndRate]], list[SeedRun]]
 
 
-def one_by_one(candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
-    """Train the runs that are wanted in this process."""
-    return [fine_tune_one(candidate, seed, rate) for seed, rate in wanted]
+def one_by_one(candidate: Candidate, runs: Sequence[SeedAndRate]) -> list[SeedRun]:
+    """Train the runs in this process."""
+    return [fine_tune_one(candidate, seed, rate) for seed, rate in runs]
 
 
 def fine_tune_model(
@@ -151,7 +159,7 @@ def fine_tune_model(
 
     The learning rate is the one that is best on dev with the first seed, the first of equal ones.
     """
-    settings, metric = candidate.settings, candidate.data.task.metrics[0]
+    settings = candidate.settings
     assert settings.seeds
     first, *others = settings.seeds
     if candidate.data.task.kind is Kind.SIMILARITY:
@@ -160,7 +168,7 @@ def fine_tune_model(
         (rate,) = settings.learning_rates
         return train(candidate, [(seed, rate) for seed in settings.seeds]), ()
     tried = train(candidate.without_test(), [(first, rate) for rate in settings.learning_rates])
-    best = max(tried, key=lambda run: run.result.dev[metric])
+    best = max(tried, key=lambda run: run.dev_score)
     rate = best.result.learning_rate
     if "test" in candidate.encoded:
         # a sweep never sees test: the chosen run is repeated, to be scored on it
@@ -168,7 +176,7 @@ def fine_tune_model(
     else:
         runs = [best, *train(candidate, [(seed, rate) for seed in others])]
     return runs, tuple(
-        SweepPoint(run.result.learning_rate, run.result.dev[metric], run.result.left_chance) for run in tried
+        SweepPoint(run.result.learning_rate, run.dev_score, run.result.left_chance) for run in tried
     )
 
 
@@ -198,8 +206,13 @@ def fine_tune_one(
     bound_caches()
     if candidate.data.task.kind is Kind.SIMILARITY:
         model = _new_model(candidate, seed)
-        return untrained_run(candidate, partial(predict, candidate, model), started, seed, learning_rate)
-    model, dev, result = _train_until_learnt(candidate, seed, learning_rate)
+        predictions = {split: predict(candidate, model, split) for split in candidate.scored}
+        return untrained_run(candidate, predictions, started, seed, learning_rate)
+    # a model that stays at chance level starts again with another head and other dropout
+    for restarts in range(candidate.settings.optimizer.max_restarts + 1):
+        model, dev, result = _train(candidate, seed, learning_rate, restarts)
+        if result.left_chance:
+            break
     test = predict(candidate, model, "test") if "test" in candidate.encoded else None
     result = replace(
         result,
@@ -213,14 +226,13 @@ def fine_tune_one(
 
 def untrained_run(
     candidate: Candidate,
-    predict: Callable[[str], Predictions],
+    predictions: Mapping[str, Predictions],
     started: float,
     seed: int = 0,
     learning_rate: float = 0.0,
 ) -> SeedRun:
-    """The run of a method without training, from its predictions on a split; it began at `started`."""
-    dev, test = (predict(name) if name in candidate.encoded else None for name in ("dev", "test"))
-    assert dev is not None
+    """Score the predictions, by split, of a method without training that began at `started`."""
+    dev, test = predictions["dev"], predictions.get("test")
     result = SeedResult(
         seed=seed,
         learning_rate=learning_rate,
@@ -242,7 +254,7 @@ def _record(candidate: Candidate, result: SeedResult, key: str) -> FineTuned:
     return FineTuned(
         task=candidate.data.task,
         labels=candidate.data.labels,
-        has_unanswerable=candidate.has_unanswerable,
+        has_unanswerable=isinstance(candidate.learner, Span) and candidate.learner.has_unanswerable,
         running=replace(running, max_seq_length=length),
         checkpoint=str(candidate.path),
         checksum=candidate.checksum,
@@ -254,10 +266,6 @@ def _record(candidate: Candidate, result: SeedResult, key: str) -> FineTuned:
     )
 
 
-# a model with the weights of its best epoch, its predictions on dev, and its result without test
-_Trained = tuple[nn.Module, Predictions, SeedResult]
-
-
 def _new_model(candidate: Candidate, seed: int) -> nn.Module:
     """The encoder with a head drawn from the seed."""
     encoder = load_start(candidate.path).encoder
@@ -267,16 +275,10 @@ def _new_model(candidate: Candidate, seed: int) -> nn.Module:
     return candidate.learner.model(encoder).to(default_device())
 
 
-def _train_until_learnt(candidate: Candidate, seed: int, learning_rate: float) -> _Trained:
-    """Train, and while the model stays at chance level repeat it with another head and other dropout."""
-    for restarts in range(candidate.settings.optimizer.max_restarts + 1):
-        trained = _train(candidate, seed, learning_rate, restarts)
-        if trained[-1].left_chance:
-            break
-    return trained
-
-
-def _train(candidate: Candidate, seed: int, learning_rate: float, restarts: int) -> _Trained:
+def _train(
+    candidate: Candidate, seed: int, learning_rate: float, restarts: int
+) -> tuple[nn.Module, Predictions, SeedResult]:
+    """The model with the weights of its best epoch, its predictions on dev, and its result without test."""
     settings, data = candidate.settings, candidate.data
     model = _new_model(candidate, int(np.random.default_rng([seed, restarts]).integers(2**31)))
     metric = data.task.metrics[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -72,71 +72,75 @@ def write_card(
 
 def model_card(report: Report, *, licence: str | None, source_licences: Mapping[str, str]) -> str:
     """The card as Markdown under a header in YAML. Raises InputError for a report without a pretraining."""
-    if report.pretraining is None:
+    result = report.pretraining
+    if result is None:
         raise InputError(f"the report {report.title!r} is of no pretraining: choose one that is")
-    made = "continued-pretraining" if report.pretraining.probe else "pretraining"
+    header = {
+        "library_name": "transformers",
+        "pipeline_tag": "fill-mask",
+        "tags": ["jixu", "continued-pretraining" if result.probe else "pretraining"],
+    }
     init = str(report.settings.get("pretraining", {}).get("init", ""))
-    parts = [f"# {report.title}", report.verdict, *_parts(report, report.pretraining, source_licences)]
-    return _card(
-        parts, init, licence, library_name="transformers", pipeline_tag="fill-mask", tags=["jixu", made]
-    )
+    parts = _pretraining_parts(report, result, source_licences)
+    return _card(report, parts, (*result.notices, *_LIMITS), init, licence, header)
 
 
 def _fine_tuned_card(report: Report, record: FineTuned, config: AlbertConfig, licence: str | None) -> str:
     if not report.evaluations:
         raise InputError(f"the report {report.title!r} is of no fine-tuning: choose one that is")
-    kind = record.task.kind or Kind.SINGLE
-    parts = [f"# {report.title}", report.verdict, *_fine_tuned_parts(report, record, config)]
-    pipeline = _PIPELINES.get(kind, "text-classification")
-    library = "transformers" if can_export(config, record.pooling) else "jixu"
-    tags = ["jixu", record.task.name]
-    return _card(parts, record.checkpoint, licence, library_name=library, pipeline_tag=pipeline, tags=tags)
-
-
-def _card(parts: list[str], init: str, licence: str | None, **header: str | list[str]) -> str:
-    """Put the Hub's header before the parts; `init` is the model that it began from, if the Hub has it."""
-    header |= {"language": ["zh"]}
-    if licence:
-        header["license"] = licence
-    if init.startswith(HUB_PREFIX):
-        header["base_model"] = init.removeprefix(HUB_PREFIX).partition("@")[0]
-    return f"---\n{yaml.safe_dump(header, allow_unicode=True)}---\n\n" + "\n\n".join(parts) + "\n"
-
-
-def _fine_tuned_parts(report: Report, record: FineTuned, config: AlbertConfig) -> Iterator[str]:
-    task = record.task
+    task, start = record.task, record.checkpoint
+    header = {
+        "library_name": "transformers" if can_export(config, record.pooling) else "jixu",
+        "pipeline_tag": _PIPELINES.get(task.kind or Kind.SINGLE, "text-classification"),
+        "tags": ["jixu", task.name],
+    }
     facts = {
         "task": f"{task.name} ({task.kind})",
         "labels": ", ".join(record.labels) or MISSING,
-        "from": record.checkpoint
-        if record.checkpoint.startswith(HUB_PREFIX)
-        else Path(record.checkpoint).name,
+        "from": start if start.startswith(HUB_PREFIX) else Path(start).name,
         "learning rate": f"{record.learning_rate:g}",
         "seed": str(record.seed),
         "epochs, to the best on dev": str(record.best_epoch),
         "longest text in tokens": str(record.running.max_seq_length),
         "opened with": record.opened_with(config),
     } | {f"dev {metric_name(name)}": points(score) for name, score in record.dev.items()}
-    yield "## This model\n\n" + pairs_table(("", ""), facts).to_markdown()
-    yield "Its row below is the mean of several runs; this one was the best on dev, which flatters it."
-    yield from _scores(report)
-    yield "## Limits\n\n" + "\n".join(f"- {line}" for line in (*report.warnings, *_FINE_TUNED_LIMITS))
-    yield _made(report)
+    parts = (
+        "## This model\n\n" + pairs_table(("", ""), facts).to_markdown(),
+        "Its row below is the mean of several runs; this one was the best on dev, which flatters it.",
+    )
+    return _card(report, parts, _FINE_TUNED_LIMITS, start, licence, header)
 
 
-def _scores(report: Report) -> Iterator[str]:
-    yield "## Evaluation"
-    titles = evaluation_titles(report.evaluations)
-    for comparison, title in zip(report.evaluations, titles, strict=True):
-        yield f"### {title}\n\n{scores_table(comparison).to_markdown()}"
-
-
-def _made(report: Report) -> str:
+def _card(
+    report: Report,
+    parts: Iterable[str],
+    limits: Sequence[str],
+    init: str,
+    licence: str | None,
+    header: Mapping[str, object],
+) -> str:
+    """Put the Hub's header and what every card has around the parts; `init` is the starting model."""
+    whole = {**header, "language": ["zh"]}
+    if licence:
+        whole["license"] = licence
+    if init.startswith(HUB_PREFIX):
+        whole["base_model"] = init.removeprefix(HUB_PREFIX).partition("@")[0]
+    titled = zip(evaluation_titles(report.evaluations), report.evaluations, strict=True)
+    scores = [f"### {title}\n\n{scores_table(comparison).to_markdown()}" for title, comparison in titled]
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    return f"Made {report.created_at[:10]} with {versions}."
+    text = [
+        f"# {report.title}",
+        report.verdict,
+        *parts,
+        "## Evaluation",
+        *(scores or ["No labelled task was evaluated."]),
+        "## Limits\n\n" + "\n".join(f"- {line}" for line in (*report.warnings, *limits)),
+        f"Made {report.created_at[:10]} with {versions}.",
+    ]
+    return f"---\n{yaml.safe_dump(whole, allow_unicode=True)}---\n\n" + "\n\n".join(text) + "\n"
 
 
-def _parts(report: Report, result: PretrainResult, licences: Mapping[str, str]) -> Iterator[str]:
+def _pretraining_parts(report: Report, result: PretrainResult, licences: Mapping[str, str]) -> Iterator[str]:
     yield "## Training text\n\n" + _corpora(report.corpora, licences).to_markdown()
     settings = flat(report.settings.get("pretraining", {}))
     recipe = {name: value for name, value in settings.items() if value and not value.startswith(("/", "["))}
@@ -147,11 +151,6 @@ def _parts(report: Report, result: PretrainResult, licences: Mapping[str, str]) 
     if len(held_out_corpora(result.history)) < 2:
         forgotten += "\nNo other corpus was mixed in, so what the model forgot was not measured."
     yield "## Before and after, and forgetting\n\n" + forgotten
-    yield from _scores(report)
-    if not report.evaluations:
-        yield "No labelled task was evaluated."
-    yield "## Limits\n\n" + "\n".join(f"- {line}" for line in (*report.warnings, *result.notices, *_LIMITS))
-    yield _made(report)
 
 
 def _corpora(corpora: tuple[CorpusFacts, ...], licences: Mapping[str, str]) -> Table:

@@ -17,19 +17,23 @@ from rich.text import Text
 
 from albert.evaluation import judge, metric_name
 from albert.reports.content import Report
-from albert.reports.evaluation_plots import SCORE_UNIT, score_interval
+from albert.reports.evaluation_plots import SCORE_UNIT, interval_of
 from albert.reports.page import PAGE_FILE, flat, read_report, render_page
 from albert.reports.plots import Interval, Line, Plot, curves, intervals
-from albert.reports.pretraining import first_and_last, held_out_corpora, key_of, points_of
+from albert.reports.pretraining import (
+    HELD_OUT_FIGURES,
+    first_and_last,
+    held_out_corpora,
+    key_of,
+    points_of,
+)
 from albert.reports.sections import (
     MISSING,
     Section,
     Table,
     counted,
-    decimal,
     gain,
     number,
-    percent,
     spread,
 )
 from albert.reports.verdict import verdict
@@ -52,7 +56,7 @@ def read_runs(folders: Sequence[Path]) -> Runs:
 
 
 def recomputed(report: Report) -> Report:
-    """The report with differences and verdict computed again from the outcomes of every run and example."""
+    """Recompute differences and verdict from the outcomes of every run and example."""
     evaluations = tuple(judge(one, stepwise=bool(one.steps)) for one in report.evaluations)
     text = verdict(report.pretraining, evaluations)
     warnings = report.warnings
@@ -93,13 +97,10 @@ def _training_figures(report: Report) -> dict[str, str]:
         return {}
     figures = {}
     for corpus in held_out_corpora(result.history):
-        for metric, called, show in (
-            ("held_out_mlm_loss", "held-out MLM loss", decimal),
-            ("held_out_mlm_accuracy", "held-out MLM accuracy", percent),
-            ("held_out_sop_accuracy", "held-out sentence-order accuracy", percent),
-        ):
+        for metric, called, show, _ in HELD_OUT_FIGURES:
             if ends := first_and_last(result.history, key_of(metric, corpus)):
-                figures[f"{called}, {corpus}" if corpus else called] = " → ".join(map(show, ends))
+                name = f"held-out {called}, {corpus}" if corpus else f"held-out {called}"
+                figures[name] = " → ".join(map(show, ends))
     return figures | {
         "steps": number(result.steps),
         "tokens": number(result.tokens),
@@ -144,27 +145,15 @@ def _settings(report: Report) -> dict[str, Mapping[str, str]]:
     return {**parts, "version": report.versions}
 
 
-def comparison_page(runs: Runs) -> str:
-    """One HTML page of the runs."""
-    table, differing = metrics_table(runs), differing_table(runs)
-    sections = [
-        Section(title="Verdicts", tables=(verdicts_table(runs),)),
-        Section(title="Figures", tables=(table,) if table.rows else (), plots=tuple(_plots(runs))),
-        *([Section(title="Settings", tables=(differing,))] if differing.rows else []),
+def comparison_sections(runs: Runs) -> list[Section]:
+    """Verdicts, figures and settings of the runs."""
+    verdicts = tuple((name, report.verdict) for name, report in runs.items())
+    caption = "Computed again from every outcome in metrics.json."
+    return [
+        Section(title="Verdicts", tables=(Table(caption, ("Run", "verdict"), verdicts, (0, 1)),)),
+        Section(title="Figures", tables=(metrics_table(runs),), plots=tuple(_plots(runs))),
+        Section(title="Settings", tables=(differing_table(runs),)),
     ]
-    return render_page(
-        title="Runs compared",
-        lead=f"{counted(len(runs), 'run')}: {', '.join(runs)}",
-        about=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        sections=sections,
-        warnings=tuple(f"{name}: {line}" for name, one in runs.items() for line in one.warnings),
-    )
-
-
-def verdicts_table(runs: Runs) -> Table:
-    """The verdict of each run, as its outcomes say."""
-    rows = tuple((name, report.verdict) for name, report in runs.items())
-    return Table("Computed again from every outcome in metrics.json.", ("Run", "verdict"), rows, (0, 1))
 
 
 def _plots(runs: Runs) -> list[Plot]:
@@ -185,7 +174,7 @@ def _plots(runs: Runs) -> list[Plot]:
 
 def _score_rows(runs: Runs, evaluation: tuple[str, str, str]) -> list[Interval]:
     return [
-        score_interval(f"{name}: {model.label}", model.reported[comparison.metric])
+        interval_of(f"{name}: {model.label}", model.reported[comparison.metric])
         for name, report in runs.items()
         for comparison in report.evaluations
         if (comparison.task, comparison.split, comparison.metric) == evaluation
@@ -207,18 +196,25 @@ def print_table(table: Table, console: Console) -> None:
 def compare_reports(folders: Sequence[Path], output: Path | None = None) -> Path:
     """Print tables that compare runs and write a page. Returns the page's path."""
     runs = read_runs(folders)
+    sections = comparison_sections(runs)
     console = Console(width=None if sys.stdout.isatty() else 200, soft_wrap=False)
-    for table in (verdicts_table(runs), metrics_table(runs), differing_table(runs)):
-        if table.rows:
-            print_table(table, console)
-            console.print()
+    for table in (table for section in sections for table in section.tables if table.rows):
+        print_table(table, console)
+        console.print()
+    html = render_page(
+        title="Runs compared",
+        lead=f"{counted(len(runs), 'run')}: {', '.join(runs)}",
+        about=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        sections=sections,
+        warnings=tuple(f"{name}: {line}" for name, one in runs.items() for line in one.warnings),
+    )
     page = (output or _folder_beside(folders)) / PAGE_FILE
-    write_text(page, comparison_page(runs))
+    write_text(page, html)
     return page
 
 
 def _folder_beside(folders: Sequence[Path]) -> Path:
-    """A folder beside the first run's report; the same runs get the same folder."""
+    """Name a folder beside the first run's report, the same one for the same runs."""
     first = folders[0] if folders[0].is_dir() else folders[0].parent
     digest = hashlib.sha256("\n".join(str(folder.resolve()) for folder in folders).encode()).hexdigest()[:8]
     return first.resolve().parent / f"comparison-{digest}"

@@ -19,7 +19,7 @@ from pydantic_core import core_schema, to_jsonable_python
 from albert.evaluation import Comparison
 from albert.pretraining import MANIFEST_FILE, PretrainResult
 from albert.reports.corpus import CorpusFacts
-from albert.reports.evaluation import baseline_warnings, contamination_warnings, overlap_warnings
+from albert.reports.evaluation import evaluation_warnings
 from albert.reports.verdict import verdict
 from albert.runtime import describe_default_device
 from data.files import sha256
@@ -85,7 +85,7 @@ def build_report(
     settings: Mapping[str, object] | None = None,
     checksums: Mapping[str, str] | None = None,
 ) -> Report:
-    """The report of the parts that are given.
+    """Build a report from its parts.
 
     `settings` are records by job. `checksums` are added to those of the checkpoints and corpora.
     """
@@ -95,9 +95,7 @@ def build_report(
         title=title,
         verdict=verdict(pretraining, evaluations),
         warnings=(
-            *baseline_warnings(evaluations),
-            *contamination_warnings(evaluations),
-            *overlap_warnings(evaluations),
+            *evaluation_warnings(evaluations),
             *(_unfinished(result) for result in runs if result.status != "completed"),
         ),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -120,7 +118,7 @@ def _unfinished(result: PretrainResult) -> str:
 
 
 def _finite(result: PretrainResult) -> PretrainResult:
-    """The result without nan and infinity, which training that diverges records and JSON cannot hold."""
+    """Drop nan and infinity, which a diverging run records and JSON cannot hold."""
     history = [{k: value for k, value in record.items() if math.isfinite(value)} for record in result.history]
     return replace(result, history=history)
 

@@ -62,9 +62,9 @@ def corpus_section(facts: CorpusFacts, name: str) -> Section:
     return Section(
         title=f"Corpus: {facts.corpus}, version {facts.version}",
         notes=(note,),
-        tables=tuple(table for table in (totals, funnel_table(facts)) if table.rows),
+        tables=(totals, funnel_table(facts)),
         plots=tuple(_plots(facts, name)),
-        details=(_samples(facts),) if facts.samples else (),
+        details=(_samples(facts),),
     )
 
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from albert.evaluation import Comparison, Contamination, Difference, Intrinsic, ModelResult, metric_name
-from albert.reports.evaluation_details import (
-    changed_details,
-    class_details,
-    confusion_details,
-    overlap_details,
-    seed_details,
-    slice_details,
-    sweep_details,
-)
+from albert.reports.evaluation_details import evaluation_details
 from albert.reports.evaluation_plots import evaluation_plots
 from albert.reports.sections import (
     MISSING,
@@ -39,24 +31,13 @@ _NAMED = 3  # most models that a warning names; of more it gives the number
 
 def evaluation_section(comparison: Comparison, name: str, title: str) -> Section:
     """The section; `name` makes the ids of its plots unique."""
-    tables = (scores_table(comparison), steps_table(comparison))
-    below = (intrinsic_table(comparison), cost_table(comparison), contamination_table(comparison))
-    details = (
-        *class_details(comparison),
-        *confusion_details(comparison),
-        *slice_details(comparison),
-        *overlap_details(comparison),
-        *changed_details(comparison),
-        *sweep_details(comparison, name),
-        *seed_details(comparison),
-    )
     return Section(
         title=title,
         notes=(protocol(comparison),),
-        tables=tuple(table for table in tables if table.rows),
+        tables=(scores_table(comparison), steps_table(comparison)),
         plots=tuple(evaluation_plots(comparison, name)),
-        tables_below=tuple(table for table in below if table.rows),
-        details=details,
+        tables_below=(intrinsic_table(comparison), cost_table(comparison), contamination_table(comparison)),
+        details=evaluation_details(comparison, name),
     )
 
 
@@ -148,8 +129,17 @@ def _difference_cells(comparison: Comparison, difference: Difference | None) -> 
     return {name: shown, "p": "< 0.001" if is_small else decimal(p_value)}
 
 
-def baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
-    """A line for the top of the page for each baseline that some models score less than."""
+def evaluation_warnings(evaluations: Sequence[Comparison]) -> tuple[str, ...]:
+    """Return a line for the top of the page for each reason to doubt the scores."""
+    return (
+        *_baseline_warnings(evaluations),
+        *_contamination_warnings(evaluations),
+        *_overlap_warnings(evaluations),
+    )
+
+
+def _baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
+    """A line for each baseline that some models score less than."""
     lines = []
     for comparison in evaluations:
         metric, models = comparison.metric, comparison.models
@@ -163,7 +153,7 @@ def baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
 
 
 def steps_table(comparison: Comparison) -> Table:
-    """What each change does by itself: every model against the one before it."""
+    """Compare every model with the one before it, to show each change by itself."""
     caption = (
         "As above: each model against the one before it, from which it differs as its name says; the first "
         f"against {comparison.models[0].name}."
@@ -178,16 +168,16 @@ def steps_table(comparison: Comparison) -> Table:
 
 
 def intrinsic_table(comparison: Comparison) -> Table:
-    """What the checkpoints know of language before they are fine-tuned; without columns that no model has."""
+    """Show what the checkpoints know before fine-tuning, without columns that no model has."""
     records = []
     for model in comparison.models:
-        known = model.intrinsic or Intrinsic()
+        measured = model.intrinsic or Intrinsic()
         figures = {
-            "domain MLM": points(known.domain_mlm_accuracy),
-            "general MLM": points(known.general_mlm_accuracy),
+            "domain MLM": points(measured.domain_mlm_accuracy),
+            "general MLM": points(measured.general_mlm_accuracy),
             "drift": MISSING if model is comparison.models[0] else change(model.drift),
-            "sentence order": points(known.sop_accuracy),
-            "domain words": points(known.cloze_accuracy),
+            "sentence order": points(measured.sop_accuracy),
+            "domain words": points(measured.cloze_accuracy),
         }
         records.append({"Language model": model.label, **figures})
     known_columns = {name for record in records for name, cell in record.items() if cell != MISSING}
@@ -246,8 +236,8 @@ def contamination_table(comparison: Comparison) -> Table:
     )
 
 
-def contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
-    """A line for the top of the page for each task and each corpus that holds its texts."""
+def _contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
+    """A line for each task and each corpus that holds its texts."""
     leaks: dict[tuple[str, str, int], dict[str, Contamination]] = {}
     for comparison in evaluations:
         for one in (one for model in comparison.models for one in model.contamination if one.found):
@@ -266,8 +256,8 @@ def contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
     return lines
 
 
-def overlap_warnings(evaluations: Sequence[Comparison]) -> list[str]:
-    """A line for the top of the page for each task whose dev or test was trained on."""
+def _overlap_warnings(evaluations: Sequence[Comparison]) -> list[str]:
+    """A line for each task whose dev or test was trained on."""
     lines = {}
     for comparison in evaluations:
         held = [one for one in comparison.overlaps if one.earlier == "train"]
@@ -286,7 +276,7 @@ def _readers(models: Sequence[ModelResult], leak: Contamination) -> list[str]:
 
 
 def _few(names: Sequence[str], models: Sequence[ModelResult]) -> str:
-    """A few names, or how many there are."""
+    """List a few names; of many say how many."""
     is_some = _NAMED < len(names) < len(models)
     return f"{len(names)} of {len(models)} models" if is_some else _listed(names, models)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from albert.evaluation import ChangedExample, Changes, Comparison, ModelResult
 from albert.reports.evaluation_plots import MOST_LABELS, model_lines
@@ -22,11 +22,22 @@ from albert.reports.sections import (
 _MOST_CONFUSIONS = 20
 
 
-def class_details(comparison: Comparison) -> list[Section]:
+def evaluation_details(comparison: Comparison, name: str) -> tuple[Section, ...]:
+    """The folded parts; `name` makes the ids of their plots unique."""
+    return (
+        _classes(comparison),
+        _confusion(comparison),
+        _slices(comparison),
+        *_overlaps(comparison),
+        *_changes(comparison),
+        _sweep(comparison, name),
+        _seeds(comparison),
+    )
+
+
+def _classes(comparison: Comparison) -> Section:
     """Precision, recall and F1 of each label, the models side by side; of many models F1 alone."""
     models = [model for model in comparison.models if model.classes]
-    if not models:
-        return []
     parts = ("precision", "recall", "F1") if len(models) <= 2 else ("F1",)
     by_label = [{score.label: score for score in model.classes} for model in models]
     records = []
@@ -40,15 +51,14 @@ def class_details(comparison: Comparison) -> list[Section]:
             first, last = scores
             record["change of F1"] = change(last.f1 - first.f1) if first and last else MISSING
         records.append(record)
-    return [Section(title="Every class", tables=(Table.of("In points, over all seeds.", records),))]
+    return Section(title="Every class", tables=(Table.of("In points, over all seeds.", records),))
 
 
-def confusion_details(comparison: Comparison) -> list[Section]:
+def _confusion(comparison: Comparison) -> Section:
     """The most frequent confusions, if there are too many labels for a matrix."""
-    if len(comparison.labels) <= MOST_LABELS:
-        return []
-    tables = [_confusions(model, comparison.labels) for model in comparison.models if model.confusion]
-    return [Section(title="Confusion", tables=tuple(tables))] if tables else []
+    models = comparison.models if len(comparison.labels) > MOST_LABELS else ()
+    tables = tuple(_confusions(model, comparison.labels) for model in models)
+    return Section(title="Confusion", tables=tables)
 
 
 def _confusions(model: ModelResult, labels: Sequence[str]) -> Table:
@@ -64,20 +74,21 @@ def _confusions(model: ModelResult, labels: Sequence[str]) -> Table:
     return Table(caption, ("Gold", "predicted", "examples"), rows, words=(0, 1))
 
 
-def slice_details(comparison: Comparison) -> list[Section]:
+def _slices(comparison: Comparison) -> Section:
     """The main metric by the length of the examples and the domain words in them."""
     models = [model for model in comparison.models if model.slices]
     records = []
-    for at, part in enumerate(models[0].slices if models else ()):
+    for parts in zip(*(model.slices for model in models), strict=True):
+        part = parts[0]
         end = "and more" if part.high is None else f"to {part.high}"
         name = f"{part.by} {part.low}" + ("" if part.high == part.low else f" {end}")
-        scores = {model.name: spread(model.slices[at].score) for model in models}
+        scores = {model.name: spread(one.score) for model, one in zip(models, parts, strict=True)}
         records.append({"Examples by": name, "examples": number(part.examples), **scores})
     table = Table.of("The main metric in points, mean ± half its 95% interval.", records)
-    return [Section(title="By length and content", tables=(table,))] if records else []
+    return Section(title="By length and content", tables=(table,))
 
 
-def overlap_details(comparison: Comparison) -> list[Section]:
+def _overlaps(comparison: Comparison) -> list[Section]:
     """Examples of a split that an earlier split has too."""
     return [
         Section(
@@ -88,19 +99,17 @@ def overlap_details(comparison: Comparison) -> list[Section]:
     ]
 
 
-def changed_details(comparison: Comparison) -> list[Section]:
-    """Examples that most seeds get right with one model and wrong with the other."""
-    sections = []
+def _changes(comparison: Comparison) -> Iterator[Section]:
+    """Yield the examples that most seeds get right with one model and wrong with the other."""
     for one in comparison.changes:
         for verb, count, examples in (
             ("fixed", one.fixed, one.fixed_examples),
             ("broken", one.broken, one.broken_examples),
         ):
-            if examples:
-                passages = tuple(Passage(example.text, _change_of(example, one)) for example in examples)
-                title = f"{counted(count, 'example')} {verb} by {one.model}"
-                sections.append(Section(title=title, passages=passages))
-    return sections
+            yield Section(
+                title=f"{counted(count, 'example')} {verb} by {one.model}",
+                passages=tuple(Passage(example.text, _change_of(example, one)) for example in examples),
+            )
 
 
 def _change_of(example: ChangedExample, changes: Changes) -> str:
@@ -111,19 +120,19 @@ def _change_of(example: ChangedExample, changes: Changes) -> str:
     )
 
 
-def sweep_details(comparison: Comparison, name: str) -> list[Section]:
+def _sweep(comparison: Comparison, name: str) -> Section:
     """The learning rates that were tried with the first seed."""
     lines = model_lines(
         comparison, lambda model: sorted((tried.learning_rate, 100 * tried.dev) for tried in model.sweep)
     )
-    if not lines:
-        return []
-    unit = "dev score in points, first seed"
-    plot = curves(f"{name}-sweep", "Learning rates tried", unit, lines, x_label="learning rate", log_x=True)
-    return [Section(title="Learning rates", plots=(plot,))]
+    title, unit = "Learning rates tried", "dev score in points, first seed"
+    plots = (
+        (curves(f"{name}-sweep", title, unit, lines, x_label="learning rate", log_x=True),) if lines else ()
+    )
+    return Section(title="Learning rates", plots=plots)
 
 
-def seed_details(comparison: Comparison) -> list[Section]:
+def _seeds(comparison: Comparison) -> Section:
     """Every fine-tuning run."""
     metric = comparison.metric
     records = [
@@ -143,4 +152,4 @@ def seed_details(comparison: Comparison) -> list[Section]:
         for seed in model.seeds
     ]
     caption = "The main metric in points. A start that does not leave chance level is counted and repeated."
-    return [Section(title="Every seed", tables=(Table.of(caption, records),))]
+    return Section(title="Every seed", tables=(Table.of(caption, records),))

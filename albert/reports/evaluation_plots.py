@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from albert.evaluation import Comparison, Difference, ModelResult, Summary, metric_name
 from albert.reports.plots import Interval, Line, Plot, confusion, curves, intervals, reliability
@@ -66,37 +65,32 @@ def confusion_plots(comparison: Comparison, name: str) -> list[Plot]:
     ]
 
 
-def score_interval(label: str, score: Summary) -> Interval:
-    """A score in points with its 95% interval, if it can be told."""
-    return _interval(label, score.values, score.mean, score.half_width)
-
-
-def _interval(label: str, values: Sequence[float], mean: float, half_width: float | None) -> Interval:
-    low, high = (None, None) if half_width is None else (100 * (mean - half_width), 100 * (mean + half_width))
-    return Interval(label, [100 * value for value in values], 100 * mean, low, high)
+def interval_of(label: str, one: Summary | Difference) -> Interval:
+    """A score or a difference in points with its 95% interval, if it can be told."""
+    low = high = None
+    if one.half_width is not None:
+        low, high = 100 * (one.mean - one.half_width), 100 * (one.mean + one.half_width)
+    return Interval(label, [100 * value for value in one.values], 100 * one.mean, low, high)
 
 
 def _score_plot(comparison: Comparison, name: str) -> Plot:
-    labels = [*(model.label for model in comparison.models), *(one.name for one in comparison.baselines)]
-    scores = [model.reported[comparison.metric] for model in (*comparison.models, *comparison.baselines)]
-    rows = [score_interval(label, score) for label, score in zip(labels, scores, strict=True)]
+    rows = [interval_of(model.label, model.reported[comparison.metric]) for model in comparison.models]
+    rows += [interval_of(one.name, one.reported[comparison.metric]) for one in comparison.baselines]
     title = f"{comparison.split} {metric_name(comparison.metric)}"
     return intervals(f"{name}-scores", title[0].upper() + title[1:], SCORE_UNIT, rows)
 
 
 def _difference_plot(name: str, title: str, unit: str, differences: Sequence[Difference]) -> Plot:
-    rows = [_interval(one.model, one.values, one.mean, one.half_width) for one in differences]
+    rows = [interval_of(one.model, one) for one in differences]
     return intervals(name, title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0, signed=True)
 
 
 def contrast_plot(evaluations: Sequence[Comparison]) -> Plot:
     """What each comparison's verdict is about, one below the other."""
     rows = [
-        _interval(
-            f"{one.task}: {found.model} against {found.baseline}", found.values, found.mean, found.half_width
-        )
+        interval_of(f"{one.task}: {primary.model} against {primary.baseline}", primary)
         for one in evaluations
-        if (found := one.difference(one.subject.name))
+        if (primary := one.difference(one.subject.name))
     ]
     unit = "points: each seed or pretraining run, mean and 95% interval"
     return intervals("contrasts", "Differences", unit, rows, level=0.0, signed=True)
@@ -121,11 +115,7 @@ def _pretraining_plots(comparison: Comparison, name: str) -> list[Plot]:
     histories = [model.pretraining for model in comparison.models]
     for corpus in sorted({corpus for history in histories for corpus in held_out_corpora(history)}):
         key = key_of("held_out_mlm_loss", corpus)
-        lines = model_lines(comparison, partial(_history_points, key))
+        lines = model_lines(comparison, lambda model, key=key: points_of(model.pretraining, key))  # type: ignore[misc]
         title = "Pretraining: held-out MLM loss" + (f", {corpus}" if corpus else "")
         plots.append(curves(f"{name}-pretraining-{len(plots)}", title, "nats, lower is better", lines))
     return plots
-
-
-def _history_points(key: str, model: ModelResult) -> list[tuple[float, float]]:
-    return points_of(model.pretraining, key)

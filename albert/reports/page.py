@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def render(report: Report) -> str:
 def render_page(
     *, title: str, lead: str, about: str, sections: list[Section], warnings: tuple[str, ...] = ()
 ) -> str:
-    """A page of sections under a title and a leading sentence."""
+    """Render sections under a title and a leading sentence."""
     environment = Environment(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -142,21 +142,19 @@ def report_sections(report: Report) -> list[Section]:
 
 
 def _repeat_section(report: Report) -> Section:
-    details = [
-        Section(
-            title=f"Settings: {name}", tables=(pairs_table(("Setting", "value"), flat(values), words=(0, 1)),)
-        )
-        for name, values in report.settings.items()
+    parts = [
+        *(
+            (f"Settings: {name}", ("Setting", "value"), flat(values))
+            for name, values in report.settings.items()
+        ),
+        ("Versions", ("Package", "version"), report.versions),
+        ("Checksums", ("File", "sha256"), report.checksums),
     ]
-    details.append(
-        Section(
-            title="Versions", tables=(pairs_table(("Package", "version"), report.versions, words=(0, 1)),)
-        )
+    details = tuple(
+        Section(title=title, tables=(pairs_table(names, pairs, words=(0, 1)),))
+        for title, names, pairs in parts
     )
-    if report.checksums:
-        table = pairs_table(("File", "sha256"), report.checksums, words=(0, 1))
-        details.append(Section(title="Checksums", tables=(table,)))
-    return Section(title="How to repeat it", code=(report.command,), details=tuple(details))
+    return Section(title="How to repeat it", code=(report.command,), details=details)
 
 
 def flat(values: Mapping[str, JsonValue]) -> dict[str, str]:
@@ -165,12 +163,10 @@ def flat(values: Mapping[str, JsonValue]) -> dict[str, str]:
     >>> flat({"epochs": 3, "optimizer": {"warmup_share": 0.1}, "names": None})
     {'epochs': '3', 'optimizer.warmup_share': '0.1', 'names': ''}
     """
-    return dict(_flat(values, ""))
-
-
-def _flat(values: Mapping[str, JsonValue], prefix: str) -> Iterator[tuple[str, str]]:
+    flattened: dict[str, str] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
+            flattened |= {f"{name}.{inner}": text for inner, text in flat(value).items()}
         else:
-            yield prefix + name, "" if value is None else str(value)
+            flattened[name] = "" if value is None else str(value)
+    return flattened

@@ -285,10 +285,10 @@ def columns(
         axes.yaxis.set_major_formatter(shown)
         axes.set_ylim(bottom=0)
 
-    wanted = expected if expected is not None else [None] * len(values)
+    rules = expected if expected is not None else [None] * len(values)
     words = [
-        f"{label}: {shown(value)}" + (f" (the rule's {shown(want)})" if want is not None else "")
-        for (label, value), want in list(zip(values, wanted, strict=True))[:_DESCRIBED]
+        f"{label}: {shown(value)}" + (f" (the rule's {shown(rule)})" if rule is not None else "")
+        for (label, value), rule in list(zip(values, rules, strict=True))[:_DESCRIBED]
     ]
     return draw(name, title, unit, f"by {x_label}: {', '.join(words)}", paint)
 

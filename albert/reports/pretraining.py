@@ -26,7 +26,14 @@ from albert.reports.sections import (
 from data.instances import LengthAudit
 
 History = Sequence[Mapping[str, float]]  # the records of a run
+Show = Callable[[float], str]
 _HELD_OUT = "held_out_mlm_loss"
+# what is measured on held-out documents: key, name, and how the figure and its change are shown
+HELD_OUT_FIGURES: tuple[tuple[str, str, Show, Show], ...] = (
+    (_HELD_OUT, "MLM loss", decimal, decimal),
+    ("held_out_mlm_accuracy", "MLM accuracy", percent, change),
+    ("held_out_sop_accuracy", "sentence-order accuracy", percent, change),
+)
 OWN = "own corpus"
 
 
@@ -36,10 +43,8 @@ def training_section(result: PretrainResult, name: str, title: str) -> Section:
         title=title,
         warnings=tuple(notice[:1].upper() + notice[1:] for notice in result.notices),
         notes=(probe_note(result.probe),) if result.probe else (),
-        tables=tuple(
-            t for t in (held_out_table(result), run_table(result), _event_table(result.events)) if t.rows
-        ),
-        plots=tuple([*_curves(result, name), *_layer_plots(result, name), *_audit_plots(result, name)]),
+        tables=(held_out_table(result), run_table(result), _event_table(result.events)),
+        plots=(*_curves(result, name), *_layer_plots(result, name), *_audit_plots(result, name)),
     )
 
 
@@ -55,44 +60,36 @@ def key_of(metric: str, corpus: str) -> str:
 
 
 def first_and_last(history: History, key: str) -> tuple[float, float] | None:
-    """A metric's first and last value, of the same documents; None if it was not measured."""
-    ends = _ends(history, key)
-    return (ends[0][1], ends[1][1]) if ends else None
-
-
-def _ends(history: History, key: str) -> list[tuple[Mapping[str, float], float]] | None:
-    """The first and last record of a metric and its values there: on more documents if both have that."""
+    """Return a metric's first and last value on the same documents, those of the larger sample if there are
+    two; None if it was not measured.
+    """
     for name in (f"full_{key}", key):
-        found = [(record, record[name]) for record in history if name in record]
-        if len(found) > 1 or (found and name == key):
-            return [found[0], found[-1]]
+        values = [record[name] for record in history if name in record]
+        if len(values) > 1 or (values and name == key):
+            return values[0], values[-1]
     return None
 
 
-def _with_interval(history: History, key: str, show: Callable[[float], str]) -> tuple[str, ...]:
+def _with_interval(history: History, metric: str, corpus: str, show: Show) -> list[str]:
     """A metric's first and last value as text, each with its interval."""
-    name, corpus = key.partition("@")[::2]
-    low, high = (_ends(history, key_of(f"{name}_{end}", corpus)) for end in ("low", "high"))
-    values = [show(value) for _, value in _ends(history, key) or ()]
+    value, low, high = (
+        first_and_last(history, key_of(f"{metric}{end}", corpus)) for end in ("", "_low", "_high")
+    )
+    shown = [show(one) for one in value or ()]
     if not (low and high):
-        return tuple(values)
-    bounds = [(show(a), show(b)) for (_, a), (_, b) in zip(low, high, strict=True)]
-    return tuple(f"{value} ({a} to {b})" for value, (a, b) in zip(values, bounds, strict=True))
+        return shown
+    return [f"{one} ({show(a)} to {show(b)})" for one, a, b in zip(shown, low, high, strict=True)]
 
 
 def held_out_table(result: PretrainResult) -> Table:
     """Scores on held-out documents before and after, a row for each corpus and metric."""
     corpora, rows = held_out_corpora(result.history), []
     for corpus in corpora:
-        for metric, called, show, difference in (
-            ("held_out_mlm_loss", "MLM loss", decimal, decimal),
-            ("held_out_mlm_accuracy", "MLM accuracy", percent, change),
-            ("held_out_sop_accuracy", "sentence-order accuracy", percent, change),
-        ):
+        for metric, called, show, difference in HELD_OUT_FIGURES:
             ends = first_and_last(result.history, key_of(metric, corpus))
             if ends is not None:
                 what = f"{called}, {corpus or OWN}" if len(corpora) > 1 else called
-                shown = _with_interval(result.history, key_of(metric, corpus), show)
+                shown = _with_interval(result.history, metric, corpus, show)
                 rows.append((what, *shown, _signed(difference(ends[1] - ends[0]))))
     caption = (
         "On held-out documents, which training never sees: the same documents and masks before and after. "
@@ -174,7 +171,7 @@ def points_of(history: History, key: str) -> list[tuple[float, float]]:
 
 
 def _curves(result: PretrainResult, name: str) -> list[Plot]:
-    history = result.history
+    history, corpora = result.history, held_out_corpora(result.history)
     marks = [(n, event.step) for n, event in enumerate(result.events, 1)]
     plots = []
     for metric, title, unit in (
@@ -182,8 +179,14 @@ def _curves(result: PretrainResult, name: str) -> list[Plot]:
         ("mlm_accuracy", "MLM accuracy", "share of masked tokens"),
         ("sop_accuracy", "Sentence-order accuracy", "share of pairs"),
     ):
-        lines = _held_out_lines(result, metric)
-        if lines:
+        lines = [
+            Line(
+                f"held out, {corpus or OWN}" if len(corpora) > 1 else "held out",
+                points_of(history, key_of(f"held_out_{metric}", corpus)),
+            )
+            for corpus in corpora
+        ]
+        if any(line.points for line in lines):
             lines = [Line("training", points_of(history, metric), role="behind"), *lines]
             level = ("chance", 0.5) if metric == "sop_accuracy" else None
             plots.append(curves(f"{name}-{metric}", title, unit, lines, level=level, events=marks))
@@ -196,15 +199,6 @@ def _curves(result: PretrainResult, name: str) -> list[Plot]:
             lines = [Line("training", line, marked=False)]
             plots.append(curves(f"{name}-{key}", title, unit, lines, from_zero=True, events=marks))
     return plots
-
-
-def _held_out_lines(result: PretrainResult, metric: str) -> list[Line]:
-    corpora = held_out_corpora(result.history)
-    lines = []
-    for corpus in corpora:
-        legend = f"held out, {corpus or OWN}" if len(corpora) > 1 else "held out"
-        lines.append(Line(legend, points_of(result.history, key_of(f"held_out_{metric}", corpus))))
-    return [line for line in lines if line.points]
 
 
 def _layer_plots(result: PretrainResult, name: str) -> list[Plot]:

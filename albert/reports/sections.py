@@ -59,7 +59,9 @@ class Passage:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Section:
-    """A part of the page under its own title; its `details` are folded."""
+    """A part of the page under its own title; its `details` are folded. The page leaves out tables without
+    rows, and sections without content.
+    """
 
     title: str
     warnings: tuple[str, ...] = ()
@@ -70,6 +72,11 @@ class Section:
     tables_below: tuple[Table, ...] = ()  # under the plots
     passages: tuple[Passage, ...] = ()
     details: tuple[Section, ...] = ()
+
+    @property
+    def has_content(self) -> bool:
+        texts = (self.warnings, self.notes, self.code, self.plots, self.passages, self.details)
+        return any(texts) or any(table.rows for table in (*self.tables, *self.tables_below))
 
 
 def number(value: float | None) -> str:
@@ -148,12 +155,12 @@ def minus(text: str) -> str:
     return text.replace("-", "−")
 
 
-def counted(n: int, one: str, many: str | None = None) -> str:
+def counted(n: int, one: str) -> str:
     """
     >>> counted(1, "seed"), counted(3, "seed")
     ('1 seed', '3 seeds')
     """
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
+    return f"{n:,} {one}{'' if n == 1 else 's'}"
 
 
 def pairs_table(names: tuple[str, str], pairs: Mapping[str, str], words: tuple[int, ...] = (0,)) -> Table:

@@ -40,7 +40,7 @@ def _of_evaluation(comparison: Comparison, drift: str) -> str:
 
 
 def _over(comparison: Comparison, model: ModelResult) -> str:
-    """What the difference varies over; only several pretraining runs speak of the recipe that made them."""
+    """Say what the difference varies over; only several pretraining runs speak of their recipe."""
     if model.is_fixed:
         return "without training"
     seeds = counted(len(comparison.seeds), "seed")
@@ -61,12 +61,7 @@ def _drift(pretraining: PretrainResult | None) -> str:
 
 
 def _of_pretraining(result: PretrainResult) -> str:
-    evaluations = result.evaluations()
-    losses, accuracies = (
-        " → ".join(show(record.get(key)) for record in (evaluations[0], evaluations[-1]))
-        for key, show in (
-            ("held_out_mlm_loss", lambda loss: decimal(loss, 2)),
-            ("held_out_mlm_accuracy", percent),
-        )
-    )
+    ends = [result.evaluations()[at] for at in (0, -1)]
+    losses = " → ".join(decimal(one.get("held_out_mlm_loss"), 2) for one in ends)
+    accuracies = " → ".join(percent(one.get("held_out_mlm_accuracy")) for one in ends)
     return f"Held-out MLM loss {losses}, accuracy {accuracies}{_drift(result)}."

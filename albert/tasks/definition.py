@@ -77,23 +77,23 @@ class Task:
 
     def __post_init__(self) -> None:
         check_name(self.name, "task")
-        known = self._known_metrics()
-        if self.metric is not None and self.metric not in known:
+        names = self._all_metrics()
+        if self.metric is not None and self.metric not in names:
             raise InputError(
                 f"task {self.name}: no metric {self.metric!r} for kind {self.kind or 'single or pair'}; "
-                f"choose one of {', '.join(known)}"
+                f"choose one of {', '.join(names)}"
             )
 
-    def _known_metrics(self) -> tuple[str, ...]:
-        known = METRICS[self.kind or Kind.SINGLE]
-        return known if self.answers == "squad2" else tuple(name for name in known if name != "best_f1")
+    def _all_metrics(self) -> tuple[str, ...]:
+        names = METRICS[self.kind or Kind.SINGLE]
+        return names if self.answers == "squad2" else tuple(name for name in names if name != "best_f1")
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics to report, the main one first."""
-        known = self._known_metrics()
-        main = self.metric or known[0]
-        return (main, *(name for name in known if name != main and name not in _BINARY))
+        names = self._all_metrics()
+        main = self.metric or names[0]
+        return (main, *(name for name in names if name != main and name not in _BINARY))
 
 
 class _Texts(yaml.SafeLoader):

@@ -27,6 +27,9 @@ class Example:
     id: str = ""  # the row's own, else its number from 0
     labels: tuple[str, ...] | None = None  # of multilabel, each once; `label` joins them
 
+    def label_set(self) -> tuple[str, ...]:
+        return (self.label,) if self.labels is None else self.labels
+
     def texts(self) -> tuple[str, ...]:
         return (self.text,) if self.pair is None else (self.text, self.pair)
 
@@ -126,15 +129,9 @@ class Split:
     skipped: tuple[str, ...]  # a line for each row: where and why
 
     @property
-    def labels(self) -> list[str]:
-        """The labels of examples that have one."""
-        return [example.label for example in self.examples if isinstance(example, Example)]
-
-    @property
     def label_sets(self) -> list[tuple[str, ...]]:
         """The labels of each example that has one, or any number of them."""
-        examples = (example for example in self.examples if isinstance(example, Example))
-        return [(one.label,) if one.labels is None else one.labels for one in examples]
+        return [example.label_set() for example in self.examples if isinstance(example, Example)]
 
     @property
     def groups(self) -> tuple[int, ...] | None:
@@ -155,8 +152,9 @@ class Split:
 
 
 def label_table(examples: Sequence[AnyExample], labels: Sequence[str]) -> np.ndarray:
-    """Whether each example of multilabel has each label, [n, C] bool."""
-    return np.array([[label in getattr(one, "labels", ()) for label in labels] for one in examples])
+    """Whether each example has each label, [n, C] bool."""
+    sets = [one.label_set() for one in examples if isinstance(one, Example)]
+    return np.array([[label in of_one for label in labels] for of_one in sets])
 
 
 def suffix_of(path: Path) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -59,23 +60,19 @@ def _sentences_of_rows(path: Path) -> Iterator[Sentence]:
 
 def _sentences_of_lines(path: Path) -> Iterator[Sentence]:
     """Yield sentences, which empty lines separate, with the number of their first line."""
-    tokens: list[str] = []
-    tags: list[str] = []
-    first = 1
-    for number, line in enumerate(read_lines(path), 1):
-        parts = line.split()
-        if parts:
-            if not tokens:
-                first = number
-            if len(parts) == 1 and line[0].isspace():  # the token is a space
-                parts = [line[0], *parts]
-            tokens.append(parts[0])
-            tags.append(parts[-1] if len(parts) > 1 else "")
-        elif tokens:
-            yield first, tokens, tags, None
-            tokens, tags = [], []
-    if tokens:
-        yield first, tokens, tags, None
+    for is_blank, lines in groupby(enumerate(read_lines(path), 1), key=lambda one: not one[1].strip()):
+        if not is_blank:
+            numbers, texts = zip(*lines, strict=True)
+            rows = [_token_and_tag(text) for text in texts]
+            yield numbers[0], [token for token, _ in rows], [tag for _, tag in rows], None
+
+
+def _token_and_tag(line: str) -> tuple[str, str]:
+    """The first and the last part of a line; the token may be a space."""
+    token, *others = line.split()
+    if not others and line[0].isspace():
+        return line[0], token
+    return token, others[-1] if others else ""
 
 
 def _sentences_of_json(path: Path) -> Iterator[Sentence]:

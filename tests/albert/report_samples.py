@@ -1,5 +1,6 @@
 """Facts for reports, small and whole, for the tests of the page, of metrics.json and of comparing."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ from albert.evaluation import (
     summarize,
 )
 from albert.pretraining import Audits, Event, PretrainResult
-from albert.reports import CorpusFacts, FunnelRow, SampleInstance
+from albert.reports import CorpusFacts, FunnelRow, Report, SampleInstance, build_report
 from data.instances import LengthAudit, MaskAudit, NgramAudit
 
 EXAMPLES = 200
@@ -109,29 +110,34 @@ def contamination(found: int) -> Contamination:
     )
 
 
+def seed_result(seed: int, dev: Mapping[str, float], **changes: object) -> SeedResult:
+    """A fine-tuning that left chance level at once."""
+    figures: dict[str, object] = {
+        "seed": seed, "learning_rate": 1e-4, "best_epoch": 1, "restarts": 0, "left_chance": True, "dev": dev,
+        "test": None, "curve": (), "seconds": 1.0, "examples_per_second": 1.0,
+    }  # fmt: skip
+    return SeedResult(**{**figures, **changes})
+
+
 def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
     """A model with a test accuracy for each seed and every other figure there is.
 
     A seed is right on the first of EXAMPLES examples, so that a better one is right wherever another is.
     """
     seeds = tuple(
-        SeedResult(
-            seed=seed,
-            learning_rate=1e-4,
+        seed_result(
+            seed,
+            scores := {"accuracy": accuracy, "macro_f1": accuracy - 0.01},
+            test=scores,
             best_epoch=2,
             restarts=seed % 2,
-            left_chance=True,
-            dev={"accuracy": accuracy, "macro_f1": accuracy - 0.01},
-            test={"accuracy": accuracy, "macro_f1": accuracy - 0.01},
             curve=(EpochRecord(1, 0.6, accuracy - 0.05), EpochRecord(2, 0.4, accuracy)),
-            seconds=3.0,
-            examples_per_second=400.0,
         )
         for seed, accuracy in enumerate(accuracies)
     )
     examples = np.arange(EXAMPLES)
     outcomes = np.stack([mean_statistics(examples < round(EXAMPLES * accuracy)) for accuracy in accuracies])
-    scores = dict.fromkeys(("accuracy", "macro_f1"), summarize("accuracy", outcomes))
+    summaries = dict.fromkeys(("accuracy", "macro_f1"), summarize("accuracy", outcomes))
     first = accuracies[0]
     bins = (CalibrationBin(0.5, 0.6, 9, 0.6, 0.5), CalibrationBin(0.9, 1, 51, 0.97, 0.9))
     figures: dict[str, object] = {
@@ -141,14 +147,14 @@ def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
         "seeds": seeds,
         "outcomes": pack(outcomes),
         "sweep": (SweepPoint(2e-5, 0.6, False), SweepPoint(1e-4, first, True)),
-        "dev": scores,
-        "test": scores,
+        "dev": summaries,
+        "test": summaries,
         "classes": (ClassScore("否", first, first, first, 9), ClassScore("是", 0.5, 0.5, 0.5, 11)),
         "confusion": ((20, 7), (5, 28)),
         "calibration": Calibration(0.03, bins),
         "slices": (
-            SliceScore("length", 1, 16, 12, scores["accuracy"]),
-            SliceScore("length", 17, None, 8, scores["accuracy"]),
+            SliceScore("length", 1, 16, 12, summaries["accuracy"]),
+            SliceScore("length", 17, None, 8, summaries["accuracy"]),
         ),
         "cost": Cost(
             parameters=4_142_594,
@@ -186,3 +192,7 @@ def comparison(first: ModelResult, *others: ModelResult, task: str = "茶事", *
         ),
     }
     return judge(Comparison(**{**facts, **changes}), stepwise=len(others) > 1)
+
+
+def report_of(*evaluations: Comparison, **parts: object) -> Report:
+    return build_report(title="t", command="c", evaluations=evaluations, **parts)

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from albert.evaluation import judge, pack, unpack
-from albert.reports import build_report
 from data.errors import InputError
-from tests.albert.report_samples import EXAMPLES, comparison, model
+from tests.albert.report_samples import EXAMPLES, comparison, model, report_of
 
 BASE = model("base", [0.70, 0.71, 0.72])
 BETTER = model("better", [0.80, 0.81, 0.815])
 
 
 def verdict(compared):
-    return build_report(title="t", command="c", evaluations=[compared]).verdict
+    return report_of(compared).verdict
 
 
 def test_the_primary_contrast_stands_alone_and_the_others_share_their_error():

@@ -53,16 +53,21 @@ def test_a_cloze_word_is_right_when_all_of_its_tokens_are(tokenizer, tmp_path):
     assert found.domain_mlm_loss is None and found.sop_accuracy is None
 
 
-def test_cost_is_that_of_the_model_with_its_head(tokenizer, tmp_path):
-    folder = save_small_model(tmp_path / "m", tokenizer)
+@pytest.fixture
+def candidate(tokenizer, tmp_path):
+    """A model with dropout, on eight texts of one to eight characters."""
+    folder = save_small_model(tmp_path / "m", tokenizer, hidden_dropout_prob=0.5)
     rows = ["text\tlabel", *(f"{'茶' * n}\t{n % 2}" for n in range(1, 9))]
     (tmp_path / "t.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     path = tmp_path / "t.tsv"
     settings = FineTuneSettings(task=Task(name="t"), train=path, dev=copied(path), models=(folder,))
-    cost = measure_cost(prepare(settings, read_task(settings), 0))
-    config = small_model(tokenizer).config
+    return prepare(settings, read_task(settings), 0)
+
+
+def test_cost_is_that_of_the_model_with_its_head(candidate):
+    cost, config = measure_cost(candidate), candidate.config
     assert cost.parameters == measure_sizes(config).body + 2 * config.hidden_size + 2
-    assert cost.checkpoint_bytes == (folder / "model.safetensors").stat().st_size
+    assert cost.checkpoint_bytes == (candidate.path / "model.safetensors").stat().st_size
     assert [one.batch_size for one in cost.latency] == [1, 32]
     assert all(0 < one.p50_ms <= one.p95_ms for one in cost.latency)
     H, F, E = config.hidden_size, config.intermediate_size, config.embedding_size
@@ -126,14 +131,8 @@ def test_a_cloze_word_is_asked_where_it_fits_the_positions(tokenizer, tmp_path):
     assert measure_intrinsic(folder, domain=None, general=None, cloze=[late]).cloze_words == 0
 
 
-def test_latency_is_that_of_the_forward_passes_after_the_first(tokenizer, tmp_path, monkeypatch):
+def test_latency_is_that_of_the_forward_passes_after_the_first(candidate, monkeypatch):
     """On a clock that goes on by what each pass is said to take."""
-    folder = save_small_model(tmp_path / "m", tokenizer, hidden_dropout_prob=0.5)
-    rows = ["text\tlabel", *(f"{'茶' * n}\t{n % 2}" for n in range(1, 9))]
-    (tmp_path / "t.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    paths = {"train": tmp_path / "t.tsv", "dev": copied(tmp_path / "t.tsv")}
-    settings = FineTuneSettings(task=Task(name="t"), **paths, models=(folder,))
-    candidate = prepare(settings, read_task(settings), 0)
     seconds, asked = [9.0, 9.0, *np.arange(1, 21) / 1000], []
 
     class Timed(Classification):

@@ -10,9 +10,9 @@ from albert.evaluation import chance_of
 from albert.finetuning import FineTuneSettings, baseline_runs, fine_tune, prepare, read_task
 from albert.finetuning.baselines import rule_runs
 from albert.model import initialize
-from albert.reports import build_report
 from albert.reports.evaluation import protocol
 from albert.tasks import load_task
+from tests.albert.report_samples import report_of
 from tests.conftest import copied, save_small_model
 
 LETTERS = list("采茶要早炒锅热水泡")
@@ -107,7 +107,7 @@ def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folde
     assert (rule.name, random.name) == ("character TF-IDF, logistic regression", "random weights")
     assert rule.dev["accuracy"].mean == 1 and [seed.seed for seed in random.seeds] == [3, 4]
     (model,) = result.models
-    first, *_ = build_report(title="t", command="c", evaluations=[result]).warnings
+    first, *_ = report_of(result).warnings
     assert first == f"Below a baseline in accuracy on mine dev: {model.name}, against 100.0 of {rule.name}."
     assert f"The last epoch was the best for 2 seeds of {model.name}" in protocol(result)
     settings = settings_of("mine", path, model_folder, baselines="no", **common)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from albert.evaluation import Intrinsic, SeedResult
+from albert.evaluation import Intrinsic
 from albert.finetuning import (
     FineTuneOptimizer,
     FineTuneSettings,
@@ -20,6 +20,7 @@ from albert.finetuning import (
 )
 from albert.tasks import Task
 from data.errors import ConfigError, InputError
+from tests.albert.report_samples import seed_result
 from tests.conftest import copied, save_small_model
 
 GOLD = [0, 1, 0, 1, 0, 1, 0, 1]
@@ -63,18 +64,8 @@ def seed_runs(candidate, said, seconds=1.0):
     for seed, labels in enumerate(said):
         scores = np.log(np.where(np.eye(2)[labels], 0.8, 0.2))
         predictions = candidate.learner.predict(scores, examples, candidate.encoded["test"])
-        result = SeedResult(
-            seed=seed,
-            learning_rate=1e-4,
-            best_epoch=1,
-            restarts=0,
-            left_chance=True,
-            dev=candidate.scores("dev", predictions),
-            test=candidate.scores("test", predictions),
-            curve=(),
-            seconds=seconds,
-            examples_per_second=1.0,
-        )
+        dev, test = (candidate.scores(split, predictions) for split in ("dev", "test"))
+        result = seed_result(seed, dev, test=test, seconds=seconds)
         runs.append(SeedRun(result=result, dev=predictions, test=predictions))
     return runs
 

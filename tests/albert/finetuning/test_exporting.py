@@ -24,7 +24,7 @@ from albert.tasks import Task, load_task
 from data.errors import InputError
 from data.terminal import run_app
 from tests.albert.checkpoints.arriving import save
-from tests.conftest import save_small_model
+from tests.conftest import copied, save_small_model
 from tests.pages import blocks
 
 SENTENCES = ["采茶要早", "炒锅要热", "水要泡茶香", "热水泡茶", "早茶香", "锅热炒茶"]
@@ -89,11 +89,9 @@ def candidate(folder, tokenizer, kind, **shape):
     task, suffix, content, pooling, _ = KINDS[kind]
     file = folder / f"examples{suffix}"
     file.write_text(content, encoding="utf-8")
-    train = folder / f"train{suffix}"
-    train.write_text(content, encoding="utf-8")
     settings = FineTuneSettings(
         task=task,
-        train=train,
+        train=copied(file),
         dev=file,
         models=(save_small_model(folder / "small", tokenizer, **shape),),
         seeds=(0, 1),

@@ -1,6 +1,7 @@
 """Every kind of task is learnt from a few examples that a small model can tell apart."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,97 +41,76 @@ def filler(rng, n=6):
     return "".join(rng.choice(list(FILLER), n))
 
 
-def write_splits(folder, write):
-    rng = np.random.default_rng(0)
+def tagged(rng, n):
+    rows = ["text_a\tlabel"]
+    for _ in range(n):
+        text, tags, at = list(filler(rng)), ["O"] * 6, rng.integers(5)
+        text[at : at + 2], tags[at : at + 2] = "香山", ["B-LOC", "I-LOC"]
+        rows.append(f"{' '.join(text)}\t{' '.join(tags)}")
+    return "\n".join(rows)
+
+
+def spans(rng, n):
+    paragraphs = []
+    for number in range(n):
+        at = int(rng.integers(6))
+        text = filler(rng, at) + "香山" + filler(rng, 6 - at)
+        answers = [{"text": "香山", "answer_start": at}]
+        asked = {"id": str(number), "question": "何处？", "answers": answers}
+        paragraphs.append({"context": text, "qas": [asked]})
+    return json.dumps({"data": [{"paragraphs": paragraphs}]})
+
+
+def choices(rng, n):
+    content = []
+    for _ in range(n):
+        texts = [filler(rng, 3) + "香", filler(rng, 4), filler(rng, 4)]
+        order = rng.permutation(3)
+        asked = {"question": "哪个？", "choice": [texts[i] for i in order], "answer": texts[0]}
+        content.append([[filler(rng)], [asked], "1"])
+    return json.dumps(content)
+
+
+def numbers(rng, n):
+    rows = ["sentence1\tsentence2\tscore"]
+    for many in rng.integers(5, size=n):
+        rows.append(f"{filler(rng)}\t{'香' * many + filler(rng, 6 - many)}\t{many}")
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize(
+    "task, suffix, write, metric, least",
+    [
+        ("msra_ner", ".tsv", tagged, "entity_f1", 0.9),
+        ("cmrc2018", ".json", spans, "exact_match", 0.9),
+        ("c3", ".json", choices, "accuracy", 0.9),
+        ("stsb", ".tsv", numbers, "pearson", 0.8),
+    ],
+)
+def test_every_kind_is_learnt(task, suffix, write, metric, least, tmp_path, model_folder):
+    rng, paths = np.random.default_rng(0), {}
     for name, n in (("train", 120), ("dev", 24), ("test", 24)):
-        write(folder / name, rng, n)
-
-
-ONE_START = FineTuneOptimizer(max_restarts=0)
-
-
-def learnt(task, folder, suffix, model, **changes):
-    options = {
-        "optimizer": ONE_START,
-        "seeds": (0,),
-        "epochs": 10,
-        "batch_size": 12,
-        "learning_rate": 3e-3,
-        "baselines": "no",
-        **changes,
-    }
-    paths = {name: folder / f"{name}{suffix}" for name in ("train", "dev", "test")}
-    settings = FineTuneSettings(task=load_task(task), **paths, models=(model,), **options)
-    return fine_tune(settings)
-
-
-def test_tags_are_learnt(tmp_path, model_folder):
-    def write(path, rng, n):
-        rows = ["text_a\tlabel"]
-        for _ in range(n):
-            text, at = list(filler(rng)), rng.integers(5)
-            text[at : at + 2] = "香山"
-            tags = ["O"] * 6
-            tags[at : at + 2] = ["B-LOC", "I-LOC"]
-            rows.append(" ".join(text) + "\t" + " ".join(tags))
-        path.with_suffix(".tsv").write_text("\n".join(rows), encoding="utf-8")
-
-    write_splits(tmp_path, write)
-    result = learnt("msra_ner", tmp_path, ".tsv", model_folder)
-    assert result.models[0].test["entity_f1"].mean > 0.9
-    (location,) = result.models[0].classes
-    assert location.label == "LOC" and location.support == 24
-    assert location.f1 == pytest.approx(result.models[0].test["entity_f1"].mean)
-
-
-def test_spans_are_learnt(tmp_path, model_folder):
-    def write(path, rng, n):
-        paragraphs = []
-        for number in range(n):
-            at = int(rng.integers(6))
-            text = filler(rng, at) + "香山" + filler(rng, 6 - at)
-            answers = [{"text": "香山", "answer_start": at}]
-            asked = {"id": str(number), "question": "何处？", "answers": answers}
-            paragraphs.append({"context": text, "qas": [asked]})
-        path.with_suffix(".json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-
-    write_splits(tmp_path, write)
-    result = learnt("cmrc2018", tmp_path, ".json", model_folder)
-    assert result.models[0].test["exact_match"].mean > 0.9
-    assert result.models[0].test["answer_f1"].mean >= result.models[0].test["exact_match"].mean
-
-
-def test_choices_are_learnt(tmp_path, model_folder):
-    def write(path, rng, n):
-        content = []
-        for _ in range(n):
-            choices = [filler(rng, 3) + "香", filler(rng, 4), filler(rng, 4)]
-            order = rng.permutation(3)
-            asked = {"question": "哪个？", "choice": [choices[i] for i in order], "answer": choices[0]}
-            content.append([[filler(rng)], [asked], "1"])
-        path.with_suffix(".json").write_text(json.dumps(content), encoding="utf-8")
-
-    write_splits(tmp_path, write)
-    result = learnt("c3", tmp_path, ".json", model_folder)
-    assert result.chance == pytest.approx(1 / 3)
-    assert result.models[0].test["accuracy"].mean > 0.9
-
-
-def test_numbers_are_learnt_and_similarity_needs_no_training(tmp_path, model_folder):
-    def write(path, rng, n):
-        rows = ["sentence1\tsentence2\tscore"]
-        for _ in range(n):
-            many = int(rng.integers(5))
-            rows.append(f"{filler(rng)}\t{'香' * many + filler(rng, 6 - many)}\t{many}")
-        path.with_suffix(".tsv").write_text("\n".join(rows), encoding="utf-8")
-
-    write_splits(tmp_path, write)
-    assert learnt("stsb", tmp_path, ".tsv", model_folder).models[0].test["pearson"].mean > 0.8
-    paths = {name: tmp_path / f"{name}.tsv" for name in ("dev", "test")}
-    settings = FineTuneSettings(task=load_task("stsb-probe"), **paths, models=(model_folder,))
-    (model,) = fine_tune(settings).models
-    assert len(model.seeds) == 1 and model.seeds[0].best_epoch == 0
-    assert -1 <= model.test["spearman"].mean <= 1 and 0 < model.test["mrr"].mean <= 1
+        paths[name] = tmp_path / f"{name}{suffix}"
+        paths[name].write_text(write(rng, n), encoding="utf-8")
+    settings = FineTuneSettings(
+        task=load_task(task), **paths, models=(model_folder,), seeds=(0,), epochs=10, batch_size=12,
+        learning_rate=3e-3, baselines="no", optimizer=FineTuneOptimizer(max_restarts=0),
+    )  # fmt: skip
+    result = fine_tune(settings)
+    (model,) = result.models
+    assert model.test[metric].mean > least
+    if task == "msra_ner":
+        (location,) = model.classes
+        assert location.label == "LOC" and location.support == 24
+        assert location.f1 == pytest.approx(model.test["entity_f1"].mean)
+    elif task == "cmrc2018":
+        assert model.test["answer_f1"].mean >= model.test["exact_match"].mean
+    elif task == "c3":
+        assert result.chance == pytest.approx(1 / 3)
+    else:  # similarity needs no training
+        (model,) = fine_tune(replace(settings, task=load_task("stsb-probe"), train=None)).models
+        assert len(model.seeds) == 1 and model.seeds[0].best_epoch == 0
+        assert -1 <= model.test["spearman"].mean <= 1 and 0 < model.test["mrr"].mean <= 1
 
 
 def test_retrieval_ranks_each_pairs_own_sentence():
@@ -168,6 +148,13 @@ def test_long_sentences_keep_every_tag(tokenizer):
     assert predictions.tags == (example.tags,) and predictions.right.all()
 
 
+def encoded_spans(tokenizer, *examples, style="cmrc", has_unanswerable=False, length=128):
+    """A learner, the examples as it encodes them, and where the passage begins in a sequence."""
+    learner = Span(style, has_unanswerable)
+    encoded = learner.encode(examples, tokenizer, length)
+    return learner, encoded, int(encoded.segment_b_start[0])
+
+
 def span_scores(encoded, *given):
     """Scores of (sequence, token of it, 0 for start or 1 for end, value); 0 elsewhere."""
     scores = np.zeros((encoded.offsets[-1], 2))
@@ -179,9 +166,7 @@ def span_scores(encoded, *given):
 def test_an_answer_ends_after_it_begins_and_is_not_too_long(tokenizer):
     passage = "采茶要早炒锅热水泡香" * 8
     example = SpanExample("1", passage, "何？", ("茶要早",), (1,))
-    learner = Span("cmrc", has_unanswerable=False)
-    encoded = learner.encode([example], tokenizer, 128)
-    first = int(encoded.segment_b_start[0])
+    learner, encoded, first = encoded_spans(tokenizer, example)
     assert encoded.targets.tolist() == [[first + 1, first + 3]]
     # its first token is the likeliest start; of the ends one is too far and one comes before
     far, before, right = (0, first + 66, 1, 9), (0, first, 1, 8), (0, first + 3, 1, 5)
@@ -193,8 +178,7 @@ def test_an_answer_ends_after_it_begins_and_is_not_too_long(tokenizer):
 
 def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
     example = SpanExample("1", "采茶要早。" * 40 + "香山", "何处？", ("没有", "香山"), (-1, 200))
-    learner = Span("squad", has_unanswerable=True)
-    encoded = learner.encode([example], tokenizer, 128)
+    learner, encoded, _ = encoded_spans(tokenizer, example, style="squad", has_unanswerable=True)
     last = len(encoded.offsets) - 2
     assert last > 0 and encoded.targets[last].any() and not encoded.targets[0].any()
     start, end = encoded.targets[last].tolist()
@@ -222,10 +206,6 @@ def test_likeness_is_the_cosine_of_a_pair_and_only_the_most_alike_are_searched_f
     assert found.answers == ("1.000", "0.000", "0.707")
     # the last pair's own sentence ties with the second's
     assert found.statistics["mrr"].tolist() == [[1, 1], [0, 0], [pytest.approx(1 / 1.5), 1]]
-    # a second sentence that two pairs have is one to be found
-    shared = [Example("a1", "x", "1"), Example("b1", "x", "1"), Example("c1", "y", "0")]
-    found = learner.predict(unit[[0, 0, 0, 0, 1, 1]], shared, encoded)
-    assert found.statistics["mrr"][0].tolist() == [1, 1]
 
 
 def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
@@ -299,9 +279,7 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
 @pytest.mark.parametrize("tokens, found", [(LONGEST_ANSWER, True), (LONGEST_ANSWER + 1, False)])
 def test_the_longest_answer_is_found_and_no_longer_one(tokens, found, tokenizer):
     example = SpanExample("1", "采茶要早炒锅热水泡香" * 8, "何？", ("茶",), (1,))
-    learner = Span("cmrc", has_unanswerable=False)
-    encoded = learner.encode([example], tokenizer, 128)
-    first = int(encoded.segment_b_start[0])
+    learner, encoded, first = encoded_spans(tokenizer, example)
     scores = span_scores(encoded, (0, first, 0, 9), (0, first + tokens - 1, 1, 9))
     (answer,) = learner.predict(scores, [example], encoded).answers
     assert (answer == example.passage[:tokens]) is found
@@ -313,9 +291,9 @@ def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):
         SpanExample("2", "香山产茶。", "何时？", (), ()),
         SpanExample("3", "香山产茶。", "何物？", ("茶",), (3,)),
     ]
-    learner = Span("squad2", has_unanswerable=True)
-    encoded = learner.encode(examples, tokenizer, 32)
-    first = int(encoded.segment_b_start[0])
+    learner, encoded, first = encoded_spans(
+        tokenizer, *examples, style="squad2", has_unanswerable=True, length=32
+    )
     # no answer is a little too likely everywhere, and likeliest where there is none; the third span is wrong
     said = [(n, first, end, 1) for n in range(3) for end in (0, 1)]
     nothing = [(n, 0, 0, score) for n, score in enumerate((2.1, 5, 4))]
@@ -327,9 +305,9 @@ def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):
 
 def test_having_no_answer_scores_as_a_span_does(tokenizer):
     example = SpanExample("1", "香山产茶。", "何时采？", (), ())
-    learner = Span("squad", has_unanswerable=True)
-    encoded = learner.encode([example], tokenizer, 32)
-    first = int(encoded.segment_b_start[0])
+    learner, encoded, first = encoded_spans(
+        tokenizer, example, style="squad", has_unanswerable=True, length=32
+    )
     said = [(0, first, 0, 3), (0, first + 1, 1, 3), (0, 0, 0, 2)]
     for of_end, answer in ((3.9, "香山"), (4, "香山"), (4.1, "")):
         scores = span_scores(encoded, *said, (0, 0, 1, of_end))
@@ -344,8 +322,7 @@ def test_having_no_answer_scores_as_a_span_does(tokenizer):
 def test_an_answer_is_cut_out_of_the_passage_as_it_stands_there(gold, tokenizer):
     passage = "采 modeling 茶  香，(茶 山)  model 3 . 5 元 "
     example = SpanExample("1", passage, "何？", (gold,), (passage.rfind(gold),))
-    learner = Span("cmrc", has_unanswerable=False)
-    encoded = learner.encode([example], tokenizer, 64)
+    learner, encoded, _ = encoded_spans(tokenizer, example, length=64)
     start, end = encoded.targets[0].tolist()
     found = learner.predict(span_scores(encoded, (0, start, 0, 9), (0, end, 1, 9)), [example], encoded)
     assert found.answers == (gold,)

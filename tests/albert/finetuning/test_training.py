@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from albert.checkpoints import load_pretrained
-from albert.evaluation import SeedResult, chance_of, leaves_chance
+from albert.evaluation import chance_of, leaves_chance
 from albert.finetuning import (
     FineTuneOptimizer,
     FineTuneRunning,
@@ -25,9 +25,10 @@ from albert.finetuning.learner import Predictions
 from albert.finetuning.settings import FEWEST_EPOCHS, MOST_EPOCHS, SWEEP
 from albert.finetuning.training import plan_batches, predict
 from albert.optim import adamw
-from albert.reports import build_report, read_report, write_report
+from albert.reports import read_report, write_report
 from albert.tasks import Example, Kind, Task
 from data.errors import ConfigError, InputError
+from tests.albert.report_samples import report_of, seed_result
 from tests.conftest import copied, save_small_model
 
 
@@ -58,6 +59,10 @@ def quick(split_files, *models, sweep=(), max_restarts=0, patience=5, **changes)
     )
 
 
+def prepared(settings):
+    return prepare(settings, read_task(settings), 0)
+
+
 def shuffle_labels(file):
     """Leave a training file nothing to learn."""
     lines = file.read_text(encoding="utf-8").splitlines()
@@ -80,7 +85,7 @@ def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder,
     assert result.changes[0].fixed == result.changes[0].broken == 0
     assert np.sum(first.confusion) == 2 * 40
     assert sum(one.examples for one in first.slices) == 40
-    page = write_report(build_report(title="t", command="c", evaluations=[result]), tmp_path / "r")
+    page = write_report(report_of(result), tmp_path / "r")
     assert read_report(page).evaluations == (result,)
 
 
@@ -133,8 +138,7 @@ def test_epochs_rates_and_pooling_fit_the_task_unless_they_are_given(split_files
 
 
 def test_a_model_that_diverged_predicts_every_label_equally(split_files, model_folder):
-    settings = quick(split_files, model_folder)
-    candidate = prepare(settings, read_task(settings), 0)
+    candidate = prepared(quick(split_files, model_folder))
     model = candidate.learner.model(load_pretrained(model_folder)[0].encoder)
     torch.nn.init.constant_(model.classifier.bias, float("nan"))
     found = predict(candidate, model, "dev")
@@ -157,8 +161,7 @@ def test_models_see_the_same_examples_in_the_same_order(split_files, model_folde
 
 
 def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path):
-    settings = quick(split_files, model_folder, epochs=1)
-    candidate = prepare(settings, read_task(settings), 0)
+    candidate = prepared(quick(split_files, model_folder, epochs=1))
     run = fine_tune_one(candidate, 0, 1e-3)
     save_run(run, candidate, tmp_path / "run.npz")
     found = load_run(candidate, tmp_path / "run.npz")
@@ -208,7 +211,7 @@ def test_a_rate_that_breaks_the_model_leaves_a_valid_report(split_files, model_f
     settings = quick(split_files, model_folder, seeds=(0,), epochs=1, learning_rate=0.99, max_restarts=0)
     (model,) = (result := fine_tune(settings)).models
     assert not model.seeds[0].left_chance
-    page = write_report(build_report(title="t", command="c", evaluations=[result]), tmp_path / "r")
+    page = write_report(report_of(result), tmp_path / "r")
     assert read_report(page).evaluations == (result,)
 
 
@@ -236,23 +239,14 @@ def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files,
     if not has_test:
         del split_files["test"]
     settings = quick(split_files, model_folder, seeds=(4, 2), sweep=(1e-5, 3e-5, 2e-5))
-    candidate, asked = prepare(settings, read_task(settings), 0), []
+    candidate, asked = prepared(settings), []
 
     def train(candidate, wanted):
         asked.append(({*candidate.encoded, *candidate.data.splits, *candidate.settings.split_paths}, wanted))
         nothing = Predictions(answers=(), right=None, statistics={})
-        fixed = {"best_epoch": 1, "restarts": 0, "left_chance": True, "test": None, "curve": ()}
-        fixed |= {"seconds": 1.0, "examples_per_second": 1.0}
-        return [
-            SeedRun(
-                result=SeedResult(
-                    seed=seed, learning_rate=rate, dev={"accuracy": 0.9 if rate > 1e-5 else 0.5}, **fixed
-                ),
-                dev=nothing,
-                test=None,
-            )
-            for seed, rate in wanted
-        ]
+        dev = {rate: {"accuracy": 0.9 if rate > 1e-5 else 0.5} for _, rate in wanted}
+        results = [seed_result(seed, dev[rate], learning_rate=rate) for seed, rate in wanted]
+        return [SeedRun(result=result, dev=nothing, test=None) for result in results]
 
     runs, tried = fine_tune_model(candidate, train)
     chosen = [(4, 3e-5), (2, 3e-5)]
@@ -266,8 +260,7 @@ def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files,
 
 
 def test_a_run_of_a_sweep_is_stored_apart_from_the_one_that_is_scored(split_files, model_folder, tmp_path):
-    settings = quick(split_files, model_folder, epochs=1)
-    candidate = prepare(settings, read_task(settings), 0)
+    candidate = prepared(quick(split_files, model_folder, epochs=1))
     swept = candidate.without_test()
     assert run_key(swept, 0, 1e-3) != run_key(candidate, 0, 1e-3)
     run = fine_tune_one(swept, 0, 1e-3)
@@ -281,7 +274,7 @@ def test_a_run_of_a_sweep_is_stored_apart_from_the_one_that_is_scored(split_file
 
 def test_dropout_is_on_only_in_training_and_every_epoch_takes_all_its_steps(split_files, model_folder):
     settings = quick(split_files, model_folder, epochs=2)
-    candidate, modes = prepare(settings, read_task(settings), 0), []
+    candidate, modes = prepared(settings), []
 
     class Watched(Classification):
         def model(self, encoder):
@@ -307,7 +300,7 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
         epochs=2, batch_size=3, running=FineTuneRunning(precision="fp32", pooling="cls"),
         optimizer=FineTuneOptimizer(max_restarts=0),
     )  # fmt: skip
-    candidate = prepare(settings, read_task(settings), 0)
+    candidate = prepared(settings)
     run = fine_tune_one(candidate, 5, 1e-3)
     # the same written out: the weights of the head are the seed's and the restart's
     pretrained, _ = load_pretrained(model_folder)

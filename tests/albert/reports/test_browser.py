@@ -107,13 +107,6 @@ def test_colours_follow_the_readers_choice(open_page, scheme):
     assert tab.evaluate(label) == ink
 
 
-def test_plots_have_accessible_names(open_page):
-    tab = open_page()
-    images = tab.get_by_role("img")
-    assert images.count() == tab.locator("svg").count()
-    assert tab.get_by_role("img", name="Test accuracy").count() == 1
-
-
 def test_folded_parts_are_printed(open_page, tmp_path):
     tab = open_page()
     tab.evaluate("document.querySelectorAll('details').forEach(part => part.open = false)")

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from albert.reports import build_report, read_report, report_schema, write_report
-from albert.reports.compare_runs import comparison_page, differing_table, metrics_table, read_runs
+from albert.reports import build_report, compare_reports, read_report, report_schema, write_report
+from albert.reports.compare_runs import differing_table, metrics_table, read_runs
 from data.errors import InputError
 from flows.__main__ import main
 from tests.albert.report_samples import (
@@ -86,8 +86,8 @@ def test_settings_of_several_arms_are_compared_one_by_one(tmp_path):
     assert differing_table(read_runs(made)).rows == (("arm 2: rate", "2", "3"),)
 
 
-def test_the_page_of_a_comparison_has_verdicts_and_warnings(runs):
-    html = comparison_page(read_runs(runs))
+def test_the_page_of_a_comparison_has_verdicts_and_warnings(runs, tmp_path):
+    html = compare_reports(runs, tmp_path).read_text(encoding="utf-8")
     assert "It helped: +9.7" in html and "第二: Contaminated: " in html
     assert html.count("<svg") == 3 and "http" not in html.replace("http://www.w3.org", "")
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 
 from albert.evaluation import Intrinsic, LayerChange
-from albert.reports import build_report, main_tables, read_report, report_markdown, write_report
+from albert.reports import main_tables, read_report, report_markdown, write_report
 from albert.reports.evaluation import (
     contamination_table,
     intrinsic_table,
@@ -28,6 +28,7 @@ from tests.albert.report_samples import (
     history,
     model,
     pretraining,
+    report_of,
 )
 
 BASE = model("base", [0.70, 0.71, 0.72])
@@ -71,6 +72,10 @@ def plots_of(html: str) -> list[ET.Element]:
     return [ET.fromstring(plot) for plot in re.findall(r"<svg.*?</svg>", html, re.S)]
 
 
+def descriptions_of(html: str) -> dict[str, str]:
+    return {plot[0].text: plot[1].text for plot in plots_of(html)}
+
+
 def test_every_plot_has_a_name_and_a_description(html):
     plots = plots_of(html)
     assert len(plots) > 20
@@ -109,7 +114,7 @@ def test_metrics_hold_the_same_as_the_page(page, html):
 
 def test_the_probe_and_what_layers_change_are_shown(page, html):
     assert "with a loss of 9.10 (a model that knows nothing has ln V = 9.96)" in html
-    descriptions = {plot[0].text: plot[1].text for plot in plots_of(html)}
+    descriptions = descriptions_of(html)
     assert descriptions["Change by a layer"] == "held out from 10 to 2.5"
     assert descriptions["Angle kept by a layer"] == "held out from 0.5 to 0.875"
     result = read_report(page).pretraining
@@ -127,9 +132,7 @@ def test_the_probe_and_what_layers_change_are_shown(page, html):
     ],
 )
 def test_the_verdict_says_what_the_interval_says(first, second, verdict):
-    report = build_report(
-        title="t", command="c", evaluations=[comparison(model("a", first), model("b", second))]
-    )
+    report = report_of(comparison(model("a", first), model("b", second)))
     assert verdict in report.verdict
 
 
@@ -139,20 +142,18 @@ def test_near_certainty_is_shown_as_a_bound():
 
 
 def test_a_single_seed_has_no_interval():
-    report = build_report(
-        title="t", command="c", evaluations=[comparison(model("a", [0.7]), model("b", [0.9]))]
-    )
-    descriptions = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
+    report = report_of(comparison(model("a", [0.7]), model("b", [0.9])))
+    descriptions = descriptions_of(render(report))
     assert descriptions["Change against a"] == "b: 20.00, single values 20.00"
     assert descriptions["Test accuracy"].startswith("a: 70.00, single values 70.00")
     assert scores_table(report.evaluations[0]).rows[0][1:3] == ("70.0", "70.0")
 
 
 def test_the_verdict_says_what_was_forgotten(tmp_path):
-    parts = {"title": "t", "command": "c", "pretraining": pretraining(tmp_path, "general")}
-    measured = build_report(**parts, evaluations=[comparison(BASE, BETTER)])
+    trained = pretraining(tmp_path, "general")
+    measured = report_of(comparison(BASE, BETTER), pretraining=trained)
     assert measured.verdict.endswith("over 3 seeds; general drift −0.2.")
-    unmeasured = build_report(**parts, evaluations=[comparison(BASE, model("b", [0.8, 0.81, 0.82]))])
+    unmeasured = report_of(comparison(BASE, model("b", [0.8, 0.81, 0.82])), pretraining=trained)
     assert unmeasured.verdict.endswith("over 3 seeds; general drift −2.0.")
 
 
@@ -160,10 +161,10 @@ def test_of_several_models_the_verdict_is_about_the_primary_one():
     on_dev = model("on dev", [0.72, 0.73, 0.75])
     on_test = model("on test", [0.90, 0.91, 0.92], dev=BASE.dev)
     compared = comparison(BASE, on_test, on_dev)
-    report = build_report(title="t", command="c", evaluations=[compared])
+    report = report_of(compared)
     assert "The primary contrast is on dev against base." in protocol(compared)
     assert "on dev against base" in report.verdict
-    descriptions = {plot[0].text: plot[1].text for plot in plots_of(render(report))}
+    descriptions = descriptions_of(render(report))
     assert descriptions["What each change does"].startswith("on test: 20.00")
     steps = steps_table(report.evaluations[0])
     assert [row[:2] for row in steps.rows] == [("on test", "+20.0 ± 5.4"), ("on dev", "−17.7 ± 5.1")]
@@ -173,22 +174,22 @@ def test_of_several_models_the_verdict_is_about_the_primary_one():
 def test_a_contaminated_corpus_is_named_at_the_top():
     dirty = model("dirty", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
     shared = (Overlap("test", "train", 60, 1, 2, (("一杯茶", "一杯 茶"),)),)
-    report = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, overlaps=shared)])
+    report = report_of(comparison(BASE, dirty, overlaps=shared))
     assert report.verdict.startswith("Not to be trusted")
     html = render(report)
     assert html.index("holds 7 of 100 test texts") < html.index("<h2>") < html.index("in train: 一杯 茶")
     # one line a corpus, whichever models were trained on it
     dirtier = model("dirtier", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
-    (warning,) = build_report(title="t", command="c", evaluations=[comparison(BASE, dirty, dirtier)]).warnings
+    (warning,) = report_of(comparison(BASE, dirty, dirtier)).warnings
     assert warning.endswith("learnt by dirty and dirtier.")
     clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
-    report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean)])
+    report = report_of(comparison(BASE, clean))
     assert report.verdict.startswith("It helped") and not report.warnings
     # nor may the parts of the task hold the same texts
-    report = build_report(title="t", command="c", evaluations=[comparison(BASE, clean, overlaps=shared)])
+    report = report_of(comparison(BASE, clean, overlaps=shared))
     assert report.warnings[0].startswith("Overlap: 3 of 60 test examples are in train too, 1 of them")
     mended = comparison(BASE, clean, overlaps=shared, dropped=3)
-    assert not build_report(title="t", command="c", evaluations=[mended]).warnings
+    assert not report_of(mended).warnings
 
 
 def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_comparison():
@@ -196,16 +197,12 @@ def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_compa
     base = model("base", [0.70, 0.71, 0.72], contamination=shared)
     better = model("b", [0.80, 0.81, 0.815], contamination=shared)
     best = model("c", [0.90, 0.91, 0.915], contamination=(*shared, replace(shared[0], corpus="水")))
-    report = build_report(title="t", command="c", evaluations=[comparison(base, better, best, primary="b")])
+    report = report_of(comparison(base, better, best, primary="b"))
     assert report.verdict.startswith("It helped: +9.8") and "b against base" in report.verdict
     assert [line.rpartition("learnt by ")[2] for line in report.warnings] == ["every model.", "c."]
     # each evaluation has a line, each corpus a warning
     others = [model(name, [0.8, 0.8, 0.8], contamination=shared) for name in ("d", "e")]
-    twice = build_report(
-        title="t",
-        command="c",
-        evaluations=[comparison(base, better, best, primary="b"), comparison(BASE, *others)],
-    )
+    twice = report_of(comparison(base, better, best, primary="b"), comparison(BASE, *others))
     assert len(twice.verdict.split("\n")) == 2 and len(twice.warnings) == 2
     assert twice.warnings[0].endswith("learnt by 5 of 6 models.")
     assert contamination_table(report.evaluations[0]).rows == (
@@ -215,7 +212,7 @@ def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_compa
     alone = comparison(
         model("base", [0.7], contamination=shared), model("c", [0.9], contamination=best.contamination)
     )
-    report = build_report(title="t", command="c", evaluations=[alone])
+    report = report_of(alone)
     assert report.verdict.startswith("Not to be trusted")
 
 
@@ -237,18 +234,13 @@ def test_a_model_is_not_measured_on_texts_it_was_trained_on():
 
 
 def test_sections_appear_only_with_their_data(tmp_path):
-    trained = render(build_report(title="t", command="c", pretraining=pretraining(tmp_path)))
+    trained = render(report_of(pretraining=pretraining(tmp_path)))
     assert "Held-out MLM loss 8.00 → 4.67" in trained
     assert re.findall(r"<h2>(.*)</h2>", trained) == ["Continued pretraining", "How to repeat it"]
     bare = dict.fromkeys(("calibration", "confusion", "cost", "intrinsic")) | dict.fromkeys(
         ("classes", "slices", "sweep", "pretraining"), ()
     )
-    judged = render(
-        build_report(
-            title="t", command="c",
-            evaluations=[comparison(model("a", [0.7, 0.8], **bare), model("b", [0.8, 0.9], **bare))],
-        )
-    )  # fmt: skip
+    judged = render(report_of(comparison(model("a", [0.7, 0.8], **bare), model("b", [0.8, 0.9], **bare))))
     assert re.findall(r"<h2>(.*)</h2>", judged) == ["Evaluation: 茶事", "How to repeat it"]
     titles = [plot[0].text for plot in plots_of(judged)]
     assert titles == ["Test accuracy", "Change against a", "Dev accuracy while fine-tuning"]
@@ -293,14 +285,14 @@ def test_a_long_line_is_thinned_without_losing_a_spike():
 
 def test_an_interrupted_run_says_so_at_the_top(tmp_path):
     stopped = replace(pretraining(tmp_path), status="interrupted")
-    report = build_report(title="t", command="c", pretraining=stopped)
+    report = report_of(pretraining=stopped)
     assert "interrupted after 40 steps" in report.warnings[0]
 
 
 def test_a_loss_that_is_not_finite_is_left_out(tmp_path):
     result = pretraining(tmp_path)
     result.history.insert(2, {"step": 15, "mlm_loss": float("nan"), "gradient_norm": float("inf")})
-    report = build_report(title="t", command="c", pretraining=result)
+    report = report_of(pretraining=result)
     assert report.pretraining.history[2] == {"step": 15}
     assert read_report(write_report(report, tmp_path / "r")) == report
 
@@ -311,12 +303,11 @@ def test_a_history_without_training_records_is_drawn_too(tmp_path):
 
 
 def test_markdown_and_rows_hold_the_main_tables(tmp_path):
-    report = build_report(
-        title="t", command="python -m flows.x", pretraining=pretraining(tmp_path),
-        evaluations=[comparison(BASE, BETTER), comparison(BASE, BETTER, task="另|一")],
-    )  # fmt: skip
+    report = report_of(
+        comparison(BASE, BETTER), comparison(BASE, BETTER, task="另|一"), pretraining=pretraining(tmp_path)
+    )
     text = report_markdown(report)
-    assert text.startswith(f"**{report.verdict}**") and "python -m flows.x" in text
+    assert text.startswith(f"**{report.verdict}**") and "```\nc\n```" in text
     assert "| 继续 | 80.8 ± 5.6 | 80.8 ± 5.6 |" in text and "**+9.8 ± 3.9**" in text
     tables = main_tables(report)
     assert [one.name for one in tables] == ["evaluation", "evaluation-2", "training"]
@@ -328,7 +319,7 @@ def test_markdown_and_rows_hold_the_main_tables(tmp_path):
 
 def test_each_base_model_has_its_part(tmp_path):
     other = replace(pretraining(tmp_path), run_folder=tmp_path / "models/general-bert", status="interrupted")
-    report = build_report(title="t", command="c", bases=[pretraining(tmp_path), other])
+    report = report_of(bases=[pretraining(tmp_path), other])
     page = write_report(report, tmp_path / "r")
     html = page.read_text(encoding="utf-8")
     titles = ["Base model: r", "Base model: general-bert"]
