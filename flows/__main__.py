@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code."""
     from data.terminal import run_piped
 
-    given = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
-    return run_piped(lambda: _run(*given))
+    tokens = [*(sys.argv[1:] if arguments is None else arguments)] or ["--help"]
+    return run_piped(lambda: _run(*tokens))
 
 
 def _run(command: str, *rest: str) -> int:

@@ -3,9 +3,9 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -144,13 +144,14 @@ def compare(
     at_once = max(len(settings.seeds or range(MANY_SEEDS)), len(settings.learning_rates))
     with _open_pool(workers, at_once) as pool:
         cache = _Cache(workspace.root / "evaluations", pool, keep)
-        for one, known in zip(finetuning.train_models(settings, plan.data, cache.train), facts, strict=True):
+        trained = finetuning.train_models(settings, plan.data, cache.train)
+        for one, of_model in zip(trained, facts, strict=True):
             if keep is not None:
                 keep.choose(one, cache.train_again)
-            probed = known.corpora_to_probe(corpora)
-            work = partial(measure_model, one, workspace, probed, known.corpora)
+            reference = of_model.corpora_to_probe(corpora)
+            work = partial(measure_model, one, workspace, reference, of_model.corpora)
             measured = measure(one.candidates[0].name, work)
-            models.append(replace(measured, note=known.note, pretraining=known.pretraining))
+            models.append(replace(measured, note=of_model.note, pretraining=of_model.pretraining))
             move(len(models) / len(rows))
         cache = replace(cache, keep=None)
         baselines = finetuning.baseline_runs(models[0].candidates[0], cache.train)
@@ -209,25 +210,26 @@ class _Cache:
     pool: Executor | None  # None: one by one in this process
     keep: KeptModels | None
 
-    def train(self, candidate: Candidate, wanted: Sequence[SeedAndRate]) -> list[SeedRun]:
+    def train(self, candidate: Candidate, pairs: Sequence[SeedAndRate]) -> list[SeedRun]:
         calls = [
             (f"{candidate.name} seed {seed}", partial(self._run, candidate, seed, rate))
-            for seed, rate in wanted
+            for seed, rate in pairs
         ]
         if self.pool is None:
             runs = [train(*call) for call in calls]
         else:
-            begun = [train.submit(*call) for call in calls]
+            futures = [train.submit(*call) for call in calls]
             title, silent = candidate.name, not sys.stderr.isatty()
-            runs = [one.result() for one in tqdm(begun, title, unit="run", disable=silent, leave=False)]
+            runs = [one.result() for one in tqdm(futures, title, unit="run", disable=silent, leave=False)]
         if self.keep:
             self.keep.drop_worse(candidate, runs)
         return runs
 
-    def train_again(self, candidate: Candidate, known: SeedRun) -> None:
-        """Train a run whose result is known, for its weights."""
-        given = candidate, known.result.seed, known.result.learning_rate
-        train(f"{candidate.name} seed {given[1]} again", partial(self._train, *given, run_key(*given)))
+    def train_again(self, candidate: Candidate, run: SeedRun) -> None:
+        """Train a run whose result is cached, for its weights."""
+        key = run_key(candidate, run.result.seed, run.result.learning_rate)
+        work = partial(self._train, candidate, run.result.seed, run.result.learning_rate, key)
+        train(f"{candidate.name} seed {run.result.seed} again", work)
 
     def _run(self, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
         key = run_key(candidate, seed, learning_rate)
@@ -239,20 +241,15 @@ class _Cache:
         return found
 
     def _train(self, candidate: Candidate, seed: int, learning_rate: float, key: str) -> SeedRun:
-        one = finetuning.fine_tune_one
-        given = candidate, seed, learning_rate, self.keep.place(key) if self.keep else None
-        return self.pool.submit(one, *given).result() if self.pool else one(*given)
+        place = self.keep.place(key) if self.keep else None
+        work = partial(finetuning.fine_tune_one, candidate, seed, learning_rate, place)
+        return self.pool.submit(work).result() if self.pool else work()
 
 
-@contextmanager
-def _open_pool(workers: int | None, runs: int) -> Iterator[Executor | None]:
+def _open_pool(workers: int | None, runs: int) -> AbstractContextManager[Executor | None]:
     """Open a pool that shares this process's threads, at most one process a run; None for a single one."""
     workers = min(workers or finetuning.usual_workers(), runs)
-    if workers == 1:
-        yield None
-        return
-    with worker_pool(workers, finetuning.worker_start(workers)) as pool:
-        yield pool
+    return worker_pool(workers, finetuning.worker_start(workers)) if workers > 1 else nullcontext()
 
 
 def run_name(settings: FineTuneSettings) -> str:

@@ -43,13 +43,13 @@ def rerun_crashed(run: UUID) -> State:
 def count_crashes(client: SyncPrefectClient, run: FlowRun) -> int:
     """Count the recent crashes of the same deployment with the same parameters, this one too."""
     since = datetime.now(UTC) - timedelta(hours=HOURS)
-    wanted = {
+    alike = {
         "deployment_id": {"any_": [run.deployment_id]},
         "state": {"type": {"any_": ["CRASHED"]}},
         "end_time": {"after_": since},
     }
-    found = read_all(client.read_flow_runs, flow_run_filter=FlowRunFilter.model_validate(wanted))
-    return sum(resuming(one) == resuming(run) for one in found)
+    crashes = read_all(client.read_flow_runs, flow_run_filter=FlowRunFilter.model_validate(alike))
+    return sum(resuming(one) == resuming(run) for one in crashes)
 
 
 def resuming(run: FlowRun) -> dict[str, Any]:

@@ -47,12 +47,12 @@ def repeat_command() -> str:
     if flow_run is None or flow_run.flow is None:  # called as a plain function
         return masked(shlex.join(["python", *sys.argv]))
     defaults = inspect.signature(flow_run.flow.fn).parameters
-    given = " ".join(
+    options = " ".join(
         f"-p {shlex.quote(f'{name}={json.dumps(to_jsonable_python(value), ensure_ascii=False)}')}"
         for name, value in (flow_run.parameters or {}).items()
         if value != defaults[name].default
     )
-    return masked(f"prefect deployment run '{flow_run.flow.name}/default' {given}")
+    return masked(f"prefect deployment run '{flow_run.flow.name}/default' {options}")
 
 
 def file_checksums(*paths: Path | str | None) -> dict[str, str]:

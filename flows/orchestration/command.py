@@ -133,12 +133,12 @@ def _run_in(name: str, chosen: Job) -> tuple[int, str]:
 
 def _recorded(chosen: Job) -> dict[str, Any]:
     """The parameters of a command's flow, which Prefect keeps: the plan has the sources' credentials."""
-    given = values_of(chosen)
-    if sources := given.get("source"):
-        given["source"] = tuple(
+    parameters = values_of(chosen)
+    if sources := parameters.get("source"):
+        parameters["source"] = tuple(
             masked(one) if isinstance(one, str) else replace(one, path=masked(one.path)) for one in sources
         )
-    return given
+    return parameters
 
 
 def set_up_prefect(workspace: Path) -> None:

@@ -108,8 +108,8 @@ def _run(
 
 
 def _name_run(template: str) -> str:
-    given = runtime.flow_run.parameters
-    short = {name: "the samples" if value is None else Path(str(value)).name for name, value in given.items()}
+    parameters = runtime.flow_run.parameters.items()
+    short = {name: "the samples" if value is None else Path(str(value)).name for name, value in parameters}
     return f"{template.format(**short)}, {datetime.now():%m-%d %H:%M:%S}"
 
 

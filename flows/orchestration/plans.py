@@ -160,8 +160,10 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
         never_trained = never_trained_share(db)
         # of a run on each version
         runs = [options.run or f"{options.corpus}-v{n}-{settled}" for n in range(1, newest + 1)]
-        begun = None if options.resume == "never" else version_of_unfinished(db, place, options.corpus, runs)
-    version, shards = _corpus_shards(place, options.corpus, begun)
+        unfinished = (
+            None if options.resume == "never" else version_of_unfinished(db, place, options.corpus, runs)
+        )
+    version, shards = _corpus_shards(place, options.corpus, unfinished)
     run = check_name(runs[version.version - 1], "run")
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
     start = Path(options.init)

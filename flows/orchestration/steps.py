@@ -126,13 +126,13 @@ def _open_processes(workers: int) -> Iterator[tuple[Submit, int]]:
         def submit(task: Step, label: str, work: Callable[[], object]) -> PrefectFuture:
             # goes to the pool at once, so that work starts in the order it was submitted, the largest first:
             # Prefect starts tasks in any order, and after several requests
-            begun: list[Future] = []
+            futures: list[Future] = []
             with suppress(BrokenExecutor):  # each task reports it
-                begun.append(pool.submit(work))
+                futures.append(pool.submit(work))
 
             def wait() -> object:
                 try:
-                    return _wait(begun.pop() if begun else pool.submit(work))
+                    return _wait(futures.pop() if futures else pool.submit(work))
                 except BrokenExecutor:
                     # whatever ends a run may end its processes first
                     if is_over.wait(1):

@@ -87,8 +87,8 @@ def _record_failure(plan: PretrainingPlan) -> None:
 
 def _known_checkpoints(plan: PretrainingPlan) -> dict[int, CheckpointRow]:
     """The catalog's rows of the whole checkpoints there are, by step."""
-    kept = [folder for folder in list_checkpoints(plan.settings.run_folder) if is_whole(folder)]
-    return {step_of(folder): _row(plan, read_trainer_state(folder), folder) for folder in kept}
+    folders = filter(is_whole, list_checkpoints(plan.settings.run_folder))
+    return {step_of(folder): _row(plan, read_trainer_state(folder), folder) for folder in folders}
 
 
 def _record(

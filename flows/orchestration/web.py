@@ -34,11 +34,11 @@ class Reports(StaticFiles):
 
     def __init__(self, folder: Path, password: str | None):
         super().__init__(directory=folder, html=True)
-        self.wanted = f"Basic {base64.b64encode(password.encode()).decode()}" if password else None
+        self.credentials = f"Basic {base64.b64encode(password.encode()).decode()}" if password else None
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        given = Headers(scope=scope).get("authorization", "")
-        if self.wanted and not hmac.compare_digest(given.encode(), self.wanted.encode()):
+        sent = Headers(scope=scope).get("authorization", "")
+        if self.credentials and not hmac.compare_digest(sent.encode(), self.credentials.encode()):
             return PlainTextResponse("Unauthorized", 401, {"www-authenticate": 'Basic realm="jixu"'})
         response = await super().get_response(path, scope)
         # a page shares its origin with the API: it gets no scripts, and may not act for its reader

@@ -1,11 +1,9 @@
 """Corpora by name, and training in several processes that the flow watches."""
 
 import math
-import os
 import shutil
 import signal
 import subprocess
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 from tests.flows import processes
+from tests.flows.serving import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +73,8 @@ def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
     )
     write_settings(settings, tmp_path / "settings.json")
     process = processes.start("train", tmp_path / "settings.json")
-    deadline = time.monotonic() + 120
-    while not list_checkpoints(settings.run_folder) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.kill(process.pid, signal.SIGINT)
+    wait_until(lambda: list_checkpoints(settings.run_folder))
+    process.send_signal(signal.SIGINT)
     output, _ = process.communicate(timeout=300)
     assert output.strip() == "interrupted"
 

@@ -107,16 +107,22 @@ def test_each_deployment_is_made_as_the_file_says_and_a_schedule_stays_as_a_pers
         client.delete_deployment(deployment)
 
 
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """Served by one server after the other: to make its database takes each of them seconds."""
+    return tmp_path_factory.mktemp("serve") / "w"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "parts"),
     [(signal.SIGHUP, 1), (signal.SIGTERM, 2), (signal.SIGKILL, 2)],
     ids=["closed terminal", "SIGTERM while the runner starts", "killed"],
 )
-def test_stopped_while_it_starts_it_leaves_no_process(tmp_path, number, parts):
+def test_stopped_while_it_starts_it_leaves_no_process(workspace, number, parts):
     if signal.getsignal(number) is signal.SIG_IGN:
         pytest.skip("a shell had the signal ignored")
-    server = Server(tmp_path / "w", free_port())
+    server = Server(workspace, free_port())
     serve = psutil.Process(server.process.pid)
     wait_until(lambda: len(serve.children()) == parts, server.log)
     begun = serve.children()
@@ -126,11 +132,13 @@ def test_stopped_while_it_starts_it_leaves_no_process(tmp_path, number, parts):
 
 
 @pytest.mark.slow
-def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(tmp_path, samples, vocabulary_file):
+def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(
+    workspace, samples, vocabulary_file
+):
     given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "workers": 1}
     given["tokenizer"] = str(vocabulary_file)
     quick = {"PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT2S"}
-    with Server(tmp_path / "w", free_port(), **quick) as server:
+    with Server(workspace, free_port(), **quick) as server:
         assert "schedule weekly of refresh-corpus/law-weekly is not active" in server.log()
         expect_heartbeats_within(45, server)
         with FileLock(server.workspace / "locks" / "catalog.lock"):  # it cannot commit and end
@@ -138,7 +146,7 @@ def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(tmp_pa
             wait_until(lambda: server.ask("/task_runs/count", tasks_of(lost)), lambda: server.state(lost))
             kill_all_of(server)
     locked = FileLock(server.workspace / "locks" / "catalog.lock")
-    with Server(tmp_path / "w", free_port(), **quick) as server, locked:
+    with Server(workspace, free_port(), **quick) as server, locked:
         stopped = server.begin("refresh-corpus/default", **given)
         name, message = server.wait_for_end(lost)
         assert name == "Crashed" and "The process of this run is gone" in message

@@ -1,9 +1,9 @@
-"""Commands that are stopped during a training."""
+"""Commands that are stopped during a training, by Ctrl-C and by SIGTERM."""
 
 import os
+import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -12,27 +12,31 @@ from data.catalog import read_catalog
 from data.workspace import Workspace
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
-from tests.flows.serving import DEADLINE, ROOT
+from tests.flows.serving import DEADLINE, ROOT, wait_until
 
 pytestmark = pytest.mark.slow
 LONG = ["--steps", 100_000]
 
 
-def stop_in_training(command, runs, workspace, *arguments, **environment):
-    """Run a command, and stop it when it has trained a little. Return its exit code, output and errors."""
+def stop_in_training(number, command, runs, workspace, *arguments, **environment):
+    """Run a command, and send it a signal once it has trained. Return its exit code, output and errors."""
+    if signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("a shell had the signal ignored")
     process = subprocess.Popen(
-        [sys.executable, "-m", f"flows.{command}", *map(str, (*arguments, *LONG, "--workspace", workspace))],
+        [sys.executable, "-m", "flows", command, *map(str, (*arguments, *LONG, "--workspace", workspace))],
         cwd=ROOT,
         env=os.environ | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    until = time.monotonic() + DEADLINE
-    while not any(path.stat().st_size for path in workspace.glob(f"models/{runs}/metrics.jsonl")):
-        assert process.poll() is None and time.monotonic() < until, process.communicate()
-        time.sleep(0.1)
-    process.terminate()
+
+    def has_trained():
+        assert process.poll() is None, process.communicate()
+        return any(path.stat().st_size for path in workspace.glob(f"models/{runs}/metrics.jsonl"))
+
+    wait_until(has_trained)
+    process.send_signal(number)
     output, errors = process.communicate(timeout=DEADLINE)
     assert "Traceback" not in errors, errors
     (run,) = workspace.glob(f"models/{runs}")
@@ -48,8 +52,9 @@ def test_a_pretraining_leaves_a_checkpoint_and_says_so(
     make_corpus(tmp_path / "w", "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
     given = ("--corpus", "tea", "--init", init, "--run", "long", "--batch-tokens", 512)
+    command = "continued-pretraining"
     code, output, _ = stop_in_training(
-        "continued_pretraining", "long", tmp_path / "w", *given, **prefect_server
+        signal.SIGINT, command, "long", tmp_path / "w", *given, **prefect_server
     )
     assert code == 75 and output.startswith("long: interrupted after ")
 
@@ -61,8 +66,9 @@ def test_an_end_to_end_run_stops_with_its_training(tmp_path, samples, tokenizer,
     given = ["--domain", samples / "tea.jsonl", "--task", "tea-topics"]
     given += ["--text.max-seq-length", 64, "--pretraining.batch-tokens", 512]
     given += [part for name in ("train", "dev") for part in (f"--{name}", samples / f"tea_topics_{name}.tsv")]
+    given += ["--init", init]
     code, output, errors = stop_in_training(
-        "end_to_end", "domain-v2-*", tmp_path / "w", *given, "--init", init, **prefect_server
+        signal.SIGTERM, "end-to-end", "domain-v2-*", tmp_path / "w", *given, **prefect_server
     )
     assert code == 75 and not output and errors.endswith("\nend-to-end: stopped\n")
     assert not (tmp_path / "w" / "reports" / "end-to-end-tea-topics").exists()
