@@ -73,7 +73,7 @@ def words(
         min_count: Least occurrences of a word.
         min_cohesion: Least cohesion of a word, in bits.
         min_freedom: Least entropy of the characters on either side of a word, in bits.
-        limit: Most words to write.
+        limit: Maximum number of words to write.
         workspace: Folder of the workspace.
     """
     from data.catalog import open_workspace

@@ -50,7 +50,7 @@ class FineTuneRunning:
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Number format of the operators; auto: bf16 where it is faster"""
     max_seq_length: Annotated[int, Field(ge=8, le=512)] = 128
-    """Most tokens of an example; a longer one is cut"""
+    """Maximum tokens per example; longer ones are truncated"""
     pooling: Annotated[
         Literal["auto", "cls", "mean", "cls+mean"],
         Field(
@@ -72,7 +72,7 @@ class TuningOptions:
         Field(
             ge=1,
             le=1000,
-            description="Most epochs of training, the best on dev counts (轮数); by default for "
+            description="Maximum number of epochs; the best on dev counts (轮数); by default for "
             f"{FEWEST_STEPS:,} steps, {FEWEST_EPOCHS} to {MOST_EPOCHS}",
         ),
     ] = None
@@ -115,7 +115,7 @@ class FineTuneSettings(TuningOptions):
     train: Path | None = None
     """Training examples, as the task's publisher has them (训练集)"""
     dev: Path
-    """Examples that choose the best epoch (验证集)"""
+    """Examples that choose the best epoch (开发集)"""
     test: Path | None = None
     """Examples scored once, at the best epoch (测试集)"""
     models: tuple[Path, ...]

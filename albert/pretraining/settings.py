@@ -159,12 +159,12 @@ class TrainingOptions:
     """Peak learning rate (学习率); by default the square-root rule's: for batches of 4096 tokens AdamW 3e-4
     from random weights, else 5e-5, and LAMB 7.8e-5."""
     init_weights: Literal["random", "corpus"] = "random"
-    """What the weights of a preset start from (初始权重): chance, or the corpus's own counts (word vectors,
-    frequencies, attention to neighbours), which saves the first millions of tokens."""
+    """How the weights of a preset are initialised (初始权重): at random, or from the corpus's counts (word
+    vectors, frequencies, attention to neighbours), which saves the first millions of tokens."""
     resume: Literal["auto", "never"] = "auto"
     """Resume from the run's last checkpoint, or discard what the run has."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
-    """Seed of everything that is random (随机种子)."""
+    """Random seed (随机种子)."""
     optimizer: OptimizerOptions = OptimizerOptions()
     """Optimiser and regularisation."""
     schedule: ScheduleOptions = ScheduleOptions()

@@ -20,7 +20,7 @@ class CleaningRules:
     simplify: bool = False
     """Traditional to simplified characters, by OpenCC's t2s (繁体转简体)."""
     max_repeats: Annotated[int, Field(ge=0, le=1000)] = 3
-    """Most repeats of one punctuation mark in a row; 0: any number."""
+    """Maximum repeats of a punctuation mark in a row; 0: unlimited."""
     scrub: Annotated[tuple[Kind, ...], Commas] = ()
     """Personal data to replace by placeholders (脱敏)."""
 
@@ -53,12 +53,12 @@ class QualityRules:
     """Largest share of a document's characters in boilerplate."""
     # like Gopher's share of symbols: of a page only a line, of a notice nearly all of it
     max_advertising: Annotated[float, Field(ge=0, le=100)] = 1.0
-    """Most calls to follow, to buy or to get in touch per 100 characters; 100: any (广告)."""
+    """Maximum calls to follow, buy or get in touch per 100 characters; 100: unlimited (广告)."""
     blocklist: str | None = None
     """File of words, one a line (屏蔽词)."""
     # C4 drops at the first, but two Chinese characters also meet by chance
     max_blocked: Annotated[int, Field(ge=0, le=10**6)] = 2
-    """Most words of the blocklist that a document may hold."""
+    """Maximum number of blocklisted words in a document."""
 
 
 def _off(value: object) -> object:
@@ -86,4 +86,4 @@ class GuardRules:
     ngram: Annotated[int, Field(ge=6, le=100)] = 13
     """Characters in common that are a hit."""
     action: Literal["drop", "report"] = "drop"
-    """What happens to a document with a hit."""
+    """What to do with a document that has a hit."""

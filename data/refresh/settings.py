@@ -50,9 +50,9 @@ class MaskingRules:
     rate: Annotated[float, Field(ge=0.01, le=0.8)] = 0.15
     """Share of tokens masked (遮盖比例)."""
     max_ngram: Annotated[int, Field(ge=1, le=10)] = 3
-    """Most words that albert masks together."""
+    """Maximum number of words that albert masks together."""
     max_predictions: Annotated[int | None, Field(ge=1, le=512)] = None
-    """Most masked tokens of an instance; by default any."""
+    """Maximum number of masked tokens in an instance; by default unlimited."""
 
 
 @options
@@ -82,13 +82,13 @@ class RefreshSettings:
     """What is masked and how."""
     # 512 positions: every public Chinese model's limit
     max_seq_length: Annotated[int, Field(ge=16, le=512)] = 128
-    """Most tokens of an instance."""
+    """Maximum tokens per instance."""
     dictionary: tuple[str, ...] = ()
     """Words of the field in jieba's format (用户词典)."""
     discover_words: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     """New words to list after a new version (新词发现)."""
     seed: Annotated[int, Field(ge=0, le=2**31)] = 0
-    """Seed of all that is random (随机种子)."""
+    """Random seed (随机种子)."""
     workers: Annotated[int, Field(ge=1, le=1024)] = Field(default_factory=lambda: os.cpu_count() or 1)
     """Processes; by default one a core."""
     reading: SourceRules = SourceRules()

@@ -129,10 +129,11 @@ class PretrainingOptions(TrainingOptions):
 
 @options
 class CorporaOptions:
-    """Corpora of the workspace that models are asked about."""
+    """Corpora of the workspace to evaluate models on."""
 
     domain: str | None = None
-    """What all models but the first were pretrained on (领域语料)."""
+    """Corpus of the field, to measure models on and to search for texts of the task. Of models that no run of
+    the workspace made, all but the first are taken to have read it (领域语料)."""
     general: str | None = None
     """General corpus, to measure what models forget of it (通用语料)."""
 
@@ -170,7 +171,7 @@ class FineTuneOptions(TuningOptions):
     running: FineTuneJobRunning = FineTuneJobRunning()
     """Precision, length, pooling, processes."""
     corpora: CorporaOptions = CorporaOptions()
-    """Corpora that models are asked about (语料)."""
+    """Corpora to evaluate models on (语料)."""
 
 
 @options
@@ -184,7 +185,7 @@ class TokenizerOptions:
     kind: Literal["wordpiece", "sentencepiece"] = "wordpiece"
     """Kind; wordpiece is BERT's (词表类型)."""
     vocab_size: Annotated[int, Field(ge=100, le=250_000)] = 21128
-    """Most entries (词表大小)."""
+    """Maximum number of entries (词表大小)."""
     name: str | None = None
     """Name in the workspace; by default kind and size."""
     workspace: Place = Field(default_factory=default_place)
@@ -195,9 +196,9 @@ class TextOptions:
     """How the corpora of a whole run are made."""
 
     vocab_size: Annotated[int, Field(ge=100, le=250_000)] = 21128
-    """Most entries of a trained vocabulary."""
+    """Maximum number of entries of a trained vocabulary."""
     max_seq_length: Annotated[int, Field(ge=16, le=512)] = 128
-    """Most tokens of an instance."""
+    """Maximum tokens per instance."""
     copies: Annotated[int, Field(ge=1, le=100)] = 1
     """Times each document is cut into instances anew."""
     max_unknown_share: Annotated[float, Field(ge=0, le=1)] = 0.2
@@ -278,7 +279,7 @@ class ExperimentOptions:
     first: FieldOptions
     """A field."""
     second: FieldOptions
-    """Another one."""
+    """The other field."""
     init: str = "tiny-zh"
     """Checkpoint that every arm starts from (起点)."""
     scale: Annotated[float, Field(gt=0, le=1000)] = 1.0
