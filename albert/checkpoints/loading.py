@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -251,6 +252,7 @@ def new_model(init: str, vocab_size: int, *, seed: int) -> tuple[PretrainingMode
     try:
         return PretrainingModel(AlbertConfig.preset(init, vocab_size=vocab_size)), None
     except ConfigError:
-        raise InputError(
-            f"--init {init!r} is no checkpoint folder and no preset: presets are {', '.join(PRESETS)}"
-        ) from None
+        names = ("tiny-zh", *PRESETS)
+        near = difflib.get_close_matches(init, names, 1)
+        hint = f"did you mean {near[0]}?" if near else f"names are {', '.join(names)}"
+        raise InputError(f"--init {init!r} is no checkpoint folder and no preset: {hint}") from None
