@@ -59,7 +59,9 @@ def test_credentials_of_a_source_reach_no_record_and_no_message(server, tmp_path
         places = statistics.sql("select uri from sources").fetchall()
         documents = statistics.sql("select distinct source_uri from documents").fetchall()
     assert all("://***@127.0.0.1" in place and "/tea.jsonl?***" in place for (place,) in places + documents)
-    with pytest.raises(InputError, match="does not exist") as missing:
+    with pytest.raises(InputError, match="does not exist"):
+        find_files(f"{server}/nothing.jsonl", allow_loopback=True)
+    with pytest.raises(InputError) as missing:
         find_files(f"{server}/nothing.jsonl?{QUERY}", allow_loopback=True)
     seen.append(str(missing.value))
     assert len(seen) > 10 and not [text for text in seen if "geheim" in text or "verraten" in text]
