@@ -11,8 +11,8 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -179,20 +179,17 @@ def check_room(workspace: Path) -> None:
         )
 
 
-@contextmanager
-def heartbeats() -> Iterator[None]:
+def heartbeats() -> AbstractContextManager[object]:
     """Send heartbeats to a server that stays, which so notices a killed command; none to a command's own
     server, because to end them Prefect sleeps up to a second. The user's setting wins.
     """
     if "PREFECT_FLOWS_HEARTBEAT_FREQUENCY" in os.environ:
-        yield
-        return
+        return nullcontext()
     from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
     # None is no heartbeats, which a variable of the environment cannot say
     seconds = HEARTBEAT_SECONDS if os.environ.get("PREFECT_API_URL") else None
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: seconds}):
-        yield
+    return temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: seconds})
 
 
 def _stopped(name: str, error: BaseException) -> int:

@@ -10,10 +10,9 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from albert.runtime import device_names
 from data.catalog import read_catalog, running_runs
+from data.errors import InputError
 from data.locks import hold
 from data.workspace import Workspace
 from flows.orchestration.logs import say
@@ -64,7 +63,7 @@ def _is_training(workspace: Workspace, run: str) -> bool:
     if not path.is_file():
         return False
     try:
-        with FileLock(path).acquire(timeout=0):
+        with hold(path, "it is being trained"):
             return False
-    except Timeout:
+    except InputError:
         return True
