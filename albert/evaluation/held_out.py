@@ -29,11 +29,17 @@ _MLM_LOSS, _MLM_CORRECT, _MLM_COUNT, _SOP_LOSS, _SOP_CORRECT, _SOP_COUNT = range
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean, and its 95% interval over documents; without one if there is one document."""
+    """A mean, and its 95% interval over documents, if there is one."""
 
     value: float
     low: float | None
     high: float | None
+
+    def to_record(self, name: str) -> dict[str, float]:
+        """The entries of a run's history."""
+        if self.low is None or self.high is None:
+            return {name: self.value}
+        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +59,7 @@ class HeldOutScores:
         record: dict[str, float] = {}
         for name in ("mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"):
             if one := getattr(self, name):
-                record[name] = one.value
-                if one.low is not None:
-                    record |= {f"{name}_low": one.low, f"{name}_high": one.high}
+                record |= one.to_record(name)
         counts = {"documents": self.documents, "masked_tokens": self.masked_tokens, "pairs": self.pairs}
         return record | {name: float(count) for name, count in counts.items()}
 
@@ -128,10 +132,40 @@ def flip_segments(batch: Batch) -> Batch:
 
 
 def scores_of(sums: np.ndarray, documents: np.ndarray) -> HeldOutScores:
-    """Scores from the sums [R, 6] of instances and their documents' keys [R].
+    """Scores from the sums [R, 6] of instances and their documents' keys [R]."""
+    ratio = _ratios(sums, documents)
+    loss, accuracy = ratio(_MLM_LOSS, _MLM_COUNT), ratio(_MLM_CORRECT, _MLM_COUNT)
+    assert loss and accuracy  # every instance has a masked token
+    totals = sums.sum(0)
+    return HeldOutScores(
+        documents=len(np.unique(documents)),
+        masked_tokens=int(totals[_MLM_COUNT]),
+        pairs=int(totals[_SOP_COUNT]) // 2,
+        mlm_loss=loss,
+        mlm_accuracy=accuracy,
+        sop_loss=ratio(_SOP_LOSS, _SOP_COUNT),
+        sop_accuracy=ratio(_SOP_CORRECT, _SOP_COUNT),
+    )
 
-    An interval is the percentiles of a ratio of sums over resampled documents (Efron and Tibshirani 1993,
-    section 13.3).
+
+def changes_of(before: np.ndarray, after: np.ndarray, documents: np.ndarray) -> dict[str, Estimate]:
+    """By how much the MLM loss and accuracy changed, from the sums [R, 6] of the same instances and masks.
+
+    The interval is paired: what makes a document hard before and after cancels out.
+    """
+    differences = after - before
+    differences[:, _MLM_COUNT] = after[:, _MLM_COUNT]
+    ratio = _ratios(differences, documents)
+    loss, accuracy = ratio(_MLM_LOSS, _MLM_COUNT), ratio(_MLM_CORRECT, _MLM_COUNT)
+    assert loss and accuracy  # every instance has a masked token
+    return {"mlm_loss_change": loss, "mlm_accuracy_change": accuracy}
+
+
+def _ratios(sums: np.ndarray, documents: np.ndarray) -> Callable[[int, int], Estimate | None]:
+    """A function that gives the ratio of two columns of sums [R, 6]; None if the lower one is 0.
+
+    Its interval is the percentiles over resampled documents (Efron and Tibshirani 1993, section 13.3). There
+    is none if all samples agree, as where no document has a right answer: it would pretend certainty.
     """
     keys, number = np.unique(documents, return_inverse=True)
     D = len(keys)
@@ -143,23 +177,12 @@ def scores_of(sums: np.ndarray, documents: np.ndarray) -> HeldOutScores:
     def ratio(above: int, below: int) -> Estimate | None:
         if not totals[below]:
             return None
-        low = high = None
-        if D > 1:
-            drawn = resampled[resampled[:, below] > 0]
-            low, high = np.percentile(drawn[:, above] / drawn[:, below], [2.5, 97.5]).tolist()
-        return Estimate(float(totals[above] / totals[below]), low, high)
+        drawn = resampled[resampled[:, below] > 0]
+        low, high = np.percentile(drawn[:, above] / drawn[:, below], [2.5, 97.5]).tolist()
+        value = float(totals[above] / totals[below])
+        return Estimate(value, low, high) if low < high else Estimate(value, None, None)
 
-    loss, accuracy = ratio(_MLM_LOSS, _MLM_COUNT), ratio(_MLM_CORRECT, _MLM_COUNT)
-    assert loss and accuracy  # every instance has a masked token
-    return HeldOutScores(
-        documents=D,
-        masked_tokens=int(totals[_MLM_COUNT]),
-        pairs=int(totals[_SOP_COUNT]) // 2,
-        mlm_loss=loss,
-        mlm_accuracy=accuracy,
-        sop_loss=ratio(_SOP_LOSS, _SOP_COUNT),
-        sop_accuracy=ratio(_SOP_CORRECT, _SOP_COUNT),
-    )
+    return ratio
 
 
 def seen_share(held_out: Instances, streams: Sequence[InstanceStream]) -> float:

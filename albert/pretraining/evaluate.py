@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import numpy as np
 
 from albert.batching import InstanceStream
-from albert.evaluation import bigram_loss, count_neighbours, scores_of, seen_share, sums_of
+from albert.evaluation import bigram_loss, changes_of, count_neighbours, scores_of, seen_share, sums_of
 from albert.model import PretrainingModel
 from albert.runtime import Process
 from data.errors import InputError
+from data.files import replacing
 
 
 def evaluate(
@@ -22,14 +24,21 @@ def evaluate(
     precision: Callable[[], AbstractContextManager],
     *,
     full_tokens: int = 0,
+    start: Path | None = None,
+    is_start: bool = False,
 ) -> dict[str, float]:
     """Score each corpus's held-out documents, always the same ones with the same masks.
 
     The run's own corpus is named "" in `streams` and its keys have no suffix ("held_out_mlm_loss"); the keys
     of others do ("held_out_mlm_loss@general"). With `full_tokens` there are also scores on that number
     of tokens; their keys begin with "full_". Batches are divided among the processes.
+
+    `start` is the file of what is measured at the start of the run: it is written then (`is_start`), and read
+    at the end for the changes since.
     """
     result: dict[str, float] = {}
+    measured: dict[str, np.ndarray] = {}
+    before = np.load(start) if start is not None and start.is_file() and not is_start else {}
     for name, stream in streams.items():
         suffix = f"@{name}" if name else ""
         drawn = stream.held_out(max(tokens, full_tokens))
@@ -42,6 +51,13 @@ def evaluate(
             if count:
                 scores = scores_of(sums[:count], drawn.doc_keys[:count]).to_record()
                 result |= {f"{prefix}held_out_{key}{suffix}": value for key, value in scores.items()}
+        measured[f"sums{suffix}"] = sums
+        if (old := before.get(f"sums{suffix}")) is not None and old.shape == sums.shape:
+            for key, change in changes_of(old, sums, drawn.doc_keys).items():
+                result |= change.to_record(f"held_out_{key}{suffix}")
+    if start is not None and is_start and process.is_first:
+        with replacing(start) as temporary, temporary.open("wb") as file:
+            np.savez(file, allow_pickle=False, **measured)
     return result
 
 

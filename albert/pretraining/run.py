@@ -23,7 +23,7 @@ from albert.pretraining.audits import Audits, audit_data, peak_memory
 from albert.pretraining.evaluate import baselines_of, evaluate
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, record_failure, write_result
-from albert.pretraining.settings import PretrainSettings, read_settings
+from albert.pretraining.settings import START_FILE, PretrainSettings, read_settings
 from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, prepare_folder
 from albert.pretraining.state import (
     MANIFEST_FILE,
@@ -301,6 +301,7 @@ class _Run:
     def _evaluate(self, known: Metrics | None = None) -> Metrics:
         trainer, options = self.trainer, self.settings.evaluation
         at_end = trainer.state.step in (0, self.settings.steps)
+        start = self.settings.run_folder / START_FILE
         figures = evaluate(
             trainer.model,
             trainer.streams,
@@ -308,6 +309,8 @@ class _Run:
             self.process,
             trainer.precision,
             full_tokens=options.full_tokens if at_end else 0,
+            start=start if at_end else None,
+            is_start=trainer.state.step == 0,
         )
         record: Metrics = {"step": trainer.state.step, **figures, **(known or {})}
         self.log.record(record, trainer.state)

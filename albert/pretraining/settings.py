@@ -18,6 +18,7 @@ from data.options import Floats, options, parse
 
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
 RESULT_FILE, FAILURE_FILE = "result.json", "failure.json"
+START_FILE = "held_out_start.npz"  # what was measured of the held-out documents before the first step
 # options that may change when a run resumes
 FREE_TO_CHANGE = frozenset(
     {

@@ -15,6 +15,7 @@ from albert.reports.plots import Interval, Line, Plot, columns, curves, interval
 from albert.reports.sections import (
     MISSING,
     Section,
+    Strong,
     Table,
     change,
     decimal,
@@ -63,22 +64,47 @@ def first_and_last(history: History, key: str) -> tuple[float, float] | None:
     """Return a metric's first and last value on the same documents, those of the larger sample if there are
     two; None if it was not measured.
     """
-    for name in (f"full_{key}", key):
-        values = [record[name] for record in history if name in record]
-        if len(values) > 1 or (values and name == key):
-            return values[0], values[-1]
-    return None
+    prefix, first, last = _ends(history, key)
+    return (first[prefix + key], last[prefix + key]) if first else None
+
+
+def _ends(history: History, key: str) -> tuple[str, Mapping[str, float], Mapping[str, float]]:
+    """The first and last record with a metric, and the prefix of its key; empty if it was not measured."""
+    for prefix in ("full_", ""):
+        records = [record for record in history if prefix + key in record]
+        if len(records) > 1 or (records and not prefix):
+            return prefix, records[0], records[-1]
+    return "", {}, {}
+
+
+def change_of(history: History, metric: str, corpus: str) -> tuple[float, float | None, float | None] | None:
+    """A metric's change on the same documents and masks, with its paired interval if there is one."""
+    ends = first_and_last(history, key_of(metric, corpus))
+    if ends is None:
+        return None
+    keys = [key_of(f"{metric}_change{end}", corpus) for end in ("", "_low", "_high")]
+    last = next((record for record in reversed(history) if keys[0] in record), {})
+    return last.get(keys[0], ends[1] - ends[0]), last.get(keys[1]), last.get(keys[2])
+
+
+def is_clear(low: float | None, high: float | None) -> bool:
+    """Whether an interval leaves out 0."""
+    return low is not None and high is not None and (low > 0 or high < 0)
 
 
 def _with_interval(history: History, metric: str, corpus: str, show: Show) -> list[str]:
     """A metric's first and last value as text, each with its interval."""
-    value, low, high = (
-        first_and_last(history, key_of(f"{metric}{end}", corpus)) for end in ("", "_low", "_high")
-    )
-    shown = [show(one) for one in value or ()]
-    if not (low and high):
-        return shown
-    return [f"{one} ({show(a)} to {show(b)})" for one, a, b in zip(shown, low, high, strict=True)]
+    prefix, *records = _ends(history, key_of(metric, corpus))
+    shown = []
+    for record in records:
+        value, low, high = (
+            record.get(prefix + key_of(f"{metric}{end}", corpus)) for end in ("", "_low", "_high")
+        )
+        assert value is not None
+        shown.append(
+            show(value) if low is None or high is None else f"{show(value)} ({show(low)} to {show(high)})"
+        )
+    return shown
 
 
 def held_out_table(result: PretrainResult) -> Table:
@@ -86,14 +112,19 @@ def held_out_table(result: PretrainResult) -> Table:
     corpora, rows = held_out_corpora(result.history), []
     for corpus in corpora:
         for metric, called, show, difference in HELD_OUT_FIGURES:
-            ends = first_and_last(result.history, key_of(metric, corpus))
-            if ends is not None:
+            changed = change_of(result.history, metric, corpus)
+            if changed is not None:
                 what = f"{called}, {corpus or OWN}" if len(corpora) > 1 else called
+                value, low, high = changed
+                text = signed(difference(value))
+                if low is not None and high is not None:
+                    text += f" ({signed(difference(low))} to {signed(difference(high))})"
                 shown = _with_interval(result.history, metric, corpus, show)
-                rows.append((what, *shown, _signed(difference(ends[1] - ends[0]))))
+                rows.append((what, *shown, Strong(text) if is_clear(low, high) else text))
     caption = (
         "On held-out documents, which training never sees: the same documents and masks before and after. "
-        "A change of accuracy is in points. In brackets: the 95% interval, documents resampled. "
+        "A change of accuracy is in points. In brackets: the 95% interval, documents resampled; that of a "
+        "change is paired. Bold: it leaves out 0. "
         + " ".join(_sample(result.history, corpus) for corpus in corpora)
     )
     return Table(
@@ -119,7 +150,8 @@ def _sample(history: History, corpus: str) -> str:
     return text + (f"; {percent(seen[0])} of their 13-grams stand in training text." if seen else ".")
 
 
-def _signed(text: str) -> str:
+def signed(text: str) -> str:
+    """The text of a difference with its sign."""
     return text if text[0] in "+−" else f"+{text}"
 
 

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from albert.evaluation import Comparison, ModelResult, metric_name
 from albert.pretraining import PretrainResult
-from albert.reports.pretraining import first_and_last, held_out_corpora, key_of
+from albert.reports.pretraining import (
+    change_of,
+    first_and_last,
+    held_out_corpora,
+    is_clear,
+    key_of,
+    signed,
+)
 from albert.reports.sections import change, counted, decimal, gain, percent, points
 
 
@@ -61,7 +68,12 @@ def _drift(pretraining: PretrainResult | None) -> str:
 
 
 def _of_pretraining(result: PretrainResult) -> str:
-    ends = [result.evaluations()[at] for at in (0, -1)]
-    losses = " → ".join(decimal(one.get("held_out_mlm_loss"), 2) for one in ends)
-    accuracies = " → ".join(percent(one.get("held_out_mlm_accuracy")) for one in ends)
-    return f"Held-out MLM loss {losses}, accuracy {accuracies}{_drift(result)}."
+    losses, accuracies = (
+        first_and_last(result.history, f"held_out_mlm_{name}") or (None, None)
+        for name in ("loss", "accuracy")
+    )
+    shown = " → ".join(decimal(one, 2) for one in losses)
+    _, low, high = change_of(result.history, "held_out_mlm_loss", "") or (None, None, None)
+    if low is not None and high is not None and not is_clear(low, high):
+        shown += f" (no clear change: {signed(decimal(low, 2))} to {signed(decimal(high, 2))})"
+    return f"Held-out MLM loss {shown}, accuracy {' → '.join(map(percent, accuracies))}{_drift(result)}."

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from albert.batching import InstanceStream, is_held_out
-from albert.evaluation import scores_of, seen_share, sums_of
-from albert.evaluation.held_out import flip_segments
+from albert.evaluation import changes_of, scores_of, seen_share, sums_of
+from albert.evaluation.held_out import Estimate, flip_segments
 from albert.model import IGNORED
 from tests.conftest import small_model
 from tests.corpora import make_corpus
@@ -60,7 +60,8 @@ def test_a_model_that_always_gives_one_answer_gets_half_of_the_pairs_right(shard
     model.sop.bias.data = torch.tensor([0.0, 1.0])
     drawn = source.held_out(6000)
     scores = scores_of(sums_of(model, source, drawn).numpy(), drawn.doc_keys)
-    assert scores.sop_accuracy.value == 0.5 and scores.sop_accuracy.low == scores.sop_accuracy.high == 0.5
+    # no interval of width 0
+    assert scores.sop_accuracy == Estimate(0.5, None, None)
     assert scores.pairs == (drawn.sop_labels != IGNORED).sum() > 10
     assert scores.documents == len(set(drawn.doc_keys.tolist())) > 10
     assert scores.mlm_loss.low < scores.mlm_loss.value < scores.mlm_loss.high
@@ -88,6 +89,22 @@ def test_intervals_cover_the_mean_over_documents_that_differ():
     assert 0.88 <= covered / 200 <= 0.99
     alone = scores_of(sums, np.zeros(300))
     assert alone.documents == 1 and alone.mlm_loss.low is None and alone.sop_accuracy is None
+
+
+def test_the_interval_of_a_change_is_paired():
+    rng = np.random.default_rng(0)
+    covered, documents = 0, np.repeat(np.arange(60), 5)
+    for _ in range(200):
+        before = np.zeros((300, 6))
+        before[:, 2] = rng.integers(5, 20, 300)
+        before[:, 0] = before[:, 2] * rng.normal(3, 1, 60)[documents]  # documents differ much
+        after = before.copy()
+        after[:, 0] -= after[:, 2] * rng.normal(0.05, 0.1, 60)[documents]  # and change little
+        change = changes_of(before, after, documents)["mlm_loss_change"]
+        covered += change.low <= -0.05 <= change.high
+        assert change.high - change.low < 0.1
+    assert 0.88 <= covered / 200 <= 0.99
+    assert changes_of(before, before, documents)["mlm_loss_change"] == Estimate(0, None, None)
 
 
 def test_text_that_stands_in_training_text_is_counted(shards):
