@@ -81,7 +81,7 @@ def inspect(source: str, /, *, probe: str | None = None) -> None:
 
     Args:
         source: Folder, weights file, TensorFlow prefix, or hf:REPO.
-        probe: Text, or a text file, whose masked words the model shall predict.
+        probe: Text, or a text file, whose masked words the model predicts.
     """
     from albert.checkpoints import read_checkpoint
     from albert.model import measure_sizes

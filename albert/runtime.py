@@ -34,11 +34,10 @@ def default_device() -> torch.device:
 
 def describe_default_device() -> str:
     """The GPU's name, or how many threads the CPU's operators use."""
-    return (
-        torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"CPU, {torch.get_num_threads()} threads"
-    )
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def describe_devices() -> list[str]:

@@ -123,7 +123,7 @@ class Runner:
         """Read the process's next answer."""
         line = self.process.stdout.readline()
         if not line:
-            raise SystemExit("a refresh failed; the reason stands above")
+            raise SystemExit("a refresh failed; the reason is printed above")
         return json.loads(line)
 
     def send(self, number: int) -> None:

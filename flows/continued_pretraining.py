@@ -46,7 +46,7 @@ def describe(result: PretrainResult) -> str:
         *([result.probe.describe()] if result.probe else []),
         *result.notices,
         f"checkpoint {result.checkpoint}"
-        + (f", the best one {result.best_checkpoint.name}" if result.best_checkpoint else ""),
+        + (f", best checkpoint {result.best_checkpoint.name}" if result.best_checkpoint else ""),
         f"report {result.run_folder.parent.parent / 'reports' / result.run_folder.name / 'index.html'}",
     ]
     return "\n".join(lines)

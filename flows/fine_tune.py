@@ -76,12 +76,12 @@ def table(result: Comparison) -> str:
         )
         difference = result.difference(model.name)
         if difference is not None:
-            line += f" ({100 * difference.mean:+.2f}{_plus_minus(difference.half_width)}"
-            line += ", clear)" if difference.is_clear else ")"
+            line += f"; change of {result.metric.replace('_', ' ')} {100 * difference.mean:+.2f}"
+            line += _plus_minus(difference.half_width) + (", clear" if difference.is_clear else "")
         restarts = sum(one.restarts for one in model.seeds)
         stuck = sum(not one.left_chance for one in model.seeds)
         line += f"; {restarts} restart(s)" if restarts else ""
-        line += f"; {stuck} seed(s) never left chance level" if stuck else ""
+        line += f"; {stuck} seed(s) stayed at chance level" if stuck else ""
         lines.append(line)
     return "\n".join(lines)
 

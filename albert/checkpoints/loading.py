@@ -57,12 +57,12 @@ class LoadReport:
         """What a user must know before training from this checkpoint."""
         consequence = {"mlm": "; the first loss will be near ln V", "sop": ""}
         lines = [
-            f"{title} newly initialised: it is not in the checkpoint{consequence[part]}"
+            f"the checkpoint has no {title}: it starts from random weights{consequence[part]}"
             for part, title in _HEADS.items()
             if any(name.startswith(f"{part}.") for name in self.new)
         ]
         if any(name.startswith("encoder.pooler.") for name in self.new):
-            lines.append("pooler newly initialised: it is not in the checkpoint")
+            lines.append("the checkpoint has no pooler: it starts from random weights")
         if self.unused:
             lines.append(
                 f"{len(self.unused)} tensor(s) of the checkpoint not used: {', '.join(self.unused[:4])}"

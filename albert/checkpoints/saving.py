@@ -79,7 +79,7 @@ def save_model(
 def check_new(target: Path) -> None:
     """Raise InputError if a folder that is to be made is there."""
     if target.exists():
-        raise InputError(f"{target} is already there: give a folder that is not")
+        raise InputError(f"{target} is already there: choose a new folder")
 
 
 def save_new(

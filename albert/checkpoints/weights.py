@@ -55,7 +55,7 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
-            f"{path} is not a file of tensors alone, and what else it holds is not run: save the checkpoint "
+            f"{path} holds more than tensors, which is not executed: save the checkpoint "
             "as safetensors, or get it from somewhere else"
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError, KeyError, AttributeError, ImportError) as error:

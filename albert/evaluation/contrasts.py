@@ -94,13 +94,13 @@ def _unknown(comparison: Comparison, *models: tuple[ModelResult, np.ndarray]) ->
     n = models[0][1].shape[1]
     if n < FEWEST_EXAMPLES:
         what = "groups of examples" if comparison.groups else "examples"
-        return f"too few {what} in {comparison.split}, {n} of at least {FEWEST_EXAMPLES}"
+        return f"{comparison.split} has {n} {what}, at least {FEWEST_EXAMPLES} are needed"
     if not any(seed.left_chance for model, _ in models for seed in model.seeds):
         return "no run of either model left chance level"
     for model, units in models:
         if len(units) < FEWEST_UNITS and not model.is_fixed:
             what = "pretraining runs" if len(model.checkpoints) > 1 else "seeds"
-            return f"too few {what} of {model.name}, {len(units)} of at least {FEWEST_UNITS}"
+            return f"{model.name} has {len(units)} {what}, at least {FEWEST_UNITS} are needed"
     return None
 
 

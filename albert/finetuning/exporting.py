@@ -74,10 +74,12 @@ class FineTuned:
         """What opens the model, in words."""
         if can_export(config, self.pooling):
             return f"transformers' AutoModelFor{self.head().architecture} opens it"
-        why = f"reads the pooling {self.pooling}; --running.pooling cls has one"
         if config.file_format == "jixu":
-            why = "expresses its encoder"
-        return f"jixu predict alone opens it: no class of transformers {why}"
+            return "only jixu predict opens it: transformers cannot express its encoder"
+        return (
+            f"only jixu predict opens it, as it pools by {self.pooling}: "
+            "train with --running.pooling cls for transformers"
+        )
 
 
 _RECORD = TypeAdapter(FineTuned)
@@ -101,8 +103,8 @@ def read_fine_tuned(folder: Path) -> FineTuned:
         if found := _of_transformers(folder):
             return found
         raise InputError(
-            f"no {TASK_FILE} in {folder}: it holds no model with a head that jixu fine-tune kept; those are "
-            "in models/ of the workspace"
+            f"no {TASK_FILE} in {folder}: it is not a fine-tuned model; pass a folder that jixu fine-tune "
+            "kept in models/ of the workspace"
         )
     try:
         return _RECORD.validate_json(path.read_bytes())

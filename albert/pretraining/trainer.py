@@ -292,7 +292,7 @@ class Trainer:
         if before.rollbacks == MOST_ROLLBACKS:
             left = f"{good.name} is sound" if good else "There is no checkpoint"
             raise TrainingDiverged(
-                f"training fell apart for the {MOST_ROLLBACKS + 1}th time, at step {before.step} and "
+                f"training diverged for the {MOST_ROLLBACKS + 1}th time, at step {before.step} and "
                 f"1/{1 / before.rate_scale:.0f} of the learning rate: {wrong}. {left}. Start another run "
                 "with a lower --learning-rate, and look at what the corpus holds"
             )

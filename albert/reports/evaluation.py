@@ -23,8 +23,8 @@ from albert.reports.sections import (
 )
 
 _CORRECTED = (
-    "p is Student's; but for the primary contrast, named before the run, it is adjusted for the number of "
-    "contrasts (Holm 1979). Bold: p < 0.05."
+    "p is from Student's t, adjusted for the number of contrasts (Holm 1979) except for the primary one, "
+    "which was named before the run. Bold: p < 0.05."
 )
 _NAMED = 3  # most models that a warning names; of more it gives the number
 
@@ -62,19 +62,29 @@ def protocol(comparison: Comparison) -> str:
 def _training(comparison: Comparison) -> Iterator[str]:
     models = comparison.models
     seeds = counted(len(comparison.seeds), "seed")
-    yield f"{seeds}, the same for every model, as are the order of the examples and the most epochs"
+    yield f"{seeds}; every model has the same seeds, order of examples and maximum number of epochs"
     yield from _scope(comparison)
     swept = any(model.sweep for model in models)
     chosen = "the learning rate and the best epoch are" if swept else "the best epoch is"
-    yield f"{chosen} chosen on dev{', test is scored once' if comparison.split == 'test' else ''}"
+    on_test = comparison.split == "test"
+    yield f"{chosen} chosen on dev, " + (
+        "test is scored once" if on_test else "which is scored too: that makes the scores optimistic"
+    )
     last = {model.name: sum(one.best_epoch == len(one.curve) > 0 for one in model.seeds) for model in models}
     if improving := ", ".join(f"{counted(times, 'seed')} of {name}" for name, times in last.items() if times):
         yield f"the last epoch was the best for {improving}: more --epochs may raise the scores"
     runs = [seed for model in models for seed in model.seeds]
     if restarts := sum(run.restarts for run in runs):
-        yield f"{counted(restarts, 'start')} at chance level were abandoned and restarted"
+        were = "was" if restarts == 1 else "were"
+        yield f"{counted(restarts, 'start')} at chance level {were} abandoned and restarted"
     if stuck := sum(not run.left_chance for run in runs):
-        yield f"{number(stuck)} of {counted(len(runs), 'run')} never left it"
+        yield f"{number(stuck)} of {counted(len(runs), 'run')} stayed at chance level"
+    for baseline in comparison.baselines:
+        if stuck := sum(not run.left_chance for run in baseline.seeds):
+            yield (
+                f"{number(stuck)} of {counted(len(baseline.seeds), 'run')} of the baseline {baseline.name} "
+                "stayed at chance level"
+            )
 
 
 def _scope(comparison: Comparison) -> Iterator[str]:
@@ -104,11 +114,11 @@ def scores_table(comparison: Comparison) -> Table:
     records += [
         {"Model": f"baseline: {one.name}", **_scores(comparison, one)} for one in comparison.baselines
     ]
-    caption = "In points; after ± is half the width of the 95% interval, over seeds and examples."
+    caption = "In points; ± is half the width of the 95% interval, over seeds and examples."
     if is_calibrated:
-        caption += " ECE is the expected calibration error, the mean of the seeds'."
+        caption += " ECE: expected calibration error, averaged over seeds."
     if is_compared:
-        caption += f" The change is against {models[0].name}. {_CORRECTED}"
+        caption += f" Changes are relative to {models[0].name}. {_CORRECTED}"
     return Table.of(caption, records)
 
 
@@ -148,7 +158,9 @@ def _baseline_warnings(evaluations: Sequence[Comparison]) -> list[str]:
             if below := [model.name for model in models if model.reported[metric].mean < mean]:
                 where = f"{metric_name(metric)} on {comparison.task} {comparison.split}"
                 names = _few(below, models)
-                lines.append(f"Below a baseline in {where}: {names}, against {points(mean)} of {one.name}.")
+                lines.append(
+                    f"Below a baseline in {where}: {names}. The baseline, {one.name}, has {points(mean)}."
+                )
     return lines
 
 
@@ -251,7 +263,7 @@ def _contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
         readers = _few(_readers(models, next(iter(splits.values()))), models)
         lines.append(
             f"Contaminated: {corpus} version {version} holds {' and '.join(held)} of {task}. "
-            f"The scores there do not measure what was learnt by {readers}."
+            f"The scores of {readers} on {task} are inflated by that."
         )
     return lines
 

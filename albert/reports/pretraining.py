@@ -172,7 +172,7 @@ def run_table(result: PretrainResult) -> Table:
         "time the trainer waited for data": percent(audits.loader_wait_share),
         "peak memory": size(audits.peak_memory_bytes),
         "tokens masked": percent(masks.rate if masks else None),
-        "masked words that are masked whole": percent(masks.whole_words if masks else None),
+        "masked words whose tokens are all masked": percent(masks.whole_words if masks else None),
         "masked words that have a similar word": percent(masks.similar_words if masks else None),
         "instances without an order label": percent(unordered / instances if instances else None),
     }

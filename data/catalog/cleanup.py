@@ -44,7 +44,7 @@ def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -
     Versions that a model was pretrained on are kept. Raises InputError if a corpus is being refreshed.
     """
     if keep < 1:
-        raise InputError(f"keep={keep}: at least the current version stays")
+        raise InputError(f"keep={keep}: it must be 1 or more, as the current version stays")
     with ExitStack() as locks:
         corpora = list_corpora(workspace)
         for corpus in corpora:

@@ -104,7 +104,7 @@ def standing(plan: Plan) -> RefreshResult | None:
 
 def describe_standing(result: RefreshResult) -> str:
     """Tell a person that nothing changed."""
-    return f"nothing changed: {result.corpus} version {result.version} stands ({_sizes(result)})"
+    return f"nothing changed: {result.corpus} version {result.version} is still current ({_sizes(result)})"
 
 
 def describe_new(result: RefreshResult) -> list[str]:
@@ -112,8 +112,8 @@ def describe_new(result: RefreshResult) -> list[str]:
     order = f"on ({_order(result)})" if result.sop else f"off ({result.sop_reason})"
     return [
         f"{result.corpus} version {result.version}: {_sizes(result)}",
-        f"{result.new_shards} shard(s) written, {result.kept_shards} kept, "
-        f"{result.removed_documents:,} document(s) gone; sentence-order prediction {order}",
+        f"{result.new_shards} shard(s) written, {result.kept_shards} reused; "
+        f"{result.removed_documents:,} document(s) removed; sentence-order prediction {order}",
         *describe_left_out(result),
         *describe_words(result),
     ]

@@ -184,8 +184,8 @@ def check_runs(workspace: Workspace) -> Iterator[Finding]:
     for run in abandoned_runs(workspace):
         yield Finding(
             "note",
-            f"run {run} is called running, but no process trains it: it was killed. Its command resumes it "
-            "from its newest checkpoint",
+            f"run {run} is marked as running, but no process trains it: it was killed. Its command resumes "
+            "it from its newest checkpoint",
             partial(end, run),
         )
 

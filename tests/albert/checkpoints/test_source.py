@@ -189,7 +189,7 @@ def test_a_checkpoint_is_pushed_with_its_card_and_refused_without_a_licence(
         "license: apache-2.0", "base_model: org/base\n",
         "| 茶, version 2 | 35 | 12,345 | tea.jsonl, 3 more | CC-BY-4.0 |",
         "| steps | 40 |", "| 40 | 4.667 |", "| MLM loss, general | 6.000 | 6.500 | +0.500 |",
-        "| after | 81.0 ± 5.6 |", "newly initialised", "## Limits",
+        "| after | 81.0 ± 5.6 |", "starts from random weights", "## Limits",
     ):  # fmt: skip
         assert part in text, text
     assert "/home/me" not in text

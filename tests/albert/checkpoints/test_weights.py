@@ -95,8 +95,8 @@ def test_a_bare_encoder_has_no_heads_and_says_so(oracle, folder, same):
     report = same(folder / "bare")
     assert {name.split(".")[0] for name in report.new} == {"mlm", "sop"}
     first, second = report.notices()
-    assert first.startswith("MLM head newly initialised") and "near ln V" in first
-    assert second.startswith("SOP head newly initialised")
+    assert first.startswith("the checkpoint has no MLM head") and "near ln V" in first
+    assert second.startswith("the checkpoint has no SOP head")
 
 
 def test_models_with_one_head_have_only_the_other_one_new(oracle, folder, same):

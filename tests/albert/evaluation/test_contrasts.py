@@ -46,14 +46,14 @@ def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
     two = replace(
         recipe, checkpoints=tuple("ab"), seeds=one.seeds[:6], outcomes=pack(unpack(one.outcomes)[:6])
     )
-    assert "too few pretraining runs of recipe, 2 of at least 3" in verdict(comparison(BASE, two))
+    assert "recipe has 2 pretraining runs, at least 3 are needed" in verdict(comparison(BASE, two))
 
 
 @pytest.mark.parametrize(
     "change, reason",
     [
-        ({"examples": {"train": 9, "test": 5}}, "too few examples in test, 5 of at least 20"),
-        ({"groups": (0,) * 100 + (1,) * 100}, "too few groups of examples in test, 2 of at least 20"),
+        ({"examples": {"train": 9, "test": 5}}, "test has 5 examples, at least 20 are needed"),
+        ({"groups": (0,) * 100 + (1,) * 100}, "test has 2 groups of examples, at least 20 are needed"),
         ({"obstacle": "all examples have the label 是"}, "all examples have the label 是"),
     ],
 )

@@ -108,7 +108,10 @@ def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folde
     assert rule.dev["accuracy"].mean == 1 and [seed.seed for seed in random.seeds] == [3, 4]
     (model,) = result.models
     first, *_ = report_of(result).warnings
-    assert first == f"Below a baseline in accuracy on mine dev: {model.name}, against 100.0 of {rule.name}."
+    assert (
+        first
+        == f"Below a baseline in accuracy on mine dev: {model.name}. The baseline, {rule.name}, has 100.0."
+    )
     assert f"The last epoch was the best for 2 seeds of {model.name}" in protocol(result)
     settings = settings_of("mine", path, model_folder, baselines="no", **common)
     assert baseline_runs(prepare(settings, read_task(settings), 0)) == []

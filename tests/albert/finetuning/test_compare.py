@@ -111,7 +111,7 @@ def test_each_model_is_compared_with_the_first_and_with_the_one_before(compared)
     assert compared.steps[1].values == pytest.approx((2 / 8, 3 / 8, 2 / 8))
     assert compared.steps[1].mean == pytest.approx(7 / 24)
     assert compared.primary == "two" and compared.difference("two").is_primary
-    assert "too few examples in test, 8 of" in compared.difference("two").unknown
+    assert "test has 8 examples, at least" in compared.difference("two").unknown
 
 
 def test_slices_are_by_length_and_by_domain_words(compared):

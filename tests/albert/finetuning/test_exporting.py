@@ -178,7 +178,7 @@ def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
 
 def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
     one, _ = candidate(tmp_path, tokenizer, "single")
-    with pytest.raises(InputError, match="no task.json in .*: it holds no model with a head"):
+    with pytest.raises(InputError, match="no task.json in .*: it is not a fine-tuned model"):
         predict_file(tmp_path / "small", tmp_path / "x.tsv")
     fine_tune_one(one, 0, 3e-3, tmp_path / "kept")
     (tmp_path / "x.tsv").write_text("words\n茶\n", encoding="utf-8")

@@ -81,7 +81,7 @@ def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder,
     assert first.test == second.test and first.confusion == second.confusion
     (difference,) = result.differences
     assert difference.mean == 0 and difference.half_width is None and not difference.is_clear
-    assert difference.unknown == "too few seeds of small (1), 2 of at least 3"
+    assert difference.unknown == "small (1) has 2 seeds, at least 3 are needed"
     assert result.changes[0].fixed == result.changes[0].broken == 0
     assert np.sum(first.confusion) == 2 * 40
     assert sum(one.examples for one in first.slices) == 40

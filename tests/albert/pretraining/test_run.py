@@ -245,7 +245,7 @@ def test_the_fourth_divergence_ends_the_run(settings, monkeypatch):
 
 def test_training_that_keeps_diverging_ends_with_a_sound_checkpoint(settings):
     """A rate that no model bears, without a bound on the gradient."""
-    with pytest.raises(ConfigError, match="fell apart for the 4th time.*lower --learning-rate"):
+    with pytest.raises(ConfigError, match="diverged for the 4th time.*lower --learning-rate"):
         pretrain(
             with_options(
                 settings,

@@ -212,6 +212,7 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path)
         ("msra_ner", "t.tsv", "a\tb\tc\n", "its header has 3 columns"),
         ("t", "t.tsv.gz", gzip.compress(b"text\tlabel\n" + b"tea\t1\n" * 500)[:-20], "cannot be read"),
     ],
+    ids=lambda value: "..." if isinstance(value, bytes) else None,
 )
 def test_a_file_that_does_not_fit_is_refused(task, file, content, message, tmp_path):
     path = tmp_path / file

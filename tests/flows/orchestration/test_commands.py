@@ -73,7 +73,7 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
     assert done.returncode == 0 and "茶 version 1" in done.stdout and "off (as asked)" in done.stdout
     assert (workspace / "lexicons/茶/version-1.tsv").is_file()
     done = run_here(*arguments, "--dry-run")
-    assert "nothing would change: 茶 version 1 stands" in done.stdout
+    assert "nothing would change: 茶 version 1 is still current" in done.stdout
     done = run_here(*arguments, "--dry-run", "--seed", 5)
     assert "the recipe of 茶 changed" in done.stdout
     recipe.write_text("corpus: 茶\nmask: 1\n", encoding="utf-8")

@@ -120,7 +120,7 @@ def test_a_run_whose_process_was_killed_is_found_and_no_longer_called_running(wo
         record_run(place, run=name, status=status, metrics={"step": 5}, checkpoints=[], **shared)
     with sole_training(place, "at-work"):
         (finding,) = check_runs(place)
-        assert finding.what.startswith("run killed is called running") and finding.level == "note"
+        assert finding.what.startswith("run killed is marked as running") and finding.level == "note"
         assert "killed failed" in finding.fix()
         assert not list(check_runs(place))
         end_killed_run(place, "done")

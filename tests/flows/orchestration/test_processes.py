@@ -140,7 +140,7 @@ def test_the_catalog_says_that_a_training_diverged(workspace, monkeypatch, no_se
         return check(sentinel, losses, norm if len(seen) < 4 else math.nan, **known)
 
     monkeypatch.setattr(Sentinel, "check", spoilt)
-    with pytest.raises(ConfigError, match="fell apart for the 4th time"):
+    with pytest.raises(ConfigError, match="diverged for the 4th time"):
         run_pretraining(made)
     status, steps, reason = recorded(made)
     assert (status, steps) == ("diverged", 3) and "4th time" in reason and "checkpoint-3 is sound" in reason

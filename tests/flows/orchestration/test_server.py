@@ -84,7 +84,7 @@ def test_a_second_refresh_waits_for_the_first(server, tea):
     # the second found nothing new, and says so
     tables = [server.artifacts(run["id"]) for run in (begun, done)]
     assert {"funnel-tea", "gates-tea"} <= tables[0] and not tables[1]
-    assert done["state"]["message"].startswith("nothing changed: tea version 1 stands")
+    assert done["state"]["message"].startswith("nothing changed: tea version 1 is still current")
 
 
 @pytest.fixture(scope="module")
