@@ -39,21 +39,21 @@ def _shown(default: object) -> object:
     return ",".join(map(str, default)) or "none" if isinstance(default, tuple) else default
 
 
-def run_app(app: App, arguments: Sequence[str] | None = None) -> int:
+def run_app(app: App, arguments: Sequence[str] | None = None, name: str | None = None) -> int:
     """Run a command; returns its exit code. A user's mistake is one line on standard error."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
-    return run_piped(lambda: _run(app, tokens))
+    return run_piped(lambda: _run(app, tokens, name or app.name[0]))
 
 
-def _run(app: App, tokens: Sequence[str]) -> int:
+def _run(app: App, tokens: Sequence[str], name: str) -> int:
     try:
         status = app(tokens, exit_on_error=False, print_error=False)
         return status if isinstance(status, int) else 0
     except (CycloptsError, UserError) as error:
-        print(f"{app.name[0]}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{name}: {' '.join(str(error).split())}", file=sys.stderr)
         return EXIT_USER_ERROR
     except KeyboardInterrupt:
-        print(f"{app.name[0]}: stopped", file=sys.stderr)
+        print(f"{name}: stopped", file=sys.stderr)
         return EXIT_INTERRUPTED
 
 

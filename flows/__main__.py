@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(command: str, *rest: str) -> int:
-    from data.terminal import run_app
+    from data.terminal import make_app, run_app
 
     if command in ("-h", "--help"):
         print(usage())
@@ -54,17 +54,19 @@ def _run(command: str, *rest: str) -> int:
 
         return run(command, rest)
     if command in SERVICES:
-        return run_app(importlib.import_module(f"flows.orchestration.{command}").app, rest)
-    if command == "corpus":
-        from data.__main__ import app
-
-        return run_app(app, rest)
-    if command in ("checkpoint", "report", "predict"):
+        tool = importlib.import_module(f"flows.orchestration.{command}").app
+    elif command == "corpus":
+        from data.__main__ import app as tool
+    elif command in GROUPS:
         from albert.__main__ import app
 
-        return run_app(app[command], rest)
-    print(f"jixu: no command {command!r}; jixu --help lists them", file=sys.stderr)
-    return 2
+        tool = app[command]
+    else:
+        print(f"jixu: no command {command!r}; jixu --help lists them", file=sys.stderr)
+        return 2
+    jixu = make_app("jixu", "")  # so that the usage of a tool begins with it
+    jixu.command(tool)
+    return run_app(jixu, [command, *rest], name=command)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ PROBE_RULE = MaskRule(rate=0.15, max_ngram=1)
 PROBE_SENTENCES = 300
 # share of ln V; a model that knows only token frequencies is below it, a trained one far below
 SUSPICIOUS_SHARE = 0.8
+FEWEST_TOKENS = 100  # with fewer nothing is suspicious yet
 _BATCH_SENTENCES = 64
 
 
@@ -40,15 +41,16 @@ class Probe:
 
     @property
     def is_suspicious(self) -> bool:
-        return self.mlm_loss > SUSPICIOUS_SHARE * self.uniform_loss
+        return self.masked_tokens >= FEWEST_TOKENS and self.mlm_loss > SUSPICIOUS_SHARE * self.uniform_loss
 
     def describe(self) -> str:
         """One line for a log."""
-        return (
+        line = (
             f"probe: MLM loss {self.mlm_loss:.2f} (ln V is {self.uniform_loss:.2f}), accuracy "
             f"{self.mlm_accuracy:.3f} on {self.masked_tokens:,} tokens of masked words in "
-            f"{self.sentences:,} held-out sequences"
+            f"{self.sentences:,} sequences"
         )
+        return line if self.masked_tokens >= FEWEST_TOKENS else f"{line}, too few to judge by"
 
     def warning(self) -> str | None:
         """A line on what is probably wrong; None if nothing is."""

@@ -143,7 +143,15 @@ def _card(
 def _pretraining_parts(report: Report, result: PretrainResult, licences: Mapping[str, str]) -> Iterator[str]:
     yield "## Training text\n\n" + _corpora(report.corpora, licences).to_markdown()
     settings = flat(report.settings.get("pretraining", {}))
-    recipe = {name: value for name, value in settings.items() if value and not value.startswith(("/", "["))}
+    start = settings.get("init", "")
+    if is_checkpoint := "/" in start:
+        settings["init"] = "/".join(Path(start).parts[-2:])
+    hidden = {"run_folder", "never_trained_share", *({"init_weights"} if is_checkpoint else ())}
+    recipe = {
+        name: value
+        for name, value in settings.items()
+        if value and name not in hidden and not value.startswith(("/", "["))
+    }
     yield "## Recipe\n\n" + pairs_table(("Setting", "value"), recipe).to_markdown()
     yield run_table(result).to_markdown()
     yield "## Loss\n\n" + _curve(result).to_markdown()

@@ -213,7 +213,8 @@ def cost_table(comparison: Comparison) -> Table:
     first, *_ = costs.values()
     caption = (
         f"GFLOPs of a forward pass over {first.sequence_length} tokens; milliseconds of one, median / "
-        f"95th percentile, on {first.device}. Sharing parameters saves memory, not time."
+        f"95th percentile, on {first.device}, model after model: differences between models of one shape are "
+        "noise. Sharing parameters saves memory, not time."
     )
     records = [
         {

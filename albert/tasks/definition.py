@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from enum import StrEnum
 from importlib import resources
 from pathlib import Path
@@ -112,12 +113,21 @@ def shipped_tasks() -> dict[str, Path]:
 
 
 def load_task(name_or_file: str) -> Task:
-    """The task of a YAML file or the shipped task of a name; any other name is a task with usual columns."""
+    """The task of a YAML file or the shipped task of a name; any other name is a task with usual columns.
+
+    Raises InputError for a name that looks like a shipped one misspelt.
+    """
     path = Path(name_or_file)
     if path.suffix not in (".yaml", ".yml"):
-        if name_or_file not in shipped_tasks():
+        shipped = shipped_tasks()
+        if name_or_file not in shipped:
+            if near := get_close_matches(name_or_file.lower(), shipped, 1, cutoff=0.85):
+                raise InputError(
+                    f"no task {name_or_file!r}: did you mean {near[0]}? A task of your own needs a name less "
+                    "like it, or a task file"
+                )
             return Task(name=name_or_file)
-        path = shipped_tasks()[name_or_file]
+        path = shipped[name_or_file]
     if not path.is_file():
         raise InputError(f"no task file {path}")
     try:

@@ -103,6 +103,12 @@ def test_official_tables_are_read(name, tmp_path):
     assert len(split.skipped) == (name in ("cmnli", "ocnli", "cluewsc2020"))
 
 
+def test_a_misspelt_task_is_no_new_one():
+    with pytest.raises(InputError, match="no task 'chnsentcorp': did you mean chnsenticorp?"):
+        load_task("chnsentcorp")
+    assert load_task("mine").name == "mine"
+
+
 def test_every_shipped_task_names_itself_and_its_metric():
     for name in shipped_tasks():
         task = load_task(name)
