@@ -74,7 +74,8 @@ def training_table() -> str:
     for name, rate in rates.items():
         hours, minutes = tokens / rate / 3600, EPOCHS * PAIRS * PAIR_TOKENS / rate / 60
         row = f"| {name} | {float(short(rate)):,.0f} | {short(hours)} | {short(hours / 10)} |"
-        lines.append(f"{row} {short(minutes)} |")
+        # a GPU's peak says nothing of batches this small
+        lines.append(f"{row} {'–' if name in PEAK_TERAFLOPS else short(minutes)} |")
     return "\n".join(lines)
 
 
