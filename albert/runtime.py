@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -52,11 +53,15 @@ def cpu_capability() -> str:
 
 
 def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The context of a forward pass; `auto` is bf16 where `multiplies_bf16`, else fp32."""
-    enabled = precision in ("bf16", "fp16") or (precision == "auto" and multiplies_bf16(device))
-    return torch.autocast(
-        device.type, torch.float16 if precision == "fp16" else torch.bfloat16, enabled=enabled
-    )
+    """The context of a forward pass; `auto` is the `usual_precision`."""
+    chosen = usual_precision(device) if precision == "auto" else precision
+    dtype = torch.float16 if chosen == "fp16" else torch.bfloat16
+    return torch.autocast(device.type, dtype, enabled=chosen != "fp32")
+
+
+def usual_precision(device: torch.device) -> Literal["bf16", "fp32"]:
+    """bf16 where it is faster, else fp32."""
+    return "bf16" if multiplies_bf16(device) else "fp32"
 
 
 def multiplies_bf16(device: torch.device) -> bool:

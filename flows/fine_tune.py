@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from tqdm import tqdm
 
 from albert import finetuning, reports
+from albert.checkpoints import names_checkpoint
 from albert.evaluation import Comparison, ModelResult
 from albert.finetuning import (
     MANY_SEEDS,
@@ -27,7 +28,7 @@ from albert.finetuning import (
     run_key,
     save_run,
 )
-from data.catalog import corpora_read, read_catalog, record_evaluations
+from data.catalog import CorpusRead, corpora_read, read_catalog, record_evaluations
 from data.workers import worker_pool
 from data.workspace import Workspace
 from flows.orchestration import (
@@ -175,31 +176,53 @@ def default_facts(
     options, of several models all but the first having read the corpus of the field.
     """
     named = [name for name in (corpora.general, corpora.domain) if name]
+    rows = settings.recipes().values()
     facts = []
-    for number, row in enumerate(settings.recipes().values()):
-        read = _read_by(workspace, [settings.models[at] for at in row], named)
-        if not read:
-            is_first_of_several = number == 0 and len(settings.recipes()) > 1
+    for number, row in enumerate(rows):
+        read = _read_by(workspace, [settings.models[at] for at in row], corpora)
+        if read is None:
+            is_first_of_several = number == 0 and len(rows) > 1
             read = [name for name in named if name != corpora.domain or not is_first_of_several]
         facts.append(ModelFacts(corpora=tuple(read)))
     return facts
 
 
-def _read_by(workspace: Workspace, checkpoints: Sequence[Path], named: Sequence[str]) -> list[str]:
-    """The corpora that checkpoints of the workspace have read, but those too large to be searched unasked."""
+def _read_by(workspace: Workspace, checkpoints: Sequence[Path], corpora: CorporaOptions) -> list[str] | None:
+    """The corpora that checkpoints have read, but those too large to be searched unasked; None if runs of the
+    workspace did not write them.
+    """
     if not workspace.catalog.is_file():
-        return []
-    sizes: dict[str, int] = {}
+        return None
+    found: dict[str, CorpusRead] = {}
+    starts = []
     with read_catalog(workspace) as db:
-        for one in checkpoints:
-            sizes |= corpora_read(db, workspace, one)
-    too_large = [name for name, size in sizes.items() if size > MOST_SEARCHED and name not in named]
-    for name in too_large:
-        say(
-            f"{name} is not searched for texts of the task, as it has {sizes[name]:,} characters: "
-            f"--corpora.domain {name} searches it"
-        )
-    return [name for name in sizes if name not in too_large]
+        for checkpoint in checkpoints:
+            read, start = corpora_read(db, workspace, checkpoint)
+            found |= {corpus.name: corpus for corpus in read}
+            starts.append(start)
+    if not found:
+        return None
+    names = [name for name, one in found.items() if not _is_too_large(one, corpora)]
+    from_elsewhere = any(names_checkpoint(start) for start in starts)
+    if corpora.general and from_elsewhere and corpora.general not in names:
+        names.append(corpora.general)  # the option says what checkpoints from elsewhere have read
+    for one in found.values():
+        if one.name in names and one.read not in (None, one.newest):
+            say(
+                f"{one.name}: version {one.read} was read, version {one.newest} is searched for texts of the task"
+            )
+    return names
+
+
+def _is_too_large(corpus: CorpusRead, corpora: CorporaOptions) -> bool:
+    """Whether a corpus is too large to be searched unasked, which is said."""
+    if corpus.characters <= MOST_SEARCHED or corpus.name in (corpora.general, corpora.domain):
+        return False
+    say(
+        f"{corpus.name} is not searched for texts of the task, as it has {corpus.characters:,} characters: "
+        f"--corpora.domain {corpus.name} searches it"
+    )
+    return True
 
 
 @dataclass(frozen=True, slots=True)

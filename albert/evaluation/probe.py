@@ -25,7 +25,7 @@ PROBE_RULE = MaskRule(rate=0.15, max_ngram=1)
 PROBE_SENTENCES = 300
 # share of ln V; a model that knows only token frequencies is below it, a trained one far below
 SUSPICIOUS_SHARE = 0.8
-FEWEST_TOKENS = 100  # with fewer nothing is suspicious yet
+FEWEST_TOKENS = 30  # with fewer nothing is suspicious yet
 _BATCH_SENTENCES = 64
 
 
@@ -48,7 +48,7 @@ class Probe:
         line = (
             f"probe: MLM loss {self.mlm_loss:.2f} (ln V is {self.uniform_loss:.2f}), accuracy "
             f"{self.mlm_accuracy:.3f} on {self.masked_tokens:,} tokens of masked words in "
-            f"{self.sentences:,} sequences"
+            f"{self.sentences:,} sequence{'s' if self.sentences > 1 else ''}"
         )
         return line if self.masked_tokens >= FEWEST_TOKENS else f"{line}, too few to judge by"
 

@@ -17,11 +17,17 @@ from pydantic import TypeAdapter
 from albert.evaluation import SeedResult
 from albert.finetuning.learner import Predictions
 from albert.finetuning.training import Candidate, SeedRun
+from albert.runtime import default_device, usual_precision
 from data.files import sha256, write_bytes
 
 _FORMAT = 3  # of the files; others are not read
 _ARRAYS = ("right", "labels", "probabilities")
 _RESULT = TypeAdapter(SeedResult)
+
+
+def _precision(chosen: str) -> str:
+    """The number format that a run has on this machine."""
+    return usual_precision(default_device()) if chosen == "auto" else chosen
 
 
 def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
@@ -39,6 +45,7 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
             "max_restarts": settings.optimizer.max_restarts,
             "patience": settings.optimizer.patience,
             **asdict(settings.running),
+            "precision": _precision(settings.running.precision),
             **({"drop_overlap": True} if settings.drop_overlap else {}),
         },
         "seed": seed,

@@ -7,7 +7,7 @@ the model comes from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
@@ -41,13 +41,13 @@ class FineTuned:
     has_unanswerable: bool  # whether it learnt that a passage may not hold the answer
     running: FineTuneRunning  # the length is the model's
     checkpoint: str
-    # what follows is not known of a model that transformers' Trainer saved
-    checksum: str = ""
-    run: str = ""  # the key of its run
-    seed: int = 0
-    learning_rate: float = 0.0
-    best_epoch: int = 0
-    dev: Mapping[str, float] = field(default_factory=dict)  # scores by metric, the main one first
+    # what follows is empty for a model that transformers' Trainer saved
+    checksum: str
+    run: str  # the key of its run
+    seed: int
+    learning_rate: float
+    best_epoch: int
+    dev: Mapping[str, float]  # scores by metric, the main one first
 
     @property
     def pooling(self) -> str:
@@ -132,4 +132,10 @@ def _of_transformers(folder: Path) -> FineTuned | None:
             pooling="cls", precision="fp32", max_seq_length=min(head.max_seq_length, 512)
         ),
         checkpoint=str(folder),
+        checksum="",
+        run="",
+        seed=0,
+        learning_rate=0.0,
+        best_epoch=0,
+        dev={},
     )

@@ -6,6 +6,7 @@ Lan et al. 2020, table 1; Devlin et al. 2019, section 3. Chinese ALBERT's tiny a
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -212,6 +213,8 @@ def _expected(hint: Any, value: Any) -> str | None:
     kind, least, bound = get_args(hint) or (hint, -math.inf, math.inf)
     if type(value) is not kind and not (kind is float and type(value) is int):
         return {int: "a valid integer", float: "a valid number", bool: "a valid boolean"}[kind]
+    if kind is float and not abs(value) <= sys.float_info.max:
+        return "a finite number"
     if not value >= least:
         return f"greater than or equal to {least}"
     return None if value < bound else f"less than {bound}"

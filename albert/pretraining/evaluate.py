@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -24,21 +26,18 @@ def evaluate(
     precision: Callable[[], AbstractContextManager],
     *,
     full_tokens: int = 0,
-    start: Path | None = None,
-    is_start: bool = False,
-) -> dict[str, float]:
+    before: Mapping[str, np.ndarray] | None = None,
+) -> tuple[dict[str, float], dict[str, np.ndarray]]:
     """Score each corpus's held-out documents, always the same ones with the same masks.
 
     The run's own corpus is named "" in `streams` and its keys have no suffix ("held_out_mlm_loss"); the keys
     of others do ("held_out_mlm_loss@general"). With `full_tokens` there are also scores on that number
     of tokens; their keys begin with "full_". Batches are divided among the processes.
 
-    `start` is the file of what is measured at the start of the run: it is written then (`is_start`), and read
-    at the end for the changes since.
+    Also returns each corpus's sums, [R, 6]; with those from `before` there are the changes since.
     """
     result: dict[str, float] = {}
     measured: dict[str, np.ndarray] = {}
-    before = np.load(start) if start is not None and start.is_file() and not is_start else {}
     for name, stream in streams.items():
         suffix = f"@{name}" if name else ""
         drawn = stream.held_out(max(tokens, full_tokens))
@@ -51,14 +50,28 @@ def evaluate(
             if count:
                 scores = scores_of(sums[:count], drawn.doc_keys[:count]).to_record()
                 result |= {f"{prefix}held_out_{key}{suffix}": value for key, value in scores.items()}
-        measured[f"sums{suffix}"] = sums
-        if (old := before.get(f"sums{suffix}")) is not None and old.shape == sums.shape:
-            for key, change in changes_of(old, sums, drawn.doc_keys).items():
-                result |= change.to_record(f"held_out_{key}{suffix}")
-    if start is not None and is_start and process.is_first:
-        with replacing(start) as temporary, temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **measured)
-    return result
+        measured[name] = sums
+        old = (before or {}).get(name)
+        if old is not None and len(old) >= len(sums):  # fewer tokens are the first of more
+            for key, change in changes_of(old[: len(sums)], sums, drawn.doc_keys).items():
+                record = change.to_record(key)
+                result |= {f"held_out_{name}{suffix}": value for name, value in record.items()}
+    return result, measured
+
+
+def save_sums(path: Path, sums: Mapping[str, np.ndarray]) -> None:
+    """Keep the sums of each corpus's instances in a file, for `load_sums`."""
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **{f"sums@{name}": one for name, one in sums.items()})
+
+
+def load_sums(path: Path) -> dict[str, np.ndarray]:
+    """The sums of each corpus's instances; none if the file is gone or damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name.removeprefix("sums@"): file[name] for name in file.files}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile, zlib.error):
+        return {}
 
 
 def baselines_of(streams: Mapping[str, InstanceStream], tokens: int) -> dict[str, float]:

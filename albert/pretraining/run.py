@@ -20,7 +20,7 @@ from albert.batching import Loader, TrainingData
 from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, measure_layer_changes, probe_model
 from albert.learning_rate import choose_learning_rate
 from albert.pretraining.audits import Audits, audit_data, peak_memory
-from albert.pretraining.evaluate import baselines_of, evaluate
+from albert.pretraining.evaluate import baselines_of, evaluate, load_sums, save_sums
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, record_failure, write_result
 from albert.pretraining.settings import START_FILE, PretrainSettings, read_settings
@@ -302,16 +302,18 @@ class _Run:
         trainer, options = self.trainer, self.settings.evaluation
         at_end = trainer.state.step in (0, self.settings.steps)
         start = self.settings.run_folder / START_FILE
-        figures = evaluate(
+        is_start = trainer.state.step == 0
+        figures, sums = evaluate(
             trainer.model,
             trainer.streams,
             options.held_out_tokens,
             self.process,
             trainer.precision,
             full_tokens=options.full_tokens if at_end else 0,
-            start=start if at_end else None,
-            is_start=trainer.state.step == 0,
+            before=None if is_start else load_sums(start),
         )
+        if is_start and self.process.is_first:
+            save_sums(start, sums)
         record: Metrics = {"step": trainer.state.step, **figures, **(known or {})}
         self.log.record(record, trainer.state)
         return record

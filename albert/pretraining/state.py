@@ -71,6 +71,7 @@ class TrainerState:
     trends: dict[int, Trend] = field(default_factory=dict)  # of the sentinel, by corpus
     processes: int = 1  # how many trained when it was written
     scaler: dict[str, float] = field(default_factory=dict)  # of fp16 gradients
+    precision: str = ""  # what "auto" was when the run began: another machine goes on with it
 
 
 def checkpoint_folder(run_folder: Path, step: int) -> Path:

@@ -47,7 +47,7 @@ from albert.pretraining.state import (
     remove_old_checkpoints,
     save_checkpoint,
 )
-from albert.runtime import Process, autocast, multiplies_bf16
+from albert.runtime import Process, autocast, multiplies_bf16, usual_precision
 
 # steps between fetches of their figures: on a GPU each fetch waits for all queued work
 REVIEW_INTERVAL = {"cpu": 1, "cuda": 10}
@@ -153,8 +153,12 @@ class Trainer:
     @property
     def _number_format(self) -> str:
         chosen, device = self.settings.running.precision, self.process.device
+        if chosen != "auto":
+            return chosen
         is_old = device.type == "cuda" and not multiplies_bf16(device)
-        return "fp16" if chosen == "auto" and is_old and not self.settings.running.sharded else chosen
+        usual = "fp16" if is_old and not self.settings.running.sharded else usual_precision(device)
+        self.state.precision = self.state.precision or usual
+        return self.state.precision
 
     def precision(self) -> torch.autocast:
         """The context a forward pass runs in."""

@@ -52,7 +52,8 @@ def training_section(result: PretrainResult, name: str, title: str) -> Section:
 def held_out_corpora(history: History) -> list[str]:
     """The corpora with held-out scores: "" for the run's own, then the names of those mixed in."""
     keys = {key for record in history for key in record}
-    return sorted({key.partition("@")[2] for key in keys if key.startswith(_HELD_OUT)})
+    names = (key.partition("@") for key in keys)
+    return sorted({corpus for metric, _, corpus in names if metric == _HELD_OUT})
 
 
 def key_of(metric: str, corpus: str) -> str:
@@ -123,8 +124,8 @@ def held_out_table(result: PretrainResult) -> Table:
                 rows.append((what, *shown, Strong(text) if is_clear(low, high) else text))
     caption = (
         "On held-out documents, which training never sees: the same documents and masks before and after. "
-        "A change of accuracy is in points. In brackets: the 95% interval, documents resampled; that of a "
-        "change is paired. Bold: it leaves out 0. "
+        "A change of accuracy is in points. In brackets: the 95% interval over documents, of this run alone; "
+        "that of a change is paired. Bold: it leaves out 0. "
         + " ".join(_sample(result.history, corpus) for corpus in corpora)
     )
     return Table(

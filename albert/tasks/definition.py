@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from importlib import resources
@@ -112,6 +112,16 @@ def shipped_tasks() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
+def _misspelt(name: str, shipped: Iterable[str]) -> str | None:
+    """The shipped task that a name most likely means; other digits make another task, as in cmrc2019."""
+
+    def digits(text: str) -> str:
+        return "".join(filter(str.isdigit, text))
+
+    alike = [one for one in shipped if digits(one) == digits(name)]
+    return next(iter(get_close_matches(name.lower(), alike, 1, cutoff=0.85)), None)
+
+
 def load_task(name_or_file: str) -> Task:
     """The task of a YAML file or the shipped task of a name; any other name is a task with usual columns.
 
@@ -121,9 +131,9 @@ def load_task(name_or_file: str) -> Task:
     if path.suffix not in (".yaml", ".yml"):
         shipped = shipped_tasks()
         if name_or_file not in shipped:
-            if near := get_close_matches(name_or_file.lower(), shipped, 1, cutoff=0.85):
+            if near := _misspelt(name_or_file, shipped):
                 raise InputError(
-                    f"no task {name_or_file!r}: did you mean {near[0]}? A task of your own needs a name less "
+                    f"no task {name_or_file!r}: did you mean {near}? A task of your own needs a name less "
                     "like it, or a task file"
                 )
             return Task(name=name_or_file)

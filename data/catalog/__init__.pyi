@@ -19,6 +19,7 @@ from .health import remove_orphans as remove_orphans
 from .restoring import restore as restore
 from .restoring import write_record as write_record
 from .runs import CheckpointRow as CheckpointRow
+from .runs import CorpusRead as CorpusRead
 from .runs import corpora_read as corpora_read
 from .runs import end_killed_run as end_killed_run
 from .runs import newest_checkpoint as newest_checkpoint

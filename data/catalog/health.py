@@ -98,10 +98,10 @@ def checking(workspace: Workspace, shards: Sequence[Path]) -> Iterator[Callable[
         comparison = pool.submit(_check, sums, workspace, is_over)
         try:
             yield lambda: comparison.result() if comparison.done() else None
+            comparison.result()
         except BaseException:
             is_over.set()
             raise
-        comparison.result()
 
 
 def _check(sums: Mapping[str, str], workspace: Workspace, is_over: Event) -> None:

@@ -90,33 +90,47 @@ def version_of_unfinished(
     return db.execute(query, [corpus, list(runs), corpus, unreported]).fetchall()[0][0]
 
 
-def corpora_read(db: duckdb.DuckDBPyConnection, workspace: Workspace, checkpoint: Path) -> dict[str, int]:
-    """The corpora that a checkpoint was pretrained on, those of its start included, and their characters.
+@dataclass(frozen=True, slots=True)
+class CorpusRead:
+    """A corpus that a checkpoint was pretrained on."""
 
-    Empty for a checkpoint that no run of this workspace wrote.
+    name: str
+    read: int | None  # the version, if it is known
+    newest: int
+    characters: int  # of the newest version
+
+
+def corpora_read(
+    db: duckdb.DuckDBPyConnection, workspace: Workspace, checkpoint: Path
+) -> tuple[list[CorpusRead], str]:
+    """The corpora that runs of this workspace pretrained a checkpoint on, and where the first began.
+
+    No corpora, and the checkpoint itself, if no run of this workspace wrote it.
     """
-    names: list[str] = []
-    runs: set[str] = set()
-    while run := _run_of(workspace, checkpoint):
-        query = "select corpus, init, settings from pretraining_runs where run = ?"
-        rows = [] if run in runs else db.execute(query, [run]).fetchall()
+    versions: dict[str, int | None] = {}
+    start, seen = str(checkpoint), set[str]()
+    while (run := _run_of(workspace, Path(start))) and run not in seen:
+        query = "select corpus, version, init, settings from pretraining_runs where run = ?"
+        rows = db.execute(query, [run]).fetchall()
         if not rows:
             break
-        ((corpus, init, text),) = rows
+        ((corpus, version, start, text),) = rows
         settings = json.loads(text)
         others = [*settings.get("mix", ()), *filter(None, [settings.get("then")])]
-        names += [corpus, *(one["name"] for one in others)]
-        runs.add(run)
-        checkpoint = Path(init)
+        versions = {**{one["name"]: None for one in others}, corpus: version} | versions
+        seen.add(run)
     query = """
-        select corpus, arg_max(characters, version) from versions
+        select corpus, max(version), arg_max(characters, version) from versions
         where list_contains(?, corpus) group by corpus order by corpus
         """
-    return dict(db.execute(query, [names]).fetchall())
+    found = db.execute(query, [list(versions)]).fetchall()
+    return [CorpusRead(name, versions[name], newest, size) for name, newest, size in found], start
 
 
 def _run_of(workspace: Workspace, checkpoint: Path) -> str | None:
-    """The run whose folder a checkpoint is, or lies in."""
+    """The run whose folder a checkpoint is, or lies in; by the end of its path if the workspace was moved."""
+    if not checkpoint.exists() and checkpoint.parts[-3:-2] == ("models",):
+        return checkpoint.parts[-2]
     models = workspace.model("").resolve()
     folders = (checkpoint.resolve(), checkpoint.resolve().parent)
     return next((folder.name for folder in folders if folder.parent == models), None)

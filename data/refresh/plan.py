@@ -239,7 +239,7 @@ def describe_changes(changes: Changes) -> str:
     elif changes.recipe_changed:
         lines = [f"the recipe of {changes.corpus} changed: everything would be built anew"]
     elif not changes.read and not changes.gone:
-        return f"nothing would change: {changes.corpus} version {changes.version} stands"
+        return f"nothing would change: {changes.corpus} version {changes.version} is still current"
     else:
         lines = [f"{changes.corpus} version {changes.version}: {changes.unchanged} source(s) unchanged"]
     lines += [f"  read  {uri}" for uri in changes.read] + [f"  gone  {uri}" for uri in changes.gone]

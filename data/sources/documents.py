@@ -353,4 +353,5 @@ def _values_of(column: pa.Array) -> list[object]:
     try:
         return column.to_pylist()
     except UnicodeDecodeError:  # a writer of Parquet need not check its texts
-        return [value and value.decode("utf-8", "replace") for value in column.cast(pa.binary()).to_pylist()]
+        values = column.cast(pa.binary()).to_pylist()
+        return [None if value is None else value.decode("utf-8", "replace") for value in values]

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
+
 from data.errors import InputError
 from data.locks import hold
 from data.storage import is_remote
@@ -156,11 +158,15 @@ class Services:
                 self.keep_runner()
             say("stopping")
             self.stop_runner()
+        except InputError:
+            self.listener.close()  # no server will answer what waits there
+            raise
         finally:
             self.address.unlink(missing_ok=True)
-            for process in (self.runner, self.server):
-                if process:
-                    stop(process)
+            if self.runner:
+                stop_with_children(self.runner)
+            if self.server:
+                stop(self.server)
 
     def keep_server(self) -> None:
         """Start the server again if it has ended."""
@@ -228,6 +234,18 @@ def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
         process.kill()
         process.wait()
+
+
+def stop_with_children(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process and wait for the end of its children, which end when they notice; kill the others."""
+    children: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(process.pid).children(recursive=True)
+    stop(process)
+    _, alive = psutil.wait_procs(children, STOP_SECONDS)
+    for child in alive:
+        with suppress(psutil.NoSuchProcess):
+            child.kill()
 
 
 def say(text: str) -> None:

@@ -76,7 +76,7 @@ def start_short_lived_server() -> None:
 
     def start() -> None:
         # a process inherits the signals that the thread which starts it blocks
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         with get_client(sync_client=True):
             pass
 

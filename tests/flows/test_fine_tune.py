@@ -1,6 +1,8 @@
 """Which corpora a model is known to have read, and which of them are searched for texts of the task."""
 
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +43,29 @@ def test_what_a_run_of_the_workspace_has_read_is_in_its_catalog(place):
     assert read_by(place, second, first, domain="law") == [("general", "tea"), ("tea",)]
 
 
+def test_a_run_is_known_where_its_workspace_was_moved_to(place, tmp_path):
+    moved = Workspace(Path(shutil.copytree(place.root, tmp_path / "moved")))
+    assert read_by(moved, moved.model("second") / "checkpoint-1") == [("general", "tea")]
+
+
+def test_a_run_from_elsewhere_has_read_the_general_corpus(place, tmp_path):
+    start = tmp_path / "base"
+    start.mkdir()
+    run = {"run": "third", "corpus": "tea", "init": str(start), "settings": {}}
+    record_run(place, **run, **ENDED)
+    trained = place.model("third") / "checkpoint-1"
+    assert read_by(place, start, trained, domain="tea", general="general") == [
+        ("general",),
+        ("tea", "general"),
+    ]
+
+
+def test_a_newer_version_than_the_one_read_is_said(place, capsys):
+    record_run(place, run="old", corpus="tea", init="tiny", settings={}, **{**ENDED, "version": 0})
+    assert read_by(place, place.model("old") / "checkpoint-1") == [("tea",)]
+    assert "the model read version 0, but version 1 is searched" in "".join(capsys.readouterr())
+
+
 def test_of_other_checkpoints_the_options_tell(place, tmp_path):
     before, after = tmp_path / "before", tmp_path / "after"
     assert read_by(place, before, after) == [(), ()]
@@ -54,6 +79,6 @@ def test_of_other_checkpoints_the_options_tell(place, tmp_path):
 def test_a_corpus_too_large_to_be_searched_unasked_is_named(place, monkeypatch, capsys):
     monkeypatch.setattr(fine_tune, "MOST_SEARCHED", 100)
     first = place.model("first") / "checkpoint-1"
-    assert read_by(place, first) == [()]
+    assert read_by(place, first, general="general") == [()]
     assert "--corpora.domain tea searches it" in "".join(capsys.readouterr())
     assert read_by(place, first, domain="tea") == [("tea",)]

@@ -161,7 +161,8 @@ def test_nothing_to_probe_with_is_refused(counting):
 
 
 def test_the_loss_is_compared_with_ln_v():
-    assert Probe(9.0, 0.0, math.log(21128), 10, 1).warning()
+    assert Probe(9.0, 0.0, math.log(21128), 100, 1).warning()
+    assert not Probe(9.0, 0.0, math.log(21128), 2, 1).warning()  # of two tokens nothing follows
     assert not Probe(3.0, 0.4, math.log(21128), 10, 1).warning()
     record = Probe(3.0, 0.4, 9.9, 10, 1).to_record()
     assert Probe.from_record({"step": 0, **record}) == Probe(3.0, 0.4, 9.9, 10, 1)

@@ -137,7 +137,7 @@ def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings,
     made, again = refresh_here(settings), refresh_here(settings)
     assert made.is_new and not again.is_new and (again.version, again.new_shards) == (1, 0)
     found = standing(plan_refresh(settings))
-    assert (found.version, found.is_new, found.tokens) == (1, False, made.tokens) and "stands" in (
+    assert (found.version, found.is_new, found.tokens) == (1, False, made.tokens) and "is still current" in (
         describe_standing(found)
     )
     assert standing(plan_refresh(replace(settings, masking=MaskingRules(max_ngram=1)))) is None
