@@ -209,7 +209,8 @@ def _read_by(workspace: Workspace, checkpoints: Sequence[Path], corpora: Corpora
     for one in found.values():
         if one.name in names and one.read not in (None, one.newest):
             say(
-                f"{one.name}: version {one.read} was read, version {one.newest} is searched for texts of the task"
+                f"{one.name}: the model read version {one.read}, but version {one.newest} is searched for "
+                "texts of the task"
             )
     return names
 
