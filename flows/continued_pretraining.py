@@ -28,21 +28,23 @@ report = step("report")
 
 def describe(result: PretrainResult) -> str:
     """What a person wants to know of the result."""
-    before, after = result.evaluations()[0], result.evaluations()[-1]
 
-    def scores(corpus: str = "") -> str:
-        names = (("MLM loss", "mlm_loss"), ("accuracy", "mlm_accuracy"))
-        keys = [(shown, f"held_out_{name}{corpus}") for shown, name in names]
-        return "held-out " + ", ".join(f"{name} {before[key]:.3f} -> {after[key]:.3f}" for name, key in keys)
+    def scores(corpus: str) -> str:
+        names = {"MLM loss": "mlm_loss", "accuracy": "mlm_accuracy", "SOP accuracy": "sop_accuracy"}
+        ends = {
+            shown: reports.first_and_last(result.history, f"held_out_{name}{corpus}")
+            for shown, name in names.items()
+        }
+        return ", ".join(f"{name} {one[0]:.3f} -> {one[1]:.3f}" for name, one in ends.items() if one)
 
-    loss, sop = "held_out_mlm_loss", "held_out_sop_accuracy"
-    others = [name.removeprefix(loss) for name in after if name.startswith(f"{loss}@")]
+    loss = "held_out_mlm_loss@"
+    others = [name.removeprefix(loss) for name in result.evaluations()[-1] if name.startswith(loss)]
     lines = [
         f"{result.run_folder.name}: {result.status} after {result.steps:,} steps, {result.tokens:,} tokens, "
         f"{result.tokens_per_second:,.0f} tokens/s"
         + (f", resumed at {result.resumed_from:,}" if result.resumed_from else ""),
-        scores() + (f"; SOP accuracy {before[sop]:.3f} -> {after[sop]:.3f}" if sop in after else ""),
-        *(f"on {other[1:]}: {scores(other)}" for other in others),
+        f"held-out {scores('')}",
+        *(f"on {other}: held-out {scores(f'@{other}')}" for other in others),
         *([result.probe.describe()] if result.probe else []),
         *result.notices,
         f"checkpoint {result.checkpoint}"

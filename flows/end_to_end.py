@@ -6,6 +6,7 @@ are fine-tuned on the task under the same seeds. One report shows it all.
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -60,10 +61,10 @@ def describe(outcome: EndToEndOutcome) -> str:
     """What a person wants to know of the run, and where the report is."""
 
     def losses(name: str, run: PretrainResult) -> str:
-        before, after = run.evaluations()[0], run.evaluations()[-1]
+        ends = reports.first_and_last(run.history, "held_out_mlm_loss") or (math.nan, math.nan)
         return (
             f"{name}: {run.steps:,} steps, {run.tokens_per_second:,.0f} tokens/s, held-out MLM loss "
-            f"{before['held_out_mlm_loss']:.3f} -> {after['held_out_mlm_loss']:.3f}"
+            f"{ends[0]:.3f} -> {ends[1]:.3f}"
         )
 
     lines = [losses("base model", outcome.base)] if outcome.base else []

@@ -11,3 +11,4 @@ from .page import main_tables as main_tables
 from .page import read_report as read_report
 from .page import report_markdown as report_markdown
 from .page import write_report as write_report
+from .pretraining import first_and_last as first_and_last

@@ -75,6 +75,14 @@ def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
     for record in result.evaluations():
         assert record["held_out_mlm_loss@general"] > 0
         assert record["held_out_mlm_loss@general"] != record["held_out_mlm_loss"]
+    first, last = result.evaluations()[0], result.evaluations()[-1]
+    for corpus in ("", "@general"):  # the change since the start has an interval
+        change = last[f"held_out_mlm_loss_change{corpus}"]
+        assert change == pytest.approx(
+            last[f"held_out_mlm_loss{corpus}"] - first[f"held_out_mlm_loss{corpus}"]
+        )
+        low, high = (last[f"held_out_mlm_loss_change_{end}{corpus}"] for end in ("low", "high"))
+        assert low < change < high
     assert read_result(settings.run_folder) == result
     assert read_settings(settings.run_folder) == with_options(settings, mix=mix, running={"accumulate": 1})
 
