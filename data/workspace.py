@@ -16,7 +16,7 @@ _name = re.compile(r"[\w][\w.-]{0,63}")
 
 def default_place() -> str:
     """Return JIXU_WORKSPACE, a folder or a URL, or ./workspace."""
-    return os.environ.get("JIXU_WORKSPACE", DEFAULT)
+    return os.environ.get("JIXU_WORKSPACE") or DEFAULT
 
 
 def default_workspace() -> Path:
