@@ -22,7 +22,7 @@ from albert.tasks import Kind
 from data.errors import InputError
 from data.files import write_text
 
-# the Hub's name of what a model does; all else sorts texts
+# the Hub's names of tasks; every other kind is text classification
 _PIPELINES = {
     Kind.SPAN: "question-answering",
     Kind.TOKENS: "token-classification",
