@@ -1,9 +1,9 @@
 """Linear maps in half precision whose weights get fp32 gradients.
 
-torch's autocast converts a weight once a pass and adds up the gradients of all its uses in half precision;
-so a weight that twelve layers share loses bits that its one update needs. Here every use gives an fp32
-gradient. Where x is also the residual of what follows, the product's gradient is added to the residual's
-within the GEMM, which saves a write and a read of [T, H] in 16 bits. T = packed tokens, H and F = widths.
+torch's autocast converts a weight once per pass and sums the gradients of all its uses in half precision. A
+weight shared by twelve layers thus loses bits that its update needs. Here every use gives an fp32 gradient.
+If x is also the residual of the next operator, its gradient is added within the GEMM, which saves a write and
+a read of [T, H] in 16 bits. T = packed tokens, H and F = widths.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ os.environ["XDG_STATE_HOME"] = os.path.join(os.environ["PREFECT_HOME"], "state")
 os.environ["JIXU_WORKSPACE"] = os.path.join(os.environ["PREFECT_HOME"], "no-workspace")
 
 import json
+import signal
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -40,6 +41,11 @@ from tests.workers import PRELOADED, PreloadedContext
 hypothesis.settings.register_profile("jixu", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("jixu")
 atexit.register(shutil.rmtree, os.environ["PREFECT_HOME"], ignore_errors=True)
+
+# a shell starts background jobs, and nohup its command, with these ignored, which processes inherit
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 SAMPLES = Path(str(resources.files("data.samples")))
 

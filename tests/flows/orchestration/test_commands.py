@@ -91,8 +91,6 @@ def test_a_server_that_is_not_there_is_told_before_any_work(tmp_path, samples, v
 def test_ctrl_c_stops_a_refresh_with_its_workers_and_the_same_again_completes(
     tmp_path, texts, vocabulary_file, prefect_server
 ):
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        pytest.skip("a shell had the signal ignored")
     given = ["--corpus", "tea", "--tokenizer", vocabulary_file, "--workers", 1, "--source", texts[1]]
     given = [str(part) for part in (*given, "--workspace", tmp_path / "w")]
     lock = Workspace(tmp_path / "w").lock("catalog")
@@ -120,8 +118,6 @@ def test_ctrl_c_stops_a_refresh_with_its_workers_and_the_same_again_completes(
 @pytest.mark.slow
 def test_ctrl_c_stops_a_training_that_has_a_server_of_its_own(workspace, tokenizer, tmp_path):
     """The terminal sends it to the server too, which the training still reports to."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        pytest.skip("a shell had the signal ignored")
     workspace = Path(shutil.copytree(workspace, tmp_path / "w"))
     given = ["--corpus", "tea", "--workspace", workspace]
     given += ["--init", save_small_model(tmp_path / "small", tokenizer)]
