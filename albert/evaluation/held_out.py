@@ -1,4 +1,4 @@
-"""Scores on held-out documents, each with an interval from resampled documents.
+"""Scores on held-out documents, each with an interval over documents.
 
 T = tokens of a batch, S = its sequences, R = instances, D = documents.
 """
