@@ -155,6 +155,20 @@ def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(
     assert server.recorded_states()[stopped] == "Cancelled"
 
 
+@pytest.mark.slow
+def test_a_second_ctrl_c_leaves_no_process_of_a_run(workspace, samples, vocabulary_file):
+    given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "workers": 1}
+    given["tokenizer"] = str(vocabulary_file)
+    with Server(workspace, free_port()) as server, FileLock(workspace / "locks" / "catalog.lock"):
+        run = server.begin("refresh-corpus/default", **given)
+        server.wait_for_state(run, "Running")
+        begun = psutil.Process(server.process.pid).children(recursive=True)
+        server.process.send_signal(signal.SIGINT)
+        wait_until(lambda: "stopping" in server.log(), server.log)
+        server.stop(signal.SIGINT)
+        assert len(begun) > 2 and not [one for one in begun if one.is_running()], server.log()
+
+
 def expect_heartbeats_within(seconds, server):
     """Change the automation as a person may in the UI; the server keeps what it finds."""
     (automation,) = server.ask("/automations/filter", {"automations": {"name": {"any_": [next(iter(LOST))]}}})
