@@ -14,7 +14,6 @@ from pydantic_core import to_jsonable_python
 from tqdm import tqdm
 
 from albert import finetuning, reports
-from albert.checkpoints import names_checkpoint
 from albert.evaluation import Comparison, ModelResult
 from albert.finetuning import (
     MANY_SEEDS,
@@ -28,14 +27,16 @@ from albert.finetuning import (
     run_key,
     save_run,
 )
-from data.catalog import CorpusRead, corpora_read, read_catalog, record_evaluations
+from data.catalog import record_evaluations
 from data.workers import worker_pool
 from data.workspace import Workspace
 from flows.orchestration import (
+    Corpora,
     CorporaOptions,
     FineTuneOptions,
     FineTunePlan,
     begin_progress,
+    corpora_to_search,
     device_slot,
     domain_words,
     file_checksums,
@@ -51,7 +52,6 @@ from flows.orchestration import (
 train = step("fine-tune-model")
 measure = step("measure-model")
 report = step("report")
-MOST_SEARCHED = 200_000_000  # characters of a corpus, which take about a minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,8 @@ def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
 class ModelFacts:
     """What a caller knows of a model beside its checkpoint."""
 
+    corpora: Corpora = ()  # it was pretrained on, to be searched for texts of dev and test
     note: str | None = None
-    corpora: tuple[str, ...] = ()  # it was pretrained on, to be searched for texts of dev and test
     # whether they hold, in other documents, the texts that the corpus of the field holds out
     has_read_held_out: bool = False
     pretraining: tuple[dict[str, float], ...] = ()
@@ -172,58 +172,20 @@ def compare(
 def default_facts(
     workspace: Workspace, settings: FineTuneSettings, corpora: CorporaOptions
 ) -> list[ModelFacts]:
-    """What each model was pretrained on: by the catalog, if a run of the workspace wrote it; else by the
-    options, of several models all but the first having read the corpus of the field.
-    """
-    named = [name for name in (corpora.general, corpora.domain) if name]
+    """What each model was pretrained on, by the catalog or the options."""
     rows = settings.recipes().values()
-    facts = []
-    for number, row in enumerate(rows):
-        read = _read_by(workspace, [settings.models[at] for at in row], corpora)
-        if read is None:
-            is_first_of_several = number == 0 and len(rows) > 1
-            read = [name for name in named if name != corpora.domain or not is_first_of_several]
-        facts.append(ModelFacts(corpora=tuple(read)))
-    return facts
-
-
-def _read_by(workspace: Workspace, checkpoints: Sequence[Path], corpora: CorporaOptions) -> list[str] | None:
-    """The corpora that checkpoints have read, but those too large to be searched unasked; None if runs of the
-    workspace did not write them.
-    """
-    if not workspace.catalog.is_file():
-        return None
-    found: dict[str, CorpusRead] = {}
-    starts = []
-    with read_catalog(workspace) as db:
-        for checkpoint in checkpoints:
-            read, start = corpora_read(db, workspace, checkpoint)
-            found |= {corpus.name: corpus for corpus in read}
-            starts.append(start)
-    if not found:
-        return None
-    names = [name for name, one in found.items() if not _is_too_large(one, corpora)]
-    from_elsewhere = any(names_checkpoint(start) for start in starts)
-    if corpora.general and from_elsewhere and corpora.general not in names:
-        names.append(corpora.general)  # the option says what checkpoints from elsewhere have read
-    for one in found.values():
-        if one.name in names and one.read not in (None, one.newest):
-            say(
-                f"{one.name}: the model read version {one.read}, but version {one.newest} is searched for "
-                "texts of the task"
+    return [
+        ModelFacts(
+            corpora_to_search(
+                workspace,
+                [settings.models[at] for at in row],
+                corpora,
+                # of several models the first has not read the corpus of the field
+                has_read_domain=number > 0 or len(rows) == 1,
             )
-    return names
-
-
-def _is_too_large(corpus: CorpusRead, corpora: CorporaOptions) -> bool:
-    """Whether a corpus is too large to be searched unasked, which is said."""
-    if corpus.characters <= MOST_SEARCHED or corpus.name in (corpora.general, corpora.domain):
-        return False
-    say(
-        f"{corpus.name} is not searched for texts of the task, as it has {corpus.characters:,} characters: "
-        f"--corpora.domain {corpus.name} searches it"
-    )
-    return True
+        )
+        for number, row in enumerate(rows)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

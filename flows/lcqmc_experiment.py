@@ -203,10 +203,8 @@ def arm_of(name: str, runs: Sequence[PretrainResult], *more: str, **facts: Any) 
         {key: value for key, value in one.items() if isinstance(value, int | float) and isfinite(value)}
         for one in (runs[0].history if runs else ())
     )
-    corpora = tuple(dict.fromkeys((*(more or (name,)), GENERAL)))
-    return Arm(
-        name, tuple(run.checkpoint for run in runs), ModelFacts(corpora=corpora, pretraining=history, **facts)
-    )
+    corpora = tuple((corpus, None) for corpus in dict.fromkeys((*(more or (name,)), GENERAL)))
+    return Arm(name, tuple(run.checkpoint for run in runs), ModelFacts(corpora, pretraining=history, **facts))
 
 
 def judge_all(arms: Sequence[Arm], options: ExperimentOptions, deadline: Deadline) -> list[Comparison]:

@@ -95,8 +95,7 @@ class CorpusRead:
     """A corpus that a checkpoint was pretrained on."""
 
     name: str
-    read: int | None  # the version, if it is known
-    newest: int
+    version: int | None  # if it is known
     characters: int  # of the newest version
 
 
@@ -120,11 +119,11 @@ def corpora_read(
         versions = {**{one["name"]: None for one in others}, corpus: version} | versions
         seen.add(run)
     query = """
-        select corpus, max(version), arg_max(characters, version) from versions
+        select corpus, arg_max(characters, version) from versions
         where list_contains(?, corpus) group by corpus order by corpus
         """
     found = db.execute(query, [list(versions)]).fetchall()
-    return [CorpusRead(name, versions[name], newest, size) for name, newest, size in found], start
+    return [CorpusRead(name, versions[name], size) for name, size in found], start
 
 
 def _run_of(workspace: Workspace, checkpoint: Path) -> str | None:

@@ -321,9 +321,14 @@ class Statistics:
         while rows := cursor.fetchmany(1000):
             yield from rows
 
-    def texts(self, corpus: str) -> Iterator[str]:
-        """Yield the text of every document of the corpus, a sentence a line."""
-        return (text for _, text in self.documents(corpus))
+    def texts(self, corpus: str, version: int | None = None) -> Iterator[str]:
+        """Yield the text of every document of a version, by default the newest, a sentence a line."""
+        shards = version_shards(self.db, require_version(self.db, corpus, version))
+        files = [str(self.workspace.root / shard.documents_path) for shard in shards]
+        cursor = self.db.cursor()
+        cursor.execute("select text from read_parquet(?)", [files])
+        while rows := cursor.fetchmany(1000):
+            yield from (text for (text,) in rows)
 
     def dataset(self, corpus: str) -> IterableDataset:
         """Open what runs train on, as an IterableDataset of Hugging Face's library and of torch.

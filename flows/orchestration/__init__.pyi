@@ -13,7 +13,9 @@ from .lifecycle import read_all as read_all
 from .logs import is_deployed as is_deployed
 from .logs import log as log
 from .logs import say as say
+from .measurements import Corpora as Corpora
 from .measurements import added_mlm_loss as added_mlm_loss
+from .measurements import corpora_to_search as corpora_to_search
 from .measurements import domain_words as domain_words
 from .measurements import measure_model as measure_model
 from .mistakes import failed as failed

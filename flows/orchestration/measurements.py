@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from albert.batching import is_held_out
-from albert.checkpoints import find_source
+from albert.checkpoints import find_source, names_checkpoint
 from albert.evaluation import (
     Cloze,
     Contamination,
@@ -19,21 +19,32 @@ from albert.evaluation import (
     measure_mlm_losses,
 )
 from albert.finetuning import Candidate, ModelRuns, measure_cost
-from data.catalog import open_workspace, read_catalog, require_version, sample_shards, version_shards
+from data.catalog import (
+    CorpusRead,
+    corpora_read,
+    open_workspace,
+    read_catalog,
+    require_version,
+    sample_shards,
+    version_shards,
+)
 from data.cleaning import CleaningRules, Leak, clean_text, find_leak, sides_of
 from data.refresh import corpus_words
 from data.tokenization import find_tokenizer, vocabulary_of
 from data.workspace import Workspace
+from flows.orchestration.logs import say
 from flows.orchestration.settings import CorporaOptions
 
 DOMAIN_WORDS = 200
 CLOZE_WORDS = 300  # occurrences, in held-out documents
 _EXAMPLES = 5
+MOST_SEARCHED = 200_000_000  # characters of a corpus, which take about a minute
 Rows = tuple[tuple[str, ...], ...]  # the texts of each example
+Corpora = tuple[tuple[str, int | None], ...]  # names and versions; None: the newest
 
 
 def measure_model(
-    model: ModelRuns, workspace: Workspace, reference: CorporaOptions, corpora: Sequence[str]
+    model: ModelRuns, workspace: Workspace, reference: CorporaOptions, corpora: Corpora
 ) -> ModelRuns:
     """The runs of a model with what else there is to measure of its first checkpoint.
 
@@ -41,8 +52,8 @@ def measure_model(
     """
     candidate = model.candidates[0]
     leaks = tuple(
-        contamination(_rows(candidate, split), workspace.root, corpus, split)
-        for corpus in corpora
+        contamination(_rows(candidate, split), workspace.root, corpus, split, version)
+        for corpus, version in corpora
         for split in ("dev", "test")
         if split in candidate.data.splits
     )
@@ -70,10 +81,47 @@ def _rows(candidate: Candidate, split: str) -> Rows:
     return tuple(one.texts() for one in candidate.data.splits[split].examples)
 
 
-def contamination(rows: Rows, workspace: Path, corpus: str, split: str) -> Contamination:
-    """Which texts of a split the current version of a corpus holds."""
+def corpora_to_search(
+    workspace: Workspace, checkpoints: Sequence[Path], options: CorporaOptions, *, has_read_domain: bool
+) -> Corpora:
+    """The corpora that checkpoints were pretrained on, to be searched for texts of the task.
+
+    By the catalog, if runs of the workspace wrote them; what came from elsewhere has read what the options
+    say. Corpora too large to be searched unasked are left out, which is said.
+    """
+    found: dict[str, CorpusRead] = {}
+    starts: list[str] = []  # what the first run behind each checkpoint began from
+    if workspace.catalog.is_file():
+        with read_catalog(workspace) as db:
+            for checkpoint in checkpoints:
+                read, start = corpora_read(db, workspace, checkpoint)
+                found |= {corpus.name: corpus for corpus in read}
+                starts.append(start)
+    named = [options.general, options.domain if has_read_domain else None]
+    if found:
+        from_elsewhere = any(names_checkpoint(start) for start in starts)
+        named = [options.general] if from_elsewhere else []
+    versions: dict[str, int | None] = {name: None for name in named if name}
+    versions |= {one.name: one.version for one in found.values() if _is_searched(one, options)}
+    return tuple(versions.items())
+
+
+def _is_searched(corpus: CorpusRead, options: CorporaOptions) -> bool:
+    if corpus.characters <= MOST_SEARCHED or corpus.name in (options.general, options.domain):
+        return True
+    say(
+        f"{corpus.name} is not searched for texts of the task, as it has {corpus.characters:,} characters: "
+        f"--corpora.domain {corpus.name} searches it"
+    )
+    return False
+
+
+def contamination(
+    rows: Rows, workspace: Path, corpus: str, split: str, version: int | None = None
+) -> Contamination:
+    """Which texts of a split a version of a corpus holds, by default the newest."""
     with read_catalog(Workspace(workspace)) as db:
-        version = require_version(db, corpus).version
+        version = require_version(db, corpus, version).version
     leak = _leak(rows, workspace, corpus, version)
     return Contamination(
         corpus=corpus,
@@ -97,7 +145,7 @@ def _leak(rows: Rows, workspace: Path, corpus: str, version: int) -> Leak:
     rules = CleaningRules(**json.loads(content)["cleaning"])
     with open_workspace(workspace) as statistics:
         cleaned = [[clean_text(text, rules) for text in row] for row in rows]
-        return find_leak(cleaned, statistics.texts(corpus))
+        return find_leak(cleaned, statistics.texts(corpus, version))
 
 
 def _held_out(workspace: Workspace, corpus: str, checkpoint: Path) -> HeldOut | None:

@@ -1,5 +1,6 @@
 """Which corpora a model is known to have read, and which of them are searched for texts of the task."""
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -8,9 +9,11 @@ import pytest
 
 from albert.finetuning import FineTuneSettings
 from data.catalog import record_run
+from data.refresh import GateRules
 from data.workspace import Workspace
 from flows import fine_tune
-from flows.orchestration import CorporaOptions
+from flows.orchestration import CorporaOptions, corpora_to_search
+from flows.orchestration.measurements import contamination
 from tests.corpora import make_corpus
 
 ENDED = {"version": 1, "status": "completed", "steps": 1, "tokens": 1, "metrics": {}, "checkpoints": []}
@@ -32,7 +35,8 @@ def place(tmp_path_factory, samples, vocabulary_file):
 
 def read_by(place, *models, **options):
     settings = FineTuneSettings(task="topics", train="t.tsv", dev="d.tsv", models=models, names=None)
-    return [one.corpora for one in fine_tune.default_facts(place, settings, CorporaOptions(**options))]
+    facts = fine_tune.default_facts(place, settings, CorporaOptions(**options))
+    return [tuple(name for name, _ in one.corpora) for one in facts]
 
 
 def test_what_a_run_of_the_workspace_has_read_is_in_its_catalog(place):
@@ -60,10 +64,21 @@ def test_a_run_from_elsewhere_has_read_the_general_corpus(place, tmp_path):
     ]
 
 
-def test_a_newer_version_than_the_one_read_is_said(place, capsys):
-    record_run(place, run="old", corpus="tea", init="tiny", settings={}, **{**ENDED, "version": 0})
-    assert read_by(place, place.model("old") / "checkpoint-1") == [("tea",)]
-    assert "the model read version 0, but version 1 is searched" in "".join(capsys.readouterr())
+def test_the_version_that_was_read_is_searched(tmp_path, samples, vocabulary_file):
+    place = Workspace(tmp_path / "w")
+    for source in ("tea.jsonl", "general.txt"):
+        make_corpus(
+            place.root, "tea", samples / source, vocabulary_file, gates=GateRules(max_lost_documents=1)
+        )
+    record_run(place, run="old", corpus="tea", init="tiny", settings={}, **ENDED)
+    searched = corpora_to_search(
+        place, [place.model("old") / "checkpoint-1"], CorporaOptions(), has_read_domain=True
+    )
+    assert searched == (("tea", 1),)
+    with (samples / "tea.jsonl").open(encoding="utf-8") as file:
+        rows = ((json.loads(next(file))["text"],),)
+    of_old, of_new = (contamination(rows, place.root, "tea", "test", version) for version in (1, None))
+    assert (of_old.version, of_old.found, of_new.version, of_new.found) == (1, 1, 2, 0)
 
 
 def test_of_other_checkpoints_the_options_tell(place, tmp_path):
@@ -77,7 +92,7 @@ def test_of_other_checkpoints_the_options_tell(place, tmp_path):
 
 
 def test_a_corpus_too_large_to_be_searched_unasked_is_named(place, monkeypatch, capsys):
-    monkeypatch.setattr(fine_tune, "MOST_SEARCHED", 100)
+    monkeypatch.setattr("flows.orchestration.measurements.MOST_SEARCHED", 100)
     first = place.model("first") / "checkpoint-1"
     assert read_by(place, first, general="general") == [()]
     assert "--corpora.domain tea searches it" in "".join(capsys.readouterr())
