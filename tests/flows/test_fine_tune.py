@@ -23,7 +23,7 @@ ENDED = {"version": 1, "status": "completed", "steps": 1, "tokens": 1, "metrics"
 def place(tmp_path_factory, samples, vocabulary_file):
     """A workspace of two corpora and two runs, the second of which began from the first's checkpoint."""
     place = Workspace(tmp_path_factory.mktemp("jixu"))
-    for name in ("tea", "general"):
+    for name in ("general", "tea"):
         make_corpus(place.root, name, samples / "tea.jsonl", vocabulary_file)
     first = {"run": "first", "corpus": "tea", "init": "tiny", "settings": {"mix": []}}
     second = {"run": "second", "corpus": "law", "init": str(place.model("first") / "checkpoint-1")}
@@ -60,7 +60,7 @@ def test_a_run_from_elsewhere_has_read_the_general_corpus(place, tmp_path):
     trained = place.model("third") / "checkpoint-1"
     assert read_by(place, start, trained, domain="tea", general="general") == [
         ("general",),
-        ("tea", "general"),
+        ("general", "tea"),
     ]
 
 
