@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from albert.reports.plots import Plot, columns, ranked
 from albert.reports.sections import MISSING, Passage, Section, Table, number
 
-_ORDER = {0: "in order", 1: "swapped"}
+_ORDER: dict[int | None, str] = {0: "in order", 1: "swapped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SampleInstance:
 
     text: str
     masked: str  # the same with its masks
-    sop_label: int  # 0: in order, 1: swapped, else a single segment
+    sop_label: int | None  # 0: in order, 1: swapped, else a single segment
     doc_id: str
 
 

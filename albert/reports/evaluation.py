@@ -92,7 +92,7 @@ def _scope(comparison: Comparison) -> Iterator[str]:
     several = [model for model in comparison.models if len(model.checkpoints) > 1]
     yield from (f"{len(model.checkpoints)} pretraining runs of {model.name}" for model in several)
     if not several:
-        yield "one pretraining run a model: intervals are of these checkpoints, not of their recipes"
+        yield "one pretraining run per model: intervals are of these checkpoints, not of their recipes"
     if comparison.groups:
         yield f"{counted(len(set(comparison.groups)), 'group')} of examples are taken whole"
     if len(comparison.models) > 2 and comparison.primary:

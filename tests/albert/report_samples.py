@@ -46,7 +46,10 @@ CORPUS = CorpusFacts(
     lengths=((16, 3), (32, 9), (128, 50)),
     word_lengths=((1, 100), (2, 300), (6, 2)),
     top_words=(("茶叶", 90), ("香气", 60)),
-    samples=(SampleInstance("[CLS]<茶>[SEP]", "[MASK]", 1, "ab"),),
+    samples=(
+        SampleInstance("[CLS]<茶>[SEP]", "[MASK]", 1, "ab"),
+        SampleInstance("[CLS]水[SEP]", "[MASK]", None, "cd"),  # of a corpus without order
+    ),
     recipe_hash="0123456789abcdef",
     shards_sha256="ef" * 32,
 )
