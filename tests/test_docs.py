@@ -10,6 +10,7 @@ import torch
 from albert.__main__ import checkpoint as checkpoint_app
 from albert.__main__ import predict as predict_app
 from albert.__main__ import report as report_app
+from albert.finetuning import predict_file
 from benchmarks.support.sizing import table, training_table
 from data.__main__ import app as corpus_app
 from data.catalog import open_workspace
@@ -54,6 +55,19 @@ def test_the_checkpoint_opens_with_transformers(followed, monkeypatch):
     found = {}
     exec(code, found)
     assert found["model"].config.vocab_size == 21_128
+
+
+@pytest.mark.slow
+def test_the_kept_classifier_opens_with_transformers(followed, monkeypatch):
+    ((_, code),) = blocks("fine-tuning.md", "python")
+    monkeypatch.chdir(followed)
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(followed / "modules"))
+    exec(code, found := {})
+    (followed / "one.tsv").write_text("text\n水开以后再泡茶。\n", encoding="utf-8")
+    predicted = predict_file(followed / "workspace" / "models" / "judged" / "after", followed / "one.tsv")
+    (theirs,) = found["classify"]("水开以后再泡茶。")
+    assert (theirs["label"],) == predicted.predictions.answers
+    assert theirs["score"] == pytest.approx(predicted.predictions.probabilities.max(), abs=1e-6)
 
 
 @pytest.mark.slow

@@ -41,7 +41,10 @@ GROUND = {
     "workspace",
 }
 # optional, within a function
-ALLOWED = {("albert.checkpoints.auto_models", "transformers")}
+ALLOWED = {
+    ("albert.checkpoints.auto_models", "transformers"),
+    ("albert.checkpoints.pooled_model", "transformers"),  # is copied beside weights, and imported by it alone
+}
 ALBERT_TAKES = GROUND | {"instances", "tokenization", "segmentation", "cleaning", "sources", "samples"}
 # stems that may stand in several rooms of a package
 COMMON_STEMS = {"__init__", "__main__", "settings"}

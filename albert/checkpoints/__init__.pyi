@@ -13,7 +13,6 @@ from .loading import load_pretrained as load_pretrained
 from .loading import new_model as new_model
 from .loading import read_checkpoint as read_checkpoint
 from .saving import Head as Head
-from .saving import can_export as can_export
 from .saving import read_head as read_head
 from .saving import save_model as save_model
 from .saving import save_tensors as save_tensors

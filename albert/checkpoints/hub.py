@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from albert.checkpoints.loading import read_checkpoint
-from albert.checkpoints.saving import TOKENIZER_FILES
+from albert.checkpoints.saving import POOLED_FILE, TOKENIZER_FILES
 from albert.checkpoints.source import CONFIG_FILE, HUB_PREFIX
 from data.errors import InputError
 
@@ -32,7 +32,7 @@ def push(folder: Path, name: str, *, private: bool = True) -> str:
     checkpoint.check()
     _check_licence(checkpoint.source.folder)
     weights = [path.name for path in checkpoint.source.files]
-    files = [CONFIG_FILE, *weights, *TOKENIZER_FILES, TASK_FILE, CARD_FILE, "LICENSE*"]
+    files = [CONFIG_FILE, *weights, *TOKENIZER_FILES, POOLED_FILE, TASK_FILE, CARD_FILE, "LICENSE*"]
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))  # huggingface_hub reads it only when imported
     try:
         api.create_repo(repository, private=private, exist_ok=True)

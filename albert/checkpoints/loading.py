@@ -140,7 +140,8 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
     else:
         config = read_config(source.config)  # before the weights: it is small
         tensors = read_tensors(source)
-        is_own = content.get("model_type") == "jixu"
+        # a classifier on the mean holds the encoder that its config.json describes under transformers' names
+        is_own = content.get("model_type") == "jixu" and "encoder" not in content
         weights_format = "jixu" if is_own else config.file_format
         if weights_format != "jixu":
             bare = is_bare(list(tensors), weights_format)

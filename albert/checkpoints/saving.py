@@ -22,6 +22,7 @@ from data.files import replacing, sync, write_text
 from data.tokenization import Tokenizer
 
 TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
+POOLED_FILE = "pooled_model.py"  # the class of a model that reads a mean; beside this file, and its weights
 
 
 def check_transformers(config: AlbertConfig) -> None:
@@ -122,32 +123,37 @@ def read_head(folder: Path) -> Head | None:
     return Head(architecture, True, known, max_seq_length=longest, problem=problem) if architecture else None
 
 
-def can_export(config: AlbertConfig, pooling: str) -> bool:
-    """Whether a class of transformers gives a head's scores: they read single tokens, never their mean."""
-    return config.file_format != "jixu" and pooling == "cls"
-
-
 def save_with_head(
     encoder: Encoder, classifier: nn.Linear, head: Head, pooling: str, folder: Path, tokenizer: Tokenizer
 ) -> None:
-    """Write a fine-tuned model for transformers' Auto classes; in jixu's format if they cannot express it."""
-    config, exported = encoder.config, can_export(encoder.config, pooling)
-    tensors = _renamed(encoder, Naming(config, config.file_format if exported else "jixu"), "encoder")
+    """Write a fine-tuned model for transformers' Auto classes; in jixu's format if they cannot express it.
+
+    No class of theirs reads the mean of the states: such a model comes with a class of its own.
+    """
+    config = encoder.config
+    tensors = _renamed(encoder, Naming(config, config.file_format), "encoder")
     if not head.has_pooler:
         tensors = {name: tensor for name, tensor in tensors.items() if ".pooler." not in name}
     tensors |= {f"{head.name}.{name}": one.detach().cpu() for name, one in classifier.named_parameters()}
-    content = to_file(config) if exported else own_format(config)
-    if exported:
+    content = to_file(config)
+    if config.file_format != "jixu":
         family = "Albert" if config.file_format == "albert" else "Bert"
         content |= {"architectures": [f"{family}For{head.architecture}"]}
+        if pooling != "cls":
+            places = {"AutoConfig": "PooledConfig", f"AutoModelFor{head.architecture}": "PooledModel"}
+            auto_map = {name: f"{POOLED_FILE.removesuffix('.py')}.{place}" for name, place in places.items()}
+            content = own_format(config) | {"encoder": content, "pooling": pooling, "auto_map": auto_map}
         if head.labels:
             content["id2label"] = {str(number): label for number, label in enumerate(head.labels)}
             content["label2id"] = {label: number for number, label in enumerate(head.labels)}
         if head.problem is not None:
             content["problem_type"] = head.problem
-        if head.problem == "regression":
+        if head.problem == "regression" or head.architecture == "MultipleChoice":
             content["num_labels"] = 1
     _write(folder, tensors, content, tokenizer)
+    if "auto_map" in content:
+        with replacing(folder / POOLED_FILE) as temporary:
+            shutil.copyfile(Path(__file__).with_name(POOLED_FILE), temporary)
 
 
 def _write(

@@ -14,7 +14,7 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from albert.checkpoints import TASK_FILE, Head, can_export, find_source, read_head, save_with_head
+from albert.checkpoints import TASK_FILE, Head, find_source, read_head, save_with_head
 from albert.finetuning.settings import FineTuneRunning
 from albert.model import AlbertConfig, Encoder
 from albert.tasks import Kind, Task
@@ -72,14 +72,10 @@ class FineTuned:
 
     def opened_with(self, config: AlbertConfig) -> str:
         """What opens the model, in words."""
-        if can_export(config, self.pooling):
-            return f"transformers' AutoModelFor{self.head().architecture} opens it"
         if config.file_format == "jixu":
             return "only jixu predict opens it: transformers cannot express its encoder"
-        return (
-            f"only jixu predict opens it, as it pools by {self.pooling}: "
-            "train with --running.pooling cls for transformers"
-        )
+        with_code = "" if self.pooling == "cls" else " with trust_remote_code=True"
+        return f"transformers' AutoModelFor{self.head().architecture} opens it{with_code}"
 
 
 _RECORD = TypeAdapter(FineTuned)

@@ -55,7 +55,7 @@ class FineTuneRunning:
         Literal["auto", "cls", "mean", "cls+mean"],
         Field(
             description="What a text's label, number or score is read from: its first token, the mean, or "
-            f"both; auto: the task's, else {USUAL_POOLING}. transformers' classes open cls alone"
+            f"both; auto: the task's, else {USUAL_POOLING}. cls needs no code of its own in transformers"
         ),
     ] = "auto"
 

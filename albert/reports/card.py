@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from albert.checkpoints import CARD_FILE, HUB_PREFIX, TASK_FILE, can_export, read_checkpoint
+from albert.checkpoints import CARD_FILE, HUB_PREFIX, TASK_FILE, read_checkpoint
 from albert.evaluation import evaluation_titles, metric_name
 from albert.finetuning import FineTuned, read_fine_tuned
 from albert.model import AlbertConfig
@@ -90,7 +90,7 @@ def _fine_tuned_card(report: Report, record: FineTuned, config: AlbertConfig, li
         raise InputError(f"the report {report.title!r} is of no fine-tuning: choose one that is")
     task, start = record.task, record.checkpoint
     header = {
-        "library_name": "transformers" if can_export(config, record.pooling) else "jixu",
+        "library_name": "jixu" if config.file_format == "jixu" else "transformers",
         "pipeline_tag": _PIPELINES.get(task.kind or Kind.SINGLE, "text-classification"),
         "tags": ["jixu", task.name],
     }

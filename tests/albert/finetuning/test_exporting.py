@@ -25,7 +25,6 @@ from data.errors import InputError
 from data.terminal import run_app
 from tests.albert.checkpoints.arriving import save
 from tests.conftest import copied, save_small_model
-from tests.pages import blocks
 
 SENTENCES = ["采茶要早", "炒锅要热", "水要泡茶香", "热水泡茶", "早茶香", "锅热炒茶"]
 
@@ -79,8 +78,10 @@ KINDS = {
     "tokens": (load_task("msra_ner"), ".tsv", tagged(), "mean", "AutoModelForTokenClassification"),
     "choice": (load_task("c3"), ".json", choices(), "cls", "AutoModelForMultipleChoice"),
     "number": (load_task("stsb"), ".tsv", pairs(), "cls", "AutoModelForSequenceClassification"),
-    "mean": (Task(name="t"), ".tsv", single(), "mean", None),
-    "both": (Task(name="t"), ".tsv", single(), "cls+mean", None),
+    "mean": (Task(name="t"), ".tsv", single(), "mean", "AutoModelForSequenceClassification"),
+    "both": (Task(name="t"), ".tsv", single(), "cls+mean", "AutoModelForSequenceClassification"),
+    "mean of a pair": (load_task("stsb"), ".tsv", pairs(), "mean", "AutoModelForSequenceClassification"),
+    "mean of choices": (load_task("c3"), ".json", choices(), "mean", "AutoModelForMultipleChoice"),
 }
 BERT = {"layout": "bert", "share": "none", "embedding_size": 64}
 
@@ -102,46 +103,45 @@ def candidate(folder, tokenizer, kind, **shape):
 
 
 @pytest.mark.parametrize(
-    ("kind", "shape"), [*((kind, {}) for kind in KINDS), ("single", BERT), ("tokens", BERT)], ids=str
+    ("kind", "shape"),
+    [*((kind, {}) for kind in KINDS), ("single", BERT), ("tokens", BERT), ("mean", BERT)],
+    ids=str,
 )
-def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(kind, shape, tmp_path, tokenizer):
+def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(
+    kind, shape, tmp_path, tokenizer, monkeypatch
+):
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     one, file = candidate(tmp_path, tokenizer, kind, **shape)
     run = fine_tune_one(one, 0, 3e-3, tmp_path / "kept")
     predicted = predict_file(tmp_path / "kept", file)
     assert predicted.predictions.answers == run.dev.answers
     if run.dev.probabilities is not None:
         np.testing.assert_array_equal(predicted.predictions.probabilities, run.dev.probabilities)
-    opener = KINDS[kind][4]
-    if opener is None:
-        with pytest.raises(ValueError, match="jixu"):
-            transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "kept")
-    if kind == "both":
-        return
-    if kind == "mean":
-        ((_, code),) = blocks("fine-tuning.md", "python")
-        exec(code.replace("workspace/models/judged/after", str(tmp_path / "kept")), found := {})
-        theirs = found["model"]
-    else:
-        auto = getattr(transformers, opener)
-        theirs, info = auto.from_pretrained(tmp_path / "kept", output_loading_info=True)
-        assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    auto, is_pooled = getattr(transformers, KINDS[kind][4]), one.settings.running.pooling != "cls"
+    is_pooled &= kind not in ("span", "tokens")
+    if is_pooled:
+        with pytest.raises(ValueError, match="trust_remote_code=True"):  # never opened as if it read [CLS]
+            auto.from_pretrained(tmp_path / "kept", trust_remote_code=False)
+    given = {"output_loading_info": True, "trust_remote_code": is_pooled}
+    theirs, info = auto.from_pretrained(tmp_path / "kept", **given)
+    assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     encoded, ours = load_fine_tuned(tmp_path / "kept").scores(one.data.splits["dev"].examples)
     batch = encoded.choose(np.arange(len(encoded))).batch
     lengths = batch.cu_seqlens.diff().tolist()
     found = []
     for ids, types in zip(batch.input_ids.split(lengths), batch.token_type_ids.split(lengths), strict=True):
         given = {"input_ids": ids[None], "token_type_ids": types[None]}
-        if kind == "mean":  # with padding, which may not count
+        if is_pooled:  # with padding, which may not count
             given = {name: torch.nn.functional.pad(one, (0, 3)) for name, one in given.items()}
             given["attention_mask"] = torch.arange(len(ids) + 3)[None] < len(ids)
-        if kind == "choice":
+        if "choice" in kind:
             given = {name: value[None] for name, value in given.items()}
         with torch.no_grad():
             out = theirs.eval()(**given)
         found.append(
             torch.stack([out.start_logits[0], out.end_logits[0]], -1)
             if kind == "span"
-            else getattr(out, "logits", out).reshape(-1, ours.shape[-1])
+            else out.logits.reshape(-1, ours.shape[-1])
         )
     np.testing.assert_allclose(torch.cat(found).numpy(), ours, atol=2e-6)
     if kind == "several":
@@ -150,7 +150,7 @@ def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(kind, shape, t
         np.testing.assert_allclose(predicted.predictions.probabilities, shares, atol=1e-6)
         named = [",".join(one for one, p in zip("丙乙甲", row, strict=True) if p > 0.5) for row in shares]
         assert list(predicted.predictions.answers) == named
-    if predicted.record.labels and kind != "mean":
+    if predicted.record.labels:
         assert tuple(theirs.config.id2label.values()) == predicted.record.labels
 
 
