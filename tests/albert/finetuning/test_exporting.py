@@ -156,24 +156,25 @@ def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(
 
 def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
     one, _ = candidate(tmp_path, tokenizer, "single")
+    runs = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)]
     again = []
-    for every_seed, names in ((False, ["small"]), (True, ["small-seed-0", "small-seed-1"])):
-        kept = KeptModels(tmp_path / f"models-{every_seed}", every_seed)
 
-        def train(candidate, run, kept=kept):
+    def keep(kept, name):
+        def train(candidate, run):
             given = candidate, run.result.seed, run.result.learning_rate
             again.append(run.result.seed)
             fine_tune_one(*given, kept.place(run_key(*given)))
 
-        runs = [fine_tune_one(one, seed, 3e-3) for seed in (0, 1)]
-        kept.choose(ModelRuns(name="small", candidates=(one,), runs=runs), train)
-        assert sorted(path.name for path in kept.folder.iterdir()) == names
-        # what is there already is not trained once more
-        count = len(again)
-        kept.choose(ModelRuns(name="small", candidates=(one,), runs=runs), train)
-        assert len(again) == count
-    best = max(runs, key=lambda run: run.result.dev["accuracy"]).result.seed
-    assert again == [best, 0, 1]
+        kept.choose(ModelRuns(name=name, candidates=(one,), runs=runs), train)
+        return sorted(path.name for path in kept.folder.iterdir())
+
+    best, every = (KeptModels(tmp_path / str(every_seed), every_seed) for every_seed in (False, True))
+    assert keep(best, "small") == keep(best, "small") == ["small"]  # is not trained once more
+    assert keep(every, "small") == ["small-seed-0", "small-seed-1"]
+    assert again == [max(runs, key=lambda run: run.result.dev["accuracy"]).result.seed, 0, 1]
+    # each has a folder of its own, and none above
+    assert [keep(best, name)[-1] for name in ("a b", "..", "模型 一")] == ["small", "small", "模型-一"]
+    assert keep(best, "a-b") == ["a-b", "a-b-2", "model", "small", "模型-一"]
 
 
 def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
