@@ -11,6 +11,7 @@ from pathlib import Path
 from data.errors import InputError
 
 DEFAULT = "workspace"
+MADE_FROM_FILE = "made_from.json"  # beside a model that no pretraining wrote: the checkpoints it comes from
 _name = re.compile(r"[\w][\w.-]{0,63}")
 
 

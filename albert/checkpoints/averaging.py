@@ -35,7 +35,7 @@ def average(sources: Sequence[Path | str], target: Path, *, weight: float | None
         for parts in zip(*(one.parameters() for one in (model, *others)), strict=True):
             mean = torch.stack([share * part.double() for share, part in zip(shares, parts, strict=True)])
             parts[0].copy_(mean.sum(0))
-    save_new(model, target, load_tokenizer(_vocabulary_file(checkpoints[0])))
+    save_new(model, target, load_tokenizer(_vocabulary_file(checkpoints[0])), made_from=sources)
 
 
 def _check_alike(first: LoadedCheckpoint, other: LoadedCheckpoint) -> None:

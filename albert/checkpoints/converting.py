@@ -57,7 +57,7 @@ def convert(
     if new_terms:
         vocabulary, added = _add_terms(model, vocabulary, new_terms)
         notices.append(f"{len(added):,} of {len(new_terms):,} terms added as tokens in free slots")
-    save_new(model, target, vocabulary, DTYPES[dtype])
+    save_new(model, target, vocabulary, DTYPES[dtype], made_from=[source])
     return notices
 
 

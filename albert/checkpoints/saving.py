@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from albert.model import AlbertConfig, Encoder, PretrainingModel
 from data.errors import ConfigError, InputError
 from data.files import replacing, sync, write_text
 from data.tokenization import Tokenizer
+from data.workspace import MADE_FROM_FILE
 
 TOKENIZER_FILES = ("vocab.txt", "spiece.model", "tokenizer.json", "tokenizer_config.json")
 POOLED_FILE = "pooled_model.py"  # the class of a model that reads a mean; beside this file, and its weights
@@ -84,17 +85,31 @@ def check_new(target: Path) -> None:
 
 
 def save_new(
-    model: PretrainingModel, target: Path, tokenizer: Tokenizer, dtype: torch.dtype = torch.float32
+    model: PretrainingModel,
+    target: Path,
+    tokenizer: Tokenizer,
+    dtype: torch.dtype = torch.float32,
+    *,
+    made_from: Sequence[Path | str],
 ) -> None:
-    """Write a model to a new folder, completely or not at all."""
+    """Write a model to a new folder, completely or not at all, with the checkpoints it was made from."""
     check_new(target)
     writing = target.with_name(f"{target.name}.{os.getpid()}.writing")
     try:
         save_model(model, writing, tokenizer, dtype)
+        record_sources(writing, made_from)
         os.replace(writing, target)
         sync(target.parent)
     finally:
         shutil.rmtree(writing, ignore_errors=True)
+
+
+def record_sources(folder: Path, checkpoints: Sequence[Path | str]) -> None:
+    """Record which checkpoints a model was made from, so that what they have read is known of it too."""
+    found = [str(Path(one).resolve()) if Path(one).exists() else str(one) for one in checkpoints]
+    write_text(
+        folder / MADE_FROM_FILE, json.dumps({"checkpoints": found}, indent=2, ensure_ascii=False) + "\n"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from albert.checkpoints import TASK_FILE, Head, find_source, read_head, save_with_head
+from albert.checkpoints import TASK_FILE, Head, find_source, read_head, record_sources, save_with_head
 from albert.finetuning.settings import FineTuneRunning
 from albert.model import AlbertConfig, Encoder
 from albert.tasks import Kind, Task
@@ -87,6 +87,7 @@ def save_fine_tuned(model: nn.Module, record: FineTuned, folder: Path) -> None:
     tokenizer = load_tokenizer(find_tokenizer(str(source.folder)))
     encoder, classifier = cast(Encoder, model.encoder), cast(nn.Linear, model.classifier)
     save_with_head(encoder, classifier, record.head(), record.pooling, folder, tokenizer)
+    record_sources(folder, [record.checkpoint])
     write_bytes(folder / TASK_FILE, _RECORD.dump_json(record, indent=2))
 
 

@@ -20,8 +20,9 @@ from .restoring import restore as restore
 from .restoring import write_record as write_record
 from .runs import CheckpointRow as CheckpointRow
 from .runs import CorpusRead as CorpusRead
-from .runs import corpora_read as corpora_read
+from .runs import Lineage as Lineage
 from .runs import end_killed_run as end_killed_run
+from .runs import lineages as lineages
 from .runs import newest_checkpoint as newest_checkpoint
 from .runs import record_evaluations as record_evaluations
 from .runs import record_run as record_run

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 from data.catalog.database import write_catalog
 from data.catalog.restoring import write_run_record
 from data.catalog.versions import insert
-from data.workspace import Workspace
+from data.workspace import MADE_FROM_FILE, Workspace
 
 
 def newest_checkpoint(db: duckdb.DuckDBPyConnection, corpus: str) -> str | None:
@@ -99,31 +99,58 @@ class CorpusRead:
     characters: int  # of the newest version
 
 
-def corpora_read(
-    db: duckdb.DuckDBPyConnection, workspace: Workspace, checkpoint: Path
-) -> tuple[list[CorpusRead], str]:
-    """The corpora that runs of this workspace pretrained a checkpoint on, and where the first began.
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a checkpoint was trained on since one that no run of the workspace wrote, its start."""
 
-    No corpora, and the checkpoint itself, if no run of this workspace wrote it.
-    """
-    versions: dict[str, int | None] = {}
-    start, seen = str(checkpoint), set[str]()
-    while (run := _run_of(workspace, Path(start))) and run not in seen:
+    corpora: tuple[CorpusRead, ...]
+    start: str  # a preset, a checkpoint from elsewhere, or the checkpoint itself
+
+
+def lineages(db: duckdb.DuckDBPyConnection, workspace: Workspace, checkpoint: Path) -> list[Lineage]:
+    """The pretraining runs of this workspace behind a checkpoint; of an average, a lineage for each part."""
+    found = []
+    for start, read in _lines(db, workspace, str(checkpoint), frozenset()):
+        query = """
+            select corpus, arg_max(characters, version) from versions
+            where list_contains(?, corpus) group by corpus
+            """
+        sizes = dict(db.execute(query, [[name for name, _ in read]]).fetchall())
+        known = sorted((pair for pair in read if pair[0] in sizes), key=lambda pair: (pair[0], pair[1] or 0))
+        found.append(Lineage(tuple(CorpusRead(*pair, sizes[pair[0]]) for pair in known), start))
+    return found
+
+
+def _lines(
+    db: duckdb.DuckDBPyConnection, workspace: Workspace, place: str, seen: frozenset[str]
+) -> Iterator[tuple[str, frozenset[tuple[str, int | None]]]]:
+    """Yield each start behind a checkpoint, and the corpora with their versions that were read since."""
+    read: frozenset[tuple[str, int | None]] = frozenset()
+    parts: list[str] = []
+    if place not in seen:
+        run = _run_of(workspace, Path(place))
         query = "select corpus, version, init, settings from pretraining_runs where run = ?"
-        rows = db.execute(query, [run]).fetchall()
-        if not rows:
-            break
-        ((corpus, version, start, text),) = rows
-        settings = json.loads(text)
-        others = [*settings.get("mix", ()), *filter(None, [settings.get("then")])]
-        versions = {**{one["name"]: None for one in others}, corpus: version} | versions
-        seen.add(run)
-    query = """
-        select corpus, arg_max(characters, version) from versions
-        where list_contains(?, corpus) group by corpus order by corpus
-        """
-    found = db.execute(query, [list(versions)]).fetchall()
-    return [CorpusRead(name, versions[name], size) for name, size in found], start
+        if rows := db.execute(query, [run]).fetchall():
+            ((corpus, version, start, text),) = rows
+            settings = json.loads(text)
+            others = [*settings.get("mix", ()), *filter(None, [settings.get("then")])]
+            read = frozenset({(corpus, version), *((one["name"], None) for one in others)})
+            parts = [start]
+        else:
+            parts = _made_from(Path(place))
+    if not parts:
+        yield place, read
+    for part in parts:
+        for start, before in _lines(db, workspace, part, seen | {place}):
+            yield start, before | read
+
+
+def _made_from(checkpoint: Path) -> list[str]:
+    """The checkpoints that an average, a converted copy or a fine-tuned model was made from."""
+    try:
+        return list(json.loads((checkpoint / MADE_FROM_FILE).read_text(encoding="utf-8"))["checkpoints"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _run_of(workspace: Workspace, checkpoint: Path) -> str | None:

@@ -21,7 +21,8 @@ from albert.evaluation import (
 from albert.finetuning import Candidate, ModelRuns, measure_cost
 from data.catalog import (
     CorpusRead,
-    corpora_read,
+    Lineage,
+    lineages,
     open_workspace,
     read_catalog,
     require_version,
@@ -89,21 +90,20 @@ def corpora_to_search(
     By the catalog, if runs of the workspace wrote them; what came from elsewhere has read what the options
     say. Corpora too large to be searched unasked are left out, which is said.
     """
-    found: dict[str, CorpusRead] = {}
-    starts: list[str] = []  # what the first run behind each checkpoint began from
+    behind = [Lineage((), str(checkpoint)) for checkpoint in checkpoints]
     if workspace.catalog.is_file():
         with read_catalog(workspace) as db:
-            for checkpoint in checkpoints:
-                read, start = corpora_read(db, workspace, checkpoint)
-                found |= {corpus.name: corpus for corpus in read}
-                starts.append(start)
-    named = [options.general, options.domain if has_read_domain else None]
-    if found:
-        from_elsewhere = any(names_checkpoint(start) for start in starts)
-        named = [options.general] if from_elsewhere else []
-    versions: dict[str, int | None] = {name: None for name in named if name}
-    versions |= {one.name: one.version for one in found.values() if _is_searched(one, options)}
-    return tuple(versions.items())
+            behind = [one for checkpoint in checkpoints for one in lineages(db, workspace, checkpoint)]
+    found = {corpus: None for one in behind for corpus in one.corpora}
+    is_from_elsewhere = any(not one.corpora for one in behind)
+    named: list[str | None] = []
+    if is_from_elsewhere or any(names_checkpoint(one.start) for one in behind):
+        named = [options.general, options.domain if is_from_elsewhere and has_read_domain else None]
+    known = {corpus.name for corpus in found}
+    return (
+        *((name, None) for name in dict.fromkeys(named) if name and name not in known),
+        *((corpus.name, corpus.version) for corpus in found if _is_searched(corpus, options)),
+    )
 
 
 def _is_searched(corpus: CorpusRead, options: CorporaOptions) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from albert.checkpoints import average, convert
 from albert.finetuning import FineTuneSettings
 from data.catalog import record_run
 from data.refresh import GateRules
@@ -14,6 +15,7 @@ from data.workspace import Workspace
 from flows import fine_tune
 from flows.orchestration import CorporaOptions, corpora_to_search
 from flows.orchestration.measurements import contamination
+from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 
 ENDED = {"version": 1, "status": "completed", "steps": 1, "tokens": 1, "metrics": {}, "checkpoints": []}
@@ -89,6 +91,21 @@ def test_of_other_checkpoints_the_options_tell(place, tmp_path):
         ("general", "tea"),
     ]
     assert read_by(replace(place, root=tmp_path), after, domain="tea") == [("tea",)]
+
+
+def test_an_average_and_a_copy_have_read_what_their_checkpoints_have(place, tmp_path, tokenizer):
+    trained = save_small_model(place.model("second") / "checkpoint-2", tokenizer)
+    outside = save_small_model(tmp_path / "outside", tokenizer)
+    average([trained, outside], place.model("mean"))
+    convert(place.model("mean"), tmp_path / "copy", dtype="bf16")
+    assert read_by(place, place.model("mean")) == read_by(place, tmp_path / "copy") == [("general", "tea")]
+    # the other half comes from elsewhere, as does one of a recipe's two runs
+    read = [("law",), ("law", "general", "tea")]
+    assert read_by(place, outside, tmp_path / "copy", general="law") == read
+    settings = {"task": "topics", "train": "t.tsv", "dev": "d.tsv", "names": ("a", "b", "b")}
+    settings = FineTuneSettings(models=(outside, trained, outside), **settings)
+    facts = fine_tune.default_facts(place, settings, CorporaOptions(general="law", domain="field"))
+    assert [name for name, _ in facts[1].corpora] == ["law", "field", "general", "tea"]
 
 
 def test_a_corpus_too_large_to_be_searched_unasked_is_named(place, monkeypatch, capsys):
