@@ -55,11 +55,19 @@ class Predicted:
         return sink.getvalue()
 
     def submission(self) -> str:
-        """The predictions as CLUE takes them: a JSON object a line; for spans and ChID one of all answers."""
-        pairs = list(zip((one.id for one in self.examples), self._labels(), strict=True))
-        if self.record.task.kind is Kind.SPAN or all(one.startswith("#idiom") for one, _ in pairs):
-            return json.dumps(dict(pairs), ensure_ascii=False, indent=1) + "\n"
-        rows = [{"id": int(one) if one.isdecimal() else one, "label": label} for one, label in pairs]
+        """The predictions as CLUE's baselines write them (github.com/CLUEbenchmark/CLUE): a JSON object a
+        line, which is numbered, not named; for spans and ChID one of all answers. Raises InputError if a line
+        would be missing.
+        """
+        ids, labels = [one.id for one in self.examples], self._labels()
+        if self.record.task.kind is Kind.SPAN or all(one.startswith("#idiom") for one in ids):
+            return json.dumps(dict(zip(ids, labels, strict=True)), ensure_ascii=False, indent=1) + "\n"
+        if self.skipped:
+            raise InputError(
+                f"{len(self.skipped)} row(s) could not be read, first: {self.skipped[0]}; CLUE numbers the "
+                "lines: mend the rows, or write a table"
+            )
+        rows = [{"id": number, "label": label} for number, label in enumerate(labels)]
         return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
     def _labels(self) -> Sequence[object]:
