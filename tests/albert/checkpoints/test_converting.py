@@ -3,6 +3,7 @@ refuses.
 """
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import transformers
 from albert.__main__ import checkpoint
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_model
 from albert.finetuning import (
+    FineTuneOptimizer,
     FineTuneRunning,
     FineTuneSettings,
     fine_tune_one,
@@ -35,7 +37,7 @@ from tests.conftest import (
     save_small_model,
 )
 from tests.corpora import make_corpus
-from tests.pages import blocks
+from tests.pages import DOCS, blocks
 
 TENSORFLOW = Path(__file__).parent.parent / "tensorflow"
 TEXT = "采茶要早，炒锅要热。"
@@ -90,6 +92,14 @@ def same_in_transformers(first, second):
             assert (got - want).abs().max() < 1e-5, kind
 
 
+def happened(name):
+    """What the table of the docs says of a folder."""
+    page = (DOCS / "checkpoint.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| .+ \| (.+) \|$", page.partition("| what happened |")[2], re.M)
+    assert len(rows) == len(FOLDERS) == 20
+    return rows[list(FOLDERS).index(name)]
+
+
 @pytest.mark.parametrize("name", [name for name, (_, message) in FOLDERS.items() if message is None])
 def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, tokenizer, settings, capsys):
     source, target = tmp_path / "a", tmp_path / "b"
@@ -98,18 +108,14 @@ def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, 
     model, vocabulary = load_pretrained(source)
     same_in_transformers(source, target)
     opens_in_transformers(target, vocabulary)
-    assert (
-        len({path.stat().st_mode for path in target.iterdir()}) == 1
-    )  # safetensors' own is its owner's alone
+    # safetensors' own is its owner's alone
+    assert len({path.stat().st_mode for path in target.iterdir()}) == 1
     assert model.config.tie_word_embeddings == ("untied" not in name)
-    if vocabulary.kind == "wordpiece":
-        check_start(replace(settings, init=str(source)))
-    if name in ("BERT, untied", "ERNIE 3.0", "ALBERT, vocab.txt"):
-        result = pretrain(replace(settings, init=str(source), tokenizer_folder=source))
-        trained = opens_in_transformers(result.checkpoint, tokenizer)
-        assert torch.equal(trained.decoder, trained.encoder.embedding.word) == ("untied" not in name)
-    if name == "BERT, Trainer":
-        goes_the_whole_way(source, tmp_path, settings)
+    said, notices = happened(name), " ".join(load_model(source)[1].notices())
+    assert said.startswith("trained") and ("still untied" in said) == ("untied" in name)
+    for ours, notice in (("MLM", "no MLM head"), ("sentence-order", "no SOP head"), ("pooler", "no pooler")):
+        assert (ours in said) == (notice in notices), ours
+    goes_the_whole_way(source, tmp_path, settings)
 
 
 def goes_the_whole_way(source, folder, settings):
@@ -117,6 +123,9 @@ def goes_the_whole_way(source, folder, settings):
     shards = make_corpus(folder, "tea", few_texts(folder)[1], source, max_seq_length=64)
     places = {"run_folder": folder / "models" / "run", "tokenizer_folder": source, "shards": shards}
     result = pretrain(replace(settings, init=str(source), **places))
+    trained = opens_in_transformers(result.checkpoint, load_pretrained(source)[1])
+    is_tied = load_model(source)[0].config.tie_word_embeddings
+    assert torch.equal(trained.decoder, trained.encoder.embedding.word) == is_tied
     train, dev, _ = map(Path, few_examples(folder, 12, 6, 1)[1::2])
     options = FineTuneSettings(
         task=Task(name="t"),
@@ -124,6 +133,7 @@ def goes_the_whole_way(source, folder, settings):
         dev=dev,
         models=(result.checkpoint,),
         epochs=1,
+        optimizer=FineTuneOptimizer(max_restarts=0),
         running=FineTuneRunning(pooling="cls", precision="fp32"),
     )
     fine_tune_one(prepare(options, read_task(options), 0), 0, 1e-3, folder / "kept")
@@ -139,6 +149,7 @@ def goes_the_whole_way(source, folder, settings):
 def test_a_folder_with_a_wrong_vocabulary_is_refused(name, tmp_path, tokenizer, settings, capsys):
     make, message = FOLDERS[name]
     make(tmp_path / "a", tokenizer)
+    assert happened(name).startswith("refused")
     with pytest.raises((ConfigError, InputError), match=message):
         check_start(replace(settings, init=str(tmp_path / "a")))
     capsys.readouterr()  # transformers' progress bar
