@@ -25,6 +25,8 @@ PROBE_RULE = MaskRule(rate=0.15, max_ngram=1)
 PROBE_SENTENCES = 300
 # share of ln V; a model that knows only token frequencies is below it, a trained one far below
 SUSPICIOUS_SHARE = 0.8
+# nats above ln V that only confident mistakes bring: tiny-zh with a permuted vocabulary is 3.5 above
+IMPOSSIBLE_NATS = 1.0
 FEWEST_TOKENS = 30  # with fewer nothing is suspicious yet
 _BATCH_SENTENCES = 64
 
@@ -61,6 +63,15 @@ class Probe:
             f"ln V {self.uniform_loss:.2f}): its MLM head is untrained, or its layout, activation, head "
             "count or vocabulary is not what the config says"
         )
+
+    def check(self) -> None:
+        """Raise InputError for a model that does far worse than one that knows nothing."""
+        if self.masked_tokens >= FEWEST_TOKENS and self.mlm_loss > self.uniform_loss + IMPOSSIBLE_NATS:
+            raise InputError(
+                f"the checkpoint predicts masked words far worse than chance (MLM loss {self.mlm_loss:.2f}, "
+                f"ln V {self.uniform_loss:.2f}): its vocabulary or its config is not that of its weights; "
+                "get the checkpoint's own files, or start from its size"
+            )
 
     def to_record(self) -> dict[str, float]:
         """The entries of a run's history."""

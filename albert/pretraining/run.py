@@ -290,6 +290,7 @@ class _Run:
                 own = trainer.streams[""]
                 start = probe_model(trainer.model, own.probe_batches(PROBE_RULE, PROBE_SENTENCES))
                 self.log.say(start.describe())
+                start.check()
                 known |= start.to_record()
             self._evaluate(known)
         began = Probe.from_record(trainer.state.history[0])

@@ -119,6 +119,8 @@ def test_a_checkpoint_that_knows_its_language_passes(counting, tmp_path):
     shuffled = replace(batch, input_ids=other[batch.input_ids], masked_labels=other[batch.masked_labels])
     found = probe_model(counting, [shuffled])
     assert found.mlm_loss > found.uniform_loss and "or vocabulary is not" in found.warning()
+    with pytest.raises(InputError, match="far worse than chance"):
+        found.check()
 
 
 @pytest.mark.parametrize(
