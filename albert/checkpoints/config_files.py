@@ -66,7 +66,8 @@ def read_config(path: Path) -> AlbertConfig:
     kind = content.get("model_type")
     if kind not in MODEL_TYPES:
         raise ConfigError(
-            f"{path} is of model_type {kind!r}: only 'albert', 'bert' and 'ernie' can be loaded"
+            f"{path} is of model_type {kind!r}: only 'albert', 'bert' and 'ernie' can be loaded; jixu "
+            "fine-tune compares others as they are"
         )
     if kind == "albert":
         return _build(path, {**_ALBERT_DEFAULTS, **_of_groups(content)})

@@ -14,8 +14,16 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
-from albert.checkpoints import TASK_FILE, Head, find_source, read_head, record_sources, save_with_head
-from albert.finetuning.settings import FineTuneRunning
+from albert.checkpoints import (
+    HUB_PREFIX,
+    TASK_FILE,
+    Head,
+    find_source,
+    read_head,
+    record_sources,
+    save_with_head,
+)
+from albert.finetuning.settings import FineTuneRunning, short_name
 from albert.model import AlbertConfig, Encoder
 from albert.tasks import Kind, Task
 from data.errors import InputError
@@ -40,7 +48,7 @@ class FineTuned:
     labels: tuple[str, ...]  # in the order of its scores; of single, pair, multilabel and tokens, else empty
     has_unanswerable: bool  # whether it learnt that a passage may not hold the answer
     running: FineTuneRunning  # the length is the model's
-    checkpoint: str
+    checkpoint: str  # hf:OWNER/NAME, or a folder's short name
     # what follows is empty for a model that transformers' Trainer saved
     checksum: str
     run: str  # the key of its run
@@ -88,6 +96,8 @@ def save_fine_tuned(model: nn.Module, record: FineTuned, folder: Path) -> None:
     encoder, classifier = cast(Encoder, model.encoder), cast(nn.Linear, model.classifier)
     save_with_head(encoder, classifier, record.head(), record.pooling, folder, tokenizer)
     record_sources(folder, [record.checkpoint])
+    if not record.checkpoint.startswith(HUB_PREFIX):  # the folder may be pushed, where a path says too much
+        record = replace(record, checkpoint=short_name(Path(record.checkpoint)))
     write_bytes(folder / TASK_FILE, _RECORD.dump_json(record, indent=2))
 
 

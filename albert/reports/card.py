@@ -88,7 +88,7 @@ def model_card(report: Report, *, licence: str | None, source_licences: Mapping[
 def _fine_tuned_card(report: Report, record: FineTuned, config: AlbertConfig, licence: str | None) -> str:
     if not report.evaluations:
         raise InputError(f"the report {report.title!r} is of no fine-tuning: choose one that is")
-    task, start = record.task, record.checkpoint
+    task = record.task
     header = {
         "library_name": "jixu" if config.file_format == "jixu" else "transformers",
         "pipeline_tag": _PIPELINES.get(task.kind or Kind.SINGLE, "text-classification"),
@@ -97,18 +97,18 @@ def _fine_tuned_card(report: Report, record: FineTuned, config: AlbertConfig, li
     facts = {
         "task": f"{task.name} ({task.kind})",
         "labels": ", ".join(record.labels) or MISSING,
-        "from": start if start.startswith(HUB_PREFIX) else Path(start).name,
+        "from": record.checkpoint,
         "learning rate": f"{record.learning_rate:g}",
         "seed": str(record.seed),
         "epochs, to the best on dev": str(record.best_epoch),
         "longest text in tokens": str(record.running.max_seq_length),
-        "opened with": record.opened_with(config),
+        "how to open it": record.opened_with(config),
     } | {f"dev {metric_name(name)}": points(score) for name, score in record.dev.items()}
     parts = (
         "## This model\n\n" + pairs_table(("", ""), facts).to_markdown(),
         "Its row below is the mean of several runs; this one was the best on dev, which flatters it.",
     )
-    return _card(report, parts, _FINE_TUNED_LIMITS, start, licence, header)
+    return _card(report, parts, _FINE_TUNED_LIMITS, record.checkpoint, licence, header)
 
 
 def _card(

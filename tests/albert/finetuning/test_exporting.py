@@ -115,6 +115,7 @@ def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(
     run = fine_tune_one(one, 0, 3e-3, tmp_path / "kept")
     predicted = predict_file(tmp_path / "kept", file)
     assert predicted.predictions.answers == run.dev.answers
+    assert str(tmp_path) not in (tmp_path / "kept" / "task.json").read_text(encoding="utf-8")
     if run.dev.probabilities is not None:
         np.testing.assert_array_equal(predicted.predictions.probabilities, run.dev.probabilities)
     auto, is_pooled = getattr(transformers, KINDS[kind][4]), one.settings.running.pooling != "cls"
