@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -103,46 +103,33 @@ class CorpusRead:
 class Lineage:
     """What a checkpoint was trained on since one that no run of the workspace wrote, its start."""
 
-    corpora: tuple[CorpusRead, ...]
+    corpora: frozenset[CorpusRead]
     start: str  # a preset, a checkpoint from elsewhere, or the checkpoint itself
 
 
-def lineages(db: duckdb.DuckDBPyConnection, workspace: Workspace, checkpoint: Path) -> list[Lineage]:
-    """The pretraining runs of this workspace behind a checkpoint; of an average, a lineage for each part."""
-    found = []
-    for start, read in _lines(db, workspace, str(checkpoint), frozenset()):
-        query = """
-            select corpus, arg_max(characters, version) from versions
-            where list_contains(?, corpus) group by corpus
-            """
-        sizes = dict(db.execute(query, [[name for name, _ in read]]).fetchall())
-        known = sorted((pair for pair in read if pair[0] in sizes), key=lambda pair: (pair[0], pair[1] or 0))
-        found.append(Lineage(tuple(CorpusRead(*pair, sizes[pair[0]]) for pair in known), start))
-    return found
+def lineages(
+    db: duckdb.DuckDBPyConnection, workspace: Workspace, checkpoint: Path, seen: frozenset[Path] = frozenset()
+) -> list[Lineage]:
+    """The pretraining runs of this workspace behind a checkpoint; of an average, a lineage for each part.
 
-
-def _lines(
-    db: duckdb.DuckDBPyConnection, workspace: Workspace, place: str, seen: frozenset[str]
-) -> Iterator[tuple[str, frozenset[tuple[str, int | None]]]]:
-    """Yield each start behind a checkpoint, and the corpora with their versions that were read since."""
-    read: frozenset[tuple[str, int | None]] = frozenset()
-    parts: list[str] = []
-    if place not in seen:
-        run = _run_of(workspace, Path(place))
-        query = "select corpus, version, init, settings from pretraining_runs where run = ?"
-        if rows := db.execute(query, [run]).fetchall():
-            ((corpus, version, start, text),) = rows
-            settings = json.loads(text)
-            others = [*settings.get("mix", ()), *filter(None, [settings.get("then")])]
-            read = frozenset({(corpus, version), *((one["name"], None) for one in others)})
-            parts = [start]
-        else:
-            parts = _made_from(Path(place))
-    if not parts:
-        yield place, read
-    for part in parts:
-        for start, before in _lines(db, workspace, part, seen | {place}):
-            yield start, before | read
+    `seen` are the checkpoints on the way here.
+    """
+    read: frozenset[CorpusRead] = frozenset()
+    if checkpoint in seen:  # a run began from a checkpoint of its own
+        return [Lineage(read, str(checkpoint))]
+    query = "select corpus, version, init, settings from pretraining_runs where run = ?"
+    if rows := db.execute(query, [_run_of(workspace, checkpoint)]).fetchall():
+        ((corpus, version, start, text),) = rows
+        settings, parts = json.loads(text), [start]
+        others = [*settings.get("mix", ()), *filter(None, [settings.get("then")])]
+        query = "select arg_max(characters, version) from versions where corpus = ?"
+        known = {(corpus, version), *((one["name"], None) for one in others)}
+        sizes = {pair: db.execute(query, [pair[0]]).fetchall()[0][0] for pair in known}
+        read = frozenset(CorpusRead(*pair, size) for pair, size in sizes.items() if size is not None)
+    else:
+        parts = _made_from(checkpoint)
+    behind = [one for part in parts for one in lineages(db, workspace, Path(part), seen | {checkpoint})]
+    return [Lineage(one.corpora | read, one.start) for one in behind] or [Lineage(read, str(checkpoint))]
 
 
 def _made_from(checkpoint: Path) -> list[str]:

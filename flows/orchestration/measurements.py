@@ -90,11 +90,12 @@ def corpora_to_search(
     By the catalog, if runs of the workspace wrote them; what came from elsewhere has read what the options
     say. Corpora too large to be searched unasked are left out, which is said.
     """
-    behind = [Lineage((), str(checkpoint)) for checkpoint in checkpoints]
+    behind = [Lineage(frozenset(), str(checkpoint)) for checkpoint in checkpoints]
     if workspace.catalog.is_file():
         with read_catalog(workspace) as db:
             behind = [one for checkpoint in checkpoints for one in lineages(db, workspace, checkpoint)]
-    found = {corpus: None for one in behind for corpus in one.corpora}
+    read = {corpus for one in behind for corpus in one.corpora}
+    found = sorted(read, key=lambda corpus: (corpus.name, corpus.version or 0))
     is_from_elsewhere = any(not one.corpora for one in behind)
     named: list[str | None] = []
     if is_from_elsewhere or any(names_checkpoint(one.start) for one in behind):
