@@ -57,6 +57,15 @@ def test_losses_and_weights_are_those_of_single_launches(settings):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
 
 
+def test_there_are_no_graphs_where_they_are_off_or_processes_several(settings):
+    trainer, _ = prepare(settings, graphs=True)
+    assert trainer.graphs is not None
+    trainer.process = Process(0, 2)
+    assert trainer.make_graphs() is None
+    off, _ = prepare(replace(settings, running={"accumulate": 2, "cuda_graphs": "off"}), graphs=True)
+    assert off.graphs is None
+
+
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_step_asks_no_tensor_for_a_number(settings, monkeypatch, graphs):
     """On a GPU the host would wait there for all that was launched."""
