@@ -47,7 +47,7 @@ bench: $(INSTALLED)
 
 # for the Python of that machine: make carried GPU_PYTHON=3.13
 GPU_PYTHON ?= 3.12
-FETCH = $(BIN)/python -m pip install --quiet --upgrade --target build/carried --only-binary=:all:
+FETCH = $(BIN)/python -m pip install --quiet --no-compile --upgrade --target build/carried --only-binary=:all:
 carried: $(INSTALLED)
 	@$(FETCH) --python-version $(GPU_PYTHON) --platform manylinux_2_17_x86_64 pydantic
 	@$(FETCH) --no-deps liger-kernel
