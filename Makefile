@@ -3,13 +3,14 @@
 # make serve   install, then run Prefect's server, its UI and the deployments on 127.0.0.1; Ctrl-C stops them
 # make lint    ruff check, ruff format --check, mypy
 # make bench   run the CPU benchmarks in their quick forms, as a check; results go to build/benchmarks
+# make carried fetch what `benchmarks.gpu measure` lacks on a machine without a network into build/carried
 # make clean   remove the environment and build products; ./workspace stays
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test serve lint bench clean
+.PHONY: demo test serve lint bench carried clean
 .DEFAULT_GOAL := demo
 
 # runs again only when the requirements change; compiles afterwards, as pip would use one core
@@ -43,6 +44,13 @@ bench: $(INSTALLED)
 	@$(BIN)/python -m benchmarks.fine_tune_step --seeds 0
 	@$(BIN)/python -m benchmarks.compile_only --fast --only layer_norm
 	@$(BIN)/python -m benchmarks.gpu check-and-tune --device cpu --tiny --out build/benchmarks
+
+# for the Python of that machine: make carried GPU_PYTHON=3.13
+GPU_PYTHON ?= 3.12
+FETCH = $(BIN)/python -m pip install --quiet --no-compile --upgrade --target build/carried --only-binary=:all:
+carried: $(INSTALLED)
+	@$(FETCH) --python-version $(GPU_PYTHON) --platform manylinux_2_17_x86_64 pydantic
+	@$(FETCH) --no-deps liger-kernel
 
 clean:
 	rm -rf $(VENV) build *.egg-info

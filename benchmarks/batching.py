@@ -15,13 +15,15 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
-from albert.batching import InstanceStream
+from albert.batching import DataState, InstanceStream, Phase, TrainingData
+from albert.model import Batch
 from benchmarks.support.corpora import load_sentences, make_vocabulary, write_corpus
 from benchmarks.support.results import met, write_result
 from data.instances import write_table
@@ -40,13 +42,19 @@ def keep_full(shards: list[Path], folder: Path) -> list[Path]:
     return [write_table(table, folder) for table in full]
 
 
+def training_batches(shards: Sequence[Path], batch_tokens: int) -> Iterator[Batch]:
+    """Yield batches as training gets them, without end."""
+    stream = InstanceStream(shards, batch_tokens=batch_tokens)
+    steps = TrainingData([stream], [Phase(1, (1.0,))]).steps(DataState.start(1))
+    return (batch for step in steps for batch in step.batches)
+
+
 def measure_once(shards: list[Path]) -> dict[str, float]:
     """Count and time one epoch."""
-    stream = InstanceStream(shards, batch_tokens=BATCH_TOKENS)
     rows = sum(pq.read_metadata(shard).num_rows for shard in shards)
     instances = tokens = 0
     began, began_wall = time.process_time(), time.perf_counter()
-    for batch, _ in stream.training_batches():
+    for batch in training_batches(shards, BATCH_TOKENS):
         instances += batch.sequences
         tokens += batch.tokens
         if instances == rows:

@@ -25,8 +25,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from albert.batching import InstanceStream
 from albert.model import AlbertConfig, PretrainingModel
+from benchmarks.batching import training_batches
 from benchmarks.support.alternating import Rates, Work, alternate, keep_best
 from benchmarks.support.corpora import load_sentences, make_vocabulary
 from benchmarks.support.first_step import BATCH_TOKENS
@@ -129,14 +129,14 @@ def measure_pairs(
     worked: list[float] = []
     with tempfile.TemporaryDirectory() as temporary:
         shard = write_pairs(pairs, vocabulary, Path(temporary))
-        batches = InstanceStream([shard], batch_tokens=BATCH_TOKENS).training_batches()
+        batches = training_batches([shard], BATCH_TOKENS)
         step = training_step(PretrainingModel(config))
 
         def ours() -> float:
             tokens = 0
             for _ in range(STEPS):
                 began = time.perf_counter()
-                batch, _ = next(batches)
+                batch = next(batches)
                 loaded = time.perf_counter()
                 step(batch)
                 waited.append(loaded - began)
@@ -145,7 +145,7 @@ def measure_pairs(
             return tokens
 
         works: dict[str, Work] = {"jixu": ours}
-        batch_size = next(batches)[0].sequences
+        batch_size = next(batches).sequences
         for way in WAYS:
             works[way] = _loaded(loader(pairs, str(vocabulary), batch_size), their_step(config, way))
         rates = alternate(keep_best(works, "jixu"), rounds)

@@ -1,5 +1,6 @@
 """The GPU benchmark, as far as a machine without a GPU can test it."""
 
+import argparse
 import importlib
 import inspect
 import json
@@ -17,16 +18,19 @@ from benchmarks.gpu import __main__ as gpu
 from benchmarks.gpu import sweep, workers
 from benchmarks.gpu.correctness import Claim, core_claims, other_claims, tasks
 from benchmarks.gpu.goals import GOALS, goals_table, judge
-from benchmarks.gpu.report import Report
+from benchmarks.gpu.report import Report, machine
 from benchmarks.gpu.scale import Scale, lengths_of
 from benchmarks.gpu.timing import Case, Ceilings, Result, Timing, measure, table
 from benchmarks.gpu.workers import Failure, run_tasks
 from benchmarks.support.steps import training_flops
 from kernels import tuning
+from kernels.dispatch import has_triton, runs_kernels
 from tests import ROOT
 from tests.conftest import few_texts
 from tests.corpora import make_corpus
 
+# what jixu needs elsewhere and a machine with a GPU may not have
+ABSENT = ["duckdb", "prefect", "jieba", "rjieba", "rensa", "opencc", "trafilatura", "cyclopts", "sqlalchemy"]
 CEILINGS = Ceilings(flops=8e14, bytes=4e12)
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="for a machine without a GPU")
 
@@ -81,13 +85,57 @@ def test_check_and_tune_checks_sweeps_and_times_small_on_a_cpu(tmp_path):
 def test_measure_runs_every_case_small_on_a_cpu(tmp_path, vocabulary_file):
     (shard,) = make_corpus(tmp_path, "general", few_texts(tmp_path)[0], vocabulary_file)
     out = tmp_path / "out"
-    arguments = ["--device", "cpu", "--tiny", "--out", str(out), "--shards", str(shard)]
-    assert gpu.main(["measure", *arguments]) == 0
+    arguments = ["measure", "--device", "cpu", "--tiny", "--out", str(out), "--shards", str(shard)]
+    code = f"""
+import sys
+sys.modules |= dict.fromkeys({ABSENT})  # not importable
+from benchmarks.gpu.__main__ import main
+sys.exit(main({arguments}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
     found = lines_of(out, "measure")
     assert {r["case"] for r in found["result"]} == {c.name for c in gpu.all_cases(Scale.here())}
     assert all("jixu" in r["timings"] for r in found["result"])
     assert found["trainer"][0]["tokens_per_second"] > 0 and found["profile"] and found["memory"]
     assert found["claims"][-1]["held"] == len(other_claims(Scale.here())) and found["races"]
+
+
+def test_what_the_trainer_lacks_is_named_with_what_to_do(tmp_path, monkeypatch):
+    assert "put some into build/carried" in gpu.trainer_lacks([])
+    assert gpu.trainer_lacks([tmp_path]) is None
+    monkeypatch.setattr(gpu, "TRAINER_NEEDS", ("torch", "no_such_package"))
+    assert gpu.trainer_lacks([tmp_path]).startswith("no no_such_package here: `make carried` fetches")
+
+
+def test_what_could_not_be_measured_fails_the_command_unless_time_ran_out(tmp_path):
+    report = Report(tmp_path, "measure")
+    report.fail("profile", Failure("no time left", is_late=True), "base")
+    assert not report.failures(everyone=False)
+    report.fail("profile", Failure("RuntimeError: no"), "tiny")
+    assert report.failures(everyone=False) == ["profile ('tiny',): RuntimeError: no"]
+    assert [record["failed"] for record in lines_of(tmp_path, "measure")["profile"]] == [
+        "no time left",
+        "RuntimeError: no",
+    ]
+
+
+@pytest.mark.skipif(not has_triton, reason="triton has wheels for Linux only")
+def test_a_gpu_and_a_triton_that_the_kernels_were_not_made_for_are_named(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA T4")
+    options = argparse.Namespace(device="cuda", tiny=False)
+    for capability, is_refused in (((7, 5), True), ((8, 6), False)):  # the latter has no wgmma
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, c=capability: c)
+        runs_kernels.cache_clear()
+        refusal = gpu.refusal(options)
+        assert (refusal or "").startswith("NVIDIA T4 does not run the kernels") == is_refused
+    runs_kernels.cache_clear()
+    assert tuning.table("sm_86") == tuning.table("sm_80") != tuning.table("sm_90")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "notice" not in machine()
+    monkeypatch.setattr("triton.__version__", "3.2.0")
+    assert "compiled with Triton" in str(machine()["notice"])
 
 
 def test_ctrl_c_in_a_sweep_leaves_the_table_untouched(tmp_path, monkeypatch):

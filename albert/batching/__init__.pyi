@@ -7,11 +7,12 @@ from .mixture import mask_rate_at as mask_rate_at
 from .packing import Instances as Instances
 from .packing import mask_batch as mask_batch
 from .packing import pack_batches as pack_batches
+from .static import Sender as Sender
 from .static import Shape as Shape
 from .static import flatten as flatten
 from .static import pad as pad
-from .static import to_device as to_device
 from .static import unflatten as unflatten
+from .static import weights_of as weights_of
 from .stream import InstanceStream as InstanceStream
 from .stream import held_out_rows as held_out_rows
 from .stream import is_held_out as is_held_out

@@ -1,30 +1,34 @@
-"""Training data prepared in a thread of its own."""
+"""Training data prepared in a thread of its own, which holds up the training less than a process would
+(docs/architecture.md).
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
 
 from albert.batching.mixture import DataState, StepData, TrainingData
 
 _AHEAD = 3  # steps the loader prepares ahead of the trainer
+Prepared = TypeVar("Prepared")
 
 
-class Loader:
+class Loader(Generic[Prepared]):
     """Prepares steps of training data in a thread while the trainer computes.
 
-    A thread is enough: it prepares 27 million tokens a second (`benchmarks.batching`). `waited` is how long
-    the trainer has waited for data, in seconds.
+    `prepare` is called there too. `waited` is how long the trainer has waited for data, in seconds.
     """
 
-    def __init__(self, data: TrainingData, state: DataState):
+    def __init__(self, data: TrainingData, state: DataState, prepare: Callable[[StepData], Prepared]):
         self.waited = 0.0
-        self._data = data
+        self._data, self._prepare = data, prepare
         self._begin(state)
 
     def _begin(self, state: DataState) -> None:
-        self._steps = self._data.steps(state)
+        self._steps = map(self._prepare, self._data.steps(state))
         self._thread = ThreadPoolExecutor(1, "loader")
         self._ready = deque(self._thread.submit(next, self._steps) for _ in range(_AHEAD))
 
@@ -33,7 +37,7 @@ class Loader:
         self.close()
         self._begin(state)
 
-    def __next__(self) -> StepData:
+    def __next__(self) -> Prepared:
         started = time.perf_counter()
         step = self._ready.popleft().result()
         self.waited += time.perf_counter() - started

@@ -60,13 +60,6 @@ class _Next(NamedTuple):
     rule: MaskRule
 
 
-class _Step(NamedTuple):
-    mine: list[_Next]
-    after: DataState
-    tokens: int
-    is_ordered: bool
-
-
 class TrainingData:
     """Steps of batches from several corpora, mixed by tokens.
 
@@ -91,19 +84,22 @@ class TrainingData:
     def steps(self, state: DataState) -> Iterator[StepData]:
         """Yield this process's steps from a place on, without end."""
         plans = [stream.plan(cursor) for stream, cursor in zip(self.streams, state.cursors, strict=True)]
-        waiting: list[_Step] = []
+        waiting: list[tuple[list[_Next], StepData]] = []
         tokens = 0
         while True:
-            step = self._plan_step(plans, state)
+            mine, step = self._plan_step(plans, state)
             state = step.after
-            waiting.append(step)
-            tokens += sum(item.planned.tokens for item in step.mine)
+            waiting.append((mine, step))
+            tokens += sum(item.planned.tokens for item in mine)
             # the first step is packed alone, so that training need not wait
             if tokens >= _PACKED_TOKENS or state.batches == self.accumulate:
                 yield from self._packed(waiting)
                 waiting, tokens = [], 0
 
-    def _plan_step(self, plans: Sequence[Iterator[Planned]], state: DataState) -> _Step:
+    def _plan_step(
+        self, plans: Sequence[Iterator[Planned]], state: DataState
+    ) -> tuple[list[_Next], StepData]:
+        """This process's batches of the next step, to be packed, and the step without them."""
         step = (state.batches - state.skipped) // self.accumulate
         phase = next((p for p in self.phases if step < p.until), self.phases[-1])
         if any(step == p.until for p in self.phases):
@@ -121,7 +117,7 @@ class TrainingData:
                 mine.append(_Next(corpus, planned, self.rule_at(corpus, step)))
         batches = state.batches + self.accumulate
         after = replace(state, batches=batches, cursors=tuple(cursors), tokens=tuple(tokens))
-        return _Step(mine, after, drawn, is_ordered)
+        return mine, StepData([], [item.corpus for item in mine], after, drawn, is_ordered)
 
     def rule_at(self, corpus: int, step: int) -> MaskRule:
         """The rule that masks a corpus at a step."""
@@ -130,16 +126,16 @@ class TrainingData:
             return rule
         return replace(rule, rate=mask_rate_at(self.mask_rates, step, self.phases[-1].until))
 
-    def _packed(self, steps: Sequence[_Step]) -> Iterator[StepData]:
+    def _packed(self, steps: Sequence[tuple[list[_Next], StepData]]) -> Iterator[StepData]:
         """Pack batches of the same window and rule together, and yield them step by step."""
         groups: dict[tuple[int, int, MaskRule], list[Planned]] = {}
-        for step in steps:
-            for corpus, planned, rule in step.mine:
+        for mine, _ in steps:
+            for corpus, planned, rule in mine:
                 groups.setdefault((corpus, id(planned.instances), rule), []).append(planned)
         packed = {key: self.streams[key[0]].pack(group, key[2]) for key, group in groups.items()}
-        for mine, after, tokens, is_ordered in steps:
+        for mine, step in steps:
             batches = [next(packed[c, id(planned.instances), rule]) for c, planned, rule in mine]
-            yield StepData(batches, [item.corpus for item in mine], after, tokens, is_ordered)
+            yield step._replace(batches=batches)
 
 
 def mask_rate_at(rates: tuple[float, ...], step: int, steps: int) -> float:

@@ -1,4 +1,4 @@
-"""Batches of one shape and in one buffer, as a copy to a GPU and a CUDA graph want them.
+"""Batches of one shape and in one buffer, as a copy to a GPU and a CUDA graph want them, and that copy.
 
 T = packed tokens, S = sequences, n = masked positions.
 """
@@ -69,8 +69,8 @@ def pad(batch: Batch, shape: Shape) -> Batch | None:
     )
 
 
-def flatten(batch: Batch, weights: Sequence[float] | Tensor = ()) -> Tensor:
-    """All numbers of a batch in one int32 buffer, for one copy; at its end the weights, as fp32."""
+def flatten(batch: Batch, weights: Sequence[float] | Tensor) -> Tensor:
+    """All numbers of a batch in one int32 buffer, for one copy; at its end its two weights, as fp32."""
     index, labels = batch.masked()
     sop = batch.cu_seqlens[:0] if batch.sop_labels is None else batch.sop_labels
     ids = (batch.input_ids, batch.token_type_ids, batch.position_ids)
@@ -79,23 +79,46 @@ def flatten(batch: Batch, weights: Sequence[float] | Tensor = ()) -> Tensor:
     return torch.cat([torch.nn.functional.pad(x, (0, -len(x) % _ALIGNED)) for x in parts])
 
 
-def unflatten(buffer: Tensor, shape: Shape) -> tuple[Batch, Tensor]:
-    """The batch and the weights (with zeros behind them) of a buffer that `flatten` made, on its device."""
+def weights_of(buffer: Tensor) -> Tensor:
+    """The weights [2] in a buffer that `flatten` made, on its device."""
+    return buffer[-_ALIGNED:].view(torch.float32)[:2]
+
+
+def unflatten(buffer: Tensor, shape: Shape) -> Batch:
+    """The batch in a buffer that `flatten` made, on its device."""
     sizes = [size + -size % _ALIGNED for size in shape.parts]
-    *_, cu_seqlens, _, _, _, weights = buffer.split([*sizes, len(buffer) - sum(sizes)])
-    parts = buffer[: sum(sizes)].long().split(sizes)
+    numbers = buffer[: sum(sizes)]
+    *_, cu_seqlens, _, _, _ = numbers.split(sizes)
+    parts = numbers.long().split(sizes)
     ids, types, places, _, index, labels, sop = (
         part[:size] for part, size in zip(parts, shape.parts, strict=True)
     )
     ends = cu_seqlens[: shape.sequences + 1]
     orders = sop if shape.is_ordered else None
-    batch = Batch(ids, types, places, ends, shape.longest, index, labels, orders)
-    return batch, weights.view(torch.float32)
+    return Batch(ids, types, places, ends, shape.longest, index, labels, orders)
 
 
-def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The batch on another device; to a GPU in one copy, which the host does not wait for."""
-    if device.type != "cuda":
-        return batch.to(device)
-    buffer = flatten(batch).pin_memory().to(device, non_blocking=True)
-    return unflatten(buffer, Shape.of(batch))[0]
+class Sender:
+    """Copies buffers to a GPU on a stream of their own, ahead of the work that reads them; to a CPU it copies
+    nothing.
+    """
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def send(self, buffer: Tensor) -> Tensor:
+        """The buffer on the device, where `receive` must be called before it is read; any thread may send."""
+        if self._stream is None:
+            return buffer
+        with torch.cuda.stream(self._stream):
+            return buffer.pin_memory().to(self._device, non_blocking=True)
+
+    def receive(self, buffers: Sequence[Tensor]) -> None:
+        """Let the device's work from here on wait for the buffers that were sent; the host does not."""
+        if self._stream is None:
+            return
+        current = torch.cuda.current_stream(self._device)
+        current.wait_stream(self._stream)
+        for buffer in buffers:
+            buffer.record_stream(current)  # its memory is of the other stream

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -152,8 +151,11 @@ class InstanceStream:
         tables = [read_shard(path, group, self.columns) for path, group in row_groups]
         return _to_instances(pa.concat_tables(tables))
 
-    def _windows(self, cursor: Cursor) -> Iterator[list[Planned]]:
-        """Yield each window's batches, epoch after epoch. Raises InputError if all documents are held out."""
+    def plan(self, cursor: Cursor = START) -> Iterator[Planned]:
+        """Yield the batches from a place on, without end and without held-out documents.
+
+        Raises InputError if all documents are held out.
+        """
         epoch, first, skip = cursor
         while True:
             order = np.random.default_rng([self.seed, epoch]).permutation(len(self.row_groups))
@@ -164,14 +166,11 @@ class InstanceStream:
                 rows = np.flatnonzero(~is_held_out(instances.sides, self.never_trained_share))
                 rng = np.random.default_rng([self.seed, epoch, window])
                 batches = token_batches(instances.lengths[rows], self.batch_tokens, rng)
-                afters = [Cursor(epoch, window, number) for number in range(1, len(batches))]
-                afters.append(Cursor(epoch, window + 1, 0))
-                planned = [
-                    Planned(instances, rows[batch], epoch, after)
-                    for batch, after in zip(batches, afters, strict=False)
-                ]
-                found = found or bool(planned)
-                yield planned[skip:]
+                found = found or bool(batches)
+                for number, batch in enumerate(batches[skip:], skip + 1):
+                    is_last = number == len(batches)
+                    after = Cursor(epoch, window + 1, 0) if is_last else Cursor(epoch, window, number)
+                    yield Planned(instances, rows[batch], epoch, after)
                 skip = 0
             if not found:
                 raise InputError(
@@ -180,21 +179,11 @@ class InstanceStream:
                 )
             epoch, first = epoch + 1, 0
 
-    def plan(self, cursor: Cursor = START) -> Iterator[Planned]:
-        """Yield the batches from a place on, without end and without held-out documents."""
-        return chain.from_iterable(self._windows(cursor))
-
     def pack(self, planned: Sequence[Planned], rule: MaskRule | None = None) -> Iterator[Batch]:
         """Pack and mask batches of one window and epoch, by default with the shards' own rule."""
-        if planned:
-            instances, _, epoch, _ = planned[0]
-            rows, rule = [each.rows for each in planned], rule or self.info.rule
-            yield from pack_batches(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)
-
-    def training_batches(self, cursor: Cursor = START) -> Iterator[tuple[Batch, Cursor]]:
-        """Yield packed, masked batches from a place on, each with the place after it."""
-        for planned in self._windows(cursor):
-            yield from zip(self.pack(planned), (each.after for each in planned), strict=True)
+        instances, _, epoch, _ = planned[0]
+        rows, rule = [each.rows for each in planned], rule or self.info.rule
+        return pack_batches(instances, rows, self.info.vocabulary, rule, seed=self.seed, epoch=epoch)
 
     def held_out(self, max_tokens: int) -> Instances | None:
         """Draw up to `max_tokens` tokens of held-out documents by hash over all shards; None without any.

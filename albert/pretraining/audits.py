@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from albert.batching import Instances, InstanceStream
-from data.errors import ConfigError
 from data.instances import (
     LengthAudit,
     MaskAudit,
@@ -60,19 +59,13 @@ def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
 
 def _first_rows(stream: InstanceStream) -> Instances:
     """The instances of the first training batches, AUDITED_TOKENS of them."""
-    rows: list[np.ndarray] = []
-    tokens, instances = 0, None
-    for planned in stream.plan():
-        if instances is not None and planned.instances is not instances:
-            break
-        instances = planned.instances
+    plan = stream.plan()
+    first = next(plan)
+    rows, tokens = [first.rows], first.tokens
+    while tokens < AUDITED_TOKENS and (planned := next(plan)).instances is first.instances:
         rows.append(planned.rows)
         tokens += planned.tokens
-        if tokens >= AUDITED_TOKENS:
-            break
-    if instances is None:
-        raise ConfigError("no instance to audit: the corpus is empty")
-    return instances.take(np.concatenate(rows))
+    return first.instances.take(np.concatenate(rows))
 
 
 def peak_memory(device: torch.device) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from albert.batching import Shape, flatten, pad, unflatten
+from albert.batching import Shape, pad, unflatten, weights_of
 from albert.model import Batch
 from kernels.tuning import LENGTHS
 
@@ -43,26 +43,30 @@ class StepGraphs:
         self._passes, self._parameters, self._device, self._notify = passes, parameters, device, notify
         self._tokens, self._longest = tokens, longest
         self._seen: dict[tuple[int, bool], list[Shape]] = {}
-        self._graphs: dict[Shape, _Graph] = {}
+        self._graphs: dict[Shape, _Graph | None] = {}  # None until there is a batch of the shape
         self.is_off = False
 
-    def run(self, batch: Batch, weights: Tensor, row: Tensor, seed: Callable[[], None]) -> bool:
-        """Run both passes of a batch as a graph; without one for it do nothing and return False.
-
-        `seed` is called before anything random is drawn.
-        """
+    def fit(self, batch: Batch) -> Batch:
+        """The batch, padded to the shape of a graph if there is one for it; the loader's thread asks."""
         shape = None if self.is_off else self._shape(batch)
         padded = pad(batch, shape) if shape else None
         if shape is None or padded is None:
+            return batch
+        self._graphs.setdefault(shape, None)
+        return padded
+
+    def run(self, buffer: Tensor, shape: Shape, row: Tensor, seed: Callable[[], None]) -> bool:
+        """Run both passes of a flat batch as a graph; without one for it do nothing and return False.
+
+        `seed` is called before anything random is drawn.
+        """
+        if self.is_off or shape not in self._graphs:
             return False
-        buffer = flatten(padded, weights)
-        if self._device.type == "cuda":
-            buffer = buffer.pin_memory()
-        graph = self._graphs.get(shape)
+        graph = self._graphs[shape]
         if graph is None:
-            row += self._capture_and_check(shape, buffer, torch.zeros_like(row), seed)
+            row += self._capture_and_check(shape, buffer.clone(), torch.zeros_like(row), seed)
             return True
-        graph.buffer.copy_(buffer, non_blocking=True)
+        graph.buffer.copy_(buffer)
         seed()
         graph.replay()
         row += graph.figures
@@ -82,15 +86,13 @@ class StepGraphs:
         return Shape(self._tokens, sequences, masked, longest, own.is_ordered)
 
     def _capture_and_check(
-        self, shape: Shape, buffer: Tensor, figures: Tensor, seed: Callable[[], None]
+        self, shape: Shape, static: Tensor, figures: Tensor, seed: Callable[[], None]
     ) -> Tensor:
         """Run the passes eagerly, capture a graph and check it against them; returns the eager figures."""
-        static = buffer.to(self._device)
 
         def passes() -> None:
             figures.zero_()
-            batch, weights = unflatten(static, shape)
-            self._passes(batch, weights, figures)
+            self._passes(unflatten(static, shape), weights_of(static), figures)
 
         before = self._results(figures)
         seed()

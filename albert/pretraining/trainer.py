@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from albert.batching import DataState, StepData, mask_rate_at, to_device
+from albert.batching import DataState, Sender, Shape, StepData, flatten, mask_rate_at, unflatten, weights_of
 from albert.checkpoints import new_model
 from albert.evaluation import count_neighbours, word_vectors
 from albert.learning_rate import learning_rate_at
@@ -53,6 +53,14 @@ from albert.runtime import Process, autocast, multiplies_bf16, usual_precision
 REVIEW_INTERVAL = {"cpu": 1, "cuda": 10}
 
 
+class PreparedStep(NamedTuple):
+    """A process's part of a step, on its device or on its way there."""
+
+    data: StepData
+    buffers: list[Tensor]  # of the batches, flat
+    shapes: list[Shape]
+
+
 class Trainer:
     """Model, optimiser and the state of a run, in one of the processes that train together."""
 
@@ -64,6 +72,7 @@ class Trainer:
         self._vocab_size = start.model.config.vocab_size
         self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
         self.notices: list[str] = []  # for the log
+        self.sender = Sender(process.device)
         self.is_between_steps = True  # weights and state are those of the same step
         self.state = TrainerState(data=DataState.start(len(start.streams)))
         self.sentinel = Sentinel(self.state.trends)
@@ -164,12 +173,24 @@ class Trainer:
         """The context a forward pass runs in."""
         return autocast(self.process.device, self._number_format)
 
-    def step(self, data: StepData) -> None:
+    def prepare(self, data: StepData) -> PreparedStep:
+        """Flatten a step's batches and begin to copy them to the device; the loader calls this in its thread.
+
+        With each batch go its weights; of several processes its counts, as none knows those of the others.
+        """
+        weights = torch.tensor([_counts(batch) for batch in data.batches], dtype=torch.float64)
+        if self.process.world_size == 1:
+            weights = _shares(weights, weights.sum(0))
+        batches = data.batches if self.graphs is None else [self.graphs.fit(b) for b in data.batches]
+        buffers = [self.sender.send(flatten(b, w)) for b, w in zip(batches, weights, strict=True)]
+        return PreparedStep(data, buffers, [Shape.of(batch) for batch in batches])
+
+    def step(self, prepared: PreparedStep) -> None:
         """Take one step of the optimiser.
 
         Losses are means over the whole step, so that they do not depend on which process has which batch.
         """
-        state, settings = self.state, self.settings
+        state, settings, data = self.state, self.settings, prepared.data
         rate = self.rate * state.rate_scale
         rate *= learning_rate_at(settings.schedule.name, state.step, settings.steps, settings.warmup_steps)
         for group in self.optimizer.param_groups:
@@ -179,17 +200,8 @@ class Trainer:
         sums = torch.zeros(
             len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
         )
-        alone, weights = self.process.world_size == 1, self._weights(data.batches)
-        # DDP exchanges gradients after a step's last part; FSDP after each, as a full gradient would not fit
-        exchanges_once = isinstance(self.module, DistributedDataParallel)
-        for number, (batch, corpus) in enumerate(zip(data.batches, data.corpora, strict=True)):
-            seed = partial(self._seed, data.after.batches, number)
-            if self.graphs is None or not self.graphs.run(batch, weights[number], sums[corpus], seed):
-                seed()
-                is_last = number == len(data.batches) - 1
-                with self.module.no_sync() if exchanges_once and not is_last else nullcontext():  # type: ignore[operator]
-                    self._passes(to_device(batch, self.process.device), weights[number], sums[corpus])
-        if not (alone or data.is_ordered):
+        self._add_gradients(prepared, sums)
+        if self.process.world_size > 1 and not data.is_ordered:
             for p in self._order_head:  # as on one process, which trains it on labels alone
                 p.grad = None
         self.scaler.unscale_(self.optimizer)
@@ -203,16 +215,23 @@ class Trainer:
         self._pending.append((StepRecord(state.step, data.tokens, {}, 0.0, rate), sums, norm))
         self.is_between_steps = True
 
-    def _weights(self, batches: Sequence[Batch]) -> Tensor:
-        """Each batch's shares of the whole step's masked tokens and ordered sequences, [batches, 2] fp32.
-
-        Several processes add their counts up on the device: no host waits for another.
-        """
-        counts = torch.tensor([_counts(batch) for batch in batches], dtype=torch.float64)
-        if self.process.world_size > 1 and self.process.device.type == "cuda":
-            counts = counts.pin_memory().to(self.process.device, non_blocking=True)
-        totals = self.process.sum(counts.sum(0))
-        return (counts / totals.clamp_min(1)).float()
+    def _add_gradients(self, prepared: PreparedStep, sums: Tensor) -> None:
+        """Add the gradients of this process's batches, and their figures to the rows of their corpora."""
+        data, buffers, shapes = prepared
+        self.sender.receive(buffers)
+        weights = [weights_of(buffer) for buffer in buffers]
+        if self.process.world_size > 1:  # added up on the device: no host waits for another
+            counts = torch.stack(weights).double()
+            weights = list(_shares(counts, self.process.sum(counts.sum(0))))
+        # DDP exchanges gradients after a step's last part; FSDP after each, as a full gradient would not fit
+        exchanges_once = isinstance(self.module, DistributedDataParallel)
+        for number, (buffer, shape, corpus) in enumerate(zip(buffers, shapes, data.corpora, strict=True)):
+            seed = partial(self._seed, data.after.batches, number)
+            if self.graphs is None or not self.graphs.run(buffer, shape, sums[corpus], seed):
+                seed()
+                is_last = number == len(buffers) - 1
+                with self.module.no_sync() if exchanges_once and not is_last else nullcontext():  # type: ignore[operator]
+                    self._passes(unflatten(buffer, shape), weights[number], sums[corpus])
 
     @property
     def _order_head(self) -> list[torch.nn.Parameter]:
@@ -347,6 +366,11 @@ class Trainer:
             return True
         state.stale_evaluations += 1
         return False
+
+
+def _shares(counts: Tensor, totals: Tensor) -> Tensor:
+    """Each batch's shares [batches, 2] fp32 of the whole step's masked tokens and ordered sequences."""
+    return (counts / totals.clamp_min(1)).float()
 
 
 def _counts(batch: Batch) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 
 from albert.tasks.examples import Split
-from data.cleaning import find_copies
+from data import cleaning  # loads rensa when copies are sought: a training needs none
 
 SIMILARITY = 0.8  # Jaccard's, from which texts are nearly identical
 NGRAM = 2  # letters that are compared together: sentences are short, and one edit breaks as many n-grams
@@ -49,7 +49,7 @@ def find_overlaps(splits: Mapping[str, Split]) -> tuple[Overlap, ...]:
     texts = {name: _texts(split) for name, split in splits.items()}
     found = []
     for earlier, name in combinations(texts, 2):
-        here, there = find_copies(texts[name], texts[earlier], SIMILARITY, NGRAM)
+        here, there = cleaning.find_copies(texts[name], texts[earlier], SIMILARITY, NGRAM)
         pairs = [(texts[name][a], texts[earlier][b]) for a, b in zip(here, there, strict=True)]
         identical = sum(a == b for a, b in pairs)
         shown = tuple(sorted(pairs, key=lambda pair: pair[0] == pair[1])[:_SHOWN])
@@ -60,7 +60,7 @@ def find_overlaps(splits: Mapping[str, Split]) -> tuple[Overlap, ...]:
 def without_copies(splits: Mapping[str, Split]) -> Split:
     """Train without the examples whose texts are in another split."""
     train, *others = (_texts(split) for split in splits.values())
-    copies, _ = find_copies(train, [text for texts in others for text in texts], SIMILARITY, NGRAM)
+    copies, _ = cleaning.find_copies(train, [text for texts in others for text in texts], SIMILARITY, NGRAM)
     stays = np.delete(np.arange(len(train)), copies)
     return replace(splits["train"], examples=tuple(splits["train"].examples[at] for at in stays))
 

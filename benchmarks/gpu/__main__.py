@@ -8,7 +8,8 @@ the cases of the goals with built-in and tuned tiles. measure: steps with the ho
 shards, a profile, memory, every kernel beside its rivals, the other claims, and races where compute-sanitizer
 is installed.
 
-Needs torch, triton and this repository; the trainer also pydantic, pyarrow and safetensors. Rivals that are
+Needs torch, triton and this repository; the trainer also shards and a few packages. Both may lie in
+build/carried, which `make carried` begins: take it along to a machine without a network. Rivals that are
 installed (transformers, flash-attn, Liger-Kernel) take part, the others are named as absent. Each figure is
 written to DIR as it is measured. `--device cpu --tiny` tries every line on a CPU. Exit status: 0 all is
 right, 1 a result is wrong or a case failed, 2 there is no GPU that can run it.
@@ -17,6 +18,7 @@ right, 1 a result is wrong or a case failed, 2 there is no GPU that can run it.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -42,6 +44,8 @@ from benchmarks.gpu.trainer import train
 from benchmarks.gpu.workers import Failure, run_tasks
 from kernels.dispatch import has_triton, runs_kernels
 
+CARRIED = Path(__file__).parents[2] / "build" / "carried"
+TRAINER_NEEDS = ("pydantic", "pyarrow", "safetensors", "tokenizers", "tqdm")
 CHECKING, SWEEPING = 60.0, 240.0  # seconds at most
 PROCESSES = max(2, (os.cpu_count() or 2) - 2)  # that compile and check side by side
 SMALLER = (1, 2, 4, 8)  # a case that does not fit the memory is tried with fewer tokens
@@ -77,8 +81,10 @@ class Session:
         processes = min(self.processes, 1)
         task = (function, (self.scale, *arguments))
         for _, outcome in run_tasks([task], self.end, processes=processes, choice=self.scale.kernels):
-            failed = isinstance(outcome, Failure)
-            self.report.show(kind, {"arguments": arguments, "failed": outcome.reason} if failed else outcome)
+            if isinstance(outcome, Failure):
+                self.report.fail(kind, outcome, *arguments)
+            else:
+                self.report.show(kind, outcome)
 
     def check(self, claims: Sequence[Claim], deadline: float, processes: int) -> None:
         for number, outcome in run_tasks(
@@ -123,11 +129,10 @@ def measure_all(session: Session) -> None:
     session.ceilings()
     session.measure(list(host_cases(scale)))
     models = ("tiny",) if scale.is_small else ("tiny", "base", "large")
-    if not options.shards:
-        report.show("trainer", {"left out": "there are no --shards to train on"})
-    for name, tokens in product(
-        models if options.shards else (), (512,) if scale.is_small else (4096, 32768)
-    ):
+    lacking = trainer_lacks(options.shards)
+    if lacking:
+        report.show("trainer", {"left out": lacking})
+    for name, tokens in product(() if lacking else models, (512,) if scale.is_small else (4096, 32768)):
         session.run("trainer", train, tuple(options.shards), name, tokens)
     for name in models:
         session.run("profile", profile, name)
@@ -139,6 +144,14 @@ def measure_all(session: Session) -> None:
     session.measure(list(model_cases(scale)))
 
 
+def trainer_lacks(shards: Sequence[Path]) -> str | None:
+    """Say what the trainer needs and this machine does not have."""
+    missing = [name for name in TRAINER_NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        return f"no {', '.join(missing)} here: `make carried` fetches what is missing into build/carried"
+    return None if shards else "no shards to train on: give --shards, or put some into build/carried"
+
+
 def races(scale: Scale) -> dict[str, object]:
     """Run small claims of every kernel under compute-sanitizer's racecheck, where it is installed."""
     sanitizer = shutil.which("compute-sanitizer")
@@ -147,7 +160,10 @@ def races(scale: Scale) -> dict[str, object]:
     code = "from benchmarks.gpu import correctness as c; [c.make(claim) for claim in c.small_claims()]"
     command = [sanitizer, "--tool", "racecheck", "--error-exitcode", "9", sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    return {"racecheck": done.returncode, "said": (done.stdout + done.stderr)[-1000:]}
+    said = " | ".join((done.stdout + done.stderr)[-1000:].split("\n"))
+    if done.returncode:
+        raise RuntimeError(f"racecheck ended with {done.returncode}: {said}")
+    return {"racecheck": said}
 
 
 def refusal(options: argparse.Namespace) -> str | None:
@@ -168,10 +184,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("command", choices=commands)
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder for what is found")
     parser.add_argument("--minutes", type=float, default=8.5, help="after which nothing new begins [8.5]")
-    parser.add_argument("--shards", type=Path, nargs="*", default=[], help="to train on, in measure")
+    shards = sorted(CARRIED.glob("*.parquet"))
+    parser.add_argument("--shards", type=Path, nargs="*", default=shards, help="to train on, in measure")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="small cases, for a CPU")
     options = parser.parse_args(arguments)
+    sys.path.append(str(CARRIED))
     if why := refusal(options):
         print(why, file=sys.stderr)
         return 2

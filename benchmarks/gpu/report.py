@@ -15,6 +15,7 @@ import torch
 from benchmarks.gpu.correctness import Correctness
 from benchmarks.gpu.goals import goals_table, judge
 from benchmarks.gpu.timing import Ceilings, Result, table
+from benchmarks.gpu.workers import Failure
 from kernels.dispatch import has_triton
 
 COMPILED_WITH = ("3.6", "3.9")  # versions of Triton that `benchmarks.compile_only` was run with
@@ -54,6 +55,7 @@ class Report:
     correctness: Correctness = field(default_factory=Correctness)
     results: list[Result] = field(default_factory=list)
     others: list[str] = field(default_factory=list)  # further lines of the summary
+    failed: list[str] = field(default_factory=list)  # what else was to be measured
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -79,6 +81,12 @@ class Report:
         words = ", ".join(f"{name} {value}" for name, value in record.items())
         self.others.append(f"{kind}: {words}")
         self.summarise()
+
+    def fail(self, kind: str, failure: Failure, *arguments: object) -> None:
+        """Show why something was not measured."""
+        self.show(kind, {"arguments": arguments, "failed": failure.reason})
+        if not failure.is_late:
+            self.failed.append(f"{kind} {arguments}: {failure.reason}")
 
     def add(self, result: Result) -> None:
         """Note a case, marked where its kernels gave wrong results."""
@@ -109,7 +117,7 @@ class Report:
 
     def failures(self, *, everyone: bool) -> list[str]:
         """Name the claims that are wrong and where jixu (with `everyone`, any runner) failed."""
-        return [line for _, line in self.correctness.wrong] + [
+        return [*self.failed, *(line for _, line in self.correctness.wrong)] + [
             f"{result.case}, {name}: {why}"
             for result in self.results
             for name, why in result.absent.items()

@@ -31,7 +31,7 @@ def train(scale: Scale, shards: tuple[Path, ...], init: str, batch_tokens: int) 
         start = check_start(settings)
         trainer = Trainer(settings, start, 1e-4, process)
         data = TrainingData(list(start.streams.values()), phases(settings))
-        loader = Loader(data, trainer.state.data)
+        loader = Loader(data, trainer.state.data, trainer.prepare)
         records: list[StepRecord] = []
         problem: str | None = None
         try:

@@ -23,7 +23,7 @@ def main(shard: Path) -> None:
     stream = InstanceStream([shard], batch_tokens=BATCH_TOKENS)
     step = training_step(PretrainingModel(AlbertConfig.preset("tiny")))
     began = time.perf_counter()
-    batch, _ = next(stream.training_batches())
+    batch = next(stream.pack([next(stream.plan())]))
     loaded = time.perf_counter()
     step(batch)
     seconds = {"first_batch": loaded - began, "first_step": time.perf_counter() - loaded}

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -145,8 +144,13 @@ def test_a_corpus_held_out_as_a_whole_is_refused(corpora):
 def test_the_loader_gives_the_same_steps_ahead_of_time_and_ends_its_thread(corpora):
     source, start = data(corpora, [Phase(STEPS, (0.5, 0.5))]), DataState.start(2)
     expected = steps_of(source)
-    before = threading.active_count()
-    loader = Loader(data(corpora, [Phase(STEPS, (0.5, 0.5))]), start)
+    before, threads = threading.active_count(), set()
+
+    def prepare(step):
+        threads.add(threading.current_thread())
+        return step
+
+    loader = Loader(data(corpora, [Phase(STEPS, (0.5, 0.5))]), start, prepare)
     time.sleep(0.2)
     for step in expected:
         got = next(loader)
@@ -155,14 +159,15 @@ def test_the_loader_gives_the_same_steps_ahead_of_time_and_ends_its_thread(corpo
     loader.restart(expected[9].after)
     assert next(loader).after == expected[10].after
     loader.close()
-    assert threading.active_count() == before
+    assert threading.active_count() == before and len(threads) == 2  # one before the restart and one after
+    assert threading.main_thread() not in threads
 
 
 def test_the_loader_counts_how_long_it_was_waited_for(corpora, monkeypatch):
     source = data(corpora, [Phase(STEPS, (0.5, 0.5))])
     steps = source.steps
     monkeypatch.setattr(source, "steps", lambda state: (time.sleep(0.15) or step for step in steps(state)))
-    loader = Loader(source, DataState.start(2))
+    loader = Loader(source, DataState.start(2), lambda step: step)
     started = time.perf_counter()
     for _ in range(2):
         next(loader)
@@ -173,7 +178,7 @@ def test_the_loader_counts_how_long_it_was_waited_for(corpora, monkeypatch):
 def test_an_error_of_the_loader_reaches_the_trainer(corpora):
     source = data(corpora, [Phase(STEPS, (1.0, 0.0))])
     source.streams[0].never_trained_share = 1.0
-    loader = Loader(source, replace(DataState.start(2)))
+    loader = Loader(source, DataState.start(2), lambda step: step)
     with pytest.raises(InputError, match="nothing is left"):
         next(loader)
     loader.close()

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
+import torch
 
 from albert.pretraining import Corpus, PretrainSettings, list_checkpoints, pretrain, write_settings
 from data.errors import ConfigError
@@ -126,6 +127,11 @@ def test_more_processes_than_parts_of_a_step_are_refused(settings, monkeypatch):
     refusal = "4 parts cannot be shared out to 8 processes.*--running.accumulate 8"
     with pytest.raises(ConfigError, match=refusal):
         _with_step_size(settings, Process(0, 8))
+    usual = replace(settings, batch_tokens=None)
+    tokens = [
+        _with_step_size(usual, Process(device=torch.device(kind))).batch_tokens for kind in ("cpu", "cuda")
+    ]
+    assert tokens == [4096, 32768]
     assert (
         _with_step_size(
             with_options(settings, running={"accumulate": None}), Process(0, 8)

@@ -2,16 +2,17 @@
 
 import sys
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
 import torch
 
-from albert.batching import TrainingData
+from albert.batching import Shape, TrainingData, flatten
 from albert.pretraining import PretrainSettings, check_start
 from albert.pretraining.graphs import WARM_UP, StepGraphs
 from albert.pretraining.start import phases
-from albert.pretraining.trainer import Trainer
+from albert.pretraining.trainer import PreparedStep, Trainer
 from albert.runtime import Process
 from tests.conftest import few_texts, save_small_model
 from tests.corpora import make_corpus
@@ -30,30 +31,45 @@ def settings(tmp_path_factory, vocabulary_file, tokenizer):
     )  # fmt: skip
 
 
-def train(settings, *, graphs: bool) -> tuple[Trainer, list[float]]:
-    """A trainer after some steps, and their losses."""
+def prepare(settings, *, graphs: bool) -> tuple[Trainer, list[PreparedStep]]:
+    """A trainer, and its steps ready on its device."""
     start = check_start(settings)
     trainer = Trainer(settings, start, 1e-3, Process())
     trainer.graphs = trainer.make_graphs() if graphs else None
     data = TrainingData(list(start.streams.values()), phases(settings), accumulate=2)
-    steps = data.steps(trainer.state.data)
-    for _ in range(STEPS):
-        trainer.step(next(steps))
+    return trainer, [trainer.prepare(step) for step in islice(data.steps(trainer.state.data), STEPS)]
+
+
+def train(settings, *, graphs: bool) -> tuple[Trainer, list[float]]:
+    """A trainer after some steps, and their losses."""
+    trainer, steps = prepare(settings, graphs=graphs)
+    for step in steps:
+        trainer.step(step)
     records, _ = trainer.review()
     return trainer, [r.corpora[0].mlm_loss / r.corpora[0].mlm_count for r in records]
 
 
 def test_losses_and_weights_are_those_of_single_launches(settings):
     (plain, losses), (graphed, graphed_losses) = (train(settings, graphs=g) for g in (False, True))
-    assert graphed.graphs._graphs and not graphed.notices
+    assert all(graphed.graphs._graphs.values()) and not graphed.notices
     assert torch.allclose(torch.tensor(losses), torch.tensor(graphed_losses), rtol=1e-5)
     for p, q in zip(plain.objective.parameters(), graphed.objective.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
 
 
+def test_there_are_no_graphs_where_they_are_off_or_processes_several(settings):
+    trainer, _ = prepare(settings, graphs=True)
+    assert trainer.graphs is not None
+    trainer.process = Process(0, 2)
+    assert trainer.make_graphs() is None
+    off, _ = prepare(replace(settings, running={"accumulate": 2, "cuda_graphs": "off"}), graphs=True)
+    assert off.graphs is None
+
+
 @pytest.mark.parametrize("graphs", [False, True])
 def test_a_step_asks_no_tensor_for_a_number(settings, monkeypatch, graphs):
     """On a GPU the host would wait there for all that was launched."""
+    trainer, steps = prepare(settings, graphs=graphs)
     asked = set()
 
     def watch(name):
@@ -61,7 +77,7 @@ def test_a_step_asks_no_tensor_for_a_number(settings, monkeypatch, graphs):
 
         def watched(*arguments, **more):
             file = Path(sys._getframe(1).f_code.co_filename)
-            if file.name == "trainer.py" or file.parent.name == "model":
+            if file.name in ("trainer.py", "static.py") or file.parent.name == "model":
                 asked.add(name)
             return real(*arguments, **more)
 
@@ -70,9 +86,18 @@ def test_a_step_asks_no_tensor_for_a_number(settings, monkeypatch, graphs):
     numbers = ("__int__", "__float__", "__bool__", "__index__")
     for name in ("item", "tolist", "cpu", "numpy", "nonzero", *numbers):
         watch(name)
-    monkeypatch.setattr(Trainer, "review", lambda self: ([], None))
-    train(settings, graphs=graphs)
-    assert asked == {"numpy"}  # of the order labels of a batch, which is in the host's memory
+    for step in steps:
+        trainer.step(step)
+    assert not asked
+    if graphs:
+        assert all(trainer.graphs._graphs.values())
+
+
+def test_a_replay_draws_what_the_eager_passes_drew(settings, tokenizer, tmp_path):
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64, **dropout)
+    trainer, _ = train(replace(settings, init=str(init)), graphs=True)
+    assert all(trainer.graphs._graphs.values()) and not trainer.notices
 
 
 def test_a_graph_that_gives_other_gradients_is_given_up_with_a_notice(settings):
@@ -91,7 +116,12 @@ def test_a_graph_that_gives_other_gradients_is_given_up_with_a_notice(settings):
     stream = trainer.streams[""]
     batch = next(stream.held_out_batches(256))
     row = torch.zeros(7, dtype=torch.float64)
-    took = [graphs.run(batch, (1.0, 1.0), row, lambda: None) for _ in range(WARM_UP + 2)]
+
+    def run() -> bool:
+        fitted = graphs.fit(batch)
+        return graphs.run(flatten(fitted, (1.0, 1.0)), Shape.of(fitted), row, lambda: None)
+
+    took = [run() for _ in range(WARM_UP + 2)]
     assert took == [False] * WARM_UP + [True, False] and len(calls) == 2
     assert len(notices) == 1 and "CUDA graphs are off" in notices[0]
     trainer.optimizer.zero_grad()

@@ -60,9 +60,9 @@ def stream(shards, **options):
 
 
 def epoch_of(source, epoch=0):
-    for batch, after in source.training_batches(Cursor(epoch)):
-        yield batch
-        if after.epoch != epoch or after.window >= -(-len(source.row_groups) // 4):
+    for planned in source.plan(Cursor(epoch)):
+        yield next(source.pack([planned]))
+        if planned.after.window >= -(-len(source.row_groups) // 4):
             return
 
 

@@ -1,7 +1,10 @@
 """One step of training: what its gradient is of, its dropout, its clipping, which evaluation is best."""
 
 import os
+import signal
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -12,12 +15,12 @@ from albert.batching import StepData, TrainingData, pack_batches
 from albert.learning_rate import learning_rate_at
 from albert.model import PretrainingObjective
 from albert.optim import Lamb
-from albert.pretraining import Corpus, PretrainSettings, check_start, pretrain
+from albert.pretraining import Corpus, PretrainSettings, check_start, list_checkpoints, pretrain
 from albert.pretraining.progress import StepRecord
 from albert.pretraining.sentinel import Sentinel, Trend
 from albert.pretraining.start import phases
 from albert.pretraining.state import Best
-from albert.pretraining.trainer import Trainer
+from albert.pretraining.trainer import REVIEW_INTERVAL, Trainer
 from albert.runtime import Process
 from data.errors import ConfigError
 from tests.albert.pretraining.conftest import with_options
@@ -45,6 +48,10 @@ def trainer_of(settings, process=None):
     return Trainer(settings, check_start(settings), 1e-3, process or Process())
 
 
+def take(trainer, data):
+    trainer.step(trainer.prepare(data))
+
+
 @pytest.mark.parametrize("second_head", [False, True])
 def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
     """The mean over all masked tokens, and all pairs, however unlike the parts are."""
@@ -61,8 +68,8 @@ def test_a_step_in_parts_has_the_gradient_of_all_of_it(settings, second_head):
         return list(pack_batches(instances, chosen, info.vocabulary, info.rule, seed=0, epoch=0))
 
     after, about = whole.state.data, (100, True)
-    whole.step(StepData(batches([np.concatenate(rows)]), [0], after, *about))
-    parts.step(StepData(batches(rows), [0, 0], after, *about))
+    take(whole, StepData(batches([np.concatenate(rows)]), [0], after, *about))
+    take(parts, StepData(batches(rows), [0, 0], after, *about))
     assert parts.state.tokens == whole.state.tokens > 0
     for p, q in zip(parts.objective.parameters(), whole.objective.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-7)
@@ -81,7 +88,7 @@ def test_the_rate_of_a_step_is_the_schedules_at_the_steps_before_it(settings):
     trainer.state.rate_scale = 0.5
     source, tokens = steps_of(trainer), 0
     for done in range(8):
-        trainer.step(data := next(source))
+        take(trainer, data := next(source))
         tokens += sum(batch.tokens for batch in data.batches)
         assert (trainer.state.data, trainer.state.tokens) == (data.after, tokens)
         expected = 1e-3 * 0.5 * learning_rate_at("polynomial", done, 8, 2)
@@ -101,7 +108,7 @@ def test_a_steps_gradient_is_its_own_and_all_of_it_is_clipped(settings):
     trainer._set_model(trainer.model)
     data, norms = next(steps_of(trainer)), []
     for _ in range(2):
-        trainer.step(data)
+        take(trainer, data)
         gradients = [p.grad.norm() for p in trainer.objective.parameters() if p.grad is not None]
         assert torch.stack(gradients).norm().item() == pytest.approx(1e-3, rel=1e-2)
         norms.append(trainer._pending[-1][2].item())
@@ -115,7 +122,7 @@ def test_an_overflow_in_fp16_costs_a_step_and_half_the_scale(settings, tmp_path)
 
     def took() -> bool:
         before = [p.detach().clone() for p in trainer.objective.parameters()]
-        trainer.step(next(source))
+        take(trainer, next(source))
         after = trainer.objective.parameters()
         return any(not torch.equal(p, q) for p, q in zip(before, after, strict=True))
 
@@ -156,7 +163,7 @@ def test_each_corpus_has_figures_and_a_trend_of_its_own(settings):
     )
     trainer = trainer_of(replace(settings, mix=again))
     (first, *_), (second, *_) = (next(steps_of(trainer)).batches for _ in range(2))
-    trainer.step(StepData([first, second], [0, 1], trainer.state.data, 9, True))
+    take(trainer, StepData([first, second], [0, 1], trainer.state.data, 9, True))
     ((record,), _) = trainer.review()
     counted = {corpus: figures.mlm_count for corpus, figures in record.corpora.items()}
     assert counted == {0: len(first.masked_labels), 1: len(second.masked_labels)}
@@ -205,7 +212,7 @@ def test_the_best_has_the_lowest_loss_that_forgot_no_more_than_it_may(settings):
 
 def test_a_rollback_takes_the_newest_calm_whole_checkpoint_else_the_oldest(settings, tmp_path):
     trainer = trainer_of(with_options(settings, run_folder=tmp_path / "run", running={"keep_checkpoints": 9}))
-    trainer.step(next(steps_of(trainer)))
+    take(trainer, next(steps_of(trainer)))
     rising, calm = ({0: Trend(mean, 3.0, 20)} for mean in (3.6, 3.4))
     found = []
     for step, trends in enumerate((rising, rising, calm, calm, rising), 1):
@@ -266,6 +273,28 @@ def group():
     dist.destroy_process_group()
 
 
+def test_what_a_process_asks_for_between_reviews_is_done_by_all_a_step_later(
+    settings, group, tmp_path, monkeypatch
+):
+    """As on GPUs, which are reviewed every ten steps: none waits there for the others."""
+    monkeypatch.setattr("albert.pretraining.run.join", lambda: nullcontext(Process(0, 2)))
+    monkeypatch.setitem(REVIEW_INTERVAL, "cpu", 100)
+    rarely = {"log_every": 100, "accumulate": 2, "keep_checkpoints": 100}
+    settings = with_options(settings, running=rarely, steps=9, run_folder=tmp_path / "stopped")
+    steps = count(1)
+
+    def stop_in_the_third():
+        if next(steps) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    result = pretrain(with_options(settings, evaluation={"every": 9}), check=stop_in_the_third)
+    assert (result.status, result.steps) == ("interrupted", 4)
+    often = {"running": {"checkpoint_minutes": 1e-9}, "run_folder": tmp_path / "overdue"}
+    pretrain(with_options(settings, evaluation={"every": 9}, **often))
+    found = [path.name for path in list_checkpoints(tmp_path / "overdue")]
+    assert found == [f"checkpoint-{n}" for n in (9, 8, 6, 4, 2)]
+
+
 def test_gradients_are_exchanged_once_a_step_however_many_parts_it_has(settings, group):
     settings = with_options(settings, running={"accumulate": 6}, batch_tokens=128 * 6)
     trainer = trainer_of(settings, Process(0, 2))
@@ -283,7 +312,7 @@ def test_gradients_are_exchanged_once_a_step_however_many_parts_it_has(settings,
     )
     for step, _ in zip(source.steps(trainer.state.data), range(4), strict=False):
         assert len(step.batches) == 3
-        trainer.step(step)
+        take(trainer, step)
     assert exchanged.count(True) == 4
 
 
@@ -294,7 +323,7 @@ def test_gradients_exchanged_in_bf16_are_rounded_and_an_untrained_head_has_none(
         trainer_of(with_options(settings, running={"compress_gradients": c}), Process(0, 2)) for c in (0, 1)
     )
     for trainer in (exact, rounded):
-        trainer.step(data)
+        take(trainer, data)
     differ = 0
     for (name, p), q in zip(exact.model.named_parameters(), rounded.model.parameters(), strict=True):
         if name.startswith(("sop.", "encoder.pooler.")):
@@ -312,7 +341,7 @@ def test_a_sharded_run_takes_the_same_steps_and_resumes_exactly(settings, group,
     )
     for trainer in (plain, sharded):
         steps = steps_of(trainer)
-        trainer.step(next(steps))
+        take(trainer, next(steps))
     for (name, p), q in zip(plain.model.named_parameters(), sharded.model.parameters(), strict=True):
         torch.testing.assert_close(q, p, rtol=1e-5, atol=1e-6, msg=name)
     assert sharded.checkpoint().name == "checkpoint-1"
@@ -320,7 +349,7 @@ def test_a_sharded_run_takes_the_same_steps_and_resumes_exactly(settings, group,
     again = trainer_of(sharded.settings, Process(0, 2))
     assert not again.resume() and again.state.step == 1
     for trainer in (sharded, again):
-        trainer.step(after)
+        take(trainer, after)
     for (name, p), q in zip(sharded.model.named_parameters(), again.model.parameters(), strict=True):
         assert torch.equal(p, q), name
     with pytest.raises(ConfigError, match="--running.sharded goes with --optimizer.name adamw"):
