@@ -1,6 +1,8 @@
 """How many planted evaluation texts the guard finds, by their length and by what was changed in them.
 
-Each text is put between two sentences of other text. Run: python -m benchmarks.guard_recall [TEXTS] [OTHERS]
+Each text is put between two sentences of other text. With --shares: what other documents a share of a text's
+n-grams leaves, and what it finds of texts of 25 letters or more. Run:
+python -m benchmarks.guard_recall [TEXTS] [OTHERS] [--shares]
 """
 
 from __future__ import annotations
@@ -14,11 +16,12 @@ import opencc
 
 from benchmarks.support.corpora import SAMPLES
 from benchmarks.support.results import write_result
-from data.cleaning import CleaningRules, count_hits, make_guard, split_sentences
+from data.cleaning import CleaningRules, clean_text, count_hits, make_guard, split_sentences
 from data.sources import read_documents, read_text_rows
 
 BOUNDS = ((6, 7), (8, 12), (13, 24), (25, 10**6))
 MOST = 3000  # texts of a length
+SHARES = (0, 0.1, 0.25, 0.5, 0.75, 1)
 
 
 def letters(text: str) -> int:
@@ -58,13 +61,48 @@ def shares(texts: list[str], others: list[str], guard_file: Path) -> Iterator[tu
             yield f"{low} to {high}" if high < 10**6 else f"{low} or more", name, len(few), float(found)
 
 
+def by_share(texts: list[str], documents: list[list[str]], guard_file: Path) -> Iterator[list[str]]:
+    """The rows of a table: the share, the documents left, and which texts are found by what was changed."""
+    rng, long = random.Random(0), [text for text in texts if letters(text) >= 25][:MOST]
+    others = [sentence for document in documents for sentence in document]
+
+    def changed(text: str, every: int) -> str:
+        return "".join("茶" if at % every == every // 2 else mark for at, mark in enumerate(text))
+
+    planted = {
+        "unchanged": long,
+        "one character in 50 changed": [changed(text, 50) for text in long],
+        "one in 25": [changed(text, 25) for text in long],
+        "its first half alone": [text[: len(text) // 2] for text in long],
+    }
+    yield ["share", "documents left", *planted]
+    for share in SHARES:
+        guard = make_guard((str(guard_file),), 13, CleaningRules(), share)
+        left = sum(int((count_hits(guard, [document]) == 0)[0]) for document in documents)
+        # beside one other sentence, which may hold set phrases as well
+        around = [[rng.choice(others), text] for text in long]
+        found = [
+            sum(count_hits(guard, [[beside, text] for (beside, _), text in zip(around, of, strict=True)]) > 0)
+            for of in planted.values()
+        ]
+        yield [f"{share}", f"{left:,} of {len(documents):,}", *(f"{n / len(long):.1%}" for n in found)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--shares", action="store_true")
     parser.add_argument("texts", nargs="?", type=Path, default=SAMPLES / "tea_topics_test.tsv")
     parser.add_argument("others", nargs="?", type=Path, default=SAMPLES / "general.txt")
     given = parser.parse_args()
     texts = sorted({text for row in read_text_rows(str(given.texts)) for text in row if "\t" not in text})
-    others = [s for d in read_documents(str(given.others)) for s in split_sentences(getattr(d, "text", ""))]
+    documents = [
+        split_sentences(clean_text(getattr(d, "text", ""))) for d in read_documents(str(given.others))
+    ]
+    if given.shares:
+        rows = [f"| {' | '.join(row)} |" for row in by_share(texts, documents, given.texts)]
+        print("\n".join([rows[0], "|---:" * rows[0].count(" | ") + "|---:|", *rows[1:]]))
+        return
+    others = [sentence for document in documents for sentence in document]
     guard = make_guard((str(given.texts),), 13, CleaningRules())
     clean = [sentence for sentence in others[:20_000] if not count_hits(guard, [[sentence]])[0]]
     rows = list(shares(texts, clean, given.texts))

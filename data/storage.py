@@ -239,6 +239,15 @@ def size_and_digest(uri: str) -> tuple[int, str]:
     return 0, hashlib.sha256(f"not read: {reason}".encode()).hexdigest()
 
 
+def file_size(uri: str) -> int:
+    """Count a file's bytes; only a URL whose server does not say them is read for it."""
+    if not is_remote(uri):
+        return os.path.getsize(uri)
+    with reaching(uri):
+        system, path = _file_system(uri)
+        return system.info(path).get("size") or _remote_size_and_digest(uri)[0]
+
+
 def _remote_size_and_digest(uri: str) -> tuple[int, str]:
     system, path = _file_system(uri)
     info = system.info(path)

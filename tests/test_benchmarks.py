@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 
-from benchmarks import fine_tune_step, orchestration, train_step
+from benchmarks import fine_tune_step, orchestration, train_step, whole_refreshes
 from benchmarks.orchestration import Runner, in_pairs, judge
 from benchmarks.support import results as results_file
 from benchmarks.support.alternating import Rates, alternate, keep_best
@@ -73,6 +73,21 @@ def test_fine_tuning_and_trainer_run_on_the_same_examples(capsys, tmp_path, monk
     assert result["examples"] == {"train": 40, "dev": 40}
     assert set(result["accuracies"]) == {"jixu", "fp32", "bf16"}
     assert result["trained"]["examples_per_second"] > 0
+
+
+def test_what_a_refresh_makes_of_a_text_is_a_row(capsys, samples, tmp_path, monkeypatch):
+    monkeypatch.setattr(results_file, "RESULTS", tmp_path)
+    source = tmp_path / "raw"
+    source.mkdir()
+    (source / "tea.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
+    (source / "tea.docx").write_bytes(b"")
+    monkeypatch.setattr(sys, "argv", ["whole_refreshes", f"tea={source}"])
+    whole_refreshes.main()
+    (row,) = json.loads((tmp_path / "whole_refreshes.json").read_text("utf-8"))["rows"]
+    assert row["read"] == row["kept"] + 1 > 100 and row["left_out"] == [["not_supported", 1]]
+    assert row["sentences"] > 1000 and row["wrong"] == 0 and row["without_order"] < 0.1
+    assert row["masked"] == pytest.approx(0.15, abs=0.01)
+    assert "| 1 not_supported |" in capsys.readouterr().out
 
 
 def test_a_result_names_its_sources_without_their_place(tmp_path):

@@ -69,6 +69,7 @@ class SpanExample:
     question: str
     answers: tuple[str, ...]  # each is right; empty: the passage does not answer the question
     starts: tuple[int, ...]  # offsets of the answers in the passage, in characters
+    group: str | None = None  # in place of the passage
 
     def texts(self) -> tuple[str, ...]:
         return self.passage, self.question
@@ -87,6 +88,7 @@ class TaggedExample:
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
     id: str = ""
+    group: str | None = None
 
     def texts(self) -> tuple[str, ...]:
         return (self.describe(),)
@@ -117,6 +119,13 @@ def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 AnyExample = Example | ChoiceExample | SpanExample | TaggedExample
+
+
+def group_of(example: AnyExample) -> str | None:
+    """What an example's row says that it has in common with others."""
+    return None if isinstance(example, ChoiceExample) else example.group
+
+
 Found = tuple[str, AnyExample | str]  # where in a file, and the example or why there is none
 
 
@@ -137,8 +146,7 @@ class Split:
     def groups(self) -> tuple[int, ...] | None:
         """A number for each example, the same for those of one group or passage; None if each is alone."""
         names = [
-            example.group if isinstance(example, Example) else getattr(example, "passage", None)
-            for example in self.examples
+            getattr(one, "passage", None) if group_of(one) is None else group_of(one) for one in self.examples
         ]
         if None in names:
             return None

@@ -17,7 +17,7 @@ from albert.tasks.examples import (
     read_lines,
     suffix_of,
 )
-from albert.tasks.tables import Columns, Role, open_table
+from albert.tasks.tables import Columns, Role, cell_of, open_table
 from data.errors import InputError
 
 # usual names of the columns of a table of questions
@@ -30,13 +30,15 @@ _BLANK = re.compile(r"#idiom\d+#")
 _AROUND = 28  # characters on each side of a blank: CLUE's baseline reads 64 tokens
 
 
-def read_spans(path: Path, columns: Mapping[Role, str], is_labelled: bool = True) -> Iterator[Found]:
+def read_spans(
+    path: Path, columns: Mapping[Role, str], group: str | None, is_labelled: bool = True
+) -> Iterator[Found]:
     """Yield the examples of a file in the format of SQuAD or CMRC 2018, or of a table with a question a row.
 
     Raises InputError for another format.
     """
     if suffix_of(path) != ".json":
-        yield from _spans_of_rows(path, columns, is_labelled)
+        yield from _spans_of_rows(path, columns, group, is_labelled)
         return
     content = read_json(path)
     articles = content.get("data") if isinstance(content, dict) else _as_squad(content)
@@ -49,7 +51,9 @@ def read_spans(path: Path, columns: Mapping[Role, str], is_labelled: bool = True
                 yield where, _span(paragraph.get("context"), question, is_labelled)
 
 
-def _spans_of_rows(path: Path, columns: Mapping[Role, str], is_labelled: bool) -> Iterator[Found]:
+def _spans_of_rows(
+    path: Path, columns: Mapping[Role, str], group: str | None, is_labelled: bool
+) -> Iterator[Found]:
     """Yield spans of a TSV, CSV or JSONL. No answer: the passage does not answer the question."""
     roles = [role for role in _SPAN_COLUMNS if is_labelled or role != "label"]
     rows, names = open_table(path, roles, _SPAN_COLUMNS, columns)
@@ -61,7 +65,7 @@ def _spans_of_rows(path: Path, columns: Mapping[Role, str], is_labelled: bool) -
         text, question, label = (row.get(names.get(role) or "") for role in _SPAN_COLUMNS)
         answers = label if isinstance(label, list) else [label] if label else []
         entry = {"id": row.get("id", at), "question": question, "is_impossible": not answers}
-        yield where, _span(text, entry | {"answers": answers}, is_labelled)
+        yield where, _span(text, entry | {"answers": answers}, is_labelled, cell_of(row, group))
 
 
 def _entries(parent: object, name: str) -> list[Any]:
@@ -79,7 +83,7 @@ def _as_squad(content: object) -> list[object] | None:
     return [{"paragraphs": [{"context": one["context_text"], "qas": one.get("qas")}]} for one in content]
 
 
-def _span(passage: object, entry: object, is_labelled: bool) -> SpanExample | str:
+def _span(passage: object, entry: object, is_labelled: bool, group: str | None = None) -> SpanExample | str:
     """The example of an entry, or the entry's fault. An answer whose place is wrong or missing, as in CMRC's
     first layout, is looked for in the passage.
     """
@@ -103,7 +107,7 @@ def _span(passage: object, entry: object, is_labelled: bool) -> SpanExample | st
         texts.append(text)
         starts.append(start)
     own = str(entry.get("id", entry.get("query_id", "")))
-    return SpanExample(own, passage, question, tuple(texts), tuple(starts))
+    return SpanExample(own, passage, question, tuple(texts), tuple(starts), group)
 
 
 def read_choices(path: Path, is_labelled: bool = True) -> Iterator[Found]:

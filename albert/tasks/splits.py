@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import Found, Split
+from albert.tasks.examples import Found, Split, group_of
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
@@ -31,18 +31,18 @@ def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     """The task with its kind, and the examples of a file. With a placeholder, labels and answers are not
     read: the label of each example is the placeholder.
 
-    Raises InputError if the file is missing or empty, or does not fit the task.
+    Raises InputError if the file is missing or empty, does not fit the task, or has no column of its groups.
     """
     is_labelled = placeholder is None
     if not path.exists():
         raise InputError(f"no file {path}")
     found: Iterable[Found]
     if task.kind is Kind.SPAN:
-        found = read_spans(path, task.columns, is_labelled)
+        found = read_spans(path, task.columns, task.group, is_labelled)
     elif task.kind is Kind.CHOICE:
         found = read_choices(path, is_labelled)
     elif task.kind is Kind.TOKENS:
-        found = read_tagged(path, task.labels, is_labelled)
+        found = read_tagged(path, task.labels, task.group, is_labelled)
     else:
         task, found = read_table(path, task, placeholder)
     found = list(found)
@@ -51,6 +51,11 @@ def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     if not examples:
         first = f"; first problem: {skipped[0]}" if skipped else ""
         raise InputError(f"no usable example in {path}{first}")
+    if task.group is not None and is_labelled and None in map(group_of, examples):
+        raise InputError(
+            f"task {task.name}: no column {task.group!r} for groups in each row of {path}; only tables and "
+            "JSON lines of one sentence or question have columns"
+        )
     return task, Split(path, examples, skipped)
 
 

@@ -45,9 +45,6 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
         header=header,
         optional=("pair",) if task.kind in (None, Kind.MULTILABEL, Kind.REGRESSION) else (),
     )
-    first = next(row for _, row in rows if isinstance(row, dict))
-    if task.group is not None and task.group not in first and is_labelled:
-        raise InputError(f"no column {task.group!r} in {path}; its columns are {', '.join(first)}")
     if task.kind is None:
         task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
     return task, (
@@ -160,10 +157,16 @@ def _example(
     labels = (values["label"].strip(),) if labels is None else labels
     if placeholder is None and (fault := _fault(labels, task)):
         return fault
-    group = None if task.group is None else str(row.get(task.group))
     several = labels if task.kind is Kind.MULTILABEL else None
     label = task.separator.join(labels)
-    return Example(values["text"], values.get("pair"), label, group, str(row.get("id", at)), several)
+    group, own = cell_of(row, task.group), str(row.get("id", at))
+    return Example(values["text"], values.get("pair"), label, group, own, several)
+
+
+def cell_of(row: Mapping[str, object], column: str | None) -> str | None:
+    """The value of a column as text; None without such a column, or a value."""
+    value = row.get(column) if column is not None else None
+    return None if value is None else str(value)
 
 
 def _several(value: str | int | list[Any], separator: str) -> tuple[str, ...]:

@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from albert.tasks.examples import Found, TaggedExample, read_lines, suffix_of
-from albert.tasks.tables import json_rows
+from albert.tasks.tables import cell_of, json_rows
 from data.errors import InputError
 
 _TAG = re.compile(r"O|[BI]-\S+")
 _AS_BIO = {"S-": "B-", "M-": "I-", "E-": "I-"}
 _LINES = (".txt", ".conll", ".bio", ".bmes", ".bioes", ".char")  # suffixes of files with a token a line
-# number, tokens, their tags or what is wrong, and an id of its own
-Sentence = tuple[int, list[str], list[str] | str, object]
+# number, tokens, their tags or what is wrong, and what else its row holds
+Sentence = tuple[int, list[str], list[str] | str, dict[str, Any]]
 
 
-def read_tagged(path: Path, labels: Sequence[str] | None, is_labelled: bool = True) -> Iterator[Found]:
+def read_tagged(
+    path: Path, labels: Sequence[str] | None, group: str | None, is_labelled: bool = True
+) -> Iterator[Found]:
     """Yield the examples of a file. Raises InputError if it is missing."""
     known = labels and [as_bio(tag) for tag in labels]
     suffix = suffix_of(path)
@@ -31,14 +33,14 @@ def read_tagged(path: Path, labels: Sequence[str] | None, is_labelled: bool = Tr
         read = _sentences_of_lines
     elif suffix in (".json", ".jsonl"):
         read = _sentences_of_json
-    for at, (number, tokens, tags, own) in enumerate(read(path)):
+    for at, (number, tokens, tags, row) in enumerate(read(path)):
         if isinstance(tags, str):
             yield f"{path}, row {number}", tags
             continue
         tags = [as_bio(tag) for tag in tags] if is_labelled else ["O"] * len(tokens)
         problem = _problem(tokens, tags, known)
-        identity = str(at if own is None else own)
-        yield f"{path}, row {number}", problem or TaggedExample(tuple(tokens), tuple(tags), identity)
+        own = TaggedExample(tuple(tokens), tuple(tags), cell_of(row, "id") or str(at), cell_of(row, group))
+        yield f"{path}, row {number}", problem or own
 
 
 def _sentences_of_rows(path: Path) -> Iterator[Sentence]:
@@ -55,7 +57,7 @@ def _sentences_of_rows(path: Path) -> Iterator[Sentence]:
             cells = line.split("\t")
             tokens, tags = (cells[0], cells[1]) if len(cells) == 2 else (line, "")
             # single spaces separate characters; a character that is a space leaves an empty part
-            yield number, [token or " " for token in tokens.strip(" ").split(" ")], tags.split(), None
+            yield number, [token or " " for token in tokens.strip(" ").split(" ")], tags.split(), {}
 
 
 def _sentences_of_lines(path: Path) -> Iterator[Sentence]:
@@ -64,7 +66,7 @@ def _sentences_of_lines(path: Path) -> Iterator[Sentence]:
         if not is_blank:
             numbers, texts = zip(*lines, strict=True)
             rows = [_token_and_tag(text) for text in texts]
-            yield numbers[0], [token for token, _ in rows], [tag for _, tag in rows], None
+            yield numbers[0], [token for token, _ in rows], [tag for _, tag in rows], {}
 
 
 def _token_and_tag(line: str) -> tuple[str, str]:
@@ -79,9 +81,9 @@ def _sentences_of_json(path: Path) -> Iterator[Sentence]:
     """Yield the sentences of JSON lines: CLUENER's texts with entities, or lists of tokens and tags."""
     for number, row in json_rows(path):
         if isinstance(row, str):
-            yield number, [], row, None
+            yield number, [], row, {}
         else:
-            yield number, *_tokens_of(row), row.get("id")
+            yield number, *_tokens_of(row), row
 
 
 def _tokens_of(row: dict[str, Any]) -> tuple[list[str], list[str] | str]:

@@ -4,6 +4,8 @@ A text of 13 letters or more is found by any 13 of its letters in a row (Brown e
 words; 13 letters or Han characters are about eight words), one of 8 to 12 wherever it stands whole, one of 6
 or 7 where it is a whole sentence. Two sentences of a pair, of 4 to 7 letters each, are found in a document
 that holds both. Width, case, punctuation, spaces and traditional characters never matter.
+
+Where set phrases are common, a share of a text's n-grams can be asked for in place of one.
 """
 
 from __future__ import annotations
@@ -40,6 +42,10 @@ class Guard:
     members: Mapping[int, np.ndarray]  # of the sentences of pairs
     pairs: np.ndarray  # [P, 2], ascending by the first
     filter: np.ndarray  # bool, by the high bits of a hash: excludes most n-grams of a corpus
+    share: float  # of a text's n-grams that make it found
+    grams: (
+        np.ndarray
+    )  # [G, 2] n-grams, ascending, and the numbers of their texts; empty if any makes it found
 
 
 @dataclass(frozen=True)
@@ -55,7 +61,7 @@ class _Parts:
 
 
 @lru_cache(maxsize=1)
-def make_guard(files: tuple[str, ...], ngram: int, cleaning: CleaningRules) -> Guard:
+def make_guard(files: tuple[str, ...], ngram: int, cleaning: CleaningRules, share: float = 0.0) -> Guard:
     """Make a guard from every text of every row of some files, cleaned like the corpus to match it.
 
     Raises InputError if a file cannot be read to its end, or has no text.
@@ -69,7 +75,7 @@ def make_guard(files: tuple[str, ...], ngram: int, cleaning: CleaningRules) -> G
         if not sum(len(part.hashes) + len(part.pairs) for part in of_file):
             raise InputError(f"guard file {path}: no text of {SHORTEST} letters or more in it")
         parts += of_file
-    return _guard(parts)
+    return _guard(parts, share)
 
 
 def _parts(rows: Sequence[Sequence[str]], ngram: int) -> _Parts:
@@ -99,11 +105,16 @@ def _short_pairs(rows: Sequence[Sequence[str]], lengths: np.ndarray) -> np.ndarr
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
-def _guard(parts: Sequence[_Parts]) -> Guard:
+def _guard(parts: Sequence[_Parts], share: float = 0.0) -> Guard:
     hashes, sizes, pairs, pair_sizes = (
         np.concatenate([getattr(part, name) for part in parts])
         for name in ("hashes", "sizes", "pairs", "pair_sizes")
     )
+    grams = np.empty((0, 2), np.uint64)
+    if share:
+        texts = [part.texts + (number << 32) for number, part in enumerate(parts)]  # of different parts
+        numbers = np.unique(np.concatenate(texts), return_inverse=True)[1]
+        grams = np.unique(np.stack([hashes, numbers.astype(np.uint64)], 1), axis=0)
     table = np.zeros(1 << _FILTER_BITS, dtype=bool)
     table[np.append(hashes, pairs) >> np.uint64(64 - _FILTER_BITS)] = True
     return Guard(
@@ -111,6 +122,8 @@ def _guard(parts: Sequence[_Parts]) -> Guard:
         members=_by_size(pairs, pair_sizes),
         pairs=pairs[np.argsort(pairs[:, 0])],
         filter=table,
+        share=share,
+        grams=grams,
     )
 
 
@@ -156,7 +169,21 @@ def _find(guard: Guard, documents: Sequence[Sequence[str]]) -> tuple[np.ndarray,
             at, hit = np.searchsorted(bounds, at[is_whole], side="right") - 1, hit[is_whole]
         found.append((at, hit))
     members = [_hits(whole, size, hashes, guard.filter) for size, hashes in guard.members.items()]
-    return _joined([*found, _both(guard.pairs, *_joined(members))])
+    pairs = _both(guard.pairs, *_joined(members))
+    return _joined([_enough(guard, *_joined(found)) if guard.share else _joined(found), pairs])
+
+
+def _enough(guard: Guard, places: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Keep the documents and hashes of texts of which a document holds the guard's share."""
+    here = np.unique(np.stack([places.astype(np.uint64), found], 1), axis=0)
+    begin, end = (np.searchsorted(guard.grams[:, 0], here[:, 1], side) for side in ("left", "right"))  # type: ignore[call-overload]
+    numbers = guard.grams[take_ranges(begin, end - begin), 1]
+    match = np.repeat(np.arange(len(here)), end - begin)
+    both = np.stack([here[match, 0], numbers], 1)
+    (of_document, which, held) = np.unique(both, axis=0, return_inverse=True, return_counts=True)
+    sizes = np.bincount(guard.grams[:, 1].astype(np.int64))[of_document[:, 1].astype(np.int64)]
+    kept = here[np.unique(match[(held >= guard.share * sizes)[which.ravel()]])]
+    return kept[:, 0].astype(np.int64), kept[:, 1]
 
 
 def _hits(

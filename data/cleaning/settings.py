@@ -85,5 +85,8 @@ class GuardRules:
     """Evaluation sets (评测集防泄漏)."""
     ngram: Annotated[int, Field(ge=6, le=100)] = 13
     """Characters in common that are a hit."""
+    # 0 as in Brown et al.; fields with set phrases, such as law, need more
+    share: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Smallest share of an evaluation text's sequences that a document must hold; 0: one of them."""
     action: Literal["drop", "report"] = "drop"
     """What to do with a document that has a hit."""

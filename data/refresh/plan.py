@@ -167,7 +167,7 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
     """List what determines the shards besides the documents: files by their content, not by their path."""
     # each raises InputError for a file that is not what it should be
     if settings.guard.files:
-        make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning)
+        make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning, settings.guard.share)
     if settings.quality.blocklist:
         read_blocklist(Path(settings.quality.blocklist))
     if settings.dictionary:

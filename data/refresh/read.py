@@ -166,7 +166,8 @@ def _judge(items: list[_Item], rules: ReadingRules) -> _Batch:
     dropped = [item.dropped or (("filter", reason) if reason else None) for item, reason in pairs]
     hits = np.zeros(len(items), dtype=np.int64)
     if rules.guard.files:
-        hits = count_hits(make_guard(rules.guard.files, rules.guard.ngram, rules.cleaning), sentences)
+        own = rules.guard
+        hits = count_hits(make_guard(own.files, own.ngram, rules.cleaning, own.share), sentences)
         if rules.guard.action == "drop":
             for number in np.flatnonzero(hits).tolist():
                 dropped[number] = dropped[number] or ("guard", "in_evaluation_set")

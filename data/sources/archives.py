@@ -22,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import pyarrow as pa
 
 from data.errors import masked
-from data.storage import base_name, is_remote, open_binary, size_and_digest
+from data.storage import base_name, file_size, open_binary
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -135,14 +135,14 @@ def open_parts(uri: str) -> Iterator[Part]:
     Raises one of DAMAGED for a damaged file, after the parts before the damage.
     """
     name, place = plain_name(base_name(uri)), masked(uri)
-    size = size_and_digest(uri)[0] if is_remote(uri) else os.path.getsize(uri)
+    size = file_size(uri)
     with open_binary(uri) as raw:
         if name.lower().endswith(".zip"):
             yield from _zip_members(place, raw)
             return
         with decompressed(raw, size) as file:
             if name.lower().endswith(".tar"):
-                yield from _tar_members(place, file, size)
+                yield from _tar_members(place, file)
             else:
                 yield Part(place, name, file)
 
@@ -240,7 +240,7 @@ class _Member:
         pass
 
 
-def _tar_members(uri: str, file: io.BufferedReader, size: int) -> Iterator[Part]:
+def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
     tail = _Tail(file)
     with tarfile.open(fileobj=cast("IO[bytes]", tail), mode="r|") as archive:
         for member in archive:

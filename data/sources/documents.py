@@ -124,13 +124,19 @@ def read_documents(
     if refused or kind is None:
         yield Dropped(place, refused or "not_supported")
         return
+    items = (item for part in open_parts(uri) for item in _read_part(part, text_format, text_field))
     try:
-        for part in open_parts(uri):
-            yield from _read_part(part, text_format, text_field)
+        yield from _at_least_one(items, place)
     except UserError:
         raise
     except Exception as error:  # of whatever library; the documents before it stay
         yield Dropped(f"{place}#{one_line(error)}", "unreadable_file")
+
+
+def _at_least_one(items: Iterator[Item], uri: str) -> Iterator[Item]:
+    """Yield the items, or what holds none, such as a table without rows or an archive without files."""
+    yield next(items, Dropped(uri, "empty_file"))
+    yield from items
 
 
 def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> Iterator[Item]:
@@ -141,12 +147,14 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
     try:
         if kind == "parquet":
             with _seekable(part.file) as file:  # it is read from the end
-                yield from _read_parquet(part.uri, file, text_format, text_field)
+                rows = _read_parquet(part.uri, file, text_format, text_field)
+                yield from _at_least_one(rows, part.uri)
             return
         encoding = _encoding(part.file)
         if encoding is not None:
             known = None if encoding in ("utf-8", "utf-8-sig") else encoding
-            for item in _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field):
+            items = _read_lines(part, kind, decoded_lines(part.file, encoding), text_format, text_field)
+            for item in _at_least_one(items, part.uri):
                 yield replace(item, encoding=known) if known and isinstance(item, RawDocument) else item
         elif not damage(part.file):
             yield Dropped(part.uri, "not_text" if part.file.peek(1) else "empty_file")
@@ -177,7 +185,7 @@ def _read_lines(
     if kind == "text":
         return _read_text(part, lines, text_format)
     if kind in _PAGES:
-        return _read_page(part.uri, lines, _PAGES[kind])
+        return _read_page(part.uri, lines, text_format, _PAGES[kind])
     rows = json_rows(lines) if kind == "jsonl" else _by_column(table_rows(lines, kind))
     return _from_rows(part.uri, rows, text_format, text_field)
 
@@ -217,13 +225,13 @@ def _texts_in(value: object) -> Iterator[str]:
             yield from _texts_in(item)
 
 
-def _cut(text: str, uri: str, first: int = 1) -> Iterator[RawDocument]:
+def _cut(text: str, uri: str, first: int = 1, text_format: TextFormat | None = None) -> Iterator[RawDocument]:
     """Yield a document, in parts that end at a line or sentence end if it is too long.
 
     `first`: the number of the first part; above 1 if parts of the document were yielded before.
     """
     if len(text) <= MAX_DOCUMENT_CHARACTERS and first == 1:
-        yield RawDocument(text, uri)
+        yield RawDocument(text, uri, text_format=text_format)
         return
     begin, part = 0, first
     while begin < len(text):
@@ -231,7 +239,7 @@ def _cut(text: str, uri: str, first: int = 1) -> Iterator[RawDocument]:
         if end < len(text):
             ends = [text.rfind(mark, begin + MAX_DOCUMENT_CHARACTERS // 2, end) for mark in "\n。！？"]
             end = max(ends) + 1 if max(ends) > 0 else end
-        yield RawDocument(text[begin:end], f"{uri}#part={part}")
+        yield RawDocument(text[begin:end], f"{uri}#part={part}", text_format=text_format)
         begin, part = end, part + 1
 
 
@@ -287,7 +295,9 @@ def _block_uri(uri: str, begin: int, is_part: bool) -> str:
     return f"{uri}#line={begin}" if is_part else uri
 
 
-def _read_page(uri: str, lines: Iterator[str], text_of: Callable[[str], str]) -> Iterator[Item]:
+def _read_page(
+    uri: str, lines: Iterator[str], text_format: TextFormat, text_of: Callable[[str], str]
+) -> Iterator[Item]:
     page: list[str] = []
     size = 0
     for line in lines:
@@ -296,7 +306,14 @@ def _read_page(uri: str, lines: Iterator[str], text_of: Callable[[str], str]) ->
         if size > MAX_PAGE_CHARACTERS:
             yield Dropped(uri, "page_too_long", size)
             return
-    yield from _cut(text_of("".join(page)[:-1]), uri)
+    text, found = _unwrapped(text_of("".join(page)[:-1]), text_format)
+    yield from _cut(text.replace("\n\n", "\n"), uri, text_format=found)
+
+
+def _unwrapped(text: str, text_format: TextFormat) -> tuple[str, TextFormat | None]:
+    """Join the lines of a row or a page if they were wrapped; return also "wrapped" if so."""
+    joined = join_wrapped(text) if text_format in ("auto", "wrapped") else text
+    return joined, None if joined is text else "wrapped"
 
 
 def _from_rows(uri: str, rows: Iterable[Row], text_format: TextFormat, field: str | None) -> Iterator[Item]:
@@ -314,10 +331,8 @@ def _from_rows(uri: str, rows: Iterable[Row], text_format: TextFormat, field: st
         elif not isinstance(row[field], str):
             yield Dropped(row_uri, "text_not_string", size)
         else:
-            text = row[field]
-            joined = join_wrapped(text) if text_format in ("auto", "wrapped") else text
-            for document in _cut(joined, row_uri):
-                yield document if joined is text else replace(document, text_format="wrapped")
+            text, found = _unwrapped(row[field], text_format)
+            yield from _cut(text, row_uri, text_format=found)
 
 
 def _by_column(rows: Iterator[tuple[str, list[str] | BadRow, int]]) -> Iterator[Row]:

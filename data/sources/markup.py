@@ -13,8 +13,6 @@ from functools import cache
 from html.entities import html5
 from typing import TYPE_CHECKING
 
-from data.sources.plain_text import join_wrapped
-
 if TYPE_CHECKING:
     from lxml.html import HtmlElement
 
@@ -116,20 +114,23 @@ _asciidoc_inline = (
 _latin_break = re.compile("(?<=[!-~])\n(?=[!-~])")
 
 
+_MOST_LEVELS = 100  # of quotes and lists within one another, a list being two; the parser leaves out more
+
+
 @cache
 def _markdown():
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("commonmark").enable("table").enable("strikethrough")
+    return MarkdownIt("commonmark", {"maxNesting": _MOST_LEVELS}).enable("table").enable("strikethrough")
 
 
 def markdown_text(content: str, *, join_lines: bool = False) -> str:
-    """Extract a Markdown page's text, a block a line, without front matter, code, link targets and pictures.
+    """Extract a Markdown page's text without front matter, code, link targets and pictures.
 
-    With `join_lines` the lines of each paragraph are joined, else only those of a page of one width.
+    Blank lines separate blocks; `join_lines` joins the lines of each. Raises ValueError if nested too deep.
 
     >>> markdown_text("# 茶\\n\\n见[这里](https://a.cn)的`代码`。\\n\\n```\\nx = 1\\n```\\n")
-    '茶\\n见这里的代码。'
+    '茶\\n\\n见这里的代码。'
     """
     content = _front_matter.sub("", content)
     content = _without_environments(_display_math.sub("", _comment.sub("", content)))
@@ -144,7 +145,9 @@ def markdown_text(content: str, *, join_lines: bool = False) -> str:
             lines.append(_latin_break.sub(" ", block).replace("\n", "") if join_lines else block)
         elif token.type == "html_block":
             lines.append(token.content)  # cleaning removes its tags
-    return join_wrapped("\n\n".join(line for line in lines if line)).replace("\n\n", "\n")
+        elif token.type in ("blockquote_open", "list_item_open") and token.level >= _MOST_LEVELS - 1:
+            raise ValueError(f"nested over {_MOST_LEVELS} levels")
+    return "\n\n".join(line for line in lines if line)
 
 
 def _without_environments(text: str) -> str:
@@ -208,7 +211,7 @@ def rst_text(content: str) -> str:
     """Extract a reStructuredText page's text, without tables, literal blocks, and directives but notes.
 
     >>> rst_text("茶\\n==\\n\\n见 :ref:`泡茶 <tea>`::\\n\\n   int x;\\n\\n.. note:: 先洗手。")
-    '茶\\n见 泡茶：\\n先洗手。'
+    '茶\\n\\n见 泡茶：\\n\\n先洗手。'
     """
     text = "\n".join(_rst_lines(content.expandtabs().split("\n")))
     for pattern, plain in _rst_inline:
@@ -246,7 +249,7 @@ def asciidoc_text(content: str) -> str:
     """Extract an AsciiDoc page's text, without attributes, listings and macros.
 
     >>> asciidoc_text("= 茶\\n:toc:\\n\\n见 link:a.html[这里]。\\n\\n----\\nint x;\\n----\\n\\nTIP: 先洗手。")
-    '茶\\n见 这里。\\n先洗手。'
+    '茶\\n\\n见 这里。\\n\\n先洗手。'
     """
     lines = _asciidoc_lines(content.split("\n"))
     return markdown_text("\n".join(lines), join_lines=True)
@@ -310,7 +313,7 @@ def html_text(content: str) -> str:
     try:
         page = _without_code(trafilatura.load_html(content))
         main = trafilatura.extract(page, favor_recall=True, include_comments=False, deduplicate=False)
-        return join_wrapped(main or _all_text(content))
+        return main or _all_text(content)
     except (ValueError, etree.LxmlError):
         return _all_text(content)
 

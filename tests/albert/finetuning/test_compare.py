@@ -186,5 +186,5 @@ def test_examples_with_a_group_are_numbered_by_it(task, tmp_path):
     grouped = replace(settings, task=Task(name="t", group="law"), train=tmp_path / "g.tsv", test=None)
     data = read_task(replace(grouped, dev=copied(tmp_path / "g.tsv")))
     assert data.splits["dev"].groups == (0, 1, 0) and task[0].splits["dev"].groups is None
-    with pytest.raises(InputError, match="no column 'law' in .*dev.tsv; its columns are text, label"):
+    with pytest.raises(InputError, match="task t: no column 'law' for groups in each row of .*dev.tsv"):
         read_task(grouped)

@@ -197,6 +197,35 @@ def test_a_token_that_is_a_space_keeps_its_tag(tmp_path):
     assert one.tokens == ("茶", "\u3000", " ") and one.tags == ("B-LOC", "I-LOC", "O")
 
 
+@pytest.mark.parametrize(
+    "kind, file, rows",
+    [
+        ("span", "t.csv", "context,question,answer,law\n甲乙,哪个,甲,一\n甲乙,谁,乙,二\n丙,什么,丙,一\n"),
+        (
+            "tokens",
+            "t.jsonl",
+            "".join(
+                json.dumps({"text": text, "label": {"x": {text: [[0, 0]]}}, "law": law}) + "\n"
+                for text, law in zip("甲乙丙", (1, 2, 1), strict=True)
+            ),
+        ),
+        ("tokens", "t.txt", "甲 B-x\n\n乙 B-x\n"),
+        ("choice", "t.json", '[[["甲"], [{"question": "?", "choice": ["甲", "乙"], "answer": "甲"}], "1"]]'),
+    ],
+    ids=["questions", "tagged rows", "tagged lines", "choices"],
+)  # fmt: skip
+def test_groups_are_read_where_rows_have_columns_and_refused_elsewhere(kind, file, rows, tmp_path):
+    (tmp_path / file).write_text(rows, encoding="utf-8")
+    task = Task(name="t", kind=Kind(kind), group="law")
+    if file in ("t.csv", "t.jsonl"):
+        assert read_split(tmp_path / file, task)[1].groups == (0, 1, 0)
+        alone = read_split(tmp_path / file, replace(task, group=None))[1]
+        assert alone.groups == ((0, 0, 1) if kind == "span" else None)
+        return
+    with pytest.raises(InputError, match=f"no column 'law' for groups in each row of .*{file}"):
+        read_split(tmp_path / file, task)
+
+
 def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path):
     long = "茶" * 200_000
     (tmp_path / "t.tsv").write_text(f'text\tlabel\n好\r的\t1\n\n"{long}\t0\n', encoding="utf-8", newline="")

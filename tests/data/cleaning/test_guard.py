@@ -31,6 +31,22 @@ def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation)
     assert hits(evaluation, [quoted], ["别的茶。"], [QUESTION[:12] + "和别的"]) == [16 - 12, 0, 0]
 
 
+@pytest.mark.parametrize("share, found", [(0, [8, 2, 1, 0]), (0.5, [8, 0, 1, 0]), (1, [8, 0, 1, 0])])
+def test_a_share_of_an_evaluation_text_can_be_asked_for(tmp_path, share, found):
+    path = tmp_path / "test.tsv"
+    other = "县级以上地方各级人民政府应当公布收购价格"
+    path.write_text(f"a\tb\n{QUESTION}\t龙井茶怎么泡才好喝\n{other}\t茶\n", encoding="utf-8")
+    guard = make_guard((str(path),), 13, CleaningRules(), share)
+    phrase = other[:14] + "做好别的工作"
+    documents = [
+        [f"有人问：{QUESTION}？"],
+        [phrase],
+        [f"请问龙井茶怎么泡才好喝？{phrase[2:]}"],
+        [QUESTION[:12]],
+    ]
+    assert count_hits(guard, documents).tolist() == found
+
+
 def test_a_text_of_eight_letters_is_found_anywhere_and_a_shorter_one_as_a_sentence(tmp_path):
     path = tmp_path / "dev.tsv"
     path.write_text("q\n龙井茶怎么泡才好喝\n龙井怎么泡才好\n", encoding="utf-8")

@@ -178,6 +178,8 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
     (source / "english.txt").write_text("Nothing here is written in Chinese at all.\n", encoding="utf-8")
     (source / "z-again.jsonl").write_bytes((source / "tea.jsonl").read_bytes())
     (source / "mainland.txt").write_bytes("这一份文件是用国标码写的。".encode("gb18030"))
+    lines = [f"第{n:02d}行被编辑器在三十个字处断开了所以没有句号而这一行接着" for n in range(20)]
+    (source / "page.md").write_text("\n".join(lines), encoding="utf-8")
     result = refresh_here(settings)
     with open_workspace(settings.workspace) as statistics:
         funnel = statistics.funnel("茶").fetchall()
@@ -192,7 +194,7 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
             f"left out {repeated + 2} document(s), each a row of the view documents: {repeated} duplicate, "
             "1 too_little_chinese, 1 too_short",
             "decoded: 1 from gb18030",
-            "text files read: 3 as a document each, 1 as a sentence a line",
+            "text files read: 3 as a document each, 1 as a sentence a line, 1 as wrapped lines",
         ]
         many = replace(result, left_out=tuple((f"reason {i}", 9 - i) for i in range(7)))
         many = replace(many, decoded_from=(), files_read_as=())

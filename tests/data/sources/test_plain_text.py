@@ -49,7 +49,11 @@ def test_wrapped_rows_pages_and_quoted_mail_are_joined_too(tmp_path):
     assert joined.text.split("\n\n") == PARAGRAPHS and joined.text_format == "wrapped"
     assert short == replace(short, text=PARAGRAPHS[0], text_format=None)
     (html,) = documents(tmp_path, f"<html><body><pre>{page}</pre></body></html>", "old.html")
-    assert html.text.split() == PARAGRAPHS
+    assert html.text.split() == PARAGRAPHS and html.text_format == "wrapped"
+    (markdown,) = documents(tmp_path, page, "page.md")
+    assert markdown.text.split("\n") == PARAGRAPHS and markdown.text_format == "wrapped"
+    (kept,) = read_documents(tmp_path / "page.md", text_format="document")
+    assert kept.text == page.replace("\n\n", "\n") and kept.text_format is None
     mail = "\n".join(f"> {line}".rstrip() for line in page.split("\n"))
     (read,) = documents(tmp_path, mail)
     assert read.text.split("\n\n") == PARAGRAPHS
