@@ -98,7 +98,7 @@ def embedding_launches(E: int, H: int, layout: str, dtype: torch.dtype = HALF) -
 def row_launches(H: int, dropout_p: float) -> None:
     x, residual = (torch.zeros(4096, H, dtype=HALF, requires_grad=True) for _ in range(2))
     weight, bias = torch.zeros(H), torch.zeros(H)
-    y = kernels.add_layer_norm(x, residual, weight, bias, dropout_p=dropout_p)
+    y = kernels.add_layer_norm(x, residual, weight, bias, dropout_p=dropout_p, x_bias=bias)
     y.backward(y)
 
 
