@@ -1,10 +1,11 @@
 """Tile sizes of the kernels: tables by architecture, without run-time autotuning.
 
-The built-in tables were not timed. `benchmarks.compile_only` accepts all of their entries (no spills,
-tensor cores and asynchronous copies in use, shared memory within the limit) with Triton 3.9;
-arithmetic chose among the accepted. `benchmarks.gpu check-and-tune` times others on a GPU and writes the best
-to a file named by architecture and Triton version. Such a file in `kernels/tiles`, or in the folder that
-JIXU_TILES names, replaces the entries it has. "interpreter" is Triton's on a CPU.
+The built-in tables were not timed. `benchmarks.compile_only` accepts all entries for sm_90, and the others' in
+its short list, with Triton 3.9 and, but for one, with 3.6: no spills, tensor cores and asynchronous copies in
+use, shared memory within the limit. Among the accepted the fewest instructions a score were chosen, then the
+most warps an SM. `benchmarks.gpu check-and-tune` times others on a GPU and writes the best to a file named by
+architecture and Triton version. Such a file in `kernels/tiles`, or in the folder that JIXU_TILES names,
+replaces the entries it has. "interpreter" is Triton's on a CPU.
 """
 
 from __future__ import annotations
