@@ -1,6 +1,6 @@
 """Tile sizes of the kernels: tables by architecture, without run-time autotuning.
 
-The built-in tables were not timed. `benchmarks.compile_only` accepts all entries for sm_90, and the others' in
+The built-in tables were not timed. `benchmarks.compile_only` accepts all entries for sm_90, and the others in
 its short list, with Triton 3.9 and, but for one, with 3.6: no spills, tensor cores and asynchronous copies in
 use, shared memory within the limit. Among the accepted the fewest instructions a score were chosen, then the
 most warps an SM. `benchmarks.gpu check-and-tune` times others on a GPU and writes the best to a file named by
