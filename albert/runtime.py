@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 import kernels
 from data.errors import ConfigError
-from kernels.dispatch import runs_kernels
+from kernels.dispatch import missing_triton, runs_kernels
 from kernels.layer_norm import add_layer_norm_reference
 
 
@@ -83,7 +83,8 @@ def notice_of_operators(device: torch.device) -> str | None:
     if device.type == "cpu" or runs_kernels(device):
         return None
     name = torch.cuda.get_device_name(device)
-    return f"{name} runs torch's operators: the kernels need NVIDIA's sm_80 or newer"
+    why = missing_triton() or "the kernels need NVIDIA's sm_80 or newer"
+    return f"{name} runs torch's operators: {why}"
 
 
 def triton_error(device: str) -> float:

@@ -5,7 +5,7 @@ from kernels.bias_gelu import bias_gelu, linear_gelu
 from kernels.dispatch import KernelError, use
 from kernels.embedding import embed
 from kernels.head_projections import merge_heads, split_heads
-from kernels.layer_norm import add_layer_norm
+from kernels.layer_norm import add_layer_norm, linear_add_layer_norm
 from kernels.linear import copied_once, linear, linear_and_residual
 from kernels.mlm_loss import mlm_loss
 
@@ -19,6 +19,7 @@ __all__ = [
     "copied_once",
     "embed",
     "linear",
+    "linear_add_layer_norm",
     "linear_and_residual",
     "linear_gelu",
     "merge_heads",

@@ -24,6 +24,7 @@ from kernels.dispatch import (
     Constants,
     KernelError,
     autocast,
+    compute_dtype,
     differentiable,
     direct,
     handwritten,
@@ -33,7 +34,8 @@ from kernels.dispatch import (
     use_tensor_cores,
     use_triton,
 )
-from kernels.tuning import AttentionTiles, attention_tiles
+from kernels.dropout import dropout_constants
+from kernels.tuning import AttentionTiles, Launch, attention_tiles
 
 MAX_HEAD_DIM = 128  # a wider head leaves the kernels tiles of 32 rows; FlashAttention-2 was written for it
 Schedule = Tensor | Groups | None
@@ -111,9 +113,15 @@ def _constants(qkv: Tensor, dropout_p: float) -> Constants:
         "TOKEN": qkv.stride(0),
         "HEAD": qkv.stride(2),
         "BLOCK_D": _width(D),
-        "DROPOUT": int(dropout_p * 2**31),  # out of 31 random bits
-        "RESCALE": 1 / (1 - dropout_p),
+        **dropout_constants(dropout_p),
     }
+
+
+def _blocks(tiles: AttentionTiles, launch: Launch) -> tuple[int, Constants]:
+    """How many programs share a tile of the schedule, and the constants and options of the launch."""
+    rows = launch.rows or tiles.tile
+    split = tiles.tile // rows
+    return split, {"TILE": rows, "SPLIT": split, "BLOCK": launch.block, **launch.options}
 
 
 @torch.library.custom_op("jixu::attention", mutates_args=())
@@ -126,11 +134,11 @@ def _forward(
     lse = torch.empty(N, T, dtype=torch.float32, device=qkv.device)
     tiles = _tiles(qkv, max_seqlen, dropout_p)
     if T:
+        split, blocks = _blocks(tiles, tiles.forward)
         with on_device(qkv):
-            attention_fwd_kernel[(schedule.shape[0] * N,)](
+            attention_fwd_kernel[(schedule.shape[0] * split * N,)](
                 out, lse, *qkv.unbind(1), cu_seqlens, schedule, seed, T, scale * math.log2(math.e),
-                **_constants(qkv, dropout_p), TILE=tiles.tile, BLOCK=tiles.forward.block,
-                **tiles.forward.options,
+                **_constants(qkv, dropout_p), **blocks,
             )  # fmt: skip
     return out, lse
 
@@ -154,21 +162,19 @@ def _backward(
     tiles = _tiles(qkv, max_seqlen, dropout_p)
     whole = tiles.whole if max_seqlen <= tiles.tile else None
     delta = None if whole else torch.empty(N, T, dtype=torch.float32, device=qkv.device)
-    grid = (schedule.shape[0] * N,)
     arguments = (*qkv.unbind(1), out, dout.contiguous(), lse, cu_seqlens, schedule, seed, T, scale)
-    constants = {**_constants(qkv, dropout_p), "TILE": tiles.tile}
+    constants = _constants(qkv, dropout_p)
     constants |= {"GRAD_TOKEN": dqkv.stride(0), "GRAD_HEAD": dqkv.stride(2)}
     with on_device(qkv):
         if whole is None:
-            launch = tiles.queries
-            attention_bwd_queries_kernel[grid](
-                dq, delta, *arguments, **constants, BLOCK=launch.block, **launch.options
+            split, blocks = _blocks(tiles, tiles.queries)
+            attention_bwd_queries_kernel[(schedule.shape[0] * split * N,)](
+                dq, delta, *arguments, **constants, **blocks
             )
-        launch = whole or tiles.keys
-        attention_bwd_keys_kernel[grid](
-            dq, dk, dv, delta, *arguments, **constants, BLOCK=launch.block, WHOLE=whole is not None,
-            **launch.options,
-        )  # fmt: skip
+        split, blocks = _blocks(tiles, whole or tiles.keys)
+        attention_bwd_keys_kernel[(schedule.shape[0] * split * N,)](
+            dq, dk, dv, delta, *arguments, **constants, **blocks, WHOLE=whole is not None
+        )
     return dqkv
 
 
@@ -194,6 +200,13 @@ def _on_kernels(x: Tensor, head_dim: int) -> bool:
     return use_tensor_cores(x) and head_dim <= MAX_HEAD_DIM
 
 
+def _takes_flash(qkv: Tensor, scale: float, dropout_p: float) -> bool:
+    """Whether torch's FlashAttention-2 for packed sequences can compute this."""
+    D, is_half = qkv.shape[3], compute_dtype(qkv) != torch.float32
+    plain = not dropout_p and D % 8 == 0 and scale == D**-0.5
+    return plain and qkv.is_cuda and is_half and runs_kernels(qkv.device)
+
+
 def _on_torch(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, scale: float, dropout_p: float, seed: int | Tensor,
     schedule: Schedule,
@@ -201,11 +214,8 @@ def _on_torch(
     if handwritten(qkv):
         groups = None if isinstance(schedule, Tensor) else schedule
         return attention_on_cpu(autocast(qkv), cu_seqlens, scale, dropout_p, seed, groups)
-    qkv = autocast(qkv)
-    q, k, v = qkv.unbind(1)
-    D = q.shape[-1]
-    flash = qkv.is_cuda and qkv.dtype != torch.float32 and runs_kernels(qkv.device)
-    if flash and not dropout_p and D % 8 == 0 and scale == D**-0.5:
+    q, k, v = autocast(qkv).unbind(1)
+    if _takes_flash(qkv, scale, dropout_p):
         from torch.nn.attention.varlen import varlen_attn
 
         return cast(Tensor, varlen_attn(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen))
@@ -222,7 +232,7 @@ def attention(
     and ends at T; max_seqlen is at least the longest length; scale defaults to D**-0.5. Probabilities are
     dropped with `dropout_p`; `seed` (a number, or [1] int64 on the device) and the lengths decide which.
     `schedule` comes from `attention_schedule`. Heads over MAX_HEAD_DIM run torch's FlashAttention-2, or its
-    padded attention where that cannot.
+    padded attention where that cannot; so do shapes for which FlashAttention-2 measured faster.
     """
     D = qkv.shape[3]
     scale = D**-0.5 if scale is None else scale
@@ -230,7 +240,10 @@ def attention(
         raise KernelError(f"dropout_p={dropout_p} is not in [0, 1)")
     if not scale > 0:
         raise KernelError(f"scale={scale} is not above 0")
-    if not _on_kernels(qkv, D):
+    ours = _on_kernels(qkv, D)
+    if ours and not torch.compiler.is_compiling() and _takes_flash(qkv, scale, dropout_p):
+        ours = not _tiles(qkv, max_seqlen, dropout_p).flash
+    if not ours:
         return _on_torch(qkv, cu_seqlens, max_seqlen, scale, dropout_p, seed, schedule)
     seeds = None
     if dropout_p:

@@ -8,6 +8,7 @@ for exp2. No atomics: a row's owner sums its gradient in the order of the sequen
 from __future__ import annotations
 
 from kernels.dispatch import tl, triton
+from kernels.dropout import keep
 
 
 @triton.jit
@@ -30,31 +31,35 @@ def _store_rows(ptr, x, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLO
 
 
 @triton.jit
-def _keep(seed_ptr, head, start, row, col, DROPOUT: tl.constexpr):
-    """Draw which probabilities stay: Philox (Salmon et al. 2011, 7 rounds) of (column, row, head, start).
+def _keep(seed_ptr, head, start, first_row, row, first_col, col, DROPOUT: tl.constexpr):
+    """Draw which probabilities stay.
 
-    Rows and columns count from the sequence's start, so tiles make no difference. The four words of a draw
-    serve the rows and columns that differ in bit 3: in the layout of a product's result these four lie in
-    one thread, which then draws once.
+    Rows and columns count from the sequence's start, so tiles make no difference; a tile's first ones are
+    multiples of 16. Rows and columns that differ in bit 3, and columns that differ in bit 0, share a call: in
+    the layout of a product's result these eight lie in one thread, in that of the keys' transposed product
+    four do.
     """
-    words = tl.philox(tl.load(seed_ptr), col & ~8, row & ~8, head, start, n_rounds=7)
-    left = tl.where((row & 8) == 0, words[0], words[2])
-    right = tl.where((row & 8) == 0, words[1], words[3])
-    return (tl.where((col & 8) == 0, left, right) >> 1).to(tl.int32) >= DROPOUT
+    c0, c1 = first_col + (col & ~9), first_row + (row & ~8)
+    return keep(seed_ptr, c0, c1, head, start, row & 8, col & 8, col & 1, DROPOUT)
 
 
 @triton.jit
-def _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE: tl.constexpr):
-    """Look up the program's head, its sequence's first token and length, and its rows."""
+def _program(cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr):
+    """Look up the program's head, its sequence's first token and length, and its first row.
+
+    A tile of the schedule is the work of SPLIT programs. Those without work get a row past the length.
+    """
     program, head = tl.program_id(0) // N, tl.program_id(0) % N
-    start = tl.load(cu_seqlens_ptr + sequence)
-    length = tl.load(cu_seqlens_ptr + sequence + 1) - start
-    return head, start, length, tl.load(schedule_ptr + 2 * program + 1) * TILE + tl.arange(0, TILE)
+    entry = schedule_ptr + 2 * (program // SPLIT)
+    sequence = tl.load(entry)
+    start = tl.load(cu_seqlens_ptr + tl.maximum(sequence, 0))
+    length = tl.where(sequence < 0, 0, tl.load(cu_seqlens_ptr + tl.maximum(sequence, 0) + 1) - start)
+    return head, start, length, (tl.load(entry + 1) * SPLIT + program % SPLIT) * TILE
 
 
 @triton.jit
 def _attend(
-    out, total, highest, q, k_ptr, v_ptr, first, length, scale, seed_ptr, head, start, rows,
+    out, total, highest, q, k_ptr, v_ptr, first, length, scale, seed_ptr, head, start, first_row,
     TOKEN: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DROPOUT: tl.constexpr,
     BLOCK: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -71,7 +76,8 @@ def _attend(
     shrink = tl.exp2((highest - higher) * scale)
     total = total * shrink + tl.sum(p, 1)
     if DROPOUT:
-        p = tl.where(_keep(seed_ptr, head, start, rows[:, None], cols[None, :], DROPOUT), p, 0.0)
+        row, col = tl.arange(0, q.shape[0])[:, None], tl.arange(0, BLOCK)[None, :]
+        p = tl.where(_keep(seed_ptr, head, start, first_row, row, first, col, DROPOUT), p, 0.0)
     out = tl.dot(p.to(v.dtype), v, out * shrink[:, None])
     return out, total, higher
 
@@ -80,16 +86,16 @@ def _attend(
 def attention_fwd_kernel(
     out_ptr, lse_ptr,                           # out: [T, N, D], [N, T] in units of log2
     q_ptr, k_ptr, v_ptr,                        # in: [T, N, D], strides TOKEN and HEAD
-    cu_seqlens_ptr, schedule_ptr, seed_ptr,     # in: [S+1], [programs, 2], [1]
+    cu_seqlens_ptr, schedule_ptr, seed_ptr,     # in: [S+1], [tiles, 2], [1]
     T, scale,                                   # scale in units of log2(e)
     N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
     DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
-    TILE: tl.constexpr, BLOCK: tl.constexpr,
+    TILE: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
-    if sequence < 0:
+    head, start, length, first_row = _program(cu_seqlens_ptr, schedule_ptr, N, TILE, SPLIT)
+    if first_row >= length:
         return
-    head, start, length, rows = _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N, TILE)
+    rows = first_row + tl.arange(0, TILE)
     at = start.to(tl.int64) * TOKEN + head * HEAD
     q = _load_rows(q_ptr + at, rows, length, TOKEN, D, BLOCK_D)
     highest = tl.full([TILE], float("-inf"), tl.float32)
@@ -99,12 +105,12 @@ def attention_fwd_kernel(
     for first in range(0, whole, BLOCK):
         out, total, highest = _attend(
             out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
-            start, rows, TOKEN, D, BLOCK_D, DROPOUT, BLOCK, False,
+            start, first_row, TOKEN, D, BLOCK_D, DROPOUT, BLOCK, False,
         )  # fmt: skip
     for first in range(whole, length, BLOCK):
         out, total, highest = _attend(
             out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
-            start, rows, TOKEN, D, BLOCK_D, DROPOUT, BLOCK, True,
+            start, first_row, TOKEN, D, BLOCK_D, DROPOUT, BLOCK, True,
         )  # fmt: skip
     out = out * (RESCALE / total)[:, None]
     _store_rows(out_ptr + (start.to(tl.int64) * N + head) * D, out, rows, length, N * D, D, BLOCK_D)
@@ -124,13 +130,13 @@ def attention_bwd_queries_kernel(
     dq_ptr, delta_ptr,                          # out: [T, N, D], strides GRAD_TOKEN and GRAD_HEAD; [N, T]
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
     N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, TILE: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
     GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
-    if sequence < 0:
+    head, start, length, first_row = _program(cu_seqlens_ptr, schedule_ptr, N, TILE, SPLIT)
+    if first_row >= length:
         return
-    head, start, length, rows = _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N, TILE)
+    rows = first_row + tl.arange(0, TILE)
     at = start.to(tl.int64) * TOKEN + head * HEAD
     out_at = (start.to(tl.int64) * N + head) * D
     row_at = head.to(tl.int64) * T + start
@@ -148,8 +154,9 @@ def attention_bwd_queries_kernel(
         p = tl.where(cols[None, :] < length, tl.exp2(s - lse[:, None]), 0.0)
         dp = tl.dot(dout, tl.trans(v))
         if DROPOUT:
-            keep = _keep(seed_ptr, head, start, rows[:, None], cols[None, :], DROPOUT)
-            dp = tl.where(keep, dp * RESCALE, 0.0)
+            row, col = tl.arange(0, TILE)[:, None], tl.arange(0, BLOCK)[None, :]
+            kept = _keep(seed_ptr, head, start, first_row, row, first, col, DROPOUT)
+            dp = tl.where(kept, dp * RESCALE, 0.0)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
     grad_at = start.to(tl.int64) * GRAD_TOKEN + head * GRAD_HEAD
@@ -163,14 +170,14 @@ def attention_bwd_keys_kernel(
     delta_ptr,                                  # in: [N, T], None if WHOLE
     q_ptr, k_ptr, v_ptr, out_ptr, dout_ptr, lse_ptr, cu_seqlens_ptr, schedule_ptr, seed_ptr, T, scale,
     N: tl.constexpr, D: tl.constexpr, TOKEN: tl.constexpr, HEAD: tl.constexpr, BLOCK_D: tl.constexpr,
-    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, TILE: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr,
     GRAD_TOKEN: tl.constexpr, GRAD_HEAD: tl.constexpr, BLOCK: tl.constexpr,
     WHOLE: tl.constexpr,                        # a tile holds whole sequences: compute dq and delta here
 ):  # fmt: skip
-    sequence = tl.load(schedule_ptr + 2 * (tl.program_id(0) // N))
-    if sequence < 0:
+    head, start, length, first_col = _program(cu_seqlens_ptr, schedule_ptr, N, TILE, SPLIT)
+    if first_col >= length:
         return
-    head, start, length, cols = _program_rows(sequence, cu_seqlens_ptr, schedule_ptr, N, TILE)
+    cols = first_col + tl.arange(0, TILE)
     at = start.to(tl.int64) * TOKEN + head * HEAD
     out_at = (start.to(tl.int64) * N + head) * D
     row_at = head.to(tl.int64) * T + start
@@ -196,9 +203,10 @@ def attention_bwd_keys_kernel(
         dp = tl.dot(v, tl.trans(dout))
         dropped = p
         if DROPOUT:
-            keep = _keep(seed_ptr, head, start, rows[None, :], cols[:, None], DROPOUT)
-            dropped = tl.where(keep, p * RESCALE, 0.0)
-            dp = tl.where(keep, dp * RESCALE, 0.0)
+            row, col = tl.arange(0, BLOCK)[None, :], tl.arange(0, TILE)[:, None]
+            kept = _keep(seed_ptr, head, start, first, row, first_col, col, DROPOUT)
+            dropped = tl.where(kept, p * RESCALE, 0.0)
+            dp = tl.where(kept, dp * RESCALE, 0.0)
         dv = tl.dot(dropped.to(dout.dtype), dout, dv)
         ds = (p * (dp - delta[None, :])).to(q.dtype)
         dk = tl.dot(ds, q, dk)

@@ -67,7 +67,8 @@ def bias_gelu_bwd_kernel(
     program, step = tl.program_id(0), tl.num_programs(0) * BLOCK_R
     cols = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     bias = tl.load(bias_ptr + cols, mask=cols < F, other=0.0).to(tl.float32)
-    dbias = tl.zeros([BLOCK_F], tl.float32)
+    # summed over the rows of a tile at the end: a sum inside of the loop would need barriers
+    dbias = tl.zeros([BLOCK_R, BLOCK_F], tl.float32)
     for first in range(program * BLOCK_R, R, step):
         rows = first + tl.arange(0, BLOCK_R)
         inside = (rows[:, None] < R) & (cols[None, :] < F)
@@ -83,9 +84,9 @@ def bias_gelu_bwd_kernel(
         else:
             slope = tl.where(x > 0, 1.0, 0.0)
         dx = dy * slope
-        dbias += tl.sum(dx, 0)
+        dbias += dx
         tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
-    tl.store(dbias_ptr + program * F + cols, dbias, mask=cols < F)
+    tl.store(dbias_ptr + program * F + cols, tl.sum(dbias, 0), mask=cols < F)
 
 
 def _blocks(width: int) -> tuple[int, int]:

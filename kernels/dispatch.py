@@ -36,16 +36,31 @@ class _Absent:
         return self
 
     def __getitem__(self, grid):
-        raise KernelError("triton is not installed: install it (Linux only) or call kernels.use('torch')")
+        raise KernelError(f"{missing_triton()}; or call kernels.use('torch')")
 
 
-has_triton = importlib.util.find_spec("triton") is not None
-if has_triton:
+OLDEST_TRITON = (3, 6)
+_version = ""
+if importlib.util.find_spec("triton") is not None:
     # Triton 3.10 changes the default; the kernels were compiled and tested with fused multiply-adds
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     import triton
     import triton.language as tl
-else:
+
+    _version = triton.__version__
+
+
+def missing_triton() -> str | None:
+    """Say why the kernels cannot be compiled with the installed Triton; None if they can."""
+    if not _version:
+        return "triton is not installed: install it (it has wheels for Linux only)"
+    if tuple(int(part) for part in _version.split(".")[:2]) < OLDEST_TRITON:
+        return f"triton {_version} is too old: the kernels need 3.6 or newer"
+    return None
+
+
+has_triton = missing_triton() is None
+if not has_triton:
     triton = tl = _Absent()
 
 _choice: Choice = "auto"
@@ -54,13 +69,13 @@ _choice: Choice = "auto"
 def use(choice: Choice) -> None:
     """Choose how the operators of this process run.
 
-    Raises KernelError for an unknown choice, and for "triton" where triton is not installed.
+    Raises KernelError for an unknown choice, and for "triton" where triton is missing or too old.
     """
     global _choice
     if choice not in get_args(Choice):
         raise KernelError(f"unknown kernels {choice!r}: choose one of {', '.join(get_args(Choice))}")
     if choice == "triton" and not has_triton:
-        raise KernelError("kernels 'triton' were chosen, but triton is not installed (Linux wheels only)")
+        raise KernelError(f"kernels 'triton' were chosen, but {missing_triton()}")
     _choice = choice
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, layer_norm, linear
 
-from kernels.dispatch import compute_dtype, on_device, precision, triton, use_triton
+from kernels.dispatch import compute_dtype, differentiable, direct, on_device, precision, triton, use_triton
 from kernels.embedding_kernels import (
     embed_norm_bwd_kernel,
     embed_norm_fwd_kernel,
@@ -101,8 +101,8 @@ def _normalise_backward(
     return dx, dweight.sum(0), dbias.sum(0)
 
 
-def _linear(x: Tensor, projection: Sequence[Tensor]) -> Tensor:
-    return linear(x, *(p.to(x.dtype) for p in projection))
+def _linear(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    return x if weight is None else linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 
 def _id_dtype(rows: int) -> torch.dtype:
@@ -142,72 +142,71 @@ def scatter_rows(x: Tensor, ids: Tensor, rows: int) -> Tensor:
 
 @torch.library.custom_op("jixu::embed", mutates_args=())
 def _forward(
-    ids: list[Tensor], weights: list[Tensor], eps: float, bright: bool, dtype: torch.dtype
-) -> tuple[Tensor, Tensor, Tensor]:
-    """ids: of words, types, positions; weights: their tables, the norm's two and the projection's 0 to 2."""
-    input_ids, type_ids, position_ids = ids
-    word, token_type, position, norm_weight, norm_bias, *projection = weights
+    input_ids: Tensor, type_ids: Tensor, position_ids: Tensor, word: Tensor, token_type: Tensor,
+    position: Tensor, norm_weight: Tensor, norm_bias: Tensor, projection: Tensor | None,
+    projection_bias: Tensor | None, eps: float, bright: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     addends = (token_type, type_ids, position, position_ids)
     norm = Norm(norm_weight, norm_bias, eps)
     if bright:
-        x = _linear(embedding(input_ids, word).to(dtype), projection)
+        x = _linear(embedding(input_ids, word).to(dtype), projection, projection_bias)
         return _normalise(x, None, addends, norm, dtype)
     x, mean, rstd = _normalise(word, input_ids, addends, norm, dtype)
-    return _linear(x, projection) if projection else x, mean, rstd
+    return _linear(x, projection, projection_bias), mean, rstd
 
 
 @_forward.register_fake
-def _(ids, weights, eps, bright, dtype):
-    word, T, H = weights[0], ids[0].shape[0], weights[5 if len(weights) > 5 else 4].shape[0]
+def _(input_ids, type_ids, position_ids, word, _type, _position, weight, _bias, projection, *rest):
+    T, width = input_ids.shape[0], weight if projection is None else projection
     mean, rstd = (word.new_empty(T, dtype=torch.float32) for _ in range(2))
-    return word.new_empty(T, H, dtype=dtype), mean, rstd
+    return word.new_empty(T, width.shape[0], dtype=rest[-1]), mean, rstd
 
 
 @torch.library.custom_op("jixu::embed_backward", mutates_args=())
 def _backward(
-    dy: Tensor, mean: Tensor, rstd: Tensor, ids: list[Tensor], weights: list[Tensor], eps: float,
-    bright: bool, dtype: torch.dtype,
+    dy: Tensor, mean: Tensor, rstd: Tensor, input_ids: Tensor, type_ids: Tensor, position_ids: Tensor,
+    word: Tensor, token_type: Tensor, position: Tensor, norm_weight: Tensor, norm_bias: Tensor,
+    projection: Tensor | None, projection_bias: Tensor | None, eps: float, bright: bool, dtype: torch.dtype,
 ) -> list[Tensor]:  # fmt: skip
-    """Compute the gradients of `weights`."""
-    input_ids, type_ids, position_ids = ids
-    word, token_type, position, norm_weight, norm_bias, *projection = weights
+    """Compute the gradients of the tables, of the norm and, if there is one, of the projection."""
     addends = (token_type, type_ids, position, position_ids)
     dy, dprojection = dy.contiguous(), []
-    if projection and not bright:
+    if projection is not None and not bright:
         normed = _normalise(word, input_ids, addends, Norm(norm_weight, norm_bias, eps), dtype)[0]
         dprojection = [dy.t() @ normed, dy.sum(0, dtype=torch.float32)]
-        dy = dy @ projection[0].to(dtype)
-    rows = _linear(embedding(input_ids, word).to(dtype), projection) if bright else word
+        dy = dy @ projection.to(dtype)
+    rows = _linear(embedding(input_ids, word).to(dtype), projection, projection_bias) if bright else word
     row_ids = None if bright else input_ids
     dx, dweight, dbias = _normalise_backward(dy, mean, rstd, rows, row_ids, addends, norm_weight)
     by_types = scatter_rows(dx, type_ids, token_type.shape[0])
     by_positions = scatter_rows(dx, position_ids, position.shape[0])
-    if bright:
+    if projection is not None and bright:
         dprojection = [dx.t() @ embedding(input_ids, word).to(dtype), dx.sum(0, dtype=torch.float32)]
-        dx = dx @ projection[0].to(dtype)
+        dx = dx @ projection.to(dtype)
     by_words = scatter_rows(dx, input_ids, word.shape[0])
     gradients = [by_words, by_types, by_positions, dweight, dbias, *dprojection]
-    return [g.to(w.dtype) for g, w in zip(gradients, weights, strict=False)]
+    weights = (word, token_type, position, norm_weight, norm_bias, projection, projection_bias)
+    return [g.to(w.dtype) for g, w in zip(gradients, weights, strict=False) if w is not None]
 
 
 @_backward.register_fake
-def _(dy, mean, rstd, ids, weights, *_):
-    return [w.new_empty(w.shape) for w in weights]
+def _(dy, mean, rstd, input_ids, type_ids, position_ids, *rest):
+    return [w.new_empty(w.shape) for w in rest[:-3] if w is not None]
 
 
 def _save(ctx, inputs, output):
-    ids, weights, *ctx.settings = inputs
-    ctx.save_for_backward(*output[1:], *ids, *weights)
+    *tensors, eps, bright, dtype = inputs
+    ctx.settings = eps, bright, dtype
+    ctx.save_for_backward(*output[1:], *tensors)
     ctx.mark_non_differentiable(*output[1:])
 
 
 def _gradients(ctx, dy, _mean, _rstd):
-    mean, rstd, *tensors = ctx.saved_tensors
-    gradients = _backward(dy, mean, rstd, tensors[:3], tensors[3:], *ctx.settings)
-    return [None] * 3, gradients, None, None, None
+    gradients = direct(_backward, dy)(dy, *ctx.saved_tensors, *ctx.settings)
+    return None, None, None, *gradients, *(None,) * (10 - len(gradients))
 
 
-_forward.register_autograd(_gradients, setup_context=_save)
+_operator = differentiable(_forward, _save, _gradients)
 
 
 def embed(
@@ -220,7 +219,6 @@ def embed(
     """
     if not use_triton(tables.word):
         return embed_reference(input_ids, token_type_ids, position_ids, tables, norm, projection, layout)
-    ids = [x.contiguous() for x in (input_ids, token_type_ids, position_ids)]
-    tensors = (*tables, norm.weight, norm.bias, *(projection or ()))
-    weights = [x.contiguous() for x in tensors if x is not None]
-    return _forward(ids, weights, norm.eps, layout == "bright", compute_dtype(tables.word))[0]
+    tensors = (input_ids, token_type_ids, position_ids, *tables, norm.weight, norm.bias)
+    dense = [x if x is None else x.contiguous() for x in (*tensors, *(projection or (None, None)))]
+    return _operator(*dense, norm.eps, layout == "bright", compute_dtype(tables.word))[0]

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from kernels.attention import padded_head_dim
-from kernels.linear import derived_once, linear, linear_and_residual
+from kernels.linear import derived_once, linear_and_residual
 
 
 def split_heads(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> tuple[Tensor, Tensor]:
@@ -28,10 +28,10 @@ def split_heads(x: Tensor, weight: Tensor, bias: Tensor, heads: int) -> tuple[Te
     return qkv.view(-1, 3, heads, P), residual
 
 
-def merge_heads(mixed: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Project mixed [T, N, P] to the output [T, H]; weight [H, N D], bias [H]."""
+def merge_heads(mixed: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return rows [T, N P] of mixed [T, N, P], and the weight [H, N P] that maps them; weight [H, N D]."""
     N, P = mixed.shape[1:]
     D = weight.shape[1] // N
     if P > D:
         weight = derived_once(weight, lambda w: pad(w.view(-1, N, D), (0, P - D)).flatten(1))
-    return linear(mixed.flatten(1), weight, bias)
+    return mixed.flatten(1), weight

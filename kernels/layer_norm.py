@@ -1,18 +1,21 @@
-"""Dropout, residual add and LayerNorm in one pass.
+"""Bias, dropout, residual add and LayerNorm in one pass.
 
-y = (s - mean) * rstd * weight + bias with s = dropout(x) + residual (Ba et al. 2016, eq. 3-4). Statistics in
-fp32, the variance from centred values: E[x^2] - mean^2 would lose it where the mean is large. With n = (s -
-mean) * rstd and dn = dy * weight: ds = rstd * (dn - mean(dn) - n * mean(dn * n)). R = packed tokens (rows),
-H = hidden size.
+y = (s - mean) * rstd * weight + bias with s = dropout(x + x_bias) + residual (Ba et al. 2016, eq. 3-4).
+x_bias is that of the linear map before, whose gradient then needs no pass over dx. Statistics in fp32, the
+variance from centred values: E[x^2] - mean^2 would lose it where the mean is large. With n = (s - mean) *
+rstd and dn = dy * weight: ds = rstd * (dn - mean(dn) - n * mean(dn * n)). R = packed tokens, H = hidden size.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import LayerNorm
 from torch.nn.functional import dropout, layer_norm
 
 from kernels.dispatch import Constants, KernelError, differentiable, direct, on_device, tl, triton, use_triton
+from kernels.dropout import dropout_constants, keep
+from kernels.linear import linear
 from kernels.tuning import row_tile
 
 PROGRAMS = 512  # of the backward pass; each sums its share of the rows
@@ -26,13 +29,23 @@ def add_layer_norm_reference(
 
 
 @triton.jit
-def _keep(seed_ptr, rows, cols, DROPOUT: tl.constexpr):
-    """Draw which numbers stay: Philox (Salmon et al. 2011, 7 rounds) of column and row, four at a time."""
-    zero = cols * 0
-    words = tl.philox(tl.load(seed_ptr), cols & ~3, rows, zero, zero, n_rounds=7)
-    low = tl.where((cols & 1) == 0, words[0], words[1])
-    high = tl.where((cols & 1) == 0, words[2], words[3])
-    return (tl.where((cols & 2) == 0, low, high) >> 1).to(tl.int32) >= DROPOUT
+def _sum(
+    x_ptr, x_bias_ptr, residual_ptr, seed_ptr, rows, R, H: tl.constexpr,
+    DROPOUT: tl.constexpr, RESCALE: tl.constexpr, BLOCK_H: tl.constexpr,
+):  # fmt: skip
+    """Compute s [rows, BLOCK_H], zero outside, and which numbers stay."""
+    cols = tl.arange(0, BLOCK_H)
+    inside = (rows[:, None] < R) & (cols[None, :] < H)
+    at = rows.to(tl.int64)[:, None] * H + cols[None, :]
+    s = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    if x_bias_ptr is not None:
+        s += tl.load(x_bias_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
+    kept = inside
+    if DROPOUT:
+        row, col = rows[:, None], cols[None, :]
+        kept = keep(seed_ptr, col & ~7, row, col * 0, col * 0, col & 4, col & 2, col & 1, DROPOUT)
+        s = tl.where(kept, s * RESCALE, 0.0)
+    return s + tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32), kept
 
 
 @triton.jit
@@ -62,7 +75,8 @@ def normalise_backward(dy, s, weight, mean_ptr, rstd_ptr, rows, R, H: tl.constex
 @triton.jit(do_not_specialize=["R"])
 def add_layer_norm_fwd_kernel(
     y_ptr, mean_ptr, rstd_ptr,                  # out: [R, H], [R], [R]
-    x_ptr, residual_ptr, weight_ptr, bias_ptr,  # in: [R, H], [R, H], [H], [H]
+    x_ptr, x_bias_ptr, residual_ptr,            # in: [R, H], [H] or None, [R, H]
+    weight_ptr, bias_ptr,                       # in: [H], [H]
     seed_ptr, R, eps, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
@@ -70,10 +84,7 @@ def add_layer_norm_fwd_kernel(
     cols = tl.arange(0, BLOCK_H)
     inside = (rows[:, None] < R) & (cols[None, :] < H)
     at = rows.to(tl.int64)[:, None] * H + cols[None, :]
-    s = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    if DROPOUT:
-        s = tl.where(_keep(seed_ptr, rows[:, None], cols[None, :], DROPOUT), s * RESCALE, 0.0)
-    s += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+    s, _ = _sum(x_ptr, x_bias_ptr, residual_ptr, seed_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_H)
     y, mean, rstd = normalise(s, weight_ptr, bias_ptr, eps, H, BLOCK_H)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
     tl.store(mean_ptr + rows, mean, mask=rows < R)
@@ -82,43 +93,46 @@ def add_layer_norm_fwd_kernel(
 
 @triton.jit(do_not_specialize=["R"])
 def add_layer_norm_bwd_kernel(
-    ds_ptr, dx_ptr, dweight_ptr, dbias_ptr,     # out: [R, H], [R, H] if DROPOUT, [programs, H] twice
-    dy_ptr, x_ptr, residual_ptr, weight_ptr, mean_ptr, rstd_ptr,
+    ds_ptr, dx_ptr,                             # out: [R, H], [R, H] if DROPOUT
+    sums_ptr,                                   # out: [2 or 3, programs, H] of dweight, dbias and dx_bias
+    dy_ptr, x_ptr, x_bias_ptr, residual_ptr, weight_ptr, mean_ptr, rstd_ptr,
     seed_ptr, R, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    program = tl.program_id(0)
+    program, programs = tl.program_id(0), tl.num_programs(0)
     cols = tl.arange(0, BLOCK_H)
     weight = tl.load(weight_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)
     # summed over the rows of a tile at the end: a sum inside of the loop would need barriers
     dweight = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
     dbias = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
-    for first in range(program * BLOCK_R, R, tl.num_programs(0) * BLOCK_R):
+    dx_bias = tl.zeros([BLOCK_R, BLOCK_H], tl.float32)
+    for first in range(program * BLOCK_R, R, programs * BLOCK_R):
         rows = first + tl.arange(0, BLOCK_R)
         inside = (rows[:, None] < R) & (cols[None, :] < H)
         at = rows.to(tl.int64)[:, None] * H + cols[None, :]
-        s = tl.load(x_ptr + at, mask=inside, other=0.0).to(tl.float32)
-        if DROPOUT:
-            keep = _keep(seed_ptr, rows[:, None], cols[None, :], DROPOUT)
-            s = tl.where(keep, s * RESCALE, 0.0)
-        s += tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32)
+        s, kept = _sum(x_ptr, x_bias_ptr, residual_ptr, seed_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_H)
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
         ds, normed = normalise_backward(dy, s, weight, mean_ptr, rstd_ptr, rows, R, H)
         dweight += dy * normed
         dbias += dy
         tl.store(ds_ptr + at, ds.to(ds_ptr.dtype.element_ty), mask=inside)
+        dx = ds
         if DROPOUT:
-            tl.store(dx_ptr + at, tl.where(keep, ds * RESCALE, 0.0).to(dx_ptr.dtype.element_ty), mask=inside)
-    tl.store(dweight_ptr + program * H + cols, tl.sum(dweight, 0), mask=cols < H)
-    tl.store(dbias_ptr + program * H + cols, tl.sum(dbias, 0), mask=cols < H)
+            dx = tl.where(kept, ds * RESCALE, 0.0)
+            tl.store(dx_ptr + at, dx.to(dx_ptr.dtype.element_ty), mask=inside)
+        dx_bias += dx
+    at = program * H + cols
+    tl.store(sums_ptr + at, tl.sum(dweight, 0), mask=cols < H)
+    tl.store(sums_ptr + programs * H + at, tl.sum(dbias, 0), mask=cols < H)
+    if x_bias_ptr is not None:
+        tl.store(sums_ptr + 2 * programs * H + at, tl.sum(dx_bias, 0), mask=cols < H)
 
 
 def _constants(H: int, dropout_p: float) -> Constants:
     tile = row_tile(H)
     return {
         "H": H,
-        "DROPOUT": int(dropout_p * 2**31),  # out of 31 random bits
-        "RESCALE": 1 / (1 - dropout_p),
+        **dropout_constants(dropout_p),
         "BLOCK_R": tile.rows,
         "BLOCK_H": tile.columns,
         "num_warps": tile.num_warps,
@@ -127,7 +141,7 @@ def _constants(H: int, dropout_p: float) -> Constants:
 
 @torch.library.custom_op("jixu::add_layer_norm", mutates_args=())
 def _forward(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float,
+    x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, bias: Tensor, eps: float,
     dropout_p: float = 0.0, seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     R, H = x.shape
@@ -137,53 +151,64 @@ def _forward(
     if R:
         with on_device(x):
             add_layer_norm_fwd_kernel[(triton.cdiv(R, constants["BLOCK_R"]),)](
-                y, mean, rstd, x, residual, weight, bias, seed, R, eps, **constants
+                y, mean, rstd, x, x_bias, residual, weight, bias, seed, R, eps, **constants
             )
     return y, mean, rstd
 
 
 @_forward.register_fake
-def _(x, residual, weight, bias, eps, dropout_p=0.0, seed=None):
+def _(x, x_bias, residual, weight, bias, eps, dropout_p=0.0, seed=None):
     R = x.shape[0]
     return torch.empty_like(x), x.new_empty(R, dtype=torch.float32), x.new_empty(R, dtype=torch.float32)
 
 
 @torch.library.custom_op("jixu::add_layer_norm_backward", mutates_args=())
 def _backward(
-    dy: Tensor, x: Tensor, residual: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, dropout_p: float,
-    seed: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Compute the gradients of residual, x (empty without dropout: as residual's), weight and bias."""
+    dy: Tensor, x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, mean: Tensor,
+    rstd: Tensor, dropout_p: float, seed: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Compute the gradients of residual, x (empty without dropout: as residual's) and the others [2 or 3, H].
+
+    The last are fp32: of weight, bias and, if there is one, x_bias.
+    """
     R, H = x.shape
     constants = _constants(H, dropout_p)
     programs = min(PROGRAMS, max(1, triton.cdiv(R, constants["BLOCK_R"])))
     ds = torch.empty_like(residual)
     dx = torch.empty(x.shape if dropout_p else (0, H), dtype=x.dtype, device=x.device)
-    dweight, dbias = (torch.empty(programs, H, dtype=torch.float32, device=x.device) for _ in range(2))
+    sums = torch.empty(2 if x_bias is None else 3, programs, H, dtype=torch.float32, device=x.device)
     with on_device(x):
         add_layer_norm_bwd_kernel[(programs,)](
-            ds, dx if dropout_p else None, dweight, dbias, dy.contiguous(), x, residual, weight, mean, rstd,
+            ds, dx if dropout_p else None, sums, dy.contiguous(), x, x_bias, residual, weight, mean, rstd,
             seed, R, **constants,
         )  # fmt: skip
-    return ds, dx, dweight.sum(0).to(weight.dtype), dbias.sum(0).to(weight.dtype)
+    return ds, dx, sums.sum(1)
 
 
 @_backward.register_fake
-def _(dy, x, residual, weight, mean, rstd, dropout_p, seed):
+def _(dy, x, x_bias, residual, weight, mean, rstd, dropout_p, seed):
     dx = x.new_empty(x.shape if dropout_p else (0, x.shape[1]))
-    return torch.empty_like(residual), dx, weight.new_empty(weight.shape), weight.new_empty(weight.shape)
+    return (
+        torch.empty_like(residual),
+        dx,
+        x.new_empty(2 if x_bias is None else 3, x.shape[1], dtype=torch.float32),
+    )
 
 
 def _save(ctx, inputs, output):
-    x, residual, weight, _bias, _eps, ctx.dropout_p, seed = inputs
-    ctx.save_for_backward(x, residual, weight, *output[1:], seed)
+    x, x_bias, residual, weight, bias, _eps, ctx.dropout_p, seed = inputs
+    ctx.save_for_backward(x, x_bias, residual, weight, *output[1:], seed)
     ctx.mark_non_differentiable(*output[1:])
+    ctx.bias_dtype = bias.dtype
 
 
 def _gradients(ctx, dy, _mean, _rstd):
     *tensors, seed = ctx.saved_tensors
-    ds, dx, dweight, dbias = direct(_backward, dy)(dy, *tensors, ctx.dropout_p, seed)
-    return dx if ctx.dropout_p else ds.to(tensors[0].dtype), ds, dweight, dbias, None, None, None
+    x, x_bias, _residual, weight, *_ = tensors
+    ds, dx, sums = direct(_backward, dy)(dy, *tensors, ctx.dropout_p, seed)
+    dx = dx if ctx.dropout_p else ds.to(x.dtype)
+    dx_bias = None if x_bias is None else sums[2].to(x_bias.dtype)
+    return dx, dx_bias, ds, sums[0].to(weight.dtype), sums[1].to(ctx.bias_dtype), None, None, None
 
 
 _operator = differentiable(_forward, _save, _gradients)
@@ -191,9 +216,9 @@ _operator = differentiable(_forward, _save, _gradients)
 
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-12,
-    *, dropout_p: float = 0.0, seed: Tensor | None = None,
+    *, dropout_p: float = 0.0, seed: Tensor | None = None, x_bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Compute LayerNorm(dropout(x) + residual). x, residual [R, H]; weight, bias [H]. Returns x's dtype.
+    """Compute LayerNorm(dropout(x + x_bias) + residual) in x's dtype. x, residual [R, H]; the others [H].
 
     torch's generator decides what is dropped; on Triton through `seed` ([1] int64 on the device), drawn from
     it by default.
@@ -201,9 +226,21 @@ def add_layer_norm(
     if not 0 <= dropout_p < 1:
         raise KernelError(f"dropout_p={dropout_p} is not in [0, 1)")
     if not use_triton(x):
+        x = x if x_bias is None else x + x_bias
         return add_layer_norm_reference(x, residual, weight, bias, eps, dropout_p)
     if dropout_p and seed is None:
         seed = torch.randint(2**62, (1,), device=x.device)
     seed = seed if dropout_p else None
-    tensors = (y.contiguous() for y in (x, residual, weight, bias))
+    tensors = (y if y is None else y.contiguous() for y in (x, x_bias, residual, weight, bias))
     return _operator(*tensors, eps, dropout_p, seed)[0]
+
+
+def linear_add_layer_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, norm: LayerNorm, dropout_p: float = 0.0
+) -> Tensor:
+    """Compute norm(dropout(linear(x)) + residual). x [R, F]; weight [H, F]; bias [H]; residual [R, H]."""
+    fused = use_triton(x)
+    y = linear(x, weight, None if fused else bias)
+    return add_layer_norm(
+        y, residual, norm.weight, norm.bias, norm.eps, dropout_p=dropout_p, x_bias=bias if fused else None
+    )

@@ -1,10 +1,11 @@
 """Tile sizes of the kernels: tables by architecture, without run-time autotuning.
 
-The built-in tables were not timed. `benchmarks.compile_only` accepts all of their entries (no spills,
-tensor cores and asynchronous copies in use, shared memory within the limit) with Triton 3.9;
-arithmetic chose among the accepted. `benchmarks.gpu check-and-tune` times others on a GPU and writes the best
-to a file named by architecture and Triton version. Such a file in `kernels/tiles`, or in the folder that
-JIXU_TILES names, replaces the entries it has. "interpreter" is Triton's on a CPU.
+The built-in tables were not timed. `benchmarks.compile_only` accepts all entries for sm_90, and the others in
+its short list, with Triton 3.9 and, but for one, with 3.6: no spills, tensor cores and asynchronous copies in
+use, shared memory within the limit. Among the accepted the fewest instructions a score were chosen, then the
+most warps an SM. `benchmarks.gpu check-and-tune` times others on a GPU and writes the best to a file named by
+architecture and Triton version. Such a file in `kernels/tiles`, or in the folder that JIXU_TILES names,
+replaces the entries it has. "interpreter" is Triton's on a CPU.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,6 +32,7 @@ class Launch:
     block: int
     num_warps: int
     num_stages: int
+    rows: int = 0  # of a program, whose loop goes over blocks of the others; in attention 0 is a whole tile
 
     @property
     def options(self) -> dict[str, int]:
@@ -39,9 +41,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class AttentionTiles:
-    """Launches with `tile` rows per program: queries in `forward` and `queries` (dq), keys in `keys`.
+    """Launches for a schedule of tiles of `tile` queries in `forward` and `queries` (dq), of keys in `keys`.
 
-    `whole` computes all three gradients at once where the longest sequence fits a tile; None where it spills.
+    `whole` computes all three gradients at once where the longest sequence fits a tile; None where it spills
+    or takes more instructions.
     """
 
     tile: int
@@ -49,22 +52,16 @@ class AttentionTiles:
     queries: Launch
     keys: Launch
     whole: Launch | None
-
-
-@dataclass(frozen=True, slots=True)
-class LossLaunch(Launch):
-    """A launch with `rows` of states or vocabulary per program, which loops over `block` of the other."""
-
-    rows: int
+    flash: bool = False  # torch's FlashAttention-2 was faster
 
 
 @dataclass(frozen=True, slots=True)
 class LossTiles:
     """Launches of the loss, of the states' gradient and of the table's."""
 
-    forward: LossLaunch
-    states: LossLaunch
-    table: LossLaunch
+    forward: Launch
+    states: Launch
+    table: Launch
 
 
 # where buckets of the longest sequence end; longer ones share the last
@@ -109,18 +106,18 @@ _SM_80 = Table(
         {32: (64, 128, 128), 64: (64, 128, 128), 128: (64, 64, 64)},
         {
             (32, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
-            (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(32, 8, 2)),
+            (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(32, 4, 2)),
             (32, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
             (32, 128, True): (L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
             (64, 64, False): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(32, 4, 2)),
-            (64, 64, True): (L(64, 4, 2), L(32, 4, 2), L(32, 4, 2), L(32, 8, 2)),
-            (64, 128, False): (L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
+            (64, 64, True): (L(64, 4, 2), L(32, 4, 2), L(32, 4, 2), None),
+            (64, 128, False): (L(64, 8, 2), L(64, 8, 2), L(64, 8, 2), None),
             (64, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
-            (128, 64, False): (L(32, 4, 2), L(64, 8, 2), L(64, 8, 2), L(32, 8, 2)),
-            (128, 64, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), L(32, 8, 2)),
+            (128, 64, False): (L(32, 4, 2), L(64, 8, 2), L(64, 8, 2), None),
+            (128, 64, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
         },
     ),
-    LossTiles(LossLaunch(64, 4, 2, 128), LossLaunch(32, 8, 2, 128), LossLaunch(32, 8, 2, 128)),
+    LossTiles(L(64, 4, 2, 128), L(32, 8, 2, 128), L(32, 8, 2, 128)),
 )
 # for 227 KiB of shared memory: Hopper, and Blackwell of data centres
 _SM_90 = Table(
@@ -129,25 +126,30 @@ _SM_90 = Table(
         {
             (32, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
             (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
-            (32, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
-            (32, 128, True): (L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
+            (32, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 4, 2, 64), L(64, 8, 2)),
+            (32, 128, True): (L(64, 4, 3), L(64, 8, 2), L(64, 4, 2, 64), L(64, 8, 2)),
             (64, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
-            (64, 64, True): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(64, 8, 2)),
-            (64, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 8, 2), L(64, 8, 2)),
-            (64, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
-            (128, 64, False): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), L(64, 8, 2)),
+            (64, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), None),
+            (64, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 4, 2, 64), L(64, 8, 2)),
+            (64, 128, True): (L(64, 8, 2), L(64, 8, 2), L(64, 4, 2, 64), None),
+            (128, 64, False): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), None),
             (128, 64, True): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), None),
             (128, 128, False): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
             (128, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
         },
     ),
-    LossTiles(LossLaunch(128, 8, 3, 128), LossLaunch(64, 8, 3, 128), LossLaunch(64, 8, 3, 128)),
+    LossTiles(L(128, 8, 3, 128), L(64, 8, 3, 128), L(64, 8, 3, 128)),
 )
+# tcgen05 keeps a wider tile of the loss in registers, which Triton 3.6 spills
+_SM_100 = _SM_90.merged(Table(loss=LossTiles(L(64, 8, 2, 128), L(64, 8, 3, 128), L(64, 8, 2, 128))))
 _INTERPRETER = Table(
-    dict.fromkeys(product((32, 64, 128), (0, 1, 2), (False, True)), AttentionTiles(64, *(L(64, 4, 2),) * 4)),
-    LossTiles(*(LossLaunch(512, 4, 1, 64),) * 3),
+    dict.fromkeys(
+        product((32, 64, 128), (0, 1, 2), (False, True)),
+        AttentionTiles(64, L(64, 4, 2), L(64, 4, 2), L(64, 4, 2, 32), L(64, 4, 2)),
+    ),
+    LossTiles(*(L(512, 4, 1, 64),) * 3),
 )
-_BUILT_IN = {"interpreter": _INTERPRETER, "sm_90": _SM_90, "sm_100": _SM_90, "sm_103": _SM_90}
+_BUILT_IN = {"interpreter": _INTERPRETER, "sm_90": _SM_90, "sm_100": _SM_100, "sm_103": _SM_100}
 
 
 def architecture(device: torch.device) -> Architecture:
@@ -175,10 +177,10 @@ def read_table(path: Path) -> Table:
     content = json.loads(path.read_text(encoding="utf-8"))
     attention = {}
     for *key, entry in content["attention"]:
-        launches = {part: launch and Launch(**launch) for part, launch in entry.items() if part != "tile"}
-        attention[tuple(key)] = AttentionTiles(tile=entry["tile"], **launches)
+        parts: dict[str, Any] = {n: Launch(**x) if isinstance(x, dict) else x for n, x in entry.items()}
+        attention[tuple(key)] = AttentionTiles(**parts)
     loss = content["loss"]
-    loss = loss and LossTiles(**{part: LossLaunch(**launch) for part, launch in loss.items()})
+    loss = loss and LossTiles(**{part: Launch(**launch) for part, launch in loss.items()})
     return Table(attention, loss)
 
 

@@ -88,14 +88,12 @@ class SelfAttention(nn.Module):
         )
         if rows is not None:
             mixed, x = mixed.index_select(0, rows), x.index_select(0, rows)
-        mixed = kernels.merge_heads(mixed, self.output.weight, self.output.bias)
+        mixed, weight = kernels.merge_heads(mixed, self.output.weight)
         dropout_p = self.dropout if self.training else 0.0
         if self.norm_first:
-            return x + F.dropout(mixed, self.dropout, self.training)
+            return x + F.dropout(kernels.linear(mixed, weight, self.output.bias), dropout_p)
         # post-LN: the sum is normalised, so the residual never grows with depth
-        return kernels.add_layer_norm(
-            mixed, x, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
-        )
+        return kernels.linear_add_layer_norm(mixed, weight, self.output.bias, x, self.norm, dropout_p)
 
 
 class FeedForward(nn.Module):
@@ -112,13 +110,11 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         source = self.norm(x) if self.norm_first else x
         y, source = kernels.linear_gelu(source, self.inner.weight, self.inner.bias, self.activation)
-        y = kernels.linear(y, self.output.weight, self.output.bias)
-        if self.norm_first:
-            return x + F.dropout(y, self.dropout, self.training)
+        weight, bias = self.output.weight, self.output.bias
         dropout_p = self.dropout if self.training else 0.0
-        return kernels.add_layer_norm(
-            y, source, self.norm.weight, self.norm.bias, self.norm.eps, dropout_p=dropout_p
-        )
+        if self.norm_first:
+            return x + F.dropout(kernels.linear(y, weight, bias), dropout_p)
+        return kernels.linear_add_layer_norm(y, weight, bias, source, self.norm, dropout_p)
 
 
 class Encoder(nn.Module):

@@ -42,7 +42,7 @@ from benchmarks.gpu.sweep import sweep, write
 from benchmarks.gpu.timing import Case, Result, measure, measure_ceilings
 from benchmarks.gpu.trainer import train
 from benchmarks.gpu.workers import Failure, run_tasks
-from kernels.dispatch import has_triton, runs_kernels
+from kernels.dispatch import missing_triton, runs_kernels
 
 CARRIED = Path(__file__).parents[2] / "build" / "carried"
 TRAINER_NEEDS = ("pydantic", "pyarrow", "safetensors", "tokenizers", "tqdm")
@@ -170,9 +170,9 @@ def refusal(options: argparse.Namespace) -> str | None:
     """Say why nothing can be measured here."""
     if options.device == "cpu":
         return None if options.tiny else "--device cpu is to try the benchmark: it needs --tiny"
-    if not torch.cuda.is_available() or not has_triton:
-        what = "no CUDA device" if has_triton else "no triton"
-        return f"{what} here, nothing measured: run this on a machine with an NVIDIA GPU"
+    if missing_triton() or not torch.cuda.is_available():
+        what = missing_triton() or "no CUDA device here: run this on a machine with an NVIDIA GPU"
+        return f"nothing measured, {what}"
     if not runs_kernels(torch.device("cuda", 0)):
         return f"{torch.cuda.get_device_name(0)} does not run the kernels: they need NVIDIA's sm_80 or newer"
     return None

@@ -1,8 +1,9 @@
 """A sweep of tile sizes on a GPU, and the table of the best ones, for `kernels.tuning`.
 
-One part of an entry (a kernel's block, warps and stages) is varied at a time, the others stay. All candidates
-are first compiled and checked on all cores, each in both passes; then those that are right are timed, one
-after another. A candidate replaces the built-in entry where it is faster by more than a fiftieth.
+One part of an entry (a kernel's block, warps, stages and rows) is varied at a time, the others stay; torch's
+FlashAttention-2 is a candidate too. All candidates are first compiled and checked on all cores, each in both
+passes; then those that are right are timed, one after another. A candidate replaces the built-in entry where
+it is faster by more than a fiftieth.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.gpu.scale import Scale, lengths_of, offsets
 from benchmarks.gpu.timing import time_run
 from benchmarks.gpu.workers import Failure, run_tasks
 from kernels import tuning
-from kernels.tuning import AttentionTiles, Launch, LossLaunch, LossTiles, Table
+from kernels.tuning import AttentionTiles, Launch, LossTiles, Table
 
 LEAST_GAIN = 1.02
 # padded head dim and longest sequence, in the order of their importance to ALBERT; then dropout, for BERT
@@ -42,7 +43,7 @@ class Trial:
     @property
     def launch(self) -> Launch | None:
         entry = self.table.loss or next(iter(self.table.attention.values()))
-        return getattr(entry, self.part) if self.part else None
+        return getattr(entry, self.part) if self.part not in ("", "flash") else None
 
 
 def trials(scale: Scale) -> list[list[Trial]]:
@@ -58,15 +59,24 @@ def trials(scale: Scale) -> list[list[Trial]]:
 def _attention_trials(built_in: Table, width: int, longest: int, dropout: bool) -> Iterator[Trial]:
     key = (width, tuning.bucket_of(longest), dropout)
     entry = built_in.attention[key]
-    parts = ("forward", "whole") if longest <= entry.tile and entry.whole else ("forward", "queries", "keys")
+    whole = ("whole",) if longest <= entry.tile else ()
+    separate = () if whole and entry.whole else ("queries", "keys")
     blocks = [block for block in (16, 32, 64, 128) if block * width <= 128 * 128]
     launches = [Launch(*launch) for launch in product(blocks, (4, 8), (1, 2, 3, 4))]
-    for part, changed in _variants(entry, parts, launches):
+    halves = [
+        Launch(*launch) for launch in product(blocks, (4,), (1, 2, 3), (64,) if entry.tile > 64 else ())
+    ]
+    for part, changed in _variants(entry, ("forward", *separate, *whole), launches):
         yield Trial((width, longest, dropout), part, Table({key: changed}))
+    for part, changed in _variants(entry, ("forward", *separate), halves):
+        if part:
+            yield Trial((width, longest, dropout), part, Table({key: changed}))
+    if not dropout:
+        yield Trial((width, longest, dropout), "flash", Table({key: replace(entry, flash=True)}))
 
 
 def _loss_trials(built_in: Table) -> Iterator[Trial]:
-    launches = [LossLaunch(*launch) for launch in product((32, 64, 128), (4, 8), (2, 3, 4), (64, 128))]
+    launches = [Launch(*launch) for launch in product((32, 64, 128), (4, 8), (2, 3, 4), (64, 128))]
     assert built_in.loss is not None
     for part, changed in _variants(built_in.loss, ("forward", "states", "table"), launches):
         yield Trial((128, 0, False), part, Table(loss=changed))
@@ -92,8 +102,11 @@ def _passes(scale: Scale, shape: tuple[int, int, bool]) -> Callable[[], list[Ten
         inputs = [torch.randn(scale.tokens, 3, 1 if scale.is_small else 12, width, **like)]
         dropout_p = 0.1 if dropout else 0.0
 
+        schedule = kernels.attention_schedule(inputs[0], cu_seqlens, most, width)
+        settings: dict[str, Any] = {"dropout_p": dropout_p, "seed": 5, "schedule": schedule}
+
         def forward() -> Tensor:
-            return kernels.attention(*inputs, cu_seqlens, most, dropout_p=dropout_p, seed=5)
+            return kernels.attention(*inputs, cu_seqlens, most, **settings)
     else:
         n, V = scale.masked, scale.vocabulary
         inputs = [torch.randn(n, width, **like), torch.randn(V, width, **like), torch.randn(V, **like)]
@@ -171,15 +184,23 @@ def _best(right: list[Trial], times: dict[int, float]) -> Table:
     """The built-in entry with the fastest launch of each part, where it gains enough; else no entry."""
     if 0 not in times or right[0].part:  # the built-in entry itself failed or came too late
         return Table()
-    better: dict[str, Any] = {}
-    for part in {trial.part for trial in right} - {""}:
+    usual, better, gains = right[0].table, dict[str, Any](), dict[str, float]()
+    for part in {trial.part for trial in right} - {"", "flash"}:
         own = [number for number in times if right[number].part == part]
         best = min(own, key=times.__getitem__, default=0)
         if times[0] >= LEAST_GAIN * times[best]:
-            better[part] = right[best].launch
+            better[part], gains[part] = right[best].launch, times[0] - times[best]
+    if "whole" in better and all(entry.whole is None for entry in usual.attention.values()):
+        # in place of the other two, not beside them
+        less = gains["whole"] < gains.get("queries", 0.0) + gains.get("keys", 0.0)
+        for part in ("whole",) if less else ("queries", "keys"):
+            gains.pop(part, None)
+            better.pop(part, None)
+    flash = [times[number] for number in times if right[number].part == "flash"]
+    if flash and times[0] - sum(gains.values()) >= LEAST_GAIN * flash[0]:
+        better["flash"] = True
     if not better:
         return Table()
-    usual = right[0].table
     return Table(
         {key: replace(entry, **better) for key, entry in usual.attention.items()},
         usual.loss and replace(usual.loss, **better),

@@ -51,9 +51,9 @@ def plain_attention(qkv: Tensor, lengths: list[int], dropout_p: float = 0.0, see
         if dropout_p:
             at, heads = (torch.arange(n, device=qkv.device) for n in (length, N))
             row, col, head = at[None, :, None], at[None, None, :], heads[:, None, None]
-            word = (row & 8) // 4 + (col & 8) // 8
-            counters = (col & ~8, row & ~8, head, torch.full_like(head, start))
-            keep = keep_mask(seed, dropout_p, word, *counters)
+            number = (row & 8) // 2 + (col & 8) // 4 + (col & 1)
+            counters = (col & ~9, row & ~8, head, torch.full_like(head, start))
+            keep = keep_mask(seed, dropout_p, number, *counters)
             p = p * keep / (1 - dropout_p)
         out.append((p @ v).transpose(0, 1))
         start += length
@@ -190,19 +190,27 @@ def compare(run, reference, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor
 
 
 def add_layer_norm(
-    package: ModuleType, R: int, H: int, dtype: torch.dtype = torch.float32, dropout_p: float = 0.0
-) -> None:
+    package: ModuleType, R: int, H: int, dtype: torch.dtype = torch.float32, dropout_p: float = 0.0,
+    biased: bool = True,
+) -> None:  # fmt: skip
+    """Check output and gradients, with and without the bias of the linear map before."""
     torch.manual_seed(R + H)
-    inputs = [torch.randn(s, device=DEVICE) for s in [(R, H), (R, H), (H,), (H,)]]
+    shapes = [(R, H), (R, H), (H,), (H,), *([(H,)] if biased else [])]
+    inputs = [torch.randn(s, device=DEVICE) for s in shapes]
     seed = torch.tensor([2**40 + 3], device=DEVICE)
     rows, cols = (torch.arange(n, device=DEVICE) for n in (R, H))
     zero, cols = torch.zeros_like(cols), cols[None, :]
-    keep = keep_mask(2**40 + 3, dropout_p, cols & 3, cols & ~3, rows[:, None], zero, zero)
+    keep = keep_mask(2**40 + 3, dropout_p, cols & 7, cols & ~7, rows[:, None], zero, zero)
     share = (keep / (1 - dropout_p)).float()
+    settings = {"dropout_p": dropout_p, "seed": seed}
+
+    def reference(x, residual, weight, bias, x_bias=0.0):
+        return add_layer_norm_reference((x + x_bias) * share.to(x.dtype), residual, weight, bias, 1e-5)
+
     compare(
-        lambda *a: package.add_layer_norm(*a, 1e-5, dropout_p=dropout_p, seed=seed),
-        lambda x, *a: add_layer_norm_reference(x * share.to(x.dtype), *a, 1e-5),
-        inputs, dtype, torch.randn(R, H, device=DEVICE), "y dx dresidual dweight dbias",
+        lambda *a: package.add_layer_norm(*a[:4], 1e-5, **settings, x_bias=a[4] if biased else None),
+        reference, inputs, dtype, torch.randn(R, H, device=DEVICE),
+        "y dx dresidual dweight dbias" + " dx_bias" * biased,
     )  # fmt: skip
 
 

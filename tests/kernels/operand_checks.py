@@ -19,7 +19,7 @@ Call = Callable[[ModuleType, list[Tensor], list[Tensor], list[Tensor]], Tensor]
 CALLS: dict[str, Call] = {
     "attention": lambda p, rows, _rest, ids: p.attention(*rows, *ids, LENGTH),
     "mlm_loss": lambda p, rows, rest, ids: p.mlm_loss(*rows, *rest, *ids)[0],
-    "add_layer_norm": lambda p, rows, rest, _ids: p.add_layer_norm(*rows, *rest, 1e-5),
+    "add_layer_norm": lambda p, rows, rest, _ids: p.add_layer_norm(*rows, *rest[:2], 1e-5, x_bias=rest[2]),
     "bias_gelu": lambda p, rows, rest, _ids: p.bias_gelu(*rows, *rest, "gelu_new"),
     "embed": lambda p, _rows, rest, ids: p.embed(
         *ids, Tables(*rest[:3]), Norm(*rest[3:5], 1e-5), Projection(*rest[5:])
@@ -95,7 +95,7 @@ def operands(operator: str, tokens: int, width: int, dtype: torch.dtype) -> Oper
     made = {
         "attention": lambda: ([random(R, 3, W // D, D)], [], [cu_seqlens]),
         "mlm_loss": lambda: ([random(R, W)], [random(V, W), random(V)], [below(V)]),
-        "add_layer_norm": lambda: ([random(R, W), random(R, W)], [random(W), random(W)], []),
+        "add_layer_norm": lambda: ([random(R, W), random(R, W)], [random(W) for _ in range(3)], []),
         "bias_gelu": lambda: ([random(R, W)], [random(W)], []),
         "embed": lambda: (
             [], [random(*s) for s in ((V, E), (2, E), (50, E), (E,), (E,), (W, E), (W,))],

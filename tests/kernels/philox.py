@@ -21,8 +21,9 @@ def philox(seed: int, c0: Tensor, c1: Tensor, c2: Tensor, c3: Tensor, rounds: in
     return torch.stack([c0, c1, c2, c3])
 
 
-def keep_mask(seed: int, dropout_p: float, word: Tensor, *counters: Tensor) -> Tensor:
-    """Whether the kernels keep the element of a word of its counter."""
-    word, *counters = torch.broadcast_tensors(word, *(c.long() for c in counters))
+def keep_mask(seed: int, dropout_p: float, number: Tensor, *counters: Tensor) -> Tensor:
+    """Whether the kernels keep the element that has a number in 0..7 in the call with these counters."""
+    number, *counters = torch.broadcast_tensors(number, *(c.long() for c in counters))
     words = philox(seed, *counters, rounds=7)
-    return words.gather(0, word[None])[0] >> 1 >= int(dropout_p * 2**31)
+    word = words.gather(0, number[None] >> 1)[0]
+    return word >> 16 * (number & 1) & 0xFFFF >= int(dropout_p * 2**16)

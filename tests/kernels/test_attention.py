@@ -1,16 +1,21 @@
 """The attention kernels against double precision: on a GPU where there is one, else in the interpreter."""
 
+import sys
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 import kernels
+from kernels import tuning
 from kernels.attention import attention_reference, schedule_tiles
 from tests.kernels import checks
 from tests.kernels.checks import DEVICE, offsets
 from tests.kernels.conftest import ANY_SHAPE
 
+attention_module = sys.modules["kernels.attention"]
 MIXED = [1, 0, 17, 130, 64, 65]
 LONG = [513, 1, 128, 31, 2]
 
@@ -22,6 +27,20 @@ LONG = [513, 1, 128, 31, 2]
 )
 def test_output_and_gradients_match_double_precision(triton, lengths, head_dim):
     checks.attention(triton, lengths, head_dim)
+
+
+def test_a_shape_whose_table_says_so_runs_flash_attention_where_that_can(triton, monkeypatch):
+    qkv, cu_seqlens = torch.randn(40, 3, 2, 32, device=DEVICE), offsets([40])
+    name = tuning.architecture(qkv.device)
+    table = tuning.table(name)
+    faster = tuning.Table({key: replace(entry, flash=True) for key, entry in table.attention.items()})
+    monkeypatch.setattr(tuning, "table", lambda name: table.merged(faster))
+    ran = []
+    monkeypatch.setattr(attention_module, "_on_torch", lambda *arguments: ran.append(arguments))
+    for takes in (False, True):
+        monkeypatch.setattr(attention_module, "_takes_flash", lambda *arguments, takes=takes: takes)
+        triton.attention(qkv, cu_seqlens, 40)
+        assert len(ran) == takes
 
 
 @pytest.mark.parametrize("head_dim", [26, 64])
@@ -67,7 +86,7 @@ def test_the_schedule_covers_every_tile_once_longest_sequence_first(lengths, til
 
 
 def test_the_kernels_dropout_preserves_the_mean():
-    counters = torch.meshgrid(*(torch.arange(n) for n in (4, 10, 40, 40)), indexing="ij")
+    counters = torch.meshgrid(*(torch.arange(n) for n in (8, 5, 40, 40)), indexing="ij")
     keep = checks.keep_mask(7, 0.3, *counters, torch.tensor(3))
     # 64,000 draws: three standard deviations are 0.0054
     assert abs(keep.double().mean().item() - 0.7) < 0.0055

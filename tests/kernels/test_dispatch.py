@@ -31,6 +31,16 @@ def test_triton_on_a_cpu_is_refused_with_what_to_do(triton, monkeypatch):
         kernels.attention(qkv, cu_seqlens, 1)
 
 
+@pytest.mark.parametrize("version, why", [("", "is not installed"), ("3.5.1", "3.5.1 is too old")])
+def test_without_a_triton_that_can_compile_them_the_kernels_say_so(monkeypatch, version, why):
+    monkeypatch.setattr(dispatch, "_version", version)
+    monkeypatch.setattr(dispatch, "has_triton", dispatch.missing_triton() is None)
+    with pytest.raises(kernels.KernelError, match=why):
+        kernels.use("triton")
+    monkeypatch.setattr(dispatch, "_version", "3.10.0+git")
+    assert dispatch.missing_triton() is None
+
+
 def test_auto_runs_torch_on_a_cpu_and_in_double_precision():
     assert not use_triton(torch.zeros(1))
     assert not use_triton(torch.zeros(1, dtype=torch.float64))

@@ -13,9 +13,10 @@ from tests.kernels.conftest import ANY_SHAPE
 SHAPES = [(1, 1, 0.0), (0, 8, 0.1), (1, 16, 0.1), (3, 312, 0.0), (5, 769, 0.1), (33, 40, 0.0), (3, 2048, 0.1)]
 
 
+@pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("rows, hidden, dropout_p", SHAPES, ids=str)
-def test_output_and_gradients_match_double_precision(triton, rows, hidden, dropout_p):
-    checks.add_layer_norm(triton, rows, hidden, dropout_p=dropout_p)
+def test_output_and_gradients_match_double_precision(triton, rows, hidden, dropout_p, biased):
+    checks.add_layer_norm(triton, rows, hidden, dropout_p=dropout_p, biased=biased)
 
 
 # the interpreter cuts bf16 off, where a GPU and torch round: that costs it up to twice torch's error
@@ -56,3 +57,19 @@ def test_dropout_without_a_seed_follows_torchs_generator(triton):
 @given(rows=st.integers(1, 40), hidden=st.integers(8, 900), dropout_p=st.sampled_from([0.0, 0.3]))
 def test_any_shape(triton, rows, hidden, dropout_p):
     checks.add_layer_norm(triton, rows, hidden, dropout_p=dropout_p)
+
+
+def test_linear_add_layer_norm_is_the_linear_map_first(triton):
+    torch.manual_seed(0)
+    shapes = [(5, 12), (20, 12), (20,), (5, 20), (5, 20)]
+    x, weight, bias, residual, dy = (torch.randn(s, device=DEVICE) for s in shapes)
+    norm, results = torch.nn.LayerNorm(20, device=DEVICE), []
+    for choice in ("triton", "torch"):
+        triton.use(choice)
+        bias.requires_grad_().grad = None
+        y = triton.linear_add_layer_norm(x, weight, bias, residual, norm)
+        y.backward(dy)
+        results.append((y, bias.grad))
+    expected = norm(x @ weight.T + bias + residual)
+    assert all((y - expected).abs().max() < 1e-5 for y, _ in results)
+    assert (results[0][1] - results[1][1]).abs().max() < 1e-5

@@ -17,7 +17,7 @@ def entries() -> list[tuple[str, int, int, bool]]:
     for name in GPUS:
         for key, t in tuning.table(name).attention.items():
             launches = (t.forward, t.queries, t.keys, t.whole)
-            blocks = (t.tile, *(launch and launch.block for launch in launches))
+            blocks = (t.tile, *(launch and (launch.block, launch.rows) for launch in launches))
             distinct.setdefault(blocks, (name, *key))
     return list(distinct.values())
 
