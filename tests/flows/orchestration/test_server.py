@@ -176,11 +176,18 @@ def test_a_schedule_fires_and_takes_in_a_file_that_was_added(server, corpus, wee
 
     before = documents()
     (folder / "2.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
+    with scheduled(server, **given):
+        wait_until(lambda: documents() > before, server.log)
+
+
+@contextmanager
+def scheduled(server, **parameters):
+    """A schedule of refreshes."""
     deployment = server.ask("/deployments/name/refresh-corpus/default")["id"]
-    every = {"schedule": {"interval": 10}, "active": True, "slug": "daily", "parameters": given}
+    every = {"schedule": {"interval": 10}, "active": True, "slug": "daily", "parameters": parameters}
     (schedule,) = server.ask(f"/deployments/{deployment}/schedules", [every])
     try:
-        wait_until(lambda: documents() > before, server.log)
+        yield
     finally:
         server.ask(f"/deployments/{deployment}/schedules/{schedule['id']}", method="DELETE")
 
@@ -399,6 +406,16 @@ def processes_of(run):
     """The processes of a run and their children: they share its environment."""
     processes = psutil.process_iter(["environ", "cmdline"])
     return [p.info["cmdline"] for p in processes if run in (p.info["environ"] or {}).values()]
+
+
+def test_a_scheduled_run_without_a_corpus_fails_and_says_what_is_missing(server):
+    failed = {"flow_runs": {"state": {"type": {"any_": ["FAILED", "CRASHED"]}}}, "sort": "START_TIME_DESC"}
+    before = len(server.ask("/flow_runs/filter", failed))
+    with scheduled(server):
+        wait_until(lambda: len(server.ask("/flow_runs/filter", failed)) > before, server.log)
+        run = server.ask("/flow_runs/filter", failed)[0]
+    assert (run["state"]["name"], run["state"]["message"]) == ("Failed", "corpus is missing")
+    wait_for_message(server, run["id"], "corpus is missing")
 
 
 def test_a_client_without_the_password_is_refused(server):
