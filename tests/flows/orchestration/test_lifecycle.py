@@ -143,11 +143,21 @@ def test_a_training_whose_worker_stops_crashes_with_a_checkpoint_from_which_the_
     assert "Traceback" not in production.log.read_text()
 
 
+def cancel(run, environment):
+    command = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+
+
+def terminate(run, environment):
+    for process in processes_of(run):
+        process.terminate()
+
+
 @pytest.mark.slow
-def test_a_run_of_a_worker_is_cancelled_by_the_command_line(production, stopped):
+@pytest.mark.parametrize("stop", [cancel, terminate], ids=["by the command line", "by SIGTERM"])
+def test_a_training_of_a_worker_can_be_cancelled(production, stopped, stop):
     with production.training() as (worker, run):
-        command = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run)]
-        subprocess.run(command, env=production.environment, check=True, capture_output=True)
+        stop(run, production.environment)
         assert production.state(run)[0] == "Cancelled"
         assert production.stopped_at() > stopped and worker.poll() is None
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import signal
 import threading
 import urllib.error
 import urllib.request
@@ -456,7 +457,7 @@ def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_ends_every
     before = steps_of(folder)
     run = server.begin("end-to-end/default", **whole)
     wait_for_steps(server, folder)
-    assert server.stop() == 0, server.log()
+    assert server.stop(signal.SIGTERM) == 0, server.log()  # as systemctl stop does
     assert not processes_of(run) and not is_up(server)
     assert server.recorded_states()[run] == "Cancelled"
     assert steps_of(folder)[: len(before)] == before and domain_run(server) == folder
