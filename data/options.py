@@ -118,7 +118,7 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
         return f"unknown {name}" + (
             f"; did you mean {near[0]}?" if near else f", known are {', '.join(names)}"
         )
-    if kind == "missing":
+    if kind == "missing" or value is None:
         return f"{name} is missing"
     text = message.removeprefix("Value error, ").removeprefix("Input should be ")
     if message.startswith("Value error, "):

@@ -51,15 +51,15 @@ def worker_pool(workers: int, begin: Callable[[], None] | None = None) -> Iterat
                 process.kill()
 
 
-def end_with_parent(parent: int) -> None:
-    """Have this process get SIGTERM, once, when `parent`, the process that started it, dies.
+def end_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
+    """Have this process get a signal, once, when `parent`, the process that started it, dies.
 
     Linux's PR_SET_PDEATHSIG signals when the thread that started it ends, and once for each thread after it.
     """
-    threading.Thread(target=_terminate_without, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_without, args=(parent, number), daemon=True).start()
 
 
-def _terminate_without(parent: int) -> None:
+def _end_without(parent: int, number: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), number)

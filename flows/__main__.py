@@ -16,6 +16,7 @@ FLOWS = {
 }
 SERVICES = {
     "serve": "Prefect's server and UI, and the deployments",
+    "worker": "run deployments of a server, also on other machines",
     "doctor": "check the installation, the workspace and the server",
     "automations": "messages on failure, reruns after a crash, pretraining after drift",
 }

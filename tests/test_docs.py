@@ -16,7 +16,7 @@ from data.__main__ import app as corpus_app
 from data.catalog import open_workspace
 from data.cleaning import QualityRules
 from data.refresh import load_recipe
-from flows.orchestration import automations, doctor, serve
+from flows.orchestration import automations, doctor, serve, worker
 from flows.orchestration.command import make_command
 from flows.orchestration.options_page import page
 from flows.orchestration.settings import JOBS
@@ -162,7 +162,12 @@ def test_named_modules_exist():
 def commands():
     """The commands of jixu that take options, by name."""
     jobs = {name: make_command(name) for name in JOBS}
-    services = {"serve": serve.app, "doctor": doctor.app, "automations": automations.app}
+    services = {
+        "serve": serve.app,
+        "worker": worker.app,
+        "doctor": doctor.app,
+        "automations": automations.app,
+    }
     return {
         **jobs,
         **services,

@@ -239,7 +239,7 @@ def _check_planned_runs(
         return Finding(
             "bad",
             f"{name} has an active schedule, but the server plans no run of it: see server.log for "
-            "errors of its scheduler (SQLAlchemy must be older than 2.1)",
+            "errors of its scheduler, and install with -c constraints.txt",
         )
     if due and now - due > SCHEDULER_SECONDS:
         late = f"{(now - due).total_seconds() / 60:.0f} minutes"

@@ -114,14 +114,21 @@ def _name_run(template: str) -> str:
 
 
 def signature_of(options: type[Job]) -> inspect.Signature:
-    """One keyword parameter a field, the required ones first."""
+    """One keyword parameter a field, the required ones first.
+
+    In a run of a deployment none is required: Prefect would crash it with a traceback, where the options say
+    what is missing. A schedule may have been made without it.
+    """
     hints = get_type_hints(options, include_extras=True)
     parameters = []
     for name, field in options_of(options).items():
-        default = inspect.Parameter.empty
+        default: Any = inspect.Parameter.empty
+        hint = hints[name]
         if not field.is_required():
             default = field.get_default(call_default_factory=True)
+        elif is_deployed():
+            default, hint = None, hint | None
         parameters.append(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[name])
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
         )
     return inspect.Signature(sorted(parameters, key=lambda one: one.default is not inspect.Parameter.empty))

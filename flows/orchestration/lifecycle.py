@@ -26,6 +26,7 @@ T = TypeVar("T")
 
 WORKER_GONE = "The worker of this run is gone, so the run was ended. Run it again to resume."
 CALLER_GONE = "The process of this run is gone. Run it again to resume."
+WORKER = "JIXU_WORKER"  # the process id of the worker or runner of a run
 RUN_ID = "PREFECT__FLOW_RUN_ID"  # a variable of runs of deployments, set by Prefect
 OVERLOOKED = timedelta(seconds=45)  # Prefect kills a cancelled run after 30 seconds
 RUNNING = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
@@ -35,15 +36,15 @@ UNFINISHED = [*RUNNING, StateType.SCHEDULED, StateType.PAUSED]
 def ends_with_its_worker(function: Callable[P, T]) -> Callable[P, T | State]:
     """Terminate a deployment's run, as crashed, when the process that started it dies.
 
-    Otherwise it could be neither cancelled nor reported. Prefect's workers and `prefect.serve` start a run
-    as a child of their own, with no shell between.
+    Otherwise it could be neither cancelled nor reported. Prefect's workers and runners start a run as a child
+    of their own, with no shell between.
     """
 
     @wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> T | State:
         if not is_deployed():
             return function(*args, **kwargs)
-        worker = os.getppid()
+        worker = int(os.environ.get(WORKER, os.getppid()))  # it may have died while this process began
         _keep_pipes_open()
         end_with_parent(worker)
         with suppress(httpx.HTTPError):
@@ -89,6 +90,11 @@ def _deployed(client: SyncPrefectClient) -> list[FlowRun]:
     return [run for run in _running(client) if run.deployment_id]
 
 
+def _of_the_runner(client: SyncPrefectClient) -> list[FlowRun]:
+    """The running runs of deployments, without those of workers, which may be on other machines."""
+    return [run for run in _deployed(client) if run.work_pool_name is None]
+
+
 def _running(client: SyncPrefectClient) -> list[FlowRun]:
     running = FlowRunFilter.model_validate({"state": {"type": {"any_": RUNNING}}})
     return read_all(client.read_flow_runs, flow_run_filter=running)
@@ -128,12 +134,12 @@ def _is_abandoned(client: SyncPrefectClient, run: FlowRun) -> bool:
 
 
 def finish_overlooked_cancels() -> None:
-    """End the runs of this process's runner that have been told to long ago.
+    """End the runs of this machine's runner that have been told to long ago.
 
     Prefect's runner stops listening for cancels once the server has been away for three of its polls.
     """
     with get_client(sync_client=True) as client:
-        for run in _deployed(client):
+        for run in _of_the_runner(client):
             state = run.state
             if state is None or not state.is_cancelling() or datetime.now(UTC) - state.timestamp < OVERLOOKED:
                 continue
@@ -148,9 +154,9 @@ def finish_overlooked_cancels() -> None:
 def settle_runs_of_before(wait_seconds: float) -> None:
     """End the runs that an earlier runner of this workspace left, but not those of workers."""
     with get_client(sync_client=True) as client:
-        left = {str(run.id) for run in _deployed(client) if run.work_pool_name is None}
+        left = {str(run.id) for run in _of_the_runner(client)}
         _await_end(_processes_of(left), wait_seconds)
-        for run in _deployed(client):
+        for run in _of_the_runner(client):
             if run.state is not None and str(run.id) in left:
                 state: State = Cancelled() if run.state.is_cancelling() else Crashed(message=CALLER_GONE)
                 client.set_flow_run_state(run.id, state)

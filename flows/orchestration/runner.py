@@ -24,6 +24,7 @@ from prefect.schedules import Cron
 from data.workers import end_with_parent
 from flows.orchestration.automations import add_lost_runs
 from flows.orchestration.lifecycle import (
+    WORKER,
     cancel_running,
     crash_parts_of_lost_runs,
     end_children,
@@ -125,4 +126,5 @@ def announce() -> None:
 
 if __name__ == "__main__":
     end_with_parent(int(sys.argv[1]))
+    os.environ[WORKER] = str(os.getpid())
     run_deployments(*map(int, sys.argv[1:]))

@@ -236,16 +236,21 @@ def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None
         process.wait()
 
 
-def stop_with_children(process: subprocess.Popen[bytes]) -> None:
-    """Stop a process and wait for the end of its children, which end when they notice; kill the others."""
+def stop_with_children(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
+    """Stop a process and wait for the end of its children, which end when they notice.
+
+    Kill those that take long, or all on another signal.
+    """
     children: list[psutil.Process] = []
     with suppress(psutil.NoSuchProcess):
         children = psutil.Process(process.pid).children(recursive=True)
-    stop(process)
-    _, alive = psutil.wait_procs(children, STOP_SECONDS)
-    for child in alive:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
+    stop(process, number)
+    try:
+        _, children = psutil.wait_procs(children, STOP_SECONDS)
+    finally:
+        for child in children:
+            with suppress(psutil.NoSuchProcess):
+                child.kill()
 
 
 def say(text: str) -> None:

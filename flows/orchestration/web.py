@@ -12,7 +12,10 @@ import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import datetime
+from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 import uvicorn
 from prefect.server.api.server import create_app
@@ -21,7 +24,7 @@ from prefect.server.database.dependencies import temporary_database_config
 from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL, get_current_settings
 from sqlalchemy.ext.asyncio import AsyncSession, AsyncSessionTransaction
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
@@ -30,20 +33,36 @@ from data.workers import end_with_parent
 
 
 class Reports(StaticFiles):
-    """The files of a folder. No listing, nothing outside it, be it by `..` or by a link."""
+    """The files of a folder and a list of its reports; nothing outside it, be it by `..` or by a link."""
 
     def __init__(self, folder: Path, password: str | None):
         super().__init__(directory=folder, html=True)
+        self.folder = folder
         self.credentials = f"Basic {base64.b64encode(password.encode()).decode()}" if password else None
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         sent = Headers(scope=scope).get("authorization", "")
         if self.credentials and not hmac.compare_digest(sent.encode(), self.credentials.encode()):
             return PlainTextResponse("Unauthorized", 401, {"www-authenticate": 'Basic realm="jixu"'})
-        response = await super().get_response(path, scope)
+        if path == "." and scope["method"] == "GET":
+            response: Response = HTMLResponse(list_of_reports(self.folder))
+        else:
+            response = await super().get_response(path, scope)
         # a page shares its origin with the API: it gets no scripts, and may not act for its reader
         response.headers["content-security-policy"] = "sandbox"
         return response
+
+
+def list_of_reports(folder: Path) -> str:
+    """A page with a link to each report, the newest first."""
+    pages = [page for page in folder.glob("*/index.html") if not page.parent.is_symlink()]
+    pages.sort(key=lambda page: page.stat().st_mtime, reverse=True)
+    lines = [
+        f"<li>{datetime.fromtimestamp(page.stat().st_mtime):%Y-%m-%d %H:%M} "
+        f'<a href="{quote(page.parent.name)}/index.html">{escape(page.parent.name)}</a>'
+        for page in pages
+    ]
+    return f"<!doctype html><title>jixu: reports</title><h1>Reports</h1><ul>{''.join(lines)}</ul>"
 
 
 class LockingFirst(AioSqliteConfiguration):

@@ -27,12 +27,12 @@ FINAL = ("Completed", "Failed", "Crashed", "Cancelled")
 class Server:
     """`jixu serve` in a workspace, and what a user does with it."""
 
-    def __init__(self, workspace, port, **environment):
+    def __init__(self, workspace, port, command=("-m", "flows"), **environment):
         self.workspace, self.api = workspace, f"http://127.0.0.1:{port}/api"
         kept = {k: v for k, v in os.environ.items() if k not in ("PREFECT_HOME", "PREFECT_API_URL")}
         quick = {"OMP_NUM_THREADS": "1", "PREFECT_RUNNER_POLL_FREQUENCY": "1"}
         self.environment = kept | quick | environment
-        command = ["-m", "flows", "serve", "--port", str(port), "--workspace", str(workspace)]
+        command = [*command, "serve", "--port", str(port), "--workspace", str(workspace)]
         self.output = (workspace.parent / f"serve-{port}.log").open("w+b")
         self.process = subprocess.Popen(
             [sys.executable, *command],

@@ -1,5 +1,6 @@
 """How runs end: with a real server, and Prefect's process worker as in production."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import time
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from uuid import uuid4
 
 import psutil
@@ -21,6 +23,7 @@ from albert.pretraining import list_checkpoints, step_of
 from data.catalog import read_catalog
 from data.workspace import Workspace
 from flows.orchestration.lifecycle import (
+    WORKER_GONE,
     cancel_running,
     crash_parts_of_lost_runs,
     end_children,
@@ -31,9 +34,9 @@ from tests import ROOT
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 from tests.flows import processes
-from tests.flows.serving import wait_until
+from tests.flows.serving import DEADLINE, wait_until
 
-STEPS = 2000
+STEPS = 100_000
 
 
 @flow
@@ -46,18 +49,44 @@ def call():
     pass
 
 
-@contextmanager
-def process_worker(server, log):
-    """Prefect's process worker on the pool `production`."""
-    command = ["-m", "prefect", "worker", "start", "--pool", "production", "--type", "process"]
-    environment = os.environ | server | {"PREFECT_WORKER_QUERY_SECONDS": "0.5", "OMP_NUM_THREADS": "1"}
-    with log.open("w+b") as output:
-        process = subprocess.Popen(
-            [sys.executable, *command], cwd=ROOT, env=environment, stdout=output, stderr=output
-        )
-        yield process
-        process.kill()
-        process.wait()
+class Production:
+    """A pool with jixu's worker, and a training of its deployment that goes on from run to run."""
+
+    def __init__(self, server, folder, client, deployment, parameters):
+        self.environment = os.environ | server | {"PREFECT_WORKER_QUERY_SECONDS": "0.5"}
+        self.client, self.deployment, self.parameters = client, deployment, parameters
+        self.workspace, self.log = Path(parameters["workspace"]), folder / "worker.log"
+        self.metrics = self.workspace / "models" / "long" / "metrics.jsonl"
+
+    @contextmanager
+    def training(self):
+        """A worker that trains for some steps more, and its run."""
+        command = [sys.executable, "-m", "flows", "worker", "--pool", "production", "--limit", "1"]
+        before = self.trained()
+        with self.log.open("w+b") as output:
+            worker = subprocess.Popen(command, cwd=ROOT, env=self.environment, stdout=output, stderr=output)
+            run = self.client.create_flow_run_from_deployment(self.deployment, parameters=self.parameters)
+            wait_until(lambda: self.trained() > before, self.log.read_text)
+            yield worker, run.id
+            worker.kill()
+            worker.wait()
+
+    def trained(self):
+        return self.metrics.stat().st_size if self.metrics.is_file() else 0
+
+    def state(self, run):
+        wait_until(lambda: self.client.read_flow_run(run).state.is_final(), self.log.read_text)
+        state = self.client.read_flow_run(run).state
+        return state.name, state.message
+
+    def stopped_at(self):
+        """The step of the newest checkpoint, which the catalog knows as that of an interrupted run."""
+        with read_catalog(Workspace(self.workspace)) as db:
+            ((status, step),) = db.execute("select status, steps from pretraining_runs").fetchall()
+        last = self.metrics.read_text().splitlines()[-1]
+        assert status == "interrupted" and step == step_of(list_checkpoints(self.metrics.parent)[0])
+        assert json.loads(last)["step"] <= step < STEPS
+        return step
 
 
 def processes_of(run):
@@ -65,20 +94,13 @@ def processes_of(run):
     return [p for p in everyone if (p.info["environ"] or {}).get("PREFECT__FLOW_RUN_ID") == str(run)]
 
 
-@pytest.mark.slow
-def test_a_run_whose_worker_is_killed_crashes_with_a_checkpoint(
-    prefect_server, tmp_path, samples, vocabulary_file, tokenizer
-):
-    make_corpus(tmp_path / "w", "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
-    init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64)
+@pytest.fixture(scope="module")
+def production(prefect_server, tmp_path_factory, samples, vocabulary_file, tokenizer):
+    folder = tmp_path_factory.mktemp("production")
+    make_corpus(folder / "w", "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
+    init = save_small_model(folder / "small", tokenizer, max_position_embeddings=64)
     given = {"corpus": "tea", "init": str(init), "steps": STEPS, "batch_tokens": 512, "run": "long"}
-    given["workspace"] = str(tmp_path / "w")
-    folder, log = tmp_path / "w" / "models" / "long", tmp_path / "worker.log"
-    metrics = folder / "metrics.jsonl"
-
-    def state(run):
-        return client.read_flow_run(run).state
-
+    given["workspace"] = str(folder / "w")
     with get_client(sync_client=True) as client:
         client.create_work_pool(WorkPoolCreate(name="production", type="process"))
         deployment = client.create_deployment(
@@ -89,19 +111,55 @@ def test_a_run_whose_worker_is_killed_crashes_with_a_checkpoint(
             # as `prefect deploy` has it; without it the project is copied for each run, its .venv too
             pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": str(ROOT)}}],
         )
-        killed = client.create_flow_run_from_deployment(deployment, parameters=given).id
-        with process_worker(prefect_server, log) as worker:
-            wait_until(lambda: metrics.is_file() and metrics.stat().st_size, log.read_text)
-            worker.kill()
-            wait_until(lambda: state(killed).is_final(), log.read_text)
-        assert state(killed).name == "Crashed" and "worker of this run is gone" in state(killed).message
-        wait_until(lambda: not processes_of(killed))
-        at = step_of(list_checkpoints(folder)[0])
-        with read_catalog(Workspace(tmp_path / "w")) as db:
-            rows = db.execute("select status, steps from pretraining_runs").fetchall()
-        assert rows == [("interrupted", at)] and 0 < at < STEPS
+        yield Production(prefect_server, folder, client, deployment, given)
         client.delete_deployment(deployment)
         client.delete_work_pool("production")
+
+
+@pytest.fixture(scope="module")
+def stopped(production):
+    """The step at which a training stopped when its worker was asked to."""
+    with production.training() as (worker, run):
+        worker.terminate()
+        assert worker.wait(DEADLINE) == 0, production.log.read_text()
+        # what a machine or a container that is shut down would have killed
+        assert not processes_of(run)
+    assert production.state(run) == ("Crashed", WORKER_GONE)
+    return production.stopped_at()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "killed"])
+def test_a_training_whose_worker_stops_crashes_with_a_checkpoint_from_which_the_next_one_goes_on(
+    production, stopped, number
+):
+    before = production.stopped_at()
+    with production.training() as (worker, run):
+        worker.send_signal(number)
+        assert worker.wait(DEADLINE) == (-number if number == signal.SIGKILL else 0)
+        assert production.state(run) == ("Crashed", WORKER_GONE)
+        wait_until(lambda: not processes_of(run))
+    assert production.stopped_at() > before >= stopped
+    assert "Traceback" not in production.log.read_text()
+
+
+def cancel(run, environment):
+    command = [sys.executable, "-m", "prefect", "flow-run", "cancel", str(run)]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+
+
+def terminate(run, environment):
+    for process in processes_of(run):
+        process.terminate()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [cancel, terminate], ids=["by the command line", "by SIGTERM"])
+def test_a_training_of_a_worker_can_be_cancelled(production, stopped, stop):
+    with production.training() as (worker, run):
+        stop(run, production.environment)
+        assert production.state(run)[0] == "Cancelled"
+        assert production.stopped_at() > stopped and worker.poll() is None
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 
 import psutil
 import pytest
@@ -14,7 +15,7 @@ from prefect.client.orchestration import get_client
 from data.errors import InputError
 from flows.orchestration.automations import LOST
 from flows.orchestration.runner import active_schedules, load_deployments
-from flows.orchestration.serve import ROOT, environment, listen, say, start_server, stop
+from flows.orchestration.serve import ROOT, STOP_SECONDS, environment, listen, say, start_server, stop
 from tests.commands import refused, run_here
 from tests.flows import processes
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
@@ -166,6 +167,34 @@ def test_a_second_ctrl_c_leaves_no_process_of_a_run(workspace, samples, vocabula
         server.process.send_signal(signal.SIGINT)
         wait_until(lambda: "stopping" in server.log(), server.log)
         server.stop(signal.SIGINT)
+        assert len(begun) > 2 and not [one for one in begun if one.is_running()], server.log()
+
+
+NO_RESTARTS = """
+import sys
+from flows import __main__
+from flows.orchestration import serve
+serve.MOST_RESTARTS = 0
+sys.exit(__main__.main())
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_too_often_is_given_up_at_once_with_its_runs(workspace, samples, vocabulary_file):
+    given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "workers": 1}
+    given["tokenizer"] = str(vocabulary_file)
+    # else what a run has to tell takes it a minute of tries
+    server = Server(workspace, free_port(), ("-c", NO_RESTARTS), PREFECT_CLIENT_MAX_RETRIES="2")
+    with server, FileLock(workspace / "locks" / "catalog.lock"):
+        run = server.begin("refresh-corpus/default", **given)
+        server.wait_for_state(run, "Running")
+        begun = psutil.Process(server.process.pid).children(recursive=True)
+        server.part("server").kill()
+        died = time.monotonic()
+        assert server.process.wait(DEADLINE) == 2
+        # no part of it waits for an answer of the server
+        assert time.monotonic() - died < STOP_SECONDS
+        assert "the server ended once more, after 0 restarts in ten minutes" in server.log()
         assert len(begun) > 2 and not [one for one in begun if one.is_running()], server.log()
 
 

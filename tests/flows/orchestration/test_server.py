@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import signal
 import threading
 import urllib.error
 import urllib.request
@@ -176,11 +177,18 @@ def test_a_schedule_fires_and_takes_in_a_file_that_was_added(server, corpus, wee
 
     before = documents()
     (folder / "2.jsonl").write_bytes((samples / "tea.jsonl").read_bytes())
+    with scheduled(server, **given):
+        wait_until(lambda: documents() > before, server.log)
+
+
+@contextmanager
+def scheduled(server, **parameters):
+    """A schedule of refreshes."""
     deployment = server.ask("/deployments/name/refresh-corpus/default")["id"]
-    every = {"schedule": {"interval": 10}, "active": True, "slug": "daily", "parameters": given}
+    every = {"schedule": {"interval": 10}, "active": True, "slug": "daily", "parameters": parameters}
     (schedule,) = server.ask(f"/deployments/{deployment}/schedules", [every])
     try:
-        wait_until(lambda: documents() > before, server.log)
+        yield
     finally:
         server.ask(f"/deployments/{deployment}/schedules/{schedule['id']}", method="DELETE")
 
@@ -401,6 +409,16 @@ def processes_of(run):
     return [p.info["cmdline"] for p in processes if run in (p.info["environ"] or {}).values()]
 
 
+def test_a_scheduled_run_without_a_corpus_fails_and_says_what_is_missing(server):
+    failed = {"flow_runs": {"state": {"type": {"any_": ["FAILED", "CRASHED"]}}}, "sort": "START_TIME_DESC"}
+    before = len(server.ask("/flow_runs/filter", failed))
+    with scheduled(server):
+        wait_until(lambda: len(server.ask("/flow_runs/filter", failed)) > before, server.log)
+        run = server.ask("/flow_runs/filter", failed)[0]
+    assert (run["state"]["name"], run["state"]["message"]) == ("Failed", "corpus is missing")
+    wait_for_message(server, run["id"], "corpus is missing")
+
+
 def test_a_client_without_the_password_is_refused(server):
     for path in ("/admin/version", "/flow_runs/count"):
         with pytest.raises(urllib.error.HTTPError, match="401") as refused:
@@ -439,7 +457,7 @@ def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_ends_every
     before = steps_of(folder)
     run = server.begin("end-to-end/default", **whole)
     wait_for_steps(server, folder)
-    assert server.stop() == 0, server.log()
+    assert server.stop(signal.SIGTERM) == 0, server.log()  # as systemctl stop does
     assert not processes_of(run) and not is_up(server)
     assert server.recorded_states()[run] == "Cancelled"
     assert steps_of(folder)[: len(before)] == before and domain_run(server) == folder

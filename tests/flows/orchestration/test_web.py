@@ -1,6 +1,8 @@
 """The reports that a server shows; test_server.py opens one by its artifact's link."""
 
 import base64
+import os
+import re
 import threading
 from contextlib import closing, contextmanager
 from http.client import HTTPConnection
@@ -63,7 +65,7 @@ def test_a_page_is_shown_without_scripts_and_nothing_outside_the_folder_is(repor
             "/secret.txt",
             "outside/secret.txt",
         )
-        listings = ("", "outside/", "%E8%8C%B6/../", "%E8%8C%B6/out.txt", "%00")
+        listings = ("outside/", "%E8%8C%B6/out.txt", "%00")
         for path in (*secret, *listings, str(reports.parent / "secret.txt")):
             status, _, text = ask(port, f"/reports/{path}")
             assert status == 404 and "secret" not in text, path
@@ -71,11 +73,26 @@ def test_a_page_is_shown_without_scripts_and_nothing_outside_the_folder_is(repor
             assert ask(port, "/reports/%E8%8C%B6/index.html", method)[0] == 405
 
 
+def test_the_reports_are_listed_the_newest_first(reports):
+    odd = reports / "a <b>?" / "index.html"
+    odd.parent.mkdir()
+    odd.write_text("odd", encoding="utf-8")
+    os.utime(odd, (0, 0))
+    with shown(Reports(reports, None)) as port:
+        status, headers, text = ask(port, "/reports/")
+        assert status == 200 and headers["content-security-policy"] == "sandbox"
+        links = re.findall('<a href="(.+?)">(.+?)</a>', text)
+        assert [name for _, name in links] == ["茶", "a &lt;b&gt;?"]
+        pages = [ask(port, f"/reports/{link}")[2] for link, _ in links]
+        assert pages == ["<title>茶</title>", "odd"]
+
+
 def test_a_password_is_asked_for(reports):
     with shown(Reports(reports, "tea:pot")) as port:
         page = "/reports/%E8%8C%B6/"
         for wrong in (None, "tea:", "tea:pots", "茶:pot"):
-            status, headers, text = ask(port, page, password=wrong)
-            assert (status, text) == (401, "Unauthorized") and "Basic" in headers["www-authenticate"]
+            for path in (page, "/reports/"):
+                status, headers, text = ask(port, path, password=wrong)
+                assert (status, text) == (401, "Unauthorized") and "Basic" in headers["www-authenticate"]
             assert ask(port, "/reports/none", password=wrong)[0] == 401  # nor whether it is there
         assert ask(port, page, password="tea:pot")[0] == 200
