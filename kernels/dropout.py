@@ -10,7 +10,7 @@ from kernels.dispatch import Constants, tl, triton
 
 
 def dropout_constants(dropout_p: float) -> Constants:
-    """What `keep` compares with, out of 16 random bits, and the factor of what stays."""
+    """The threshold of `keep`, out of 16 random bits, and the factor of the numbers that stay."""
     return {"DROPOUT": int(dropout_p * 2**16), "RESCALE": 1 / (1 - dropout_p)}
 
 
