@@ -43,9 +43,7 @@ class Guard:
     pairs: np.ndarray  # [P, 2], ascending by the first
     filter: np.ndarray  # bool, by the high bits of a hash: excludes most n-grams of a corpus
     share: float  # of a text's n-grams that make it found
-    grams: (
-        np.ndarray
-    )  # [G, 2] n-grams, ascending, and the numbers of their texts; empty if any makes it found
+    grams: np.ndarray  # [G, 2] n-grams, ascending, and their texts' numbers; empty: any makes it found
 
 
 @dataclass(frozen=True)
