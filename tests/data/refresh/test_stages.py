@@ -1,11 +1,11 @@
 """What a refresh holds out, over versions and corpora."""
 
 import re
+from itertools import takewhile
 
 import pytest
 
 from albert.batching import InstanceStream
-from albert.batching.stream import START
 from data.catalog import never_trained_share, read_catalog, require_version, version_shards
 from data.workspace import Workspace
 from tests.conftest import sample_texts
@@ -33,7 +33,8 @@ def grow(tmp_path, vocabulary_file):
         )
         everything = stream._load(stream.row_groups)
         measured = everything.sides < version.held_out_share * 2**32
-        trained = {key for p in next(stream._windows(START)) for key in p.instances.doc_keys[p.rows]}
+        epoch = takewhile(lambda planned: planned.epoch == 0, stream.plan())
+        trained = {key for planned in epoch for key in planned.instances.doc_keys[planned.rows]}
         return set(everything.doc_keys[measured].tolist()), trained
 
     return refreshed
