@@ -159,16 +159,16 @@ def comparison_sections(runs: Runs) -> list[Section]:
 def _plots(runs: Runs) -> list[Plot]:
     plots = []
     tasks = dict.fromkeys((c.task, c.split, c.metric) for one in runs.values() for c in one.evaluations)
-    for n, (task, split, metric) in enumerate(tasks):
+    for task, split, metric in tasks:
         rows = _score_rows(runs, (task, split, metric))
-        plots.append(intervals(f"scores{n}", f"{task} {split} {metric_name(metric)}", SCORE_UNIT, rows))
+        plots.append(intervals(f"{task} {split} {metric_name(metric)}", SCORE_UNIT, rows))
     histories = {name: one.pretraining.history for name, one in runs.items() if one.pretraining}
     corpora = {corpus for history in histories.values() for corpus in held_out_corpora(history)}
-    for n, corpus in enumerate(sorted(corpora)):
+    for corpus in sorted(corpora):
         key = key_of("held_out_mlm_loss", corpus)
         lines = [Line(name, points_of(history, key)) for name, history in histories.items()]
         title = "Held-out MLM loss" + (f", {corpus}" if corpus else "")
-        plots.append(curves(f"loss{n}", title, "nats, lower is better", lines))
+        plots.append(curves(title, "nats, lower is better", lines))
     return plots
 
 

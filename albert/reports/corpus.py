@@ -52,8 +52,7 @@ class CorpusFacts:
     shards_sha256: str | None = None  # of the checksums of the version's shards, in order
 
 
-def corpus_section(facts: CorpusFacts, name: str) -> Section:
-    """The section; `name` makes the ids of its plots unique."""
+def corpus_section(facts: CorpusFacts) -> Section:
     order = "on" if facts.sop else "off: the documents have no sentence order, or it was switched off"
     note = f"[UNK] is {100 * facts.unknown_share:.2f}% of the tokens. Sentence-order prediction is {order}."
     if facts.recipe_hash:
@@ -63,7 +62,7 @@ def corpus_section(facts: CorpusFacts, name: str) -> Section:
         title=f"Corpus: {facts.corpus}, version {facts.version}",
         notes=(note,),
         tables=(totals, funnel_table(facts)),
-        plots=tuple(_plots(facts, name)),
+        plots=tuple(_plots(facts)),
         details=(_samples(facts),),
     )
 
@@ -91,20 +90,18 @@ def _reason(row: FunnelRow) -> str:
     return f"{number(row.count)} {row.unit} {row.reason}".replace("_", " ")
 
 
-def _plots(facts: CorpusFacts, name: str) -> list[Plot]:
+def _plots(facts: CorpusFacts) -> list[Plot]:
     plots = []
     if left := _documents_left(facts):
-        plots.append(ranked(f"{name}-funnel", "Documents left after each stage", "documents", left))
+        plots.append(ranked("Documents left after each stage", "documents", left))
     if facts.lengths:
         bars = [(f"{to:,}", count) for to, count in facts.lengths]
-        plots.append(
-            columns(f"{name}-lengths", "Instances by length", "instances", bars, x_label="tokens, up to")
-        )
+        plots.append(columns("Instances by length", "instances", bars, x_label="tokens, up to"))
     if facts.word_lengths:
         bars = [(f"{n} or more" if n >= 6 else str(n), count) for n, count in facts.word_lengths]
-        plots.append(columns(f"{name}-words", "Words by length", "words", bars, x_label="characters"))
+        plots.append(columns("Words by length", "words", bars, x_label="characters"))
     if facts.top_words:
-        plots.append(ranked(f"{name}-frequent", "Most frequent words", "occurrences", facts.top_words[:10]))
+        plots.append(ranked("Most frequent words", "occurrences", facts.top_words[:10]))
     return plots
 
 

@@ -29,15 +29,14 @@ _CORRECTED = (
 _NAMED = 3  # most models that a warning names; of more it gives the number
 
 
-def evaluation_section(comparison: Comparison, name: str, title: str) -> Section:
-    """The section; `name` makes the ids of its plots unique."""
+def evaluation_section(comparison: Comparison, title: str) -> Section:
     return Section(
         title=title,
         notes=(protocol(comparison),),
         tables=(scores_table(comparison), steps_table(comparison)),
-        plots=tuple(evaluation_plots(comparison, name)),
+        plots=tuple(evaluation_plots(comparison)),
         tables_below=(intrinsic_table(comparison), cost_table(comparison), contamination_table(comparison)),
-        details=evaluation_details(comparison, name),
+        details=evaluation_details(comparison),
     )
 
 

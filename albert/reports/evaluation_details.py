@@ -22,15 +22,15 @@ from albert.reports.sections import (
 _MOST_CONFUSIONS = 20
 
 
-def evaluation_details(comparison: Comparison, name: str) -> tuple[Section, ...]:
-    """The folded parts; `name` makes the ids of their plots unique."""
+def evaluation_details(comparison: Comparison) -> tuple[Section, ...]:
+    """The folded parts."""
     return (
         _classes(comparison),
         _confusion(comparison),
         _slices(comparison),
         *_overlaps(comparison),
         *_changes(comparison),
-        _sweep(comparison, name),
+        _sweep(comparison),
         _seeds(comparison),
     )
 
@@ -120,16 +120,14 @@ def _change_of(example: ChangedExample, changes: Changes) -> str:
     )
 
 
-def _sweep(comparison: Comparison, name: str) -> Section:
+def _sweep(comparison: Comparison) -> Section:
     """The learning rates that were tried with the first seed."""
     lines = model_lines(
         comparison, lambda model: sorted((tried.learning_rate, 100 * tried.dev) for tried in model.sweep)
     )
     title, unit = "Learning rates tried", "dev score in points, first seed"
-    plots = (
-        (curves(f"{name}-sweep", title, unit, lines, x_label="learning rate", log_x=True),) if lines else ()
-    )
-    return Section(title="Learning rates", plots=plots)
+    plot = curves(title, unit, lines, x_label="learning rate", log_x=True)
+    return Section(title="Learning rates", plots=(plot,) if lines else ())
 
 
 def _seeds(comparison: Comparison) -> Section:

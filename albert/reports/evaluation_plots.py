@@ -13,22 +13,22 @@ SCORE_UNIT = "points: each seed, mean and 95% interval"
 _MOST_LINES = 4  # of a plot whose lines can still be told apart
 
 
-def evaluation_plots(comparison: Comparison, name: str) -> list[Plot]:
-    """Scores, differences and what lies behind them; `name` makes the ids of the plots unique."""
-    plots = [_score_plot(comparison, name)]
+def evaluation_plots(comparison: Comparison) -> list[Plot]:
+    """Scores, differences and what lies behind them."""
+    plots = [_score_plot(comparison)]
     if comparison.differences:
         title = f"Change against {comparison.models[0].name}"
-        plots.append(_difference_plot(f"{name}-differences", title, "points", comparison.differences))
+        plots.append(_difference_plot(title, "points", comparison.differences))
     if comparison.steps:
         unit = "points against the one before"
-        plots.append(_difference_plot(f"{name}-steps", "What each change does", unit, comparison.steps))
+        plots.append(_difference_plot("What each change does", unit, comparison.steps))
     if lines := model_lines(comparison, _dev_by_epoch):
         title = f"Dev {metric_name(comparison.metric)} while fine-tuning"
-        plots.append(curves(f"{name}-epochs", title, "points, mean of the seeds", lines, x_label="epoch"))
+        plots.append(curves(title, "points, mean of the seeds", lines, x_label="epoch"))
     if lines := model_lines(comparison, _accuracy_by_confidence):
         unit = "accuracy by confidence, all seeds"
-        plots.append(reliability(f"{name}-calibration", "Calibration", unit, lines))
-    return [*plots, *confusion_plots(comparison, name), *_pretraining_plots(comparison, name)]
+        plots.append(reliability("Calibration", unit, lines))
+    return [*plots, *_confusion_plots(comparison), *_pretraining_plots(comparison)]
 
 
 def model_lines(
@@ -53,14 +53,14 @@ def model_lines(
     return [*behind, *lines]
 
 
-def confusion_plots(comparison: Comparison, name: str) -> list[Plot]:
+def _confusion_plots(comparison: Comparison) -> list[Plot]:
     """Confusion matrices of the first model and of the verdict's, unless there are too many labels."""
     if len(comparison.labels) > MOST_LABELS:
         return []
     models = [comparison.models[0], *([comparison.subject] if comparison.differences else [])]
     return [
-        confusion(f"{name}-confusion{n}", f"Confusion: {model.name}", comparison.labels, model.confusion)
-        for n, model in enumerate(models)
+        confusion(f"Confusion: {model.name}", comparison.labels, model.confusion)
+        for model in models
         if model.confusion
     ]
 
@@ -73,16 +73,16 @@ def interval_of(label: str, one: Summary | Difference) -> Interval:
     return Interval(label, [100 * value for value in one.values], 100 * one.mean, low, high)
 
 
-def _score_plot(comparison: Comparison, name: str) -> Plot:
+def _score_plot(comparison: Comparison) -> Plot:
     rows = [interval_of(model.label, model.reported[comparison.metric]) for model in comparison.models]
     rows += [interval_of(one.name, one.reported[comparison.metric]) for one in comparison.baselines]
     title = f"{comparison.split} {metric_name(comparison.metric)}"
-    return intervals(f"{name}-scores", title[0].upper() + title[1:], SCORE_UNIT, rows)
+    return intervals(title[0].upper() + title[1:], SCORE_UNIT, rows)
 
 
-def _difference_plot(name: str, title: str, unit: str, differences: Sequence[Difference]) -> Plot:
+def _difference_plot(title: str, unit: str, differences: Sequence[Difference]) -> Plot:
     rows = [interval_of(one.model, one) for one in differences]
-    return intervals(name, title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0, signed=True)
+    return intervals(title, f"{unit}: each seed, mean and 95% interval", rows, level=0.0, signed=True)
 
 
 def contrast_plot(evaluations: Sequence[Comparison]) -> Plot:
@@ -93,7 +93,7 @@ def contrast_plot(evaluations: Sequence[Comparison]) -> Plot:
         if (primary := one.difference(one.subject.name))
     ]
     unit = "points: each seed or pretraining run, mean and 95% interval"
-    return intervals("contrasts", "Differences", unit, rows, level=0.0, signed=True)
+    return intervals("Differences", unit, rows, level=0.0, signed=True)
 
 
 def _dev_by_epoch(model: ModelResult) -> list[tuple[float, float]]:
@@ -109,7 +109,7 @@ def _accuracy_by_confidence(model: ModelResult) -> list[tuple[float, float]]:
     return [(one.confidence, one.accuracy) for one in bins]
 
 
-def _pretraining_plots(comparison: Comparison, name: str) -> list[Plot]:
+def _pretraining_plots(comparison: Comparison) -> list[Plot]:
     """The held-out losses of the runs that made the models, a plot for each corpus."""
     plots: list[Plot] = []
     histories = [model.pretraining for model in comparison.models]
@@ -117,5 +117,5 @@ def _pretraining_plots(comparison: Comparison, name: str) -> list[Plot]:
         key = key_of("held_out_mlm_loss", corpus)
         lines = model_lines(comparison, lambda model, key=key: points_of(model.pretraining, key))  # type: ignore[misc]
         title = "Pretraining: held-out MLM loss" + (f", {corpus}" if corpus else "")
-        plots.append(curves(f"{name}-pretraining-{len(plots)}", title, "nats, lower is better", lines))
+        plots.append(curves(title, "nats, lower is better", lines))
     return plots

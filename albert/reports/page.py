@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -111,6 +112,7 @@ def render_page(
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     environment.tests["strong"] = lambda cell: isinstance(cell, Strong)
+    environment.globals["next_number"] = count(1).__next__
     return environment.get_template("page.html").render(
         title=title,
         lead=lead,
@@ -125,20 +127,16 @@ def report_sections(report: Report) -> list[Section]:
     """The sections of the parts that exist, in the order of the page."""
     titles = evaluation_titles(report.evaluations)
     sections = [
-        evaluation_section(comparison, f"evaluation{n}", title)
-        for n, (comparison, title) in enumerate(zip(report.evaluations, titles, strict=True))
+        evaluation_section(comparison, title)
+        for comparison, title in zip(report.evaluations, titles, strict=True)
     ]
     if len(sections) > 1:
         sections.insert(0, Section(title="All verdicts", plots=(contrast_plot(report.evaluations),)))
     if result := report.pretraining:
         title = "Continued pretraining" if result.probe else "Pretraining"
-        sections.append(training_section(result, "pretraining", title))
-    sections += [
-        training_section(base, f"base{n}", title)
-        for n, (base, title) in enumerate(zip(report.bases, base_titles(report.bases), strict=True))
-    ]
-    sections += [corpus_section(facts, f"corpus{n}") for n, facts in enumerate(report.corpora)]
-    return [*sections, _repeat_section(report)]
+        sections.append(training_section(result, title))
+    sections += map(training_section, report.bases, base_titles(report.bases))
+    return [*sections, *map(corpus_section, report.corpora), _repeat_section(report)]
 
 
 def _repeat_section(report: Report) -> Section:

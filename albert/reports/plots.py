@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle, product
 from math import ceil
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
@@ -19,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullFormatter
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
@@ -33,6 +32,7 @@ INK, SOFT, FAINT, ACCENT, BAD, PAGE = _COLOURS
 _STYLE: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",  # text stays text: the reader has Chinese fonts
     "text.parse_math": False,  # a dollar sign in a name is a dollar sign
+    "path.simplify_threshold": 1.0,  # a long line keeps its spikes, and no more points than it has pixels
     "font.size": 11.5,
     "axes.edgecolor": FAINT,
     "axes.labelcolor": SOFT,
@@ -64,64 +64,52 @@ _WIDTH = 5.0  # inches: 360 units of the SVG, about its pixels on a phone and in
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A drawn plot: an SVG element and its caption."""
+    """A plot and its caption; it is drawn when the page is written."""
 
     title: str
     unit: str  # of the values; says which direction is better if one is
-    svg: str
+    description: str  # for readers who do not see it
+    paint: Callable[[Axes], None]
+    height: float = 2.9  # inches
 
-
-def draw(
-    name: str, title: str, unit: str, description: str, paint: Callable[[Axes], None], height: float = 2.9
-) -> Plot:
-    """Draw a plot of `height` inches. `name` makes its ids unique, `description` is its text for readers."""
-    with rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-        figure.patch.set_alpha(0)
-        axes = figure.subplots()
-        axes.patch.set_alpha(0)
-        paint(axes)
-        sink = io.StringIO()
-        # text stays text, so it does not matter which glyphs matplotlib's own font lacks
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(sink, format="svg", metadata=metadata)
-    return Plot(title, unit, _page_element(sink.getvalue(), name, title, description))
+    def svg(self, name: str) -> str:
+        """Draw it as an element of the page; `name` makes its ids unique."""
+        with rc_context({**_STYLE, "svg.hashsalt": name}), warnings.catch_warnings():
+            figure = Figure(figsize=(_WIDTH, self.height), layout="constrained")
+            figure.patch.set_alpha(0)
+            axes = figure.subplots()
+            axes.patch.set_alpha(0)
+            self.paint(axes)
+            sink = io.StringIO()
+            # text stays text, so it does not matter which glyphs matplotlib's own font lacks
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            figure.savefig(sink, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+        return _page_element(sink.getvalue(), name, self.title, self.description)
 
 
 def _page_element(svg: str, name: str, title: str, description: str) -> str:
     """Turn matplotlib's file into an element of the page, with its ids, colours and font, and a name."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.S)
     head, _, body = svg.partition(">")
     head = re.sub(r'\s(?:width|height)="[^"]*"', "", head)
-    body = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', body)
-    body = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", body)
-    body = re.sub(r'xlink:href="#([^"]+)"', rf'xlink:href="#{name}-\1"', body)
+    body = re.sub(r'(\bid="|url\(#|xlink:href="#)', rf"\1{name}-", body)
     body = re.sub(r"font: ([^;\"]*?)'[^\";]*", r"font: \1var(--font)", body)
     for stand_in, variable in zip(_COLOURS, _NAMES, strict=True):
         body = body.replace(stand_in, f"var(--{variable})")
-    named = f'{head} role="img" aria-labelledby="{name}-title {name}-desc">'
-    description_tags = (
+    return (
+        f'{head} role="img" aria-labelledby="{name}-title {name}-desc">'
         f'<title id="{name}-title">{html.escape(title)}</title>'
-        f'<desc id="{name}-desc">{html.escape(description)}</desc>'
+        f'<desc id="{name}-desc">{html.escape(description)}</desc>{body}'
     )
-    return named + description_tags + body
 
 
-def legend_above(axes: Axes) -> None:
+def _legend_above(axes: Axes) -> None:
     """Put a legend above the axes, where it covers nothing; in two columns if names are short."""
     handles, names = axes.get_legend_handles_labels()
     names = [shortened(name) for name in names]
-    axes.legend(
-        handles,
-        names,
-        loc="lower left",
-        bbox_to_anchor=(-0.02, 1.02),
-        ncols=2 if max(map(cell_len, names)) <= 20 else 1,
-        fontsize=11,
-        labelcolor=SOFT,
-    )
+    columns = 2 if max(map(cell_len, names)) <= 20 else 1
+    place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.02), "ncols": columns}
+    axes.legend(handles, names, fontsize=11, labelcolor=SOFT, **place)
 
 
 def shortened(name: str, longest: int = _LONGEST) -> str:
@@ -132,17 +120,11 @@ def shortened(name: str, longest: int = _LONGEST) -> str:
     """
     if cell_len(name) <= longest:
         return name
-    begin, end = name, name
-    while cell_len(begin) > longest // 2:
-        begin = begin[:-1]
-    while cell_len(end) > longest // 2:
-        end = end[1:]
-    return f"{begin}…{end}"
+    return f"{set_cell_size(name, longest // 2)}…{set_cell_size(name[::-1], longest // 2)[::-1]}"
 
 
 _STYLES = list(product(("-", (0, (4, 2)), (0, (1, 1.5))), (ACCENT, INK)))
 _DESCRIBED = 24  # most values that a description names
-_MOST_POINTS = 600  # of a line: more than it has pixels
 _TICKS = 9  # most labels under columns
 _LONGEST_ROW = 50  # letters of a name above a row of intervals
 _NUMBERED = 12  # most labels of a confusion matrix with room for numbers
@@ -174,7 +156,6 @@ def _tick(value: float, _: object = None) -> str:
 
 
 def curves(
-    name: str,
     title: str,
     unit: str,
     lines: Sequence[Line],
@@ -206,7 +187,7 @@ def curves(
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=_ROUND))
         axes.yaxis.set_major_formatter(_tick)
         if len(lines) > 1 or level is not None:
-            legend_above(axes)
+            _legend_above(axes)
 
     ends = ", ".join(
         f"{line.legend} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}"
@@ -214,7 +195,7 @@ def curves(
         if line.legend
     )
     marked = f"; {len(events)} event{'s' if len(events) > 1 else ''} marked" if events else ""
-    return draw(name, title, unit, f"{ends}{marked}", paint)
+    return Plot(title, unit, f"{ends}{marked}", paint)
 
 
 def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
@@ -230,19 +211,7 @@ def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
             shape |= {"linestyle": style, "color": color}
         if line.marked and line.role != "behind":
             shape |= {"marker": "o", "markersize": 4}
-        axes.plot(*zip(*thinned(line.points), strict=True), label=line.legend, **shape)
-
-
-def thinned(points: Sequence[tuple[float, float]], most: int = _MOST_POINTS) -> list[tuple[float, float]]:
-    """Points in order of x; if there are many, the extremes of neighbours, so that no spike is lost."""
-    points = sorted(points)
-    if len(points) <= most:
-        return points
-    size = ceil(2 * len(points) / most)
-    parts = [points[begin : begin + size] for begin in range(0, len(points), size)]
-    return sorted(
-        {end for part in parts for end in (min(part, key=itemgetter(1)), max(part, key=itemgetter(1)))}
-    )
+        axes.plot(*zip(*sorted(line.points), strict=True), label=line.legend, **shape)
 
 
 def _mark_events(axes: Axes, events: Sequence[tuple[int, float]]) -> None:
@@ -255,7 +224,6 @@ def _mark_events(axes: Axes, events: Sequence[tuple[int, float]]) -> None:
 
 
 def columns(
-    name: str,
     title: str,
     unit: str,
     values: Sequence[tuple[str, float]],
@@ -278,7 +246,7 @@ def columns(
                 expected, [x - 0.46 for x in range(len(values))], [x + 0.46 for x in range(len(values))],
                 color=INK, linewidth=2, label="the rule's",
             )  # fmt: skip
-            legend_above(axes)
+            _legend_above(axes)
         every = ceil(len(values) / _TICKS)
         axes.set_xticks(range(len(values))[::-every], [label for label, _ in values][::-every])
         axes.set_xlabel(x_label, loc="right")
@@ -290,10 +258,10 @@ def columns(
         f"{label}: {shown(value)}" + (f" (the rule's {shown(rule)})" if rule is not None else "")
         for (label, value), rule in list(zip(values, rules, strict=True))[:_DESCRIBED]
     ]
-    return draw(name, title, unit, f"by {x_label}: {', '.join(words)}", paint)
+    return Plot(title, unit, f"by {x_label}: {', '.join(words)}", paint)
 
 
-def ranked(name: str, title: str, unit: str, values: Sequence[tuple[str, float]]) -> Plot:
+def ranked(title: str, unit: str, values: Sequence[tuple[str, float]]) -> Plot:
     """Draw horizontal bars with their values, the first at the top."""
 
     def paint(axes: Axes) -> None:
@@ -307,17 +275,11 @@ def ranked(name: str, title: str, unit: str, values: Sequence[tuple[str, float]]
         axes.margins(x=0.14)
 
     words = ", ".join(f"{label} {value:,.0f}" for label, value in values[:_DESCRIBED])
-    return draw(name, title, unit, words, paint)
+    return Plot(title, unit, words, paint)
 
 
 def intervals(
-    name: str,
-    title: str,
-    unit: str,
-    rows: Sequence[Interval],
-    *,
-    level: float | None = None,
-    signed: bool = False,
+    title: str, unit: str, rows: Sequence[Interval], *, level: float | None = None, signed: bool = False
 ) -> Plot:
     """Draw the values of each row as dots, its mean, and a line from low to high. Names are above the rows,
     where long ones fit.
@@ -351,14 +313,14 @@ def intervals(
         + f", single values {', '.join(f'{value:.2f}' for value in row.values)}"
         for row in rows
     )
-    return draw(name, title, unit, words, paint, height=0.6 + 0.6 * max(len(rows), 2))
+    return Plot(title, unit, words, paint, height=0.6 + 0.6 * max(len(rows), 2))
 
 
 def _signed(value: float, _: object = None) -> str:
     return f"{round(value, 9):+g}".replace("-", "−") if abs(value) > 1e-9 else "0"
 
 
-def confusion(name: str, title: str, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Plot:
+def confusion(title: str, labels: Sequence[str], counts: Sequence[Sequence[int]]) -> Plot:
     """Draw gold labels down and predicted ones across, shaded by the share of the gold label's examples."""
     n = len(labels)
     most = 0.6 if n <= _NUMBERED else 0.95  # numbers must be readable on their shade
@@ -386,10 +348,10 @@ def confusion(name: str, title: str, labels: Sequence[str], counts: Sequence[Seq
         + ", ".join(f"{count:,} as {label}" for label, count in zip(labels, row, strict=True) if count)
         for gold, row in list(zip(labels, counts, strict=True))[:_DESCRIBED]
     )
-    return draw(name, title, "examples, over all seeds", words, paint, height=max(2.6, 1.2 + 0.3 * n))
+    return Plot(title, "examples, over all seeds", words, paint, height=max(2.6, 1.2 + 0.3 * n))
 
 
-def reliability(name: str, title: str, unit: str, lines: Sequence[Line]) -> Plot:
+def reliability(title: str, unit: str, lines: Sequence[Line]) -> Plot:
     """Draw accuracy (y) over confidence (x), both in 0..1, and the line of perfect calibration."""
 
     def paint(axes: Axes) -> None:
@@ -399,10 +361,10 @@ def reliability(name: str, title: str, unit: str, lines: Sequence[Line]) -> Plot
         axes.xaxis.set_major_formatter(_tick)
         axes.yaxis.set_major_formatter(_tick)
         axes.set_xlabel("mean confidence", loc="right")
-        legend_above(axes)
+        _legend_above(axes)
 
     words = "; ".join(
         f"{line.legend}: " + ", ".join(f"confidence {x:.2f} accuracy {y:.2f}" for x, y in line.points)
         for line in lines
     )
-    return draw(name, title, unit, words, paint)
+    return Plot(title, unit, words, paint)

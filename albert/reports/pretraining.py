@@ -38,14 +38,13 @@ HELD_OUT_FIGURES: tuple[tuple[str, str, Show, Show], ...] = (
 OWN = "own corpus"
 
 
-def training_section(result: PretrainResult, name: str, title: str) -> Section:
-    """The section; `name` makes the ids of its plots unique."""
+def training_section(result: PretrainResult, title: str) -> Section:
     return Section(
         title=title,
         warnings=tuple(notice[:1].upper() + notice[1:] for notice in result.notices),
         notes=(probe_note(result.probe),) if result.probe else (),
         tables=(held_out_table(result), run_table(result), _event_table(result.events)),
-        plots=(*_curves(result, name), *_layer_plots(result, name), *_audit_plots(result, name)),
+        plots=(*_curves(result), *_layer_plots(result), *_audit_plots(result)),
     )
 
 
@@ -203,7 +202,7 @@ def points_of(history: History, key: str) -> list[tuple[float, float]]:
     return [(record["step"], record[key]) for record in history if key in record]
 
 
-def _curves(result: PretrainResult, name: str) -> list[Plot]:
+def _curves(result: PretrainResult) -> list[Plot]:
     history, corpora = result.history, held_out_corpora(result.history)
     marks = [(n, event.step) for n, event in enumerate(result.events, 1)]
     plots = []
@@ -222,7 +221,7 @@ def _curves(result: PretrainResult, name: str) -> list[Plot]:
         if any(line.points for line in lines):
             lines = [Line("training", points_of(history, metric), role="behind"), *lines]
             level = ("chance", 0.5) if metric == "sop_accuracy" else None
-            plots.append(curves(f"{name}-{metric}", title, unit, lines, level=level, events=marks))
+            plots.append(curves(title, unit, lines, level=level, events=marks))
     for key, title, unit in (
         ("tokens_per_second", "Throughput", "tokens a second"),
         ("gradient_norm", "Gradient norm", "before clipping"),
@@ -230,24 +229,22 @@ def _curves(result: PretrainResult, name: str) -> list[Plot]:
     ):
         if line := points_of(history, key):
             lines = [Line("training", line, marked=False)]
-            plots.append(curves(f"{name}-{key}", title, unit, lines, from_zero=True, events=marks))
+            plots.append(curves(title, unit, lines, from_zero=True, events=marks))
     return plots
 
 
-def _layer_plots(result: PretrainResult, name: str) -> list[Plot]:
+def _layer_plots(result: PretrainResult) -> list[Plot]:
     plots = []
     for key, title, unit in (
         ("distance", "Change by a layer", "L2 distance of input and output"),
         ("cosine", "Angle kept by a layer", "cosine of input and output"),
     ):
         if points := [(one.layer, getattr(one, key)) for one in result.layers]:
-            plots.append(
-                curves(f"{name}-layers-{key}", title, unit, [Line("held out", points)], x_label="layer")
-            )
+            plots.append(curves(title, unit, [Line("held out", points)], x_label="layer"))
     return plots
 
 
-def _audit_plots(result: PretrainResult, name: str) -> list[Plot]:
+def _audit_plots(result: PretrainResult) -> list[Plot]:
     audits = result.audits or Audits()
     rule, plots = audits.rule_mask_rate, []
     if masks := audits.masks:
@@ -258,7 +255,7 @@ def _audit_plots(result: PretrainResult, name: str) -> list[Plot]:
         ):
             plots.append(
                 columns(
-                    f"{name}-mask-rate-{by}", f"Mask rate by {by} length",
+                    f"Mask rate by {by} length",
                     f"share of the tokens of such {by}s", rates, x_label=unit, as_percent=True,
                     expected=None if rule is None else [rule] * len(rates),
                 )
@@ -267,14 +264,14 @@ def _audit_plots(result: PretrainResult, name: str) -> list[Plot]:
         total, expected = max(sum(ngrams.counts.values()), 1), ngrams.expected_shares
         plots.append(
             columns(
-                f"{name}-ngrams", "Words masked together", "share of n-grams",
+                "Words masked together", "share of n-grams",
                 [(n, count / total) for n, count in ngrams.counts.items()], x_label="words", as_percent=True,
                 expected=[expected.get(n, 0.0) for n in ngrams.counts],
             )
         )  # fmt: skip
     if rows := _swapped_by_length(audits.by_length):
         title, unit = "Sentence pairs swapped, by length", "% of pairs, with the 95% interval"
-        plots.append(intervals(f"{name}-sop-balance", title, unit, rows, level=50.0))
+        plots.append(intervals(title, unit, rows, level=50.0))
     return plots
 
 
