@@ -5,9 +5,9 @@ T = tokens of a batch, S = its sequences, R = instances, D = documents.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,45 +23,10 @@ from data.instances import take_ranges
 BATCH_TOKENS = 4096
 SEEN_NGRAM = 13  # tokens (Brown et al. 2020, appendix C: 13 words)
 _MOST_SEARCHED = 1 << 28  # tokens of training text: half a minute
-# columns of the sums
+# columns of the sums, and the figures that are ratios of two
 _MLM_LOSS, _MLM_CORRECT, _MLM_COUNT, _SOP_LOSS, _SOP_CORRECT, _SOP_COUNT = range(6)
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """A mean, and its 95% interval over documents, if there is one."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-    def to_record(self, name: str) -> dict[str, float]:
-        """The entries of a run's history."""
-        if self.low is None or self.high is None:
-            return {name: self.value}
-        return {name: self.value, f"{name}_low": self.low, f"{name}_high": self.high}
-
-
-@dataclass(frozen=True, slots=True)
-class HeldOutScores:
-    """Scores of a model on held-out documents."""
-
-    documents: int
-    masked_tokens: int
-    pairs: int  # each is scored in both orders
-    mlm_loss: Estimate
-    mlm_accuracy: Estimate
-    sop_loss: Estimate | None  # None: no document has an order
-    sop_accuracy: Estimate | None
-
-    def to_record(self) -> dict[str, float]:
-        """The entries of a run's history."""
-        record: dict[str, float] = {}
-        for name in ("mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy"):
-            if one := getattr(self, name):
-                record |= one.to_record(name)
-        counts = {"documents": self.documents, "masked_tokens": self.masked_tokens, "pairs": self.pairs}
-        return record | {name: float(count) for name, count in counts.items()}
+_MLM = {"mlm_loss": (_MLM_LOSS, _MLM_COUNT), "mlm_accuracy": (_MLM_CORRECT, _MLM_COUNT)}
+_SOP = {"sop_loss": (_SOP_LOSS, _SOP_COUNT), "sop_accuracy": (_SOP_CORRECT, _SOP_COUNT)}
 
 
 @torch.no_grad()
@@ -131,40 +96,35 @@ def flip_segments(batch: Batch) -> Batch:
     )
 
 
-def scores_of(sums: np.ndarray, documents: np.ndarray) -> HeldOutScores:
-    """Scores from the sums [R, 6] of instances and their documents' keys [R]."""
-    ratio = _ratios(sums, documents)
-    loss, accuracy = ratio(_MLM_LOSS, _MLM_COUNT), ratio(_MLM_CORRECT, _MLM_COUNT)
-    assert loss and accuracy  # every instance has a masked token
+def scores_of(sums: np.ndarray, documents: np.ndarray) -> dict[str, float]:
+    """Scores from the sums [R, 6] of instances and their documents' keys [R]: MLM and, where documents have
+    an order, SOP loss and accuracy, each with the ends of its interval (`mlm_loss_low`, ...); and the numbers
+    of documents, masked tokens and pairs, which are scored in both orders.
+    """
     totals = sums.sum(0)
-    return HeldOutScores(
-        documents=len(np.unique(documents)),
-        masked_tokens=int(totals[_MLM_COUNT]),
-        pairs=int(totals[_SOP_COUNT]) // 2,
-        mlm_loss=loss,
-        mlm_accuracy=accuracy,
-        sop_loss=ratio(_SOP_LOSS, _SOP_COUNT),
-        sop_accuracy=ratio(_SOP_CORRECT, _SOP_COUNT),
-    )
+    return _ratios(sums, documents, _MLM | _SOP) | {
+        "documents": float(len(np.unique(documents))),
+        "masked_tokens": float(totals[_MLM_COUNT]),
+        "pairs": float(totals[_SOP_COUNT] // 2),
+    }
 
 
-def changes_of(before: np.ndarray, after: np.ndarray, documents: np.ndarray) -> dict[str, Estimate]:
+def changes_of(before: np.ndarray, after: np.ndarray, documents: np.ndarray) -> dict[str, float]:
     """By how much the MLM loss and accuracy changed, from the sums [R, 6] of the same instances and masks.
 
     The interval is paired: what makes a document hard before and after cancels out.
     """
     differences = after - before
     differences[:, _MLM_COUNT] = after[:, _MLM_COUNT]
-    ratio = _ratios(differences, documents)
-    loss, accuracy = ratio(_MLM_LOSS, _MLM_COUNT), ratio(_MLM_CORRECT, _MLM_COUNT)
-    assert loss and accuracy  # every instance has a masked token
-    return {"mlm_loss_change": loss, "mlm_accuracy_change": accuracy}
+    return _ratios(differences, documents, {f"{name}_change": columns for name, columns in _MLM.items()})
 
 
-def _ratios(sums: np.ndarray, documents: np.ndarray) -> Callable[[int, int], Estimate | None]:
-    """A function that gives the ratio of two columns of sums [R, 6]; None if the lower one is 0.
+def _ratios(
+    sums: np.ndarray, documents: np.ndarray, columns: Mapping[str, tuple[int, int]]
+) -> dict[str, float]:
+    """The ratios of two columns of sums [R, 6], with the ends of their intervals; none where the lower is 0.
 
-    Its interval is Student's, over documents, with the jackknife's standard error (Efron and Tibshirani 1993,
+    The interval is Student's, over documents, with the jackknife's standard error (Efron and Tibshirani 1993,
     section 11.2): percentiles of a bootstrap are far too narrow for a handful of documents. There is none if
     all documents agree, as where none has a right answer: it would pretend certainty.
     """
@@ -172,24 +132,21 @@ def _ratios(sums: np.ndarray, documents: np.ndarray) -> Callable[[int, int], Est
     D = len(keys)
     by_document = np.zeros((D, 6))
     np.add.at(by_document, number, sums)
-    totals = by_document.sum(0)
-
-    def ratio(above: int, below: int) -> Estimate | None:
+    totals, found = by_document.sum(0), {}
+    for name, (above, below) in columns.items():
         if not totals[below]:
-            return None
-        value = totals[above] / totals[below]
+            continue
+        found[name] = float(value := totals[above] / totals[below])
         others = totals[below] - by_document[:, below]
         if D < 2 or not others.all():
-            return Estimate(float(value), None, None)
+            continue
         without = (totals[above] - by_document[:, above]) / others  # [D]
         error = np.sqrt((D - 1) / D * ((without - value) ** 2).sum())
         half = stdtrit(D - 1, 0.975) * error  # Student's quantile
-        if half < 1e-9:
-            return Estimate(float(value), None, None)
-        low = value - half if (by_document[:, above] < 0).any() else max(value - half, 0.0)
-        return Estimate(float(value), float(low), float(value + half))
-
-    return ratio
+        if half >= 1e-9:
+            low = value - half if (by_document[:, above] < 0).any() else max(value - half, 0.0)
+            found |= {f"{name}_low": float(low), f"{name}_high": float(value + half)}
+    return found
 
 
 def seen_share(held_out: Instances, streams: Sequence[InstanceStream]) -> float:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from albert.batching import InstanceStream
 from albert.checkpoints import PADDING_OF_TABLES, load_pretrained
-from albert.evaluation.held_out import BATCH_TOKENS, HeldOutScores, scores_of, sums_of
+from albert.evaluation.held_out import BATCH_TOKENS, scores_of, sums_of
 from albert.evaluation.records import Intrinsic
 from albert.model import AlbertConfig, Batch, Encoder, PretrainingModel, pack
 from albert.runtime import default_device
@@ -52,10 +52,9 @@ def measure_intrinsic(
     figures: dict[str, float] = {}
     for name, held_out in (("domain", domain), ("general", general)):
         if held_out and (scores := _held_out(model, held_out)):
-            figures[f"{name}_mlm_loss"] = scores.mlm_loss.value
-            figures[f"{name}_mlm_accuracy"] = scores.mlm_accuracy.value
-            if scores.sop_accuracy:
-                figures.setdefault("sop_accuracy", scores.sop_accuracy.value)
+            figures |= {f"{name}_{one}": scores[one] for one in ("mlm_loss", "mlm_accuracy")}
+            if "sop_accuracy" in scores:
+                figures.setdefault("sop_accuracy", scores["sop_accuracy"])
     right, words = _cloze(model, tokenizer, cloze)
     return Intrinsic(**figures, cloze_accuracy=right / words if words else None, cloze_words=words)
 
@@ -67,10 +66,10 @@ def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float |
     model, _ = load_pretrained(checkpoint)
     model.to(default_device()).eval()
     measured = [_held_out(model, HeldOut((shard,), 1.0)) for shard in shards]
-    return [one.mlm_loss.value if one else None for one in measured]
+    return [one["mlm_loss"] if one else None for one in measured]
 
 
-def _held_out(model: PretrainingModel, held_out: HeldOut) -> HeldOutScores | None:
+def _held_out(model: PretrainingModel, held_out: HeldOut) -> dict[str, float] | None:
     """Measure held-out documents; None if there are none, or if the model cannot read them."""
     stream = InstanceStream(held_out.shards, batch_tokens=BATCH_TOKENS, held_out_share=held_out.share)
     drawn = stream.held_out(HELD_OUT_TOKENS) if _can_read(model.config, stream.info) else None

@@ -48,14 +48,13 @@ def evaluate(
         few = min(int(np.cumsum(drawn.lengths).searchsorted(tokens)) + 1, len(drawn))
         for prefix, count in (("", few), ("full_", len(drawn) if full_tokens else 0)):
             if count:
-                scores = scores_of(sums[:count], drawn.doc_keys[:count]).to_record()
+                scores = scores_of(sums[:count], drawn.doc_keys[:count])
                 result |= {f"{prefix}held_out_{key}{suffix}": value for key, value in scores.items()}
         measured[name] = sums
         old = (before or {}).get(name)
         if old is not None and len(old) >= len(sums):  # fewer tokens are the first of more
-            for key, change in changes_of(old[: len(sums)], sums, drawn.doc_keys).items():
-                record = change.to_record(key)
-                result |= {f"held_out_{name}{suffix}": value for name, value in record.items()}
+            changes = changes_of(old[: len(sums)], sums, drawn.doc_keys)
+            result |= {f"held_out_{key}{suffix}": value for key, value in changes.items()}
     return result, measured
 
 

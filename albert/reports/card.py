@@ -172,7 +172,7 @@ def _corpora(corpora: tuple[CorpusFacts, ...], licences: Mapping[str, str]) -> T
         }
         for facts in corpora
     ]
-    return Table.of("", records, words=(0, 3, 4))
+    return Table.of("", records, words=("Corpus", "sources", "licence of the texts"))
 
 
 def _curve(result: PretrainResult) -> Table:

@@ -67,16 +67,19 @@ def recomputed(report: Report) -> Report:
 
 def metrics_table(runs: Runs) -> Table:
     """A row for each figure that any run has, a column for each run."""
-    rows = []
-    for figures_of in (_scores, _training_figures):
-        figures = [figures_of(report) for report in runs.values()]
-        names = dict.fromkeys(name for of_run in figures for name in of_run)
-        rows += [(name, *(of_run.get(name, MISSING) for of_run in figures)) for name in names]
+    by_run = ([figures_of(report) for report in runs.values()] for figures_of in (_scores, _training_figures))
+    rows = tuple(row for figures in by_run for row in _side_by_side(figures))
     caption = (
         "Scores in points, mean ± half its 95% interval; held-out figures before → after. Only "
         "models of one run share their seeds: a difference between runs has no interval here."
     )
-    return Table(caption, ("Figure", *runs), tuple(rows))
+    return Table(caption, ("Figure", *runs), rows)
+
+
+def _side_by_side(by_run: Sequence[Mapping[str, str]]) -> list[tuple[str, ...]]:
+    """A row for each name, with the value of each run."""
+    names = dict.fromkeys(name for of_run in by_run for name in of_run)
+    return [(name, *(of_run.get(name, MISSING) for of_run in by_run)) for name in names]
 
 
 def _scores(report: Report) -> dict[str, str]:
@@ -118,19 +121,9 @@ def differing_table(runs: Runs) -> Table:
         {f"{part}: {name}": text for part in parts if part in shared for name, text in parts[part].items()}
         for parts in by_part
     ]
-    names = dict.fromkeys(name for values in by_name for name in values)
-    rows = tuple(
-        (name, *(values.get(name, MISSING) for values in by_name))
-        for name in names
-        if len({values.get(name) for values in by_name}) > 1
-    )
-    words = tuple(range(len(runs) + 1))
-    return Table(
-        "Without settings and versions that are the same everywhere, or of parts that only one run has.",
-        ("Differs", *runs),
-        rows,
-        words,
-    )
+    rows = tuple(row for row in _side_by_side(by_name) if len(set(row[1:])) > 1)
+    caption = "Without settings and versions that are the same everywhere, or of parts that only one run has."
+    return Table(caption, ("Differs", *runs), rows, words=tuple(range(len(runs) + 1)))
 
 
 def _settings(report: Report) -> dict[str, Mapping[str, str]]:

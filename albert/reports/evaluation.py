@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from albert.evaluation import Comparison, Contamination, Difference, Intrinsic, ModelResult, metric_name
 from albert.reports.evaluation_details import evaluation_details
@@ -76,14 +77,10 @@ def _training(comparison: Comparison) -> Iterator[str]:
     if restarts := sum(run.restarts for run in runs):
         were = "was" if restarts == 1 else "were"
         yield f"{counted(restarts, 'start')} at chance level {were} abandoned and restarted"
-    if stuck := sum(not run.left_chance for run in runs):
-        yield f"{number(stuck)} of {counted(len(runs), 'run')} stayed at chance level"
-    for baseline in comparison.baselines:
-        if stuck := sum(not run.left_chance for run in baseline.seeds):
-            yield (
-                f"{number(stuck)} of {counted(len(baseline.seeds), 'run')} of the baseline {baseline.name} "
-                "stayed at chance level"
-            )
+    whose = [("", runs), *((f" of the baseline {one.name}", one.seeds) for one in comparison.baselines)]
+    for name, seeds_of in whose:
+        if stuck := sum(not run.left_chance for run in seeds_of):
+            yield f"{number(stuck)} of {counted(len(seeds_of), 'run')}{name} stayed at chance level"
 
 
 def _scope(comparison: Comparison) -> Iterator[str]:
@@ -100,24 +97,23 @@ def _scope(comparison: Comparison) -> Iterator[str]:
 
 def scores_table(comparison: Comparison) -> Table:
     """A row for each model and baseline: its scores, and how much a model gains over the first."""
-    models = comparison.models
-    is_compared, is_calibrated = len(models) > 1, any(model.calibration for model in models)
-    records = []
-    for model in models:
-        record = {"Model": model.label, **_scores(comparison, model)}
-        if is_calibrated:
-            record["ECE"] = points(model.calibration.ece if model.calibration else None)
-        if is_compared:
-            record |= _difference_cells(comparison, comparison.difference(model.name))
-        records.append(record)
+    records = [
+        {
+            "Model": model.label,
+            **_scores(comparison, model),
+            "ECE": points(model.calibration.ece if model.calibration else None),
+            **_difference_cells(comparison, comparison.difference(model.name)),
+        }
+        for model in comparison.models
+    ]
     records += [
         {"Model": f"baseline: {one.name}", **_scores(comparison, one)} for one in comparison.baselines
     ]
     caption = "In points; ± is half the width of the 95% interval, over seeds and examples."
-    if is_calibrated:
+    if any(model.calibration for model in comparison.models):
         caption += " ECE: expected calibration error, averaged over seeds."
-    if is_compared:
-        caption += f" Changes are relative to {models[0].name}. {_CORRECTED}"
+    if comparison.differences:
+        caption += f" Changes are relative to {comparison.models[0].name}. {_CORRECTED}"
     return Table.of(caption, records)
 
 
@@ -183,25 +179,27 @@ def intrinsic_table(comparison: Comparison) -> Table:
     records = []
     for model in comparison.models:
         measured = model.intrinsic or Intrinsic()
-        figures = {
-            "domain MLM": points(measured.domain_mlm_accuracy),
-            "general MLM": points(measured.general_mlm_accuracy),
-            "drift": MISSING if model is comparison.models[0] else change(model.drift),
-            "sentence order": points(measured.sop_accuracy),
-            "domain words": points(measured.cloze_accuracy),
-        }
-        records.append({"Language model": model.label, **figures})
-    known_columns = {name for record in records for name, cell in record.items() if cell != MISSING}
+        records.append(
+            {
+                "Language model": model.label,
+                "domain MLM": points(measured.domain_mlm_accuracy),
+                "general MLM": points(measured.general_mlm_accuracy),
+                "drift": MISSING if model is comparison.models[0] else change(model.drift),
+                "sentence order": points(measured.sop_accuracy),
+                "domain words": points(measured.cloze_accuracy),
+            }
+        )
+    table = Table.of("", records)
+    if len(table.columns) == 1:
+        return Table.of("", ())
     caption = "Before fine-tuning, on texts never trained on and with fixed masks: accuracies in points."
-    if "drift" in known_columns:
+    if "drift" in table.columns:
         caption += " Drift is the general one's change against the first model."
-    if "domain words" in known_columns:
+    if "domain words" in table.columns:
         caption += " Domain words are masked whole, and count as right if every token is."
     if len({(one["domain MLM"] == MISSING, one["general MLM"] == MISSING) for one in records}) > 1:
         caption += " A dash: the model has read these texts in other documents, or has another vocabulary."
-    if len(known_columns) == 1:
-        return Table.of(caption, ())
-    return Table.of(caption, [{name: one[name] for name in one if name in known_columns} for one in records])
+    return replace(table, caption=caption)
 
 
 def cost_table(comparison: Comparison) -> Table:
@@ -243,9 +241,8 @@ def contamination_table(comparison: Comparison) -> Table:
         }
         for one in searches.values()
     ]
-    return Table.of(
-        "Texts of the task in the corpora that models were pretrained on.", records, words=(0, 1, 5)
-    )
+    caption = "Texts of the task in the corpora that models were pretrained on."
+    return Table.of(caption, records, words=("Contamination", "split", "read by"))
 
 
 def _contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:

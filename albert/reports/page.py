@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from pydantic import JsonValue, ValidationError
+from pydantic import JsonValue
 
 from albert.evaluation import evaluation_titles
 from albert.reports.content import REPORT, SCHEMA_VERSION, Report, base_titles
@@ -20,7 +20,7 @@ from albert.reports.pretraining import held_out_table, training_section
 from albert.reports.sections import Section, Strong, Table, pairs_table
 from data.errors import InputError
 from data.files import write_text
-from data.options import faults
+from data.options import parse
 
 METRICS_FILE, PAGE_FILE = "metrics.json", "index.html"
 _HERE = Path(__file__).parent
@@ -45,16 +45,17 @@ def report_markdown(report: Report) -> str:
 
 def main_tables(report: Report) -> list[NamedTable]:
     """A table for each evaluation and each training of a report, in the order of the page."""
-    titles = evaluation_titles(report.evaluations)
-    tables = [
-        NamedTable(f"evaluation-{n}" if n > 1 else "evaluation", title, scores_table(comparison))
-        for n, (comparison, title) in enumerate(zip(report.evaluations, titles, strict=True), 1)
-    ]
-    if report.pretraining:
-        tables.append(NamedTable("training", "Pretraining", held_out_table(report.pretraining)))
-    return tables + [
-        NamedTable(f"base-{n}" if n > 1 else "base", title, held_out_table(base))
-        for n, (base, title) in enumerate(zip(report.bases, base_titles(report.bases), strict=True), 1)
+    parts = {
+        "evaluation": zip(
+            evaluation_titles(report.evaluations), map(scores_table, report.evaluations), strict=True
+        ),
+        "training": [("Pretraining", held_out_table(report.pretraining))] if report.pretraining else [],
+        "base": zip(base_titles(report.bases), map(held_out_table, report.bases), strict=True),
+    }
+    return [
+        NamedTable(f"{kind}-{n}" if n > 1 else kind, title, table)
+        for kind, tables in parts.items()
+        for n, (title, table) in enumerate(tables, 1)
     ]
 
 
@@ -85,12 +86,7 @@ def read_report(run: Path) -> Report:
             f"{path} has schema version {version}, but this version of jixu reads {SCHEMA_VERSION}: "
             "make the report again"
         )
-    try:
-        return REPORT.validate_json(json.dumps(content), strict=True)
-    except ValidationError as error:
-        raise InputError(
-            f"{path} is damaged ({faults(error, Report)[:200]}): make the report again"
-        ) from None
+    return parse(Report, content, f"{path} is damaged, make the report again")
 
 
 def render(report: Report) -> str:
@@ -125,11 +121,7 @@ def render_page(
 
 def report_sections(report: Report) -> list[Section]:
     """The sections of the parts that exist, in the order of the page."""
-    titles = evaluation_titles(report.evaluations)
-    sections = [
-        evaluation_section(comparison, title)
-        for comparison, title in zip(report.evaluations, titles, strict=True)
-    ]
+    sections = list(map(evaluation_section, report.evaluations, evaluation_titles(report.evaluations)))
     if len(sections) > 1:
         sections.insert(0, Section(title="All verdicts", plots=(contrast_plot(report.evaluations),)))
     if result := report.pretraining:
@@ -140,17 +132,13 @@ def report_sections(report: Report) -> list[Section]:
 
 
 def _repeat_section(report: Report) -> Section:
-    parts = [
-        *(
-            (f"Settings: {name}", ("Setting", "value"), flat(values))
-            for name, values in report.settings.items()
-        ),
-        ("Versions", ("Package", "version"), report.versions),
-        ("Checksums", ("File", "sha256"), report.checksums),
-    ]
+    tables = {
+        **{f"Settings: {name}": (("Setting", "value"), flat(one)) for name, one in report.settings.items()},
+        "Versions": (("Package", "version"), report.versions),
+        "Checksums": (("File", "sha256"), report.checksums),
+    }
     details = tuple(
-        Section(title=title, tables=(pairs_table(names, pairs, words=(0, 1)),))
-        for title, names, pairs in parts
+        Section(title=title, tables=(pairs_table(*parts, words=(0, 1)),)) for title, parts in tables.items()
     )
     return Section(title="How to repeat it", code=(report.command,), details=details)
 

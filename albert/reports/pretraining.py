@@ -6,6 +6,7 @@ A plot is drawn only if its figures exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from scipy.stats import binomtest
 
@@ -19,6 +20,7 @@ from albert.reports.sections import (
     Table,
     change,
     decimal,
+    decimal_change,
     number,
     pairs_table,
     percent,
@@ -31,7 +33,7 @@ Show = Callable[[float], str]
 _HELD_OUT = "held_out_mlm_loss"
 # what is measured on held-out documents: key, name, and how the figure and its change are shown
 HELD_OUT_FIGURES: tuple[tuple[str, str, Show, Show], ...] = (
-    (_HELD_OUT, "MLM loss", decimal, decimal),
+    (_HELD_OUT, "MLM loss", decimal, decimal_change),
     ("held_out_mlm_accuracy", "MLM accuracy", percent, change),
     ("held_out_sop_accuracy", "sentence-order accuracy", percent, change),
 )
@@ -60,67 +62,68 @@ def key_of(metric: str, corpus: str) -> str:
     return f"{metric}@{corpus}" if corpus else metric
 
 
-def first_and_last(history: History, key: str) -> tuple[float, float] | None:
-    """Return a metric's first and last value on the same documents, those of the larger sample if there are
-    two; None if it was not measured.
+class Measured(NamedTuple):
+    """A figure, with its 95% interval if it has one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def show(self, show: Show) -> str:
+        """The figure as text, its interval in brackets."""
+        if self.low is None or self.high is None:
+            return show(self.value)
+        return f"{show(self.value)} ({show(self.low)} to {show(self.high)})"
+
+    @property
+    def leaves_out_0(self) -> bool:
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def _measured(record: Mapping[str, float], key: str) -> Measured:
+    metric, at, corpus = key.partition("@")
+    return Measured(record[key], *(record.get(f"{metric}_{end}{at}{corpus}") for end in ("low", "high")))
+
+
+def _ends(history: History, key: str) -> tuple[Measured, Measured] | None:
+    """A metric's first and last value on the same documents, those of the larger sample if there are two;
+    None if it was not measured.
     """
-    prefix, first, last = _ends(history, key)
-    return (first[prefix + key], last[prefix + key]) if first else None
+    for one in (f"full_{key}", key):
+        records = [record for record in history if one in record]
+        if len(records) > 1 or (records and one == key):
+            return _measured(records[0], one), _measured(records[-1], one)
+    return None
 
 
-def _ends(history: History, key: str) -> tuple[str, Mapping[str, float], Mapping[str, float]]:
-    """The first and last record with a metric, and the prefix of its key; empty if it was not measured."""
-    for prefix in ("full_", ""):
-        records = [record for record in history if prefix + key in record]
-        if len(records) > 1 or (records and not prefix):
-            return prefix, records[0], records[-1]
-    return "", {}, {}
+def first_and_last(history: History, key: str) -> tuple[float, float] | None:
+    """A metric before and after, on the same documents; None if it was not measured."""
+    ends = _ends(history, key)
+    return (ends[0].value, ends[1].value) if ends else None
 
 
-def change_of(history: History, metric: str, corpus: str) -> tuple[float, float | None, float | None] | None:
-    """A metric's change on the same documents and masks, with its paired interval if there is one."""
-    ends = first_and_last(history, key_of(metric, corpus))
-    if ends is None:
-        return None
-    keys = [key_of(f"{metric}_change{end}", corpus) for end in ("", "_low", "_high")]
-    last = next((record for record in reversed(history) if keys[0] in record), {})
-    return last.get(keys[0], ends[1] - ends[0]), last.get(keys[1]), last.get(keys[2])
-
-
-def is_clear(low: float | None, high: float | None) -> bool:
-    """Whether an interval leaves out 0."""
-    return low is not None and high is not None and (low > 0 or high < 0)
-
-
-def _with_interval(history: History, metric: str, corpus: str, show: Show) -> list[str]:
-    """A metric's first and last value as text, each with its interval."""
-    prefix, *records = _ends(history, key_of(metric, corpus))
-    shown = []
-    for record in records:
-        value, low, high = (
-            record.get(prefix + key_of(f"{metric}{end}", corpus)) for end in ("", "_low", "_high")
-        )
-        assert value is not None
-        shown.append(
-            show(value) if low is None or high is None else f"{show(value)} ({show(low)} to {show(high)})"
-        )
-    return shown
+def change_of(history: History, key: str) -> Measured | None:
+    """A metric's change on the same documents and masks; its interval, if there is one, is paired."""
+    metric, at, corpus = key.partition("@")
+    name, ends = f"{metric}_change{at}{corpus}", first_and_last(history, key)
+    last = next((record for record in reversed(history) if name in record), None)
+    if last is not None:
+        return _measured(last, name)
+    return Measured(ends[1] - ends[0]) if ends else None
 
 
 def held_out_table(result: PretrainResult) -> Table:
     """Scores on held-out documents before and after, a row for each corpus and metric."""
     corpora, rows = held_out_corpora(result.history), []
     for corpus in corpora:
-        for metric, called, show, difference in HELD_OUT_FIGURES:
-            changed = change_of(result.history, metric, corpus)
-            if changed is not None:
+        for metric, called, show, show_change in HELD_OUT_FIGURES:
+            key = key_of(metric, corpus)
+            ends, change = _ends(result.history, key), change_of(result.history, key)
+            if ends and change:
                 what = f"{called}, {corpus or OWN}" if len(corpora) > 1 else called
-                value, low, high = changed
-                text = signed(difference(value))
-                if low is not None and high is not None:
-                    text += f" ({signed(difference(low))} to {signed(difference(high))})"
-                shown = _with_interval(result.history, metric, corpus, show)
-                rows.append((what, *shown, Strong(text) if is_clear(low, high) else text))
+                text = change.show(show_change)
+                changed = Strong(text) if change.leaves_out_0 else text
+                rows.append((what, *(one.show(show) for one in ends), changed))
     caption = (
         "On held-out documents, which training never sees: the same documents and masks before and after. "
         "A change of accuracy is in points. In brackets: the 95% interval over documents, of this run alone; "
@@ -148,11 +151,6 @@ def _sample(history: History, corpus: str) -> str:
     if bigrams:
         text += f"; counting pairs of neighbours in training text gives a loss of {decimal(bigrams[0])}"
     return text + (f"; {percent(seen[0])} of their 13-grams stand in training text." if seen else ".")
-
-
-def signed(text: str) -> str:
-    """The text of a difference with its sign."""
-    return text if text[0] in "+−" else f"+{text}"
 
 
 def run_table(result: PretrainResult) -> Table:
@@ -194,7 +192,7 @@ def _event_table(events: Sequence[Event]) -> Table:
         {"Event": str(n), "step": number(one.step), "kind": one.kind.replace("_", " "), "what": one.text}
         for n, one in enumerate(events, 1)
     ]
-    return Table.of("What went wrong and what was done", records, words=(0, 2, 3))
+    return Table.of("What went wrong and what was done", records, words=("Event", "kind", "what"))
 
 
 def points_of(history: History, key: str) -> list[tuple[float, float]]:

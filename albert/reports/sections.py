@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from albert.evaluation import Difference, Summary
 from albert.reports.plots import Plot
@@ -25,12 +26,20 @@ class Table:
     words: tuple[int, ...] = (0,)
 
     @classmethod
-    def of(cls, caption: str, records: Iterable[Mapping[str, str]], words: tuple[int, ...] = (0,)) -> Table:
-        """A row for each record and a column for each of their names; a dash where a record lacks one."""
+    def of(
+        cls, caption: str, records: Iterable[Mapping[str, str]], words: Collection[str] | None = None
+    ) -> Table:
+        """A row for each record and a column for each name that any has a value of, the first or those in
+        `words` of words; a dash where one lacks it.
+        """
         records = list(records)
-        columns = tuple(dict.fromkeys(name for record in records for name in record))
+        values: dict[str, set[str]] = {}
+        for name, cell in (pair for record in records for pair in record.items()):
+            values.setdefault(name, set()).add(cell)
+        columns = tuple(name for name, cells in values.items() if cells != {MISSING})
         rows = tuple(tuple(record.get(name, MISSING) for name in columns) for record in records)
-        return cls(caption, columns, rows, words)
+        places = (0,) if words is None else tuple(n for n, name in enumerate(columns) if name in words)
+        return cls(caption, columns, rows, places)
 
     def to_markdown(self) -> str:
         """The table in the Markdown of GitHub and Prefect."""
@@ -79,38 +88,26 @@ class Section:
         return any(texts) or any(table.rows for table in (*self.tables, *self.tables_below))
 
 
-def number(value: float | None) -> str:
+def _show(value: float | None, spec: str, scale: int = 1, unit: str = "") -> str:
     """
-    >>> number(1234567)
-    '1,234,567'
+    >>> number(1234567), percent(0.5), points(0.8634), change(-0.0016)
+    ('1,234,567', '50.0%', '86.3', '−0.2')
     """
-    return MISSING if value is None else minus(f"{value:,.0f}")
+    return MISSING if value is None else minus(f"{scale * value:{spec}}{unit}")
+
+
+number = partial(_show, spec=",.0f")
+percent = partial(_show, spec=".1f", scale=100, unit="%")
+points = partial(_show, spec=".1f", scale=100)  # of a share or a correlation
+change = partial(_show, spec="+.1f", scale=100)  # of a difference of shares, in points with its sign
 
 
 def decimal(value: float | None, places: int = 3) -> str:
-    return MISSING if value is None else minus(f"{value:.{places}f}")
+    return _show(value, f".{places}f")
 
 
-def percent(value: float | None) -> str:
-    return MISSING if value is None else f"{100 * value:.1f}%"
-
-
-def points(value: float | None) -> str:
-    """Show a share or a correlation in points.
-
-    >>> points(0.8634)
-    '86.3'
-    """
-    return MISSING if value is None else minus(f"{100 * value:.1f}")
-
-
-def change(value: float | None) -> str:
-    """Show a difference of shares in points, with its sign.
-
-    >>> change(-0.0016)
-    '−0.2'
-    """
-    return MISSING if value is None else minus(f"{100 * value:+.1f}")
+def decimal_change(value: float, places: int = 3) -> str:
+    return _show(value, f"+.{places}f")
 
 
 def plus_minus(value: str, half_width: float | None) -> str:

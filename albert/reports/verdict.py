@@ -6,15 +6,8 @@ from collections.abc import Sequence
 
 from albert.evaluation import Comparison, ModelResult, metric_name
 from albert.pretraining import PretrainResult
-from albert.reports.pretraining import (
-    change_of,
-    first_and_last,
-    held_out_corpora,
-    is_clear,
-    key_of,
-    signed,
-)
-from albert.reports.sections import change, counted, decimal, gain, percent, points
+from albert.reports.pretraining import change_of, first_and_last, held_out_corpora, key_of
+from albert.reports.sections import change, counted, decimal, decimal_change, gain, percent, points
 
 
 def verdict(pretraining: PretrainResult | None, evaluations: Sequence[Comparison]) -> str:
@@ -73,7 +66,8 @@ def _of_pretraining(result: PretrainResult) -> str:
         for name in ("loss", "accuracy")
     )
     shown = " → ".join(decimal(one, 2) for one in losses)
-    _, low, high = change_of(result.history, "held_out_mlm_loss", "") or (None, None, None)
-    if low is not None and high is not None and not is_clear(low, high):
-        shown += f" (no clear change: {signed(decimal(low, 2))} to {signed(decimal(high, 2))})"
+    changed = change_of(result.history, "held_out_mlm_loss")
+    if changed and changed.low is not None and changed.high is not None and not changed.leaves_out_0:
+        ends = (decimal_change(end, 2) for end in (changed.low, changed.high))
+        shown += f" (no clear change: {' to '.join(ends)})"
     return f"Held-out MLM loss {shown}, accuracy {' → '.join(map(percent, accuracies))}{_drift(result)}."

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from albert.reports import build_report, compare_reports, read_report, report_schema, write_report
+from albert.reports import build_report, read_report, report_schema, write_report
 from albert.reports.compare_runs import differing_table, metrics_table, read_runs
 from data.errors import InputError
 from flows.__main__ import main
@@ -86,12 +86,6 @@ def test_settings_of_several_arms_are_compared_one_by_one(tmp_path):
     assert differing_table(read_runs(made)).rows == (("arm 2: rate", "2", "3"),)
 
 
-def test_the_page_of_a_comparison_has_verdicts_and_warnings(runs, tmp_path):
-    html = compare_reports(runs, tmp_path).read_text(encoding="utf-8")
-    assert "It helped: +9.7" in html and "第二: Contaminated: " in html
-    assert html.count("<svg") == 3 and "http" not in html.replace("http://www.w3.org", "")
-
-
 def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
     assert main(["report", "compare", *map(str, runs)]) == 0
     output = capsys.readouterr().out
@@ -99,7 +93,9 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
     page = Path(output.strip().splitlines()[-1].removeprefix("page "))
     assert page.parent.parent == runs[0].parent and page.is_file()
     assert main(["report", "compare", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
-    assert (tmp_path / "out" / "index.html").is_file()
+    html = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert "It helped: +9.7" in html and "第二: Contaminated: " in html
+    assert html.count("<svg") == 3 and "http" not in html.replace("http://www.w3.org", "")
 
 
 @pytest.mark.parametrize(
@@ -108,10 +104,8 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
         (None, "no report in"),
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
-        ("\udcff", "cannot be read"),
         ('{"schema_version": 3}', "has schema version 3, but this version of jixu reads 4"),
-        ('{"schema_version": 4}', "is damaged (title is missing"),
-        ("[]", "has schema version None"),
+        ('{"schema_version": 4}', "is damaged, make the report again: title is missing"),
     ],
 )
 def test_a_damaged_or_missing_report_is_refused_in_one_line(runs, tmp_path, capsys, content, complaint):
