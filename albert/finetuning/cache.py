@@ -9,30 +9,23 @@ import zipfile
 import zlib
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
-from albert.evaluation import SeedResult
-from albert.finetuning.learner import Predictions
 from albert.finetuning.training import Candidate, SeedRun
 from albert.runtime import default_device, usual_precision
 from data.files import sha256, write_bytes
 
 _FORMAT = 3  # of the files; others are not read
-_ARRAYS = ("right", "labels", "probabilities")
-_RESULT = TypeAdapter(SeedResult)
-
-
-def _precision(chosen: str) -> str:
-    """The number format that a run has on this machine."""
-    return usual_precision(default_device()) if chosen == "auto" else chosen
+_STORED = TypeAdapter(tuple[str, SeedRun], config=ConfigDict(arbitrary_types_allowed=True))
 
 
 def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
     """A digest of the inputs of a run: weights, files, settings and seed."""
-    settings = candidate.settings
+    settings, precision = candidate.settings, candidate.settings.running.precision
+    if precision == "auto":  # is the same run as with the format named
+        precision = usual_precision(default_device())
     content = {
         "format": _FORMAT,
         "weights": candidate.checksum,
@@ -45,7 +38,7 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
             "max_restarts": settings.optimizer.max_restarts,
             "patience": settings.optimizer.patience,
             **asdict(settings.running),
-            "precision": _precision(settings.running.precision),
+            "precision": precision,
             **({"drop_overlap": True} if settings.drop_overlap else {}),
         },
         "seed": seed,
@@ -73,19 +66,19 @@ def sha256_of(path: Path) -> str:
 
 
 def save_run(run: SeedRun, candidate: Candidate, path: Path) -> None:
-    """Write a candidate's run as an .npz file."""
-    arrays: dict[str, np.ndarray] = {}
-    texts: dict[str, object] = {"result": asdict(run.result), "inputs": _inputs(candidate)}
-    for split, one in (("dev", run.dev), ("test", run.test)):
-        if one is None:
-            continue
-        texts[split] = {"answers": one.answers, "tags": one.tags}
-        arrays |= {f"{split}/metric/{name}": values for name, values in one.statistics.items()}
-        found = {f"{split}/{name}": getattr(one, name) for name in _ARRAYS}
-        arrays |= {name: array for name, array in found.items() if array is not None}
-    arrays["texts"] = np.frombuffer(json.dumps(texts, ensure_ascii=False).encode(), dtype=np.uint8)
+    """Write a candidate's run as an .npz file: its arrays, and the rest as JSON that numbers them."""
+    arrays: list[np.ndarray] = []
+
+    def numbered(array: np.ndarray) -> dict[str, int]:
+        arrays.append(array)
+        return {"array": len(arrays) - 1}
+
+    content = asdict(run)
+    for predictions in filter(None, (content["dev"], content["test"])):
+        del predictions["confidence"]  # many small arrays, which only `jixu predict` writes
+    text = json.dumps((_inputs(candidate), content), default=numbered, ensure_ascii=False)
     sink = io.BytesIO()
-    np.savez_compressed(sink, **arrays)  # type: ignore[arg-type]  # taken for the option allow_pickle
+    np.savez_compressed(sink, *arrays, text=np.array(text))
     write_bytes(path, sink.getvalue())
 
 
@@ -94,27 +87,12 @@ def load_run(candidate: Candidate, path: Path) -> SeedRun | None:
     configuration or tokenizer.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            content = {name: arrays[name] for name in arrays.files}
-        texts = json.loads(content.pop("texts").tobytes())
-        if texts["inputs"] != _inputs(candidate):
-            return None
-        return SeedRun(
-            result=_RESULT.validate_python(texts["result"]),
-            dev=_predictions("dev", texts["dev"], content),
-            test=_predictions("test", texts["test"], content) if "test" in texts else None,
-        )
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error):
+        with np.load(path, allow_pickle=False) as file:
+            content = json.loads(
+                str(file["text"]),
+                object_hook=lambda one: file[f"arr_{one['array']}"] if "array" in one else one,
+            )
+        inputs, run = _STORED.validate_python(content)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
-
-
-def _predictions(split: str, texts: dict[str, list], content: dict[str, np.ndarray]) -> Predictions:
-    prefix = f"{split}/metric/"
-    tags = texts["tags"]
-    arrays: dict[str, Any] = {name: content.get(f"{split}/{name}") for name in _ARRAYS}
-    return Predictions(
-        answers=tuple(texts["answers"]),
-        statistics={n.removeprefix(prefix): v for n, v in content.items() if n.startswith(prefix)},
-        tags=None if tags is None else tuple(tuple(one) for one in tags),
-        **arrays,
-    )
+    return run if inputs == _inputs(candidate) else None
