@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 OptimizerName = Literal["adamw", "lamb"]
 ScheduleName = Literal["linear", "polynomial", "wsd"]
@@ -16,8 +15,7 @@ WSD_DECAY_SHARE = 0.2
 _STRANGE_FACTOR = 8.0  # warn about a rate this many times the rule's
 
 
-@dataclass(frozen=True, slots=True)
-class ReferenceRate:
+class _Reference(NamedTuple):
     """A learning rate and the batch it was tuned for."""
 
     rate: float
@@ -34,20 +32,12 @@ class ReferenceRate:
 
 # with 1e-3 a small ALBERT reaches the same MLM loss, but its sequence vectors collapse: fine-tuned, it stays
 # at chance, while one trained with 3e-4 learns the task
-ADAMW_FROM_SCRATCH = ReferenceRate(3e-4, 4096, "AdamW from random weights")
-ADAMW_FROM_CHECKPOINT = ReferenceRate(5e-5, 4096, "AdamW from a checkpoint, transformers' MLM example")
-LAMB = ReferenceRate(0.00176, 4096 * 512, "LAMB, Lan et al. 2020, section 4.1")
+_FROM_SCRATCH = _Reference(3e-4, 4096, "AdamW from random weights")
+_FROM_CHECKPOINT = _Reference(5e-5, 4096, "AdamW from a checkpoint, transformers' MLM example")
+_LAMB = _Reference(0.00176, 4096 * 512, "LAMB, Lan et al. 2020, section 4.1")
 
 
-def reference_rate(optimizer: OptimizerName, *, from_checkpoint: bool) -> ReferenceRate:
-    """The rate that the default is scaled from."""
-    if optimizer == "lamb":
-        return LAMB
-    return ADAMW_FROM_CHECKPOINT if from_checkpoint else ADAMW_FROM_SCRATCH
-
-
-@dataclass(frozen=True, slots=True)
-class LearningRate:
+class LearningRate(NamedTuple):
     """The peak rate of a run, and how it was chosen."""
 
     rate: float
@@ -67,10 +57,9 @@ def choose_learning_rate(
 
     `given_for` is the batch, in tokens, that a given rate was meant for; without it the rate is not scaled.
     """
-    reference = reference_rate(optimizer, from_checkpoint=from_checkpoint)
-    usual = reference.scaled(batch_tokens)
+    reference = _LAMB if optimizer == "lamb" else _FROM_CHECKPOINT if from_checkpoint else _FROM_SCRATCH
     if given is not None and given_for is None:
-        warning = None
+        usual, warning = reference.scaled(batch_tokens), None
         if given > _STRANGE_FACTOR * usual:
             warning = (
                 f"learning rate {given:g} is {given / usual:,.0f} times the {usual:.2g} that the square-root "
@@ -80,7 +69,7 @@ def choose_learning_rate(
             )
         return LearningRate(given, f"learning rate {given:g}, as given", warning)
     if given is not None and given_for is not None:
-        reference = ReferenceRate(given, given_for, "as given")
+        reference = _Reference(given, given_for, "as given")
     rate = reference.scaled(batch_tokens)
     explanation = (
         f"learning rate {rate:.3g} = {reference.rate:g} x sqrt({batch_tokens:,} / "
@@ -98,6 +87,8 @@ def learning_rate_at(schedule: ScheduleName, step: int, steps: int, warmup_steps
 
     >>> [round(learning_rate_at("wsd", step, 10, 2), 2) for step in (0, 1, 5, 8, 9)]
     [0.5, 1.0, 1.0, 1.0, 0.29]
+    >>> [learning_rate_at("linear", step, 10, 2) for step in (0, 1, 2, 6, 9)]
+    [0.5, 1.0, 1.0, 0.5, 0.125]
     """
     if step < warmup_steps:
         return (step + 1) / warmup_steps
@@ -106,12 +97,3 @@ def learning_rate_at(schedule: ScheduleName, step: int, steps: int, warmup_steps
         return 1 - math.sqrt(max(step - (steps - decay), 0) / decay)
     left = (steps - step) / max(steps - warmup_steps, 1)
     return left if schedule == "linear" else left**POLYNOMIAL_POWER
-
-
-def linear_schedule(step: int, steps: int, warmup_steps: int) -> float:
-    """`learning_rate_at` of the schedule "linear".
-
-    >>> [linear_schedule(step, 10, 2) for step in (0, 1, 2, 6, 9)]
-    [0.5, 1.0, 1.0, 0.5, 0.125]
-    """
-    return learning_rate_at("linear", step, steps, warmup_steps)

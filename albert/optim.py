@@ -16,19 +16,14 @@ def adamw(model: nn.Module, learning_rate: float, weight_decay: float = 0.01) ->
 
     Biases and LayerNorm are not decayed (Devlin et al. 2019, appendix A.2).
     """
-    groups = [
-        {"params": matrices(model), "weight_decay": weight_decay},
-        {"params": vectors(model), "weight_decay": 0.0},
-    ]
+    groups = _groups(model, weight_decay)
     return torch.optim.AdamW(groups, lr=learning_rate, betas=(0.9, 0.98), eps=1e-6, fused=True)
 
 
 def lamb(model: nn.Module, learning_rate: float, weight_decay: float = 0.01) -> Lamb:
     """LAMB; neither decay nor trust ratio for biases and LayerNorm (Lan et al. 2020's own code)."""
-    groups = [
-        {"params": matrices(model), "weight_decay": weight_decay, "adapt": True},
-        {"params": vectors(model), "weight_decay": 0.0, "adapt": False},
-    ]
+    matrices, vectors = _groups(model, weight_decay)
+    groups = [{**matrices, "adapt": True}, {**vectors, "adapt": False}]
     fused = [p for name, p in model.named_parameters() if name.endswith("query_key_value.weight")]
     return Lamb(groups, learning_rate, fused=frozenset(fused))
 
@@ -40,14 +35,13 @@ def make_optimizer(
     return {"adamw": adamw, "lamb": lamb}[name](model, learning_rate, weight_decay)
 
 
-def matrices(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are decayed: tables and weights."""
-    return [p for p in model.parameters() if p.dim() > 1]
-
-
-def vectors(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that are not decayed: biases and LayerNorm."""
-    return [p for p in model.parameters() if p.dim() <= 1]
+def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Tables and weights, which are decayed, and biases and LayerNorm, which are not."""
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
 
 
 class Lamb(torch.optim.Optimizer):

@@ -76,11 +76,8 @@ def _difference(
     return Difference(
         model=model.name,
         baseline=baseline.name,
-        mean=found.mean,
+        **found._asdict(),
         values=tuple(values.tolist()),
-        half_width=found.half_width,
-        degrees=found.degrees,
-        p_value=found.p_value,
         adjusted_p=found.p_value if is_primary else None,
         is_primary=is_primary,
         unknown=unknown,

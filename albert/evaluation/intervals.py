@@ -19,7 +19,7 @@ weighted, degrees are never more than Satterthwaite's. docs/report.md has the co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -34,8 +34,7 @@ _STEP = 1e-3  # of the numerical derivative; it is central, so the error is of t
 _ROUNDING = 1e-9  # standard errors of values that are all equal are smaller
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(NamedTuple):
     """A mean with half the width of its 95% interval, and the test that it is 0."""
 
     mean: float

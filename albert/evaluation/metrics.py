@@ -7,6 +7,7 @@ resample of a test set is one matrix product. n = examples, C = labels, S = seed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -25,20 +26,15 @@ def chance_of(data: TaskData, split: Split) -> float:
     if kind not in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL):
         return 0.0
     train, gold = (label_table(part.examples, data.labels) for part in (data.splits["train"], split))
+    frequent = np.argsort(-train.sum(0), kind="stable")
+    chosen = frequent[:1]
     if kind is Kind.MULTILABEL:
-        return _constant_sets(metric, train, gold)
-    label = len(data.labels) - 1 if metric == "f1" else int(train.sum(0).argmax())
-    return constant_score(metric, gold.argmax(-1), label, len(data.labels))
-
-
-def _constant_sets(metric: str, train: np.ndarray, gold: np.ndarray) -> float:
-    """The score of always predicting the most frequent labels of train, as many as have its best micro F1."""
-    counts = np.sort(train.sum(0))[::-1]
-    predicted = len(train) * np.arange(1, len(counts) + 1)
-    best = int((np.cumsum(counts) / (predicted + counts.sum())).argmax())
-    always = np.isin(np.arange(len(counts)), np.argsort(-train.sum(0), kind="stable")[: best + 1])
-    statistics = label_set_statistics(metric, np.broadcast_to(always, gold.shape), gold)
-    return float(score(metric, statistics.sum(0)))
+        right = np.cumsum(train.sum(0)[frequent])
+        predicted = len(train) * np.arange(1, len(frequent) + 1)
+        chosen = frequent[: int((right / (predicted + right[-1])).argmax()) + 1]
+    elif metric == "f1":
+        chosen = np.array([len(frequent) - 1])
+    return constant_score(metric, gold, chosen)
 
 
 def leaves_chance(data: TaskData, split: Split, value: float) -> bool:
@@ -47,8 +43,8 @@ def leaves_chance(data: TaskData, split: Split, value: float) -> bool:
     return value > chance + chance_margin(data.task.metrics[0], chance, len(split.examples))
 
 
-def _mean(sums: np.ndarray) -> np.ndarray:  # sums of a value and of 1
-    return sums[..., 0] / sums[..., 1]
+def _ratio(below: int, sums: np.ndarray) -> np.ndarray:  # of the first sum to another
+    return sums[..., 0] / np.maximum(sums[..., below], 1)
 
 
 def _macro_f1(sums: np.ndarray) -> np.ndarray:  # sums of right, predicted and gold, C of each
@@ -64,20 +60,13 @@ def _f1(sums: np.ndarray) -> np.ndarray:  # sums of right, predicted and gold
     return 2 * sums[..., 0] / np.where(either > 0, either, 1)
 
 
-def _precision(sums: np.ndarray) -> np.ndarray:
-    return sums[..., 0] / np.maximum(sums[..., 1], 1)
-
-
-def _recall(sums: np.ndarray) -> np.ndarray:
-    return sums[..., 0] / np.maximum(sums[..., 2], 1)
-
-
 def _correlation(sums: np.ndarray) -> np.ndarray:  # sums of 1, x, y, xx, yy and xy
     n, x, y, xx, yy, xy = np.moveaxis(sums, -1, 0)
     spread = (n * xx - x * x) * (n * yy - y * y)
     return np.where(spread > 0, (n * xy - x * y) / np.sqrt(np.where(spread > 0, spread, 1)), 0.0)
 
 
+_mean = partial(_ratio, 1)  # from sums of a value and of 1
 # matthews: for two classes, the correlation of predicted and gold is Matthews's coefficient
 _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "accuracy": _mean,
@@ -92,8 +81,8 @@ _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "pearson": _correlation,
     "spearman": _correlation,
     "entity_f1": _f1,
-    "entity_precision": _precision,
-    "entity_recall": _recall,
+    "entity_precision": partial(_ratio, 1),
+    "entity_recall": partial(_ratio, 2),
 }
 _QUERIES = 512  # ranked at once
 _TIE = 1e-6  # cosines that differ by less are equal up to rounding
@@ -115,22 +104,19 @@ def mean_statistics(values: np.ndarray) -> np.ndarray:
 
 
 def class_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray, C: int) -> np.ndarray:
-    """Statistics [n, k] of predicted and gold labels, both [n] in 0..C-1. Of f1 the last is positive."""
-    if metric == "accuracy":
-        return mean_statistics(predicted == gold)
-    if metric == "matthews":
-        return _correlation_statistics(predicted == C - 1, gold == C - 1)
-    if metric == "f1":
-        p, g = predicted == C - 1, gold == C - 1
-        return np.stack([p & g, p, g], axis=-1).astype(np.float64)
+    """Statistics [n, k] of predicted and gold labels, both [n] in 0..C-1."""
     eye = np.eye(C)
     return label_set_statistics(metric, eye[predicted], eye[gold])
 
 
 def label_set_statistics(metric: str, predicted: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Statistics [n, k] of sets of labels, both [n, C] of 0 and 1."""
-    if metric == "exact_match":
+    """Statistics [n, k] of sets of labels, both [n, C] of 0 and 1; of two labels the last is positive."""
+    if metric in ("accuracy", "exact_match"):
         return mean_statistics((predicted == gold).all(-1))
+    if metric == "matthews":
+        return _correlation_statistics(predicted[:, -1], gold[:, -1])
+    if metric == "f1":
+        predicted, gold = predicted[:, -1:], gold[:, -1:]
     counts = [predicted * gold, predicted, gold]
     if metric == "micro_f1":
         counts = [one.sum(-1, keepdims=True) for one in counts]
@@ -180,10 +166,10 @@ def entity_statistics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequenc
     return np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=np.float64)
 
 
-def constant_score(metric: str, gold: np.ndarray, label: int, C: int) -> float:
-    """The score of predicting one label for every example; gold [n] in 0..C-1."""
-    always = np.full(len(gold), label)
-    return float(score(metric, class_statistics(metric, always, gold, C).sum(0)))
+def constant_score(metric: str, gold: np.ndarray, labels: Sequence[int] | np.ndarray) -> float:
+    """The score of predicting the same labels for every example; gold [n, C] of 0 and 1."""
+    always = np.broadcast_to(np.isin(np.arange(gold.shape[1]), labels), gold.shape)
+    return float(score(metric, label_set_statistics(metric, always, gold).sum(0)))
 
 
 def chance_margin(metric: str, chance: float, n: int) -> float:

@@ -35,14 +35,14 @@ class SeedResult:
 
     seed: int
     learning_rate: float
-    best_epoch: int  # counted from 1; 0 for a task without training
-    restarts: int  # starts abandoned because they did not leave chance level
-    left_chance: bool  # whether the reported start did
+    best_epoch: int = 0  # counted from 1; 0 without training
+    restarts: int = 0  # starts abandoned because they did not leave chance level
+    left_chance: bool = True  # whether the reported start did
     dev: Mapping[str, float]  # by metric, the main one first
-    test: Mapping[str, float] | None
-    curve: tuple[EpochRecord, ...]
+    test: Mapping[str, float] | None = None
+    curve: tuple[EpochRecord, ...] = ()
     seconds: float
-    examples_per_second: float  # of training alone
+    examples_per_second: float = 0.0  # of training alone
 
 
 @dataclass(frozen=True, slots=True)

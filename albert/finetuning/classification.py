@@ -41,8 +41,10 @@ class Classification:
     per_token = False
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        targets = label_table(examples, self.labels).argmax(-1)
-        return encode_texts(examples, targets, tokenizer, max_seq_length)
+        return encode_texts(examples, self.targets(examples), tokenizer, max_seq_length)
+
+    def targets(self, examples: Sequence[Example]) -> np.ndarray:
+        return label_table(examples, self.labels).argmax(-1)
 
     def model(self, encoder: Encoder) -> nn.Module:
         return SequenceClassifier(encoder, len(self.labels), self.pooling)
@@ -69,9 +71,8 @@ class MultiLabel(Classification):
 
     separator: str
 
-    def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        targets = label_table(examples, self.labels).astype(np.int64)
-        return encode_texts(examples, targets, tokenizer, max_seq_length)
+    def targets(self, examples: Sequence[Example]) -> np.ndarray:
+        return label_table(examples, self.labels).astype(np.int64)
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         gold = torch.from_numpy(encoded.targets[chosen.examples])

@@ -7,7 +7,7 @@ the model comes from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -50,12 +50,12 @@ class FineTuned:
     running: FineTuneRunning  # the length is the model's
     checkpoint: str  # hf:OWNER/NAME, or a folder's short name
     # what follows is empty for a model that transformers' Trainer saved
-    checksum: str
-    run: str  # the key of its run
-    seed: int
-    learning_rate: float
-    best_epoch: int
-    dev: Mapping[str, float]  # scores by metric, the main one first
+    checksum: str = ""
+    run: str = ""  # the key of its run
+    seed: int = 0
+    learning_rate: float = 0.0
+    best_epoch: int = 0
+    dev: Mapping[str, float] = field(default_factory=dict)  # scores by metric, the main one first
 
     @property
     def pooling(self) -> str:
@@ -139,10 +139,4 @@ def _of_transformers(folder: Path) -> FineTuned | None:
             pooling="cls", precision="fp32", max_seq_length=min(head.max_seq_length, 512)
         ),
         checkpoint=str(folder),
-        checksum="",
-        run="",
-        seed=0,
-        learning_rate=0.0,
-        best_epoch=0,
-        dev={},
     )

@@ -31,7 +31,7 @@ from albert.finetuning.kinds import find_learner
 from albert.finetuning.learner import Learner, Predictions
 from albert.finetuning.settings import FineTuneSettings
 from albert.finetuning.span import Span
-from albert.learning_rate import linear_schedule
+from albert.learning_rate import learning_rate_at
 from albert.model import PRESETS, AlbertConfig, initialize
 from albert.optim import adamw
 from albert.runtime import autocast, bound_caches, default_device, give_back
@@ -236,14 +236,9 @@ def untrained_run(
     result = SeedResult(
         seed=seed,
         learning_rate=learning_rate,
-        best_epoch=0,
-        restarts=0,
-        left_chance=True,
         dev=candidate.scores("dev", dev),
         test=candidate.scores("test", test) if test else None,
-        curve=(),
         seconds=time.perf_counter() - started,
-        examples_per_second=0.0,
     )
     return SeedRun(result=result, dev=dev, test=test)
 
@@ -303,7 +298,6 @@ def _train(
         restarts=restarts,
         left_chance=leaves_chance(data, data.splits["dev"], best_value),
         dev=candidate.scores("dev", best_dev),
-        test=None,
         curve=tuple(curve),
         seconds=seconds,
         examples_per_second=len(curve) * len(candidate.encoded["train"]) / seconds,
@@ -343,7 +337,7 @@ def _train_epochs(
             losses = torch.zeros((), device=device)
             for examples in batches:
                 for group in optimizer.param_groups:
-                    group["lr"] = learning_rate * linear_schedule(step, steps, warmup)
+                    group["lr"] = learning_rate * learning_rate_at("linear", step, steps, warmup)
                 chosen = encoded.choose(examples)
                 with autocast(device, settings.running.precision):
                     scores = model(chosen.batch.to(device))

@@ -115,11 +115,8 @@ def contamination(found: int) -> Contamination:
 
 def seed_result(seed: int, dev: Mapping[str, float], **changes: object) -> SeedResult:
     """A fine-tuning that left chance level at once."""
-    figures: dict[str, object] = {
-        "seed": seed, "learning_rate": 1e-4, "best_epoch": 1, "restarts": 0, "left_chance": True, "dev": dev,
-        "test": None, "curve": (), "seconds": 1.0, "examples_per_second": 1.0,
-    }  # fmt: skip
-    return SeedResult(**{**figures, **changes})
+    figures: dict[str, object] = {"seed": seed, "learning_rate": 1e-4, "best_epoch": 1, "dev": dev}
+    return SeedResult(**{**figures, "seconds": 1.0, "examples_per_second": 1.0, **changes})
 
 
 def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:

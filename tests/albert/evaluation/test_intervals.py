@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_rel
 
-from albert.evaluation import class_statistics, estimate, holm, linearised, mean_statistics, score, summarize
+from albert.evaluation import class_statistics, estimate, linearised, mean_statistics, score, summarize
 
 RUNS = 1000  # simulated comparisons
 ERROR = 0.007  # one standard error of the share of them whose interval holds the truth
@@ -111,8 +111,3 @@ def test_linearised_scores_have_the_bootstraps_error():
     assert linearised("accuracy", mean_statistics(said == gold)[None])[0] == pytest.approx(
         1.0 * (said == gold), abs=1e-9
     )
-
-
-def test_holm_is_holms():
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.6, 0.7]) == [1.0, 1.0] and holm([]) == []
