@@ -108,13 +108,7 @@ class AutoEncoder(nn.Module):
         hidden = self.model(**given).last_hidden_state[mask.bool()]
         return hidden if rows is None else hidden.index_select(0, rows)
 
-    def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """One vector for each sequence [S, H]."""
-        return self.pool_first(hidden.index_select(0, cu_seqlens[:-1]))
-
-    def pool_first(self, first: Tensor) -> Tensor:
-        """`pool`, from the states of the first tokens [S, H]."""
-        return self.pooler(first).tanh()
+    pool, pool_first = Encoder.pool, Encoder.pool_first  # which read `pooler` alone
 
 
 class AutoTokens:

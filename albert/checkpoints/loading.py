@@ -25,8 +25,7 @@ from albert.checkpoints.names import (
     TOKEN_TYPES,
     Naming,
     WeightsFormat,
-    current_name,
-    is_bare,
+    current_names,
 )
 from albert.checkpoints.source import Source, find_source, missing_config, names_checkpoint
 from albert.checkpoints.weights import read_tensors
@@ -144,8 +143,8 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
         is_own = content.get("model_type") == "jixu" and "encoder" not in content
         weights_format = "jixu" if is_own else config.file_format
         if weights_format != "jixu":
-            bare = is_bare(list(tensors), weights_format)
-            tensors = {current_name(n, weights_format, bare=bare): tensor for n, tensor in tensors.items()}
+            names = current_names(tensors, weights_format)
+            tensors = {names[name]: tensor for name, tensor in tensors.items()}
             if has_task_types(content):
                 tensors = _without_task_types(source, tensors)
             tensors = _without_copies(weights_format, tensors)

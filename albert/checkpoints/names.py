@@ -7,6 +7,7 @@ for query, key and value, which are one matrix here and three tensors there.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,15 +91,12 @@ _BRIGHT = {
 _LEAVES, _NORM_LEAVES = {"weight": "kernel", "bias": "bias"}, {"weight": "gamma", "bias": "beta"}
 _NAMES = {"albert": _ALBERT, "bert": _BERT, "tensorflow-google": _GOOGLE, "tensorflow-bright": _BRIGHT}
 # the decoder's own copies of the word table and of the bias
-COPIES: dict[str, dict[str, str]] = {
-    "albert": {
-        "predictions.decoder.weight": "albert.embeddings.word_embeddings.weight",
-        "predictions.decoder.bias": "predictions.bias",
-    },
-    "bert": {
-        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
-        "cls.predictions.decoder.bias": "cls.predictions.bias",
-    },
+COPIES = {
+    kind: {
+        names["mlm.decoder"]: names["encoder.embedding.word"],
+        names["mlm.decoder"].replace("weight", "bias"): names["mlm.bias"],
+    }
+    for kind, names in (("albert", _ALBERT), ("bert", _BERT))
 }
 # ERNIE's further table (Sun et al. 2020, section 4.1), and the one that jixu adds it to
 TASK_TYPES = "bert.embeddings.task_type_embeddings.weight"
@@ -144,27 +142,21 @@ class Naming:
         return int(group / (layers / self.file_groups))
 
 
-def current_name(name: str, prefix: str, *, bare: bool) -> str:
-    """Translate a tensor's name to what transformers writes now.
+def current_names(names: Iterable[str], prefix: str) -> dict[str, str]:
+    """What transformers calls a file's tensors now, by their names there.
 
     LayerNorms once had gamma and beta, data-parallel models have the prefix "module.", bare encoders none.
     ERNIE has BERT's names but for the prefix.
 
-    >>> current_name("embeddings.LayerNorm.gamma", "bert", bare=True)
-    'bert.embeddings.LayerNorm.weight'
+    >>> current_names(["embeddings.LayerNorm.gamma"], "bert")
+    {'embeddings.LayerNorm.gamma': 'bert.embeddings.LayerNorm.weight'}
     """
-    name = re.sub(r"^(module\.)?(ernie\.)?", lambda match: "bert." if match[2] else "", name)
-    if bare and name.startswith(_MODULES):
-        name = f"{prefix}.{name}"
-    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
-        if name.endswith(old):
-            name = name.removesuffix(old) + new
-    return name
-
-
-def is_bare(names: list[str], prefix: str) -> bool:
-    """Whether these are the tensors of an encoder saved without heads."""
-    plain = [name.removeprefix("module.") for name in names]
-    return not any(name.startswith(f"{prefix}.") for name in plain) and any(
-        name.startswith(_MODULES) for name in plain
-    )
+    current = {}
+    for name in names:
+        plain = re.sub(r"^(module\.)?(ernie\.)?", lambda match: "bert." if match[2] else "", name)
+        current[name] = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", plain))
+    if not any(name.startswith(f"{prefix}.") for name in current.values()):
+        for name, plain in current.items():
+            if plain.startswith(_MODULES):
+                current[name] = f"{prefix}.{plain}"
+    return current

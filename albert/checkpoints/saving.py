@@ -28,19 +28,12 @@ POOLED_FILE = "pooled_model.py"  # the class of a model that reads a mean; besid
 
 def check_transformers(config: AlbertConfig) -> None:
     """Raise ConfigError, with the reason, for a model that no architecture of transformers can express."""
-    if config.file_format != "jixu":
-        return
-    if config.layout == "bright":
-        reason = (
-            "its LayerNorm is at the hidden size, after the projection, and its MLM head goes back through "
-            "the projection (layout 'bright'); transformers' ALBERT has both at the embedding size"
+    if config.file_format == "jixu":
+        raise ConfigError(
+            f"transformers cannot express this model (layout {config.layout!r}, norm {config.norm!r}, share "
+            f"{config.share!r}): ALBERT there has layout 'google' and shares whole layers or none, BERT has "
+            "layout 'bert' and shares none, and both normalise after each block; jixu's own format can"
         )
-    elif config.norm == "pre":
-        reason = "it normalises before each block (norm 'pre'); transformers' ALBERT and BERT do so after"
-    else:
-        shape = f"layout {config.layout!r} with share {config.share!r}"
-        reason = f"{shape}: ALBERT there shares whole layers, BERT none"
-    raise ConfigError(f"transformers cannot express this model: {reason}; jixu's own format can")
 
 
 def _renamed(module: nn.Module, naming: Naming, prefix: str = "") -> dict[str, Tensor]:

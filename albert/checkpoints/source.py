@@ -14,9 +14,7 @@ from data.errors import InputError
 from data.samples import shipped_checkpoint
 
 HUB_PREFIX = "hf:"
-_SMALL = ["*.json", "vocab*.txt", "*.model"]
-_SAFE = ["*.safetensors"]
-_PICKLE = ["pytorch_model*.bin"]
+_SMALL = ["*.json", "vocab*.txt", "*.model"]  # files of a repository that are always wanted
 
 
 def download(name: str) -> Path:
@@ -34,25 +32,20 @@ def download(name: str) -> Path:
     wanted: dict[str, Any] = {"repo_id": repository, "revision": revision or None, "cache_dir": cache}
     disable_progress_bars()
     try:
-        for weights in (_SAFE, _PICKLE):
-            folder = Path(snapshot_download(allow_patterns=[*_SMALL, *weights], **wanted))
-            if any(path for pattern in weights for path in folder.glob(pattern)):
+        for weights in ("*.safetensors", "pytorch_model*.bin"):
+            folder = Path(snapshot_download(allow_patterns=[*_SMALL, weights], **wanted))
+            if any(folder.glob(weights)):
                 return folder
-    except HFValidationError:
-        raise InputError(f"{name}: {repository!r} is no repository name; write hf:OWNER/NAME") from None
     except LocalEntryNotFoundError:
         raise InputError(
             f"{name} is not in the local cache and the Hub cannot be reached: download it where there is a "
             "network, or pass a folder"
         ) from None
-    except HfHubHTTPError as error:
-        status = error.response.status_code if error.response is not None else "no answer"
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
         raise InputError(
-            f"{name} cannot be downloaded (HTTP {status}): check the name; a private or gated repository "
-            "needs HF_TOKEN"
+            f"{name} cannot be downloaded: {' '.join(str(error).split())}; write hf:OWNER/NAME, and set "
+            "HF_TOKEN for a private or gated repository"
         ) from None
-    except OSError as error:
-        raise InputError(f"{name} cannot be downloaded: {' '.join(str(error).split())}") from None
     raise InputError(f"{name} holds neither safetensors nor pytorch_model.bin: pass another repository")
 
 
@@ -114,17 +107,14 @@ def find_source(given: Path | str, *, any_model: bool = False) -> Source:
 
 
 def _kind(weights: Path) -> Kind:
-    name = weights.name.removesuffix(".json").removesuffix(".index") or weights.name
-    if name.endswith(".safetensors"):
-        return "safetensors"
-    if name.endswith(".bin"):
-        return "pickle"
-    if weights.suffix == ".index":
-        return "tensorflow"
-    raise InputError(
-        f"{weights} is no weights file: known are .safetensors, .bin, their .index.json, and "
-        "TensorFlow's .index"
-    )
+    kinds: dict[str, Kind] = {".safetensors": "safetensors", ".bin": "pickle", ".index": "tensorflow"}
+    suffix = Path(weights.name.removesuffix(".index.json")).suffix
+    if suffix not in kinds:
+        raise InputError(
+            f"{weights} is no weights file: known are .safetensors, .bin, their .index.json, and "
+            "TensorFlow's .index"
+        )
+    return kinds[suffix]
 
 
 def _find_config(folder: Path, any_model: bool) -> Path:
@@ -132,16 +122,15 @@ def _find_config(folder: Path, any_model: bool) -> Path:
         if not any_model:
             read_config(folder / CONFIG_FILE)  # first: it is small, and its errors say more
         return folder / CONFIG_FILE
-    found = sorted(folder.glob("*config*.json"))
-    found = [path for path in found if path.name.startswith(("albert", "bert"))]
+    found = [
+        path for pattern in ("albert", "bert") for path in sorted(folder.glob(f"{pattern}*config*.json"))
+    ]
     if len(found) > 1:
         raise InputError(
             f"{folder} holds {len(found)} configs ({', '.join(p.name for p in found)}): leave one, or name "
             f"it {CONFIG_FILE}"
         )
-    if not found:
-        return folder / CONFIG_FILE
-    return found[0]
+    return found[0] if found else folder / CONFIG_FILE
 
 
 def missing_config(folder: Path) -> InputError:
@@ -160,8 +149,7 @@ def _only_weights(folder: Path, config: Path, *, prefer_safetensors: bool) -> Pa
     ]
     candidates += [path for path in sorted(folder.glob("*.index")) if tensorflow_shards(path)]
     if prefer_safetensors:
-        tensors = [path for path in candidates if "safetensors" in path.name]
-        candidates = tensors or candidates
+        candidates = [path for path in candidates if "safetensors" in path.name] or candidates
     if len(candidates) > 1:
         names = ", ".join(path.name for path in candidates)
         raise InputError(

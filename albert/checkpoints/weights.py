@@ -72,12 +72,11 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
         names = sorted(set(shard_of.values()))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{index} is no index of shards: it has no weight_map") from None
-    outside = [name for name in names if not isinstance(name, str) or name != Path(name).name or name == ".."]
-    missing = [name for name in names if name not in outside and not (index.parent / name).is_file()]
-    problems = [f"{name!r}, which is outside its folder and not to be trusted" for name in outside[:1]]
-    problems += [f"{name}, which is not there ({len(missing)} shard(s) missing)" for name in missing[:1]]
-    if problems:
-        raise InputError(f"{index} names {', and '.join(problems)}")
+    for name in names:
+        if not isinstance(name, str) or name != Path(name).name or name == "..":
+            raise InputError(f"{index} names {name!r}, which is outside its folder and not to be trusted")
+        if not (index.parent / name).is_file():
+            raise InputError(f"{index} names {name}, which is not there")
     tensors: dict[str, Tensor] = {}
     for name in names:
         tensors |= _read_file(index.parent / name)

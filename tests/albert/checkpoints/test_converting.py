@@ -170,10 +170,10 @@ def test_a_tensorflow_checkpoint_converts_and_opens(tmp_path, capsys):
 @pytest.mark.parametrize(
     "source, reason",
     [
-        ("bright", "LayerNorm is at the hidden size"),
-        ("bright-preln", "LayerNorm"),
-        ({"norm": "pre"}, "it normalises before each block"),
-        ({"share": "ffn"}, "ALBERT there shares whole layers"),
+        ("bright", "layout 'bright'"),
+        ("bright-preln", "norm 'pre'"),
+        ({"norm": "pre"}, "norm 'pre'"),
+        ({"share": "ffn"}, "share 'ffn'"),
     ],
     ids=str,
 )
@@ -212,18 +212,6 @@ def test_refusals_write_nothing(tmp_path, tokenizer, capsys):
     refused(capsys, "no checkpoint at", "diff", tmp_path / "none", source)
     refused(capsys, "no checkpoint at", "inspect", tmp_path / "none")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "there"]
-
-
-@pytest.mark.parametrize(
-    "fault, message", [(" ", "blank line"), ("茶", "more than once"), (None, "no [MASK]")]
-)
-def test_a_hostile_vocabulary_is_one_line_and_nothing_is_written(tmp_path, tokenizer, capsys, fault, message):
-    source = save_small_model(tmp_path / "a", tokenizer)
-    tokens = [token for token in tokenizer.vocabulary if fault or token != "[MASK]"]
-    tokens[-2:-2] = [fault.strip()] if fault else []
-    (source / "vocab.txt").write_bytes("\r\n".join(tokens).encode())
-    refused(capsys, message, "convert", source, tmp_path / "b")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_inspect_says_what_is_there_and_probes(tmp_path, tokenizer, capsys):

@@ -68,7 +68,7 @@ REFUSED = [
         "--init 'enormous' is no checkpoint folder and no preset",
     ),
     ("continued-pretraining", {"init": "HERE/short"}, "up to 128 tokens, the model"),
-    ("continued-pretraining", {"init": "hf:no slash here"}, "is no repository name; write hf:OWNER/NAME"),
+    ("continued-pretraining", {"init": "hf:no slash here"}, "; write hf:OWNER/NAME"),
     ("continued-pretraining", {"init": BRIGHT}, "no vocab.txt, spiece.model or tokenizer.json in"),
     (
         "continued-pretraining",
