@@ -49,6 +49,7 @@ class ChoiceExample:
     choices: tuple[str, ...]
     answer: int  # index of the right choice
     id: str = ""
+    group: str | None = None  # no format of choices has one
 
     def texts(self) -> tuple[str, ...]:
         return self.passage, self.question
@@ -99,6 +100,9 @@ class TaggedExample:
     def gold(self) -> str:
         return self.entities(self.tags)
 
+    def label_set(self) -> tuple[str, ...]:
+        return tuple({tag[2:] for tag in self.tags if tag != "O"})
+
     def entities(self, tags: Sequence[str]) -> str:
         """The entities that tags of its tokens mean, as text, in order."""
         found = sorted(entities_of(tags), key=lambda entity: entity[1])
@@ -121,11 +125,6 @@ def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 AnyExample = Example | ChoiceExample | SpanExample | TaggedExample
 
 
-def group_of(example: AnyExample) -> str | None:
-    """What an example's row says that it has in common with others."""
-    return None if isinstance(example, ChoiceExample) else example.group
-
-
 Found = tuple[str, AnyExample | str]  # where in a file, and the example or why there is none
 
 
@@ -139,15 +138,13 @@ class Split:
 
     @property
     def label_sets(self) -> list[tuple[str, ...]]:
-        """The labels of each example that has one, or any number of them."""
-        return [example.label_set() for example in self.examples if isinstance(example, Example)]
+        """The labels of each example that has one, or any number of them; of tags the types of entities."""
+        return [one.label_set() for one in self.examples if isinstance(one, Example | TaggedExample)]
 
     @property
     def groups(self) -> tuple[int, ...] | None:
         """A number for each example, the same for those of one group or passage; None if each is alone."""
-        names = [
-            getattr(one, "passage", None) if group_of(one) is None else group_of(one) for one in self.examples
-        ]
+        names = [getattr(one, "passage", None) if one.group is None else one.group for one in self.examples]
         if None in names:
             return None
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}

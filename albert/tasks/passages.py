@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from albert.tasks.definition import Task
 from albert.tasks.examples import (
     ChoiceExample,
     Found,
@@ -17,7 +18,7 @@ from albert.tasks.examples import (
     read_lines,
     suffix_of,
 )
-from albert.tasks.tables import Columns, Role, cell_of, open_table
+from albert.tasks.tables import Columns, cell_of, open_table
 from data.errors import InputError
 
 # usual names of the columns of a table of questions
@@ -30,15 +31,13 @@ _BLANK = re.compile(r"#idiom\d+#")
 _AROUND = 28  # characters on each side of a blank: CLUE's baseline reads 64 tokens
 
 
-def read_spans(
-    path: Path, columns: Mapping[Role, str], group: str | None, is_labelled: bool = True
-) -> Iterator[Found]:
+def read_spans(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file in the format of SQuAD or CMRC 2018, or of a table with a question a row.
 
     Raises InputError for another format.
     """
     if suffix_of(path) != ".json":
-        yield from _spans_of_rows(path, columns, group, is_labelled)
+        yield from _spans_of_rows(path, task, is_labelled)
         return
     content = read_json(path)
     articles = content.get("data") if isinstance(content, dict) else _as_squad(content)
@@ -51,12 +50,10 @@ def read_spans(
                 yield where, _span(paragraph.get("context"), question, is_labelled)
 
 
-def _spans_of_rows(
-    path: Path, columns: Mapping[Role, str], group: str | None, is_labelled: bool
-) -> Iterator[Found]:
+def _spans_of_rows(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield spans of a TSV, CSV or JSONL. No answer: the passage does not answer the question."""
     roles = [role for role in _SPAN_COLUMNS if is_labelled or role != "label"]
-    rows, names = open_table(path, roles, _SPAN_COLUMNS, columns)
+    rows, names = open_table(path, task, roles, _SPAN_COLUMNS)
     for at, (number, row) in enumerate(rows):
         where = f"{path}, row {number}"
         if isinstance(row, str):
@@ -65,7 +62,7 @@ def _spans_of_rows(
         text, question, label = (row.get(names.get(role) or "") for role in _SPAN_COLUMNS)
         answers = label if isinstance(label, list) else [label] if label else []
         entry = {"id": row.get("id", at), "question": question, "is_impossible": not answers}
-        yield where, _span(text, entry | {"answers": answers}, is_labelled, cell_of(row, group))
+        yield where, _span(text, entry | {"answers": answers}, is_labelled, cell_of(row, task.group))
 
 
 def _entries(parent: object, name: str) -> list[Any]:
@@ -110,7 +107,7 @@ def _span(passage: object, entry: object, is_labelled: bool, group: str | None =
     return SpanExample(own, passage, question, tuple(texts), tuple(starts), group)
 
 
-def read_choices(path: Path, is_labelled: bool = True) -> Iterator[Found]:
+def read_choices(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file of C3, RACE or ChID, of a folder of such files, or of a JSONL file of C3's
     or RACE's contents. Raises InputError for another format.
     """

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import Found, Split, group_of
+from albert.tasks.examples import Found, Split
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
@@ -27,6 +27,9 @@ class TaskData:
     dropped: int = 0  # training examples that were left out for their copies in other splits
 
 
+_READERS = {Kind.SPAN: read_spans, Kind.CHOICE: read_choices, Kind.TOKENS: read_tagged}
+
+
 def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[Task, Split]:
     """The task with its kind, and the examples of a file. With a placeholder, labels and answers are not
     read: the label of each example is the placeholder.
@@ -37,12 +40,8 @@ def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     if not path.exists():
         raise InputError(f"no file {path}")
     found: Iterable[Found]
-    if task.kind is Kind.SPAN:
-        found = read_spans(path, task.columns, task.group, is_labelled)
-    elif task.kind is Kind.CHOICE:
-        found = read_choices(path, is_labelled)
-    elif task.kind is Kind.TOKENS:
-        found = read_tagged(path, task.labels, task.group, is_labelled)
+    if task.kind in _READERS:
+        found = _READERS[task.kind](path, task, is_labelled)
     else:
         task, found = read_table(path, task, placeholder)
     found = list(found)
@@ -51,7 +50,7 @@ def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     if not examples:
         first = f"; first problem: {skipped[0]}" if skipped else ""
         raise InputError(f"no usable example in {path}{first}")
-    if task.group is not None and is_labelled and None in map(group_of, examples):
+    if task.group is not None and is_labelled and None in (one.group for one in examples):
         raise InputError(
             f"task {task.name}: no column {task.group!r} for groups in each row of {path}; only tables and "
             "JSON lines of one sentence or question have columns"
@@ -79,43 +78,27 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
         dropped = len(splits["train"].examples) - len(train.examples)
         splits["train"] = train
     labels: tuple[str, ...] = ()
-    if task.kind in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL):
+    if task.kind in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL, Kind.TOKENS):
         labels = _labels(task, splits)
-    elif task.kind is Kind.TOKENS:
-        labels = _tags(splits)
     return TaskData(task, splits, labels, overlaps, dropped)
 
 
 def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """The sorted labels of the training examples. Raises InputError if they are fewer than two, or if another
-    split has others.
+    """The sorted labels of the training examples; of tagged ones O, then B- and I- of every entity type.
+
+    Raises InputError if there is nothing to tell apart, or if another split has other labels.
     """
-    train = splits["train"]
+    train, is_tagged = splits["train"], task.kind is Kind.TOKENS
     seen = {label for labels in train.label_sets for label in labels}
-    labels = tuple(sorted(seen)) if task.labels is None else task.labels
-    if len(seen) < 2:
-        only = f"the one label {min(seen)!r}" if seen else "no label"
+    if len(seen) < (1 if is_tagged else 2):
+        only = f"the one label {min(seen)!r}" if seen else "no entity" if is_tagged else "no label"
         raise InputError(f"{train.path} has {only}: there is nothing to tell apart")
+    known = tuple(sorted(seen)) if task.labels is None or is_tagged else task.labels
     for split in splits.values():
         for row, of_row in enumerate(split.label_sets, 2):
-            if unknown := sorted(set(of_row) - set(labels)):
+            if unknown := sorted(set(of_row) - set(known)):
                 raise InputError(
                     f"label {unknown[0]!r} in {split.path} (about row {row}) does not occur in {train.path}; "
-                    f"its labels are {', '.join(labels)}"
+                    f"its labels are {', '.join(known)}"
                 )
-    return labels
-
-
-def _tags(splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """O, then B- and I- of every entity type of the training sentences."""
-
-    def types(split: Split) -> set[str]:
-        return {tag[2:] for tags in split.tags for tag in tags if tag != "O"}
-
-    known = sorted(types(splits["train"]))
-    if not known:
-        raise InputError(f"{splits['train'].path} has no entity: there is nothing to find")
-    for split in splits.values():
-        if unknown := sorted(types(split) - set(known)):
-            raise InputError(f"entity type {unknown[0]!r} in {split.path} does not occur in training")
-    return ("O", *(f"{prefix}-{name}" for name in known for prefix in "BI"))
+    return ("O", *(f"{prefix}-{name}" for name in known for prefix in "BI")) if is_tagged else known

@@ -35,16 +35,12 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     header, is_labelled = task.header, placeholder is None
     if not is_labelled and header is not None and len(next(_cells(path), (1, []))[1]) == len(header) - 1:
         names = (task.columns.get("label"), *_USUAL["label"])
-        header = tuple(name for name in header if name != next(one for one in names if one in header))
-    roles: tuple[Role, ...] = ("text", "label") if task.kind is Kind.SINGLE else ("text", "label", "pair")
-    rows, columns = open_table(
-        path,
-        [role for role in roles if role != "label" or is_labelled],
-        _USUAL,
-        task.columns,
-        header=header,
-        optional=("pair",) if task.kind in (None, Kind.MULTILABEL, Kind.REGRESSION) else (),
-    )
+        label = next(one for one in names if one in header)
+        task = replace(task, header=tuple(name for name in header if name != label))
+    wanted: dict[Role, bool] = {"text": True, "label": is_labelled, "pair": task.kind is not Kind.SINGLE}
+    roles = [role for role, is_wanted in wanted.items() if is_wanted]
+    may_lack_pair = task.kind in (None, Kind.MULTILABEL, Kind.REGRESSION)
+    rows, columns = open_table(path, task, roles, _USUAL, optional=("pair",) if may_lack_pair else ())
     if task.kind is None:
         task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
     return task, (
@@ -57,13 +53,7 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
 
 
 def open_table(
-    path: Path,
-    roles: Sequence[Role],
-    usual: Columns,
-    named: Mapping[Role, str],
-    *,
-    header: Sequence[str] | None = None,
-    optional: Sequence[Role] = (),
+    path: Path, task: Task, roles: Sequence[Role], usual: Columns, *, optional: Sequence[Role] = ()
 ) -> tuple[list[Row], dict[Role, str | None]]:
     """The rows of a table, and the column of each role: as the task file names it, else the first usual name.
 
@@ -72,11 +62,11 @@ def open_table(
     if suffix_of(path) in (".jsonl", ".json"):
         rows = list(json_rows(path))
     else:
-        rows = list(_table_rows(path, header, [name for names in usual.values() for name in names]))
+        rows = list(_table_rows(path, task.header, [name for names in usual.values() for name in names]))
     first = next((row for _, row in rows if isinstance(row, dict)), None)
     if first is None:
         raise InputError(f"{path} holds no example")
-    known, columns = ", ".join(map(str, first)), {}
+    known, named, columns = ", ".join(map(str, first)), task.columns, {}
     for role in roles:
         if role in named and named[role] not in first:
             raise InputError(f"no column {named[role]!r} in {path}; its columns are {known}")

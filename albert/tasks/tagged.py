@@ -11,6 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from albert.tasks.definition import Task
 from albert.tasks.examples import Found, TaggedExample, read_lines, suffix_of
 from albert.tasks.tables import cell_of, json_rows
 from data.errors import InputError
@@ -22,11 +23,9 @@ _LINES = (".txt", ".conll", ".bio", ".bmes", ".bioes", ".char")  # suffixes of f
 Sentence = tuple[int, list[str], list[str] | str, dict[str, Any]]
 
 
-def read_tagged(
-    path: Path, labels: Sequence[str] | None, group: str | None, is_labelled: bool = True
-) -> Iterator[Found]:
+def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file. Raises InputError if it is missing."""
-    known = labels and [as_bio(tag) for tag in labels]
+    known = task.labels and [as_bio(tag) for tag in task.labels]
     suffix = suffix_of(path)
     read: Callable[[Path], Iterator[Sentence]] = _sentences_of_rows
     if suffix in _LINES:
@@ -39,7 +38,9 @@ def read_tagged(
             continue
         tags = [as_bio(tag) for tag in tags] if is_labelled else ["O"] * len(tokens)
         problem = _problem(tokens, tags, known)
-        own = TaggedExample(tuple(tokens), tuple(tags), cell_of(row, "id") or str(at), cell_of(row, group))
+        own = TaggedExample(
+            tuple(tokens), tuple(tags), cell_of(row, "id") or str(at), cell_of(row, task.group)
+        )
         yield f"{path}, row {number}", problem or own
 
 
