@@ -14,28 +14,11 @@ from albert.learning_rate import OptimizerName, ScheduleName
 from albert.model import Share
 from data.errors import ConfigError, InputError
 from data.files import write_text
-from data.options import Floats, options, parse
+from data.options import Floats, options, options_of, parse
 
 SETTINGS_FILE, METRICS_FILE = "settings.json", "metrics.jsonl"
 RESULT_FILE, FAILURE_FILE = "result.json", "failure.json"
 START_FILE = "held_out_start.npz"  # what was measured of the held-out documents before the first step
-# options that may change when a run resumes
-FREE_TO_CHANGE = frozenset(
-    {
-        "never_trained_share",
-        "resume",
-        "running.activation_checkpointing",
-        "running.compress_gradients",
-        "running.sharded",
-        "running.deterministic",
-        "running.cuda_graphs",
-        "running.tracker",
-        "running.log_every",
-        "running.checkpoint_every",
-        "running.checkpoint_minutes",
-        "running.keep_checkpoints",
-    }
-)
 
 
 @options
@@ -146,6 +129,12 @@ class RunningOptions:
     """Minutes without a checkpoint before one is written (检查点)."""
     keep_checkpoints: Annotated[int, Field(ge=1, le=10**6)] = 2
     """Newest checkpoints to keep; the best one is kept besides."""
+
+
+# options that may change when a run resumes
+FREE_TO_CHANGE = frozenset(
+    {"never_trained_share", "resume", *(f"running.{name}" for name in options_of(RunningOptions))}
+) - {"running.precision", "running.accumulate"}
 
 
 @options
