@@ -9,53 +9,11 @@ import torch
 
 from albert.batching import InstanceStream
 from albert.checkpoints import load_model, save_model
-from albert.evaluation import PROBE_RULE, PROBE_SENTENCES, Probe, probe_model
+from albert.evaluation import PROBE_RULE, Probe, probe_model
 from albert.model import AlbertConfig, PretrainingModel, pack
 from albert.optim import adamw
-from albert.pretraining import PretrainSettings, pretrain
 from data.errors import InputError
-from tests.conftest import save_small_model
 from tests.corpora import make_corpus
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory, samples, vocabulary_file, tokenizer):
-    """A small model that has learnt the sample's language, and the shards it learnt from."""
-    root = tmp_path_factory.mktemp("probe")
-    shards = make_corpus(root, "c", (samples / "tea.jsonl", samples / "general.txt"), vocabulary_file)
-    start = save_small_model(
-        root / "start", tokenizer, num_hidden_layers=2, hidden_act="relu", max_position_embeddings=128
-    )
-    settings = PretrainSettings(
-        run_folder=root / "run",
-        shards=shards,
-        tokenizer_folder=vocabulary_file.parent,
-        init=str(start),
-        steps=20,
-        batch_tokens=1024,
-        learning_rate=3e-3,
-        held_out_share=0.1,
-        evaluation={"held_out_tokens": 4000, "every": 20, "full_tokens": 0},
-    )
-    return pretrain(settings), settings
-
-
-def test_a_start_from_a_checkpoint_is_probed_and_kept(trained):
-    result, settings = trained
-    start = result.probe
-    assert start is not None and start.uniform_loss == pytest.approx(
-        math.log(load_model(settings.init)[0].config.vocab_size)
-    )
-    assert start.is_suspicious and any("hardly better than chance" in n for n in result.notices)
-    assert 0 < start.sentences <= PROBE_SENTENCES and start.masked_tokens > start.sentences
-
-
-def test_random_weights_are_not_probed(trained):
-    _, settings = trained
-    small = {"batch_tokens": 128, "evaluation": replace(settings.evaluation, held_out_tokens=200)}
-    folder = settings.run_folder.parent / "fresh"
-    assert pretrain(replace(settings, init="tiny", steps=1, run_folder=folder, **small)).probe is None
-
 
 V, LENGTH, FIRST, MASK = 35, 12, 5, 4
 
@@ -145,9 +103,10 @@ def test_pre_normalised_weights_taken_for_post_normalised_show_in_the_probe(coun
     assert probe_model(model, [counting_batch(10_000)]).mlm_loss > 1.5 * right
 
 
-def test_masks_are_whole_words_of_15_percent_and_always_the_same(trained):
-    _, settings = trained
-    stream = InstanceStream(settings.shards, batch_tokens=2048, held_out_share=0.1)
+def test_masks_are_whole_words_of_15_percent_and_always_the_same(tmp_path, samples, vocabulary_file):
+    texts = samples / "tea.jsonl", samples / "general.txt"
+    shards = make_corpus(tmp_path, "c", texts, vocabulary_file)
+    stream = InstanceStream(shards, batch_tokens=2048, held_out_share=0.1)
     first, second = (list(stream.probe_batches(PROBE_RULE, 40)) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a.masked_index, b.masked_index) and torch.equal(a.input_ids, b.input_ids)

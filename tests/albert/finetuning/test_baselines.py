@@ -13,14 +13,9 @@ from albert.model import initialize
 from albert.reports.evaluation import protocol
 from albert.tasks import load_task
 from tests.albert.report_samples import report_of
-from tests.conftest import copied, save_small_model
+from tests.conftest import copied
 
 LETTERS = list("采茶要早炒锅热水泡")
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory, tokenizer):
-    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer)
 
 
 def settings_of(task, path, model, **changes):

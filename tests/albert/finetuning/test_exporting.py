@@ -1,6 +1,7 @@
 """Fine-tuned models that are kept: transformers and `jixu predict` give the scores of training."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from albert.tasks import Task, load_task
 from data.errors import InputError
 from data.terminal import run_app
 from tests.albert.checkpoints.arriving import save
+from tests.albert.finetuning.examples import choices, numbers, spans, tagged
 from tests.conftest import copied, save_small_model
 
 SENTENCES = ["采茶要早", "炒锅要热", "水要泡茶香", "热水泡茶", "早茶香", "锅热炒茶"]
@@ -40,31 +42,7 @@ def several():
     )
 
 
-def spans():
-    asked = [
-        {"context": text, "qas": [{"id": f"Q{i}", "question": "什么？", "answers": [{"text": text[-1]}]}]}
-        for i, text in enumerate(SENTENCES)
-    ]
-    return json.dumps({"data": [{"paragraphs": asked}]}, ensure_ascii=False)
-
-
-def tagged():
-    rows = [f"{' '.join(text)}\tB-X{' O' * (len(text) - 1)}" for text in SENTENCES]
-    return "\n".join(["text\tlabel", *rows]) + "\n"
-
-
-def choices():
-    return json.dumps(
-        [[[text], [{"question": "？", "choice": ["茶", "水"], "answer": "水"}], "1"] for text in SENTENCES]
-    )
-
-
-def pairs():
-    return "sentence1\tsentence2\tscore\n" + "".join(
-        f"{text}\t茶香\t{i}\n" for i, text in enumerate(SENTENCES)
-    )
-
-
+RNG = np.random.default_rng(0)
 KINDS = {
     "single": (Task(name="t"), ".tsv", single(), "cls", "AutoModelForSequenceClassification"),
     "several": (
@@ -74,14 +52,20 @@ KINDS = {
         "cls",
         "AutoModelForSequenceClassification",
     ),
-    "span": (load_task("cmrc2018"), ".json", spans(), "mean", "AutoModelForQuestionAnswering"),
-    "tokens": (load_task("msra_ner"), ".tsv", tagged(), "mean", "AutoModelForTokenClassification"),
-    "choice": (load_task("c3"), ".json", choices(), "cls", "AutoModelForMultipleChoice"),
-    "number": (load_task("stsb"), ".tsv", pairs(), "cls", "AutoModelForSequenceClassification"),
+    "span": (load_task("cmrc2018"), ".json", spans(RNG, 6), "mean", "AutoModelForQuestionAnswering"),
+    "tokens": (load_task("msra_ner"), ".tsv", tagged(RNG, 6), "mean", "AutoModelForTokenClassification"),
+    "choice": (load_task("c3"), ".json", choices(RNG, 6), "cls", "AutoModelForMultipleChoice"),
+    "number": (load_task("stsb"), ".tsv", numbers(RNG, 6), "cls", "AutoModelForSequenceClassification"),
     "mean": (Task(name="t"), ".tsv", single(), "mean", "AutoModelForSequenceClassification"),
     "both": (Task(name="t"), ".tsv", single(), "cls+mean", "AutoModelForSequenceClassification"),
-    "mean of a pair": (load_task("stsb"), ".tsv", pairs(), "mean", "AutoModelForSequenceClassification"),
-    "mean of choices": (load_task("c3"), ".json", choices(), "mean", "AutoModelForMultipleChoice"),
+    "mean of a pair": (
+        load_task("stsb"),
+        ".tsv",
+        numbers(RNG, 6),
+        "mean",
+        "AutoModelForSequenceClassification",
+    ),
+    "mean of choices": (load_task("c3"), ".json", choices(RNG, 6), "mean", "AutoModelForMultipleChoice"),
 }
 BERT = {"layout": "bert", "share": "none", "embedding_size": 64}
 
@@ -100,6 +84,24 @@ def candidate(folder, tokenizer, kind, **shape):
         running=FineTuneRunning(pooling=pooling, precision="fp32"),
     )
     return prepare(settings, read_task(settings), 0), file
+
+
+def their_scores(theirs, encoded, kind, padding=0):
+    """The scores that transformers' model gives each sequence, or in groups each token."""
+    batch, found = encoded.choose(np.arange(len(encoded))).batch, []
+    lengths = batch.cu_seqlens.diff().tolist()
+    for ids, types in zip(batch.input_ids.split(lengths), batch.token_type_ids.split(lengths), strict=True):
+        given = {"input_ids": ids, "token_type_ids": types, "attention_mask": torch.ones_like(ids)}
+        given = {name: torch.nn.functional.pad(one, (0, padding))[None] for name, one in given.items()}
+        if "choice" in kind:
+            given = {name: value[None] for name, value in given.items()}
+        with torch.no_grad():
+            out = theirs(**given)
+        if kind == "span":
+            found.append(torch.stack([out.start_logits[0], out.end_logits[0]], -1))
+        else:
+            found.append(out.logits.reshape(-1, 1 if "choice" in kind else out.logits.shape[-1]))
+    return torch.cat(found).numpy()
 
 
 @pytest.mark.parametrize(
@@ -127,27 +129,11 @@ def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(
     theirs, info = auto.from_pretrained(tmp_path / "kept", **given)
     assert not any(info[name] for name in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     encoded, ours = load_fine_tuned(tmp_path / "kept").scores(one.data.splits["dev"].examples)
-    batch = encoded.choose(np.arange(len(encoded))).batch
-    lengths = batch.cu_seqlens.diff().tolist()
-    found = []
-    for ids, types in zip(batch.input_ids.split(lengths), batch.token_type_ids.split(lengths), strict=True):
-        given = {"input_ids": ids[None], "token_type_ids": types[None]}
-        if is_pooled:  # with padding, which may not count
-            given = {name: torch.nn.functional.pad(one, (0, 3)) for name, one in given.items()}
-            given["attention_mask"] = torch.arange(len(ids) + 3)[None] < len(ids)
-        if "choice" in kind:
-            given = {name: value[None] for name, value in given.items()}
-        with torch.no_grad():
-            out = theirs.eval()(**given)
-        found.append(
-            torch.stack([out.start_logits[0], out.end_logits[0]], -1)
-            if kind == "span"
-            else out.logits.reshape(-1, ours.shape[-1])
-        )
-    np.testing.assert_allclose(torch.cat(found).numpy(), ours, atol=2e-6)
+    found = their_scores(theirs.eval(), encoded, kind, padding=3 if is_pooled else 0)  # which may not count
+    np.testing.assert_allclose(found, ours, atol=2e-6)
     if kind == "several":
         assert theirs.config.problem_type == "multi_label_classification"
-        shares = torch.cat(found).sigmoid().numpy()
+        shares = 1 / (1 + np.exp(-found))
         np.testing.assert_allclose(predicted.predictions.probabilities, shares, atol=1e-6)
         named = [",".join(one for one, p in zip("丙乙甲", row, strict=True) if p > 0.5) for row in shares]
         assert list(predicted.predictions.answers) == named
@@ -193,54 +179,10 @@ def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
 
 
-def ids_of(tokenizer, *texts):
-    """A sequence of one or two texts for transformers."""
-    ids, types = [tokenizer.cls_id], [0]
-    for number, text in enumerate(texts):
-        ids += [*tokenizer.encode(text)[0].tolist(), tokenizer.sep_id]
-        types += [number] * (len(ids) - len(types))
-    return {"input_ids": torch.tensor([ids]), "token_type_ids": torch.tensor([types])}
-
-
-def wanted(kind, theirs, tokenizer, text):
-    """What transformers' model predicts for a text of SENTENCES: the answer and its probabilities."""
-    texts = {"span": ("什么？", text), "silent": ("什么？", text), "number": (text, "茶香")}.get(
-        kind, (text,)
-    )
-    given = ids_of(tokenizer, *texts)
-    if kind in ("choice", "blank"):
-        passage, asked = (text, "？ ") if kind == "choice" else (f"____{text}", "")
-        both = [ids_of(tokenizer, passage, f"{asked}{choice}") for choice in "茶水"]
-        given = {name: torch.stack([one[name] for one in both], 1) for name in given}
-    with torch.no_grad():
-        out = theirs(**given)
-    if kind in ("span", "silent"):
-        start, end = (scores[0].softmax(-1) for scores in (out.start_logits, out.end_logits))
-        ids = given["input_ids"][0].tolist()
-        first = ids.index(tokenizer.sep_id) + 1
-        at = [(i, j) for i in range(first, len(ids) - 1) for j in range(i, len(ids) - 1)]
-        i, j = max(at, key=lambda place: float(start[place[0]] * end[place[1]]))
-        nothing = float(start[0] * end[0])
-        if kind == "silent" and nothing > float(start[i] * end[j]):
-            return "", [nothing]
-        return text[i - first : j - first + 1], [float(start[i] * end[j])]
-    logits = out.logits[0]
-    if kind == "number":
-        return f"{float(logits[0]):.3f}", []
-    if kind == "several":
-        shares = logits.sigmoid().tolist()
-        return ",".join(label for label, share in zip("甲乙丙", shares, strict=True) if share > 0.5), shares
-    shares, best = logits.softmax(-1), logits.argmax(-1)
-    if kind == "tokens":
-        return " ".join(("O", "B-X", "I-X")[n] for n in best[1:-1]), shares.max(-1).values[1:-1].tolist()
-    names = "茶水" if kind in ("choice", "blank") else ("O", "B-X", "I-X")
-    return names[best], shares.tolist()
-
-
 def without_labels(kind):
     """A file as CLUE publishes a test set, with ids from 10 on."""
     numbered = enumerate(SENTENCES, 10)
-    if kind in ("span", "silent"):
+    if kind == "span":
         asked = [
             {"context": text, "qas": [{"id": f"Q{i}", "question": "什么？", "answers": []}]}
             for i, text in numbered
@@ -255,77 +197,67 @@ def without_labels(kind):
     elif kind == "number":
         rows = [{"id": i, "sentence1": text, "sentence2": "茶香"} for i, text in numbered]
     else:
-        rows = [*({"id": i, "text": text} for i, text in numbered), {"id": 16, "text": ""}]
+        rows = [{"id": i, "text": text} for i, text in numbered]
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def submitted(kind, content):
-    """The answers of CLUE's submission by id, as a table has them."""
-    if kind in ("span", "silent", "blank"):
-        found = json.loads(content)
-    else:
-        lines = [json.loads(line) for line in content.splitlines()]
-        assert all(list(line) == ["id", "label"] for line in lines)
-        assert [line["id"] for line in lines] == list(range(len(SENTENCES)))  # whatever the rows' own
-        found = {str(number): line["label"] for number, line in enumerate(lines, 10)}
-    if kind in ("choice", "blank"):
-        return {name: "茶水"[place] for name, place in found.items()}
-    if kind == "several":
-        return {name: ",".join(labels) for name, labels in found.items()}
-    return found
-
-
-def entities(text, tags):
-    """CLUENER's form of tags that have one kind."""
-    found = {}
-    for first in range(len(tags)):
-        if tags[first] == "B-X" or (tags[first] == "I-X" and (not first or tags[first - 1] == "O")):
-            beyond = next((i for i in range(first + 1, len(tags)) if tags[i] != "I-X"), len(tags))
-            found.setdefault(text[first:beyond], []).append([first, beyond - 1])
-    return {"X": found} if found else {}
-
-
-@pytest.mark.parametrize(
-    "kind", ["single", "several", "number", "choice", "blank", "tokens", "span", "silent"]
-)
-def test_a_model_that_trainer_saved_predicts_what_transformers_does(kind, tmp_path, tokenizer, capsys):
-    name = KINDS[{"silent": "span", "blank": "choice"}.get(kind, kind)][4].replace("AutoModel", "Bert")
+@pytest.mark.parametrize("kind", ["single", "several", "number", "choice", "blank", "tokens", "span"])
+def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_path, tokenizer):
+    like = "choice" if kind == "blank" else kind
+    name = KINDS[like][4].replace("AutoModel", "Bert")
     options = {"id2label": dict(enumerate(("O", "B-X", "I-X")))} if kind in ("single", "tokens") else {}
     if kind == "several":
         options = {"id2label": dict(enumerate("甲乙丙")), "problem_type": "multi_label_classification"}
     elif kind == "number":
         options = {"num_labels": 1}
     save(tmp_path / "saved", tokenizer, name, **options)
-    theirs = getattr(transformers, name).from_pretrained(tmp_path / "saved").eval()
-    if kind == "silent":
-        with torch.no_grad():  # the first token's state is likeliest
-            states = theirs.bert(**ids_of(tokenizer, "什么？", SENTENCES[0])).last_hidden_state[0]
-            theirs.qa_outputs.weight.copy_(states[0] - states[1:].mean(0))
-        theirs.save_pretrained(tmp_path / "saved")
     (tmp_path / "test.json").write_text(without_labels(kind), encoding="utf-8")
-    (tmp_path / "silent.yaml").write_text("{name: t, kind: span, answers: squad2}")
+    found = predict_file(tmp_path / "saved", tmp_path / "test.json")
+    assert [int(one.id.strip("#Qidom")) for one in found.examples] == list(range(10, 16))
+    theirs = getattr(transformers, name).from_pretrained(tmp_path / "saved").eval()
+    encoded, ours = load_fine_tuned(tmp_path / "saved").scores(found.examples)
+    np.testing.assert_allclose(their_scores(theirs, encoded, like), ours, atol=1e-5)
+    rows = [line.split("\t") for line in found.table().splitlines()[1:]]
+    answers, said = list(found.predictions.answers), found.predictions
+    assert [row[1] for row in rows] == (
+        answers if kind != "tokens" else [" ".join(tags) for tags in said.tags]
+    )
+    shares = said.confidence if said.probabilities is None else said.probabilities
+    for row, wanted in zip(rows, [()] * 6 if shares is None else shares, strict=True):
+        assert [float(one) for cell in row[2:] for one in cell.split()] == pytest.approx([*wanted], abs=1e-6)
+    if kind in ("choice", "blank"):
+        answers = ["茶水".index(one) for one in answers]
+    elif kind == "several":
+        answers = [one.split(",") if one else [] for one in answers]
+    elif kind == "tokens":  # CLUENER's form
+        tags = ("B-X", "I-X", "B-X")
+        found = replace(found, predictions=replace(said, tags=(tags,) * 6))
+        answers = [{"X": {text[:2]: [[0, 1]], text[2]: [[2, 2]]}} for text in SENTENCES]
+    if kind in ("span", "blank"):  # one object of all answers
+        assert json.loads(found.submission()) == {row[0]: one for row, one in zip(rows, answers, strict=True)}
+    else:  # an object a line, numbered whatever the rows' own ids
+        lines = [json.loads(line) for line in found.submission().splitlines()]
+        assert lines == [{"id": number, "label": one} for number, one in enumerate(answers)]
+
+
+def test_predictions_are_printed_and_a_submission_lacks_no_row(tmp_path, tokenizer, capsys):
+    save(tmp_path / "saved", tokenizer, "BertForSequenceClassification", id2label={0: "好", 1: "坏"})
+    rows = without_labels("single") + '{"id": 16, "text": ""}\n'
+    (tmp_path / "test.json").write_text(rows, encoding="utf-8")
     given = ["predict", "--model", str(tmp_path / "saved"), "--input", str(tmp_path / "test.json")]
-    given += ["--task", str(tmp_path / "silent.yaml")] if kind == "silent" else []
     capsys.readouterr()  # transformers' progress bar
     assert run_app(app, given) == 0
     printed = capsys.readouterr()
-    is_lacking = "1 row(s) could not be read" in printed.err
-    assert is_lacking is (kind in ("single", "several", "tokens"))
+    assert (
+        printed.out.startswith("id\tprediction\t好\t坏\n10\t") and "1 row(s) could not be read" in printed.err
+    )
     given += ["--output", str(tmp_path / "out.json")]
-    if is_lacking:
-        assert run_app(app, given) == 2 and "CLUE numbers the lines" in capsys.readouterr().err
-        lines = without_labels(kind).splitlines(keepends=True)
-        (tmp_path / "test.json").write_text("".join(lines[:-1]), encoding="utf-8")
-    assert run_app(app, given) == 0
-    rows = [line.split("\t") for line in printed.out.splitlines()[1 : 1 + len(SENTENCES)]]
-    said = [wanted(kind, theirs, tokenizer, text) for text in SENTENCES]
-    assert [row[1] for row in rows] == [answer for answer, _ in said]
-    for row, (_, shares) in zip(rows, said, strict=True):
-        assert [float(one) for cell in row[2:] for one in cell.split()] == pytest.approx(shares, abs=1e-5)
-    assert any(row[1] == "" for row in rows) is (kind == "silent")
-    assert [int(row[0].strip("#Qidom")) for row in rows] == list(range(10, 16))
-    answers = {row[0]: row[1] for row in rows}
-    if kind == "tokens":
-        tags = (answers[row[0]].split() for row in rows)
-        answers = dict(zip(answers, map(entities, SENTENCES, tags), strict=True))
-    assert submitted(kind, (tmp_path / "out.json").read_text(encoding="utf-8")) == answers
+    assert run_app(app, given) == 2 and "CLUE numbers the lines" in capsys.readouterr().err
+    (tmp_path / "test.json").write_text(without_labels("single"), encoding="utf-8")
+    assert run_app(app, given) == 0 and len((tmp_path / "out.json").read_text().splitlines()) == 6
+
+
+def test_a_task_says_that_trainers_answers_may_be_missing(tmp_path, tokenizer):
+    save(tmp_path / "saved", tokenizer, "BertForQuestionAnswering")
+    for task, may_lack in ((None, False), (Task(name="t", kind="span", answers="squad2"), True)):
+        assert load_fine_tuned(tmp_path / "saved", task).learner.has_unanswerable is may_lack

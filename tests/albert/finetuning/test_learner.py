@@ -1,6 +1,5 @@
 """Every kind of task is learnt from a few examples that a small model can tell apart."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -21,61 +20,14 @@ from albert.finetuning import (
     read_task,
 )
 from albert.finetuning.choice import Choice
-from albert.finetuning.encoding import Encoded, fit_pair
+from albert.finetuning.encoding import Encoded
 from albert.finetuning.regression import Similarity
 from albert.finetuning.span import LONGEST_ANSWER, Span
 from albert.finetuning.tagging import Tagging
 from albert.model import IGNORED, SequenceClassifier, pack
 from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, load_task
+from tests.albert.finetuning.examples import FILLER, choices, numbers, spans, tagged
 from tests.conftest import copied, save_small_model
-
-FILLER = "采茶要早炒锅热水泡"
-
-
-@pytest.fixture(scope="module")
-def model_folder(tmp_path_factory, tokenizer):
-    return save_small_model(tmp_path_factory.mktemp("model") / "small", tokenizer)
-
-
-def filler(rng, n=6):
-    return "".join(rng.choice(list(FILLER), n))
-
-
-def tagged(rng, n):
-    rows = ["text_a\tlabel"]
-    for _ in range(n):
-        text, tags, at = list(filler(rng)), ["O"] * 6, rng.integers(5)
-        text[at : at + 2], tags[at : at + 2] = "香山", ["B-LOC", "I-LOC"]
-        rows.append(f"{' '.join(text)}\t{' '.join(tags)}")
-    return "\n".join(rows)
-
-
-def spans(rng, n):
-    paragraphs = []
-    for number in range(n):
-        at = int(rng.integers(6))
-        text = filler(rng, at) + "香山" + filler(rng, 6 - at)
-        answers = [{"text": "香山", "answer_start": at}]
-        asked = {"id": str(number), "question": "何处？", "answers": answers}
-        paragraphs.append({"context": text, "qas": [asked]})
-    return json.dumps({"data": [{"paragraphs": paragraphs}]})
-
-
-def choices(rng, n):
-    content = []
-    for _ in range(n):
-        texts = [filler(rng, 3) + "香", filler(rng, 4), filler(rng, 4)]
-        order = rng.permutation(3)
-        asked = {"question": "哪个？", "choice": [texts[i] for i in order], "answer": texts[0]}
-        content.append([[filler(rng)], [asked], "1"])
-    return json.dumps(content)
-
-
-def numbers(rng, n):
-    rows = ["sentence1\tsentence2\tscore"]
-    for many in rng.integers(5, size=n):
-        rows.append(f"{filler(rng)}\t{'香' * many + filler(rng, 6 - many)}\t{many}")
-    return "\n".join(rows)
 
 
 @pytest.mark.parametrize(
@@ -168,12 +120,13 @@ def test_an_answer_ends_after_it_begins_and_is_not_too_long(tokenizer):
     example = SpanExample("1", passage, "何？", ("茶要早",), (1,))
     learner, encoded, first = encoded_spans(tokenizer, example)
     assert encoded.targets.tolist() == [[first + 1, first + 3]]
-    # its first token is the likeliest start; of the ends one is too far and one comes before
-    far, before, right = (0, first + 66, 1, 9), (0, first, 1, 8), (0, first + 3, 1, 5)
-    found = learner.predict(
-        span_scores(encoded, (0, first + 1, 0, 9), far, before, right), [example], encoded
-    )
+    # its first token is the likeliest start; of the ends one is a token too far and one comes before
+    start, before, right = (0, first + 1, 0, 9), (0, first, 1, 8), (0, first + 3, 1, 5)
+    far = (0, first + 1 + LONGEST_ANSWER, 1, 9)
+    found = learner.predict(span_scores(encoded, start, far, before, right), [example], encoded)
     assert found.answers == ("茶要早",) and found.right.all()
+    longest = span_scores(encoded, start, (0, first + LONGEST_ANSWER, 1, 9), before, right)
+    assert learner.predict(longest, [example], encoded).answers == (passage[1 : 1 + LONGEST_ANSWER],)
 
 
 def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
@@ -188,7 +141,11 @@ def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
     nothing = [*others, (last, 0, 0, 1)]
     assert learner.predict(span_scores(encoded, *said, *nothing), [example], encoded).answers == ("香山",)
     nothing = [*others, (last, 0, 0, 7)]
-    assert learner.predict(span_scores(encoded, *said, *nothing), [example], encoded).answers == ("",)
+    scores = span_scores(encoded, *said, *nothing)
+    assert learner.predict(scores, [example], encoded).answers == ("",)
+    # a model that has always seen an answer gives one
+    always = Span("squad", has_unanswerable=False)
+    assert always.predict(scores, [example], encoded).answers == ("香山",)
 
 
 def test_likeness_is_the_cosine_of_a_pair_and_only_the_most_alike_are_searched_for():
@@ -223,16 +180,6 @@ def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
     scores = torch.tensor([[1.0], [2.0], [0.5], [0.1], [0.3]])
     by_hand = [-(1.0 - np.log(np.exp([1.0, 2.0]).sum())), -(0.3 - np.log(np.exp([0.5, 0.1, 0.3]).sum()))]
     assert Choice("cls").loss(scores, chosen, encoded).item() == pytest.approx(np.mean(by_hand), rel=1e-5)
-
-
-@pytest.mark.parametrize("a, b, room", [(0, 9, 4), (9, 0, 4), (5, 5, 9), (7, 2, 5), (3, 3, 6)])
-def test_a_pair_fits_and_wastes_no_room(a, b, room):
-    kept_a, kept_b = fit_pair(a, b, room)
-    assert kept_a + kept_b == min(a + b, room) and kept_a <= a and kept_b <= b
-    if a + b > room:  # cut one by one off the longer
-        while a + b > room:
-            a, b = (a - 1, b) if a >= b else (a, b - 1)
-        assert (kept_a, kept_b) == (a, b)
 
 
 def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
@@ -276,15 +223,6 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
     assert run.result.dev["pearson"] == pytest.approx(pearsonr(cosines, gold).statistic, abs=1e-4)
 
 
-@pytest.mark.parametrize("tokens, found", [(LONGEST_ANSWER, True), (LONGEST_ANSWER + 1, False)])
-def test_the_longest_answer_is_found_and_no_longer_one(tokens, found, tokenizer):
-    example = SpanExample("1", "采茶要早炒锅热水泡香" * 8, "何？", ("茶",), (1,))
-    learner, encoded, first = encoded_spans(tokenizer, example)
-    scores = span_scores(encoded, (0, first, 0, 9), (0, first + tokens - 1, 1, 9))
-    (answer,) = learner.predict(scores, [example], encoded).answers
-    assert (answer == example.passage[:tokens]) is found
-
-
 def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):
     examples = [
         SpanExample("1", "香山产茶。", "何处？", ("香",), (0,)),
@@ -301,21 +239,6 @@ def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):
     assert found.answers == ("", "", "")
     assert found.statistics["answer_f1"][:, 0].tolist() == [0, 1, 0]
     assert found.statistics["best_f1"][:, 0].tolist() == [1, 1, 0]
-
-
-def test_having_no_answer_scores_as_a_span_does(tokenizer):
-    example = SpanExample("1", "香山产茶。", "何时采？", (), ())
-    learner, encoded, first = encoded_spans(
-        tokenizer, example, style="squad", has_unanswerable=True, length=32
-    )
-    said = [(0, first, 0, 3), (0, first + 1, 1, 3), (0, 0, 0, 2)]
-    for of_end, answer in ((3.9, "香山"), (4, "香山"), (4.1, "")):
-        scores = span_scores(encoded, *said, (0, 0, 1, of_end))
-        found = learner.predict(scores, [example], encoded)
-        assert found.answers == (answer,) and found.right[0] == (answer == "")
-    # a model that has always seen an answer gives one
-    always = Span("squad", has_unanswerable=False)
-    assert always.predict(scores, [example], encoded).answers == ("香山",)
 
 
 @pytest.mark.parametrize("gold", ["model", "modeling 茶", "(茶", "3 . 5", "山)", "茶  香"])
