@@ -173,24 +173,9 @@ def copy(tmp_path):
             lambda f: (f / "albert_model.ckpt.index").write_bytes(b"\x00" * 500),
             "not the index of a TensorFlow checkpoint",
         ),
-        (
-            lambda f: (f / "albert_model.ckpt.index").write_bytes(
-                (f / "albert_model.ckpt.index").read_bytes()[1000:]
-            ),
-            "not the index of a TensorFlow checkpoint",
-        ),
         (lambda f: shutil.copy(f / "albert_config_base.json", f / "bert_config.json"), "holds 2 configs"),
-        (
-            lambda f: (
-                shutil.copy(f / "albert_model.ckpt.index", f / "other.ckpt.index")
-                and shutil.copy(
-                    f / "albert_model.ckpt.data-00000-of-00001", f / "other.ckpt.data-00000-of-00001"
-                )
-            ),
-            "holds 2 sets of weights .albert_model.ckpt.index, other.ckpt.index",
-        ),
     ],
-    ids=["no data", "short data", "no index", "half an index", "two configs", "two checkpoints"],
+    ids=["no data", "short data", "no index", "two configs"],
 )
 def test_a_damaged_checkpoint_is_refused(copy, damage, message):
     damage(copy)

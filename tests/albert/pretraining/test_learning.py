@@ -188,9 +188,6 @@ def test_files_of_another_version_are_refused_in_one_line(settings):
         InputError, match="checkpoint-12 is of another version of jixu.*unknown unheard_of.*anew"
     ):
         pretrain(settings)
-    rewrite_state(newest, lambda state: {name: state[name] for name in ("step", "tokens")} | {"cursor": [0]})
-    with pytest.raises(InputError, match="another version of jixu.*unknown cursor"):
-        pretrain(settings)
     kept = settings.run_folder / "settings.json"
     for text, told in (
         ('{"unheard_of": 1}', "unheard_of"),
