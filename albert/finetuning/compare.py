@@ -43,7 +43,7 @@ from albert.finetuning.training import (
     prepare,
     read_task,
 )
-from albert.tasks import Example, Kind, Split, TaskData, entities_of, label_table
+from albert.tasks import Example, Kind, Split, TaggedExample, TaskData, entities_of, label_table
 
 CHANGED_SHOWN = 20  # most examples fixed, and most examples broken, in a report
 _LENGTH_SLICES = 4
@@ -260,8 +260,9 @@ def _entity_sums(split: Split, predictions: Sequence[Predictions]) -> tuple[Sequ
     """The types of entities, and how many of each are right, predicted and gold over all seeds, [3 C]."""
     counts: tuple[Counter[str], ...] = (Counter(), Counter(), Counter())
     for one in predictions:
-        for ours, theirs in zip(one.tags or (), split.tags, strict=True):
-            predicted, gold = entities_of(ours), entities_of(theirs)
+        for ours, example in zip(one.tags or (), split.examples, strict=True):
+            assert isinstance(example, TaggedExample)
+            predicted, gold = entities_of(ours), entities_of(example.tags)
             for counter, entities in zip(counts, (predicted & gold, predicted, gold), strict=True):
                 counter.update(kind for kind, *_ in entities)
     kinds = sorted(counts[1] | counts[2])

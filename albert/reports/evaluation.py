@@ -77,10 +77,10 @@ def _training(comparison: Comparison) -> Iterator[str]:
     if restarts := sum(run.restarts for run in runs):
         were = "was" if restarts == 1 else "were"
         yield f"{counted(restarts, 'start')} at chance level {were} abandoned and restarted"
-    whose = [("", runs), *((f" of the baseline {one.name}", one.seeds) for one in comparison.baselines)]
-    for name, seeds_of in whose:
-        if stuck := sum(not run.left_chance for run in seeds_of):
-            yield f"{number(stuck)} of {counted(len(seeds_of), 'run')}{name} stayed at chance level"
+    arms = {"": runs} | {f" of the baseline {one.name}": [*one.seeds] for one in comparison.baselines}
+    for name, of_arm in arms.items():
+        if stuck := sum(not run.left_chance for run in of_arm):
+            yield f"{number(stuck)} of {counted(len(of_arm), 'run')}{name} stayed at chance level"
 
 
 def _scope(comparison: Comparison) -> Iterator[str]:
@@ -125,13 +125,13 @@ def _scores(comparison: Comparison, model: ModelResult) -> dict[str, str]:
 
 
 def _difference_cells(comparison: Comparison, difference: Difference | None) -> dict[str, str]:
-    shown, p_value = MISSING, None
-    if difference is not None:
-        shown, p_value = gain(difference), difference.adjusted_p
-        shown = Strong(shown) if difference.is_clear else shown
-    is_small = p_value is not None and p_value < 0.001
-    name = f"change of {metric_name(comparison.metric)}"
-    return {name: shown, "p": "< 0.001" if is_small else decimal(p_value)}
+    if difference is None:
+        return {}
+    shown, p_value = gain(difference), difference.adjusted_p
+    return {
+        f"change of {metric_name(comparison.metric)}": Strong(shown) if difference.is_clear else shown,
+        "p": "< 0.001" if p_value is not None and p_value < 0.001 else decimal(p_value),
+    }
 
 
 def evaluation_warnings(evaluations: Sequence[Comparison]) -> tuple[str, ...]:

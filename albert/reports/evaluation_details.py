@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from albert.evaluation import ChangedExample, Changes, Comparison, ModelResult
+import numpy as np
+
+from albert.evaluation import ChangedExample, Changes, Comparison
 from albert.reports.evaluation_plots import MOST_LABELS, model_lines
 from albert.reports.plots import curves
 from albert.reports.sections import (
@@ -56,22 +58,17 @@ def _classes(comparison: Comparison) -> Section:
 
 def _confusion(comparison: Comparison) -> Section:
     """The most frequent confusions, if there are too many labels for a matrix."""
-    models = comparison.models if len(comparison.labels) > MOST_LABELS else ()
-    tables = tuple(_confusions(model, comparison.labels) for model in models)
-    return Section(title="Confusion", tables=tables)
-
-
-def _confusions(model: ModelResult, labels: Sequence[str]) -> Table:
-    wrong = [
-        (count, labels[i], labels[j])
-        for i, row in enumerate(model.confusion or ())
-        for j, count in enumerate(row)
-        if count and i != j
-    ]
-    most = sorted(wrong, reverse=True)[:_MOST_CONFUSIONS]
-    rows = tuple((gold, predicted, number(count)) for count, gold, predicted in most)
-    caption = f"The most frequent confusions of {model.name}, over all seeds"
-    return Table(caption, ("Gold", "predicted", "examples"), rows, words=(0, 1))
+    labels, tables = comparison.labels, []
+    for model in comparison.models if len(labels) > MOST_LABELS else ():
+        counts = np.array(model.confusion or np.zeros((0, 0)))
+        np.fill_diagonal(counts, 0)
+        wrong = [
+            (int(counts[at]), labels[at[0]], labels[at[1]]) for at in zip(*counts.nonzero(), strict=True)
+        ]
+        rows = [(gold, said, number(n)) for n, gold, said in sorted(wrong, reverse=True)[:_MOST_CONFUSIONS]]
+        caption = f"The most frequent confusions of {model.name}, over all seeds"
+        tables.append(Table(caption, ("Gold", "predicted", "examples"), tuple(rows), words=(0, 1)))
+    return Section(title="Confusion", tables=tuple(tables))
 
 
 def _slices(comparison: Comparison) -> Section:

@@ -150,11 +150,6 @@ class Split:
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         return tuple(numbers[name] for name in names)
 
-    @property
-    def tags(self) -> list[tuple[str, ...]]:
-        """The tags of tagged examples."""
-        return [example.tags for example in self.examples if isinstance(example, TaggedExample)]
-
 
 def label_table(examples: Sequence[AnyExample], labels: Sequence[str]) -> np.ndarray:
     """Whether each example has each label, [n, C] bool."""
