@@ -6,8 +6,7 @@ import hashlib
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from pydantic_core import to_jsonable_python
@@ -35,26 +34,25 @@ class Tracker:
         self.name, self.say = settings.running.tracker, say
         self.sink: _Sink | None = None
         if self.name is not None:
-            openers = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
-            with self._switched_off():
-                self.sink = openers[self.name](settings, first_step)
+            self._try(lambda: self._open(settings, first_step))
+
+    def _open(self, settings: PretrainSettings, first_step: int) -> None:
+        openers = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
+        self.sink = openers[self.name or ""](settings, first_step)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         if self.sink is not None:
-            with self._switched_off():
-                self.sink.log(values, step)
+            log = self.sink.log
+            self._try(lambda: log(values, step))
 
     def close(self) -> None:
         if self.sink is not None:
-            with self._switched_off():
-                self.sink.close()
+            self._try(self.sink.close)
         self.sink = None
 
-    @contextmanager
-    def _switched_off(self) -> Iterator[None]:
-        """Switch the tracker off if the block fails."""
+    def _try(self, work: Callable[[], object]) -> None:
         try:
-            yield
+            work()
         except Exception as error:  # no failure of a tracker, of any class, may end a training
             self.sink = None
             lines = str(error).strip().splitlines() or [type(error).__name__]
