@@ -69,7 +69,8 @@ def open_page(browser, page):
         tab.on("console", lambda message: said.append(message.text))
         tab.on("pageerror", lambda error: said.append(str(error)))
         tab.on("request", lambda request: asked.append(request.url))
-        tab.goto(page.as_uri(), wait_until="networkidle")
+        tab.goto(page.as_uri())
+        tab.wait_for_load_state("networkidle")  # which may come before the whole page is read
         tab.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
         return tab
 
