@@ -35,14 +35,12 @@ class Embedding(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:  # [T, H]
         x = kernels.embed(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.position_ids,
+            batch.input_ids, batch.token_type_ids, batch.position_ids,
             Tables(self.word, self.token_type, self.position),
             Norm(self.norm.weight, self.norm.bias, self.norm.eps),
             Projection(self.projection.weight, self.projection.bias) if self.projection else None,
             self.order,
-        )
+        )  # fmt: skip
         return kernels.dropout(x, self.dropout if self.training else 0.0)
 
 
@@ -61,25 +59,17 @@ class SelfAttention(nn.Module):
         self.dropout = config.hidden_dropout_prob
 
     def forward(
-        self,
-        x: Tensor,
-        cu_seqlens: Tensor,
-        max_seqlen: int,
-        schedule: kernels.Schedule = None,
+        self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int, schedule: kernels.Schedule = None,
         rows: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """States [T, H] of x [T, H], or [R, H] of its `rows` [R] alone."""
         source = self.norm(x) if self.norm_first else x
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
         qkv, source = kernels.split_heads(source, weight, bias, self.heads)
         x = x if self.norm_first else source
+        dropout_p = self.attention_dropout if self.training else 0.0
         mixed = kernels.attention(  # [T, N, D]
-            qkv,
-            cu_seqlens,
-            max_seqlen,
-            scale=self.head_dim**-0.5,
-            dropout_p=self.attention_dropout if self.training else 0.0,
-            schedule=schedule,
+            qkv, cu_seqlens, max_seqlen, scale=self.head_dim**-0.5, dropout_p=dropout_p, schedule=schedule
         )
         if rows is not None:
             mixed, x = mixed.index_select(0, rows), x.index_select(0, rows)
@@ -139,14 +129,9 @@ class Encoder(nn.Module):
         return kernels.attention_schedule(x, batch.cu_seqlens, batch.max_seqlen, head_dim)
 
     def layer(
-        self,
-        number: int,
-        x: Tensor,
-        cu_seqlens: Tensor,
-        max_seqlen: int,
-        schedule: kernels.Schedule = None,
+        self, number: int, x: Tensor, cu_seqlens: Tensor, max_seqlen: int, schedule: kernels.Schedule = None,
         rows: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Hidden states [T, H] after layer `number` (from 0) of those before it, or [R, H] of `rows` [R]."""
         attention, feed_forward = self.blocks_of_layer[number]
         x = self.attentions[attention](x, cu_seqlens, max_seqlen, schedule, rows)

@@ -134,9 +134,11 @@ class StepGraphs:
         """
         if self._device.type != "cuda":
             return passes
-        graph = torch.cuda.CUDAGraph()
-        # other threads, such as the loader's, may use CUDA meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        # after a failed capture torch stays on its stream, so go back here; other threads, such as the
+        # loader's, may use CUDA meanwhile
+        captured = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        with torch.cuda.stream(current), captured:
             passes()
         return graph.replay
 

@@ -111,10 +111,8 @@ class Trainer:
 
     def make_graphs(self) -> StepGraphs | None:
         """The graphs of a GPU's steps; none with several processes, or where there is a further loss."""
-        running = self.settings.running
-        if running.cuda_graphs == "off" or self.process.world_size > 1:
-            return None
-        if self._span_boundary or self._contrast:
+        is_off = self.settings.running.cuda_graphs == "off" or self.process.world_size > 1
+        if is_off or self._span_boundary or self._contrast:
             return None
         return StepGraphs(
             self._passes,
