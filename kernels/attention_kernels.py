@@ -31,15 +31,6 @@ def _store_rows(ptr, x, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLO
 
 
 @triton.jit
-def _row_keys(seed_ptr, tokens, head, N: tl.constexpr, DROPOUT: tl.constexpr):
-    """Compute the dropout keys of rows of scores, by token of the batch and head; no keys without dropout."""
-    keys = tokens
-    if DROPOUT:
-        keys = row_keys(seed_ptr, tokens * N + head)
-    return keys
-
-
-@triton.jit
 def _program(cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr):
     """Look up the program's head, its sequence's first token and length, and its first row.
 
@@ -96,7 +87,7 @@ def attention_fwd_kernel(
     highest = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     out = tl.zeros([TILE, BLOCK_D], tl.float32)
-    keys = _row_keys(seed_ptr, start + rows, head, N, DROPOUT)
+    keys = row_keys(seed_ptr, (start + rows) * N + head) if DROPOUT else rows
     whole = length // BLOCK * BLOCK  # whole blocks first, without a mask over the keys
     for first in range(0, whole, BLOCK):
         out, total, highest = _attend(
@@ -140,7 +131,7 @@ def attention_bwd_queries_kernel(
     dout = _load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
     delta = _row_deltas(out_ptr + out_at, dout, rows, length, N * D, D, BLOCK_D)
     lse = tl.load(lse_ptr + row_at + rows, mask=rows < length, other=0.0)
-    keys = _row_keys(seed_ptr, start + rows, head, N, DROPOUT)
+    keys = row_keys(seed_ptr, (start + rows) * N + head) if DROPOUT else rows
     dq = tl.zeros([TILE, BLOCK_D], tl.float32)
     for first in range(0, length, BLOCK):
         cols = first + tl.arange(0, BLOCK)
