@@ -3,6 +3,7 @@
 from kernels.attention import Schedule, attention, attention_schedule
 from kernels.bias_gelu import bias_gelu, linear_gelu
 from kernels.dispatch import KernelError, use
+from kernels.dropout import dropout
 from kernels.embedding import embed
 from kernels.head_projections import merge_heads, split_heads
 from kernels.layer_norm import add_layer_norm, linear_add_layer_norm
@@ -17,6 +18,7 @@ __all__ = [
     "attention_schedule",
     "bias_gelu",
     "copied_once",
+    "dropout",
     "embed",
     "linear",
     "linear_add_layer_norm",

@@ -34,7 +34,7 @@ from kernels.dispatch import (
     use_tensor_cores,
     use_triton,
 )
-from kernels.dropout import dropout_constants
+from kernels.dropout import draw_seed, dropout_constants
 from kernels.tuning import AttentionTiles, Launch, attention_tiles
 
 MAX_HEAD_DIM = 128  # a wider head leaves the kernels tiles of 32 rows; FlashAttention-2 was written for it
@@ -208,7 +208,7 @@ def _takes_flash(qkv: Tensor, scale: float, dropout_p: float) -> bool:
 
 
 def _on_torch(
-    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, scale: float, dropout_p: float, seed: int | Tensor,
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, scale: float, dropout_p: float, seed: Tensor | None,
     schedule: Schedule,
 ) -> Tensor:  # fmt: skip
     if handwritten(qkv):
@@ -224,36 +224,33 @@ def _on_torch(
 
 def attention(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int,
-    *, scale: float | None = None, dropout_p: float = 0.0, seed: int | Tensor = 0, schedule: Schedule = None,
+    *, scale: float | None = None, dropout_p: float = 0.0, seed: Tensor | None = None,
+    schedule: Schedule = None,
 ) -> Tensor:  # fmt: skip
     """Compute the attention of every token over its own sequence. Returns [T, N, D] in qkv's dtype.
 
     qkv [T, 3, N, D] is read and differentiated in place, without copies; cu_seqlens [S+1] int32 starts at 0
     and ends at T; max_seqlen is at least the longest length; scale defaults to D**-0.5. Probabilities are
-    dropped with `dropout_p`; `seed` (a number, or [1] int64 on the device) and the lengths decide which.
-    `schedule` comes from `attention_schedule`. Heads over MAX_HEAD_DIM run torch's FlashAttention-2, or its
-    padded attention where that cannot; so do shapes for which FlashAttention-2 measured faster.
+    dropped with `dropout_p`: the seed ([1] int64 on the device, drawn from torch's generator by default), the
+    token, the head and the key's place decide which. `schedule` comes from `attention_schedule`. Heads over
+    MAX_HEAD_DIM run torch's FlashAttention-2, or where that cannot its padded attention, whose dropout on a
+    GPU is its own; so do shapes for which FlashAttention-2 measured faster.
     """
     D = qkv.shape[3]
     scale = D**-0.5 if scale is None else scale
-    if not 0 <= dropout_p < 1:
-        raise KernelError(f"dropout_p={dropout_p} is not in [0, 1)")
     if not scale > 0:
         raise KernelError(f"scale={scale} is not above 0")
+    seed = draw_seed(qkv, dropout_p) if seed is None else seed
     ours = _on_kernels(qkv, D)
     if ours and not torch.compiler.is_compiling() and _takes_flash(qkv, scale, dropout_p):
         ours = not _tiles(qkv, max_seqlen, dropout_p).flash
     if not ours:
         return _on_torch(qkv, cu_seqlens, max_seqlen, scale, dropout_p, seed, schedule)
-    seeds = None
-    if dropout_p:
-        # a fill, not a copy from the host: nothing waits, and a CUDA graph can hold it
-        seeds = seed if isinstance(seed, Tensor) else torch.full((1,), seed, device=qkv.device)
     if schedule is None:
         schedule = attention_schedule(qkv, cu_seqlens, max_seqlen, D)
     qkv = autocast(qkv)
     qkv = qkv if qkv.stride(3) == 1 else qkv.contiguous()
-    return _operator(qkv, cu_seqlens.contiguous(), schedule, seeds, max_seqlen, scale, dropout_p)[0]
+    return _operator(qkv, cu_seqlens.contiguous(), schedule, seed, max_seqlen, scale, dropout_p)[0]
 
 
 def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim: int) -> Schedule:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kernels.dropout import keep_reference, row_keys_reference
+
 # shortest sequence of a group as a share of its longest: padding then adds at most half the work
 SIMILAR_LENGTH = 0.8
 GROUP_TOKENS = 512  # a smaller group is not worth its calls, and also takes shorter sequences
@@ -129,9 +131,11 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @torch.autocast("cpu", enabled=False)
     def forward(
-        ctx, qkv: Tensor, groups: Groups, scale: float, dropout_p: float, generator: torch.Generator | None
+        ctx, qkv: Tensor, groups: Groups, scale: float, dropout_p: float, seed: Tensor | None
     ) -> Tensor:
         T, _three, N, D = qkv.shape
+        if seed is not None:
+            keys = row_keys_reference(seed, torch.arange(T * N)).view(T, N)
         out = qkv.new_empty(T, N, D)
         saved: list[Tensor | None] = []
         for group in groups:
@@ -144,8 +148,9 @@ class _Attention(torch.autograd.Function):
             penalty = group.places.penalty if group.places else None
             probabilities = _softmax(torch.bmm(q, k.transpose(1, 2)), penalty)
             mask, dropped = None, probabilities
-            if generator is not None:
-                mask = torch.rand(probabilities.shape, generator=generator, device=qkv.device) >= dropout_p
+            if seed is not None:
+                rows = group.read(keys).view(S, L, N).permute(2, 0, 1).reshape(N * S, L)
+                mask = keep_reference(rows, L, dropout_p)
                 dropped = probabilities * mask / (1 - dropout_p)
             mixed = torch.bmm(dropped, v)
             group.write(out, mixed.view(N, S, L, D).permute(1, 2, 0, 3))
@@ -186,11 +191,9 @@ def attention_on_cpu(
     cu_seqlens: Tensor,
     scale: float,
     dropout_p: float,
-    seed: int | Tensor,
+    seed: Tensor | None,
     groups: Groups | None,
 ) -> Tensor:
     """Compute `kernels.attention`; `groups` come from `group_sequences`."""
-    generator = torch.Generator(qkv.device).manual_seed(int(seed)) if dropout_p else None
-    if groups is None:
-        groups = group_sequences(cu_seqlens)
-    return _Attention.apply(qkv, groups, scale, dropout_p, generator)
+    groups = group_sequences(cu_seqlens) if groups is None else groups
+    return _Attention.apply(qkv, groups, scale, dropout_p, seed)

@@ -8,7 +8,7 @@ for exp2. No atomics: a row's owner sums its gradient in the order of the sequen
 from __future__ import annotations
 
 from kernels.dispatch import tl, triton
-from kernels.dropout import keep
+from kernels.dropout import keep, row_keys
 
 
 @triton.jit
@@ -31,19 +31,6 @@ def _store_rows(ptr, x, rows, length, STRIDE: tl.constexpr, D: tl.constexpr, BLO
 
 
 @triton.jit
-def _keep(seed_ptr, head, start, first_row, row, first_col, col, DROPOUT: tl.constexpr):
-    """Draw which probabilities stay.
-
-    Rows and columns count from the sequence's start, so tiles make no difference; a tile's first ones are
-    multiples of 16. Rows and columns that differ in bit 3, and columns that differ in bit 0, share a call: in
-    the layout of a product's result these eight lie in one thread, in that of the keys' transposed product
-    four do.
-    """
-    c0, c1 = first_col + (col & ~9), first_row + (row & ~8)
-    return keep(seed_ptr, c0, c1, head, start, row & 8, col & 8, col & 1, DROPOUT)
-
-
-@triton.jit
 def _program(cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE: tl.constexpr, SPLIT: tl.constexpr):
     """Look up the program's head, its sequence's first token and length, and its first row.
 
@@ -59,7 +46,7 @@ def _program(cu_seqlens_ptr, schedule_ptr, N: tl.constexpr, TILE: tl.constexpr, 
 
 @triton.jit
 def _attend(
-    out, total, highest, q, k_ptr, v_ptr, first, length, scale, seed_ptr, head, start, first_row,
+    out, total, highest, q, k_ptr, v_ptr, first, length, scale, keys,
     TOKEN: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, DROPOUT: tl.constexpr,
     BLOCK: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
@@ -76,8 +63,7 @@ def _attend(
     shrink = tl.exp2((highest - higher) * scale)
     total = total * shrink + tl.sum(p, 1)
     if DROPOUT:
-        row, col = tl.arange(0, q.shape[0])[:, None], tl.arange(0, BLOCK)[None, :]
-        p = tl.where(_keep(seed_ptr, head, start, first_row, row, first, col, DROPOUT), p, 0.0)
+        p = tl.where(keep(keys[:, None], cols[None, :], DROPOUT), p, 0.0)
     out = tl.dot(p.to(v.dtype), v, out * shrink[:, None])
     return out, total, higher
 
@@ -101,16 +87,17 @@ def attention_fwd_kernel(
     highest = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
     out = tl.zeros([TILE, BLOCK_D], tl.float32)
+    keys = row_keys(seed_ptr, (start + rows) * N + head) if DROPOUT else rows
     whole = length // BLOCK * BLOCK  # whole blocks first, without a mask over the keys
     for first in range(0, whole, BLOCK):
         out, total, highest = _attend(
-            out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
-            start, first_row, TOKEN, D, BLOCK_D, DROPOUT, BLOCK, False,
+            out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, keys,
+            TOKEN, D, BLOCK_D, DROPOUT, BLOCK, False,
         )  # fmt: skip
     for first in range(whole, length, BLOCK):
         out, total, highest = _attend(
-            out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, seed_ptr, head,
-            start, first_row, TOKEN, D, BLOCK_D, DROPOUT, BLOCK, True,
+            out, total, highest, q, k_ptr + at, v_ptr + at, first, length, scale, keys,
+            TOKEN, D, BLOCK_D, DROPOUT, BLOCK, True,
         )  # fmt: skip
     out = out * (RESCALE / total)[:, None]
     _store_rows(out_ptr + (start.to(tl.int64) * N + head) * D, out, rows, length, N * D, D, BLOCK_D)
@@ -144,6 +131,7 @@ def attention_bwd_queries_kernel(
     dout = _load_rows(dout_ptr + out_at, rows, length, N * D, D, BLOCK_D)
     delta = _row_deltas(out_ptr + out_at, dout, rows, length, N * D, D, BLOCK_D)
     lse = tl.load(lse_ptr + row_at + rows, mask=rows < length, other=0.0)
+    keys = row_keys(seed_ptr, (start + rows) * N + head) if DROPOUT else rows
     dq = tl.zeros([TILE, BLOCK_D], tl.float32)
     for first in range(0, length, BLOCK):
         cols = first + tl.arange(0, BLOCK)
@@ -154,9 +142,7 @@ def attention_bwd_queries_kernel(
         p = tl.where(cols[None, :] < length, tl.exp2(s - lse[:, None]), 0.0)
         dp = tl.dot(dout, tl.trans(v))
         if DROPOUT:
-            row, col = tl.arange(0, TILE)[:, None], tl.arange(0, BLOCK)[None, :]
-            kept = _keep(seed_ptr, head, start, first_row, row, first, col, DROPOUT)
-            dp = tl.where(kept, dp * RESCALE, 0.0)
+            dp = tl.where(keep(keys[:, None], cols[None, :], DROPOUT), dp * RESCALE, 0.0)
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq)
     grad_at = start.to(tl.int64) * GRAD_TOKEN + head * GRAD_HEAD
@@ -203,8 +189,8 @@ def attention_bwd_keys_kernel(
         dp = tl.dot(v, tl.trans(dout))
         dropped = p
         if DROPOUT:
-            row, col = tl.arange(0, BLOCK)[None, :], tl.arange(0, TILE)[:, None]
-            kept = _keep(seed_ptr, head, start, first, row, first_col, col, DROPOUT)
+            keys = row_keys(seed_ptr, (start + rows) * N + head)
+            kept = keep(keys[None, :], cols[:, None], DROPOUT)
             dropped = tl.where(kept, p * RESCALE, 0.0)
             dp = tl.where(kept, dp * RESCALE, 0.0)
         dv = tl.dot(dropped.to(dout.dtype), dout, dv)

@@ -11,10 +11,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.nn import LayerNorm
-from torch.nn.functional import dropout, layer_norm
+from torch.nn.functional import layer_norm
 
-from kernels.dispatch import Constants, KernelError, differentiable, direct, on_device, tl, triton, use_triton
-from kernels.dropout import dropout_constants, keep
+from kernels.dispatch import Constants, differentiable, direct, on_device, tl, triton, use_triton
+from kernels.dropout import draw_seed, dropout, dropout_constants, keep, row_keys
 from kernels.linear import linear
 from kernels.tuning import row_tile
 
@@ -22,15 +22,17 @@ PROGRAMS = 512  # of the backward pass; each sums its share of the rows
 
 
 def add_layer_norm_reference(
-    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, dropout_p: float = 0.0
-) -> Tensor:
-    """Compute `add_layer_norm` in plain torch; torch's generator decides what is dropped."""
-    return layer_norm(dropout(x, dropout_p) + residual, weight.shape, weight, bias, eps)
+    x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, dropout_p: float = 0.0,
+    seed: Tensor | None = None, rows: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Compute `add_layer_norm` in plain torch."""
+    x = dropout(x, dropout_p, seed=seed, rows=rows)
+    return layer_norm(x + residual, weight.shape, weight, bias, eps)
 
 
 @triton.jit
 def _sum(
-    x_ptr, x_bias_ptr, residual_ptr, seed_ptr, rows, R, H: tl.constexpr,
+    x_ptr, x_bias_ptr, residual_ptr, seed_ptr, numbers_ptr, rows, R, H: tl.constexpr,
     DROPOUT: tl.constexpr, RESCALE: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     """Compute s [rows, BLOCK_H], zero outside, and which numbers stay."""
@@ -42,8 +44,10 @@ def _sum(
         s += tl.load(x_bias_ptr + cols, mask=cols < H, other=0.0).to(tl.float32)[None, :]
     kept = inside
     if DROPOUT:
-        row, col = rows[:, None], cols[None, :]
-        kept = keep(seed_ptr, col & ~7, row, col * 0, col * 0, col & 4, col & 2, col & 1, DROPOUT)
+        numbers = rows
+        if numbers_ptr is not None:
+            numbers = tl.load(numbers_ptr + rows, mask=rows < R, other=0)
+        kept = keep(row_keys(seed_ptr, numbers)[:, None], cols[None, :], DROPOUT)
         s = tl.where(kept, s * RESCALE, 0.0)
     return s + tl.load(residual_ptr + at, mask=inside, other=0.0).to(tl.float32), kept
 
@@ -77,14 +81,15 @@ def add_layer_norm_fwd_kernel(
     y_ptr, mean_ptr, rstd_ptr,                  # out: [R, H], [R], [R]
     x_ptr, x_bias_ptr, residual_ptr,            # in: [R, H], [H] or None, [R, H]
     weight_ptr, bias_ptr,                       # in: [H], [H]
-    seed_ptr, R, eps, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
+    seed_ptr, numbers_ptr,                      # in: [1], [R] or None: the rows', if not 0..R-1
+    R, eps, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     cols = tl.arange(0, BLOCK_H)
     inside = (rows[:, None] < R) & (cols[None, :] < H)
     at = rows.to(tl.int64)[:, None] * H + cols[None, :]
-    s, _ = _sum(x_ptr, x_bias_ptr, residual_ptr, seed_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_H)
+    s, _ = _sum(x_ptr, x_bias_ptr, residual_ptr, seed_ptr, numbers_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_H)
     y, mean, rstd = normalise(s, weight_ptr, bias_ptr, eps, H, BLOCK_H)
     tl.store(y_ptr + at, y.to(y_ptr.dtype.element_ty), mask=inside)
     tl.store(mean_ptr + rows, mean, mask=rows < R)
@@ -96,7 +101,7 @@ def add_layer_norm_bwd_kernel(
     ds_ptr, dx_ptr,                             # out: [R, H], [R, H] if DROPOUT
     sums_ptr,                                   # out: [2 or 3, programs, H] of dweight, dbias and dx_bias
     dy_ptr, x_ptr, x_bias_ptr, residual_ptr, weight_ptr, mean_ptr, rstd_ptr,
-    seed_ptr, R, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
+    seed_ptr, numbers_ptr, R, H: tl.constexpr, DROPOUT: tl.constexpr, RESCALE: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
     program, programs = tl.program_id(0), tl.num_programs(0)
@@ -110,7 +115,9 @@ def add_layer_norm_bwd_kernel(
         rows = first + tl.arange(0, BLOCK_R)
         inside = (rows[:, None] < R) & (cols[None, :] < H)
         at = rows.to(tl.int64)[:, None] * H + cols[None, :]
-        s, kept = _sum(x_ptr, x_bias_ptr, residual_ptr, seed_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_H)
+        s, kept = _sum(
+            x_ptr, x_bias_ptr, residual_ptr, seed_ptr, numbers_ptr, rows, R, H, DROPOUT, RESCALE, BLOCK_H
+        )
         dy = tl.load(dy_ptr + at, mask=inside, other=0.0).to(tl.float32)
         ds, normed = normalise_backward(dy, s, weight, mean_ptr, rstd_ptr, rows, R, H)
         dweight += dy * normed
@@ -142,7 +149,7 @@ def _constants(H: int, dropout_p: float) -> Constants:
 @torch.library.custom_op("jixu::add_layer_norm", mutates_args=())
 def _forward(
     x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, bias: Tensor, eps: float,
-    dropout_p: float = 0.0, seed: Tensor | None = None,
+    dropout_p: float = 0.0, seed: Tensor | None = None, rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     R, H = x.shape
     y = torch.empty_like(x)
@@ -151,13 +158,13 @@ def _forward(
     if R:
         with on_device(x):
             add_layer_norm_fwd_kernel[(triton.cdiv(R, constants["BLOCK_R"]),)](
-                y, mean, rstd, x, x_bias, residual, weight, bias, seed, R, eps, **constants
+                y, mean, rstd, x, x_bias, residual, weight, bias, seed, rows, R, eps, **constants
             )
     return y, mean, rstd
 
 
 @_forward.register_fake
-def _(x, x_bias, residual, weight, bias, eps, dropout_p=0.0, seed=None):
+def _(x, x_bias, residual, weight, bias, eps, dropout_p=0.0, seed=None, rows=None):
     R = x.shape[0]
     return torch.empty_like(x), x.new_empty(R, dtype=torch.float32), x.new_empty(R, dtype=torch.float32)
 
@@ -165,7 +172,7 @@ def _(x, x_bias, residual, weight, bias, eps, dropout_p=0.0, seed=None):
 @torch.library.custom_op("jixu::add_layer_norm_backward", mutates_args=())
 def _backward(
     dy: Tensor, x: Tensor, x_bias: Tensor | None, residual: Tensor, weight: Tensor, mean: Tensor,
-    rstd: Tensor, dropout_p: float, seed: Tensor | None,
+    rstd: Tensor, seed: Tensor | None, rows: Tensor | None, dropout_p: float,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Compute the gradients of residual, x (empty without dropout: as residual's) and the others [2 or 3, H].
 
@@ -180,13 +187,13 @@ def _backward(
     with on_device(x):
         add_layer_norm_bwd_kernel[(programs,)](
             ds, dx if dropout_p else None, sums, dy.contiguous(), x, x_bias, residual, weight, mean, rstd,
-            seed, R, **constants,
+            seed, rows, R, **constants,
         )  # fmt: skip
     return ds, dx, sums.sum(1)
 
 
 @_backward.register_fake
-def _(dy, x, x_bias, residual, weight, mean, rstd, dropout_p, seed):
+def _(dy, x, x_bias, residual, weight, mean, rstd, seed, rows, dropout_p):
     dx = x.new_empty(x.shape if dropout_p else (0, x.shape[1]))
     return (
         torch.empty_like(residual),
@@ -196,19 +203,19 @@ def _(dy, x, x_bias, residual, weight, mean, rstd, dropout_p, seed):
 
 
 def _save(ctx, inputs, output):
-    x, x_bias, residual, weight, bias, _eps, ctx.dropout_p, seed = inputs
-    ctx.save_for_backward(x, x_bias, residual, weight, *output[1:], seed)
+    x, x_bias, residual, weight, bias, _eps, ctx.dropout_p, *drawn = inputs
+    ctx.save_for_backward(x, x_bias, residual, weight, *output[1:], *drawn)
     ctx.mark_non_differentiable(*output[1:])
     ctx.bias_dtype = bias.dtype
 
 
 def _gradients(ctx, dy, _mean, _rstd):
-    *tensors, seed = ctx.saved_tensors
+    tensors = ctx.saved_tensors
     x, x_bias, _residual, weight, *_ = tensors
-    ds, dx, sums = direct(_backward, dy)(dy, *tensors, ctx.dropout_p, seed)
+    ds, dx, sums = direct(_backward, dy)(dy, *tensors, ctx.dropout_p)
     dx = dx if ctx.dropout_p else ds.to(x.dtype)
     dx_bias = None if x_bias is None else sums[2].to(x_bias.dtype)
-    return dx, dx_bias, ds, sums[0].to(weight.dtype), sums[1].to(ctx.bias_dtype), None, None, None
+    return dx, dx_bias, ds, sums[0].to(weight.dtype), sums[1].to(ctx.bias_dtype), *(None,) * 4
 
 
 _operator = differentiable(_forward, _save, _gradients)
@@ -216,31 +223,30 @@ _operator = differentiable(_forward, _save, _gradients)
 
 def add_layer_norm(
     x: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-12,
-    *, dropout_p: float = 0.0, seed: Tensor | None = None, x_bias: Tensor | None = None,
+    *, dropout_p: float = 0.0, seed: Tensor | None = None, rows: Tensor | None = None,
+    x_bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Compute LayerNorm(dropout(x + x_bias) + residual) in x's dtype. x, residual [R, H]; the others [H].
 
-    torch's generator decides what is dropped; on Triton through `seed` ([1] int64 on the device), drawn from
-    it by default.
+    `seed` and `rows` are those of `dropout`.
     """
-    if not 0 <= dropout_p < 1:
-        raise KernelError(f"dropout_p={dropout_p} is not in [0, 1)")
+    seed = draw_seed(x, dropout_p) if seed is None else seed
     if not use_triton(x):
         x = x if x_bias is None else x + x_bias
-        return add_layer_norm_reference(x, residual, weight, bias, eps, dropout_p)
-    if dropout_p and seed is None:
-        seed = torch.randint(2**62, (1,), device=x.device)
-    seed = seed if dropout_p else None
+        return add_layer_norm_reference(x, residual, weight, bias, eps, dropout_p, seed, rows)
+    drawn = (seed, rows) if dropout_p else (None, None)
     tensors = (y if y is None else y.contiguous() for y in (x, x_bias, residual, weight, bias))
-    return _operator(*tensors, eps, dropout_p, seed)[0]
+    return _operator(*tensors, eps, dropout_p, *drawn)[0]
 
 
 def linear_add_layer_norm(
-    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, norm: LayerNorm, dropout_p: float = 0.0
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor, norm: LayerNorm, dropout_p: float = 0.0,
+    rows: Tensor | None = None,
+) -> Tensor:  # fmt: skip
     """Compute norm(dropout(linear(x)) + residual). x [R, F]; weight [H, F]; bias [H]; residual [R, H]."""
     fused = use_triton(x)
     y = linear(x, weight, None if fused else bias)
     return add_layer_norm(
-        y, residual, norm.weight, norm.bias, norm.eps, dropout_p=dropout_p, x_bias=bias if fused else None
-    )
+        y, residual, norm.weight, norm.bias, norm.eps,
+        dropout_p=dropout_p, rows=rows, x_bias=bias if fused else None,
+    )  # fmt: skip

@@ -10,7 +10,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import kernels
@@ -36,15 +35,13 @@ class Embedding(nn.Module):
 
     def forward(self, batch: Batch) -> Tensor:  # [T, H]
         x = kernels.embed(
-            batch.input_ids,
-            batch.token_type_ids,
-            batch.position_ids,
+            batch.input_ids, batch.token_type_ids, batch.position_ids,
             Tables(self.word, self.token_type, self.position),
             Norm(self.norm.weight, self.norm.bias, self.norm.eps),
             Projection(self.projection.weight, self.projection.bias) if self.projection else None,
             self.order,
-        )
-        return F.dropout(x, self.dropout, self.training)
+        )  # fmt: skip
+        return kernels.dropout(x, self.dropout if self.training else 0.0)
 
 
 class SelfAttention(nn.Module):
@@ -62,38 +59,26 @@ class SelfAttention(nn.Module):
         self.dropout = config.hidden_dropout_prob
 
     def forward(
-        self,
-        x: Tensor,
-        cu_seqlens: Tensor,
-        max_seqlen: int,
-        schedule: kernels.Schedule = None,
+        self, x: Tensor, cu_seqlens: Tensor, max_seqlen: int, schedule: kernels.Schedule = None,
         rows: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """States [T, H] of x [T, H], or [R, H] of its `rows` [R] alone."""
         source = self.norm(x) if self.norm_first else x
         weight, bias = self.query_key_value.weight, self.query_key_value.bias
         qkv, source = kernels.split_heads(source, weight, bias, self.heads)
         x = x if self.norm_first else source
         dropout_p = self.attention_dropout if self.training else 0.0
-        # drawn from the device's generator, which the trainer seeds for every batch
-        seed = torch.randint(2**31, (1,), device=x.device) if dropout_p else 0
         mixed = kernels.attention(  # [T, N, D]
-            qkv,
-            cu_seqlens,
-            max_seqlen,
-            scale=self.head_dim**-0.5,
-            dropout_p=dropout_p,
-            seed=seed,
-            schedule=schedule,
+            qkv, cu_seqlens, max_seqlen, scale=self.head_dim**-0.5, dropout_p=dropout_p, schedule=schedule
         )
         if rows is not None:
             mixed, x = mixed.index_select(0, rows), x.index_select(0, rows)
         mixed, weight = kernels.merge_heads(mixed, self.output.weight)
         dropout_p = self.dropout if self.training else 0.0
         if self.norm_first:
-            return x + F.dropout(kernels.linear(mixed, weight, self.output.bias), dropout_p)
+            return x + kernels.dropout(kernels.linear(mixed, weight, self.output.bias), dropout_p, rows=rows)
         # post-LN: the sum is normalised, so the residual never grows with depth
-        return kernels.linear_add_layer_norm(mixed, weight, self.output.bias, x, self.norm, dropout_p)
+        return kernels.linear_add_layer_norm(mixed, weight, self.output.bias, x, self.norm, dropout_p, rows)
 
 
 class FeedForward(nn.Module):
@@ -107,14 +92,15 @@ class FeedForward(nn.Module):
         self.norm_first = config.norm == "pre"
         self.activation, self.dropout = config.hidden_act, config.hidden_dropout_prob
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rows: Tensor | None = None) -> Tensor:
+        """States [R, H] of x [R, H], which are the batch's `rows` [R] if these are given."""
         source = self.norm(x) if self.norm_first else x
         y, source = kernels.linear_gelu(source, self.inner.weight, self.inner.bias, self.activation)
         weight, bias = self.output.weight, self.output.bias
         dropout_p = self.dropout if self.training else 0.0
         if self.norm_first:
-            return x + F.dropout(kernels.linear(y, weight, bias), dropout_p)
-        return kernels.linear_add_layer_norm(y, weight, bias, source, self.norm, dropout_p)
+            return x + kernels.dropout(kernels.linear(y, weight, bias), dropout_p, rows=rows)
+        return kernels.linear_add_layer_norm(y, weight, bias, source, self.norm, dropout_p, rows)
 
 
 class Encoder(nn.Module):
@@ -143,18 +129,13 @@ class Encoder(nn.Module):
         return kernels.attention_schedule(x, batch.cu_seqlens, batch.max_seqlen, head_dim)
 
     def layer(
-        self,
-        number: int,
-        x: Tensor,
-        cu_seqlens: Tensor,
-        max_seqlen: int,
-        schedule: kernels.Schedule = None,
+        self, number: int, x: Tensor, cu_seqlens: Tensor, max_seqlen: int, schedule: kernels.Schedule = None,
         rows: Tensor | None = None,
-    ) -> Tensor:
+    ) -> Tensor:  # fmt: skip
         """Hidden states [T, H] after layer `number` (from 0) of those before it, or [R, H] of `rows` [R]."""
         attention, feed_forward = self.blocks_of_layer[number]
         x = self.attentions[attention](x, cu_seqlens, max_seqlen, schedule, rows)
-        return self.feed_forwards[feed_forward](x)
+        return self.feed_forwards[feed_forward](x, rows)
 
     def forward(self, batch: Batch, rows: Tensor | None = None) -> Tensor:
         """Hidden states [T, H] of every token after the last layer, or [R, H] of the tokens `rows` [R] int64.

@@ -4,6 +4,9 @@ A graph repeats its kernels on the same addresses. So batches are padded to a fi
 of the longest sequence, and copied into one buffer, and gradients stay where they are. A graph is checked
 when it is captured: replayed on its first batch, it must give the figures and gradients of the eager passes.
 If it does not, or cannot be captured, the run goes on without graphs, and a notice says so.
+
+In another shape, or in a capture, a product may be another kernel that rounds differently. So that a resumed
+run is exact, it gives the same batches the same shapes, and all padded batches' gradients are a graph's.
 """
 
 from __future__ import annotations
@@ -37,12 +40,13 @@ class StepGraphs:
 
     def __init__(
         self, passes: Passes, parameters: Sequence[nn.Parameter], device: torch.device, *, tokens: int,
-        longest: int, notify: Callable[[str], None],
+        longest: int, notify: Callable[[str], None], seen: Sequence[Shape] = (),
     ):  # fmt: skip
-        """`tokens` and `longest` are the most of any batch and sequence."""
+        """`tokens` and `longest` are the most of any batch and sequence; a resumed run has `seen` batches."""
         self._passes, self._parameters, self._device, self._notify = passes, parameters, device, notify
         self._tokens, self._longest = tokens, longest
-        self._seen: dict[tuple[int, bool], list[Shape]] = {}
+        self.seen = list(seen)  # shapes of the buckets' first batches
+        self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._graphs: dict[Shape, _Graph | None] = {}  # None until there is a batch of the shape
         self.is_off = False
 
@@ -75,20 +79,27 @@ class StepGraphs:
     def _shape(self, batch: Batch) -> Shape | None:
         """The shape of a bucket's graph, which fits most of its batches; None during the warm-up."""
         own = Shape.of(batch)
-        longest = next((length for length in LENGTHS if own.longest <= length), self._longest)
-        seen = self._seen.setdefault((longest, own.is_ordered), [])
+        longest, is_ordered = self._bucket(own)
+        seen = [shape for shape in self.seen if self._bucket(shape) == (longest, is_ordered)]
         if len(seen) < WARM_UP:
-            seen.append(own)
+            self.seen.append(own)
             return None
         fillers = 1 + max(self._tokens - shape.tokens for shape in seen) // longest
         sequences = int(max(shape.sequences for shape in seen) * HEADROOM) + fillers
         masked = int(max(shape.masked for shape in seen) * HEADROOM) + 1
-        return Shape(self._tokens, sequences, masked, longest, own.is_ordered)
+        return Shape(self._tokens, sequences, masked, longest, is_ordered)
+
+    def _bucket(self, shape: Shape) -> tuple[int, bool]:
+        longest = next((length for length in LENGTHS if shape.longest <= length), self._longest)
+        return longest, shape.is_ordered
 
     def _capture_and_check(
         self, shape: Shape, static: Tensor, figures: Tensor, seed: Callable[[], None]
     ) -> Tensor:
-        """Run the passes eagerly, capture a graph and check it against them; returns the eager figures."""
+        """Run the passes eagerly, capture a graph and check it against them; returns the batch's figures.
+
+        The gradients are the graph's where it is right, else the eager ones.
+        """
 
         def passes() -> None:
             figures.zero_()
@@ -99,21 +110,37 @@ class StepGraphs:
         _on_side_stream(passes, self._device)
         expected = self._results(figures)
         try:
-            graph = _Graph(static, figures, _capture(passes, self._device))
+            graph = _Graph(static, figures, self._capture(passes))
             self._restore(before)
             seed()
             graph.replay()
-            share = _difference(self._results(figures), expected)
+            got = self._results(figures)
+            share = _difference(got, expected)
             wrong = "" if share <= TOLERANCE else f"their gradients differ by a share of {share:.1e}"
         except RuntimeError as error:  # torch's and CUDA's, which cannot capture everything
             wrong = str(error).splitlines()[0]
         if wrong:
             self.is_off = True
             self._notify(f"CUDA graphs are off, which costs speed alone: {wrong}")
-        else:
-            self._graphs[shape] = graph
-        self._restore(expected)
-        return expected[-1]
+            self._restore(expected)
+            return expected[-1]
+        self._graphs[shape] = graph
+        return got[-1]
+
+    def _capture(self, passes: Callable[[], None]) -> Callable[[], None]:
+        """Capture the passes in a graph and return its replay; on a CPU return the passes.
+
+        Graphs share the memory of a pool: none holds anything in it from one replay to the next.
+        """
+        if self._device.type != "cuda":
+            return passes
+        graph, current = torch.cuda.CUDAGraph(), torch.cuda.current_stream(self._device)
+        # after a failed capture torch stays on its stream, so go back here; other threads, such as the
+        # loader's, may use CUDA meanwhile
+        captured = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
+        with torch.cuda.stream(current), captured:
+            passes()
+        return graph.replay
 
     def _results(self, figures: Tensor) -> list[Tensor]:
         """Copies of all gradients, zero where there is none, and of the figures."""
@@ -136,17 +163,6 @@ def _on_side_stream(passes: Callable[[], None], device: torch.device) -> None:
     with torch.cuda.stream(stream):
         passes()
     torch.cuda.current_stream(device).wait_stream(stream)
-
-
-def _capture(passes: Callable[[], None], device: torch.device) -> Callable[[], None]:
-    """Capture the passes in a graph and return its replay; on a CPU return the passes."""
-    if device.type != "cuda":
-        return passes
-    graph = torch.cuda.CUDAGraph()
-    # other threads, such as the loader's, may use CUDA meanwhile
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        passes()
-    return graph.replay
 
 
 def _difference(got: Sequence[Tensor], expected: Sequence[Tensor]) -> float:

@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from albert.batching import DataState
+from albert.batching import DataState, Shape
 from albert.checkpoints import save_model, save_tensors
 from albert.model import PretrainingObjective
 from albert.pretraining.sentinel import Trend
@@ -71,6 +71,7 @@ class TrainerState:
     trends: dict[int, Trend] = field(default_factory=dict)  # of the sentinel, by corpus
     processes: int = 1  # how many trained when it was written
     scaler: dict[str, float] = field(default_factory=dict)  # of fp16 gradients
+    graph_shapes: tuple[Shape, ...] = ()  # of the batches that shaped the CUDA graphs
     precision: str = ""  # what "auto" was when the run began: another machine goes on with it
 
 
@@ -148,10 +149,8 @@ def _write(
         sync(path)
 
 
-def load_trainer_state(
-    folder: Path, objective: PretrainingObjective, optimizer: torch.optim.Optimizer
-) -> TrainerState:
-    """Restore the optimiser's state and the span-boundary head; returns where the run stood.
+def load_tensors(folder: Path, objective: PretrainingObjective, optimizer: torch.optim.Optimizer) -> None:
+    """Restore the optimiser's state and the span-boundary head.
 
     Move the model to its device first: the state follows the parameters.
     """
@@ -165,7 +164,6 @@ def load_trainer_state(
         number, _, key = name.partition(".")
         values.setdefault(int(number), {})[key] = local_shard(tensor, parameters[int(number)])
     optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
-    return read_trainer_state(folder)
 
 
 def read_trainer_state(folder: Path) -> TrainerState:

@@ -42,7 +42,7 @@ from albert.pretraining.state import (
     TrainerState,
     is_whole,
     list_checkpoints,
-    load_trainer_state,
+    load_tensors,
     read_trainer_state,
     remove_old_checkpoints,
     save_checkpoint,
@@ -59,6 +59,7 @@ class PreparedStep(NamedTuple):
     data: StepData
     buffers: list[Tensor]  # of the batches, flat
     shapes: list[Shape]
+    seen: tuple[Shape, ...]  # by the graphs, up to this step
 
 
 class Trainer:
@@ -110,10 +111,8 @@ class Trainer:
 
     def make_graphs(self) -> StepGraphs | None:
         """The graphs of a GPU's steps; none with several processes, or where there is a further loss."""
-        running = self.settings.running
-        if running.cuda_graphs == "off" or self.process.world_size > 1:
-            return None
-        if self._span_boundary or self._contrast:
+        is_off = self.settings.running.cuda_graphs == "off" or self.process.world_size > 1
+        if is_off or self._span_boundary or self._contrast:
             return None
         return StepGraphs(
             self._passes,
@@ -122,6 +121,7 @@ class Trainer:
             tokens=max(stream.batch_tokens for stream in self.streams.values()),
             longest=self.objective.model.config.max_position_embeddings,
             notify=self.notices.append,
+            seen=self.state.graph_shapes,
         )
 
     def resume(self) -> list[str]:
@@ -147,8 +147,9 @@ class Trainer:
 
     def _load(self, folder: Path) -> None:
         model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)
+        self.state = read_trainer_state(folder)
         self._set_model(model)
-        self.state = load_trainer_state(folder, self.objective, self.optimizer)
+        load_tensors(folder, self.objective, self.optimizer)
         if self.state.scaler and self.scaler.is_enabled():
             self.scaler.load_state_dict(self.state.scaler)
         self.sentinel = Sentinel(self.state.trends)
@@ -183,7 +184,8 @@ class Trainer:
             weights = _shares(weights, weights.sum(0))
         batches = data.batches if self.graphs is None else [self.graphs.fit(b) for b in data.batches]
         buffers = [self.sender.send(flatten(b, w)) for b, w in zip(batches, weights, strict=True)]
-        return PreparedStep(data, buffers, [Shape.of(batch) for batch in batches])
+        seen = () if self.graphs is None else tuple(self.graphs.seen)
+        return PreparedStep(data, buffers, [Shape.of(batch) for batch in batches], seen)
 
     def step(self, prepared: PreparedStep) -> None:
         """Take one step of the optimiser.
@@ -211,13 +213,13 @@ class Trainer:
         self.scaler.update()
         state.step += 1
         state.tokens += data.tokens
-        state.data = data.after
+        state.data, state.graph_shapes = data.after, prepared.seen
         self._pending.append((StepRecord(state.step, data.tokens, {}, 0.0, rate), sums, norm))
         self.is_between_steps = True
 
     def _add_gradients(self, prepared: PreparedStep, sums: Tensor) -> None:
         """Add the gradients of this process's batches, and their figures to the rows of their corpora."""
-        data, buffers, shapes = prepared
+        data, buffers, shapes, _seen = prepared
         self.sender.receive(buffers)
         weights = [weights_of(buffer) for buffer in buffers]
         if self.process.world_size > 1:  # added up on the device: no host waits for another

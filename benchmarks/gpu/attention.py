@@ -91,8 +91,7 @@ def _attention(
 
 def _jixu(x: Operands) -> Run:
     schedule = kernels.attention_schedule(x.packed, x.cu_seqlens, x.longest, x.packed.shape[3])
-    seed = torch.ones(1, dtype=torch.int64, device=x.device)
-    settings = {"scale": x.scale, "dropout_p": x.dropout_p, "seed": seed, "schedule": schedule}
+    settings = {"scale": x.scale, "dropout_p": x.dropout_p, "schedule": schedule}
     return passes(lambda: kernels.attention(x.packed, x.cu_seqlens, x.longest, **settings), [x.packed])
 
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from kernels.bias_gelu import bias_gelu_reference
+from kernels.dropout import keep_reference, row_keys_reference
 from kernels.embedding import Norm, Projection, Tables, embed_reference
 from kernels.layer_norm import add_layer_norm_reference
 from kernels.mlm_loss import mlm_loss_reference
-from tests.kernels.philox import keep_mask
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 FORWARD, BACKWARD = 2, 3  # allowed errors relative to torch's
+SEED = torch.tensor([2**61 + 2**33 + 2**31 + 5])
 
 
 def assert_close(name: str, got: Tensor, exact: Tensor, torchs: Tensor, factor: float) -> None:
@@ -41,7 +42,7 @@ def offsets(lengths: list[int]) -> Tensor:
     return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32, device=DEVICE)
 
 
-def plain_attention(qkv: Tensor, lengths: list[int], dropout_p: float = 0.0, seed: int = 0) -> Tensor:
+def plain_attention(qkv: Tensor, lengths: list[int], dropout_p: float = 0.0) -> Tensor:
     """Compute attention of packed qkv [T, 3, N, D] one sequence at a time."""
     out, start = [], 0
     N, D = qkv.shape[2:]
@@ -49,12 +50,9 @@ def plain_attention(qkv: Tensor, lengths: list[int], dropout_p: float = 0.0, see
         q, k, v = qkv[start : start + length].permute(1, 2, 0, 3)  # each [N, L, D]
         p = torch.softmax(q @ k.transpose(1, 2) * D**-0.5, -1)
         if dropout_p:
-            at, heads = (torch.arange(n, device=qkv.device) for n in (length, N))
-            row, col, head = at[None, :, None], at[None, None, :], heads[:, None, None]
-            number = (row & 8) // 2 + (col & 8) // 4 + (col & 1)
-            counters = (col & ~9, row & ~8, head, torch.full_like(head, start))
-            keep = keep_mask(seed, dropout_p, number, *counters)
-            p = p * keep / (1 - dropout_p)
+            token, head = (torch.arange(n, device=qkv.device) for n in (length, N))
+            keys = row_keys_reference(SEED.to(DEVICE), (start + token) * N + head[:, None])
+            p = p * keep_reference(keys, length, dropout_p) / (1 - dropout_p)
         out.append((p @ v).transpose(0, 1))
         start += length
     return torch.cat(out)
@@ -68,10 +66,10 @@ def attention(
     torch.manual_seed(sum(lengths))
     qkv = torch.randn(sum(lengths), 3, heads, head_dim, device=DEVICE).to(dtype)
     dout = torch.randn(sum(lengths), heads, head_dim, device=DEVICE).to(dtype)
-    cu_seqlens, longest, seed = offsets(lengths), max(lengths), 2**33 + 5
+    cu_seqlens, longest, seed = offsets(lengths), max(lengths), SEED.to(DEVICE)
     compare(
         lambda x: package.attention(x, cu_seqlens, longest, dropout_p=dropout_p, seed=seed),
-        lambda x: plain_attention(x, lengths, dropout_p, seed),
+        lambda x: plain_attention(x, lengths, dropout_p),
         [qkv], dtype, dout, "out dqkv",
     )  # fmt: skip
 
@@ -191,21 +189,17 @@ def compare(run, reference, inputs: list[Tensor], dtype: torch.dtype, dy: Tensor
 
 def add_layer_norm(
     package: ModuleType, R: int, H: int, dtype: torch.dtype = torch.float32, dropout_p: float = 0.0,
-    biased: bool = True,
+    biased: bool = True, numbered: bool = False,
 ) -> None:  # fmt: skip
-    """Check output and gradients, with and without the bias of the linear map before."""
+    """Check output and gradients, also without the bias of the linear map before, or with rows' numbers."""
     torch.manual_seed(R + H)
     shapes = [(R, H), (R, H), (H,), (H,), *([(H,)] if biased else [])]
     inputs = [torch.randn(s, device=DEVICE) for s in shapes]
-    seed = torch.tensor([2**40 + 3], device=DEVICE)
-    rows, cols = (torch.arange(n, device=DEVICE) for n in (R, H))
-    zero, cols = torch.zeros_like(cols), cols[None, :]
-    keep = keep_mask(2**40 + 3, dropout_p, cols & 7, cols & ~7, rows[:, None], zero, zero)
-    share = (keep / (1 - dropout_p)).float()
-    settings = {"dropout_p": dropout_p, "seed": seed}
+    rows = torch.randperm(3 * R, device=DEVICE)[:R] if numbered else None
+    settings = {"dropout_p": dropout_p, "seed": SEED.to(DEVICE), "rows": rows}
 
     def reference(x, residual, weight, bias, x_bias=0.0):
-        return add_layer_norm_reference((x + x_bias) * share.to(x.dtype), residual, weight, bias, 1e-5)
+        return add_layer_norm_reference(x + x_bias, residual, weight, bias, 1e-5, **settings)
 
     compare(
         lambda *a: package.add_layer_norm(*a[:4], 1e-5, **settings, x_bias=a[4] if biased else None),

@@ -53,7 +53,7 @@ def test_lengths_from_1_to_513_in_one_batch(triton):
 
 
 @pytest.mark.parametrize("lengths, dropout_p", [([1, 30, 7], 0.1), ([70, 3], 0.6)], ids=str)
-def test_dropout_is_the_same_philox_forward_and_backward(triton, lengths, dropout_p):
+def test_dropout_is_the_references_forward_and_backward(triton, lengths, dropout_p):
     checks.attention(triton, lengths, 26, dropout_p=dropout_p)
 
 
@@ -83,13 +83,6 @@ def test_the_schedule_covers_every_tile_once_longest_sequence_first(lengths, til
     order = [lengths[s] for s, _ in real]
     assert order == sorted(order, reverse=True)
     assert len(schedule) == sum(lengths) // tile + len(lengths)
-
-
-def test_the_kernels_dropout_preserves_the_mean():
-    counters = torch.meshgrid(*(torch.arange(n) for n in (8, 5, 40, 40)), indexing="ij")
-    keep = checks.keep_mask(7, 0.3, *counters, torch.tensor(3))
-    # 64,000 draws: three standard deviations are 0.0054
-    assert abs(keep.double().mean().item() - 0.7) < 0.0055
 
 
 def test_a_scale_dropout_or_dtype_that_cannot_work_is_an_error(triton):

@@ -54,7 +54,7 @@ def test_attention_gradients(lengths, dropout_p):
     torch.manual_seed(0)
     cu_seqlens = offsets(lengths)
     qkv = torch.randn(sum(lengths), 3, 2, 4, dtype=torch.float64, requires_grad=True)
-    settings = {"scale": 0.7, "dropout_p": dropout_p, "seed": 5}
+    settings = {"scale": 0.7, "dropout_p": dropout_p, "seed": torch.tensor([5])}
     assert torch.autograd.gradcheck(
         lambda x: kernels.attention(x, cu_seqlens, max(lengths), **settings), (qkv,)
     )
@@ -184,7 +184,7 @@ def test_attention_dropout_is_a_function_of_its_seed_and_preserves_the_mean():
     qkv, cu_seqlens = torch.randn(64, 3, 3, 26), offsets([40, 24])
 
     def drop(seed):
-        return kernels.attention(qkv, cu_seqlens, 40, dropout_p=0.3, seed=seed)
+        return kernels.attention(qkv, cu_seqlens, 40, dropout_p=0.3, seed=torch.tensor([seed]))
 
     assert torch.equal(drop(1), drop(1)) and not torch.equal(drop(1), drop(2))
     error = torch.stack([drop(seed) for seed in range(300)]).mean(0)

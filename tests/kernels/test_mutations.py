@@ -53,7 +53,7 @@ def mlm_loss(package: ModuleType) -> None:
 
 def add_layer_norm(package: ModuleType) -> None:
     checks.add_layer_norm(package, 5, 40)
-    checks.add_layer_norm(package, 33, 40, dropout_p=0.3)
+    checks.add_layer_norm(package, 33, 40, dropout_p=0.3, numbered=True)
 
 
 def bias_gelu(package: ModuleType) -> None:

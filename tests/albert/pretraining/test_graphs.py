@@ -93,6 +93,25 @@ def test_a_step_asks_no_tensor_for_a_number(settings, monkeypatch, graphs):
         assert all(trainer.graphs._graphs.values())
 
 
+def test_a_resumed_run_pads_the_same_batches_and_arrives_at_the_same_bits(settings, tmp_path):
+    settings = replace(settings, run_folder=tmp_path / "run")
+    straight, _ = train(settings, graphs=True)
+    for before in (1, WARM_UP + 2):  # in the first batches of a bucket, and with graphs
+        first, steps = prepare(settings, graphs=True)
+        for step in steps[:before]:
+            first.step(step)
+        first.checkpoint()
+        resumed, _ = prepare(settings, graphs=False)
+        resumed.resume()
+        resumed.graphs = resumed.make_graphs()
+        rest = TrainingData(list(resumed.streams.values()), phases(settings), accumulate=2)
+        for step in islice(rest.steps(resumed.state.data), STEPS - before):
+            resumed.step(resumed.prepare(step))
+        assert all(resumed.graphs._graphs.values()) and resumed.state.step == STEPS
+        for p, q in zip(straight.objective.parameters(), resumed.objective.parameters(), strict=True):
+            assert torch.equal(p, q)
+
+
 def test_a_replay_draws_what_the_eager_passes_drew(settings, tokenizer, tmp_path):
     dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
     init = save_small_model(tmp_path / "small", tokenizer, max_position_embeddings=64, **dropout)
