@@ -30,9 +30,8 @@ class CharacterPairs:
 
     def add(self, doc_ids: Sequence[str], texts: Sequence[str]) -> None:
         halves, codes, pairs = _numbers(doc_ids, texts)
-        for counts, numbers in ((self.characters, codes[1:]), (self.pairs, pairs)):
-            of_both = np.bincount(halves * counts.shape[1] + numbers, minlength=counts.size)
-            counts += of_both.reshape(counts.shape)
+        np.add.at(self.characters, (halves, codes[1:]), 1)
+        np.add.at(self.pairs, (halves, pairs), 1)
 
     def perplexities(self, doc_ids: Sequence[str], texts: Sequence[str]) -> np.ndarray:
         """Measure documents by the counts of the half that each is not in, [D]."""

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 _MEMORY = "400MB"
 _FETCHED = 1 << 16
-_BATCH_CHARACTERS = 1 << 20
+_MEASURED = 256  # documents at a time
 _PERPLEXITY = pa.schema([("doc_id", pa.string()), ("perplexity", pa.float64())])
 _ROW_BITS = 40  # a document's position is its source's number above these bits of its row
 
@@ -282,10 +282,13 @@ def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
         """
     pairs, path = CharacterPairs(), plan.staging / "perplexity.parquet"
     for query in [of_new, of_held] if plan.current_shards else [of_new]:
-        for doc_ids, texts in _text_batches(db, query):
-            pairs.add(doc_ids, texts)
+        reader = db.execute(query)
+        while rows := reader.fetchmany(_MEASURED):
+            pairs.add(*zip(*rows, strict=True))
     with pq.ParquetWriter(path, _PERPLEXITY) as writer:
-        for doc_ids, texts in _text_batches(db, of_new):
+        reader = db.execute(of_new)
+        while rows := reader.fetchmany(_MEASURED):
+            doc_ids, texts = zip(*rows, strict=True)
             writer.write_table(pa.table([doc_ids, pairs.perplexities(doc_ids, texts)], schema=_PERPLEXITY))
     _set_perplexity(db, path)
     _drop_above(db, rules)
@@ -301,25 +304,8 @@ def _set_perplexity(db: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def _drop_above(db: duckdb.DuckDBPyConnection, quality: QualityRules) -> None:
-    bound = "stage is null and perplexity > ?"
-    dropped = "update listed set stage = 'filter', reason = 'perplexity' where"
-    db.execute(f"{dropped} {bound}", [quality.max_perplexity])
-
-
-def _text_batches(db: duckdb.DuckDBPyConnection, query: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Yield the ids and texts of a query's documents, a few at a time."""
-    reader = db.execute(query)
-    doc_ids: list[str] = []
-    texts: list[str] = []
-    while rows := reader.fetchmany(256):
-        for doc_id, text in rows:
-            doc_ids.append(doc_id)
-            texts.append(text)
-        if sum(map(len, texts)) > _BATCH_CHARACTERS:
-            yield doc_ids, texts
-            doc_ids, texts = [], []
-    if doc_ids:
-        yield doc_ids, texts
+    dropped = "update listed set stage = 'filter', reason = 'perplexity'"
+    db.execute(f"{dropped} where stage is null and perplexity > ?", [quality.max_perplexity])
 
 
 def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> Division:

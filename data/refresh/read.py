@@ -201,10 +201,9 @@ def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Ta
         "sentence_hashes": list_column(pa.array(measures.sentence_hashes), measures.first_sentence),
         "sentence_lengths": list_column(lengths, measures.first_sentence),
         "bands": bands,
+        "language": batch.languages,
     }
-    if batch.languages:
-        return pa.table(columns | {"language": batch.languages}, schema=_WITH_LANGUAGE)
-    return pa.table(columns, schema=LISTING)
+    return pa.table(columns, schema=_WITH_LANGUAGE if batch.languages else LISTING)
 
 
 def read_sentences(sources: Sequence[str]) -> Iterator[str]:
