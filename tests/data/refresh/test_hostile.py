@@ -182,59 +182,13 @@ REAL_FILES = real_files()
 
 
 # what readers look for, and what breaks them
-MARKS = tuple(
-    mark.encode("utf-8", "surrogatepass")
-    for mark in (
-        *(
-            "\0",
-            "\r",
-            "\n\n",
-            "\t",
-            ",",
-            '"',
-            "'",
-            "{",
-            "[",
-            "]}",
-            ":",
-            "\\u",
-            "\\ud800",
-            "NaN",
-            "1e999",
-            "9" * 5000,
-        ),
-        *(
-            "<",
-            "<!--",
-            "<pre>",
-            "</p>",
-            "&#x110000;",
-            "&amp;",
-            "<script>",
-            "```",
-            "~~~",
-            "$$",
-            "{/*",
-            "\\begin{a}",
-        ),
-        *(
-            "::",
-            ".. code::",
-            "----",
-            "|===",
-            "=" * 9,
-            "> ",
-            "    ",
-            "1. ",
-            "* ",
-            "|",
-            "\ufeff",
-            "\u2028",
-            "\ud800",
-        ),
-        *("。", "”", "，", "ǆ", "\u0301", "\u200d", "𠀀", "İ", "㌀", "1" * 13, "http://a.b", "a@b.cn"),
-    )
-) + (b"\xff", b"\xff\xfe", b"\xfe\xff", b"\xe8\x8c", b"\x81", b"PK\x03\x04", b"\x1f\x8b", b"\xff\xff\xff\xff")
+SIGNS = r"""
+, " ' { [ ]} : \u \ud800 NaN 1e999 < <!-- <pre> </p> &#x110000; &amp; <script> ``` ~~~ $$ {/* \begin{a} :: ..
+---- |=== ========= > 1. * | 。 ” ， ǆ 𠀀 İ ㌀ 1111111111111 http://a.b a@b.cn
+"""
+BLANK = ("\0", "\r", "\n\n", "\t", "    ", "\ufeff", "\u0301", "\u200d", "\u2028", "9" * 5000)
+MARKS = [mark.encode() for mark in (*SIGNS.split(), *BLANK)]
+MARKS += [b"\xff", b"\xff\xfe", b"\xfe\xff", b"\xe8\x8c", b"\x81", b"PK\x03\x04", b"\x1f\x8b", b"\xff" * 4]
 
 
 def mutated_files(name):
