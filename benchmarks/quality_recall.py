@@ -6,8 +6,7 @@ hardly a clause, in another language, of names or links alone, advertising, or o
 The rules were tuned on one half, and the misses of the other half seen. A later sample, of which nothing was
 seen, was read and labelled before the filters judged it.
 
-The second table is what a perplexity rule would add: of the junk that the filters keep, what the perplexity
-of a document under its own source's character trigrams finds at the cost of 1% and 3% of the good documents.
+The second table is what the optional rules drop, with the perplexity of a document among those of its source.
 Run: python -m benchmarks.quality_recall CORPORA
 """
 
@@ -15,16 +14,21 @@ from __future__ import annotations
 
 import argparse
 import csv
-from collections import Counter
-from collections.abc import Iterator
 from hashlib import sha256
-from math import log2
 from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.support.results import write_result
-from data.cleaning import QualityRules, clean_text, drop_reasons, measure, split_sentences
-from data.sources import RawDocument, find_files, read_documents
+from data.cleaning import (
+    CharacterPairs,
+    QualityRules,
+    clean_text,
+    drop_reasons,
+    languages_of,
+    measure,
+    split_sentences,
+)
+from data.sources import RawDocument, document_id, find_files, read_documents
 
 LABELS = Path(__file__).parent / "quality_labels.tsv"
 SOURCES = (
@@ -33,8 +37,9 @@ SOURCES = (
     "domain-reviews/reviews_unlabelled.jsonl.gz",
 )
 
-
-EVERY, MOST = 3, 2000  # documents, and characters of one, that a source's trigrams are counted in
+LANGUAGES = (("zh",), ("zh", "wuu", "yue"))
+BOUNDS = (500, 1000, 2000, 5000)
+BATCH = 1000  # documents
 
 
 class Judged(NamedTuple):
@@ -44,8 +49,8 @@ class Judged(NamedTuple):
     is_held_out: bool  # of the half that the rules were not tuned on
     weight: float
     is_random: bool
-    loss: float  # bits a character
-    source: str
+    perplexity: float
+    language: str | None
 
 
 def judge(corpora: Path) -> list[Judged]:
@@ -53,79 +58,49 @@ def judge(corpora: Path) -> list[Judged]:
         labels = {row["digest"]: row for row in csv.DictReader(file, delimiter="\t")}
     judged = []
     for source in SOURCES:
-        chosen, model = [], Trigrams()
-        for number, document in enumerate(
-            d for uri in find_files(str(corpora / source)) for d in read_documents(uri)
-        ):
+        chosen: dict[str, str] = {}
+        texts: list[str] = []
+        for document in (d for uri in find_files(str(corpora / source)) for d in read_documents(uri)):
             place = document.source_uri.removeprefix(f"{corpora}/")
             digest = sha256(place.encode()).hexdigest()[:12]
-            if not isinstance(document, RawDocument):
-                continue
-            if digest in labels:
-                chosen.append((digest, clean_text(document.text)))
-            elif number % EVERY == 0 or source.startswith("general/"):
-                model.count(clean_text(document.text))
-        for digest, text in chosen:
+            if isinstance(document, RawDocument):
+                texts.append(clean_text(document.text))
+                if digest in labels:
+                    chosen[digest] = texts[-1]
+        pairs, doc_ids = CharacterPairs(), list(map(document_id, texts))
+        for begin in range(0, len(texts), BATCH):
+            pairs.add(doc_ids[begin : begin + BATCH], texts[begin : begin + BATCH])
+        for digest, text in chosen.items():
             row = labels[digest]
             (reason,) = drop_reasons([text], measure([split_sentences(text)]), QualityRules())
-            is_held_out = int(digest, 16) % 2 == 0
-            is_later, stratum = row["stratum"].startswith("later: "), row["stratum"].removeprefix("later: ")
-            is_good, weight, is_random = row["label"] == "good", float(row["weight"]), "random" in stratum
-            loss = model.loss(text)
             judged.append(
-                Judged(is_good, reason is None, is_later, is_held_out, weight, is_random, loss, source)
+                Judged(
+                    is_good=row["label"] == "good",
+                    is_kept=reason is None,
+                    is_later=row["stratum"].startswith("later: "),
+                    is_held_out=int(digest, 16) % 2 == 0,
+                    weight=float(row["weight"]),
+                    is_random="random" in row["stratum"],
+                    perplexity=float(pairs.perplexities([document_id(text)], [text])[0]),
+                    language=languages_of([text])[0],
+                )
             )
     return judged
 
 
-class Trigrams:
-    """Character trigrams, interpolated with bigrams and single characters (Witten and Bell 1991)."""
-
-    def __init__(self) -> None:
-        self.seen: Counter[str] = Counter()  # a character after up to two others
-        self.followed: Counter[str] = Counter()  # up to two characters
-        self.kinds: Counter[str] = Counter()  # of characters after them
-
-    def count(self, text: str) -> None:
-        for before, character in _contexts(text):
-            self.followed[before] += 1
-            self.seen[before + character] += 1
-            self.kinds[before] += self.seen[before + character] == 1
-
-    def loss(self, text: str) -> float:
-        """The mean of -log2 of a character's probability."""
-        total, share = 0.0, 1.0
-        for before, character in _contexts(text):
-            share = share if before else 1 / 0x110000
-            kinds, followed = self.kinds[before], self.followed[before]
-            if kinds:
-                share = (self.seen[before + character] + kinds * share) / (followed + kinds)
-            total -= log2(share) if len(before) == 2 else 0.0
-        return total / max(len(text[:MOST]), 1)
-
-
-def _contexts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each character after none, one and two others."""
-    padded = f"\n\n{text[:MOST]}"
-    yield from ((padded[at - size : at], padded[at]) for at in range(2, len(padded)) for size in (0, 1, 2))
-
-
-def found_by_perplexity(judged: list[Judged]) -> list[tuple[str, float, int, int]]:
-    """By end and share of the good documents that a bound may cost: the junk found, and all there is."""
-    kept = [one for one in judged if one.is_kept]
-    found = []
-    for end, sign in (("high", 1.0), ("low", -1.0)):
-        for share_lost in (0.01, 0.03):
-            hits = 0
-            for source in SOURCES:
-                good = sorted(sign * one.loss for one in kept if one.is_good and one.source == source)
-                if good:
-                    bound = good[len(good) - 1 - int(share_lost * len(good))]
-                    hits += sum(
-                        sign * one.loss > bound for one in kept if not one.is_good and one.source == source
-                    )
-            found.append((end, share_lost, hits, sum(not one.is_good for one in kept)))
-    return found
+def dropped_by(judged: list[Judged]) -> dict[str, list[int]]:
+    """By optional rule: good documents that it drops, junk, and junk that the default filters keep."""
+    rules = {f"languages: {', '.join(kept)}": [d.language not in kept for d in judged] for kept in LANGUAGES}
+    rules |= {f"max_perplexity: {bound:,}": [d.perplexity > bound for d in judged] for bound in BOUNDS}
+    dropped = {name: [d for d, hit in zip(judged, hits, strict=True) if hit] for name, hits in rules.items()}
+    return {
+        name: [
+            sum(d.is_good for d in hit),
+            sum(not d.is_good for d in hit),
+            sum(not d.is_good and d.is_kept for d in hit),
+        ]
+        for name, hit in dropped.items()
+    }
 
 
 def share(judged: list[Judged], is_good: bool, *, weighted: bool = False) -> float:
@@ -158,10 +133,14 @@ def main() -> None:
             f"| {name} | {good} | {100 * kept:.1f}% | {100 * weighted:.1f}% | {len(part) - good} "
             f"| {100 * found:.1f}% | {100 * precision:.1f}% |"
         )
-    added = found_by_perplexity(judged)
-    lines += ["", "| perplexity too | good lost | junk found of what the filters keep |", "|---|---:|---:|"]
-    lines += [f"| {end} | {share_lost:.0%} | {hits} of {junk} |" for end, share_lost, hits, junk in added]
-    write_result("quality_recall", "\n".join(lines), {"rows": rows, "perplexity": added})
+    by_rule = dropped_by(judged)
+    lines += [
+        "",
+        "| rule | good dropped | junk dropped | of that, kept by the filters |",
+        "|---|---:|---:|---:|",
+    ]
+    lines += [f"| {name} | {good} | {junk} | {left} |" for name, (good, junk, left) in by_rule.items()]
+    write_result("quality_recall", "\n".join(lines), {"rows": rows, "optional_rules": by_rule})
 
 
 if __name__ == "__main__":

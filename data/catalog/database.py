@@ -67,12 +67,12 @@ create table evaluations (
     created_at timestamptz not null default now(), primary key (run, model, seed, split, metric));
 """
 
-# columns of the views in an empty workspace, so that they can be queried from the first day
+# columns of the views, so that they can be queried from the first day
 _VIEWS = {
     "documents": """
         doc_id varchar, source_uri varchar, chars bigint, sentences bigint, words bigint,
         first_version integer, dropped_stage varchar, dropped_reason varchar, duplicate_of varchar,
-        guard_hits integer""",
+        guard_hits integer, perplexity double, language varchar""",
     "document_texts": """
         doc_id varchar, source_uri varchar, text varchar, words varchar[][], word_count bigint""",
     "instances": """
@@ -177,7 +177,9 @@ order by all
 def create_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
     """Create the views of the files of each corpus's newest version."""
     root = workspace.root.resolve()
-    parts: dict[str, list[str]] = {name: [] for name in _VIEWS}
+    db.execute("create schema empty")
+    # columns that an older jixu did not write are there too, without a value
+    parts = {name: [f"from empty.{name}"] for name in _VIEWS}
     for view, corpus, version, paths in db.execute(_NEWEST_FILES).fetchall():
         listed = ", ".join(quoted(str(root / path)) for path in paths)
         labels = f"{quoted(corpus)} as corpus, {version} as version"
@@ -185,10 +187,8 @@ def create_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
         if _is_readable(db, select):
             parts[view].append(select)
     for view, selects in parts.items():
-        if selects:
-            db.execute(f"create view {view} as {' union all by name '.join(selects)}")
-        else:
-            db.execute(f"create table {view} (corpus varchar, version integer, {_VIEWS[view]})")
+        db.execute(f"create table empty.{view} (corpus varchar, version integer, {_VIEWS[view]})")
+        db.execute(f"create view {view} as {' union all by name '.join(selects)}")
 
 
 def _is_readable(db: duckdb.DuckDBPyConnection, select: str) -> bool:

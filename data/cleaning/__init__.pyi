@@ -4,6 +4,8 @@ from .guard import Leak as Leak
 from .guard import count_hits as count_hits
 from .guard import find_leak as find_leak
 from .guard import make_guard as make_guard
+from .languages import check_languages as check_languages
+from .languages import languages_of as languages_of
 from .measures import Letters as Letters
 from .measures import Measures as Measures
 from .measures import letters_of as letters_of
@@ -17,6 +19,7 @@ from .near_duplicates import sketch as sketch
 from .normalise import REMOVED_URL as REMOVED_URL
 from .normalise import clean_and_count as clean_and_count
 from .normalise import clean_text as clean_text
+from .perplexity import CharacterPairs as CharacterPairs
 from .privacy import KINDS as KINDS
 from .sentences import split_sentences as split_sentences
 from .settings import CleaningRules as CleaningRules

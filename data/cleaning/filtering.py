@@ -74,8 +74,10 @@ def _advertise(texts: Sequence[str], most: float) -> np.ndarray:
     )
 
 
-def drop_reasons(texts: Sequence[str], measures: Measures, rules: QualityRules) -> list[str | None]:
-    """Give each document the reason to drop it, or None; `texts` are cleaned."""
+def drop_reasons(
+    texts: Sequence[str], measures: Measures, rules: QualityRules, languages: Sequence[str | None] = ()
+) -> list[str | None]:
+    """Give each document the reason to drop it, or None; `texts` are cleaned, `languages` theirs if known."""
     several = np.diff(measures.first_sentence) >= FEW_SENTENCES
     checks = {
         "empty": measures.characters == 0,
@@ -90,5 +92,7 @@ def drop_reasons(texts: Sequence[str], measures: Measures, rules: QualityRules) 
     if rules.blocklist:
         pattern = _blocked(rules.blocklist)
         checks["blocked_words"] = np.array([len(pattern.findall(text)) > rules.max_blocked for text in texts])
+    if languages:
+        checks["language"] = np.array([language not in rules.languages for language in languages])
     reasons = np.select(list(checks.values()), list(checks), "")  # of several, the first
     return [reason or None for reason in reasons.tolist()]

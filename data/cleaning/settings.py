@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from data.options import Commas, options
+from data.options import Commas, Words, options
 
 Kind = Literal["url", "email", "id_card", "bank_card", "phone"]
 
@@ -59,6 +59,11 @@ class QualityRules:
     # C4 drops at the first, but two Chinese characters also meet by chance
     max_blocked: Annotated[int, Field(ge=0, le=10**6)] = 2
     """Maximum number of blocklisted words in a document."""
+    languages: Words = ()
+    """Languages to keep, such as zh,wuu,yue; by default all (语种). Needs jixu[language]."""
+    # CCNet (Wenzek et al. 2020) orders documents by it, but good ones of a rare kind are unlikely too
+    max_perplexity: Annotated[float, Field(ge=0, le=1_000_000)] = 0.0
+    """Largest perplexity under the corpus's own pairs of characters; 0: not measured (困惑度)."""
 
 
 def _off(value: object) -> object:

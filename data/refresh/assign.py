@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from data.catalog import quoted
-from data.cleaning import QualityRules, find_candidates, find_near_duplicates
+from data.cleaning import CharacterPairs, QualityRules, find_candidates, find_near_duplicates
 from data.errors import InputError
 from data.instances import MEND, SHARD_CHARACTERS, Shard, find_objective, verify
 from data.refresh.build import Piece
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 _MEMORY = "400MB"
 _FETCHED = 1 << 16
+_MEASURED = 256  # documents at a time
+_PERPLEXITY = pa.schema([("doc_id", pa.string()), ("perplexity", pa.float64())])
 _ROW_BITS = 40  # a document's position is its source's number above these bits of its row
 
 
@@ -41,7 +43,7 @@ class Division:
     listed_path: Path  # every document with its fate, staged
 
 
-def file_list(paths: Sequence[Path]) -> str:
+def file_list(paths: Sequence[Path | str]) -> str:
     """Write paths as an SQL list."""
     return "[" + ", ".join(quoted(str(path)) for path in paths) + "]"
 
@@ -86,9 +88,12 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
     root, shards = plan.workspace.root, plan.current_shards
     _list_rows(db, listings)
     _list_held(db, [(shard.path, root / shard.documents_path) for shard in shards])
+    index = root / plan.current.index_path if plan.current and shards else None
+    if plan.settings.quality.max_perplexity and index:
+        _set_perplexity(db, index)
     if plan.settings.duplicates.near is None:
         return []
-    _settle_near_duplicates(db, root / plan.current.index_path if plan.current and shards else None)
+    _settle_near_duplicates(db, index)
     find_candidates(db)
     db.execute(
         """
@@ -104,7 +109,7 @@ def drop_repeated(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
     """Mark near duplicates and boilerplate in `listed`; return the sources whose text goes into shards.
 
     Text comes from the staged files and the shards' documents files. Of near duplicates the one that the
-    current version has stays, or else the first. Raises InputError if no document can be used.
+    current version has stays, or else the first.
     """
     settings = plan.settings
     if settings.duplicates.near is not None:
@@ -113,8 +118,7 @@ def drop_repeated(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
         _drop_near_duplicates(db, near, ngram, [path for path in staged if path], documents)
     if settings.quality.boilerplate_documents:
         _drop_boilerplate(db, settings.quality)
-    if not db.execute("from listed where stage is null").fetchone():
-        raise _nothing_usable(db, plan)
+    _drop_above(db, settings.quality)
     return _sources(db, "listed anti join held using (doc_id) where stage is null")
 
 
@@ -149,11 +153,11 @@ def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
         create or replace table firsts as
             select doc_id, min(position) as first from listing_rows where stage is null group by doc_id;
         create or replace table listed as
-        select position, source, staged_row, doc_id, source_uri, raw_characters, characters, sentences,
-            encoding, text_format, undecodable, placeholders, guard_hits,
+        select * exclude (sentence_hashes, sentence_lengths, bands, first) replace (
             case when stage is null and position > first then 'deduplicate' else stage end as stage,
-            case when stage is null and position > first then 'duplicate' else reason end as reason,
-            case when stage is null and position > first then doc_id end as duplicate_of
+            case when stage is null and position > first then 'duplicate' else reason end as reason),
+            case when stage is null and position > first then doc_id end as duplicate_of,
+            null::double as perplexity
         from listing_rows left join firsts using (doc_id);
         drop table firsts;
         """
@@ -188,7 +192,7 @@ def _settle_near_duplicates(db: duckdb.DuckDBPyConnection, index: Path | None) -
         create or replace temp table known as select doc_id, {reason}, duplicate_of from {known};
         create or replace temp table original as
         select doc_id from known semi join (from listed where stage is null) using (doc_id)
-        where coalesce(dropped_reason, 'boilerplate') = 'boilerplate';
+        where coalesce(dropped_reason, 'boilerplate') in ('boilerplate', 'perplexity');
         update listed set {_NEAR} = known.duplicate_of
         from known semi join original on duplicate_of = original.doc_id
         where listed.doc_id = known.doc_id and stage is null and dropped_reason = 'near_duplicate';
@@ -254,12 +258,65 @@ def _drop_boilerplate(db: duckdb.DuckDBPyConnection, quality: QualityRules) -> N
     db.execute("drop table lines; drop table common")
 
 
+def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> None:
+    """Measure the perplexity of documents that came now, if there is a bound, and drop those above it.
+
+    All documents that are used are counted; those that came before keep what was measured then.
+    """
+    rules = plan.settings.quality
+    new = "listed where stage is null and perplexity is null"
+    if not rules.max_perplexity or not _sources(db, new):
+        return
+    here = {number: str(path) for number, path in enumerate(staged) if path}
+    db.register("staged_files", pa.table({"source": list(here), "file": list(here.values())}))
+    of_new = f"""
+        select doc_id, array_to_string(sentences, '\n') as text
+        from read_parquet({file_list(list(here.values()))}, filename = true, file_row_number = true) rows
+        join staged_files on file = filename
+        semi join (from {new}) new on new.source = staged_files.source and staged_row = file_row_number
+        """
+    documents = file_list([plan.workspace.root / shard.documents_path for shard in plan.current_shards])
+    of_held = f"""
+        select doc_id, text from read_parquet({documents})
+        semi join (from listed where stage is null and perplexity is not null) using (doc_id)
+        """
+    pairs, path = CharacterPairs(), plan.staging / "perplexity.parquet"
+    for query in [of_new, of_held] if plan.current_shards else [of_new]:
+        reader = db.execute(query)
+        while rows := reader.fetchmany(_MEASURED):
+            pairs.add(*zip(*rows, strict=True))
+    with pq.ParquetWriter(path, _PERPLEXITY) as writer:
+        reader = db.execute(of_new)
+        while rows := reader.fetchmany(_MEASURED):
+            doc_ids, texts = zip(*rows, strict=True)
+            writer.write_table(pa.table([doc_ids, pairs.perplexities(doc_ids, texts)], schema=_PERPLEXITY))
+    _set_perplexity(db, path)
+    _drop_above(db, rules)
+
+
+def _set_perplexity(db: duckdb.DuckDBPyConnection, path: Path) -> None:
+    db.execute(
+        f"""
+        update listed set perplexity = measured.perplexity from read_parquet({file_list([path])}) measured
+        where listed.doc_id = measured.doc_id and listed.stage is null and measured.perplexity is not null
+        """
+    )
+
+
+def _drop_above(db: duckdb.DuckDBPyConnection, quality: QualityRules) -> None:
+    dropped = "update listed set stage = 'filter', reason = 'perplexity'"
+    db.execute(f"{dropped} where stage is null and perplexity > ?", [quality.max_perplexity])
+
+
 def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> Division:
     """Divide the documents of `listed` among shards.
 
     Current shards that lost no document are kept; the others are built again from the rest. New documents
-    follow in order, about SHARD_CHARACTERS to a shard; `staged` [sources] says where their text is.
+    follow in order, about SHARD_CHARACTERS to a shard; `staged` [sources] says where their text is. Raises
+    InputError if no document can be used.
     """
+    if not db.execute("from listed where stage is null").fetchone():
+        raise _nothing_usable(db, plan)
     sop, root = _find_order(db, plan), plan.workspace.root
     gone = dict(
         db.execute(

@@ -145,7 +145,8 @@ def write_index(
             select doc_id, source_uri, characters as chars, sentences::bigint as sentences,
                 case when stage is null then words end::bigint as words,
                 coalesce(first_version, {int(version)})::integer as first_version,
-                stage as dropped_stage, reason as dropped_reason, duplicate_of, guard_hits
+                stage as dropped_stage, reason as dropped_reason, duplicate_of, perplexity,
+                columns(lambda name: name in ('guard_hits', 'language'))
             from listed left join counted using (doc_id) left join previous using (doc_id)
             order by position
             """,

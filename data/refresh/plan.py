@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from data.catalog import Source, Version, newest_version, read_catalog, version_shards, version_sources
-from data.cleaning import ALGORITHM, make_guard, read_blocklist
+from data.cleaning import ALGORITHM, check_languages, make_guard, read_blocklist
 from data.errors import InputError, masked
 from data.files import sha256
 from data.instances import SHARD_CHARACTERS, Shard
@@ -21,6 +21,8 @@ from data.storage import base_name, is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace
 
+# options of a later release: unset they are left out of the recipe, so that older corpora stay current
+_LATER = ("languages", "max_perplexity")
 BUILDING_VERSION = 7  # raise it when words, tokens, instances or masks change for the same text
 
 
@@ -170,9 +172,12 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
         make_guard(settings.guard.files, settings.guard.ngram, settings.cleaning, settings.guard.share)
     if settings.quality.blocklist:
         read_blocklist(Path(settings.quality.blocklist))
+    if settings.quality.languages:
+        check_languages(settings.quality.languages)
     if settings.dictionary:
         segmenter(settings.dictionary)
     blocklist = settings.quality.blocklist
+    quality = asdict(replace(settings.quality, blocklist=None))
     contents = {
         "tokenizer": sha256(tokenizer_path),
         "guard": [sha256(Path(path)) for path in settings.guard.files],
@@ -189,7 +194,7 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
         "max_ngram": settings.masking.max_ngram,
         "max_predictions": settings.masking.max_predictions,
         "cleaning": asdict(settings.cleaning),
-        "quality": asdict(replace(settings.quality, blocklist=None)),
+        "quality": {name: value for name, value in quality.items() if value or name not in _LATER},
         "duplicates": asdict(settings.duplicates),
         "guard": asdict(replace(settings.guard, files=())),
         "dictionaries": (),

@@ -21,6 +21,7 @@ from data.cleaning import (
     clean_and_count,
     count_hits,
     drop_reasons,
+    languages_of,
     make_guard,
     measure,
     sketch,
@@ -54,6 +55,7 @@ LISTING = pa.schema(
         ("bands", pa.list_(pa.uint32(), BANDS)),
     ]
 )
+_WITH_LANGUAGE = LISTING.append(pa.field("language", pa.string()))  # if the rules name languages
 # the text of kept documents, until it is in a shard
 STAGED = pa.schema(
     [("doc_id", pa.string()), ("source_uri", pa.string()), ("sentences", pa.list_(pa.string()))]
@@ -93,6 +95,7 @@ class _Item(NamedTuple):
 class _Batch(NamedTuple):
     items: list[_Item]
     measures: Measures
+    languages: list[str | None]  # of each item; empty if the rules name none
     dropped: list[tuple[str, str] | None]  # stage and reason, of each item
     hits: np.ndarray
 
@@ -105,10 +108,11 @@ def read_source(uri: str, listing: Path, staged: Path, rules: ReadingRules) -> N
 
     Syncs nothing: the listings of many sources are synced together.
     """
+    schema = _WITH_LANGUAGE if rules.quality.languages else LISTING
     with (
         replacing(listing, durable=False) as listing_tmp,
         replacing(staged, durable=False) as staged_tmp,
-        pq.ParquetWriter(listing_tmp, LISTING, compression="zstd", use_dictionary=False) as listing_writer,
+        pq.ParquetWriter(listing_tmp, schema, compression="zstd", use_dictionary=False) as listing_writer,
         pq.ParquetWriter(staged_tmp, STAGED, compression="zstd", use_dictionary=False) as text_writer,
     ):
         row = 0
@@ -161,7 +165,9 @@ def _clean(raw: RawDocument, rules: ReadingRules) -> _Item:
 def _judge(items: list[_Item], rules: ReadingRules) -> _Batch:
     sentences = [item.sentences for item in items]
     measures = measure(sentences)
-    filtered = drop_reasons([item.text for item in items], measures, rules.quality)
+    texts = [item.text for item in items]
+    languages = languages_of(texts) if rules.quality.languages else []
+    filtered = drop_reasons(texts, measures, rules.quality, languages)
     pairs = zip(items, filtered, strict=True)
     dropped = [item.dropped or (("filter", reason) if reason else None) for item, reason in pairs]
     hits = np.zeros(len(items), dtype=np.int64)
@@ -171,7 +177,7 @@ def _judge(items: list[_Item], rules: ReadingRules) -> _Batch:
         if rules.guard.action == "drop":
             for number in np.flatnonzero(hits).tolist():
                 dropped[number] = dropped[number] or ("guard", "in_evaluation_set")
-    return _Batch(items, measures, dropped, hits)
+    return _Batch(items, measures, languages, dropped, hits)
 
 
 def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Table:
@@ -195,8 +201,9 @@ def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Ta
         "sentence_hashes": list_column(pa.array(measures.sentence_hashes), measures.first_sentence),
         "sentence_lengths": list_column(lengths, measures.first_sentence),
         "bands": bands,
+        "language": batch.languages,
     }
-    return pa.table(columns, schema=LISTING)
+    return pa.table(columns, schema=_WITH_LANGUAGE if batch.languages else LISTING)
 
 
 def read_sentences(sources: Sequence[str]) -> Iterator[str]:

@@ -34,6 +34,7 @@ from data.refresh.assign import (
     assign,
     connect,
     drop_repeated,
+    drop_unlikely,
     interruptible,
     list_documents,
 )
@@ -106,6 +107,7 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
                 if staged[number] is None:  # an unchanged source, whose text is needed after all
                     name = Path(sources[number].source.listing_path).name
                     _, staged[number] = _stage(plan.files[number], plan, name)
+        interruptible(db, lambda: drop_unlikely(db, plan, staged))
         return interruptible(db, lambda: assign(db, plan, staged))
 
 

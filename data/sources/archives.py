@@ -166,9 +166,10 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
         yield from _rescued_members(uri, raw)
         yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
         return
+    lost: dict[str, Part] = {}  # by their name
     with archive:
         for member in archive.infolist():
-            if member.is_dir():
+            if member.filename.endswith("/"):  # is_dir() fails without a name
                 continue
             inner = f"{uri}!{member.filename}"
             if _is_unsafe(member.filename) or stat.S_ISLNK(member.external_attr >> 16):
@@ -180,7 +181,13 @@ def _zip_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
                         inner, member.filename, stream, member.compress_size, member.file_size
                     )
             except DAMAGED as error:
-                yield Part(f"{inner}#{one_line(error)}", member.filename, None, "unreadable_file")
+                reason = f"{inner}#{one_line(error)}"
+                lost[member.filename] = Part(reason, member.filename, None, "unreadable_file")
+    if lost:  # they may stand elsewhere than the directory says
+        for part in _rescued_members(uri, raw):
+            if part.file and lost.pop(part.uri.removeprefix(f"{uri}!"), None):
+                yield part
+    yield from lost.values()
 
 
 def _rescued_members(uri: str, raw: io.BufferedReader) -> Iterator[Part]:
@@ -242,7 +249,11 @@ class _Member:
 
 def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
     tail = _Tail(file)
-    with tarfile.open(fileobj=cast("IO[bytes]", tail), mode="r|") as archive:
+    try:
+        archive = tarfile.open(fileobj=cast("IO[bytes]", tail), mode="r|")  # noqa: SIM115
+    except tarfile.TarError as fault:
+        raise damage(file) or fault from None  # decompression may have failed before
+    with archive:
         for member in archive:
             if member.isdir():
                 continue

@@ -116,6 +116,29 @@ def test_documents_before_the_damage_of_an_archive_are_read(tmp_path):
         assert len(texts(path)[4]) > 1000 and reasons(path) == {"unreadable_file": 2}
 
 
+def test_members_that_stand_elsewhere_than_a_zip_says_or_beside_a_nameless_one_are_read(tmp_path):
+    path = tmp_path / "shifted.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in "abc":
+            archive.writestr(f"{name}.jsonl", content("jsonl"))
+    whole = path.read_bytes()
+    second = whole.index(b"PK\x03\x04", 4)
+    path.write_bytes(whole[:second] + b"inserted" + whole[second:])
+    assert sorted(texts(path)) == sorted([FIRST, SECOND] * 3) and not reasons(path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(nameless := zipfile.ZipInfo("a.txt"), content("txt"))
+        archive.writestr("b.jsonl", content("jsonl"))
+        nameless.filename = ""  # only in the directory: Python's own test of a folder fails on it
+    assert texts(path) == [FIRST, SECOND] and reasons(path) == {"unreadable_file": 1}
+
+
+def test_an_archive_that_cannot_be_decompressed_says_why(tmp_path):
+    path = tmp_path / "corpus.tar.gz"
+    path.write_bytes(members("tar.gz")[:10])
+    (item,) = read_documents(path)
+    assert "ended before the end-of-stream marker" in item.source_uri
+
+
 def test_names_that_are_not_utf_8_are_escaped(tmp_path):
     path = tmp_path / "names.tar"
     with tarfile.open(path, "w", errors="surrogateescape") as archive:

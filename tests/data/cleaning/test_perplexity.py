@@ -1,0 +1,91 @@
+"""The perplexity of documents against its definition, and as a rule of a refresh."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from math import exp, log
+
+import pytest
+
+from data.catalog import open_workspace
+from data.cleaning import CharacterPairs
+from data.sources import document_id
+from tests.conftest import sample_texts
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
+
+RARE = "龘靐齉齾爩麤灪龖厵滟癵驫麣钃鸜麷。"
+
+
+def counted(texts, size=50):
+    pairs, ids = CharacterPairs(), list(map(document_id, texts))
+    for begin in range(0, len(texts), size):
+        pairs.add(ids[begin : begin + size], texts[begin : begin + size])
+    return pairs, ids
+
+
+def test_it_is_that_of_pairs_of_characters_in_the_other_half():
+    texts = sample_texts()
+    pairs, ids = counted(texts)
+    for number in (0, 7, 33):
+        own = int(ids[number][-1], 16) % 2
+        others = [f"\n{text}\n" for text, one in zip(texts, ids, strict=True) if int(one[-1], 16) % 2 != own]
+        total, loss, text = sum(len(one) - 1 for one in others), 0.0, f"\n{texts[number]}\n"
+        single = Counter("".join(one[1:] for one in others))
+        both = Counter(pair for one in others for pair in pairwise(one))
+        for before, after in pairwise(text):
+            alone = (single[after] + 1) / (total + 2**18)
+            loss -= log((both[before, after] + 100 * alone) / (single[before] + 100))
+        expected = exp(loss / (len(text) - 1))
+        assert pairs.perplexities([ids[number]], [texts[number]])[0] == pytest.approx(expected, rel=0.02)
+
+
+def test_it_does_not_depend_on_the_order_of_documents_or_on_batches():
+    texts = sample_texts()
+    pairs, ids = counted(texts)
+    turned, _ = counted(texts[::-1], 7)
+    assert (pairs.perplexities(ids, texts)[::-1] == turned.perplexities(ids[::-1], texts[::-1])).all()
+
+
+def test_unlikely_documents_are_dropped_and_the_others_keep_what_was_measured(tmp_path, vocabulary_file):
+    source = tmp_path / "raw"
+    source.mkdir()
+    write_jsonl(source / "a.jsonl", *sample_texts(), RARE)
+    rules = {"max_perplexity": 10_000}
+    settings = refresh_settings(tmp_path / "w", source, vocabulary_file, quality=rules)
+
+    def measured():
+        with open_workspace(tmp_path / "w") as opened:
+            query = "select doc_id, perplexity, dropped_stage, dropped_reason from documents"
+            rows = opened.sql(query).fetchall()
+            lost = [row[5:] for row in opened.funnel("tea").fetchall() if row[5] == "perplexity"]
+        return {row[0]: row[1] for row in rows}, [row for row in rows if row[2]], lost[0][1]
+
+    first = refresh_here(settings)
+    before, dropped, lost = measured()
+    assert [row[2:] for row in dropped] == [("filter", "perplexity")] and lost == 1
+    assert dropped[0][0] == document_id(RARE) and dropped[0][1] > 10_000 > sorted(before.values())[-2] > 1
+    assert not refresh_here(settings).is_new
+    write_jsonl(source / "b.jsonl", "新来的一篇讲怎样选茶杯。白瓷的最公道，也最容易看出汤色。", RARE[::-1])
+    second = refresh_here(settings)
+    assert second.kept_shards == first.new_shards
+    after, dropped, lost = measured()
+    assert len(after) == len(before) + 2 and lost == 2 and after.items() >= before.items()
+    assert not refresh_here(settings).is_new
+    with open_workspace(tmp_path / "w") as opened:
+        assert RARE not in {text for _, text in opened.documents("tea")}
+
+
+def test_a_recipe_without_the_rules_is_the_same_as_before_them(tmp_path, vocabulary_file):
+    write_jsonl(tmp_path / "raw.jsonl", *sample_texts()[:20])
+    settings = refresh_settings(tmp_path / "w", tmp_path / "raw.jsonl", vocabulary_file)
+    refresh_here(settings)
+    with open_workspace(tmp_path / "w") as opened:
+        ((recipe,),) = opened.sql("select recipe from versions").fetchall()
+        empty = opened.sql("select count(perplexity), count(language) from documents").fetchall()
+    assert not {"max_perplexity", "languages"} & set(json.loads(recipe)["quality"]) and empty == [(0, 0)]
+    refresh_here(replace(settings, quality={"max_perplexity": 1_000_000}))
+    with open_workspace(tmp_path / "w") as opened:
+        assert opened.sql("select count(perplexity), count(dropped_reason) from documents").fetchall() == [
+            (20, 0)
+        ]
