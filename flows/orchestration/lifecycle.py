@@ -18,7 +18,7 @@ from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelled, Cancelling, Crashed, State
 
-from data.workers import end_with_parent
+from data.workers import end, end_with_parent
 from flows.orchestration.logs import is_deployed
 
 P = ParamSpec("P")
@@ -155,7 +155,7 @@ def settle_runs_of_before(wait_seconds: float) -> None:
     """End the runs that an earlier runner of this workspace left, but not those of workers."""
     with get_client(sync_client=True) as client:
         left = {str(run.id) for run in _of_the_runner(client)}
-        _await_end(_processes_of(left), wait_seconds)
+        end(_processes_of(left), wait_seconds, 0)
         for run in _of_the_runner(client):
             if run.state is not None and str(run.id) in left:
                 state: State = Cancelled() if run.state.is_cancelling() else Crashed(message=CALLER_GONE)
@@ -165,20 +165,3 @@ def settle_runs_of_before(wait_seconds: float) -> None:
 def _processes_of(runs: Container[str]) -> list[psutil.Process]:
     """Return the processes of runs, with their children, which inherit the variable."""
     return [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get(RUN_ID) in runs]
-
-
-def end_children(wait_seconds: float) -> None:
-    """Terminate the children of this process, wait for them and theirs, and kill those that do not end."""
-    everyone = psutil.Process().children(recursive=True)
-    for process in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _await_end(everyone, wait_seconds)
-
-
-def _await_end(processes: Sequence[psutil.Process], wait_seconds: float) -> None:
-    _, alive = psutil.wait_procs(processes, wait_seconds)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, 10)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ from data.errors import InputError
 from data.locks import hold
 from data.storage import is_remote
 from data.terminal import make_app
+from data.workers import end
 from data.workspace import Workspace, default_place, local_folder, state_folder
 from flows.orchestration.servers import QUIET, address_file, answers
 
@@ -141,8 +141,8 @@ class Services:
         self.listener, self.limit, self.stopping = listener, limit, stopping
         self.log, self.reports = Path(os.environ["PREFECT_HOME"]) / "server.log", workspace.report("")
         self.address = address_file(workspace.root)
-        self.server: subprocess.Popen[bytes] | None = None
-        self.runner: subprocess.Popen[bytes] | None = None
+        self.server: psutil.Popen | None = None
+        self.runner: psutil.Popen | None = None
         self.restarts: dict[str, list[float]] = {"server": [], "runner": []}
 
     def run(self) -> None:
@@ -163,10 +163,8 @@ class Services:
             raise
         finally:
             self.address.unlink(missing_ok=True)
-            if self.runner:
-                stop_with_children(self.runner)
-            if self.server:
-                stop(self.server)
+            for part in filter(None, (self.runner, self.server)):
+                end([part], STOP_SECONDS)
 
     def keep_server(self) -> None:
         """Start the server again if it has ended."""
@@ -201,14 +199,14 @@ class Services:
         say(f"the {name} ended by itself: starting it again")
 
 
-def begin(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def begin(command: Sequence[str], **options: Any) -> psutil.Popen:
     """Start a module in a session of its own: it does not get Ctrl-C."""
-    return subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, start_new_session=True, **options)
+    return psutil.Popen([sys.executable, "-m", *command], cwd=ROOT, start_new_session=True, **options)
 
 
 def start_server(
     listener: socket.socket, reports: Path, log: Path, stopping: threading.Event
-) -> subprocess.Popen[bytes]:
+) -> psutil.Popen:
     """Start the server and wait until it answers. Raise InputError with its last words if it does not."""
     number = listener.fileno()
     with log.open("wb") as output:
@@ -219,38 +217,9 @@ def start_server(
     while server.poll() is None and time.monotonic() < until:
         if stopping.wait(0.2) or answers(f"http://{host}:{port}/api", seconds=2):
             return server
-    stop(server, signal.SIGKILL)
+    end([server], STOP_SECONDS, signal.SIGKILL)
     words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     raise InputError(f"the server did not start: {words[-1] if words else 'it said nothing'} (see {log})")
-
-
-def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
-    """Send a signal to a process and wait for its end; kill it if that takes long, or on another signal."""
-    if process.poll() is not None:
-        return
-    process.send_signal(number)
-    try:
-        process.wait(STOP_SECONDS)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.kill()
-        process.wait()
-
-
-def stop_with_children(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
-    """Stop a process and wait for the end of its children, which end when they notice.
-
-    Kill those that take long, or all on another signal.
-    """
-    children: list[psutil.Process] = []
-    with suppress(psutil.NoSuchProcess):
-        children = psutil.Process(process.pid).children(recursive=True)
-    stop(process, number)
-    try:
-        _, children = psutil.wait_procs(children, STOP_SECONDS)
-    finally:
-        for child in children:
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
 
 
 def say(text: str) -> None:

@@ -21,12 +21,12 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Pending, R
 
 from albert.pretraining import list_checkpoints, step_of
 from data.catalog import read_catalog
+from data.workers import end
 from data.workspace import Workspace
 from flows.orchestration.lifecycle import (
     WORKER_GONE,
     cancel_running,
     crash_parts_of_lost_runs,
-    end_children,
     finish_overlooked_cancels,
     read_all,
 )
@@ -229,14 +229,11 @@ def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(prefect_s
         client.delete_deployment(deployment)
 
 
-def test_children_have_time_to_end_and_are_killed_when_it_is_over(monkeypatch):
+def test_processes_have_time_to_end_and_are_killed_when_it_is_over():
     with processes.start("ignore_signals") as hangs:
-        monkeypatch.setattr(
-            psutil.Process, "children", lambda self, recursive=False: [psutil.Process(hangs.pid)]
-        )
         assert hangs.stdout.readline() == "begun\n"
         begun = time.monotonic()
-        end_children(1)
+        end([psutil.Process(hangs.pid)], 1)
         assert time.monotonic() - begun >= 1 and not psutil.pid_exists(hangs.pid)
 
 

@@ -88,7 +88,7 @@ def test_stopped_in_a_flow_they_are_waited_for_and_leave_their_result(workspace,
     ends = f"trap 'sleep 0.2; cp {kept} {result}; exit 75' TERM; echo here; while :; do sleep 0.1; done"
 
     def launch(*_):
-        process = subprocess.Popen(["sh", "-c", ends], stdout=subprocess.PIPE)
+        process = psutil.Popen(["sh", "-c", ends], stdout=subprocess.PIPE)
         process.stdout.readline()
         return [process]
 

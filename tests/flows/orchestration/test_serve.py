@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import threading
 import time
 
@@ -15,9 +14,8 @@ from prefect.client.orchestration import get_client
 from data.errors import InputError
 from flows.orchestration.automations import LOST
 from flows.orchestration.runner import active_schedules, load_deployments
-from flows.orchestration.serve import ROOT, STOP_SECONDS, environment, listen, say, start_server, stop
+from flows.orchestration.serve import ROOT, STOP_SECONDS, environment, listen, say, start_server
 from tests.commands import refused, run_here
-from tests.flows import processes
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
 SERVE = "flows.orchestration.serve"
@@ -51,16 +49,8 @@ def test_variables_of_the_user_win_and_the_server_is_closed_and_quiet(tmp_path, 
     assert environment("s3://tea/w", 4201)["JIXU_WORKSPACE"] == "s3://tea/w"
 
 
-def test_a_process_that_does_not_end_is_killed(monkeypatch):
-    monkeypatch.setattr(f"{SERVE}.STOP_SECONDS", 0.2)
-    with processes.start("ignore_signals") as part:
-        assert part.stdout.readline() == "begun\n"
-        stop(part)
-        assert part.returncode == -signal.SIGKILL
-
-
 def test_a_server_that_never_answers_is_killed_and_reported(tmp_path, monkeypatch):
-    with subprocess.Popen(["sleep", "600"]) as silent, listen(free_port()) as listener:
+    with psutil.Popen(["sleep", "600"]) as silent, listen(free_port()) as listener:
         monkeypatch.setattr(f"{SERVE}.START_SECONDS", 0.1)
         monkeypatch.setattr(f"{SERVE}.begin", lambda *_, **__: silent)
         with pytest.raises(InputError, match="the server did not start: it said nothing"):
