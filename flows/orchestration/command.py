@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
+from cyclopts.config import Dict
+from pydantic_core import to_jsonable_python
 
 from data.errors import InputError, masked
 from data.options import options_of, values_of
@@ -31,7 +33,7 @@ from flows.orchestration.servers import (
     server_version,
     start_short_lived_server,
 )
-from flows.orchestration.settings import JOBS, Job, RefreshOptions
+from flows.orchestration.settings import JOBS, Job
 
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
 HEARTBEAT_SECONDS = 30  # the automation for lost runs expects one at least every 90
@@ -58,19 +60,15 @@ def read_options(name: str, arguments: Sequence[str]) -> Job | None:
     if {"--help", "-h"} & set(tokens):  # parsing takes longer
         app.help_print([])
         return None
-    recipe = None
     if name == "refresh-corpus" and (place := _value_of("--recipe", tokens)):
         from data.refresh import load_recipe
 
-        recipe = load_recipe(Path(place))
-        if _value_of("--corpus", tokens) is None and "corpus" in recipe:
-            tokens += ["--corpus", str(recipe["corpus"])]
-    chosen = app(tokens, exit_on_error=False, print_error=False)
-    if recipe is not None and isinstance(chosen, RefreshOptions):
-        typed = {token[2:].partition("=")[0].replace("-", "_") for token in tokens if token[:2] == "--"}
-        settings = chosen.settings(typed)
-        return replace(chosen, **values_of(settings) | {"recipe": None, "workspace": chosen.workspace})
-    return chosen
+        # what is typed takes precedence, be it equal to its default
+        recipe: Any = to_jsonable_python(load_recipe(Path(place)))
+        recipe.pop("workspace", None)
+        app.config = Dict(recipe, source=place)
+        return replace(app(tokens, exit_on_error=False, print_error=False), recipe=None)
+    return app(tokens, exit_on_error=False, print_error=False)
 
 
 def _value_of(option: str, tokens: Sequence[str]) -> str | None:
