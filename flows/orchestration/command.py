@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
-import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -21,10 +20,10 @@ from cyclopts import App, Parameter
 from cyclopts.config import Dict
 from pydantic_core import to_jsonable_python
 
-from data.errors import InputError, masked
+from data.errors import masked
 from data.options import options_of, values_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
-from data.workspace import state_folder
+from data.workspace import check_room, state_folder
 from flows.orchestration.mistakes import explain
 from flows.orchestration.servers import (
     QUIET,
@@ -35,7 +34,6 @@ from flows.orchestration.servers import (
 )
 from flows.orchestration.settings import JOBS, Job
 
-LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
 HEARTBEAT_SECONDS = 30  # the automation for lost runs expects one at least every 90
 
 
@@ -160,21 +158,6 @@ def set_up_prefect(workspace: Path) -> None:
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" in os.environ:
         Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-
-
-def check_room(workspace: Path) -> None:
-    """Raise InputError if nothing, or hardly anything, can be written to the workspace's disk."""
-    if workspace.is_file():
-        raise InputError(f"workspace {workspace} is a file: choose another --workspace")
-    workspace.mkdir(parents=True, exist_ok=True)
-    if not os.access(workspace, os.W_OK):
-        raise InputError(f"workspace {workspace} cannot be written to: choose another --workspace")
-    free = shutil.disk_usage(workspace).free
-    if free < LEAST_BYTES:
-        raise InputError(
-            f"{free / 2**20:.0f} MiB are free on the disk of {workspace}: make room (jixu corpus gc removes "
-            "old versions), or choose another --workspace"
-        )
 
 
 def heartbeats() -> AbstractContextManager[object]:

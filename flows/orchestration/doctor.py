@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 from data.errors import InputError
 from data.terminal import make_app
-from data.workspace import Workspace, default_place, local_folder
+from data.workspace import Workspace, check_room, default_place, local_folder
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.mistakes import disk_trouble
 from flows.orchestration.servers import server_version
@@ -117,11 +117,12 @@ def check_workspace(workspace: Workspace) -> Iterator[Finding]:
     if not workspace.root.exists():
         yield Finding("note", f"no workspace {workspace.root} yet: the first command makes it")
         return
-    if not workspace.root.is_dir():
-        yield Finding("bad", f"workspace {workspace.root} is a file: choose another --workspace")
-        return
-    if not os.access(workspace.root, os.W_OK):
-        yield Finding("bad", f"workspace {workspace.root} cannot be written to: choose another --workspace")
+    try:
+        check_room(workspace.root)
+    except InputError as error:
+        yield Finding("bad", str(error))
+        if not workspace.root.is_dir():
+            return
     free = shutil.disk_usage(workspace.root).free
     level: Level = "ok" if free > LOW_SPACE else "note" if free > NO_SPACE else "bad"
     need = "" if level == "ok" else ": a refresh needs room for its corpus once more"

@@ -179,13 +179,6 @@ def test_a_package_that_is_absent_is_bad_but_for_triton(monkeypatch):
     ]
 
 
-def test_a_workspace_that_cannot_be_written_to_is_bad(tmp_path, monkeypatch):
-    assert not bad(tmp_path)
-    monkeypatch.setattr("flows.orchestration.doctor.os.access", lambda *_: False)
-    (one,) = bad(tmp_path)
-    assert one.what == f"workspace {tmp_path} cannot be written to: choose another --workspace"
-
-
 def test_a_scheduler_that_plans_nothing_and_a_late_run_are_bad(prefect_server):
     """The server of the tests runs no scheduler: it plans a run when the test does."""
 
