@@ -8,7 +8,6 @@ import sys
 import time
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -28,7 +27,6 @@ from flows.orchestration.lifecycle import (
     cancel_running,
     crash_parts_of_lost_runs,
     finish_overlooked_cancels,
-    read_all,
 )
 from tests import ROOT
 from tests.conftest import save_small_model
@@ -187,14 +185,6 @@ def test_parts_of_a_lost_run_are_marked_with_it_and_those_of_other_runs_are_left
 
 
 @pytest.mark.slow
-def test_all_pages_of_an_answer_are_read(prefect_server):
-    with get_client(sync_client=True) as client:
-        runs = {client.create_flow_run(whole, state=Completed()).id for _ in range(5)}
-        found = read_all(partial(client.read_flow_runs, limit=2))
-        assert runs <= {run.id for run in found}
-
-
-@pytest.mark.slow
 def test_a_run_that_is_not_cancelled_in_time_is_not_waited_for(prefect_server):
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(client.create_flow_from_name("whole"), f"left-{uuid4()}")
@@ -235,10 +225,3 @@ def test_processes_have_time_to_end_and_are_killed_when_it_is_over():
         begun = time.monotonic()
         end([psutil.Process(hangs.pid)], 1)
         assert time.monotonic() - begun >= 1 and not psutil.pid_exists(hangs.pid)
-
-
-def test_a_process_whose_parent_is_killed_is_terminated():
-    with processes.start("parent") as parent:
-        assert parent.stdout.readline() == "begun\n"
-        parent.kill()
-        assert parent.stdout.readline() == "asked to stop\n"
