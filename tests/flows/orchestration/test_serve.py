@@ -104,6 +104,13 @@ def workspace(tmp_path_factory):
     return tmp_path_factory.mktemp("serve") / "w"
 
 
+@pytest.fixture
+def given(samples, vocabulary_file):
+    """Parameters of a refresh."""
+    source = [str(samples / "tea.jsonl")]
+    return {"corpus": "tea", "source": source, "tokenizer": str(vocabulary_file), "workers": 1}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "parts"),
@@ -121,11 +128,7 @@ def test_stopped_while_it_starts_it_leaves_no_process(workspace, number, parts):
 
 
 @pytest.mark.slow
-def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(
-    workspace, samples, vocabulary_file
-):
-    given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "workers": 1}
-    given["tokenizer"] = str(vocabulary_file)
+def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(workspace, given):
     quick = {"PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT2S"}
     with Server(workspace, free_port(), **quick) as server:
         assert "schedule weekly of refresh-corpus/law-weekly is not active" in server.log()
@@ -147,9 +150,7 @@ def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_leaves_no_process_of_a_run(workspace, samples, vocabulary_file):
-    given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "workers": 1}
-    given["tokenizer"] = str(vocabulary_file)
+def test_a_second_ctrl_c_leaves_no_process_of_a_run(workspace, given):
     with Server(workspace, free_port()) as server, FileLock(workspace / "locks" / "catalog.lock"):
         run = server.begin("refresh-corpus/default", **given)
         server.wait_for_state(run, "Running")
@@ -170,9 +171,7 @@ sys.exit(__main__.main())
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_too_often_is_given_up_at_once_with_its_runs(workspace, samples, vocabulary_file):
-    given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "workers": 1}
-    given["tokenizer"] = str(vocabulary_file)
+def test_a_server_that_dies_too_often_is_given_up_at_once_with_its_runs(workspace, given):
     # else what a run has to tell takes it a minute of tries
     server = Server(workspace, free_port(), ("-c", NO_RESTARTS), PREFECT_CLIENT_MAX_RETRIES="2")
     with server, FileLock(workspace / "locks" / "catalog.lock"):
