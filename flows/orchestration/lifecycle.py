@@ -76,27 +76,24 @@ def _keep_pipes_open() -> None:
 def cancel_running(wait_seconds: float) -> None:
     """Cancel the running runs of deployments, and wait until they have ended: trainings write checkpoints."""
     with get_client(sync_client=True) as client:
-        runs = _deployed(client)
+        runs = _running(client, deployment_id={"is_null_": False})
         for run in runs:
             client.set_flow_run_state(run.id, Cancelling(message="The server is being stopped."))
         until = time.monotonic() + wait_seconds
         while runs and time.monotonic() < until:
             time.sleep(0.5)
             finish_overlooked_cancels()
-            runs = _deployed(client)
-
-
-def _deployed(client: SyncPrefectClient) -> list[FlowRun]:
-    return [run for run in _running(client) if run.deployment_id]
+            runs = _running(client, deployment_id={"is_null_": False})
 
 
 def _of_the_runner(client: SyncPrefectClient) -> list[FlowRun]:
     """The running runs of deployments, without those of workers, which may be on other machines."""
-    return [run for run in _deployed(client) if run.work_pool_name is None]
+    runs = _running(client, deployment_id={"is_null_": False})
+    return [run for run in runs if run.work_pool_name is None]
 
 
-def _running(client: SyncPrefectClient) -> list[FlowRun]:
-    running = FlowRunFilter.model_validate({"state": {"type": {"any_": RUNNING}}})
+def _running(client: SyncPrefectClient, **more: dict[str, object]) -> list[FlowRun]:
+    running = FlowRunFilter.model_validate({"state": {"type": {"any_": RUNNING}}, **more})
     return read_all(client.read_flow_runs, flow_run_filter=running)
 
 
