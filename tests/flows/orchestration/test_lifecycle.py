@@ -1,6 +1,5 @@
 """How runs end: with a real server, and Prefect's process worker as in production."""
 
-import json
 import os
 import signal
 import subprocess
@@ -18,10 +17,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Pending, Running, Scheduled
 
-from albert.pretraining import list_checkpoints, step_of
-from data.catalog import read_catalog
 from data.workers import end
-from data.workspace import Workspace
 from flows.orchestration.lifecycle import (
     WORKER_GONE,
     cancel_running,
@@ -32,7 +28,7 @@ from tests import ROOT
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 from tests.flows import processes
-from tests.flows.serving import DEADLINE, wait_until
+from tests.flows.serving import DEADLINE, processes_of, stopped_at, wait_until
 
 STEPS = 100_000
 
@@ -78,18 +74,7 @@ class Production:
         return state.name, state.message
 
     def stopped_at(self):
-        """The step of the newest checkpoint, which the catalog knows as that of an interrupted run."""
-        with read_catalog(Workspace(self.workspace)) as db:
-            ((status, step),) = db.execute("select status, steps from pretraining_runs").fetchall()
-        last = self.metrics.read_text().splitlines()[-1]
-        assert status == "interrupted" and step == step_of(list_checkpoints(self.metrics.parent)[0])
-        assert json.loads(last)["step"] <= step < STEPS
-        return step
-
-
-def processes_of(run):
-    everyone = psutil.process_iter(["environ"])
-    return [p for p in everyone if (p.info["environ"] or {}).get("PREFECT__FLOW_RUN_ID") == str(run)]
+        return stopped_at(self.workspace, "long")
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,9 @@ import sys
 
 import pytest
 
-from albert.pretraining import list_checkpoints, step_of
-from data.catalog import read_catalog
-from data.workspace import Workspace
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
-from tests.flows.serving import DEADLINE, ROOT, wait_until
+from tests.flows.serving import DEADLINE, ROOT, stopped_at, wait_until
 
 
 @pytest.mark.slow
@@ -41,7 +38,5 @@ def test_an_end_to_end_run_stops_with_its_training(tmp_path, samples, tokenizer,
     assert process.returncode == 75 and not output and errors.endswith("\nend-to-end: stopped\n")
     assert "Traceback" not in errors, errors
     (run,) = workspace.glob("models/domain-v2-*")
-    with read_catalog(Workspace(workspace)) as db:
-        rows = db.execute("select status, steps from pretraining_runs where run = ?", [run.name]).fetchall()
-    assert rows == [("interrupted", step_of(list_checkpoints(run)[0]))] and 0 < rows[0][1] < 100_000
+    assert 0 < stopped_at(workspace, run.name) < 100_000
     assert not (workspace / "reports" / "end-to-end-tea-topics").exists()
