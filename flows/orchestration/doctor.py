@@ -136,7 +136,7 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
     from data.catalog import CatalogLost, examine, mark_for_rebuilding, remove_orphans, restore
 
     def rebuild(corpus: str) -> str:
-        mark_for_rebuilding(workspace, [corpus])
+        mark_for_rebuilding(workspace, corpus)
         return f"refresh {corpus} now, with its sources: it is built anew as the next version"
 
     try:

@@ -59,7 +59,7 @@ def test_damage_is_found_and_mended_without_touching_another_corpus(settings, da
     # the other corpus can still be written
     with write_catalog(workspace) as db:
         assert db.execute("select count(*) from versions").fetchall() == [(2,)]
-    mark_for_rebuilding(workspace, ["茶"])
+    mark_for_rebuilding(workspace, "茶")
     mended = refresh_here(tea)
     assert mended.version == 2 and shards(workspace, "茶") == [shard]
     assert verify(workspace.root / shard.path, shard.sha256)
