@@ -8,12 +8,12 @@ from __future__ import annotations
 import ast
 import difflib
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import MISSING, field, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, field, is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -96,6 +96,14 @@ def values_of(chosen: object, cls: type | None = None) -> dict[str, Any]:
     return {name: getattr(chosen, name) for name in options_of(cls or type(chosen))}
 
 
+def names_of(cls: type, prefix: str = "") -> Iterator[str]:
+    """Yield the names of options, those in groups with a dot."""
+    for name, option in options_of(cls).items():
+        yield f"{prefix}{name}"
+        if is_dataclass(option.annotation):
+            yield from names_of(option.annotation, f"{prefix}{name}.")
+
+
 def parse(cls: type[T], values: Mapping[str, object], place: str) -> T:
     """Make options from a file's content. Raises InputError that names the place and every fault."""
     try:
@@ -113,7 +121,7 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
     name = ".".join(str(part) for part in loc)
     if kind in ("unexpected_keyword_argument", "unexpected_positional_argument"):
         owner = _owner(cls, loc[:-1])
-        names = [one.name for one in fields(owner)] if owner else []
+        names = list(options_of(owner)) if owner else []
         near = difflib.get_close_matches(str(loc[-1]), names, 1)
         return f"unknown {name}" + (
             f"; did you mean {near[0]}?" if near else f", known are {', '.join(names)}"
@@ -129,9 +137,8 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
 def _owner(cls: type, loc: tuple[int | str, ...]) -> type | None:
     """Find the options class that a fault's place leads to."""
     for part in loc:
-        hint = get_type_hints(cls).get(str(part))
-        found = next((one for one in (hint, *get_args(hint)) if is_dataclass(one)), None)
-        if found is None:
+        option = options_of(cls).get(str(part))
+        if option is None or not is_dataclass(option.annotation):
             return None
-        cls = found if isinstance(found, type) else type(found)
+        cls = option.annotation
     return cls

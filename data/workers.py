@@ -6,10 +6,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import get_context, parent_process
+
+import psutil
 
 END_SECONDS = 20  # for workers that have nothing left to do
 
@@ -17,16 +19,11 @@ END_SECONDS = 20  # for workers that have nothing left to do
 def _begin_worker(begin: Callable[[], None] | None) -> None:
     # Ctrl-C reaches every process of a terminal; the parent reports it
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    if begin:
-        begin()
-
-
-def _end_with_parent() -> None:
     # a worker holds the pipe it waits on open itself, so nothing else would wake it
     if parent := parent_process():
-        parent.join()
-        os._exit(1)
+        end_with_parent(parent.pid or 0, signal.SIGKILL)
+    if begin:
+        begin()
 
 
 @contextmanager
@@ -57,6 +54,24 @@ def end_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
     Linux's PR_SET_PDEATHSIG signals when the thread that started it ends, and once for each thread after it.
     """
     threading.Thread(target=_end_without, args=(parent, number), daemon=True).start()
+
+
+def end(processes: Sequence[psutil.Process], seconds: float, number: int = signal.SIGTERM) -> None:
+    """Send processes a signal, 0 for none, and wait for them and their children, which end when they notice.
+
+    Kill what is left after some seconds, or at once on Ctrl-C.
+    """
+    everyone = [*processes]
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            everyone += process.children(recursive=True)
+            process.send_signal(number)
+    with suppress(KeyboardInterrupt):
+        _, everyone = psutil.wait_procs(everyone, seconds)
+    for process in everyone:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(everyone, 10)
 
 
 def _end_without(parent: int, number: int) -> None:

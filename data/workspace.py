@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from data.errors import InputError
 
 DEFAULT = "workspace"
+LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
 MADE_FROM_FILE = "made_from.json"  # beside a model that no pretraining wrote: the checkpoints it comes from
 _name = re.compile(r"[\w][\w.-]{0,63}")
 
@@ -43,6 +45,21 @@ def state_folder(workspace: Path) -> Path:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def check_room(workspace: Path) -> None:
+    """Raise InputError if nothing, or hardly anything, can be written to the workspace's disk."""
+    if workspace.is_file():
+        raise InputError(f"workspace {workspace} is a file: choose another --workspace")
+    workspace.mkdir(parents=True, exist_ok=True)
+    if not os.access(workspace, os.W_OK):
+        raise InputError(f"workspace {workspace} cannot be written to: choose another --workspace")
+    free = shutil.disk_usage(workspace).free
+    if free < LEAST_BYTES:
+        raise InputError(
+            f"{free / 2**20:.0f} MiB are free on the disk of {workspace}: make room (jixu corpus gc removes "
+            "old versions), or choose another --workspace"
+        )
 
 
 def check_name(name: str, what: str) -> str:

@@ -121,10 +121,6 @@ class ModelFacts:
     has_read_held_out: bool = False
     pretraining: tuple[dict[str, float], ...] = ()
 
-    def corpora_to_probe(self, corpora: CorporaOptions) -> CorporaOptions:
-        """The corpora to measure the model on: not one whose held-out texts it was trained on."""
-        return replace(corpora, domain=None) if self.has_read_held_out else corpora
-
 
 def compare(
     plan: FineTunePlan,
@@ -149,7 +145,8 @@ def compare(
         for one, of_model in zip(trained, facts, strict=True):
             if keep is not None:
                 keep.choose(one, cache.train_again)
-            reference = of_model.corpora_to_probe(corpora)
+            # not on a corpus whose held-out texts it was trained on
+            reference = replace(corpora, domain=None) if of_model.has_read_held_out else corpora
             work = partial(measure_model, one, workspace, reference, of_model.corpora)
             measured = measure(one.candidates[0].name, work)
             models.append(replace(measured, note=of_model.note, pretraining=of_model.pretraining))

@@ -257,11 +257,8 @@ def judge(
     """Fine-tune the arms on a field's task. The last one's difference to the first is primary with the first
     number of labels alone, and not in an extra comparison: otherwise all differences are corrected alike.
     """
-    place, folder, tuning = (
-        Workspace(Path(options.workspace)),
-        experiment_folder(options),
-        options.fine_tuning,
-    )
+    place, folder = Workspace(Path(options.workspace)), experiment_folder(options)
+    tuning = options.fine_tuning
     plan = plan_fine_tuning(
         FineTuneOptions(
             **values_of(tuning) | {"running": values_of(tuning.running)},

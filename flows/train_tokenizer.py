@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from data.catalog import Version, open_workspace
 from data.errors import InputError
@@ -51,7 +50,7 @@ def train_tokenizer(options: TokenizerOptions, sources: list[str] | Version) -> 
     refuse_another(folder, tokenizer)
     tokenizer.save(folder)
     outcome = TokenizerOutcome(folder, options.kind, tokenizer.vocab_size)
-    publish_vocabulary(name, describe(outcome), vocabulary_of(find_tokenizer(str(folder))))
+    publish_vocabulary(name, describe(outcome), tokenizer.vocabulary)
     return outcome
 
 
@@ -59,10 +58,7 @@ def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:
     """Raise InputError if a folder holds a different vocabulary: corpora may have been made with it."""
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    with TemporaryDirectory() as temporary:
-        tokenizer.save(Path(temporary))
-        new, old = (vocabulary_of(find_tokenizer(str(place))) for place in (temporary, folder))
-    if new != old:
+    if tokenizer.vocabulary != vocabulary_of(find_tokenizer(str(folder))):
         raise InputError(
             f"{folder} holds another vocabulary, which corpora may have been made with: pass another --name"
         )

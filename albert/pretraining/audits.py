@@ -41,9 +41,9 @@ def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
     instances, vocabulary = _first_rows(stream), stream.info.vocabulary
     ids, offsets, ngrams = instances.input_ids, instances.offsets, None
     if instances.static is None:
-        drawn_as = (ids, instances.word_starts, offsets, instances.instance_ids, vocabulary, rule)
-        positions = draw_masks(*drawn_as, seed=stream.seed, epoch=0).positions
-        ngrams = audit_ngrams(*drawn_as, seed=stream.seed, epoch=0)
+        packed = (ids, instances.word_starts, offsets, instances.instance_ids)
+        masks = draw_masks(*packed, vocabulary, rule, seed=stream.seed, epoch=0)
+        positions, ngrams = masks.positions, audit_ngrams(instances.word_starts, masks, rule)
     else:
         at, inside, *_ = instances.static
         positions = inside + np.repeat(offsets[:-1], np.diff(at))

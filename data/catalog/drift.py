@@ -11,7 +11,6 @@ import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,6 +24,33 @@ SAMPLED = 20_000  # documents of each side
 READ_BY_MODEL = 500  # of those: some tens of thousands of tokens for a model to read
 MEASURES = ("new_words", "unknown", "lengths", "drift", "mlm_loss")
 _condition = re.compile(rf"({'|'.join(MEASURES)})\s*>\s*(-?(?:\d+(?:\.\d+)?|\.\d+))")
+
+
+# Two samples of n and m documents of one distribution of lengths differ in a bar of share p by about
+# sqrt(2 / pi * p * (1 - p) * (1 / n + 1 / m)), the mean of a half-normal distribution: chance alone brings it
+_MEASURED = """
+with words as (
+    select unnest(flatten(words)) as word, added from document_texts join sides using (doc_id)
+    where corpus = $corpus),
+known as (select distinct word from words where not added),
+tokens as (
+    select added, sum(len(input_ids) - 2) as tokens,
+        sum(len(list_filter(input_ids, lambda id: id = $unknown))) as unknown
+    from instances join sides using (doc_id) where corpus = $corpus group by added),
+bars as (
+    select floor(log2(chars + 1)) as bar, count(*) filter (added) as added,
+        count(*) filter (not added) as older
+    from sides group by bar),
+sizes as (select sum(added) as n, sum(older) as m from bars),
+shares as (
+    select added / n - older / m as difference, (added + older) / (n + m) as p, 1 / n + 1 / m as spread
+    from bars, sizes)
+select
+    (select coalesce(avg((word not in (from known))::integer), 0) from words where added),
+    (select greatest(0, coalesce(max(unknown / tokens) filter (added), 0)
+        - coalesce(max(unknown / tokens) filter (not added), 0)) from tokens),
+    (select greatest(0, sum(abs(difference) - sqrt(2 / pi() * p * (1 - p) * spread)) / 2) from shares)
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +115,10 @@ def measure_drift(statistics: Statistics, corpus: str) -> Drift | None:
     counts = dict(db.execute("select added, count(*) from sides group by added").fetchall())
     if len(counts) < 2:
         return None
-    return Drift(
-        _new_words(db, corpus),
-        _more_unknown(db, corpus, statistics.tokenizer(corpus).unknown_id),
-        _length_distance(db),
-        counts[True],
-        counts[False],
-    )
+    given = {"corpus": corpus, "unknown": statistics.tokenizer(corpus).unknown_id}
+    (row,) = db.execute(_MEASURED, given).fetchall()
+    new_words, unknown, lengths = map(float, row)
+    return Drift(new_words, unknown, lengths, counts[True], counts[False])
 
 
 def describe_drift(drift: Drift) -> str:
@@ -130,61 +153,3 @@ def sample_shards(statistics: Statistics, corpus: str, folder: Path) -> tuple[Pa
         pq.write_table(instances.replace_schema_metadata(pq.read_schema(shards[0]).metadata), path)
         written.append(path)
     return written[0], written[1]
-
-
-def _new_words(db: duckdb.DuckDBPyConnection, corpus: str) -> float:
-    return _number(
-        db,
-        """
-        with words as (
-            select unnest(flatten(words)) as word, added from document_texts join sides using (doc_id)
-            where corpus = ?),
-        known as (select distinct word from words where not added)
-        select coalesce(avg((word not in (from known))::integer), 0) from words where added
-        """,
-        corpus,
-    )
-
-
-def _more_unknown(db: duckdb.DuckDBPyConnection, corpus: str, unknown_id: int) -> float:
-    return _number(
-        db,
-        """
-        with tokens as (
-            select added, sum(len(input_ids) - 2) as tokens,
-                sum(len(list_filter(input_ids, lambda id: id = ?))) as unknown
-            from instances join sides using (doc_id) where corpus = ? group by added)
-        select greatest(0, coalesce(max(unknown / tokens) filter (added), 0)
-            - coalesce(max(unknown / tokens) filter (not added), 0)) from tokens
-        """,
-        unknown_id,
-        corpus,
-    )
-
-
-def _length_distance(db: duckdb.DuckDBPyConnection) -> float:
-    """Distance between the two distributions of lengths, less what chance alone brings.
-
-    Two samples of n and m documents of one distribution differ in a bar of share p by about
-    sqrt(2 / pi * p * (1 - p) * (1 / n + 1 / m)), the mean of a half-normal distribution.
-    """
-    return _number(
-        db,
-        """
-        with bars as (
-            select floor(log2(chars + 1)) as bar, count(*) filter (added) as added,
-                count(*) filter (not added) as older
-            from sides group by bar),
-        sizes as (select sum(added) as n, sum(older) as m from bars),
-        shares as (
-            select added / n - older / m as difference, (added + older) / (n + m) as p,
-                1 / n + 1 / m as spread
-            from bars, sizes)
-        select greatest(0, sum(abs(difference) - sqrt(2 / pi() * p * (1 - p) * spread)) / 2) from shares
-        """,
-    )
-
-
-def _number(db: duckdb.DuckDBPyConnection, query: str, *parameters: object) -> float:
-    ((value,),) = db.execute(query, list(parameters)).fetchall()
-    return float(value)

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from data.catalog.cleanup import KEEP_ALL, collect_garbage
 from data.catalog.database import intact, read_catalog, write_catalog
-from data.catalog.versions import newest_version, used_files
+from data.catalog.versions import used_files
 from data.errors import InputError
 from data.files import write_bytes
 from data.instances import MEND, verify
@@ -41,7 +41,7 @@ class Health:
     files: int  # used by versions
     damaged: tuple[DamagedFile, ...]
     orphans: tuple[str, ...]  # unused or half-written shard files; none on a read-only disk
-    orphan_bytes: int
+    orphan_bytes: int = 0
 
 
 def examine(workspace: Workspace) -> Health:
@@ -64,7 +64,7 @@ def examine(workspace: Workspace) -> Health:
             damaged.append(DamagedFile(path.split("/")[1], path, not file.is_file()))
     # a running refresh has files that no version uses yet, and a read-only disk has no lock to exclude one
     if not os.access(workspace.root, os.W_OK):
-        return Health(len(used), tuple(damaged), (), 0)
+        return Health(len(used), tuple(damaged), ())
     garbage = collect_garbage(workspace, keep=KEEP_ALL, dry_run=True)
     return Health(len(used), tuple(damaged), garbage.files, garbage.bytes)
 
@@ -74,13 +74,12 @@ def remove_orphans(workspace: Workspace) -> int:
     return len(collect_garbage(workspace, keep=KEEP_ALL).files)
 
 
-def mark_for_rebuilding(workspace: Workspace, corpora: Sequence[str]) -> None:
-    """Make the next refresh of each corpus rebuild every shard from its sources, as for a new recipe."""
+def mark_for_rebuilding(workspace: Workspace, corpus: str) -> None:
+    """Make the next refresh of a corpus rebuild every shard from its sources, as for a new recipe."""
     with write_catalog(workspace) as db:
-        for corpus in corpora:
-            if version := newest_version(db, corpus):
-                query = "update versions set recipe_hash = 'damaged' where corpus = ? and version = ?"
-                db.execute(query, [corpus, version.version])
+        newest = "select max(version) from versions where corpus = $corpus"
+        query = f"update versions set recipe_hash = 'damaged' where corpus = $corpus and version = ({newest})"
+        db.execute(query, {"corpus": corpus})
 
 
 @contextmanager

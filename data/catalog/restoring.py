@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import duckdb
 
@@ -24,12 +24,8 @@ _ROWS = {
 _RUN_ROWS = {
     table: f"from {table} where run = $run" for table in ("pretraining_runs", "checkpoints", "evaluations")
 }
+Rows = dict[str, list[dict[str, object]]]  # by table, each by column
 _PATHS = ("path", "documents_path", "listing_path", "index_path", "similar_words")
-
-
-class _Row(NamedTuple):
-    table: str
-    values: dict[str, object]  # by column
 
 
 def write_record(db: duckdb.DuckDBPyConnection, workspace: Workspace, version: Version) -> None:
@@ -66,31 +62,32 @@ def restore(workspace: Workspace) -> list[str]:
     with write_catalog(workspace) as db:
         for path in workspace.records():
             rows = _read(path)
-            named = [row.values.get(column) for row in rows for column in _PATHS]
+            named = [row.get(column) for table in rows.values() for row in table for column in _PATHS]
             if all((workspace.root / str(name)).is_file() for name in named if name):
                 _insert(db, rows)
                 restored.append(f"{path.parent.name} {path.stem.replace('-', ' ')}")
             else:  # its share of never-trained documents stays
-                _insert(db, [row for row in rows if row.table == "corpora"])
+                _insert(db, {"corpora": rows["corpora"]})
         for path in sorted(workspace.run_record("").parent.glob("*.json")):
-            _insert(db, [row for row in _read(path) if _is_there(row, workspace)])
+            rows = _read(path)
+            there = [row for row in rows["checkpoints"] if (workspace.root / str(row["path"])).is_dir()]
+            _insert(db, {**rows, "checkpoints": there})
             restored.append(f"run {path.stem}")
     return restored
 
 
-def _read(path: Path) -> list[_Row]:
-    return [_Row(*json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
-
-
-def _is_there(row: _Row, workspace: Workspace) -> bool:
-    return row.table != "checkpoints" or (workspace.root / str(row.values["path"])).is_dir()
-
-
-def _insert(db: duckdb.DuckDBPyConnection, rows: Sequence[_Row]) -> None:
-    for row in rows:
-        values = {
-            name: json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
-            for name, value in row.values.items()
+def _read(path: Path) -> Rows:
+    rows: Rows = defaultdict(list)
+    for line in path.read_text(encoding="utf-8").splitlines():
+        table, row = json.loads(line)
+        texts = {
+            name: json.dumps(one, ensure_ascii=False) for name, one in row.items() if isinstance(one, dict)
         }
+        rows[table].append(row | texts)
+    return rows
+
+
+def _insert(db: duckdb.DuckDBPyConnection, rows: Rows) -> None:
+    for table, those in rows.items():
         # versions share shards and their corpus, the newest one's record comes first
-        insert(db, row.table, [values], "insert" if row.table == "funnel" else "insert or ignore")
+        insert(db, table, those, "insert" if table == "funnel" else "insert or ignore")

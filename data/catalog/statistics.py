@@ -355,21 +355,16 @@ class Statistics:
         tokenizer = self.tokenizer(corpus)
         samples = self.sql(
             """
-            select instance_id, doc_id, input_ids, sop_label, masked_positions, masked_input_ids
+            select instance_id, doc_id, input_ids as text, list_transform(input_ids, lambda id, i:
+                coalesce(masked_input_ids[list_position(masked_positions, i - 1)], id)) as masked, sop_label
             from instances where corpus = ? order by hash(instance_id), instance_id limit ?
             """,
             [corpus, count],
         ).to_arrow_table()
-        texts, masked_texts = [], []
-        for sample in samples.to_pylist():
-            texts.append(tokenizer.decode(sample["input_ids"]))
-            masked = list(sample["input_ids"])
-            for position, token in zip(sample["masked_positions"], sample["masked_input_ids"], strict=True):
-                masked[position] = token
-            masked_texts.append(tokenizer.decode(masked))
-        columns = {name: samples[name] for name in ("instance_id", "doc_id")}
-        columns |= {"text": pa.array(texts, pa.string()), "masked": pa.array(masked_texts, pa.string())}
-        return self.db.from_arrow(pa.table({**columns, "sop_label": samples["sop_label"]}))
+        for at, name in ((2, "text"), (3, "masked")):
+            texts = [tokenizer.decode(ids) for ids in samples[name].to_pylist()]
+            samples = samples.set_column(at, name, pa.array(texts, pa.string()))
+        return self.db.from_arrow(samples)
 
 
 def _rows(parts: list[tuple[Path, int]], below: int) -> Iterator[dict[str, Any]]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from data.instances.masking import MaskRule, MaskVocabulary, draw_ngram_lengths, word_keys
+from data.instances.masking import MaskRule, Masks, MaskVocabulary, word_keys
 from data.instances.objectives import length_probabilities
 
 _LONGEST = 6  # tokens; longer words count as this long
@@ -71,25 +71,13 @@ def audit_masks(
     )
 
 
-def audit_ngrams(
-    input_ids: np.ndarray,
-    word_starts: np.ndarray,
-    cu_seqlens: np.ndarray,
-    instance_ids: np.ndarray,
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-    *,
-    seed: int,
-    epoch: int,
-) -> NgramAudit:
-    """Count how many words were masked together.
+def audit_ngrams(word_starts: np.ndarray, masks: Masks, rule: MaskRule) -> NgramAudit:
+    """Count how many words were masked together; word_starts [T] bool, masks as they were drawn.
 
     A sequence's budget and the ends of its segments cut groups, so short ones are a little too frequent.
     """
-    lengths = draw_ngram_lengths(
-        input_ids, word_starts, cu_seqlens, instance_ids, vocabulary, rule, seed=seed, epoch=epoch
-    )
-    counts = np.bincount(lengths)
+    group = np.repeat(np.arange(len(masks.groups)), masks.groups)
+    counts = np.bincount(np.bincount(group[word_starts[masks.positions]]))
     expected = length_probabilities(rule.objective, rule.max_ngram)
     return NgramAudit(
         {str(n): int(counts[n]) for n in np.flatnonzero(counts).tolist()},

@@ -58,6 +58,7 @@ class Masks(NamedTuple):
     positions: np.ndarray  # [n] int64, in 0..T-1, ascending
     labels: np.ndarray  # [n], the original ids
     replacements: np.ndarray  # [n], the ids put in their place
+    groups: np.ndarray = np.empty(0, np.int64)  # [G], tokens masked together; not stored in shards
 
 
 class _Block(NamedTuple):
@@ -138,6 +139,7 @@ def draw_masks(
     `max_predictions` tokens are masked; a group whose first word is longer is skipped.
     """
     keys = mix(instance_ids + salt(seed, epoch))
+    probabilities = length_probabilities(rule.objective, rule.max_ngram)
     parts: list[Masks] = []
     first, S = 0, len(instance_ids)
     while first < S:
@@ -148,40 +150,18 @@ def draw_masks(
         firsts = (cu_seqlens[first:end] - begin)[has_tokens]
         block_keys = rebase(keys[first:end][has_tokens], firsts)
         block = _Block(input_ids[begin:stop], word_starts[begin:stop], firsts, block_keys)
-        part = _replace(block, _draw_spans(block, vocabulary, rule), vocabulary, rule)
+        words = _find_words(block, vocabulary)
+        draws = _draw(words, block.keys, probabilities)
+        budget = _budgets(words, rule)
+        groups = _find_groups(words, draws, budget, rule)
+        most = rule.max_predictions or len(block.input_ids)
+        spans = _choose(words, groups, budget, most, len(probabilities))
+        part = _replace(block, spans, vocabulary, rule)
         parts.append(part._replace(positions=part.positions + begin))
         first = end
     if not parts:
         return Masks(np.empty(0, np.int64), input_ids[:0], input_ids[:0])
     return Masks(*map(np.concatenate, zip(*parts, strict=True)))
-
-
-def _draw_spans(block: _Block, vocabulary: MaskVocabulary, rule: MaskRule) -> _Spans:
-    words = _find_words(block, vocabulary)
-    probabilities = length_probabilities(rule.objective, rule.max_ngram)
-    draws = _draw(words, block.keys, probabilities)
-    budget = _budgets(words, rule)
-    groups = _find_groups(words, draws, budget, rule)
-    return _choose(words, groups, budget, rule.max_predictions or len(block.input_ids), len(probabilities))
-
-
-def draw_ngram_lengths(
-    input_ids: np.ndarray,
-    word_starts: np.ndarray,
-    cu_seqlens: np.ndarray,
-    instance_ids: np.ndarray,
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-    *,
-    seed: int,
-    epoch: int,
-) -> np.ndarray:
-    """Count the words of each group that `draw_masks` masks, [G]; no sequence may be empty."""
-    firsts = cu_seqlens[:-1]
-    block = _Block(input_ids, word_starts, firsts, rebase(mix(instance_ids + salt(seed, epoch)), firsts))
-    spans = _draw_spans(block, vocabulary, rule)
-    words_before = np.concatenate([[0], np.cumsum(word_starts)])
-    return words_before[spans.ends] - words_before[spans.starts]
 
 
 def _find_words(block: _Block, vocabulary: MaskVocabulary) -> _Words:
@@ -336,7 +316,7 @@ def _replace(block: _Block, spans: _Spans, vocabulary: MaskVocabulary, rule: Mas
     random, same = other[is_random], other[~is_random]
     replacements[random] = _random_ids(bits.take(random), vocabulary)
     replacements[same] = labels.take(same)
-    return Masks(positions, labels, replacements)
+    return Masks(positions, labels, replacements, lengths)
 
 
 def _random_ids(bits: np.ndarray, vocabulary: MaskVocabulary) -> np.ndarray:

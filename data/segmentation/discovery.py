@@ -141,23 +141,14 @@ def discover_words(
         freedom = np.minimum(left, right)
         counts = text.counts[length - 1]
         score = cohesion * freedom * np.log2(counts)
-        for number in np.flatnonzero((cohesion >= min_cohesion) & (freedom >= min_freedom)).tolist():
-            place = int(at[number]) - 1
+        chosen = (cohesion >= min_cohesion) & (freedom >= min_freedom)
+        measures = [one[chosen].tolist() for one in (at - 1, counts, cohesion, left, right, score)]
+        for place, count, bits, before, after, total in zip(*measures, strict=True):
             word = text.text[place : place + length]
-            if word[0] in _LOOSE_FIRST or word[-1] in _LOOSE_LAST:
-                continue
-            context = text.text[max(place - _CONTEXT, 0) : place + length + _CONTEXT]
-            candidates.append(
-                Word(
-                    word,
-                    int(counts[number]),
-                    float(cohesion[number]),
-                    float(left[number]),
-                    float(right[number]),
-                    float(score[number]),
-                    context.replace("\n", " "),
-                )
-            )
+            if word[0] not in _LOOSE_FIRST and word[-1] not in _LOOSE_LAST:
+                context = text.text[max(place - _CONTEXT, 0) : place + length + _CONTEXT]
+                context = context.replace("\n", " ")
+                candidates.append(Word(word, count, bits, before, after, total, context))
     candidates.sort(key=lambda word: (-word.score, word.word))
     return _new_words(candidates, segmenter or Segmenter(), limit)
 

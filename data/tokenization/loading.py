@@ -132,8 +132,7 @@ def _tokenizer_config(path: Path) -> dict[str, object]:
 
 def vocabulary_of(path: Path) -> list[str]:
     """List the entries of a vocabulary file in id order."""
-    tokenizer = load_tokenizer(path)
-    return tokenizer.vocabulary if isinstance(tokenizer, WordPieceTokenizer) else tokenizer.pieces()
+    return load_tokenizer(path).vocabulary
 
 
 def train_tokenizer(

@@ -39,6 +39,7 @@ class UnigramTokenizer:
         except (RuntimeError, OSError):
             raise InputError(f"{source} is not a SentencePiece model") from None
         self.vocab_size = self._processor.get_piece_size()
+        self.vocabulary: list[str] = self._processor.id_to_piece(list(range(self.vocab_size)))
         ids = [self._processor.piece_to_id(name) for name in SPECIAL_TOKENS]
         unknown_id = self._processor.unk_id()
         pairs = zip(SPECIAL_TOKENS, ids, strict=True)
@@ -85,12 +86,7 @@ class UnigramTokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Decode ids to readable text."""
-        pieces = [self._processor.id_to_piece(int(number)) for number in ids]
-        return "".join(pieces).replace(_SPACE, " ").strip()
-
-    def pieces(self) -> list[str]:
-        """List the vocabulary in id order."""
-        return [self._processor.id_to_piece(number) for number in range(self.vocab_size)]
+        return "".join(self.vocabulary[number] for number in ids).replace(_SPACE, " ").strip()
 
     def replacement_ids(self) -> np.ndarray:
         """List the ids for random replacements of masked tokens: no control, unknown or unused piece."""

@@ -6,7 +6,6 @@ The UI (Automations) shows, pauses and removes them.
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -18,7 +17,7 @@ from flows.orchestration.servers import server_version
 
 if TYPE_CHECKING:
     from prefect.automations import Automation
-    from prefect.events.actions import RunDeployment, SendNotification
+    from prefect.events.actions import RunDeployment
 
 FAILURES, DRIFT = "jixu: report failed runs", "jixu: pretrain after drift"
 CRASHES = "jixu: run crashed trainings again"
@@ -96,12 +95,11 @@ def report_failures(url: str) -> Automation:
 
     block = CustomWebhookNotificationBlock(name=BLOCK, url=url, json_data={"text": "{{body}}"})
     document = block.save(BLOCK, overwrite=True)
-    return _on_event(
+    return _automation(
         FAILURES,
         "Sends a message to a webhook when a run fails or crashes. 运行失败时发送通知",
-        {"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
-        {"prefect.resource.id": "prefect.flow-run.*"},
         SendNotification(block_document_id=document, subject="jixu", body=MESSAGE),
+        expect={"prefect.flow-run.Failed", "prefect.flow-run.Crashed"},
     )
 
 
@@ -110,18 +108,14 @@ def pretrain_on_drift(steps: int) -> Automation:
 
     Raise InputError if the server does not have the deployment.
     """
-    parameters = {
-        "corpus": _template("event.payload.corpus"),
-        "workspace": _template("event.payload.workspace"),
-        "init": _template("event.payload.checkpoint"),
-        "steps": steps,
-    }
-    return _on_event(
+    told = {"corpus": "corpus", "workspace": "workspace", "init": "checkpoint"}
+    parameters = {name: _template(f"event.payload.{key}") for name, key in told.items()}
+    return _automation(
         DRIFT,
         "Pretrains on a corpus whose new documents differ. 语料漂移后继续预训练",
-        {"jixu.corpus.drifted"},
-        {"prefect.resource.id": "jixu.corpus.*", "jixu.has-checkpoint": "yes"},
-        _run_deployment("continued-pretraining/default", parameters),
+        _run_deployment("continued-pretraining/default", {**parameters, "steps": steps}),
+        expect={"jixu.corpus.drifted"},
+        match={"prefect.resource.id": "jixu.corpus.*", "jixu.has-checkpoint": "yes"},
     )
 
 
@@ -130,31 +124,22 @@ def rerun_trainings() -> Automation:
 
     Raise InputError if the server does not have it.
     """
-    return _on_event(
+    return _automation(
         CRASHES,
         "Runs a crashed training again, three times in six hours at most. 训练崩溃后自动续训",
-        {"prefect.flow-run.Crashed"},
-        {"prefect.resource.id": "prefect.flow-run.*"},
         _run_deployment("rerun-crashed/default", {"run": _template("flow_run.id")}),
-        related={"prefect.resource.id": "prefect.tag.training"},
+        expect={"prefect.flow-run.Crashed"},
+        match_related={"prefect.resource.id": "prefect.tag.training"},
     )
 
 
-def _on_event(
-    name: str,
-    description: str,
-    events: set[str],
-    resource: dict[str, str],
-    action: SendNotification | RunDeployment,
-    related: dict[str, str] | None = None,
-) -> Automation:
-    from prefect.automations import Automation, EventTrigger, Posture
+def _automation(name: str, description: str, action: Any, **trigger: Any) -> Automation:
+    """An automation on an event of any run, or on what `trigger` says."""
+    from prefect.automations import Automation, EventTrigger
 
-    trigger = EventTrigger.model_validate(
-        {"expect": events, "match": resource, "match_related": related or {}}
-        | {"posture": Posture.Reactive, "threshold": 1}
-    )
-    return Automation(name=name, description=description, trigger=trigger, actions=[action])
+    usual = {"match": {"prefect.resource.id": "prefect.flow-run.*"}, "posture": "Reactive", "threshold": 1}
+    made = EventTrigger.model_validate(usual | trigger)
+    return Automation(name=name, description=description, trigger=made, actions=[action])
 
 
 def _template(expression: str) -> dict[str, str]:
@@ -180,30 +165,26 @@ def add_lost_runs() -> None:
     Automations that exist stay, if no older jixu made them in another way: they know which runs were alive
     before the server was restarted.
     """
-    from prefect.automations import Automation, EventTrigger, Posture
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
 
     message = "The process of this run is gone. Run it again to resume."
-    crash = ChangeFlowRunState(state=StateType.CRASHED, message=message)
     for name, (events, seconds) in LOST.items():
-        trigger = EventTrigger(
+        lost = _automation(
+            name,
+            "Marks runs whose process is gone as crashed. 标记丢失的运行",
+            ChangeFlowRunState(state=StateType.CRASHED, message=message),
             after={f"prefect.flow-run.{event}" for event in events},
             expect={f"prefect.flow-run.{sign}" for sign in SIGNS_OF_LIFE},
-            match={"prefect.resource.id": "prefect.flow-run.*"},
             for_each={"prefect.resource.id"},
-            posture=Posture.Proactive,
-            threshold=1,
-            within=timedelta(seconds=seconds),
+            posture="Proactive",
+            within=seconds,
         )
         with get_client(sync_client=True) as client:
             made = [one.trigger.model_dump(exclude={"id"}) for one in client.read_automations_by_name(name)]
-        if made != [trigger.model_dump(exclude={"id"})]:
-            description = "Marks runs whose process is gone as crashed. 标记丢失的运行"
-            replace_automation(
-                Automation(name=name, description=description, trigger=trigger, actions=[crash])
-            )
+        if made != [lost.trigger.model_dump(exclude={"id"})]:
+            replace_automation(lost)
 
 
 def replace_automation(automation: Automation) -> None:

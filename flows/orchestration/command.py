@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 import os
 import shlex
-import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,11 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
+from cyclopts.config import Dict
+from pydantic_core import to_jsonable_python
 
-from data.errors import InputError, masked
+from data.errors import masked
 from data.options import options_of, values_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
-from data.workspace import state_folder
+from data.workspace import check_room, state_folder
 from flows.orchestration.mistakes import explain
 from flows.orchestration.servers import (
     QUIET,
@@ -31,9 +32,8 @@ from flows.orchestration.servers import (
     server_version,
     start_short_lived_server,
 )
-from flows.orchestration.settings import JOBS, Job, RefreshOptions
+from flows.orchestration.settings import JOBS, Job
 
-LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
 HEARTBEAT_SECONDS = 30  # the automation for lost runs expects one at least every 90
 
 
@@ -58,19 +58,15 @@ def read_options(name: str, arguments: Sequence[str]) -> Job | None:
     if {"--help", "-h"} & set(tokens):  # parsing takes longer
         app.help_print([])
         return None
-    recipe = None
     if name == "refresh-corpus" and (place := _value_of("--recipe", tokens)):
         from data.refresh import load_recipe
 
-        recipe = load_recipe(Path(place))
-        if _value_of("--corpus", tokens) is None and "corpus" in recipe:
-            tokens += ["--corpus", str(recipe["corpus"])]
-    chosen = app(tokens, exit_on_error=False, print_error=False)
-    if recipe is not None and isinstance(chosen, RefreshOptions):
-        typed = {token[2:].partition("=")[0].replace("-", "_") for token in tokens if token[:2] == "--"}
-        settings = chosen.settings(typed)
-        return replace(chosen, **values_of(settings) | {"recipe": None, "workspace": chosen.workspace})
-    return chosen
+        # what is typed takes precedence, be it equal to its default
+        recipe: Any = to_jsonable_python(load_recipe(Path(place)))
+        recipe.pop("workspace", None)
+        app.config = Dict(recipe, source=place)
+        return replace(app(tokens, exit_on_error=False, print_error=False), recipe=None)
+    return app(tokens, exit_on_error=False, print_error=False)
 
 
 def _value_of(option: str, tokens: Sequence[str]) -> str | None:
@@ -162,21 +158,6 @@ def set_up_prefect(workspace: Path) -> None:
         os.environ.setdefault(name, value)
     if "PREFECT_HOME" in os.environ:
         Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-
-
-def check_room(workspace: Path) -> None:
-    """Raise InputError if nothing, or hardly anything, can be written to the workspace's disk."""
-    if workspace.is_file():
-        raise InputError(f"workspace {workspace} is a file: choose another --workspace")
-    workspace.mkdir(parents=True, exist_ok=True)
-    if not os.access(workspace, os.W_OK):
-        raise InputError(f"workspace {workspace} cannot be written to: choose another --workspace")
-    free = shutil.disk_usage(workspace).free
-    if free < LEAST_BYTES:
-        raise InputError(
-            f"{free / 2**20:.0f} MiB are free on the disk of {workspace}: make room (jixu corpus gc removes "
-            "old versions), or choose another --workspace"
-        )
 
 
 def heartbeats() -> AbstractContextManager[object]:

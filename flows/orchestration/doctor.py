@@ -12,11 +12,11 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from data.errors import InputError
 from data.terminal import make_app
-from data.workspace import Workspace, default_place, local_folder
+from data.workspace import Workspace, check_room, default_place, local_folder
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.mistakes import disk_trouble
 from flows.orchestration.servers import server_version
@@ -41,6 +41,7 @@ class Finding:
     fix: Callable[[], str] | None = None  # repairs it, and returns what it did
 
 
+ok, note, bad = (partial(Finding, level) for level in get_args(Level))
 app = make_app("doctor", "Check the installation, the workspace and the server.")
 
 
@@ -62,73 +63,71 @@ def doctor(*, fix: bool = False, workspace: str | None = None) -> int:
 
 def print_findings(workspace: Workspace, fix: bool) -> int:
     """Print every finding; return 1 if something is bad and was not repaired."""
-    bad = 0
+    faults = 0
     checks = (check_versions(), check_devices(), check_workspace(workspace), check_server(workspace.root))
     for finding in chain.from_iterable(checks):
         print(f"{finding.level:4}  {finding.what}", flush=True)
         if finding.fix:
             print(f"      {finding.fix() if fix else '--fix repairs it'}", flush=True)
-        bad += finding.level == "bad" and not (finding.fix and fix)
-    return 1 if bad else 0
+        faults += finding.level == "bad" and not (finding.fix and fix)
+    return 1 if faults else 0
 
 
 def check_versions() -> Iterator[Finding]:
-    yield Finding("ok", f"Python {platform.python_version()} on {platform.platform()}")
+    yield ok(f"Python {platform.python_version()} on {platform.platform()}")
     installed, absent = [], []
     for name in PACKAGES:
         try:
             installed.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             absent.append(name)
-    yield Finding("ok", ", ".join(installed))
+    yield ok(", ".join(installed))
     for name in absent:
         # triton has wheels for Linux only; elsewhere the torch references run
-        yield Finding("note" if name == "triton" else "bad", f"{name} is not installed")
+        yield (note if name == "triton" else bad)(f"{name} is not installed")
 
 
 def check_devices() -> Iterator[Finding]:
     from albert.runtime import cpu_capability, describe_devices, triton_error
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    yield Finding(
-        "ok",
-        f"CPU {platform.machine()}, {os.cpu_count()} cores, torch uses {cpu_capability()}; {memory:.0f} GiB",
+    yield ok(
+        f"CPU {platform.machine()}, {os.cpu_count()} cores, torch uses {cpu_capability()}; {memory:.0f} GiB"
     )
     gpus = describe_devices()
     if not gpus:
-        yield Finding("note", "no GPU: training runs on the CPU, with the kernels' torch references")
+        yield note("no GPU: training runs on the CPU, with the kernels' torch references")
         return
     for gpu in gpus:
-        yield Finding("ok", f"GPU {gpu}")
+        yield ok(f"GPU {gpu}")
     try:
         error = triton_error("cuda")
     except Exception as reason:  # whatever Triton, its compiler or the driver raises
-        yield Finding(
-            "bad",
+        yield bad(
             f"Triton cannot run its kernels: {type(reason).__name__}: {' '.join(str(reason).split())[:200]}; "
-            "JIXU_KERNELS=torch does without them",
+            "JIXU_KERNELS=torch does without them"
         )
         return
-    level: Level = "ok" if error < ROUNDING else "bad"
-    yield Finding(level, f"a Triton kernel differs from its torch reference by {error:.1e}")
+    level = ok if error < ROUNDING else bad
+    yield level(f"a Triton kernel differs from its torch reference by {error:.1e}")
 
 
 def check_workspace(workspace: Workspace) -> Iterator[Finding]:
     if not workspace.root.exists():
-        yield Finding("note", f"no workspace {workspace.root} yet: the first command makes it")
+        yield note(f"no workspace {workspace.root} yet: the first command makes it")
         return
-    if not workspace.root.is_dir():
-        yield Finding("bad", f"workspace {workspace.root} is a file: choose another --workspace")
-        return
-    if not os.access(workspace.root, os.W_OK):
-        yield Finding("bad", f"workspace {workspace.root} cannot be written to: choose another --workspace")
+    try:
+        check_room(workspace.root)
+    except InputError as error:
+        yield bad(str(error))
+        if not workspace.root.is_dir():
+            return
     free = shutil.disk_usage(workspace.root).free
-    level: Level = "ok" if free > LOW_SPACE else "note" if free > NO_SPACE else "bad"
-    need = "" if level == "ok" else ": a refresh needs room for its corpus once more"
-    root = workspace.root.resolve()
-    yield Finding(level, f"workspace {root}, {free / 2**30:.1f} GiB free on its disk{need}")
+    room = f"workspace {workspace.root.resolve()}, {free / 2**30:.1f} GiB free on its disk"
+    level = ok if free > LOW_SPACE else note if free > NO_SPACE else bad
+    yield level(room + ("" if level is ok else ": a refresh needs room for its corpus once more"))
     if not workspace.catalog.is_file() and not workspace.records():
-        yield Finding("note", "no catalog in it yet: jixu refresh-corpus makes one")
+        yield note("no catalog in it yet: jixu refresh-corpus makes one")
         return
     yield from _check_files(workspace)
 
@@ -137,34 +136,28 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
     from data.catalog import CatalogLost, examine, mark_for_rebuilding, remove_orphans, restore
 
     def rebuild(corpus: str) -> str:
-        mark_for_rebuilding(workspace, [corpus])
+        mark_for_rebuilding(workspace, corpus)
         return f"refresh {corpus} now, with its sources: it is built anew as the next version"
 
     try:
         health = examine(workspace)
     except CatalogLost as error:
-        yield Finding(
-            "bad",
-            str(error),
-            lambda: f"restored {', '.join(restore(workspace)) or 'nothing'}",
-        )
+        yield bad(str(error), lambda: f"restored {', '.join(restore(workspace)) or 'nothing'}")
         return
     except InputError as error:
-        yield Finding("bad", str(error))
+        yield bad(str(error))
         return
-    yield Finding("ok", f"{health.files} file(s) of its versions checked")
+    yield ok(f"{health.files} file(s) of its versions checked")
     for corpus in sorted({file.corpus for file in health.damaged}):
         damaged = [file for file in health.damaged if file.corpus == corpus]
         first = damaged[0]
-        yield Finding(
-            "bad",
+        yield bad(
             f"{len(damaged)} file(s) of corpus {corpus} are not as committed, first: {first.path} "
             f"({'gone' if first.is_gone else 'changed'})",
             partial(rebuild, corpus),
         )
     if health.orphans:
-        yield Finding(
-            "note",
+        yield note(
             f"{len(health.orphans)} file(s) that no version uses, {health.orphan_bytes:,} bytes, first: "
             f"{health.orphans[0]}",
             lambda: f"removed {remove_orphans(workspace)} file(s)",
@@ -182,8 +175,7 @@ def check_runs(workspace: Workspace) -> Iterator[Finding]:
         return f"the catalog says now that {run} failed"
 
     for run in abandoned_runs(workspace):
-        yield Finding(
-            "note",
+        yield note(
             f"run {run} is marked as running, but no process trains it: it was killed. Its command resumes "
             "it from its newest checkpoint",
             partial(end, run),
@@ -193,16 +185,13 @@ def check_runs(workspace: Workspace) -> Iterator[Finding]:
 def check_server(workspace: Path) -> Iterator[Finding]:
     url = os.environ.get("PREFECT_API_URL")
     if not url:
-        yield Finding(
-            "note",
-            "no PREFECT_API_URL: commands start a server of their own (jixu serve has one)",
-        )
+        yield note("no PREFECT_API_URL: commands start a server of their own (jixu serve has one)")
         return
     set_up_prefect(workspace)
     try:
-        yield Finding("ok", f"server {url} answers, Prefect {server_version()}")
+        yield ok(f"server {url} answers, Prefect {server_version()}")
     except InputError as error:
-        yield Finding("bad", str(error))
+        yield bad(str(error))
         return
     yield from check_schedules()
 
@@ -218,7 +207,7 @@ def check_schedules(now: datetime | None = None) -> Iterator[Finding]:
                 yield _check_planned_runs(client, deployment, name, now or datetime.now(UTC))
             else:
                 for schedule in deployment.schedules:
-                    yield Finding("note", f"schedule {schedule.slug or schedule.id} of {name} is not active")
+                    yield note(f"schedule {schedule.slug or schedule.id} of {name} is not active")
 
 
 def _check_planned_runs(
@@ -236,13 +225,12 @@ def _check_planned_runs(
     times = [schedule.updated or schedule.created for schedule in deployment.schedules if schedule.active]
     changed = max(time for time in times if time)
     if due is None and now - changed > SCHEDULER_SECONDS:
-        return Finding(
-            "bad",
+        return bad(
             f"{name} has an active schedule, but the server plans no run of it: see server.log for "
-            "errors of its scheduler, and install with -c constraints.txt",
+            "errors of its scheduler, and install with -c constraints.txt"
         )
     if due and now - due > SCHEDULER_SECONDS:
         late = f"{(now - due).total_seconds() / 60:.0f} minutes"
-        return Finding("bad", f"a scheduled run of {name} is {late} late: no worker starts it")
+        return bad(f"a scheduled run of {name} is {late} late: no worker starts it")
     first = f", next run at {due:%Y-%m-%d %H:%M} UTC" if due else ""
-    return Finding("ok", f"schedule of {name} is active{first}")
+    return ok(f"schedule of {name} is active{first}")

@@ -18,7 +18,7 @@ from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Cancelled, Cancelling, Crashed, State
 
-from data.workers import end_with_parent
+from data.workers import end, end_with_parent
 from flows.orchestration.logs import is_deployed
 
 P = ParamSpec("P")
@@ -76,27 +76,24 @@ def _keep_pipes_open() -> None:
 def cancel_running(wait_seconds: float) -> None:
     """Cancel the running runs of deployments, and wait until they have ended: trainings write checkpoints."""
     with get_client(sync_client=True) as client:
-        runs = _deployed(client)
+        runs = _running(client, deployment_id={"is_null_": False})
         for run in runs:
             client.set_flow_run_state(run.id, Cancelling(message="The server is being stopped."))
         until = time.monotonic() + wait_seconds
         while runs and time.monotonic() < until:
             time.sleep(0.5)
             finish_overlooked_cancels()
-            runs = _deployed(client)
-
-
-def _deployed(client: SyncPrefectClient) -> list[FlowRun]:
-    return [run for run in _running(client) if run.deployment_id]
+            runs = _running(client, deployment_id={"is_null_": False})
 
 
 def _of_the_runner(client: SyncPrefectClient) -> list[FlowRun]:
     """The running runs of deployments, without those of workers, which may be on other machines."""
-    return [run for run in _deployed(client) if run.work_pool_name is None]
+    runs = _running(client, deployment_id={"is_null_": False})
+    return [run for run in runs if run.work_pool_name is None]
 
 
-def _running(client: SyncPrefectClient) -> list[FlowRun]:
-    running = FlowRunFilter.model_validate({"state": {"type": {"any_": RUNNING}}})
+def _running(client: SyncPrefectClient, **more: dict[str, object]) -> list[FlowRun]:
+    running = FlowRunFilter.model_validate({"state": {"type": {"any_": RUNNING}}, **more})
     return read_all(client.read_flow_runs, flow_run_filter=running)
 
 
@@ -155,7 +152,7 @@ def settle_runs_of_before(wait_seconds: float) -> None:
     """End the runs that an earlier runner of this workspace left, but not those of workers."""
     with get_client(sync_client=True) as client:
         left = {str(run.id) for run in _of_the_runner(client)}
-        _await_end(_processes_of(left), wait_seconds)
+        end(_processes_of(left), wait_seconds, 0)
         for run in _of_the_runner(client):
             if run.state is not None and str(run.id) in left:
                 state: State = Cancelled() if run.state.is_cancelling() else Crashed(message=CALLER_GONE)
@@ -165,20 +162,3 @@ def settle_runs_of_before(wait_seconds: float) -> None:
 def _processes_of(runs: Container[str]) -> list[psutil.Process]:
     """Return the processes of runs, with their children, which inherit the variable."""
     return [p for p in psutil.process_iter(["environ"]) if (p.info["environ"] or {}).get(RUN_ID) in runs]
-
-
-def end_children(wait_seconds: float) -> None:
-    """Terminate the children of this process, wait for them and theirs, and kill those that do not end."""
-    everyone = psutil.Process().children(recursive=True)
-    for process in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()
-    _await_end(everyone, wait_seconds)
-
-
-def _await_end(processes: Sequence[psutil.Process], wait_seconds: float) -> None:
-    _, alive = psutil.wait_procs(processes, wait_seconds)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(alive, 10)

@@ -140,11 +140,10 @@ def _leak(rows: Rows, workspace: Path, corpus: str, version: int) -> Leak:
     """The texts that a corpus holds, searched once in a run. They are cleaned as the corpus was: otherwise it
     would look free of those that cleaning changed.
     """
-    with read_catalog(Workspace(workspace)) as db:
-        recipe = "select recipe from versions where corpus = ? and version = ?"
-        ((content,),) = db.execute(recipe, [corpus, version]).fetchall()
-    rules = CleaningRules(**json.loads(content)["cleaning"])
     with open_workspace(workspace) as statistics:
+        recipe = "select recipe from versions where corpus = ? and version = ?"
+        ((content,),) = statistics.sql(recipe, [corpus, version]).fetchall()
+        rules = CleaningRules(**json.loads(content)["cleaning"])
         cleaned = [[clean_text(text, rules) for text in row] for row in rows]
         return find_leak(cleaned, statistics.texts(corpus, version))
 

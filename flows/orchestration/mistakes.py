@@ -7,16 +7,14 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
-from dataclasses import is_dataclass
 from typing import TYPE_CHECKING
 
 from cyclopts import CycloptsError
 from pydantic import ValidationError
 
 from data.errors import UserError, masked
-from data.options import faults, options_of
+from data.options import faults, names_of
 from flows.orchestration.logs import log
 from flows.orchestration.settings import JOBS
 
@@ -76,21 +74,13 @@ def in_words_of_the_form(line: str) -> str:
     >>> in_words_of_the_form("pass --quality.min-characters; jixu doctor --fix")
     'pass quality.min_characters; jixu doctor --fix'
     """
-    names = {name for options in JOBS.values() for name in _names(options)}
+    names = {name for options in JOBS.values() for name in names_of(options)}
 
     def name(option: re.Match[str]) -> str:
         parameter = option[1].replace("-", "_")
         return parameter if parameter in names else option[0]
 
     return re.sub(r"--([a-z][a-z.-]*[a-z])", name, line)
-
-
-def _names(options: type, prefix: str = "") -> Iterator[str]:
-    for name, field in options_of(options).items():
-        yield f"{prefix}{name}"
-        group = field.get_default(call_default_factory=True)
-        if is_dataclass(group):
-            yield from _names(type(group), f"{prefix}{name}.")
 
 
 def failed(error: Exception) -> State:

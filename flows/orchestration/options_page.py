@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import yaml
 from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
-from data.options import options_of
 from data.refresh import RefreshSettings
 from flows.orchestration.settings import JOBS
 
@@ -41,11 +39,8 @@ def page() -> str:
 def _job(name: str) -> Iterator[str]:
     options = JOBS[name]
     schema = TypeAdapter(options).json_schema()
-    declared = options_of(options).items()
-    defaults = {name: field.get_default(call_default_factory=True) for name, field in declared}
-    groups = {name: value for name, value in defaults.items() if is_dataclass(value)}
     yield from (f"## {name}", "", (options.__doc__ or "").partition("\n")[0], "")
-    yield from _table(schema, to_jsonable_python(groups), "", schema.get("$defs", {}))
+    yield from _table(schema, {}, "", schema.get("$defs", {}))
     if issubclass(options, RefreshSettings):
         yield from _recipe()
 
@@ -73,7 +68,7 @@ def _table(schema: Schema, defaults: Schema, prefix: str, definitions: Schema) -
     for name, field in properties:
         if "$ref" in field:
             group, inner = f"{prefix}{name}", definitions[field["$ref"].rpartition("/")[2]]
-            own = defaults.get(name, {})
+            own = defaults.get(name, field.get("default", {}))
             yield from (f"**{group.replace('_', '-')}**: {field['description']}", "")
             yield from _table(inner, own, f"{group}.", definitions)
 

@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from prefect.exceptions import TerminationSignal
 
 from albert import pretraining
 from albert.pretraining import PretrainResult, PretrainSettings, TrainerState
 from data.errors import InputError
+from data.workers import end
 
 POLL_SECONDS = 0.5
 STOP_SECONDS = 60.0  # to write a checkpoint and end
@@ -43,7 +45,7 @@ def train_in_processes(
     except (KeyboardInterrupt, TerminationSignal):
         pass  # the result says that it was interrupted
     finally:
-        _stop(ranks)
+        end(ranks, STOP_SECONDS)
     if not (settings.run_folder / pretraining.RESULT_FILE).is_file():
         codes = ", ".join(str(process.returncode) for process in ranks)
         failure = pretraining.read_failure(settings.run_folder)
@@ -57,7 +59,7 @@ def train_in_processes(
     return result
 
 
-def launch(settings: Path, processes: int) -> list[subprocess.Popen[bytes]]:
+def launch(settings: Path, processes: int) -> list[psutil.Popen]:
     """Start a process for each rank, which trains as a settings file says."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -74,7 +76,7 @@ def launch(settings: Path, processes: int) -> list[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "albert.pretraining", str(settings)]
     return [
         # in a session of its own: Ctrl-C reaches it through this process, once
-        subprocess.Popen(
+        psutil.Popen(
             command,
             env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.DEVNULL,  # the flow prints the same
@@ -85,7 +87,7 @@ def launch(settings: Path, processes: int) -> list[subprocess.Popen[bytes]]:
 
 
 def watch(
-    ranks: Sequence[subprocess.Popen[bytes]],
+    ranks: Sequence[psutil.Popen],
     run_folder: Path,
     on_checkpoint: OnCheckpoint,
     check: Callable[[], None] = lambda: None,
@@ -110,17 +112,3 @@ def _start_time(run_folder: Path) -> int | None:
     """Return when the processes of a run wrote its settings, after their checks, in nanoseconds."""
     path = run_folder / pretraining.SETTINGS_FILE
     return path.stat().st_mtime_ns if path.is_file() else None
-
-
-def _stop(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Ask the processes to write a checkpoint and end; kill those that take too long."""
-    for process in ranks:
-        if process.poll() is None:
-            process.terminate()
-    deadline = time.monotonic() + STOP_SECONDS
-    for process in ranks:
-        try:
-            process.wait(max(deadline - time.monotonic(), 0.1))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()

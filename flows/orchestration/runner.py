@@ -14,6 +14,7 @@ import traceback
 from contextlib import suppress
 
 import httpx
+import psutil
 import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
@@ -21,13 +22,12 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.runner import Runner
 from prefect.schedules import Cron
 
-from data.workers import end_with_parent
+from data.workers import end, end_with_parent
 from flows.orchestration.automations import add_lost_runs
 from flows.orchestration.lifecycle import (
     WORKER,
     cancel_running,
     crash_parts_of_lost_runs,
-    end_children,
     finish_overlooked_cancels,
     settle_runs_of_before,
 )
@@ -54,7 +54,7 @@ def run_deployments(parent: int, limit: int) -> None:
     if os.getppid() == parent:
         with suppress(httpx.HTTPError):  # the server is gone: the next start settles them
             cancel_running(STOP_SECONDS)
-        end_children(STOP_SECONDS)
+        end(psutil.Process().children(), STOP_SECONDS)
     os._exit(0)  # at once, for the thread
 
 

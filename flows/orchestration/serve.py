@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -22,10 +22,12 @@ from typing import Any
 import psutil
 
 from data.errors import InputError
+from data.files import write_text
 from data.locks import hold
 from data.storage import is_remote
 from data.terminal import make_app
-from data.workspace import Workspace, default_place, local_folder, state_folder
+from data.workers import end
+from data.workspace import Workspace, check_room, default_place, local_folder, state_folder
 from flows.orchestration.servers import QUIET, address_file, answers
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +51,10 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
         raise InputError(f"limit={limit}: it must be 1 or more")
     place = workspace or default_place()
     folder = Workspace(local_folder(place))
-    with listen(port) as listener, sole_server(folder):
+    check_room(folder.root)
+    # two servers would share one database
+    served = f"{folder.root} is being served already: use that server, or another --workspace"
+    with listen(port) as listener, hold(folder.lock("serve"), served):
         os.environ.update(environment(place, port))
         Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
         Services(folder, listener, limit, stop_on_signal()).run()
@@ -104,20 +109,6 @@ def listen(port: int) -> socket.socket:
         ) from None
 
 
-@contextmanager
-def sole_server(workspace: Workspace) -> Iterator[None]:
-    """Raise InputError if the workspace is served already: two servers would share one database."""
-    refusal = f"{workspace.root} is being served already: use that server, or another --workspace"
-    with ExitStack() as held:
-        try:
-            held.enter_context(hold(workspace.lock("serve"), refusal))
-        except OSError as error:
-            raise InputError(
-                f"{workspace.root} cannot be written to ({error.strerror}): choose another --workspace"
-            ) from None
-        yield
-
-
 def stop_on_signal() -> threading.Event:
     """Return an event that Ctrl-C, SIGTERM and a closed terminal set; a second signal raises."""
     stopping = threading.Event()
@@ -135,60 +126,55 @@ def stop_on_signal() -> threading.Event:
 
 
 class Services:
-    """The server, and the runner that starts the runs of deployments."""
+    """The server, and the runner that starts the runs of deployments; one that ends is started again."""
 
     def __init__(self, workspace: Workspace, listener: socket.socket, limit: int, stopping: threading.Event):
-        self.listener, self.limit, self.stopping = listener, limit, stopping
-        self.log, self.reports = Path(os.environ["PREFECT_HOME"]) / "server.log", workspace.report("")
-        self.address = address_file(workspace.root)
-        self.server: subprocess.Popen[bytes] | None = None
-        self.runner: subprocess.Popen[bytes] | None = None
+        self.workspace, self.listener, self.stopping = workspace, listener, stopping
+        self.log = Path(os.environ["PREFECT_HOME"]) / "server.log"
+        runner = ["flows.orchestration.runner", str(os.getpid()), str(limit)]
+        self.starts: dict[str, Callable[[], psutil.Popen]] = {
+            "server": partial(start_server, listener, workspace.report(""), self.log, stopping),
+            "runner": partial(begin, runner),
+        }
+        self.parts: dict[str, psutil.Popen] = {}
         self.restarts: dict[str, list[float]] = {"server": [], "runner": []}
 
     def run(self) -> None:
         """Run both until asked to stop. Raise InputError if one does not start, or ends too often."""
         say("starting Prefect's server")
+        address = address_file(self.workspace.root)
         try:
-            self.server = start_server(self.listener, self.reports, self.log, self.stopping)
+            self.keep("server")
             # commands find the server of their workspace by it
-            self.address.parent.mkdir(parents=True, exist_ok=True)
-            self.address.write_text(os.environ["PREFECT_API_URL"], encoding="utf-8")
+            write_text(address, os.environ["PREFECT_API_URL"])
             while not self.stopping.wait(0.2):
-                self.keep_server()
-                self.keep_runner()
+                self.keep("server")
+                self.keep("runner")
             say("stopping")
             self.stop_runner()
         except InputError:
             self.listener.close()  # no server will answer what waits there
             raise
         finally:
-            self.address.unlink(missing_ok=True)
-            if self.runner:
-                stop_with_children(self.runner)
-            if self.server:
-                stop(self.server)
+            address.unlink(missing_ok=True)
+            for part in reversed(self.parts.values()):  # the runner first
+                end([part], STOP_SECONDS)
 
-    def keep_server(self) -> None:
-        """Start the server again if it has ended."""
-        if self.server and self.server.poll() is not None:
-            self.count_restart("server")
-            self.server = start_server(self.listener, self.reports, self.log, self.stopping)
-
-    def keep_runner(self) -> None:
-        """Start the runner, for the first time or after it has ended."""
-        if self.runner and self.runner.poll() is None:
-            return
-        if self.runner:
-            self.count_restart("runner")
-        self.runner = begin(["flows.orchestration.runner", str(os.getpid()), str(self.limit)])
+    def keep(self, name: str) -> None:
+        """Start a part, for the first time or after it has ended."""
+        part = self.parts.get(name)
+        if part is None or part.poll() is not None:
+            if part:
+                self.count_restart(name)
+            self.parts[name] = self.starts[name]()
 
     def stop_runner(self) -> None:
         """Ask the runner to end, for which it needs the server: it cancels its runs."""
-        if self.runner:
-            self.runner.terminate()
+        if runner := self.parts.get("runner"):
+            runner.terminate()
             until = time.monotonic() + 2 * STOP_SECONDS + 10  # it waits for its runs twice so long at most
-            while self.runner.poll() is None and time.monotonic() < until:
-                self.keep_server()
+            while runner.poll() is None and time.monotonic() < until:
+                self.keep("server")
                 time.sleep(0.2)
 
     def count_restart(self, name: str) -> None:
@@ -201,14 +187,14 @@ class Services:
         say(f"the {name} ended by itself: starting it again")
 
 
-def begin(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+def begin(command: Sequence[str], **options: Any) -> psutil.Popen:
     """Start a module in a session of its own: it does not get Ctrl-C."""
-    return subprocess.Popen([sys.executable, "-m", *command], cwd=ROOT, start_new_session=True, **options)
+    return psutil.Popen([sys.executable, "-m", *command], cwd=ROOT, start_new_session=True, **options)
 
 
 def start_server(
     listener: socket.socket, reports: Path, log: Path, stopping: threading.Event
-) -> subprocess.Popen[bytes]:
+) -> psutil.Popen:
     """Start the server and wait until it answers. Raise InputError with its last words if it does not."""
     number = listener.fileno()
     with log.open("wb") as output:
@@ -219,38 +205,9 @@ def start_server(
     while server.poll() is None and time.monotonic() < until:
         if stopping.wait(0.2) or answers(f"http://{host}:{port}/api", seconds=2):
             return server
-    stop(server, signal.SIGKILL)
+    end([server], STOP_SECONDS, signal.SIGKILL)
     words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     raise InputError(f"the server did not start: {words[-1] if words else 'it said nothing'} (see {log})")
-
-
-def stop(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
-    """Send a signal to a process and wait for its end; kill it if that takes long, or on another signal."""
-    if process.poll() is not None:
-        return
-    process.send_signal(number)
-    try:
-        process.wait(STOP_SECONDS)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        process.kill()
-        process.wait()
-
-
-def stop_with_children(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> None:
-    """Stop a process and wait for the end of its children, which end when they notice.
-
-    Kill those that take long, or all on another signal.
-    """
-    children: list[psutil.Process] = []
-    with suppress(psutil.NoSuchProcess):
-        children = psutil.Process(process.pid).children(recursive=True)
-    stop(process, number)
-    try:
-        _, children = psutil.wait_procs(children, STOP_SECONDS)
-    finally:
-        for child in children:
-            with suppress(psutil.NoSuchProcess):
-                child.kill()
 
 
 def say(text: str) -> None:

@@ -5,8 +5,7 @@ Knows neither Prefect nor torch, so that `--help` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -14,7 +13,7 @@ from pydantic import Field
 
 from albert.finetuning import FineTuneRunning, TuningOptions
 from albert.pretraining import TrainingOptions
-from data.options import Floats, Integers, options, options_of
+from data.options import Floats, Integers, options, options_of, values_of
 from data.refresh import RefreshSettings, load_recipe
 from data.workspace import default_place
 
@@ -80,31 +79,25 @@ class RefreshOptions(RefreshSettings):
     running: RefreshRunning = RefreshRunning()
     """Where it runs."""
 
-    def settings(self, typed: Collection[str] | None = None) -> RefreshSettings:
+    def settings(self) -> RefreshSettings:
         """The settings of the refresh: a recipe's, with what is set here in their place.
 
-        Args:
-            typed: Dotted names of the options that were typed; by default those that differ from their
-                defaults, as a form does not say which were.
+        A form does not say what was set: it is what differs from its default.
         """
         recipe = load_recipe(Path(self.recipe)) if self.recipe else {}
         values: dict[str, Any] = {"corpus": self.corpus, **recipe, "workspace": Path(self.workspace)}
-        base = RefreshSettings(**values)
-        return _merge(self, base, typed)
+        return _merge(self, RefreshSettings(**values))
 
 
-def _merge(chosen: object, base: T, typed: Collection[str] | None, prefix: str = "") -> T:
-    """`base` with the options of `chosen` that were typed."""
+def _merge(chosen: object, base: T) -> T:
+    """`base` with the options of `chosen` that differ from their defaults."""
     changes: dict[str, Any] = {}
-    for field in fields(base):
-        name, value, old = f"{prefix}{field.name}", getattr(chosen, field.name), getattr(base, field.name)
+    for name, value in values_of(chosen, type(base)).items():
+        old = getattr(base, name)
         if is_dataclass(old) and not isinstance(old, type):
-            changes[field.name] = _merge(value, old, typed, f"{name}.")
-            continue
-        default = options_of(type(chosen))[field.name].get_default(call_default_factory=True)
-        is_set = name in typed if typed is not None else value != default
-        if is_set and field.name != "workspace":
-            changes[field.name] = value
+            changes[name] = _merge(value, old)
+        elif value != options_of(type(chosen))[name].get_default(call_default_factory=True):
+            changes[name] = value
     return replace(base, **changes)
 
 

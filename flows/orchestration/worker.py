@@ -14,8 +14,8 @@ from cyclopts import Parameter
 
 from data.errors import InputError
 from data.terminal import make_app
-from data.workers import end_with_parent
-from flows.orchestration.serve import begin, stop_on_signal, stop_with_children
+from data.workers import end, end_with_parent
+from flows.orchestration.serve import STOP_SECONDS, begin, stop_on_signal
 
 app = make_app("worker", "Prefect's process worker, whose runs write checkpoints before it stops.")
 
@@ -37,7 +37,7 @@ def worker(*options: Annotated[str, Parameter(allow_leading_hyphen=True)], pool:
             pass
         return 0 if stopping.is_set() else process.returncode
     finally:
-        stop_with_children(process, signal.SIGKILL)
+        end([process], STOP_SECONDS, signal.SIGKILL)
 
 
 if __name__ == "__main__":

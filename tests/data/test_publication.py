@@ -16,7 +16,7 @@ from data.locks import writer_lock
 from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
 from data.storage import RemoteFolder
 from data.terminal import run_app
-from data.workspace import Workspace, default_workspace, local_folder
+from data.workspace import Workspace
 from tests.corpora import refresh_here, refresh_settings, write_jsonl
 from tests.s3 import environment, serve_s3
 from tests.workers import PreloadedContext
@@ -244,11 +244,3 @@ def test_sources_on_s3_are_read_and_read_again_when_they_change(url, settings, t
     remote.pipe_file("1.jsonl", b"".join(lines[1::2][:-1]))
     remote.invalidate_cache()
     assert refresh_here(there).removed_documents == 1
-
-
-def test_the_default_workspace_may_be_the_copy_of_a_url(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("JIXU_WORKSPACE", "s3://jixu/law/")
-    assert default_workspace() == local_folder("s3://jixu/law") == local_folder("s3://jixu/law/")
-    assert default_workspace().parent == tmp_path / "jixu" and default_workspace().name.startswith("law-")
-    assert local_folder("s3://other/law") != default_workspace()

@@ -1,23 +1,10 @@
 """Processes that tests start, watch and kill: python -m tests.flows.processes FUNCTION ARGUMENTS."""
 
-import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
-
-from data.workers import end_with_parent
-
-
-def hold_device(workspace, seconds):
-    """Hold the device of a workspace for some seconds."""
-    from data.workspace import Workspace
-    from flows.orchestration import device_slot
-
-    with device_slot(Workspace(Path(workspace))):
-        print("has it", flush=True)
-        time.sleep(float(seconds))
 
 
 def train(settings):
@@ -43,18 +30,6 @@ def funnel(workspace):
     from data.catalog import open_workspace
 
     print(open_workspace(Path(workspace)).funnel("tea").fetchall()[0])
-
-
-def parent():
-    """Start a child that ends with this process."""
-    subprocess.run([sys.executable, "-m", __spec__.name, "child", str(os.getpid())])
-
-
-def child(parent):
-    signal.signal(signal.SIGTERM, lambda *_: (print("asked to stop", flush=True), os._exit(0)))
-    end_with_parent(int(parent))
-    print("begun", flush=True)
-    time.sleep(600)
 
 
 def ignore_signals():

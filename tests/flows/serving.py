@@ -17,7 +17,9 @@ from uuid import UUID
 
 import psutil
 
-from data.workspace import state_folder
+from albert.pretraining import list_checkpoints, step_of
+from data.catalog import read_catalog
+from data.workspace import Workspace, state_folder
 from tests import ROOT
 
 DEADLINE = 400  # seconds to wait for anything: the machine may be busy
@@ -135,6 +137,31 @@ class Server:
         code = self.process.wait(DEADLINE)
         self.output.close()
         return code
+
+
+def processes_of(run):
+    """The processes of a run and their children: they share its environment."""
+    everyone = psutil.process_iter(["environ"])
+    return [p for p in everyone if (p.info["environ"] or {}).get("PREFECT__FLOW_RUN_ID") == str(run)]
+
+
+def steps_of(folder):
+    """The steps in a run's metrics."""
+    metrics = folder / "metrics.jsonl"
+    lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True) if metrics.is_file() else []
+    return [json.loads(line)["step"] for line in lines if line.endswith("\n")]
+
+
+def stopped_at(workspace, run):
+    """The step of the checkpoint that a stopped training left, which the catalog knows as interrupted."""
+    folder = Workspace(workspace).model(run)
+    with read_catalog(Workspace(workspace)) as db:
+        query = "select status, steps from pretraining_runs where run = ?"
+        ((status, step),) = db.execute(query, [run]).fetchall()
+    steps = steps_of(folder)
+    assert status == "interrupted" and step == step_of(list_checkpoints(folder)[0])
+    assert steps == sorted(steps) and max(steps) <= step
+    return step
 
 
 def wait_until(is_so, details=lambda: ""):

@@ -2,21 +2,12 @@
 
 import json
 from pathlib import Path
-from time import monotonic
 
 import pytest
 
-from flows.lcqmc_experiment import Deadline, draw_lines
+from flows.lcqmc_experiment import draw_lines
 from tests.commands import run_here
 from tests.conftest import few_examples, few_texts, save_small_model
-
-
-def test_work_that_would_end_too_late_is_left_out():
-    deadline = Deadline(monotonic() + 60)
-    assert deadline.run("one", lambda: 1) == 1
-    deadline.longest = 61  # as if the first had taken that long
-    assert deadline.run("two", lambda: 2) is None
-    assert deadline.left_out == ["two"]
 
 
 def test_fewer_examples_are_among_more(tmp_path):

@@ -5,10 +5,7 @@ import pytest
 from data.errors import InputError
 from data.tokenization import load_tokenizer, train_tokenizer
 from flows.end_to_end import vocabulary
-from flows.orchestration.plans import plan_tokenizer
-from flows.orchestration.settings import TokenizerOptions
-from flows.train_tokenizer import iterate_sentences, refuse_another
-from tests.corpora import make_corpus
+from flows.train_tokenizer import refuse_another
 
 TEXTS = {"tea": "绿茶不发酵。红茶全发酵。", "law": "本法自公布之日起施行。"}
 
@@ -24,17 +21,6 @@ def test_another_vocabulary_does_not_take_the_place_of_one_that_is_there(tmp_pat
     with pytest.raises(InputError, match="holds another vocabulary, .*: pass another --name"):
         refuse_another(folder, law)
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_how_much_of_the_text_was_read_is_told_of_files_and_of_a_corpus(tmp_path, samples, vocabulary_file):
-    make_corpus(tmp_path / "w", "tea", samples / "tea.jsonl", vocabulary_file)
-    places = {"workspace": str(tmp_path / "w")}
-    files = [str(samples / name) for name in ("general.txt", "tea.jsonl")]
-    for given in ({"source": files}, {"corpus": "tea"}):
-        told = []
-        sources = plan_tokenizer(TokenizerOptions(**given, **places))
-        assert len(list(iterate_sentences(sources, **places, move=told.append))) > len(told)
-        assert told == sorted(told) and 0 < told[0] <= 0.5 and told[-1] == 1
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from data.catalog import (
     examine,
     mark_for_rebuilding,
     read_catalog,
-    remove_orphans,
     require_version,
     version_shards,
     write_catalog,
@@ -45,11 +44,6 @@ def shards(workspace, corpus):
         return version_shards(db, require_version(db, corpus))
 
 
-def test_a_whole_workspace_is_healthy(settings):
-    health = examine(Workspace(settings[0].workspace))
-    assert health.files == 8 and not health.damaged and not health.orphans
-
-
 @pytest.mark.parametrize("damage", ["gone", "changed"])
 def test_damage_is_found_and_mended_without_touching_another_corpus(settings, damage):
     tea = settings[0]
@@ -65,19 +59,11 @@ def test_damage_is_found_and_mended_without_touching_another_corpus(settings, da
     # the other corpus can still be written
     with write_catalog(workspace) as db:
         assert db.execute("select count(*) from versions").fetchall() == [(2,)]
-    mark_for_rebuilding(workspace, ["茶"])
+    mark_for_rebuilding(workspace, "茶")
     mended = refresh_here(tea)
     assert mended.version == 2 and shards(workspace, "茶") == [shard]
     assert verify(workspace.root / shard.path, shard.sha256)
     assert not examine(workspace).damaged
-
-
-def test_orphans_are_reported_and_removed(settings):
-    workspace = Workspace(settings[0].workspace)
-    left = workspace.shards("茶") / "0000000000000000.parquet"
-    left.write_bytes(b"left")
-    assert examine(workspace).orphans == (workspace.relative(left),)
-    assert remove_orphans(workspace) == 1 and not left.exists()
 
 
 def test_a_shard_is_compared_again_only_where_its_size_or_time_changed(settings):

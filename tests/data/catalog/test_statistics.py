@@ -38,17 +38,6 @@ def test_length_bars_add_up_to_the_instances(statistics):
     assert [(total,)] == statistics.sql("select count(*) from instances").fetchall()
 
 
-def test_frequent_words_are_words_of_the_field(statistics):
-    words = [word for word, _ in statistics.words("tea", 30).fetchall()]
-    assert "茶叶" in words and all(len(word) > 1 for word in words)
-
-
-def test_shares_are_shares(statistics):
-    assert 0 <= statistics.unknown_share("tea") < 0.01
-    shares = dict((kind, share) for kind, _, share in statistics.masks("tea").fetchall())
-    assert sum(shares.values()) == pytest.approx(1) and shares["[MASK]"] > 0.7
-
-
 def test_samples_read_as_text_with_their_masks(statistics):
     relation = statistics.sample_instances("tea", 3)
     assert relation.filter("sop_label is not null").fetchall()
@@ -56,22 +45,6 @@ def test_samples_read_as_text_with_their_masks(statistics):
     for sample in relation.to_arrow_table().to_pylist():
         assert "[MASK]" in sample["masked"] and "[MASK]" not in sample["text"]
         assert sample["text"].startswith("[CLS]")
-
-
-def test_an_unknown_corpus_is_named(statistics):
-    with pytest.raises(InputError, match="no corpus 'law' .*there is: tea"):
-        statistics.funnel("law")
-
-
-def test_no_workspace_is_an_error(tmp_path):
-    with pytest.raises(InputError, match="no catalog"):
-        open_workspace(tmp_path)
-
-
-def test_coverage_falls_with_the_count(statistics):
-    rows = statistics.vocabulary_coverage("tea").fetchall()
-    assert [level for level, *_ in rows] == [1, 10, 100, 1000]
-    assert rows[0][1] > rows[1][1] > rows[2][1] >= rows[3][1] and 0 < rows[0][2] < 1
 
 
 def test_unknown_tokens_are_counted_by_source(statistics):

@@ -50,7 +50,9 @@ def test_every_objective_masks_whole_words_of_every_length_alike(objective):
 
 def test_the_lengths_of_ngrams_are_near_what_the_rule_draws():
     ids, starts, ends, instance_ids = sequences()
-    audit = audit_ngrams(ids, starts, ends, instance_ids, VOCABULARY, MaskRule(rate=0.4), seed=1, epoch=0)
+    rule = MaskRule(rate=0.4)
+    masks = draw_masks(ids, starts, ends, instance_ids, VOCABULARY, rule, seed=1, epoch=0)
+    audit = audit_ngrams(starts, masks, rule)
     total = sum(audit.counts.values())
     assert list(audit.counts) == ["1", "2", "3"]
     for n, expected in audit.expected_shares.items():

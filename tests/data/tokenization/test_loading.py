@@ -59,18 +59,3 @@ def test_windows_line_ends_are_not_part_of_a_token(tmp_path):
     # blank lines at the end are no entries either; those inside would shift the ids
     path.write_bytes("[PAD]\r\n[UNK]\r\n好\r\n\r\n\r\n".encode())
     assert read_vocabulary(path) == ["[PAD]", "[UNK]", "好"]
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path):
-    path = tmp_path / "vocab.txt"
-    path.write_bytes("[PAD]\n[UNK]\n".encode("utf-16"))
-    with pytest.raises(InputError, match="is not UTF-8 text at byte 0: not a vocab.txt"):
-        load_tokenizer(path)
-
-
-def test_an_unknown_tokenizer_is_named(tmp_path):
-    with pytest.raises(InputError, match="no tokenizer 'nope'"):
-        find_tokenizer("nope", tmp_path)
-    (tmp_path / "bad.model").write_bytes(b"not a model")
-    with pytest.raises(InputError, match="not a SentencePiece model"):
-        load_tokenizer(tmp_path / "bad.model")

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from data.errors import InputError
-from flows.orchestration.command import check_room, run, set_up_prefect
+from data.workspace import check_room
+from flows.orchestration.command import run, set_up_prefect
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_a_workspace_without_room_or_that_is_a_file_is_refused(tmp_path, monkeyp
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file is a file: choose another --workspace"):
         check_room(tmp_path / "file")
-    monkeypatch.setattr("flows.orchestration.command.LEAST_BYTES", 2**60)
+    monkeypatch.setattr("data.workspace.LEAST_BYTES", 2**60)
     with pytest.raises(InputError, match="MiB are free on the disk of .*: make room"):
         check_room(tmp_path / "w")
 

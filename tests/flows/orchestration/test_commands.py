@@ -80,13 +80,6 @@ def test_a_recipe_a_dry_run_and_new_words(tmp_path, samples, vocabulary_file, pr
     refused(run_here(*arguments), "unknown mask; did you mean masking?")
 
 
-def test_a_server_that_is_not_there_is_told_before_any_work(tmp_path, samples, vocabulary_file):
-    given = ["--corpus", "tea", "--source", samples / "tea.jsonl", "--tokenizer", vocabulary_file]
-    dead = {"PREFECT_API_URL": "http://127.0.0.1:9/api"}
-    done = run("refresh-corpus", *given, "--workspace", tmp_path / "w", **dead)
-    refused(done, "start it with make serve, or unset PREFECT_API_URL", tmp_path / "w" / "shards")
-
-
 @pytest.mark.slow
 def test_ctrl_c_stops_a_refresh_with_its_workers_and_the_same_again_completes(
     tmp_path, texts, vocabulary_file, prefect_server

@@ -1,9 +1,6 @@
-"""Trainings on one device take turns, even if the process that holds it is killed."""
+"""Trainings on one device take turns; test_server.py has one that waits, and one whose process is killed."""
 
-import os
-import subprocess
 import threading
-import time
 
 import pytest
 from filelock import FileLock, Timeout
@@ -11,26 +8,7 @@ from filelock import FileLock, Timeout
 from data.workspace import Workspace
 from flows.orchestration import device_slot
 from flows.orchestration.slots import slot_file
-from tests.flows import processes
 from tests.flows.serving import wait_until
-
-
-def hold(workspace, seconds):
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    return processes.start("hold_device", workspace, seconds, env=environment, stderr=subprocess.PIPE)
-
-
-@pytest.mark.slow
-def test_a_second_training_waits_until_the_first_is_killed(tmp_path):
-    with hold(tmp_path, 600) as first:
-        assert first.stdout.readline() == "has it\n"
-        second = hold(tmp_path, 0)
-        assert "another training uses cpu: waiting" in second.stderr.readline()
-        time.sleep(0.7)  # it has tried again by then
-        assert second.poll() is None
-        first.kill()
-        assert second.stdout.readline() == "has it\n" and second.wait(30) == 0
-        second.communicate()
 
 
 def test_a_gpu_is_one_device_for_every_workspace(tmp_path):

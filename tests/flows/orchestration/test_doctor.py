@@ -3,7 +3,6 @@
 import json
 import shutil
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +21,6 @@ from flows.orchestration.doctor import (
     check_devices,
     check_runs,
     check_schedules,
-    check_versions,
     check_workspace,
 )
 from tests.commands import run, run_here
@@ -162,28 +160,6 @@ def test_a_gpu_whose_kernels_are_wrong_or_do_not_run_is_bad(monkeypatch, answer,
     monkeypatch.setattr("albert.runtime.triton_error", measure)
     _, gpu, kernel = check_devices()
     assert gpu.what == "GPU one" and kernel.level == level and words in kernel.what
-
-
-def test_a_package_that_is_absent_is_bad_but_for_triton(monkeypatch):
-    def version(name):
-        if name in ("triton", "duckdb"):
-            raise PackageNotFoundError(name)
-        return "1"
-
-    monkeypatch.setattr("importlib.metadata.version", version)
-    _, installed, *absent = check_versions()
-    assert "torch 1" in installed.what and "duckdb" not in installed.what
-    assert [(one.level, one.what) for one in absent] == [
-        ("note", "triton is not installed"),
-        ("bad", "duckdb is not installed"),
-    ]
-
-
-def test_a_workspace_that_cannot_be_written_to_is_bad(tmp_path, monkeypatch):
-    assert not bad(tmp_path)
-    monkeypatch.setattr("flows.orchestration.doctor.os.access", lambda *_: False)
-    (one,) = bad(tmp_path)
-    assert one.what == f"workspace {tmp_path} cannot be written to: choose another --workspace"
 
 
 def test_a_scheduler_that_plans_nothing_and_a_late_run_are_bad(prefect_server):

@@ -1,6 +1,5 @@
 """How runs end: with a real server, and Prefect's process worker as in production."""
 
-import json
 import os
 import signal
 import subprocess
@@ -8,7 +7,6 @@ import sys
 import time
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -19,22 +17,18 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Pending, Running, Scheduled
 
-from albert.pretraining import list_checkpoints, step_of
-from data.catalog import read_catalog
-from data.workspace import Workspace
+from data.workers import end
 from flows.orchestration.lifecycle import (
     WORKER_GONE,
     cancel_running,
     crash_parts_of_lost_runs,
-    end_children,
     finish_overlooked_cancels,
-    read_all,
 )
 from tests import ROOT
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 from tests.flows import processes
-from tests.flows.serving import DEADLINE, wait_until
+from tests.flows.serving import DEADLINE, processes_of, stopped_at, wait_until
 
 STEPS = 100_000
 
@@ -80,18 +74,7 @@ class Production:
         return state.name, state.message
 
     def stopped_at(self):
-        """The step of the newest checkpoint, which the catalog knows as that of an interrupted run."""
-        with read_catalog(Workspace(self.workspace)) as db:
-            ((status, step),) = db.execute("select status, steps from pretraining_runs").fetchall()
-        last = self.metrics.read_text().splitlines()[-1]
-        assert status == "interrupted" and step == step_of(list_checkpoints(self.metrics.parent)[0])
-        assert json.loads(last)["step"] <= step < STEPS
-        return step
-
-
-def processes_of(run):
-    everyone = psutil.process_iter(["environ"])
-    return [p for p in everyone if (p.info["environ"] or {}).get("PREFECT__FLOW_RUN_ID") == str(run)]
+        return stopped_at(self.workspace, "long")
 
 
 @pytest.fixture(scope="module")
@@ -187,14 +170,6 @@ def test_parts_of_a_lost_run_are_marked_with_it_and_those_of_other_runs_are_left
 
 
 @pytest.mark.slow
-def test_all_pages_of_an_answer_are_read(prefect_server):
-    with get_client(sync_client=True) as client:
-        runs = {client.create_flow_run(whole, state=Completed()).id for _ in range(5)}
-        found = read_all(partial(client.read_flow_runs, limit=2))
-        assert runs <= {run.id for run in found}
-
-
-@pytest.mark.slow
 def test_a_run_that_is_not_cancelled_in_time_is_not_waited_for(prefect_server):
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(client.create_flow_from_name("whole"), f"left-{uuid4()}")
@@ -229,19 +204,9 @@ def test_a_cancel_that_the_runner_has_missed_ends_the_run_all_the_same(prefect_s
         client.delete_deployment(deployment)
 
 
-def test_children_have_time_to_end_and_are_killed_when_it_is_over(monkeypatch):
+def test_processes_have_time_to_end_and_are_killed_when_it_is_over():
     with processes.start("ignore_signals") as hangs:
-        monkeypatch.setattr(
-            psutil.Process, "children", lambda self, recursive=False: [psutil.Process(hangs.pid)]
-        )
         assert hangs.stdout.readline() == "begun\n"
         begun = time.monotonic()
-        end_children(1)
+        end([psutil.Process(hangs.pid)], 1)
         assert time.monotonic() - begun >= 1 and not psutil.pid_exists(hangs.pid)
-
-
-def test_a_process_whose_parent_is_killed_is_terminated():
-    with processes.start("parent") as parent:
-        assert parent.stdout.readline() == "begun\n"
-        parent.kill()
-        assert parent.stdout.readline() == "asked to stop\n"

@@ -9,7 +9,7 @@ from prefect.exceptions import ParameterTypeError
 from prefect.task_engine import TaskRunTimeoutError
 
 from data.errors import InputError, UserError
-from flows.orchestration.mistakes import disk_trouble, drop_tracebacks, explain, in_words_of_the_form
+from flows.orchestration.mistakes import disk_trouble, drop_tracebacks, explain
 from tests.flows.orchestration.test_options import flow_of
 
 
@@ -33,18 +33,6 @@ def test_a_lost_worker_a_hung_task_and_a_value_of_a_form_are_explained_and_a_bug
     assert explain(wrong.value) == "steps: Input should be greater than or equal to 1"
     assert explain(UserError("no such thing")) == "no such thing"
     assert explain(ValueError("a mistake of the program")) is None
-
-
-@pytest.mark.parametrize(
-    ("command", "form"),
-    [
-        ("no source given: pass --source with a file", "no source given: pass source with a file"),
-        ("raise --running.task-hours.", "raise running.task_hours."),
-        ("run jixu doctor --fix", "run jixu doctor --fix"),
-    ],
-)
-def test_options_are_named_as_the_form_names_them_and_those_of_other_commands_stay(command, form):
-    assert in_words_of_the_form(command) == form
 
 
 def test_an_explained_error_leaves_no_traceback_in_a_runs_log_and_a_bug_does(caplog):

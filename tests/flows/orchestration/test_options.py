@@ -8,7 +8,6 @@ from dataclasses import fields, is_dataclass
 import pytest
 from pydantic_core import to_jsonable_python
 
-from flows.orchestration.artifacts import artifact_key
 from flows.orchestration.command import read_options
 from flows.orchestration.mistakes import explain, in_words_of_the_form
 from flows.orchestration.settings import JOBS
@@ -107,18 +106,7 @@ def test_the_first_level_holds_a_dozen_options_beside_the_groups(name):
     [
         (["--corp", "tea"], "Did you mean --corpus instead of --corp?"),
         (["--corpus", "tea", "--quality.min-charcters", "3"], "--quality.min-charcters"),
-        (
-            ["--corpus", "tea", "--max-seq-length", "513"],
-            "max_seq_length='513': it must be less",
-        ),
-        (
-            ["--corpus", "tea", "--quality.min-characters", "0"],
-            "quality.min_characters='0': it must",
-        ),
-        (
-            ["--corpus", "tea", "--objective", "electra"],
-            "objective='electra': it must be 'albert'",
-        ),
+        (["--corpus", "tea", "--quality.min-characters", "0"], "quality.min_characters='0': it must"),
         ([], "--corpus"),
     ],
 )
@@ -128,12 +116,6 @@ def test_a_wrong_argument_is_explained_in_a_line(arguments, message, monkeypatch
         read_options("refresh-corpus", arguments)
     line = explain(refused.value)
     assert message in line and "\n" not in line
-
-
-def test_help_lists_the_options_with_their_defaults(capsys):
-    assert read_options("refresh-corpus", ["--help"]) is None
-    text = " ".join(capsys.readouterr().out.split())
-    assert "--quality.min-characters" in text and "[default: 128]" in text and "--corpus" in text
 
 
 def test_the_options_that_messages_advise_exist():
@@ -165,15 +147,3 @@ def test_what_is_typed_takes_precedence_over_the_recipe(tmp_path):
     form = JOBS["refresh-corpus"](corpus="茶", recipe=str(recipe), quality={"min_characters": 7})
     assert form.settings().max_seq_length == 64
     assert (form.settings().quality.min_characters, form.settings().quality.min_han_share) == (7, 0.5)
-
-
-def test_lists_may_be_typed_with_commas_or_one_by_one():
-    given = typed_as(REQUIRED["fine-tune"])
-    for seeds in (["--seeds", "3,4"], ["--seeds", "3", "--seeds", "4"]):
-        assert read_options("fine-tune", [*given, *seeds]).seeds == (3, 4)
-
-
-def test_artifact_keys_are_what_prefect_allows():
-    assert artifact_key("funnel", "Law 2024_v1") == "funnel-law-2024-v1"
-    keys = {artifact_key("funnel", name) for name in ("法律", "茶")}
-    assert len(keys) == 2 and all(key.startswith("funnel-") for key in keys)

@@ -79,8 +79,7 @@ def test_stopped_from_outside_they_leave_a_checkpoint(workspace, tmp_path):
     assert output.strip() == "interrupted"
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), TerminationSignal(15)], ids=["Ctrl-C", "SIGTERM"])
-def test_stopped_in_a_flow_they_are_waited_for_and_leave_their_result(workspace, tmp_path, monkeypatch, stop):
+def test_stopped_in_a_flow_they_are_waited_for_and_leave_their_result(workspace, tmp_path, monkeypatch):
     settings = replace(plan(workspace).settings, run_folder=tmp_path / "run", steps=2)
     pretrain(settings)
     result, kept = tmp_path / "run" / "result.json", tmp_path / "result.json"
@@ -88,12 +87,12 @@ def test_stopped_in_a_flow_they_are_waited_for_and_leave_their_result(workspace,
     ends = f"trap 'sleep 0.2; cp {kept} {result}; exit 75' TERM; echo here; while :; do sleep 0.1; done"
 
     def launch(*_):
-        process = subprocess.Popen(["sh", "-c", ends], stdout=subprocess.PIPE)
+        process = psutil.Popen(["sh", "-c", ends], stdout=subprocess.PIPE)
         process.stdout.readline()
         return [process]
 
     def interrupted(*_):
-        raise stop
+        raise TerminationSignal(15)
 
     monkeypatch.setattr("flows.orchestration.processes.launch", launch)
     monkeypatch.setattr("flows.orchestration.processes.watch", interrupted)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import threading
 import time
 
@@ -15,9 +14,8 @@ from prefect.client.orchestration import get_client
 from data.errors import InputError
 from flows.orchestration.automations import LOST
 from flows.orchestration.runner import active_schedules, load_deployments
-from flows.orchestration.serve import ROOT, STOP_SECONDS, environment, listen, say, start_server, stop
+from flows.orchestration.serve import ROOT, STOP_SECONDS, environment, listen, say, start_server
 from tests.commands import refused, run_here
-from tests.flows import processes
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
 
 SERVE = "flows.orchestration.serve"
@@ -51,16 +49,8 @@ def test_variables_of_the_user_win_and_the_server_is_closed_and_quiet(tmp_path, 
     assert environment("s3://tea/w", 4201)["JIXU_WORKSPACE"] == "s3://tea/w"
 
 
-def test_a_process_that_does_not_end_is_killed(monkeypatch):
-    monkeypatch.setattr(f"{SERVE}.STOP_SECONDS", 0.2)
-    with processes.start("ignore_signals") as part:
-        assert part.stdout.readline() == "begun\n"
-        stop(part)
-        assert part.returncode == -signal.SIGKILL
-
-
 def test_a_server_that_never_answers_is_killed_and_reported(tmp_path, monkeypatch):
-    with subprocess.Popen(["sleep", "600"]) as silent, listen(free_port()) as listener:
+    with psutil.Popen(["sleep", "600"]) as silent, listen(free_port()) as listener:
         monkeypatch.setattr(f"{SERVE}.START_SECONDS", 0.1)
         monkeypatch.setattr(f"{SERVE}.begin", lambda *_, **__: silent)
         with pytest.raises(InputError, match="the server did not start: it said nothing"):
@@ -114,6 +104,13 @@ def workspace(tmp_path_factory):
     return tmp_path_factory.mktemp("serve") / "w"
 
 
+@pytest.fixture
+def given(samples, vocabulary_file):
+    """Parameters of a refresh."""
+    source = [str(samples / "tea.jsonl")]
+    return {"corpus": "tea", "source": source, "tokenizer": str(vocabulary_file), "workers": 1}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "parts"),
@@ -131,11 +128,7 @@ def test_stopped_while_it_starts_it_leaves_no_process(workspace, number, parts):
 
 
 @pytest.mark.slow
-def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(
-    workspace, samples, vocabulary_file
-):
-    given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "workers": 1}
-    given["tokenizer"] = str(vocabulary_file)
+def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(workspace, given):
     quick = {"PREFECT_SERVER_EVENTS_PROACTIVE_GRANULARITY": "PT2S"}
     with Server(workspace, free_port(), **quick) as server:
         assert "schedule weekly of refresh-corpus/law-weekly is not active" in server.log()
@@ -157,9 +150,7 @@ def test_runs_lost_in_a_power_failure_are_marked_and_their_slots_are_free(
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_leaves_no_process_of_a_run(workspace, samples, vocabulary_file):
-    given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "workers": 1}
-    given["tokenizer"] = str(vocabulary_file)
+def test_a_second_ctrl_c_leaves_no_process_of_a_run(workspace, given):
     with Server(workspace, free_port()) as server, FileLock(workspace / "locks" / "catalog.lock"):
         run = server.begin("refresh-corpus/default", **given)
         server.wait_for_state(run, "Running")
@@ -180,9 +171,7 @@ sys.exit(__main__.main())
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_too_often_is_given_up_at_once_with_its_runs(workspace, samples, vocabulary_file):
-    given = {"corpus": "tea", "source": [str(samples / "tea.jsonl")], "workers": 1}
-    given["tokenizer"] = str(vocabulary_file)
+def test_a_server_that_dies_too_often_is_given_up_at_once_with_its_runs(workspace, given):
     # else what a run has to tell takes it a minute of tries
     server = Server(workspace, free_port(), ("-c", NO_RESTARTS), PREFECT_CLIENT_MAX_RETRIES="2")
     with server, FileLock(workspace / "locks" / "catalog.lock"):

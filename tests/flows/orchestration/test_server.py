@@ -12,14 +12,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import duckdb
-import psutil
 import pytest
 from filelock import FileLock
 
 from flows.orchestration.automations import CRASHES
 from tests.commands import refused, run_here
 from tests.conftest import save_small_model
-from tests.flows.serving import Server, free_port, wait_until
+from tests.flows.serving import Server, free_port, processes_of, steps_of, stopped_at, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -275,27 +274,10 @@ def test_failures_are_posted_to_a_webhook_and_drift_starts_pretraining(
 LONG = {"corpus": "tea", "steps": 40_000, "batch_tokens": 128, "run": "long"}
 
 
-def steps_of(folder):
-    """The steps in a run's metrics."""
-    metrics = folder / "metrics.jsonl"
-    lines = metrics.read_text(encoding="utf-8").splitlines(keepends=True) if metrics.is_file() else []
-    return [json.loads(line)["step"] for line in lines if line.endswith("\n")]
-
-
 def wait_for_steps(server, folder):
     """Wait until a run's metrics grow."""
     before = len(steps_of(folder))
     wait_until(lambda: len(steps_of(folder)) > before, server.log)
-
-
-def stopped_at(server, run):
-    """The step of the checkpoint that a stopped training left, which the catalog knows as interrupted."""
-    ((status, step),) = catalog(server, f"select status, steps from pretraining_runs where run = '{run}'")
-    folder = server.workspace / "models" / run
-    steps = steps_of(folder)
-    assert status == "interrupted" and steps == sorted(steps) and max(steps) <= step
-    assert (folder / f"checkpoint-{step}").is_dir()
-    return step
 
 
 def running(server, name):
@@ -363,7 +345,7 @@ def test_a_training_whose_runner_is_killed_leaves_a_checkpoint_and_the_next_runn
     server.part("runner").kill()
     name, message = server.wait_for_end(rerun[1])
     assert name == "Crashed" and "worker of this run is gone" in message
-    step = stopped_at(server, "long")
+    step = stopped_at(server.workspace, "long")
     again = server.begin("continued-pretraining/default", init=checkpoint, **LONG)
     wait_for_steps(server, folder)
     begun = f"resuming at step {step:,} of 40,000"
@@ -371,7 +353,7 @@ def test_a_training_whose_runner_is_killed_leaves_a_checkpoint_and_the_next_runn
     assert any("goes on with version" in line for line in server.messages(again))
     assert server.prefect("flow-run", "cancel", again).returncode == 0
     assert server.wait_for_end(again)[0] == "Cancelled"
-    assert step < stopped_at(server, "long") < LONG["steps"]
+    assert step < stopped_at(server.workspace, "long") < LONG["steps"]
 
 
 @pytest.fixture(scope="module")
@@ -399,14 +381,8 @@ def test_a_cancelled_end_to_end_run_is_cancelled_with_its_training_and_leaves_a_
     states = {part["name"].partition(",")[0]: part["state"]["name"] for part in parts}
     assert states == {"refresh domain": "Completed", "pretrain small on domain": "Cancelled"}
     wait_until(lambda: not processes_of(run), lambda: processes_of(run))
-    assert 0 < stopped_at(server, domain_run(server).name) < 100_000
+    assert 0 < stopped_at(server.workspace, domain_run(server).name) < 100_000
     assert not list(server.workspace.glob("reports/end-to-end-*"))
-
-
-def processes_of(run):
-    """The processes of a run and their children: they share its environment."""
-    processes = psutil.process_iter(["environ", "cmdline"])
-    return [p.info["cmdline"] for p in processes if run in (p.info["environ"] or {}).values()]
 
 
 def test_a_scheduled_run_without_a_corpus_fails_and_says_what_is_missing(server):
@@ -461,4 +437,4 @@ def test_the_same_run_resumes_and_a_stop_of_the_server_cancels_it_and_ends_every
     assert not processes_of(run) and not is_up(server)
     assert server.recorded_states()[run] == "Cancelled"
     assert steps_of(folder)[: len(before)] == before and domain_run(server) == folder
-    stopped_at(server, folder.name)
+    stopped_at(server.workspace, folder.name)

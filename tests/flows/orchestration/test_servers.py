@@ -49,11 +49,6 @@ def test_an_answer_that_is_of_no_use_is_reported_in_a_line(status, message, monk
     assert "\n" not in str(refused.value)
 
 
-def test_without_a_url_there_is_no_version(monkeypatch):
-    monkeypatch.setenv("PREFECT_API_URL", "")
-    assert server_version() is None
-
-
 def test_servers_of_commands_that_were_killed_are_ended_and_others_stay(monkeypatch):
     monkeypatch.delenv(OWNER, raising=False)
     command = ["sh", "-c", "read line; :", "prefect.server.api.server:create_app"]

@@ -1,6 +1,5 @@
 """What Prefect adds to a function: a name, a bar, another try where that can help, an end where it hangs."""
 
-import json
 import os
 import time
 from concurrent.futures import CancelledError
@@ -14,8 +13,6 @@ from httpx import ConnectError
 from prefect import flow, get_run_logger
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import (
-    ArtifactFilter,
-    ArtifactFilterKey,
     FlowRunFilter,
     FlowRunFilterStartTime,
 )
@@ -29,7 +26,6 @@ from flows.orchestration import (
     PrefectRunner,
     begin_progress,
     open_runner,
-    publish_vocabulary,
     repeat_command,
     step,
 )
@@ -224,23 +220,6 @@ def test_a_bar_is_moved_seldom_and_holds_nobody_up(monkeypatch):
     assert calls == [100.0]  # it took less than five seconds
     go(3)
     assert calls == [100.0, 100.0]
-
-
-@flow
-def publish(entries):
-    publish_vocabulary("of a test", "entries", entries)
-
-
-def test_the_entries_of_a_vocabulary_are_told_by_kind():
-    publish(["[PAD]", "##ing", "茶", "##叶", "▁红茶", "绿茶", "a茶", "9"])
-    named = ArtifactFilter(key=ArtifactFilterKey(any_=["vocabulary-of-a-test"]))
-    with get_client(sync_client=True) as client:
-        (made,) = client.read_artifacts(artifact_filter=named)
-    assert {row["entries"]: (row["count"], row["first"]) for row in json.loads(made.data)} == {
-        "special tokens, Latin, digits, marks": (4, "[PAD] ##ing a茶 9"),
-        "one Chinese character": (2, "茶 ##叶"),
-        "several Chinese characters": (2, "▁红茶 绿茶"),
-    }
 
 
 def test_reading_and_building_may_take_so_long_and_no_longer(tmp_path, samples, vocabulary_file):
