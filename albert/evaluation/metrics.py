@@ -42,9 +42,12 @@ def _constant_sets(metric: str, train: np.ndarray, gold: np.ndarray) -> float:
 
 
 def leaves_chance(data: TaskData, split: Split, value: float) -> bool:
-    """Whether a main metric on a split exceeds chance by more than two standard errors."""
+    """Whether a main metric on a split exceeds chance by more than two standard errors; also true where no
+    score could, as on examples of one label.
+    """
     chance = chance_of(data, split)
-    return value > chance + chance_margin(data.task.metrics[0], chance, len(split.examples))
+    bound = chance + chance_margin(data.task.metrics[0], chance, len(split.examples))
+    return value > bound or bound >= 1
 
 
 def _mean(sums: np.ndarray) -> np.ndarray:  # sums of a value and of 1
