@@ -104,7 +104,7 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
     rows = _cells(path)
     number, first = next(rows, (1, []))
     if header is None or any(cell.strip() in usual for cell in first):
-        names: Sequence[str] = first
+        names: Sequence[str] = [cell.strip() for cell in first]
     else:
         names, rows = header, chain([(number, first)], rows)
     for number, row in rows:
