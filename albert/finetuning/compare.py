@@ -151,6 +151,7 @@ def compare_models(
         labels=data.labels,
         examples={name: len(one.examples) for name, one in data.splits.items()},
         skipped=tuple(line for one in data.splits.values() for line in one.skipped),
+        absent=data.absent,
         overlaps=data.overlaps,
         dropped=data.dropped,
         chance=chance_of(data, reported),

@@ -256,6 +256,17 @@ def test_a_file_that_does_not_fit_is_refused(task, file, content, message, tmp_p
         read_split(path, Task(name="t", columns={"text": "x"}) if task == "named" else load_task(task))
 
 
+def test_labels_without_an_example_are_named(tmp_path):
+    texts = {"train": "香\t好\n苦\t坏\n甜\t号\n", "dev": "香的\t好\n苦的\t坏\n", "test": "苦了\t坏\n"}
+    paths = {name: tmp_path / f"{name}.tsv" for name in texts}
+    for name, text in texts.items():
+        paths[name].write_text(f" text \tlabel\n{text}", encoding="utf-8")
+    assert read_task(Task(name="t"), paths).absent == (
+        "dev has no example of 1 of 3 labels: 号",
+        "test has no example of 2 of 3 labels: 号, 好",
+    )
+
+
 def test_bad_rows_are_skipped_by_number(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("text,label\n好,1\n坏\n,0\n香,0,9\n苦,0\n", encoding="utf-8")
