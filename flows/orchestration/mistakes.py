@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import BrokenExecutor
 from dataclasses import is_dataclass
@@ -100,7 +101,15 @@ def failed(error: Exception) -> State:
     drop_tracebacks()
     line = in_words_of_the_form(explain(error) or str(error))
     log(line, logging.ERROR)
+    let_go(error)
     return Failed(message=line, data=error)
+
+
+def let_go(error: BaseException | None) -> None:
+    """Prefect keeps an error, and with it the frames it went through and the connections they hold open."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def drop_tracebacks() -> None:
