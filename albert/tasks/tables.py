@@ -75,7 +75,8 @@ def open_table(
         rows = list(_table_rows(path, header, [name for names in usual.values() for name in names]))
     first = next((row for _, row in rows if isinstance(row, dict)), None)
     if first is None:
-        raise InputError(f"{path} holds no example")
+        number, fault = next(((number, row) for number, row in rows if isinstance(row, str)), (0, ""))
+        raise InputError(f"{path} holds no example" + (f"; row {number} is {fault}" if fault else ""))
     known, columns = ", ".join(map(str, first)), {}
     for role in roles:
         if role in named and named[role] not in first:
