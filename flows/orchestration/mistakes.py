@@ -38,7 +38,7 @@ def explain(error: BaseException) -> str | None:
         return line
     if isinstance(error, BrokenExecutor):
         return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
-    if "kernels" in sys.modules and isinstance(error, sys.modules["kernels"].KernelError):
+    if type(error).__name__ == "KernelError":  # JIXU_KERNELS may keep its module from loading
         return str(error)
     return _prefect_trouble(error) if "prefect" in sys.modules else None
 
