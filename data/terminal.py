@@ -6,11 +6,16 @@ import os
 import select
 import sys
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Group, Parameter
 from pydantic.fields import FieldInfo
 
 from data.errors import UserError
+
+if TYPE_CHECKING:
+    from cyclopts.help import HelpPanel
+    from rich.console import Console, ConsoleOptions
 
 # 75: EX_TEMPFAIL of sysexits.h, "try again"
 EXIT_DIFFERENT, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 75
@@ -27,9 +32,17 @@ def make_app(name: str, help: str) -> App:
         version_flags=(),
         result_action="return_value",
         default_parameter=shown,
+        group_parameters=Group("Parameters", help_formatter=_print_required_first),
     )
     app["--help"].show = False
     return app
+
+
+def _print_required_first(console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+    from cyclopts.help import DefaultFormatter  # imports rich
+
+    panel.entries.sort(key=lambda entry: not entry.required)
+    DefaultFormatter()(console, options, panel)
 
 
 def _shown(default: object) -> object:

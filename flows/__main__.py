@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 
@@ -49,6 +50,9 @@ def _run(command: str, *rest: str) -> int:
 
     if command in ("-h", "--help"):
         print(usage())
+        return 0
+    if command == "--version":
+        print(f"jixu {importlib.metadata.version('jixu')}")
         return 0
     if command in FLOWS:
         from flows.orchestration import run

@@ -95,7 +95,7 @@ def describe(outcome: FineTuneOutcome) -> str:
     """What a person wants to know of the result."""
     skipped = outcome.result.skipped
     notes = [f"{len(skipped)} row(s) could not be used, first: {skipped[0]}"] if skipped else []
-    notes += [one.describe() for one in outcome.result.overlaps]
+    notes += [*outcome.result.notes, *(one.describe() for one in outcome.result.overlaps)]
     return "\n".join([table(outcome.result), *notes, *outcome.kept, f"report {outcome.page}"])
 
 

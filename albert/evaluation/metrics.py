@@ -38,9 +38,12 @@ def chance_of(data: TaskData, split: Split) -> float:
 
 
 def leaves_chance(data: TaskData, split: Split, value: float) -> bool:
-    """Whether a main metric on a split exceeds chance by more than two standard errors."""
+    """Whether a main metric on a split exceeds chance by more than two standard errors; also true where no
+    score could, as on examples of one label.
+    """
     chance = chance_of(data, split)
-    return value > chance + chance_margin(data.task.metrics[0], chance, len(split.examples))
+    bound = chance + chance_margin(data.task.metrics[0], chance, len(split.examples))
+    return value > bound or bound >= 1
 
 
 def _ratio(below: int, sums: np.ndarray) -> np.ndarray:  # of the first sum to another

@@ -248,6 +248,7 @@ class Comparison:
     labels: tuple[str, ...]  # empty for kinds without labels
     examples: Mapping[str, int]  # by split
     skipped: tuple[str, ...]  # rows that could not be used: where and why
+    notes: tuple[str, ...] = ()  # labels without an example, and texts that were cut, a line for each split
     overlaps: tuple[Overlap, ...] = ()  # texts that two splits have in common
     dropped: int = 0  # training examples that were left out for it
     chance: float  # main metric of a constant or random answer on the reported split

@@ -151,6 +151,7 @@ def compare_models(
         labels=data.labels,
         examples={name: len(one.examples) for name, one in data.splits.items()},
         skipped=tuple(line for one in data.splits.values() for line in one.skipped),
+        notes=(*data.absent, *_truncated(first)),
         overlaps=data.overlaps,
         dropped=data.dropped,
         chance=chance_of(data, reported),
@@ -165,6 +166,16 @@ def compare_models(
         ),
     )
     return judge(comparison, stepwise=stepwise)
+
+
+def _truncated(candidate: Candidate) -> Iterator[str]:
+    """A line for each split with texts longer than the maximum length."""
+    for name, one in candidate.encoded.items():
+        if one.cut:
+            yield (
+                f"{one.cut:,} of {len(one.segment_b_start):,} texts of {name} are longer than "
+                f"{np.diff(one.offsets).max()} tokens and were cut (--running.max-seq-length)"
+            )
 
 
 def _obstacle(split: Split) -> str | None:

@@ -37,6 +37,7 @@ class Encoded:
     first: np.ndarray  # [U+1], the first sequence of each example
     targets: np.ndarray
     characters: np.ndarray | None = None
+    cut: int = 0  # sequences that lost tokens to the maximum length
 
     @classmethod
     def of(
@@ -47,6 +48,7 @@ class Encoded:
         targets: np.ndarray,
         b_starts: Sequence[int] | None = None,
         characters: np.ndarray | None = None,
+        cut: int = 0,
     ) -> Encoded:
         """Encoded examples from the ids of each sequence; without `b_starts` none has a second part."""
         return cls(
@@ -56,6 +58,7 @@ class Encoded:
             first=np.asarray(first),
             targets=targets,
             characters=characters,
+            cut=cut,
         )
 
     def __len__(self) -> int:
@@ -104,7 +107,9 @@ def encode_parts(
         room_a, room_b = fit_pair(len(a), len(b), max_seq_length - 3)
         sequences.append(np.concatenate([cls, a[:room_a], sep, b[:room_b], sep]))
         b_starts.append(room_a + 2)
-    return Encoded.of(sequences, first=first, targets=targets, b_starts=b_starts)
+    whole = [len(a) + 2 if b is None else len(a) + len(b) + 3 for a, b in parts]
+    cut = sum(length > max_seq_length for length in whole)
+    return Encoded.of(sequences, first=first, targets=targets, b_starts=b_starts, cut=cut)
 
 
 def fit_pair(a: int, b: int, room: int) -> tuple[int, int]:

@@ -133,7 +133,7 @@ def _card(
         report.verdict,
         *parts,
         "## Evaluation",
-        *(scores or ["No labelled task was evaluated."]),
+        *(scores or ["The report that this card was made from evaluates no labelled task."]),
         "## Limits\n\n" + "\n".join(f"- {line}" for line in (*report.warnings, *limits)),
         f"Made {report.created_at[:10]} with {versions}.",
     ]

@@ -52,6 +52,7 @@ def protocol(comparison: Comparison) -> str:
     ]
     if skipped := comparison.skipped:
         sentences.append(f"{counted(len(skipped), 'row')} could not be used, first: {skipped[0]}")
+    sentences.extend(comparison.notes)
     if comparison.dropped:
         sentences.append(
             f"{counted(comparison.dropped, 'training example')} of dev or test left out of train"

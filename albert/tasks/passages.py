@@ -59,7 +59,13 @@ def _spans_of_rows(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]
         if isinstance(row, str):
             yield where, row
             continue
+        if (column := names.get("label")) and column not in row:
+            yield where, f"column {column!r} is missing"
+            continue
         text, question, label = (row.get(names.get(role) or "") for role in _SPAN_COLUMNS)
+        if isinstance(label, dict):  # as Hugging Face's copies of SQuAD and CMRC have it
+            pairs = zip(_entries(label, "text"), _entries(label, "answer_start"), strict=False)
+            label = [{"text": answer, "answer_start": start} for answer, start in pairs]
         answers = label if isinstance(label, list) else [label] if label else []
         entry = {"id": row.get("id", at), "question": question, "is_impossible": not answers}
         yield where, _span(text, entry | {"answers": answers}, is_labelled, cell_of(row, task.group))
@@ -103,6 +109,8 @@ def _span(passage: object, entry: object, is_labelled: bool, group: str | None =
             start = passage.find(text)
         texts.append(text)
         starts.append(start)
+    if answers and max(starts) < 0:
+        return f"its answer {texts[0]!r} is not in the passage"
     own = str(entry.get("id", entry.get("query_id", "")))
     return SpanExample(own, passage, question, tuple(texts), tuple(starts), group)
 

@@ -26,6 +26,17 @@ class TaskData:
     overlaps: tuple[Overlap, ...] = ()  # as the files are
     dropped: int = 0  # training examples that were left out for their copies in other splits
 
+    @property
+    def absent(self) -> tuple[str, ...]:
+        """A line for each split without an example of some labels: they may be misspelt."""
+        lines = []
+        for name, split in self.splits.items():
+            seen = {label for labels in split.label_sets for label in labels}
+            if split.label_sets and (lacking := [label for label in self.labels if label not in seen]):
+                shown = ", ".join(lacking[:5]) + (", ..." if len(lacking) > 5 else "")
+                lines.append(f"{name} has no example of {len(lacking)} of {len(self.labels)} labels: {shown}")
+        return tuple(lines)
+
 
 _READERS = {Kind.SPAN: read_spans, Kind.CHOICE: read_choices, Kind.TOKENS: read_tagged}
 

@@ -65,7 +65,8 @@ def open_table(
         rows = list(_table_rows(path, task.header, [name for names in usual.values() for name in names]))
     first = next((row for _, row in rows if isinstance(row, dict)), None)
     if first is None:
-        raise InputError(f"{path} holds no example")
+        number, fault = next(((number, row) for number, row in rows if isinstance(row, str)), (0, ""))
+        raise InputError(f"{path} holds no example" + (f"; row {number} is {fault}" if fault else ""))
     known, named, columns = ", ".join(map(str, first)), task.columns, {}
     for role in roles:
         if role in named and named[role] not in first:
@@ -94,7 +95,7 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
     rows = _cells(path)
     number, first = next(rows, (1, []))
     if header is None or any(cell.strip() in usual for cell in first):
-        names: Sequence[str] = first
+        names: Sequence[str] = [cell.strip() for cell in first]
     else:
         names, rows = header, chain([(number, first)], rows)
     for number, row in rows:

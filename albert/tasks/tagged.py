@@ -92,15 +92,16 @@ def _tokens_of(row: dict[str, Any]) -> tuple[list[str], list[str] | str]:
         named = row.get("tags", row.get("labels", row.get("ner_tags")))
         return [*map(str, tokens)], [*map(str, named)] if isinstance(named, list) else []
     if isinstance(text := row.get("text"), str) and text:
-        return list(text), _tags_of(text, row.get("label"))
+        label = row.get("label")
+        return list(text), _tags_of(text, label) if isinstance(label, dict) else []
     return [], "no text and no tokens"
 
 
-def _tags_of(text: str, label: Any) -> list[str] | str:
+def _tags_of(text: str, label: dict[str, Any]) -> list[str] | str:
     """The tags of the characters of a text with entities {kind: {words: [[first, last]]}}, or its fault."""
     tags = ["O"] * len(text)
     try:
-        for kind, entities in label.items() if isinstance(label, dict) else ():
+        for kind, entities in label.items():
             for words, places in entities.items() if isinstance(entities, dict) else ():
                 for first, last in places:
                     if text[first : last + 1] != words:

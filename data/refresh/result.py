@@ -30,6 +30,7 @@ class RefreshResult:
     new_shards: int
     kept_shards: int
     removed_documents: int
+    recipe_changed: bool  # since the version before: everything was made again
     # documents that a new version leaves out by reason, and all that were not in UTF-8 by encoding; the
     # largest number first
     left_out: tuple[tuple[str, int], ...] = ()
@@ -71,6 +72,7 @@ def result_of(
         new_shards=new,
         kept_shards=kept,
         removed_documents=removed,
+        recipe_changed=plan.current is not None and not plan.current_shards,
         left_out=_counts(funnel or (), "documents"),
         decoded_from=_counts(funnel or (), "decoded_from"),
         files_read_as=_counts(funnel or (), "files_read_as"),
@@ -110,9 +112,11 @@ def describe_standing(result: RefreshResult) -> str:
 def describe_new(result: RefreshResult) -> list[str]:
     """Describe a new version to a person, line by line."""
     order = f"on ({_order(result)})" if result.sop else f"off ({result.sop_reason})"
+    why = ": everything anew, as the recipe or jixu changed, or files were damaged"
+    anew = why if result.recipe_changed else ""
     return [
         f"{result.corpus} version {result.version}: {_sizes(result)}",
-        f"{result.new_shards} shard(s) written, {result.kept_shards} reused; "
+        f"{result.new_shards} shard(s) written, {result.kept_shards} reused{anew}; "
         f"{result.removed_documents:,} document(s) removed; sentence-order prediction {order}",
         *describe_left_out(result),
         *describe_words(result),

@@ -9,7 +9,6 @@ import importlib
 import os
 import shlex
 import sys
-import traceback
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -24,7 +23,7 @@ from data.errors import masked
 from data.options import options_of, values_of
 from data.terminal import EXIT_INTERRUPTED, EXIT_USER_ERROR, make_app, run_piped
 from data.workspace import check_room, state_folder
-from flows.orchestration.mistakes import explain
+from flows.orchestration.mistakes import explain, let_go
 from flows.orchestration.servers import (
     QUIET,
     end_orphaned_servers,
@@ -100,7 +99,7 @@ def run(name: str, arguments: Sequence[str]) -> int:
         if "Query interrupted" in str(error):  # Ctrl-C, as DuckDB reports it
             return _stopped(name, error)
         if line := explain(error):
-            _let_go(error)
+            let_go(error)
             print(f"{name}: {line}", file=sys.stderr)
             return EXIT_USER_ERROR
         raise
@@ -174,16 +173,9 @@ def heartbeats() -> AbstractContextManager[object]:
 
 
 def _stopped(name: str, error: BaseException) -> int:
-    _let_go(error)
+    let_go(error)
     print(f"{name}: stopped", file=sys.stderr)
     return EXIT_INTERRUPTED
-
-
-def _let_go(error: BaseException | None) -> None:
-    """Prefect keeps an error, and with it the frames it went through and the connections they hold open."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
 
 
 def run_as_command(file: str) -> None:

@@ -18,14 +18,16 @@ from data.errors import InputError
 from data.terminal import make_app
 from data.workspace import Workspace, check_room, default_place, local_folder
 from flows.orchestration.command import set_up_prefect
-from flows.orchestration.mistakes import disk_trouble
+from flows.orchestration.mistakes import explain
 from flows.orchestration.servers import server_version
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.responses import DeploymentResponse
 
-PACKAGES = ("torch", "triton", "prefect", "duckdb", "pyarrow", "numpy", "jieba", "rjieba", "tokenizers")
+PACKAGES = (
+    "jixu", "torch", "triton", "prefect", "duckdb", "pyarrow", "numpy", "jieba", "rjieba", "tokenizers"
+)  # fmt: skip
 ROUNDING = 1e-4  # fp32 LayerNorm of values of about 1 differs by 1e-6 or so on hardware
 SCHEDULER_SECONDS = timedelta(minutes=5)  # the scheduler runs each minute, and the runner may be at its limit
 LOW_SPACE, NO_SPACE = 2 * 2**30, 2**28  # bytes
@@ -55,9 +57,9 @@ def doctor(*, fix: bool = False, workspace: str | None = None) -> int:
     """
     try:
         return print_findings(Workspace(local_folder(workspace or default_place())), fix)
-    except OSError as error:
-        if trouble := disk_trouble(error):
-            raise InputError(trouble) from None
+    except Exception as error:
+        if line := explain(error):
+            raise InputError(line) from None
         raise
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import sys
+import traceback
 from concurrent.futures import BrokenExecutor
 from typing import TYPE_CHECKING
 
@@ -35,7 +36,7 @@ def explain(error: BaseException) -> str | None:
         return line
     if isinstance(error, BrokenExecutor):
         return "a worker process was killed, most often for want of memory: run it again with fewer --workers"
-    if "kernels" in sys.modules and isinstance(error, sys.modules["kernels"].KernelError):
+    if type(error).__name__ == "KernelError":  # JIXU_KERNELS may keep its module from loading
         return str(error)
     return _prefect_trouble(error) if "prefect" in sys.modules else None
 
@@ -90,7 +91,15 @@ def failed(error: Exception) -> State:
     drop_tracebacks()
     line = in_words_of_the_form(explain(error) or str(error))
     log(line, logging.ERROR)
+    let_go(error)
     return Failed(message=line, data=error)
+
+
+def let_go(error: BaseException | None) -> None:
+    """Prefect keeps an error, and with it the frames it went through and the connections they hold open."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
 
 
 def drop_tracebacks() -> None:

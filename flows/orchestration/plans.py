@@ -264,6 +264,7 @@ class FineTunePlan:
 def plan_fine_tuning(options: FineTuneOptions) -> FineTunePlan:
     """Read the task, and check models and corpora."""
     from albert.finetuning import check_models, read_task
+    from albert.pretraining import SETTINGS_FILE
 
     settings = fine_tune_settings(options)
     data = read_task(settings)
@@ -272,7 +273,11 @@ def plan_fine_tuning(options: FineTuneOptions) -> FineTunePlan:
         with read_catalog(Workspace(Path(options.workspace))) as db:
             require_version(db, name)
     if options.run:
-        check_name(options.run, "run")
+        folder = Workspace(Path(options.workspace)).model(check_name(options.run, "run"))
+        if (folder / SETTINGS_FILE).is_file():
+            raise InputError(
+                f"run {options.run!r} is a pretraining, whose report would be lost: choose another --run"
+            )
     return FineTunePlan(settings.fitted(data), data)
 
 

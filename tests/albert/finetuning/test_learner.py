@@ -189,6 +189,8 @@ def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
     settings = FineTuneSettings(task=load_task("mine"), train=path, dev=copied(path), models=(short,))
     candidate = prepare(settings, read_task(settings), 0)
     assert np.diff(candidate.encoded["train"].offsets).max() == 16
+    (note, _) = fine_tune(replace(settings, seeds=(0,), epochs=1, learning_rate=1e-4, baselines="no")).notes
+    assert note.startswith("1 of 2 texts of train are longer than 16 tokens and were cut")
 
 
 def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokenizer, model_folder):

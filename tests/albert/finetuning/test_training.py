@@ -325,3 +325,6 @@ def test_chance_is_the_most_frequent_training_label_on_the_scored_split(split_fi
     assert chance_of(of_f1, dev) == 2 * 0.25 / (1 + 0.25)  # of always yes: precision 1/4, recall 1
     margin = 2 * (0.25 * 0.75 / 40) ** 0.5  # two standard errors
     assert leaves_chance(data, dev, 0.26 + margin) and not leaves_chance(data, dev, 0.24 + margin)
+    # on examples of the most frequent label no score exceeds chance: another start would not either
+    alone = replace(dev, examples=tuple(one for one in dev.examples if one.gold() == "好"))
+    assert chance_of(data, alone) == 1 and leaves_chance(data, alone, 0.5)

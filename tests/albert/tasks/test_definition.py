@@ -239,6 +239,7 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path)
         ("t", "t.tsv", "sentence_a\tgold\n好\t1\n", "no text column .*columns: sentence_a, gold"),
         ("t", "t.tsv", "text\tcategory\n好\t1\n", "no label column"),
         ("t", "t.tsv", "text\tlabel\n", "no example"),
+        ("t", "t.json", '[{"text": "好", "label": 1}]', "no example; row 1 is not a JSON object"),
         ("t", "t.tsv", "text\tlabel\n\t\n", "no usable example"),
         ("named", "t.tsv", "text\tlabel\n好\t1\n", "no column 'x' in .*; its columns are text, label"),
         ("squad1", "t.json", "[1", "is not JSON"),
@@ -254,6 +255,50 @@ def test_a_file_that_does_not_fit_is_refused(task, file, content, message, tmp_p
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(InputError, match=message):
         read_split(path, Task(name="t", columns={"text": "x"}) if task == "named" else load_task(task))
+
+
+@pytest.mark.parametrize(
+    "kind, rows, first, faults",
+    [
+        (
+            "span",
+            [
+                {
+                    "context": "龙井产于杭州",
+                    "question": "哪",
+                    "answer": {"text": ["杭州"], "answer_start": [4]},
+                },
+                {"context": "龙井产于杭州", "question": "哪", "answer": "西湖"},
+                {"context": "龙井产于杭州", "question": "哪", "anwser": "杭州"},
+            ],
+            "杭州",
+            ["its answer '西湖' is not in the passage", "column 'answer' is missing"],
+        ),
+        (
+            "tokens",
+            [{"text": "杭州", "label": {"地": {"杭州": [[0, 1]]}}}, {"text": "杭州", "entities": []}],
+            "地 杭州",
+            ["2 tokens, 0 tags"],
+        ),
+    ],
+)
+def test_what_lacks_its_answer_is_skipped_and_no_example_without_one(kind, rows, first, faults, tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    _, split = read_split(path, Task(name="t", kind=Kind(kind)))
+    assert [one.gold() for one in split.examples] == [first]
+    assert [line.partition(": ")[2] for line in split.skipped] == faults
+
+
+def test_labels_without_an_example_are_named(tmp_path):
+    texts = {"train": "香\t好\n苦\t坏\n甜\t号\n", "dev": "香的\t好\n苦的\t坏\n", "test": "苦了\t坏\n"}
+    paths = {name: tmp_path / f"{name}.tsv" for name in texts}
+    for name, text in texts.items():
+        paths[name].write_text(f" text \tlabel\n{text}", encoding="utf-8")
+    assert read_task(Task(name="t"), paths).absent == (
+        "dev has no example of 1 of 3 labels: 号",
+        "test has no example of 2 of 3 labels: 号, 好",
+    )
 
 
 def test_bad_rows_are_skipped_by_number(tmp_path):

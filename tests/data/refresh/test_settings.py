@@ -7,7 +7,7 @@ import pytest
 from data.catalog import open_workspace
 from data.cleaning import CleaningRules
 from data.errors import ConfigError, InputError
-from data.refresh import RefreshSettings, load_recipe, plan_refresh, preview
+from data.refresh import RefreshSettings, describe_new, load_recipe, plan_refresh, preview
 from data.sources import SourceSpec
 from tests.corpora import refresh_here, refresh_settings
 
@@ -121,9 +121,12 @@ def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
     (tmp_path / "b.csv").write_text("body,text\n水要慢慢烧。,炒茶要快一点。\n", encoding="utf-8")
     path = write(tmp_path, "corpus: c\nworkers: 1\nsources: [{path: a.csv, text_field: body}, b.csv]\n")
     settings = RefreshSettings(**load_recipe(path), workspace=tmp_path / "w", tokenizer=str(vocabulary_file))
-    refresh_here(settings)
+    assert "anew" not in describe_new(refresh_here(settings))[1]
     with open_workspace(settings.workspace) as statistics:
         assert sorted(statistics.texts("c")) == ["炒茶要快一点。", "茶要慢慢喝。"]
+    assert (
+        "0 reused: everything anew, as the recipe" in describe_new(refresh_here(replace(settings, seed=1)))[1]
+    )
 
 
 def write_fields(path, number):

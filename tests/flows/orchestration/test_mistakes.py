@@ -10,6 +10,7 @@ from prefect.task_engine import TaskRunTimeoutError
 
 from data.errors import InputError, UserError
 from flows.orchestration.mistakes import disk_trouble, drop_tracebacks, explain
+from kernels import KernelError
 from tests.flows.orchestration.test_options import flow_of
 
 
@@ -32,6 +33,7 @@ def test_a_lost_worker_a_hung_task_and_a_value_of_a_form_are_explained_and_a_bug
         flow_of("end-to-end").validate_parameters({"steps": 0})
     assert explain(wrong.value) == "steps: Input should be greater than or equal to 1"
     assert explain(UserError("no such thing")) == "no such thing"
+    assert explain(KernelError("no such kernels")) == "no such kernels"
     assert explain(ValueError("a mistake of the program")) is None
 
 

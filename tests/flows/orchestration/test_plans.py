@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from data.catalog import CheckpointRow, record_run
-from data.errors import UserError
+from data.errors import InputError, UserError
 from data.workspace import Workspace
 from flows.end_to_end import end_to_end
 from flows.fine_tune import fine_tune
@@ -147,6 +147,16 @@ def test_what_cannot_work_is_refused_in_a_line_before_anything_is_written(
     before = sorted(workspace.rglob("*"))
     refused(run_here(job, *typed_as(values(job, change, tmp_path, workspace))), message, tmp_path / "w")
     assert sorted(workspace.rglob("*")) == before
+
+
+def test_a_comparison_does_not_take_the_name_of_a_pretraining(tmp_path):
+    options = values("fine-tune", {"run": "first"}, tmp_path, "")
+    assert plan("fine-tune", options)
+    folder = tmp_path / "w" / "models" / "first"
+    folder.mkdir(parents=True)
+    (folder / "settings.json").write_text("{}")
+    with pytest.raises(InputError, match="'first' is a pretraining, whose report would be lost"):
+        plan("fine-tune", options)
 
 
 def test_a_dry_run_is_answered(tmp_path):
