@@ -19,11 +19,16 @@ END_SECONDS = 20  # for workers that have nothing left to do
 def _begin_worker(begin: Callable[[], None] | None) -> None:
     # Ctrl-C reaches every process of a terminal; the parent reports it
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # a worker holds the pipe it waits on open itself, so nothing else would wake it
-    if parent := parent_process():
-        end_with_parent(parent.pid or 0, signal.SIGKILL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     if begin:
         begin()
+
+
+def _end_with_parent() -> None:
+    # a worker holds the pipe it waits on open itself, so nothing else would wake it
+    if parent := parent_process():  # of a fork server it is not the process that forked this one
+        parent.join()
+        os._exit(1)
 
 
 @contextmanager
