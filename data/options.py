@@ -9,11 +9,11 @@ import ast
 import difflib
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, field, is_dataclass
+from dataclasses import MISSING, field, fields, is_dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
 
 from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -121,7 +121,7 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
     name = ".".join(str(part) for part in loc)
     if kind in ("unexpected_keyword_argument", "unexpected_positional_argument"):
         owner = _owner(cls, loc[:-1])
-        names = list(options_of(owner)) if owner else []
+        names = [one.name for one in fields(owner)] if owner else []
         near = difflib.get_close_matches(str(loc[-1]), names, 1)
         return f"unknown {name}" + (
             f"; did you mean {near[0]}?" if near else f", known are {', '.join(names)}"
@@ -137,8 +137,9 @@ def _fault(loc: tuple[int | str, ...], kind: str, message: str, value: object, c
 def _owner(cls: type, loc: tuple[int | str, ...]) -> type | None:
     """Find the options class that a fault's place leads to."""
     for part in loc:
-        option = options_of(cls).get(str(part))
-        if option is None or not is_dataclass(option.annotation):
+        hint = get_type_hints(cls).get(str(part))
+        found = next((one for one in (hint, *get_args(hint)) if is_dataclass(one)), None)
+        if found is None:
             return None
-        cls = option.annotation
+        cls = found if isinstance(found, type) else type(found)
     return cls

@@ -188,6 +188,6 @@ def mask_batch(
     keys = np.arange(batch.sequences, dtype=np.uint64) if instance_ids is None else instance_ids
     packed = batch.input_ids.numpy(), starts, batch.cu_seqlens.numpy(), keys
     drawn = draw_masks(*packed, mask_vocabulary(tokenizer), rule or MaskRule(), seed=seed, epoch=epoch)
-    index, labels, put = map(torch.from_numpy, drawn)
+    index, labels, put = map(torch.from_numpy, drawn[:3])
     input_ids = batch.input_ids.scatter(0, index, put)
     return replace(batch, input_ids=input_ids, masked_index=index, masked_labels=labels)
