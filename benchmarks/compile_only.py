@@ -100,10 +100,11 @@ def embedding_launches(E: int, H: int, layout: str, dtype: torch.dtype = HALF) -
     y.backward(y)
 
 
-def row_launches(H: int, dropout_p: float) -> None:
+def row_launches(H: int, dropout_p: float, numbered: bool = False) -> None:
     x, residual = (torch.zeros(4096, H, dtype=HALF, requires_grad=True) for _ in range(2))
     weight, bias = torch.zeros(H), torch.zeros(H)
-    y = kernels.add_layer_norm(x, residual, weight, bias, dropout_p=dropout_p, x_bias=bias)
+    rows = torch.arange(4096) if numbered else None
+    y = kernels.add_layer_norm(x, residual, weight, bias, dropout_p=dropout_p, x_bias=bias, rows=rows)
     y.backward(y)
 
 
@@ -129,6 +130,8 @@ def cases(fast: bool) -> Iterator[tuple[str, tuple[object, ...]]]:
         yield f"E={E} H={H} {layout}", (embedding_launches, E, H, layout)
     for H, dropout_p in product((312,) if fast else (312, 768, 1024, 2048, 4096), dropouts):
         yield f"H={H} dropout={dropout_p}", (row_launches, H, dropout_p)
+        if dropout_p:
+            yield f"H={H} dropout={dropout_p} rows", (row_launches, H, dropout_p, True)
     for activation in ("gelu_new",) if fast else ("gelu", "gelu_new", "relu"):
         yield f"F=1248 {activation}", (activation_launches, 1248, activation)
     if not fast:

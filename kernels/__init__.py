@@ -9,6 +9,7 @@ from kernels.head_projections import merge_heads, split_heads
 from kernels.layer_norm import add_layer_norm, linear_add_layer_norm
 from kernels.linear import copied_once, linear, linear_and_residual
 from kernels.mlm_loss import mlm_loss
+from kernels.shapes import fill, filler
 
 __all__ = [
     "KernelError",
@@ -20,6 +21,8 @@ __all__ = [
     "copied_once",
     "dropout",
     "embed",
+    "fill",
+    "filler",
     "linear",
     "linear_add_layer_norm",
     "linear_and_residual",

@@ -259,7 +259,7 @@ def attention_schedule(x: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim:
     For the kernels it lists tiles, on a CPU it holds groups of sequences; elsewhere it is None.
     """
     if not _on_kernels(x, head_dim):
-        return group_sequences(cu_seqlens) if x.device.type == "cpu" else None
+        return group_sequences(cu_seqlens, x) if x.device.type == "cpu" else None
     return _schedule(cu_seqlens, x.shape[0], max_seqlen, head_dim)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from kernels.dropout import keep_reference, row_keys_reference
+from kernels.shapes import filler
 
 # shortest sequence of a group as a share of its longest: padding then adds at most half the work
 SIMILAR_LENGTH = 0.8
@@ -35,7 +36,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sequences of similar length, padded to the longest where they differ."""
+    """Sequences of similar length, padded to the longest where they differ, or to a length that repeats."""
 
     sequences: int
     length: int
@@ -81,15 +82,16 @@ def _cut(lengths: Sequence[int]) -> Iterator[list[int]]:
         yield order[begin:]
 
 
-def group_sequences(cu_seqlens: Tensor) -> Groups:
-    """Cut a batch into the groups that attention works through in every layer."""
+def group_sequences(cu_seqlens: Tensor, x: Tensor) -> Groups:
+    """Cut a batch into the groups that attention on `x` works through in every layer."""
     offsets = cu_seqlens.tolist()
     lengths = [end - begin for begin, end in zip(offsets, offsets[1:], strict=False)]
-    return tuple(_group(sequences, offsets, lengths) for sequences in _cut(lengths))
+    return tuple(_group(sequences, offsets, lengths, x) for sequences in _cut(lengths))
 
 
-def _group(sequences: list[int], offsets: list[int], lengths: list[int]) -> Group:
+def _group(sequences: list[int], offsets: list[int], lengths: list[int], x: Tensor) -> Group:
     S, L = len(sequences), lengths[sequences[0]]
+    L += filler(L, x)
     first = offsets[sequences[0]]
     begins = [offsets[s] for s in sequences]
     if begins == list(range(first, first + S * L, L)) and lengths[sequences[-1]] == L:
@@ -195,5 +197,5 @@ def attention_on_cpu(
     groups: Groups | None,
 ) -> Tensor:
     """Compute `kernels.attention`; `groups` come from `group_sequences`."""
-    groups = group_sequences(cu_seqlens) if groups is None else groups
+    groups = group_sequences(cu_seqlens, qkv) if groups is None else groups
     return _Attention.apply(qkv, groups, scale, dropout_p, seed)

@@ -65,10 +65,11 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, dy: Tensor, dresidual: Tensor | None):  # type: ignore[override]  # hidden signature
         x, half = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
-            # cuBLAS writes out the fp32 sums of a product, a CPU rounds them
-            rows = dy.t()
+            rows, dbias = dy.t(), None
+            # cuBLAS writes out the fp32 sums of a product; a CPU rounds them, and to sum in fp32 copies dy
             dweight = torch.mm(rows, x, out_dtype=torch.float32) if x.is_cuda else (rows @ x).float()
-            dbias = dy.sum(0, dtype=torch.float32) if ctx.has_bias else None
+            if ctx.has_bias:
+                dbias = dy.sum(0, dtype=torch.float32) if x.is_cuda else dy.sum(0).float()
             if dresidual is None:
                 return dy @ half, dweight, dbias
             if dresidual.dtype != dy.dtype:

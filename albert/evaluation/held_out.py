@@ -14,7 +14,6 @@ import torch
 from scipy.special import stdtrit
 from torch.nn import functional as F
 
-import kernels
 from albert.batching import Instances, InstanceStream, held_out_rows
 from albert.model import IGNORED, Batch, PretrainingModel
 from data.cleaning import Letters
@@ -58,8 +57,7 @@ def _sums(model: PretrainingModel, batch: Batch) -> torch.Tensor:
     index, labels = batch.masked()
     hidden = model.encoder(batch, torch.cat([index, batch.cu_seqlens[:-1]]))
     n = len(index)
-    states = model.mlm(hidden[:n], model.encoder.embedding)
-    losses, predicted = kernels.mlm_loss(states, model.decoder, model.mlm.bias, labels)
+    losses, predicted = model.mlm_losses(hidden[:n], labels)
     of_sequence = torch.searchsorted(batch.cu_seqlens, index, right=True) - 1
     sums = torch.zeros(batch.sequences, 6, dtype=torch.float64, device=hidden.device)
     mlm = torch.stack([losses.double(), (predicted == labels).double(), torch.ones_like(losses).double()], 1)

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+import kernels
+
 IGNORED = -100  # label that does not count, as in torch.nn.functional.cross_entropy
 
 
@@ -38,6 +40,21 @@ class Batch:
         if self.masked_index is None or self.masked_labels is None:
             raise ValueError("a batch without masks has no masked-language-model loss")
         return self.masked_index, self.masked_labels
+
+    def filled(self, count: int) -> Batch:
+        """The batch with a sequence of so many tokens behind it, none of them masked."""
+        if not count:
+            return self
+        end = self.cu_seqlens.new_tensor([self.tokens + count])
+        return replace(
+            self,
+            input_ids=kernels.fill(self.input_ids, count),
+            token_type_ids=kernels.fill(self.token_type_ids, count),
+            position_ids=kernels.fill(self.position_ids, count),
+            cu_seqlens=torch.cat([self.cu_seqlens, end]),
+            max_seqlen=max(self.max_seqlen, count),
+            sop_labels=None if self.sop_labels is None else kernels.fill(self.sop_labels, 1, IGNORED),
+        )
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on another device."""

@@ -145,11 +145,14 @@ class Encoder(nn.Module):
         """
         if torch.compiler.is_compiling():
             return self._forward(batch, rows)
+        count, word = batch.tokens if rows is None else len(rows), self.embedding.word
+        batch = batch.filled(kernels.filler(batch.tokens, word))
+        rows = None if rows is None else kernels.fill(rows, kernels.filler(count, word))
         blocks = (part for block in (*self.attentions, *self.feed_forwards) for part in block.children())
         with kernels.copied_once(
             p for part in blocks if isinstance(part, nn.Linear) for p in part.parameters()
         ):
-            return self._forward(batch, rows)
+            return self._forward(batch, rows)[:count]
 
     def _forward(self, batch: Batch, rows: Tensor | None) -> Tensor:
         x = self.embedding(batch)

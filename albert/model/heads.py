@@ -92,9 +92,8 @@ class PretrainingModel(nn.Module):
         """Losses from the hidden states of the masked positions [n, H] and of each sequence's first token
         [S, H]; the latter are ignored in a batch without order labels.
         """
-        states = self.mlm(masked, self.encoder.embedding)  # [n, E]
         _, labels = batch.masked()
-        losses, predicted = kernels.mlm_loss(states, self.decoder, self.mlm.bias, labels)
+        losses, predicted = self.mlm_losses(masked, labels)
         mlm_count = (labels != IGNORED).sum()
         mlm_loss = losses.sum() / mlm_count.clamp_min(1)  # without masked tokens the mean would be NaN
         correct = (predicted == labels).sum()
@@ -109,6 +108,17 @@ class PretrainingModel(nn.Module):
         return PretrainingOutput(
             mlm_loss + sop_loss, mlm_loss, sop_loss, correct, mlm_count, sop_correct, sop_count
         )
+
+    def mlm_losses(self, hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Losses [n], in fp32 or more, and predictions [n] at masked positions with these labels [n], from
+        their hidden states [n, H].
+        """
+        n = len(labels)
+        rest = kernels.filler(n, hidden)
+        states = self.mlm(kernels.fill(hidden, rest), self.encoder.embedding)  # [n, E]
+        labels = kernels.fill(labels, rest, IGNORED)
+        losses, predicted = kernels.mlm_loss(states, self.decoder, self.mlm.bias, labels)
+        return losses[:n], predicted[:n]
 
     def mlm_logits(self, hidden: Tensor) -> Tensor:
         """Scores [n, V] fp32 of hidden states [n, H]; training never stores them."""

@@ -203,14 +203,17 @@ class Trainer:
             len(self.streams), len(Figures._fields), dtype=torch.float64, device=self.process.device
         )
         self._add_gradients(prepared, sums)
-        if self.process.world_size > 1 and not data.is_ordered:
-            for p in self._order_head:  # as on one process, which trains it on labels alone
-                p.grad = None
+        # labels alone train the order head: else AdamW would decay it by its gradient of 0
+        unused = [] if data.is_ordered else [(p, p.grad) for p in self._order_head]
+        for p, _ in unused:
+            p.grad = None
         self.scaler.unscale_(self.optimizer)
         norm = full(torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm))
         self.is_between_steps = False
         self.scaler.step(self.optimizer)
         self.scaler.update()
+        for p, gradient in unused:
+            p.grad = gradient  # a graph writes there
         state.step += 1
         state.tokens += data.tokens
         state.data, state.graph_shapes = data.after, prepared.seen

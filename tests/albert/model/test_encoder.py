@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from albert.evaluation import measure_layer_changes
 from albert.model import AlbertConfig, Batch, PretrainingModel, PretrainingObjective, grow, pack
@@ -184,6 +185,39 @@ def test_the_same_seed_gives_the_same_bits_under_autocast(dropout):
         loss.backward()
         results.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+class ProductShapes(TorchDispatchMode):
+    """Collects the shapes of the products of matrices."""
+
+    def __init__(self):
+        super().__init__()
+        self.shapes = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
+            self.shapes.add((function, *(tuple(x.shape) for x in args)))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.2])
+def test_products_in_16_bits_repeat_their_shapes_and_nothing_else_changes(dropout):
+    model = random_model(
+        replace(SMALL, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
+    ).train()
+    seen = {True: ProductShapes(), False: ProductShapes()}
+    for seed in range(20):
+        generator = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(33, 41, (30,), generator=generator).tolist()
+        batch = replace(masked_batch(seed, lengths), sop_labels=torch.randint(2, (30,), generator=generator))
+        results = []
+        for half, shapes in seen.items():
+            torch.manual_seed(seed)  # of dropout
+            with shapes, torch.autocast("cpu", torch.bfloat16, enabled=half):
+                found = gradients(model, batch)
+            results.append(torch.cat([g.flatten() for g in found.values()]))
+        assert (results[0] - results[1]).norm() < 0.05 * results[1].norm()
+    assert len(seen[True].shapes) < len(seen[False].shapes) / 4, [len(s.shapes) for s in seen.values()]
 
 
 def test_dropout_drops_the_asked_share_and_keeps_the_mean():
