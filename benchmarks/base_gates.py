@@ -1,7 +1,7 @@
 """May a base model be used? Three gates, printed as a table; exit code 1 where one fails.
 
     python -m benchmarks.base_gates CHECKPOINT --task law-categories TRAIN DEV TEST \\
-        --task online_shopping TRAIN DEV TEST [--labels 1000] [--seeds 0 1 2]
+        --task online_shopping TRAIN DEV TEST [--labels 1000] [--seeds 0 1 2] [--max-seq-length 256]
 
 G1: its held-out whole-word loss is below that of a bigram count model on the same masks.
 G2: fine-tuned with 1,000 labels it is at least as good as TF-IDF, and 3 points above random weights.
@@ -51,7 +51,7 @@ def gates_of_task(comparison: Comparison) -> list[tuple[str, bool, str]]:
 
 
 def judge(
-    checkpoint: Path, task: Sequence[str], labels: int, seeds: Sequence[int], folder: Path
+    checkpoint: Path, task: Sequence[str], labels: int, seeds: Sequence[int], longest: int, folder: Path
 ) -> Comparison:
     """Fine-tune the checkpoint and the baselines with a number of labels."""
     name, train, dev, test = task
@@ -60,8 +60,14 @@ def judge(
     drawn.write_text(header + "".join(random.Random(0).sample(lines, min(labels, len(lines)))), "utf-8")
     return fine_tune(
         FineTuneSettings(
-            task=name, train=drawn, dev=Path(dev), test=Path(test), models=(checkpoint,), seeds=tuple(seeds)
-        )
+            task=name,
+            train=drawn,
+            dev=Path(dev),
+            test=Path(test),
+            models=(checkpoint,),
+            seeds=tuple(seeds),
+            running={"max_seq_length": longest},
+        )  # fmt: skip
     )
 
 
@@ -73,13 +79,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--labels", type=int, default=1000, help="[%(default)s]")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="[%(default)s]")
+    parser.add_argument("--max-seq-length", type=int, default=128, help="[%(default)s]")
     options = parser.parse_args(arguments)
     rows = [gate_of_loss(options.checkpoint)]
     print(*rows[0], sep="  ", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for task in options.task:
             found = gates_of_task(
-                judge(options.checkpoint, task, options.labels, options.seeds, Path(folder))
+                judge(
+                    options.checkpoint,
+                    task,
+                    options.labels,
+                    options.seeds,
+                    options.max_seq_length,
+                    Path(folder),
+                )
             )
             for gate, passed, what in found:
                 print(gate, "passed" if passed else "FAILED", what, sep="  ", flush=True)

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
@@ -11,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from pydantic_core import to_jsonable_python
-from tqdm import tqdm
 
 from albert import finetuning, reports
 from albert.evaluation import Comparison, ModelResult
@@ -202,8 +200,7 @@ class _Cache:
             runs = [train(*call) for call in calls]
         else:
             futures = [train.submit(*call) for call in calls]
-            title, silent = candidate.name, not sys.stderr.isatty()
-            runs = [one.result() for one in tqdm(futures, title, unit="run", disable=silent, leave=False)]
+            runs = [future.result() for future in futures]
         if self.keep:
             self.keep.drop_worse(candidate, runs)
         return runs
@@ -221,6 +218,11 @@ class _Cache:
         if found is None:
             found = self._train(candidate, seed, learning_rate, key)
             save_run(found, candidate, path)
+            (metric, score), *_ = found.result.dev.items()
+            say(
+                f"{candidate.name}, seed {seed} at {learning_rate:g}: dev {metric.replace('_', ' ')} "
+                f"{100 * score:.2f}, {found.result.seconds:,.0f} s"
+            )
         return found
 
     def _train(self, candidate: Candidate, seed: int, learning_rate: float, key: str) -> SeedRun:

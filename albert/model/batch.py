@@ -42,7 +42,7 @@ class Batch:
         return self.masked_index, self.masked_labels
 
     def filled(self, count: int) -> Batch:
-        """The batch with a sequence of so many tokens behind it, none of them masked."""
+        """The batch followed by a sequence of `count` more tokens, none of them masked."""
         if not count:
             return self
         end = self.cu_seqlens.new_tensor([self.tokens + count])

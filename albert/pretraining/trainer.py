@@ -212,8 +212,9 @@ class Trainer:
         self.is_between_steps = False
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        for p, gradient in unused:
-            p.grad = gradient  # a graph writes there
+        if self.graphs is not None:
+            for p, gradient in unused:
+                p.grad = gradient  # the next step's graph writes there
         state.step += 1
         state.tokens += data.tokens
         state.data, state.graph_shapes = data.after, prepared.seen
