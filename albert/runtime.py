@@ -183,8 +183,8 @@ _CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"
 def bound_caches() -> None:
     """Bound oneDNN's cache of matrix-product programs; call it before the first product.
 
-    oneDNN caches one program per shape, and of evaluation's and attention's products there are many: the
-    cache grew past 1 GiB.
+    oneDNN caches one program per shape, and evaluation's and attention's products have many: the cache grew
+    past 1 GiB.
     Existing environment variables win.
     """
     for name, capacity in _CACHES.items():

@@ -100,7 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             rows += found
     failed = sorted({gate for gate, passed, _ in rows if not passed})
     verdict = f"the base fails {', '.join(failed)}" if failed else "the base passes every gate"
-    write_result("base_gates", verdict, {"gates": rows})
+    write_result(
+        "base_gates",
+        verdict,
+        {"gates": rows, "labels": options.labels, "max_seq_length": options.max_seq_length},
+    )
     return 1 if failed else 0
 
 

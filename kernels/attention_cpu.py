@@ -67,14 +67,15 @@ class Group:
 Groups = tuple[Group, ...]
 
 
-def _cut(lengths: Sequence[int]) -> Iterator[list[int]]:
+def _cut(lengths: Sequence[int], x: Tensor) -> Iterator[list[int]]:
     """Cut sequence numbers into groups of similar length, the longest first, without empty sequences."""
     order = sorted((s for s in range(len(lengths)) if lengths[s]), key=lambda s: (-lengths[s], s))
     begin = tokens = 0
     for end, sequence in enumerate(order):
         longest, length = lengths[order[begin]], lengths[sequence]
+        filled = longest + filler(longest, x)
         is_shorter = length < SIMILAR_LENGTH * longest and tokens >= GROUP_TOKENS
-        if end > begin and (is_shorter or (end - begin + 1) * longest**2 > GROUP_SCORES):
+        if end > begin and (is_shorter or (end - begin + 1) * filled**2 > GROUP_SCORES):
             yield order[begin:end]
             begin, tokens = end, 0
         tokens += length
@@ -86,7 +87,7 @@ def group_sequences(cu_seqlens: Tensor, x: Tensor) -> Groups:
     """Cut a batch into the groups that attention on `x` works through in every layer."""
     offsets = cu_seqlens.tolist()
     lengths = [end - begin for begin, end in zip(offsets, offsets[1:], strict=False)]
-    return tuple(_group(sequences, offsets, lengths, x) for sequences in _cut(lengths))
+    return tuple(_group(sequences, offsets, lengths, x) for sequences in _cut(lengths, x))
 
 
 def _group(sequences: list[int], offsets: list[int], lengths: list[int], x: Tensor) -> Group:

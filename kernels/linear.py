@@ -69,7 +69,8 @@ class _Linear(torch.autograd.Function):
             # cuBLAS writes out the fp32 sums of a product; a CPU rounds them, and to sum in fp32 copies dy
             dweight = torch.mm(rows, x, out_dtype=torch.float32) if x.is_cuda else (rows @ x).float()
             if ctx.has_bias:
-                dbias = dy.sum(0, dtype=torch.float32) if x.is_cuda else dy.sum(0).float()
+                is_rounded = not x.is_cuda and dy.dtype == torch.bfloat16  # fp16 would overflow
+                dbias = dy.sum(0).float() if is_rounded else dy.sum(0, dtype=torch.float32)
             if dresidual is None:
                 return dy @ half, dweight, dbias
             if dresidual.dtype != dy.dtype:

@@ -16,8 +16,9 @@ LEAST = 8  # sizes are multiples of it
 
 
 def filler(rows: int, x: Tensor) -> int:
-    """How many rows to add to some of an operator on `x`, at most a sixteenth or LEAST - 1; 0 on a GPU and in
-    fp32.
+    """How many rows to add to the `rows` rows of an operator on `x`: at most a sixteenth or LEAST - 1.
+
+    None on a GPU, in fp32 and under torch.compile.
     """
     if not handwritten(x) or compute_dtype(x).itemsize > 2:
         return 0
@@ -25,5 +26,5 @@ def filler(rows: int, x: Tensor) -> int:
 
 
 def fill(x: Tensor, rows: int, value: int = 0) -> Tensor:
-    """`x` with that many rows of a value behind it."""
+    """`x` followed by `rows` rows of `value`."""
     return pad(x, [0, 0] * (x.dim() - 1) + [0, rows], value=value) if rows else x

@@ -42,18 +42,21 @@ class Batch:
         return self.masked_index, self.masked_labels
 
     def filled(self, count: int) -> Batch:
-        """The batch followed by a sequence of `count` more tokens, none of them masked."""
+        """The batch followed by `count` more tokens, in sequences no longer than its own and without labels.
+
+        Their position is 0. Nothing in them counts.
+        """
         if not count:
             return self
-        end = self.cu_seqlens.new_tensor([self.tokens + count])
+        T, longest = self.tokens, max(1, self.max_seqlen)
+        ends = self.cu_seqlens.new_tensor([*range(T + longest, T + count, longest), T + count])
         return replace(
             self,
             input_ids=kernels.fill(self.input_ids, count),
             token_type_ids=kernels.fill(self.token_type_ids, count),
             position_ids=kernels.fill(self.position_ids, count),
-            cu_seqlens=torch.cat([self.cu_seqlens, end]),
-            max_seqlen=max(self.max_seqlen, count),
-            sop_labels=None if self.sop_labels is None else kernels.fill(self.sop_labels, 1, IGNORED),
+            cu_seqlens=torch.cat([self.cu_seqlens, ends]),
+            sop_labels=None,
         )
 
     def to(self, device: torch.device | str) -> Batch:

@@ -115,7 +115,9 @@ class PretrainingModel(nn.Module):
         """
         n = len(labels)
         rest = kernels.filler(n, hidden)
-        states = self.mlm(kernels.fill(hidden, rest), self.encoder.embedding)  # [n, E]
+        if rest:  # with a row that occurs, as LayerNorm has no gradient at a constant one
+            hidden = torch.cat([hidden, hidden[:1].expand(rest, -1)])
+        states = self.mlm(hidden, self.encoder.embedding)  # [n, E], with the filler
         labels = kernels.fill(labels, rest, IGNORED)
         losses, predicted = kernels.mlm_loss(states, self.decoder, self.mlm.bias, labels)
         return losses[:n], predicted[:n]
