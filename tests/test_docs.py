@@ -11,6 +11,7 @@ from albert.__main__ import checkpoint as checkpoint_app
 from albert.__main__ import predict as predict_app
 from albert.__main__ import report as report_app
 from albert.finetuning import predict_file
+from albert.runtime import usual_precision
 from benchmarks.support.sizing import table, training_table
 from data.__main__ import app as corpus_app
 from data.catalog import open_workspace
@@ -67,7 +68,9 @@ def test_the_kept_classifier_opens_with_transformers(followed, monkeypatch):
     predicted = predict_file(followed / "workspace" / "models" / "judged" / "after", followed / "one.tsv")
     (theirs,) = found["classify"]("水开以后再泡茶。")
     assert (theirs["label"],) == predicted.predictions.answers
-    assert theirs["score"] == pytest.approx(predicted.predictions.probabilities.max(), abs=1e-6)
+    rounded = usual_precision(torch.device("cpu")) == "bf16"
+    tolerance = 5e-3 if rounded else 1e-6
+    assert theirs["score"] == pytest.approx(predicted.predictions.probabilities.max(), abs=tolerance)
 
 
 @pytest.mark.slow
