@@ -50,6 +50,13 @@ def _half(x: Tensor, dtype: torch.dtype) -> Tensor:
     return getattr(x, _COPY, x).to(dtype)
 
 
+def _sum_rows(x: Tensor) -> Tensor:
+    """Sum the rows of x [T, F] in fp32. On a CPU in pieces, as torch copies what it sums to fp32 first."""
+    if x.is_cuda:
+        return x.sum(0, dtype=torch.float32)
+    return torch.stack([piece.sum(0, dtype=torch.float32) for piece in x.split(256)]).sum(0)
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -65,12 +72,10 @@ class _Linear(torch.autograd.Function):
     def backward(ctx, dy: Tensor, dresidual: Tensor | None):  # type: ignore[override]  # hidden signature
         x, half = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
-            rows, dbias = dy.t(), None
-            # cuBLAS writes out the fp32 sums of a product; a CPU rounds them, and to sum in fp32 copies dy
+            # cuBLAS writes out the fp32 sums of a product, a CPU rounds them
+            rows = dy.t()
             dweight = torch.mm(rows, x, out_dtype=torch.float32) if x.is_cuda else (rows @ x).float()
-            if ctx.has_bias:
-                is_rounded = not x.is_cuda and dy.dtype == torch.bfloat16  # fp16 would overflow
-                dbias = dy.sum(0).float() if is_rounded else dy.sum(0, dtype=torch.float32)
+            dbias = _sum_rows(dy) if ctx.has_bias else None
             if dresidual is None:
                 return dy @ half, dweight, dbias
             if dresidual.dtype != dy.dtype:

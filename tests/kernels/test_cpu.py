@@ -205,7 +205,7 @@ def test_gradients_of_a_shared_weight_add_up_in_fp32():
         return [float((g - e).norm()) for g, e in zip(gradients, exact, strict=True)]
 
     ours, theirs = errors(kernels.linear), errors(torch.nn.functional.linear)
-    assert all(a < b / 2 for a, b in zip(ours, theirs, strict=True))
+    assert all(a < b / 3 for a, b in zip(ours, theirs, strict=True))
     assert not hasattr(weight, "half_copy")
 
 
