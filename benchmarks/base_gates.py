@@ -50,24 +50,24 @@ def gates_of_task(comparison: Comparison) -> list[tuple[str, bool, str]]:
     return rows
 
 
-def judge(
-    checkpoint: Path, task: Sequence[str], labels: int, seeds: Sequence[int], longest: int, folder: Path
-) -> Comparison:
+def judge(options: argparse.Namespace, task: Sequence[str], folder: Path) -> Comparison:
     """Fine-tune the checkpoint and the baselines with a number of labels."""
     name, train, dev, test = task
     header, *lines = Path(train).read_text(encoding="utf-8").splitlines(keepends=True)
     drawn = folder / f"{name}.tsv"
-    drawn.write_text(header + "".join(random.Random(0).sample(lines, min(labels, len(lines)))), "utf-8")
+    drawn.write_text(
+        header + "".join(random.Random(0).sample(lines, min(options.labels, len(lines)))), "utf-8"
+    )
     return fine_tune(
         FineTuneSettings(
             task=name,
             train=drawn,
             dev=Path(dev),
             test=Path(test),
-            models=(checkpoint,),
-            seeds=tuple(seeds),
-            running={"max_seq_length": longest},
-        )  # fmt: skip
+            models=(options.checkpoint,),
+            seeds=tuple(options.seeds),
+            running={"max_seq_length": options.max_seq_length},
+        )
     )
 
 
@@ -85,16 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(*rows[0], sep="  ", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for task in options.task:
-            found = gates_of_task(
-                judge(
-                    options.checkpoint,
-                    task,
-                    options.labels,
-                    options.seeds,
-                    options.max_seq_length,
-                    Path(folder),
-                )
-            )
+            found = gates_of_task(judge(options, task, Path(folder)))
             for gate, passed, what in found:
                 print(gate, "passed" if passed else "FAILED", what, sep="  ", flush=True)
             rows += found

@@ -70,6 +70,21 @@ def test_losses_and_weights_are_those_of_single_launches(settings, unordered, mi
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
 
 
+def test_a_step_without_order_labels_leaves_the_order_heads_gradients_where_a_graph_writes(
+    settings, unordered
+):
+    settings = replace(settings, mix=(unordered,), running={"precision": "fp32", "accumulate": 1})
+    trainer, steps = prepare(settings, graphs=True)
+    assert {step.data.is_ordered for step in steps} == {False, True}
+    places = set()
+    for step in steps:
+        trainer.step(step)
+        places.add(
+            tuple(p.grad is not None and p.grad.data_ptr() for p in trainer.objective.model.sop.parameters())
+        )
+    assert len(places - {(False, False)}) == 1
+
+
 def test_there_are_no_graphs_where_they_are_off_or_processes_several(settings):
     trainer, _ = prepare(settings, graphs=True)
     assert trainer.graphs is not None
