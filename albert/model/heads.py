@@ -113,12 +113,12 @@ class PretrainingModel(nn.Module):
         """Losses [n], in fp32 or more, and predictions [n] at masked positions with these labels [n], from
         their hidden states [n, H].
         """
+        return self.decoder_losses(self.mlm(with_filler(hidden), self.encoder.embedding), labels)
+
+    def decoder_losses(self, states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """`mlm_losses`, from states [n or more, E] that are ready for the decoder; the first n count."""
         n = len(labels)
-        rest = kernels.filler(n, hidden)
-        if rest:  # with a row that occurs, as LayerNorm has no gradient at a constant one
-            hidden = torch.cat([hidden, hidden[:1].expand(rest, -1)])
-        states = self.mlm(hidden, self.encoder.embedding)  # [n, E], with the filler
-        labels = kernels.fill(labels, rest, IGNORED)
+        labels = kernels.fill(labels, len(states) - n, IGNORED)
         losses, predicted = kernels.mlm_loss(states, self.decoder, self.mlm.bias, labels)
         return losses[:n], predicted[:n]
 
@@ -130,6 +130,15 @@ class PretrainingModel(nn.Module):
     def sop_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
         """Scores [S, 2] fp32 for "in order" and "swapped"."""
         return self.sop(self.encoder.pool(hidden, batch.cu_seqlens)).float()
+
+
+def with_filler(x: Tensor) -> Tensor:
+    """Rows [n, ..] followed by as many more as `kernels.filler` says, all the first one again.
+
+    LayerNorm has no gradient at a constant row, so that one is taken which occurs.
+    """
+    rest = kernels.filler(len(x), x)
+    return torch.cat([x, x[:1].expand(rest, -1)]) if rest else x
 
 
 def outside_autocast(x: Tensor) -> torch.autocast:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-import kernels
 from albert.model.batch import Batch
 from albert.model.contrast import contrastive_loss, ensure_dropout, with_copies
-from albert.model.heads import PretrainingModel, PretrainingOutput, initialize
+from albert.model.heads import PretrainingModel, PretrainingOutput, initialize, with_filler
 
 # width and number of the embeddings of a token's place in its span (Joshi et al. 2020, appendix A: 200)
 _PLACE_WIDTH, _PLACES = 200, 200
@@ -61,11 +60,11 @@ class SpanBoundaryHead(nn.Module):
         initialize(self, model.config.initializer_range)
 
     def forward(self, hidden: Tensor, masked_index: Tensor) -> Tensor:
-        """States [n, E] for the decoder, from hidden states [T, H]."""
+        """States for the decoder, [n, E] and some filler, from hidden states [T, H]."""
         first, last = span_bounds(masked_index)
         place = self.place((masked_index - first).clamp_max(_PLACES - 1))
         around = torch.cat([hidden[first - 1], hidden[last + 1], place.to(hidden.dtype)], dim=-1)
-        states = self.first_norm(nn.functional.gelu(self.first(around)))
+        states = self.first_norm(nn.functional.gelu(self.first(with_filler(around))))
         return self.second_norm(nn.functional.gelu(self.second(states)))
 
 
@@ -92,8 +91,7 @@ class PretrainingObjective(nn.Module):
         else:
             hidden = self.model.encoder(batch)
         if self.boundary is not None:
-            states = self.boundary(hidden, index)
-            losses, _ = kernels.mlm_loss(states, self.model.decoder, self.model.mlm.bias, labels)
+            losses, _ = self.model.decoder_losses(self.boundary(hidden, index), labels)
             boundary_loss = losses.sum() / max(len(losses), 1)
         output = self.model.losses(hidden[index], hidden[batch.cu_seqlens[:-1]], batch)
         return Losses(output, boundary_loss, contrast_loss)
