@@ -35,18 +35,20 @@ def _end_with_parent() -> None:
 def worker_pool(workers: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
     """Start worker processes that share no thread or state with this one and call `begin` first.
 
-    When the block ends they get END_SECONDS to exit, then are killed: a library may hang at exit. They end
-    with this process, however it ends.
+    When the block ends they get END_SECONDS to exit, then are killed: a library may hang at exit. If it fails
+    or is stopped they are killed at once. They end with this process, however it ends.
     """
     pool = ProcessPoolExecutor(
         workers, mp_context=get_context("spawn"), initializer=_begin_worker, initargs=(begin,)
     )
+    patience = 0.0
     try:
         yield pool
+        patience = END_SECONDS
     finally:
         processes = list((pool._processes or {}).values())  # Python 3.14 has terminate_workers()
         pool.shutdown(wait=False, cancel_futures=True)
-        until = time.monotonic() + END_SECONDS
+        until = time.monotonic() + patience
         for process in processes:
             process.join(max(until - time.monotonic(), 0))
             if process.is_alive():
