@@ -109,9 +109,10 @@ def pack(statistics: np.ndarray) -> str:
     """
     whole = statistics.astype(np.int32)
     sink = io.BytesIO()
-    np.save(
-        sink, whole.astype(np.min_scalar_type(whole.max())) if (whole == statistics).all() else statistics
-    )
+    if (whole == statistics).all():
+        # of both ends: centred ranks, the statistics of Spearman's coefficient, are negative too
+        statistics = whole.astype(np.result_type(*map(np.min_scalar_type, (whole.min(), whole.max()))))
+    np.save(sink, statistics)
     return b64encode(zlib.compress(sink.getvalue(), 9)).decode()
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
+from albert.finetuning.regression import Regression
 from albert.finetuning.training import Candidate, SeedRun
 from albert.runtime import default_device, usual_precision
 from data.files import sha256, write_bytes
@@ -23,7 +24,8 @@ _STORED = TypeAdapter(tuple[str, SeedRun], config=ConfigDict(arbitrary_types_all
 
 def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
     """A digest of the inputs of a run: weights, files, settings and seed."""
-    settings, precision = candidate.settings, candidate.settings.running.precision
+    settings, learner = candidate.settings, candidate.learner
+    precision = settings.running.precision
     if precision == "auto":  # is the same run as with the format named
         precision = usual_precision(default_device())
     content = {
@@ -40,6 +42,7 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
             **asdict(settings.running),
             "precision": precision,
             **({"drop_overlap": True} if settings.drop_overlap else {}),
+            **({"deviation": learner.deviation} if isinstance(learner, Regression) else {}),
         },
         "seed": seed,
         "learning_rate": learning_rate,

@@ -35,11 +35,17 @@ def _predictions(predicted: np.ndarray, gold: np.ndarray, metrics: Sequence[str]
 
 @dataclass(frozen=True)
 class Regression:
-    """Learns numbers. targets [U]: the gold number."""
+    """Learns numbers, in units of their deviation from the mean. targets [U]: the gold number."""
 
     metrics: Sequence[str]
     pooling: Pooling
+    mean: float = 0.0
+    deviation: float = 1.0
     per_token = False
+
+    def fitted(self, targets: np.ndarray) -> Regression:
+        """The same for the numbers of a training set, whatever their scale."""
+        return replace(self, mean=float(targets.mean()), deviation=float(targets.std()) or 1.0)
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         return encode_texts(examples, _numbers(examples), tokenizer, max_seq_length)
@@ -49,10 +55,16 @@ class Regression:
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         gold = torch.from_numpy(encoded.targets[chosen.examples]).to(scores)
-        return F.mse_loss(scores[:, 0], gold)
+        return F.mse_loss(scores[:, 0], (gold - self.mean) / self.deviation)
 
     def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
-        return _predictions(scores[:, 0], encoded.targets, self.metrics)
+        return _predictions(scores[:, 0] * self.deviation + self.mean, encoded.targets, self.metrics)
+
+    @torch.no_grad()
+    def give_units(self, classifier: nn.Linear) -> None:
+        """Change a trained head so that its scores are the numbers themselves."""
+        classifier.weight.mul_(self.deviation)
+        classifier.bias.mul_(self.deviation).add_(self.mean)
 
 
 @dataclass(frozen=True)

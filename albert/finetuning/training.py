@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from albert.finetuning.encoding import Encoded
 from albert.finetuning.exporting import FineTuned, save_fine_tuned
 from albert.finetuning.kinds import find_learner
 from albert.finetuning.learner import Learner, Predictions
+from albert.finetuning.regression import Regression
 from albert.finetuning.settings import FineTuneSettings
 from albert.finetuning.span import Span
 from albert.learning_rate import learning_rate_at
@@ -125,6 +127,8 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     learner = find_learner(data.task, data.labels, settings.running.pooling, unanswerable)
     splits = data.splits.items()
     encoded = {name: learner.encode(split.examples, start.tokenizer, length) for name, split in splits}
+    if isinstance(learner, Regression) and "train" in encoded:
+        learner = learner.fitted(encoded["train"].targets)
     return Candidate(
         settings=settings,
         data=data,
@@ -220,6 +224,8 @@ def fine_tune_one(
         seconds=time.perf_counter() - started,
     )
     if folder is not None and candidate.is_own:
+        if isinstance(candidate.learner, Regression):
+            candidate.learner.give_units(cast(nn.Linear, model.classifier))
         save_fine_tuned(model, _record(candidate, result, folder.name), folder)
     return SeedRun(result=result, dev=dev, test=test)
 

@@ -142,8 +142,11 @@ class Trainer:
         own = self.streams[""]
         counts, seed = count_neighbours([own], self._vocab_size), self.settings.seed
         special_ids = own.info.vocabulary.special_ids
-        vectors = word_vectors(counts, word_width(self.model.config), special_ids=special_ids, seed=seed)
-        start_from_corpus(self.model, vectors, counts.frequencies, seed=seed)
+        # not the model that several processes share by now: each would change its own part or copy
+        model, _ = build_model(self.settings, self._vocab_size)
+        vectors = word_vectors(counts, word_width(model.config), special_ids=special_ids, seed=seed)
+        start_from_corpus(model, vectors, counts.frequencies, seed=seed)
+        self._set_model(model)
 
     def _load(self, folder: Path) -> None:
         model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)

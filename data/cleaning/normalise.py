@@ -33,14 +33,15 @@ _spaces = re.compile(r"[^\S\n]+")
 _edge_spaces = re.compile(r" ?\n ?")
 _blank_lines = re.compile(r"\n{2,}")
 
-# names of HTML elements, so that `a < b` and `List<String>` stay
+# names of HTML elements, and attributes in ASCII, so that `a < b`, `a<b，c>d` and `List<String>` stay
 _TAGS = (
     "a|abbr|address|article|aside|audio|b|big|blockquote|body|br|button|caption|center|cite|code|col|"
     "dd|del|div|dl|dt|em|embed|fieldset|figcaption|figure|font|footer|form|h1|h2|h3|h4|h5|h6|head|"
     "header|hr|html|i|iframe|img|input|ins|label|li|link|main|mark|meta|nav|noscript|object|ol|option|"
-    "p|param|path|pre|q|s|section|select|small|source|span|strike|strong|sub|summary|sup|svg|table|"
+    "p|param|path|pre|q|s|script|section|select|small|source|span|strike|strong|style|sub|summary|sup|svg|table|"
     "tbody|td|textarea|tfoot|th|thead|time|title|tr|tt|u|ul|video"
 )
+_ATTRIBUTES = r"(?:\s+[a-z:@_-][^<>=]*=[^<>]*|(?:\s+[a-z-]+)?\s*/?)"
 # blocks that are not seen, by how they begin and end
 _blocks = re.compile(r"(?P<comment><!--)|<(?P<element>script|style)\b[^<>]*>|^ *```[^`\n]*\n", re.I | re.M)
 _block_ends = {
@@ -49,9 +50,12 @@ _block_ends = {
     "style": re.compile(r"</style\s*>", re.I),
     "code": re.compile(r"^ *```+ *$", re.M),
 }
+_sentence_end = re.compile("[。！？]")
 _doctype = re.compile(r"<!doctype[^<>]*>", re.I)
-_block_tag = re.compile(r"</?(?:p|br|div|li|tr|h[1-6]|title|section|article|table|ul|ol)\b[^<>]*>", re.I)
-_tag = re.compile(rf"</?(?:{_TAGS})\b[^<>]*>", re.I)
+_block_tag = re.compile(
+    rf"</?(?:p|br|div|li|tr|h[1-6]|title|section|article|table|ul|ol){_ATTRIBUTES}>", re.I
+)
+_tag = re.compile(rf"</?(?:{_TAGS}){_ATTRIBUTES}>", re.I)
 _image = re.compile(r"!\[[^\[\]\n]*\]\([^()\n]*\)")
 _link = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]*\)")
 _SIGNS = ("<", "&", "](", "://", "www.", "WWW.", "```")  # a text without any of these holds no markup
@@ -74,18 +78,20 @@ def normalize(text: str) -> str:
     return _other_text.sub(lambda run: unicodedata.normalize("NFKC", run[0]), text)
 
 
-def strip_markup(text: str) -> tuple[str, int]:
-    """Remove HTML elements, entities, fenced code, Markdown links and URLs, and count the URLs.
+def strip_markup(text: str, *, was_escaped: bool = False) -> tuple[str, int]:
+    """Remove HTML elements, fenced code, Markdown links and URLs, count the URLs, and decode entities.
 
-    Block elements become line ends.
+    Block elements become line ends. Entities may give new markup, which another call removes; what it calls a
+    script or a comment may be prose between two mentions of an element, and stays if it has a sentence end.
     """
-    text = _doctype.sub("\n", _without_blocks(html.unescape(_escaped_again.sub("&", text))))
+    text = _doctype.sub("\n", _without_blocks(text, keep_prose=was_escaped))
     text = _tag.sub("", _block_tag.sub("\n", text))
     text = _link.sub(r"\1", _image.sub("", text))
-    return URL.subn("", text)
+    text, urls = URL.subn("", text)  # before `&times` in one of them is taken for an entity
+    return html.unescape(_escaped_again.sub("&", text)), urls
 
 
-def _without_blocks(text: str) -> str:
+def _without_blocks(text: str, *, keep_prose: bool) -> str:
     """Remove comments, scripts, styles and fenced code in linear time: a missing end is sought once."""
     parts: list[str] = []
     at = place = 0
@@ -94,7 +100,9 @@ def _without_blocks(text: str) -> str:
         kind = (begin["element"] or ("comment" if begin["comment"] else "code")).lower()
         end = None if kind in endless else _block_ends[kind].search(text, begin.end())
         if end:
-            parts += [text[at : begin.start()], "\n"]
+            within = text[begin.end() : end.start()]
+            is_prose = keep_prose and kind != "code" and _sentence_end.search(within)
+            parts += [text[at : begin.start()], within if is_prose else "\n"]
             at = place = end.end()
         else:
             endless.add(kind)
@@ -125,7 +133,7 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
             changed |= {kind: changed.get(kind, 0) + count for kind, count in counts.items()}
         has_markup = any(sign in text for sign in _SIGNS)
         if has_markup:
-            text, urls = strip_markup(text)
+            text, urls = strip_markup(text, was_escaped=number > 1)
             if urls:
                 changed[REMOVED_URL] = changed.get(REMOVED_URL, 0) + urls
         text = _endless_word.sub("", text)

@@ -50,11 +50,11 @@ class Segmenter:
         # a quarter of a second, which a refresh without a change does not need
         import rjieba
 
-        self._dictionaries = tuple(dictionaries)
+        self._user_words = _user_words(dictionaries)
         self._fast = rjieba.Jieba()
         self._exact: jieba.Tokenizer | None = None
         latin = {*LATIN_WORDS}
-        for word, count in _user_words(self._dictionaries):
+        for word, count in self._user_words:
             if count is None:
                 count = self._jieba().FREQ[word]
             self._fast.add_word(word, count, None)
@@ -71,8 +71,8 @@ class Segmenter:
             jieba.setLogLevel(logging.WARNING)
             self._exact = jieba.Tokenizer()
             self._exact.initialize()
-            for path in self._dictionaries:
-                self._exact.load_userdict(str(path))
+            for word, count in self._user_words:
+                self._exact.add_word(word, count)
         return self._exact
 
     def _cut_exactly_uncached(self, block: str) -> tuple[str, ...]:

@@ -82,6 +82,8 @@ def _nearest(words: Sequence[str], vectors: np.ndarray, tokenizer: Tokenizer) ->
     tokens = [tokenizer.encode(word)[0] for word in words]
     usable = [len(ids) > 0 and not (ids == tokenizer.unknown_id).any() for ids in tokens]
     lengths = np.array([len(ids) if good else 0 for ids, good in zip(tokens, usable, strict=True)])
+    spellings: dict[bytes, int] = {}
+    ids_of = np.array([spellings.setdefault(ids.tobytes(), len(spellings)) for ids in tokens])
     keys: list[np.ndarray] = []
     stand_ins: list[np.ndarray] = []
     for length in np.unique(lengths[lengths > 0]):
@@ -89,7 +91,8 @@ def _nearest(words: Sequence[str], vectors: np.ndarray, tokenizer: Tokenizer) ->
         for begin in range(0, len(members), _ROWS):
             rows = members[begin : begin + _ROWS]
             cosines = vectors[rows] @ vectors[members].T
-            cosines[np.arange(len(rows)), begin + np.arange(len(rows))] = -1  # itself
+            # neither itself nor another case of it, which is the same to the tokenizer
+            cosines[ids_of[rows][:, None] == ids_of[members]] = -1
             best = cosines.argmax(axis=1)
             good = cosines[np.arange(len(rows)), best] >= LEAST_SIMILAR
             for word, other in zip(rows[good].tolist(), members[best[good]].tolist(), strict=True):

@@ -17,6 +17,15 @@ def verdict(compared):
     return report_of(compared).verdict
 
 
+@pytest.mark.parametrize("examples", [100, 101])
+def test_outcomes_are_unpacked_as_they_were(examples):
+    ranks = (
+        np.random.default_rng(0).permutation(examples) - (examples - 1) / 2
+    )  # as of Spearman's coefficient
+    for outcomes in (ranks.reshape(1, -1, 1), ranks.reshape(1, -1, 1) / 3, np.eye(3)[None]):
+        assert (unpack(pack(outcomes)) == outcomes).all()
+
+
 def test_the_primary_contrast_stands_alone_and_the_others_share_their_error():
     others = [model(f"m{n}", [0.74 + n / 100, 0.75, 0.76]) for n in range(4)]
     found = comparison(BASE, *others, primary="m1")

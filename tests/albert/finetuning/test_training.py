@@ -281,7 +281,7 @@ def test_dropout_is_on_only_in_training_and_every_epoch_takes_all_its_steps(spli
 
 
 def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_path, model_folder):
-    rows = [f"茶{n}\t香{n % 3}\t{100 * (n % 2)}" for n in range(40)]
+    rows = [f"茶{n}\t香{n % 3}\t{100 * (n % 2) + 900 * (n == 0)}" for n in range(40)]  # one is far off
     path = tmp_path / "t.tsv"
     path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
     settings = FineTuneSettings(
@@ -302,7 +302,9 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
             for group in optimizer.param_groups:
                 group["lr"] = 1e-3 * ((step + 1) / 3 if step < 3 else (28 - step) / 25)
             predicted = model(encoded.choose(examples).batch)[:, 0]
-            loss = (predicted - torch.from_numpy(encoded.targets[examples]).float()).square().mean()
+            gold = (encoded.targets[examples] - encoded.targets.mean()) / encoded.targets.std()
+            gold = torch.from_numpy(gold).float()
+            loss = (predicted - gold).square().mean()
             optimizer.zero_grad()
             loss.backward()
             norms.append(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)))
@@ -312,6 +314,22 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
     assert step == 28 and min(norms) < 1 < max(norms)
     assert [one.train_loss for one in run.result.curve] == pytest.approx([np.mean(one) for one in losses])
     assert run.result.examples_per_second > 0
+
+
+def test_numbers_are_learnt_alike_on_any_scale(tmp_path, model_folder):
+    runs, means = [], []
+    for name, scale, zero in (("marks", 1, 0), ("years", 8, 2000)):
+        path = tmp_path / f"{name}.tsv"
+        rows = [f"茶{n}\t{'香' * (n % 5)}\t{scale * (n % 5) + zero}" for n in range(40)]
+        path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
+        settings = FineTuneSettings(
+            task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=copied(path), models=(model_folder,),
+            epochs=3, running=FineTuneRunning(precision="fp32"), optimizer=FineTuneOptimizer(max_restarts=0),
+        )  # fmt: skip
+        runs.append(fine_tune_one(prepared(settings), 0, 1e-3))
+        means.append((np.mean([float(one) for one in runs[-1].dev.answers]) - zero) / scale)
+    assert runs[0].dev_score == pytest.approx(runs[1].dev_score, abs=1e-3)
+    assert means[0] == pytest.approx(means[1], abs=1e-3) and means[0] == pytest.approx(2, abs=1)
 
 
 def test_chance_is_the_most_frequent_training_label_on_the_scored_split(split_files, model_folder):

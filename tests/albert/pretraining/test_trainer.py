@@ -334,6 +334,19 @@ def test_gradients_exchanged_in_bf16_are_rounded_and_an_untrained_head_has_none(
     assert differ
 
 
+def test_processes_that_share_a_model_start_from_the_corpus_like_one_alone(settings, group, tmp_path):
+    settings = with_options(settings, init="bert-tiny", init_weights="corpus", run_folder=tmp_path / "run")
+    models = []
+    for process, is_sharded in ((Process(), False), (Process(0, 2), False), (Process(0, 2), True)):
+        trainer = trainer_of(with_options(settings, running={"sharded": is_sharded}), process)
+        assert not trainer.resume()
+        models.append(trainer.model)
+    assert models[0].encoder.embedding.word.std() > 0.05  # random ones have 0.02
+    for model in models[1:]:
+        for (name, p), q in zip(models[0].named_parameters(), model.parameters(), strict=True):
+            assert torch.equal(p, q), name
+
+
 def test_a_sharded_run_takes_the_same_steps_and_resumes_exactly(settings, group, tmp_path):
     settings = with_options(settings, growth={"share": "none"}, run_folder=tmp_path / "run")
     plain, sharded = (

@@ -72,6 +72,13 @@ def test_a_users_words_are_found_as_jieba_finds_them(tmp_path):
     assert "语言模型" in ours.split("继续预训练语言模型")
 
 
+@pytest.mark.parametrize("line", ["云计算平台\tn", "云计算平台  nz", "云计算平台 N", "云计算平台\t5000\tn"])
+def test_a_users_word_is_found_however_its_line_is_spaced(tmp_path, line):
+    path = tmp_path / "words.txt"
+    path.write_text(line, encoding="utf-8")
+    assert Segmenter([path]).split("A云计算平台，云计算平台") == ["A", "云计算平台", "，", "云计算平台"]
+
+
 def test_a_malformed_dictionary_is_refused(tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("词\n词 3 n 多余\n", encoding="utf-8")

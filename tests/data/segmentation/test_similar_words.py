@@ -19,7 +19,7 @@ def piece(tmp_path):
         f"{who}在{where}慢慢喝{what}。"
         for who in ("老人", "学生", "客人", "朋友")
         for where in ("早上", "晚上", "中午")
-        for what in ("绿茶", "红茶", "花茶")
+        for what in ("绿茶", "红茶", "花茶", "XO", "xo")
         for _ in range(8)
     ]
     staged = tmp_path / "staged.parquet"
@@ -36,7 +36,7 @@ def test_similar_words_have_the_same_number_of_tokens_and_are_deterministic(piec
     assert len(first.keys) > 5 and (np.diff(first.keys.astype(float)) > 0).all()
     assert first.keys.tolist() == again.keys.tolist()
     assert first.input_ids.tolist() == again.input_ids.tolist()
-    for word in ("绿茶", "早上", "老人"):
+    for word in ("绿茶", "早上", "老人", "xo"):
         ids = tokenizer.encode(word)[0]
         at = np.searchsorted(first.keys, word_keys(ids, np.array([0]), np.array([len(ids)]))[0])
         stand_in = first.input_ids[first.offsets[at] : first.offsets[at + 1]]
