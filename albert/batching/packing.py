@@ -177,7 +177,6 @@ def mask_batch(
     rule: MaskRule | None = None,
     *,
     seed: int,
-    epoch: int = 0,
     word_starts: np.ndarray | None = None,
     instance_ids: np.ndarray | None = None,
 ) -> Batch:
@@ -187,7 +186,7 @@ def mask_batch(
     starts = np.ones(batch.tokens, dtype=bool) if word_starts is None else word_starts
     keys = np.arange(batch.sequences, dtype=np.uint64) if instance_ids is None else instance_ids
     packed = batch.input_ids.numpy(), starts, batch.cu_seqlens.numpy(), keys
-    drawn = draw_masks(*packed, mask_vocabulary(tokenizer), rule or MaskRule(), seed=seed, epoch=epoch)
+    drawn = draw_masks(*packed, mask_vocabulary(tokenizer), rule or MaskRule(), seed=seed, epoch=0)
     index, labels, put = map(torch.from_numpy, drawn[:3])
     input_ids = batch.input_ids.scatter(0, index, put)
     return replace(batch, input_ids=input_ids, masked_index=index, masked_labels=labels)

@@ -68,7 +68,7 @@ def _labels(candidate: Candidate) -> Rules:
         return hstack(parts, format="csr")
 
     def on_dev(score: Score) -> float:
-        return candidate.scores("dev", candidate.read(score("dev"), "dev"))[candidate.data.task.metrics[0]]
+        return candidate.scores(candidate.read(score("dev"), "dev"))[candidate.data.task.metrics[0]]
 
     classifiers = (LogisticRegression(C=strength, max_iter=1000) for strength in _STRENGTHS)
     best = max((_fitted(one, candidate, features) for one in classifiers), key=on_dev)

@@ -98,7 +98,7 @@ class Candidate:
         """Turn the scores of a split's sequences or tokens into predictions."""
         return self.learner.predict(scores, self.data.splits[split].examples, self.encoded[split])
 
-    def scores(self, split: str, predictions: Predictions) -> dict[str, float]:
+    def scores(self, predictions: Predictions) -> dict[str, float]:
         """Score predictions by metric, the task's main one first."""
         return {
             metric: float(score(metric, predictions.statistics[metric].sum(0)))
@@ -220,7 +220,7 @@ def fine_tune_one(
     test = predict(candidate, model, "test") if "test" in candidate.encoded else None
     result = replace(
         result,
-        test=candidate.scores("test", test) if test else None,
+        test=candidate.scores(test) if test else None,
         seconds=time.perf_counter() - started,
     )
     if folder is not None and candidate.is_own:
@@ -242,8 +242,8 @@ def untrained_run(
     result = SeedResult(
         seed=seed,
         learning_rate=learning_rate,
-        dev=candidate.scores("dev", dev),
-        test=candidate.scores("test", test) if test else None,
+        dev=candidate.scores(dev),
+        test=candidate.scores(test) if test else None,
         seconds=time.perf_counter() - started,
     )
     return SeedRun(result=result, dev=dev, test=test)
@@ -288,7 +288,7 @@ def _train(
     for epoch, (loss, took) in enumerate(_train_epochs(candidate, model, seed, learning_rate), 1):
         seconds += took
         dev = predict(candidate, model, "dev")
-        value = candidate.scores("dev", dev)[metric]
+        value = candidate.scores(dev)[metric]
         curve.append(EpochRecord(epoch, loss if math.isfinite(loss) else None, value))
         if best_dev is None or value > best_value:
             best_value, best_epoch, best_dev = value, epoch, dev
@@ -303,7 +303,7 @@ def _train(
         best_epoch=best_epoch,
         restarts=restarts,
         left_chance=leaves_chance(data, data.splits["dev"], best_value),
-        dev=candidate.scores("dev", best_dev),
+        dev=candidate.scores(best_dev),
         curve=tuple(curve),
         seconds=seconds,
         examples_per_second=len(curve) * len(candidate.encoded["train"]) / seconds,
