@@ -19,7 +19,7 @@ from albert.checkpoints.config_files import MODEL_TYPES, read_json
 from albert.checkpoints.loading import load_pretrained
 from albert.checkpoints.source import Source, find_source
 from albert.model import AlbertConfig, Batch, Encoder
-from data.errors import ConfigError, InputError
+from data.errors import InputError
 from data.tokenization import Tokenizer
 
 
@@ -64,22 +64,19 @@ def load_start(path: Path | str) -> Start:
 
 def _nearest(theirs: Any) -> AlbertConfig:
     """BERT's config of the same sizes, for costs and heads."""
-    try:
-        return AlbertConfig(
-            layout="bert",
-            share="none",
-            vocab_size=theirs.vocab_size,
-            embedding_size=theirs.hidden_size,
-            hidden_size=theirs.hidden_size,
-            num_hidden_layers=theirs.num_hidden_layers,
-            num_attention_heads=theirs.num_attention_heads,
-            # DistilBERT has another name for it
-            intermediate_size=getattr(theirs, "intermediate_size", None) or theirs.hidden_dim,
-            # RoBERTa's positions begin at 2
-            max_position_embeddings=getattr(theirs, "max_position_embeddings", 514) - 2,
-        )
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
+    return AlbertConfig(
+        layout="bert",
+        share="none",
+        vocab_size=theirs.vocab_size,
+        embedding_size=theirs.hidden_size,
+        hidden_size=theirs.hidden_size,
+        num_hidden_layers=theirs.num_hidden_layers,
+        num_attention_heads=theirs.num_attention_heads,
+        # DistilBERT has another name for it
+        intermediate_size=getattr(theirs, "intermediate_size", None) or theirs.hidden_dim,
+        # RoBERTa's positions begin at 2
+        max_position_embeddings=getattr(theirs, "max_position_embeddings", 514) - 2,
+    )
 
 
 class AutoEncoder(nn.Module):
@@ -108,7 +105,7 @@ class AutoEncoder(nn.Module):
         hidden = self.model(**given).last_hidden_state[mask.bool()]
         return hidden if rows is None else hidden.index_select(0, rows)
 
-    pool, pool_first = Encoder.pool, Encoder.pool_first  # which read `pooler` alone
+    pool = Encoder.pool  # which reads `pooler` alone
 
 
 class AutoTokens:
