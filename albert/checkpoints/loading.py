@@ -34,7 +34,12 @@ from data.errors import ConfigError, InputError
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 
 PADDING_OF_TABLES = 128  # a word table may be padded by fewer rows than this
-_HEADS = {"mlm": "MLM head", "sop": "SOP head"}
+# parts that a checkpoint may lack, and what follows from it
+_PARTS = {
+    "mlm.": ("MLM head", "; the first loss will be near ln V"),
+    "sop.": ("SOP head", ""),
+    "encoder.pooler.": ("pooler", ""),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +54,15 @@ class LoadReport:
     @property
     def missing(self) -> tuple[str, ...]:
         """The encoder's parameters that the file lacks; the pooler counts as part of the SOP head."""
-        is_pooler = "encoder.pooler."
-        return tuple(n for n in self.new if n.startswith("encoder.") and not n.startswith(is_pooler))
+        return tuple(n for n in self.new if n.startswith("encoder.") and not n.startswith("encoder.pooler."))
 
     def notices(self) -> list[str]:
         """What a user must know before training from this checkpoint."""
-        consequence = {"mlm": "; the first loss will be near ln V", "sop": ""}
         lines = [
-            f"the checkpoint has no {title}: it starts from random weights{consequence[part]}"
-            for part, title in _HEADS.items()
-            if any(name.startswith(f"{part}.") for name in self.new)
+            f"the checkpoint has no {title}: it starts from random weights{consequence}"
+            for part, (title, consequence) in _PARTS.items()
+            if any(name.startswith(part) for name in self.new)
         ]
-        if any(name.startswith("encoder.pooler.") for name in self.new):
-            lines.append("the checkpoint has no pooler: it starts from random weights")
         if self.unused:
             lines.append(
                 f"{len(self.unused)} tensor(s) of the checkpoint not used: {', '.join(self.unused[:4])}"
