@@ -67,7 +67,7 @@ def _sums(model: PretrainingModel, batch: Batch) -> torch.Tensor:
         first = model.encoder(flipped, flipped.cu_seqlens[:-1])
         other = torch.where(batch.sop_labels == IGNORED, IGNORED, 1 - batch.sop_labels)
         for states, orders in ((hidden[n:], batch.sop_labels), (first, other)):
-            logits = model.sop(model.encoder.pool_first(states)).float()
+            logits = model.sop_logits(states)
             sums[:, _SOP_LOSS] += F.cross_entropy(logits, orders, ignore_index=IGNORED, reduction="none")
             sums[:, _SOP_CORRECT] += logits.argmax(-1) == orders
             sums[:, _SOP_COUNT] += orders != IGNORED

@@ -174,10 +174,6 @@ class Encoder(nn.Module):
             states.append(self.layer(number, states[-1], batch.cu_seqlens, batch.max_seqlen, schedule))
         return states
 
-    def pool(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """One vector for each sequence [S, H] from hidden states [T, H]: its first token's, transformed."""
-        return self.pool_first(hidden.index_select(0, cu_seqlens[:-1]))
-
-    def pool_first(self, first: Tensor) -> Tensor:
-        """`pool`, from the states of the first tokens [S, H]."""
+    def pool(self, first: Tensor) -> Tensor:
+        """One vector for each sequence [S, H]: its first token's state, of `first` [S, H], transformed."""
         return self.pooler(first).tanh()

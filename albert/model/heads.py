@@ -99,7 +99,7 @@ class PretrainingModel(nn.Module):
         correct = (predicted == labels).sum()
         if batch.sop_labels is None:
             return PretrainingOutput(mlm_loss, mlm_loss, None, correct, mlm_count, None, None)
-        sop_logits = self.sop(self.encoder.pool_first(first)).float()
+        sop_logits = self.sop_logits(first)
         sop_count = (batch.sop_labels != IGNORED).sum()
         sop_losses = F.cross_entropy(sop_logits, batch.sop_labels, ignore_index=IGNORED, reduction="sum")
         # no value is read back from the device, so that a CUDA graph can hold this
@@ -127,9 +127,9 @@ class PretrainingModel(nn.Module):
         states = self.mlm(hidden, self.encoder.embedding)
         return F.linear(states, self.decoder, self.mlm.bias).float()
 
-    def sop_logits(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """Scores [S, 2] fp32 for "in order" and "swapped"."""
-        return self.sop(self.encoder.pool(hidden, batch.cu_seqlens)).float()
+    def sop_logits(self, first: Tensor) -> Tensor:
+        """Scores [S, 2] fp32 for "in order" and "swapped" of the states of first tokens [S, H]."""
+        return self.sop(self.encoder.pool(first)).float()
 
 
 def with_filler(x: Tensor) -> Tensor:
@@ -165,11 +165,11 @@ class SequenceClassifier(nn.Module):
         hidden = self.encoder(batch, first if self.pooling == "cls" else None).float()
         with outside_autocast(hidden):
             if self.pooling == "cls":
-                pooled = self.encoder.pool_first(hidden)
+                pooled = self.encoder.pool(hidden)
             else:
                 pooled = mean_states(hidden, batch.cu_seqlens)
             if self.pooling == "cls+mean":
-                pooled = torch.cat([self.encoder.pool(hidden, batch.cu_seqlens), pooled], dim=-1)
+                pooled = torch.cat([self.encoder.pool(hidden.index_select(0, first)), pooled], dim=-1)
             return self.classifier(F.dropout(pooled, self.dropout, self.training))
 
 

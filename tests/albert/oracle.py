@@ -151,11 +151,9 @@ def our_numbers(model: PretrainingModel, batch: Batch) -> dict[str, Tensor]:
     with torch.no_grad():
         states = model.encoder.hidden_states(batch)
         numbers = {f"hidden {n}": state for n, state in enumerate(states)}
-        numbers |= {"pooled": model.encoder.pool(states[-1], batch.cu_seqlens)}
-        numbers |= {
-            "mlm logits": model.mlm_logits(states[-1]),
-            "sop logits": model.sop_logits(states[-1], batch),
-        }
+        first = states[-1][batch.cu_seqlens[:-1]]
+        numbers |= {"pooled": model.encoder.pool(first), "sop logits": model.sop_logits(first)}
+        numbers |= {"mlm logits": model.mlm_logits(states[-1])}
         assert torch.equal(model.encoder(batch), states[-1])
     numbers |= {"loss": output.loss, "mlm loss": output.mlm_loss}
     naming = Naming(model.config, model.config.file_format)

@@ -120,8 +120,8 @@ def check(name, folder, variables):
     batch = pack(SEQUENCES, TYPES)
     with torch.no_grad():
         hidden = model.eval().encoder(batch)
-        mlm, sop = model.mlm_logits(hidden), model.sop_logits(hidden, batch)
-        pooled = model.encoder.pool(hidden, batch.cu_seqlens)
+        first = hidden[batch.cu_seqlens[:-1]]
+        mlm, sop, pooled = model.mlm_logits(hidden), model.sop_logits(first), model.encoder.pool(first)
     expected = [oracle.hidden(np.array(i), np.array(t)) for i, t in zip(SEQUENCES, TYPES, strict=True)]
     pairs = {
         "hidden": (hidden, np.concatenate(expected)),
