@@ -19,12 +19,13 @@ from albert.evaluation import judge, metric_name
 from albert.reports.content import Report
 from albert.reports.evaluation_plots import SCORE_UNIT, interval_of
 from albert.reports.page import PAGE_FILE, flat, read_report, render_page
-from albert.reports.plots import Interval, Line, Plot, curves, intervals
+from albert.reports.plots import Interval, Line, Plot, intervals
 from albert.reports.pretraining import (
     HELD_OUT_FIGURES,
     first_and_last,
     held_out_corpora,
     key_of,
+    loss_plots,
     points_of,
 )
 from albert.reports.sections import (
@@ -150,28 +151,20 @@ def comparison_sections(runs: Runs) -> list[Section]:
 
 
 def _plots(runs: Runs) -> list[Plot]:
-    plots = []
-    tasks = dict.fromkeys((c.task, c.split, c.metric) for one in runs.values() for c in one.evaluations)
-    for task, split, metric in tasks:
-        rows = _score_rows(runs, (task, split, metric))
-        plots.append(intervals(f"{task} {split} {metric_name(metric)}", SCORE_UNIT, rows))
+    rows: dict[str, list[Interval]] = {}
+    for name, report in runs.items():
+        for one in report.evaluations:
+            rows.setdefault(f"{one.task} {one.split} {metric_name(one.metric)}", []).extend(
+                interval_of(f"{name}: {model.label}", model.reported[one.metric]) for model in one.models
+            )
     histories = {name: one.pretraining.history for name, one in runs.items() if one.pretraining}
-    corpora = {corpus for history in histories.values() for corpus in held_out_corpora(history)}
-    for corpus in sorted(corpora):
-        key = key_of("held_out_mlm_loss", corpus)
-        lines = [Line(name, points_of(history, key)) for name, history in histories.items()]
-        title = "Held-out MLM loss" + (f", {corpus}" if corpus else "")
-        plots.append(curves(title, "nats, lower is better", lines))
-    return plots
 
+    def lines_of(key: str) -> list[Line]:
+        return [Line(name, points_of(history, key)) for name, history in histories.items()]
 
-def _score_rows(runs: Runs, evaluation: tuple[str, str, str]) -> list[Interval]:
     return [
-        interval_of(f"{name}: {model.label}", model.reported[comparison.metric])
-        for name, report in runs.items()
-        for comparison in report.evaluations
-        if (comparison.task, comparison.split, comparison.metric) == evaluation
-        for model in comparison.models
+        *(intervals(title, SCORE_UNIT, of_task) for title, of_task in rows.items()),
+        *loss_plots("Held-out MLM loss", list(histories.values()), lines_of),
     ]
 
 

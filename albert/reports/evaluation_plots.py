@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from albert.evaluation import Comparison, Difference, ModelResult, Summary, metric_name
 from albert.reports.plots import Interval, Line, Plot, confusion, curves, intervals, reliability
-from albert.reports.pretraining import held_out_corpora, key_of, points_of
+from albert.reports.pretraining import loss_plots, points_of
 
 MOST_LABELS = 30  # of a confusion matrix that is still readable
 SCORE_UNIT = "points: each seed, mean and 95% interval"
@@ -67,10 +67,9 @@ def _confusion_plots(comparison: Comparison) -> list[Plot]:
 
 def interval_of(label: str, one: Summary | Difference) -> Interval:
     """A score or a difference in points with its 95% interval, if it can be told."""
-    low = high = None
-    if one.half_width is not None:
-        low, high = 100 * (one.mean - one.half_width), 100 * (one.mean + one.half_width)
-    return Interval(label, [100 * value for value in one.values], 100 * one.mean, low, high)
+    half = one.half_width
+    ends = None if half is None else (100 * (one.mean - half), 100 * (one.mean + half))
+    return Interval(label, [100 * value for value in one.values], 100 * one.mean, ends)
 
 
 def _score_plot(comparison: Comparison) -> Plot:
@@ -111,11 +110,8 @@ def _accuracy_by_confidence(model: ModelResult) -> list[tuple[float, float]]:
 
 def _pretraining_plots(comparison: Comparison) -> list[Plot]:
     """The held-out losses of the runs that made the models, a plot for each corpus."""
-    plots: list[Plot] = []
-    histories = [model.pretraining for model in comparison.models]
-    for corpus in sorted({corpus for history in histories for corpus in held_out_corpora(history)}):
-        key = key_of("held_out_mlm_loss", corpus)
-        lines = model_lines(comparison, lambda model, key=key: points_of(model.pretraining, key))  # type: ignore[misc]
-        title = "Pretraining: held-out MLM loss" + (f", {corpus}" if corpus else "")
-        plots.append(curves(title, "nats, lower is better", lines))
-    return plots
+    return loss_plots(
+        "Pretraining: held-out MLM loss",
+        [model.pretraining for model in comparison.models],
+        lambda key: model_lines(comparison, lambda model: points_of(model.pretraining, key)),
+    )

@@ -147,8 +147,7 @@ class Interval:
     label: str
     values: Sequence[float]  # single values, such as those of seeds
     mean: float
-    low: float | None  # None: without an interval
-    high: float | None
+    ends: tuple[float, float] | None  # of the interval; None: there is none
 
 
 def _tick(value: float, _: object = None) -> str:
@@ -281,7 +280,7 @@ def ranked(title: str, unit: str, values: Sequence[tuple[str, float]]) -> Plot:
 def intervals(
     title: str, unit: str, rows: Sequence[Interval], *, level: float | None = None, signed: bool = False
 ) -> Plot:
-    """Draw the values of each row as dots, its mean, and a line from low to high. Names are above the rows,
+    """Draw the values of each row as dots, its mean, and a line between its ends. Names are above the rows,
     where long ones fit.
     """
 
@@ -292,8 +291,8 @@ def intervals(
             axes.plot(
                 row.values, [y - 0.16] * len(row.values), "o", color=SOFT, alpha=0.6, markersize=4, mew=0
             )
-            if row.low is not None and row.high is not None:
-                axes.plot([row.low, row.high], [y, y], color=ACCENT, linewidth=2.2, solid_capstyle="butt")
+            if row.ends is not None:
+                axes.plot(row.ends, [y, y], color=ACCENT, linewidth=2.2, solid_capstyle="butt")
             axes.plot([row.mean], [y], "o", color=ACCENT, markersize=7.5, mew=0)
             axes.annotate(
                 shortened(row.label, _LONGEST_ROW), (0, y), xycoords=("axes fraction", "data"), xytext=(0, 8),
@@ -309,7 +308,7 @@ def intervals(
 
     words = "; ".join(
         f"{row.label}: {row.mean:.2f}"
-        + (f", from {row.low:.2f} to {row.high:.2f}" if row.low is not None and row.high is not None else "")
+        + (f", from {row.ends[0]:.2f} to {row.ends[1]:.2f}" if row.ends is not None else "")
         + f", single values {', '.join(f'{value:.2f}' for value in row.values)}"
         for row in rows
     )

@@ -63,26 +63,25 @@ def key_of(metric: str, corpus: str) -> str:
 
 
 class Measured(NamedTuple):
-    """A figure, with its 95% interval if it has one."""
+    """A figure, with the ends of its 95% interval if it has one."""
 
     value: float
-    low: float | None = None
-    high: float | None = None
+    ends: tuple[float, float] | None = None
 
     def show(self, show: Show) -> str:
         """The figure as text, its interval in brackets."""
-        if self.low is None or self.high is None:
-            return show(self.value)
-        return f"{show(self.value)} ({show(self.low)} to {show(self.high)})"
+        shown = show(self.value)
+        return shown if self.ends is None else f"{shown} ({' to '.join(map(show, self.ends))})"
 
     @property
     def leaves_out_0(self) -> bool:
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+        return self.ends is not None and (self.ends[0] > 0 or self.ends[1] < 0)
 
 
 def _measured(record: Mapping[str, float], key: str) -> Measured:
     metric, at, corpus = key.partition("@")
-    return Measured(record[key], *(record.get(f"{metric}_{end}{at}{corpus}") for end in ("low", "high")))
+    low, high = (f"{metric}_{end}{at}{corpus}" for end in ("low", "high"))
+    return Measured(record[key], (record[low], record[high]) if low in record else None)
 
 
 def _ends(history: History, key: str) -> tuple[Measured, Measured] | None:
@@ -200,6 +199,17 @@ def points_of(history: History, key: str) -> list[tuple[float, float]]:
     return [(record["step"], record[key]) for record in history if key in record]
 
 
+def loss_plots(
+    title: str, histories: Sequence[History], lines_of: Callable[[str], Sequence[Line]]
+) -> list[Plot]:
+    """The held-out loss of several runs, a plot for each corpus; `lines_of` gives the lines of a key."""
+    plots = []
+    for corpus in sorted({corpus for history in histories for corpus in held_out_corpora(history)}):
+        titled = f"{title}, {corpus}" if corpus else title
+        plots.append(curves(titled, "nats, lower is better", lines_of(key_of(_HELD_OUT, corpus))))
+    return plots
+
+
 def _curves(result: PretrainResult) -> list[Plot]:
     history, corpora = result.history, held_out_corpora(result.history)
     marks = [(n, event.step) for n, event in enumerate(result.events, 1)]
@@ -280,5 +290,5 @@ def _swapped_by_length(buckets: Sequence[LengthAudit]) -> list[Interval]:
             test = binomtest(bucket.swapped, n)
             low, high = test.proportion_ci(method="wilson")  # Wilson 1927
             label = f"{bucket.low} to {bucket.high} tokens, {n:,} pairs"
-            rows.append(Interval(label, (), 100 * test.statistic, 100 * low, 100 * high))
+            rows.append(Interval(label, (), 100 * test.statistic, (100 * low, 100 * high)))
     return rows

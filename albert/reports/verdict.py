@@ -67,7 +67,7 @@ def _of_pretraining(result: PretrainResult) -> str:
     )
     shown = " → ".join(decimal(one, 2) for one in losses)
     changed = change_of(result.history, "held_out_mlm_loss")
-    if changed and changed.low is not None and changed.high is not None and not changed.leaves_out_0:
-        ends = (decimal_change(end, 2) for end in (changed.low, changed.high))
+    if changed and changed.ends and not changed.leaves_out_0:
+        ends = (decimal_change(end, 2) for end in changed.ends)
         shown += f" (no clear change: {' to '.join(ends)})"
     return f"Held-out MLM loss {shown}, accuracy {' → '.join(map(percent, accuracies))}{_drift(result)}."
