@@ -40,7 +40,7 @@ def load_start(path: Path | str) -> Start:
     """
     source = find_source(path, any_model=True)
     kind = read_json(source.config).get("model_type") if source.config.is_file() else None
-    if source.kind == "tensorflow" or not isinstance(kind, str) or kind in MODEL_TYPES:
+    if source.is_tensorflow or not isinstance(kind, str) or kind in MODEL_TYPES:
         model, tokenizer = load_pretrained(path)
         return Start(model.encoder, model.config, tokenizer, source, is_own=True)
     try:

@@ -132,7 +132,7 @@ def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
         read_tensors(source)  # raises for a damaged file, which is the more useful error
         raise missing_config(source.folder)
     content = read_json(source.config)
-    if source.kind == "tensorflow":
+    if source.is_tensorflow:
         tensors = read_tensors(source)
         layout = _tensorflow_layout(source, tensors)
         config = read_tensorflow_config(source.config, layout)

@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from albert.checkpoints.config_files import read_config
 from data.errors import InputError
@@ -50,7 +50,7 @@ def download(name: str) -> Path:
 
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
-Kind = Literal["safetensors", "pickle", "tensorflow"]
+_SUFFIXES = (".safetensors", ".bin", ".index")
 _SHARD = re.compile(r"-\d{5}-of-\d{5}\.(safetensors|bin)$")
 _NOT_WEIGHTS = {"trainer_state.safetensors", "training_args.bin", "optimizer.bin", "scheduler.bin"}
 
@@ -62,7 +62,10 @@ class Source:
     folder: Path
     config: Path  # may not exist
     weights: Path  # a .safetensors or .bin, the index of a sharded one, or a TensorFlow .index
-    kind: Kind
+
+    @property
+    def is_tensorflow(self) -> bool:
+        return self.weights.suffix == ".index"
 
     @property
     def is_sharded(self) -> bool:
@@ -71,7 +74,7 @@ class Source:
     @property
     def files(self) -> tuple[Path, ...]:
         """Every file of the weights, their index included."""
-        if self.kind == "tensorflow":
+        if self.is_tensorflow:
             return self.weights, *tensorflow_shards(self.weights)
         if self.is_sharded:
             names = json.loads(self.weights.read_text(encoding="utf-8"))["weight_map"].values()
@@ -103,18 +106,12 @@ def find_source(given: Path | str, *, any_model: bool = False) -> Source:
         config = _find_config(path.parent, any_model)
     else:
         raise InputError(f"no checkpoint at {path}: pass a folder, a weights file, or hf:REPO")
-    return Source(weights.parent, config, weights, _kind(weights))
-
-
-def _kind(weights: Path) -> Kind:
-    kinds: dict[str, Kind] = {".safetensors": "safetensors", ".bin": "pickle", ".index": "tensorflow"}
-    suffix = Path(weights.name.removesuffix(".index.json")).suffix
-    if suffix not in kinds:
+    if Path(weights.name.removesuffix(".index.json")).suffix not in _SUFFIXES:
         raise InputError(
             f"{weights} is no weights file: known are .safetensors, .bin, their .index.json, and "
             "TensorFlow's .index"
         )
-    return kinds[suffix]
+    return Source(weights.parent, config, weights)
 
 
 def _find_config(folder: Path, any_model: bool) -> Path:

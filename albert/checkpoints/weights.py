@@ -23,7 +23,7 @@ def read_tensors(source: Source) -> dict[str, Tensor]:
 
     Raises InputError if a file is missing or damaged, or holds NaN or infinity.
     """
-    if source.kind == "tensorflow":
+    if source.is_tensorflow:
         tensors = read_bundle(source.weights)
     elif source.is_sharded:
         tensors = _read_shards(source.weights)
