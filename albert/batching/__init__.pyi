@@ -16,3 +16,4 @@ from .static import weights_of as weights_of
 from .stream import InstanceStream as InstanceStream
 from .stream import held_out_rows as held_out_rows
 from .stream import is_held_out as is_held_out
+from .stream import rows_within as rows_within

@@ -99,7 +99,7 @@ def held_out_rows(instances: Instances, batch_tokens: int) -> list[np.ndarray]:
     return token_batches(instances.lengths, batch_tokens, np.random.default_rng(0))
 
 
-def _fitting(lengths: np.ndarray, max_tokens: int) -> int:
+def rows_within(lengths: np.ndarray, max_tokens: int) -> int:
     """How many of the first rows have `max_tokens` tokens, the last row being counted in."""
     return min(int(np.cumsum(lengths).searchsorted(max_tokens)) + 1, len(lengths))
 
@@ -194,7 +194,7 @@ class InstanceStream:
             table = self._draw(max_tokens)
             self._drawn = max_tokens, None if table is None else _to_instances(table)
         drawn = self._drawn[1]
-        return drawn and drawn.take(np.arange(_fitting(drawn.lengths, max_tokens)))
+        return drawn and drawn.take(np.arange(rows_within(drawn.lengths, max_tokens)))
 
     def _draw(self, max_tokens: int) -> pa.Table | None:
         """Read all shards, one row group at a time, keeping the held-out instances with the lowest hashes."""
@@ -212,7 +212,7 @@ class InstanceStream:
             hashes = mix(drawn["instance_id"].to_numpy() ^ _DRAWING)
             order = np.argsort(hashes, kind="stable")
             lengths = pc.list_value_length(drawn["input_ids"]).to_numpy()[order]
-            count = _fitting(lengths, max_tokens)
+            count = rows_within(lengths, max_tokens)
             drawn = drawn.take(order[:count])
             if lengths[:count].sum() >= max_tokens:
                 bound = hashes[order[count - 1]]

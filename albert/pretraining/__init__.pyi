@@ -3,7 +3,6 @@ from .result import PretrainResult as PretrainResult
 from .result import forget_failure as forget_failure
 from .result import read_failure as read_failure
 from .result import read_result as read_result
-from .run import checkpoint_digest as checkpoint_digest
 from .run import pretrain as pretrain
 from .settings import FREE_TO_CHANGE as FREE_TO_CHANGE
 from .settings import RESULT_FILE as RESULT_FILE

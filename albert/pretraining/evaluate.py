@@ -10,7 +10,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from albert.batching import InstanceStream
+from albert.batching import InstanceStream, rows_within
 from albert.evaluation import bigram_loss, changes_of, count_neighbours, scores_of, seen_share, sums_of
 from albert.model import PretrainingModel
 from albert.runtime import Process
@@ -45,7 +45,7 @@ def evaluate(
             raise InputError(f"no held-out document in {name or 'the corpus'}: give it more documents")
         part = (process.rank, process.world_size)
         sums = process.sum(sums_of(model, stream, drawn, precision=precision, part=part)).cpu().numpy()
-        few = min(int(np.cumsum(drawn.lengths).searchsorted(tokens)) + 1, len(drawn))
+        few = rows_within(drawn.lengths, tokens)
         for prefix, count in (("", few), ("full_", len(drawn) if full_tokens else 0)):
             if count:
                 scores = scores_of(sums[:count], drawn.doc_keys[:count])

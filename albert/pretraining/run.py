@@ -26,7 +26,6 @@ from albert.pretraining.result import PretrainResult, record_failure, write_resu
 from albert.pretraining.settings import START_FILE, PretrainSettings, read_settings
 from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, prepare_folder
 from albert.pretraining.state import (
-    MANIFEST_FILE,
     Metrics,
     TrainerState,
     checkpoint_folder,
@@ -36,7 +35,6 @@ from albert.pretraining.state import (
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process, bound_caches, give_back, join, notice_of_operators
 from data.errors import ConfigError, InputError
-from data.files import sha256
 
 OnCheckpoint = Callable[[TrainerState, Path, str], None]
 
@@ -70,11 +68,6 @@ def pretrain(
                 return run.train(stopping, check)
             finally:
                 run.close()
-
-
-def checkpoint_digest(folder: Path) -> str:
-    """sha256 of a checkpoint's manifest, which lists the sha256 of each file."""
-    return sha256(folder / MANIFEST_FILE)
 
 
 def _with_step_size(settings: PretrainSettings, process: Process) -> PretrainSettings:

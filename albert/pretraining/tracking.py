@@ -34,7 +34,7 @@ class Tracker:
         self.name, self.say = settings.running.tracker, say
         self.sink: _Sink | None = None
         if self.name is not None:
-            self._try(lambda: self._open(settings, first_step))
+            self._try(self._open, settings, first_step)
 
     def _open(self, settings: PretrainSettings, first_step: int) -> None:
         openers = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
@@ -42,17 +42,16 @@ class Tracker:
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         if self.sink is not None:
-            log = self.sink.log
-            self._try(lambda: log(values, step))
+            self._try(self.sink.log, values, step)
 
     def close(self) -> None:
         if self.sink is not None:
             self._try(self.sink.close)
         self.sink = None
 
-    def _try(self, work: Callable[[], object]) -> None:
+    def _try(self, work: Callable[..., object], *arguments: object) -> None:
         try:
-            work()
+            work(*arguments)
         except Exception as error:  # no failure of a tracker, of any class, may end a training
             self.sink = None
             lines = str(error).strip().splitlines() or [type(error).__name__]

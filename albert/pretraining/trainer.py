@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -40,6 +41,7 @@ from albert.pretraining.state import (
     Event,
     Metrics,
     TrainerState,
+    checkpoint_folder,
     is_whole,
     list_checkpoints,
     load_tensors,
@@ -301,7 +303,7 @@ class Trainer:
             wrong = self.sentinel.check(losses, finite, is_harder=self._is_harder(record.step))
             if wrong:
                 break
-            done.append(StepRecord(record.step, record.tokens, figures, norm, record.learning_rate))
+            done.append(replace(record, corpora=figures, gradient_norm=norm))
         self._pending = []
         return done, wrong
 
@@ -350,18 +352,15 @@ class Trainer:
     def checkpoint(self) -> Path:
         """Write a checkpoint, in the first process, and remove the oldest."""
         settings, state = self.settings, self.state
-        folder = settings.run_folder / f"checkpoint-{state.step}"
         state.processes, state.scaler = self.process.world_size, self.scaler.state_dict()
-        objective, optimizer = (
-            full_objective(self.objective, self.process.device),
-            full_state(self.optimizer),
-        )
+        objective = full_objective(self.objective, self.process.device)
+        optimizer = full_state(self.optimizer)
         if self.process.is_first:
             save_checkpoint(settings.run_folder, objective, optimizer, state, settings.tokenizer_folder)
             best = state.best.step if state.best else None
             remove_old_checkpoints(settings.run_folder, state.step, settings.running.keep_checkpoints, best)
         self.process.wait_for_all()
-        return folder
+        return checkpoint_folder(settings.run_folder, state.step)
 
     def judge(self, record: Metrics) -> bool:
         """Compare an evaluation with the best one; returns whether it is better."""

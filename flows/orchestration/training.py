@@ -7,6 +7,7 @@ from pathlib import Path
 
 from albert import pretraining
 from albert.pretraining import (
+    MANIFEST_FILE,
     PretrainResult,
     TrainerState,
     checkpoint_folder,
@@ -16,6 +17,7 @@ from albert.pretraining import (
     step_of,
 )
 from data.catalog import CheckpointRow, checking, end_killed_run, record_run
+from data.files import sha256
 from flows.orchestration.artifacts import begin_progress
 from flows.orchestration.logs import log, say
 from flows.orchestration.plans import PretrainingPlan, complete_tokenizer
@@ -123,7 +125,7 @@ def _row(plan: PretrainingPlan, state: TrainerState, folder: Path) -> Checkpoint
     return CheckpointRow(
         step=state.step,
         path=plan.workspace.relative(folder),
-        sha256=pretraining.checkpoint_digest(folder),
+        sha256=sha256(folder / MANIFEST_FILE),  # which lists the sha256 of each file
         mlm_loss=measured.get("held_out_mlm_loss"),
         mlm_accuracy=measured.get("held_out_mlm_accuracy"),
         sop_accuracy=measured.get("held_out_sop_accuracy"),
