@@ -12,10 +12,9 @@ from albert.finetuning.baselines import rule_runs
 from albert.model import initialize
 from albert.reports.evaluation import protocol
 from albert.tasks import load_task
+from tests.albert.finetuning.examples import filler
 from tests.albert.report_samples import report_of
 from tests.conftest import copied
-
-LETTERS = list("采茶要早炒锅热水泡")
 
 
 def settings_of(task, path, model, **changes):
@@ -35,13 +34,9 @@ def table(path, header, rows):
     return path
 
 
-def word(rng, n=6):
-    return "".join(rng.choice(LETTERS, n))
-
-
 def test_a_word_decides_a_label(tmp_path, model_folder):
     rng = np.random.default_rng(0)
-    rows = [(word(rng) + ("香" if n % 3 else "苦"), "好" if n % 3 else "坏") for n in range(60)]
+    rows = [(filler(rng) + ("香" if n % 3 else "苦"), "好" if n % 3 else "坏") for n in range(60)]
     path = table(tmp_path / "t.tsv", ("text", "label"), rows)
     assert scores_of("mine", path, model_folder) == {"character TF-IDF, logistic regression": 1.0}
     for n, (text, label) in enumerate(rows):
@@ -57,7 +52,7 @@ def test_a_word_decides_a_label(tmp_path, model_folder):
 
 def test_pairs_with_the_same_letters_are_alike(tmp_path, model_folder):
     rng = np.random.default_rng(0)
-    pairs = [(a := word(rng), a[::-1] if n % 2 else word(rng, 3) + "香苦山高", n % 2) for n in range(60)]
+    pairs = [(a := filler(rng), a[::-1] if n % 2 else filler(rng, 3) + "香苦山高", n % 2) for n in range(60)]
     path = table(tmp_path / "t.tsv", ("sentence1", "sentence2", "label"), pairs)
     found = scores_of("mine", path, model_folder)
     assert found["threshold on common characters"] == 1.0 and len(found) == 2
@@ -93,7 +88,7 @@ def test_the_choice_that_the_passage_has_is_taken(tmp_path, model_folder):
 
 def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folder):
     rng = np.random.default_rng(0)
-    rows = [(word(rng, 9) + ("香" if n % 2 else "苦"), n % 2) for n in range(20)]
+    rows = [(filler(rng, 9) + ("香" if n % 2 else "苦"), n % 2) for n in range(20)]
     path = table(tmp_path / "t.tsv", ("text", "label"), rows)
     # a rate that teaches nothing
     common = {"epochs": 1, "learning_rate": 1e-9, "seeds": (3, 4)}
