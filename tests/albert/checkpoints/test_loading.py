@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from albert.checkpoints import load_model, new_model, save_model
+from albert.checkpoints import load_model, save_model
 from albert.model import AlbertConfig, PretrainingModel, pack
-from data.errors import InputError
 
 SHAPE = {"hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 3, "hidden_act": "relu"}
 
@@ -29,8 +28,3 @@ def test_what_transformers_cannot_express_comes_back_the_same(change, tmp_path):
     with torch.no_grad():
         assert torch.equal(model.encoder(batch), again.eval().encoder(batch))
         assert model.mlm_logits(model.encoder(batch)).shape == (6, 50)
-
-
-def test_an_unknown_start_is_named():
-    with pytest.raises(InputError, match="no checkpoint folder and no preset"):
-        new_model("enormous", 100, seed=0)
