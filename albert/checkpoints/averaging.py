@@ -30,12 +30,12 @@ def average(sources: Sequence[Path | str], target: Path, *, weight: float | None
         _check_alike(checkpoints[0], other)
     rest = len(sources) - 1
     shares = [1 / (rest + 1)] * (rest + 1) if weight is None else [weight, *[(1 - weight) / rest] * rest]
-    model, *others = [checkpoint.build() for checkpoint in checkpoints]
+    models = [checkpoint.build() for checkpoint in checkpoints]
     with torch.no_grad():
-        for parts in zip(*(one.parameters() for one in (model, *others)), strict=True):
+        for parts in zip(*(model.parameters() for model in models), strict=True):
             mean = torch.stack([share * part.double() for share, part in zip(shares, parts, strict=True)])
             parts[0].copy_(mean.sum(0))
-    save_new(model, target, load_tokenizer(_vocabulary_file(checkpoints[0])), made_from=sources)
+    save_new(models[0], target, load_tokenizer(_vocabulary_file(checkpoints[0])), made_from=sources)
 
 
 def _check_alike(first: LoadedCheckpoint, other: LoadedCheckpoint) -> None:

@@ -21,14 +21,12 @@ class Difference:
 def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> Difference:
     """Compare the configs and parameters of two checkpoints."""
     a, b = _parameters(first), _parameters(second)
-    configs = asdict(first.config), asdict(second.config)
-    changed = [name for name in configs[0] if configs[0][name] != configs[1][name]]
-    both = [name for name in a if name in b]
-    shapes = {name: (tuple(a[name].shape), tuple(b[name].shape)) for name in both}
+    before, after = asdict(first.config), asdict(second.config)
+    shapes = {name: (tuple(a[name].shape), tuple(b[name].shape)) for name in a if name in b}
     gaps = {name: _gap(a[name].double(), b[name].double()) for name, (x, y) in shapes.items() if x == y}
     # the most different by norm first
     differing = sorted((name for name in gaps if gaps[name][0]), key=lambda name: -gaps[name][1])
-    lines = [f"config {name}: {configs[0][name]} -> {configs[1][name]}" for name in changed]
+    lines = [f"config {name}: {v} -> {after[name]}" for name, v in before.items() if v != after[name]]
     lines += [f"only in the first: {name}" for name in a if name not in b]
     lines += [f"only in the second: {name}" for name in b if name not in a]
     lines += [f"shape of {name}: {x} -> {y}" for name, (x, y) in shapes.items() if x != y]

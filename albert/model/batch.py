@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -61,13 +62,12 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on another device."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors: dict[str, Any] = {
-            name: value.to(device, non_blocking=True)
-            for name, value in values.items()
-            if isinstance(value, Tensor)
+        moved: dict[str, Any] = {
+            field.name: value.to(device, non_blocking=True)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
         }
-        return replace(self, **tensors)
+        return replace(self, **moved)
 
 
 def pack(sequences: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]] | None = None) -> Batch:
@@ -78,6 +78,6 @@ def pack(sequences: Sequence[Sequence[int]], token_types: Sequence[Sequence[int]
         input_ids=torch.tensor([i for sequence in sequences for i in sequence]),
         token_type_ids=torch.tensor([t for sequence in types for t in sequence]),
         position_ids=torch.cat([torch.arange(length) for length in lengths]),
-        cu_seqlens=torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32),
+        cu_seqlens=torch.tensor([0, *accumulate(lengths)], dtype=torch.int32),
         max_seqlen=max(lengths),
     )

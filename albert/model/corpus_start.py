@@ -84,11 +84,8 @@ def _rotation(distance: int, frequency: Tensor) -> Tensor:
 
 def _hidden_space(model: PretrainingModel, generator: torch.Generator) -> Tensor:
     """The directions [H, E] in the encoder's states of the embedding's dimensions, orthonormal."""
-    projection, H, E = (
-        model.encoder.embedding.projection,
-        model.config.hidden_size,
-        model.config.embedding_size,
-    )
+    projection = model.encoder.embedding.projection
+    H, E = model.config.hidden_size, model.config.embedding_size
     if projection is None:
         return torch.eye(H)
     space = _orthonormal(H, E, generator)

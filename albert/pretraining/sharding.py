@@ -4,8 +4,6 @@ stage 3), for models that fit no single device: torch's `fully_shard` on every b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -24,10 +22,6 @@ def shard(objective: PretrainingObjective, *, compress_gradients: bool) -> None:
         fully_shard(block, mp_policy=policy)
 
 
-def is_sharded(parameters: Iterable[Tensor]) -> bool:
-    return any(isinstance(p, DTensor) for p in parameters)
-
-
 def full(tensor: Tensor) -> Tensor:
     """The tensor, gathered from the processes if it is sharded; every process must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
@@ -36,7 +30,7 @@ def full(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def full_objective(objective: PretrainingObjective, device: torch.device) -> PretrainingObjective:
     """The objective itself, or if it is sharded a copy with full weights; every process must call this."""
-    if not is_sharded(objective.parameters()):
+    if not any(isinstance(p, DTensor) for p in objective.parameters()):
         return objective
     with torch.device("meta"):  # draws no random number
         copy = PretrainingObjective(
