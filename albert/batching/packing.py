@@ -80,6 +80,14 @@ class Instances:
             static,
         )
 
+    def masks(self, vocabulary: MaskVocabulary, rule: MaskRule, *, seed: int, epoch: int) -> Masks:
+        """The stored masks of all rows if there are any, else new ones."""
+        if self.static is None:
+            packed = self.input_ids, self.word_starts, self.offsets, self.instance_ids
+            return draw_masks(*packed, vocabulary, rule, seed=seed, epoch=epoch)
+        offsets, positions, ids, labels = self.static
+        return Masks(positions + np.repeat(self.offsets[:-1], np.diff(offsets)), labels, ids)
+
 
 def pack_batches(
     instances: Instances,
@@ -99,35 +107,10 @@ def pack_batches(
     for end, size in enumerate(sizes.tolist(), 1):
         tokens += size
         if tokens >= _PACKED_TOKENS or end == len(batches):
-            yield from _pack(instances, batches[first:end], vocabulary, rule, seed, epoch)
+            packed = instances.take(np.concatenate(batches[first:end]))
+            masks = packed.masks(vocabulary, rule, seed=seed, epoch=epoch)
+            yield from _split(packed, masks, np.array([len(batch) for batch in batches[first:end]]))
             first, tokens = end, 0
-
-
-def _pack(
-    instances: Instances,
-    batches: Sequence[np.ndarray],
-    vocabulary: MaskVocabulary,
-    rule: MaskRule,
-    seed: int,
-    epoch: int,
-) -> Iterator[Batch]:
-    """`pack_batches`, with all batches masked in one call."""
-    packed = instances.take(np.concatenate(batches))
-    if packed.static is None:
-        masks = draw_masks(
-            packed.input_ids,
-            packed.word_starts,
-            packed.offsets,
-            packed.instance_ids,
-            vocabulary,
-            rule,
-            seed=seed,
-            epoch=epoch,
-        )
-    else:
-        offsets, positions, ids, labels = packed.static
-        masks = Masks(positions + np.repeat(packed.offsets[:-1], np.diff(offsets)), labels, ids)
-    return _split(packed, masks, np.array([len(batch) for batch in batches]))
 
 
 def _split(packed: Instances, masks: Masks, sizes: np.ndarray) -> Iterator[Batch]:

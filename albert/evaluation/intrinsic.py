@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -140,5 +141,5 @@ def measure_layer_changes(encoder: Encoder, batch: Batch) -> tuple[LayerChange, 
             (after - before).norm(dim=-1).mean().item(),
             F.cosine_similarity(before, after, dim=-1).mean().item(),
         )
-        for number, (before, after) in enumerate(zip(states[:-1], states[1:], strict=True), 1)
+        for number, (before, after) in enumerate(pairwise(states), 1)
     )

@@ -18,7 +18,6 @@ from data.instances import (
     audit_lengths,
     audit_masks,
     audit_ngrams,
-    draw_masks,
 )
 
 AUDITED_TOKENS = 200_000
@@ -39,20 +38,15 @@ class Audits:
 def audit_data(stream: InstanceStream, rule: MaskRule) -> Audits:
     """Audit the masks and sentence order of the first training data, drawn as in the run."""
     instances, vocabulary = _first_rows(stream), stream.info.vocabulary
-    ids, offsets, ngrams = instances.input_ids, instances.offsets, None
-    if instances.static is None:
-        packed = (ids, instances.word_starts, offsets, instances.instance_ids)
-        masks = draw_masks(*packed, vocabulary, rule, seed=stream.seed, epoch=0)
-        positions, ngrams = masks.positions, audit_ngrams(instances.word_starts, masks, rule)
-    else:
-        at, inside, *_ = instances.static
-        positions = inside + np.repeat(offsets[:-1], np.diff(at))
+    ids, offsets, word_starts = instances.input_ids, instances.offsets, instances.word_starts
+    masks = instances.masks(vocabulary, rule, seed=stream.seed, epoch=0)
+    positions, is_drawn = masks.positions, instances.static is None
     longest = stream.info.max_seq_length
     bounds = sorted({longest * part // 8 for part in range(1, 9)})
     return Audits(
         rule_mask_rate=rule.rate,
-        masks=audit_masks(ids, instances.word_starts, positions, vocabulary),
-        ngrams=ngrams,
+        masks=audit_masks(ids, word_starts, positions, vocabulary),
+        ngrams=audit_ngrams(word_starts, masks, rule) if is_drawn else None,
         by_length=tuple(audit_lengths(ids, offsets, instances.sop_labels, positions, vocabulary, bounds)),
     )
 
