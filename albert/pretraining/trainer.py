@@ -78,7 +78,6 @@ class Trainer:
         self.sender = Sender(process.device)
         self.is_between_steps = True  # weights and state are those of the same step
         self.state = TrainerState(data=DataState.start(len(start.streams)))
-        self.sentinel = Sentinel(self.state.trends)
         self._set_model(start.model)
 
     @property
@@ -157,7 +156,6 @@ class Trainer:
         load_tensors(folder, self.objective, self.optimizer)
         if self.state.scaler and self.scaler.is_enabled():
             self.scaler.load_state_dict(self.state.scaler)
-        self.sentinel = Sentinel(self.state.trends)
 
     def _last_good(self) -> Path | None:
         """The newest whole checkpoint whose losses had not begun to rise, else the oldest whole one."""
@@ -295,12 +293,12 @@ class Trainer:
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         sums = self.process.sum(torch.stack([sums for _, sums, _ in self._pending])).tolist()
         norms = torch.stack([norm for *_, norm in self._pending]).tolist()
-        done, wrong = [], None
+        sentinel, done, wrong = Sentinel(self.state.trends), [], None
         for (record, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
             figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
             losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}
             finite = 0.0 if may_overflow and not math.isfinite(norm) else norm
-            wrong = self.sentinel.check(losses, finite, is_harder=self._is_harder(record.step))
+            wrong = sentinel.check(losses, finite, is_harder=self._is_harder(record.step))
             if wrong:
                 break
             done.append(replace(record, corpora=figures, gradient_norm=norm))
@@ -346,7 +344,6 @@ class Trainer:
         self.state.rollbacks, self.state.rate_scale = before.rollbacks + 1, before.rate_scale / 2
         self.state.events = [*before.events, Event(before.step, "rollback", text)]
         self.state.trends = {}
-        self.sentinel = Sentinel(self.state.trends)
         return text
 
     def checkpoint(self) -> Path:

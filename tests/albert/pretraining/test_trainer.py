@@ -17,7 +17,7 @@ from albert.model import PretrainingObjective
 from albert.optim import Lamb
 from albert.pretraining import Corpus, PretrainSettings, check_start, list_checkpoints, pretrain
 from albert.pretraining.progress import StepRecord
-from albert.pretraining.sentinel import Sentinel, Trend
+from albert.pretraining.sentinel import Trend
 from albert.pretraining.start import phases
 from albert.pretraining.state import Best
 from albert.pretraining.trainer import REVIEW_INTERVAL, Trainer
@@ -228,7 +228,7 @@ def test_a_rollback_takes_the_newest_calm_whole_checkpoint_else_the_oldest(setti
     assert (state.step, state.rollbacks, state.rate_scale, state.data.skipped) == (3, 2, 0.25, 6)
     assert [event.text[8:14] for event in state.events] == ["first.", "second"]
     # it begins to watch anew
-    assert state.trends == {} and trainer.sentinel.trends is state.trends
+    assert state.trends == {}
 
 
 @pytest.mark.parametrize(("rates", "harder"), [((0.15, 0.3), 15), ((0.3, 0.15), 0), (None, 0)])
@@ -260,7 +260,7 @@ def test_losses_may_rise_in_a_step_that_is_harder(settings):
     for step, is_wrong in ((2, True), (3, False)):
         trainer = trainer_of(with_options(settings, objective={"mask_rates": (0.15, 0.3)}, steps=40))
         assert trainer._is_harder(step) != is_wrong
-        trainer.sentinel = Sentinel({0: Trend(3.0, 1.9, 20)})
+        trainer.state.trends = {0: Trend(3.0, 1.9, 20)}
         pending(trainer, step, 3.1, 1.0)
         assert (trainer.review()[1] is not None) == is_wrong
 
