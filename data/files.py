@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Files = TypeVar("Files", str, Path, tuple[str, ...])
 
 TEMPORARY_SUFFIX = ".tmp"
 SYNC_THREADS = 16
@@ -60,3 +66,28 @@ def sha256(path: Path) -> str:
     """Return the hex digest of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remembered(make: Callable[Concatenate[Files, P], T]) -> Callable[Concatenate[Files, P], T]:
+    """Remember the last result of a function of one or several files, until one of them is changed.
+
+    A worker process outlives many jobs, and a file may be edited between two of them.
+    """
+    last: list[tuple[Any, T]] = []
+
+    @wraps(make)
+    def of(files: Files, *args: P.args, **kwargs: P.kwargs) -> T:
+        paths = files if isinstance(files, tuple) else (files,)
+        key = (files, args, kwargs, [_identity(Path(path)) for path in paths])
+        if not last or last[0][0] != key:
+            last[:] = [(key, make(files, *args, **kwargs))]
+        return last[0][1]
+
+    return of
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    if not path.exists():
+        return None
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from data.cleaning.measures import Measures
 from data.cleaning.sentences import CLOSERS, ENDERS
 from data.cleaning.settings import QualityRules
 from data.errors import InputError
+from data.files import remembered
 
 # with fewer of them a share means nothing; of two sentences no more than half can be repeated
 FEW_SENTENCES, FEW_LINES = 3, 10
@@ -49,7 +49,7 @@ def read_blocklist(path: Path) -> list[str]:
     return words
 
 
-@lru_cache(maxsize=2)
+@remembered
 def _blocked(path: str) -> re.Pattern[str]:
     words = sorted(read_blocklist(Path(path)), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, words)), re.I)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from data.cleaning.measures import Letters, letters_of
 from data.cleaning.normalise import clean_text
 from data.cleaning.settings import CleaningRules, GuardRules
 from data.errors import InputError
+from data.files import remembered
 from data.hashing import GOLDEN
 from data.instances import take_ranges
 from data.sources import DAMAGED, one_line
@@ -58,7 +58,7 @@ class _Parts:
     pair_texts: np.ndarray
 
 
-@lru_cache(maxsize=1)
+@remembered
 def make_guard(files: tuple[str, ...], ngram: int, cleaning: CleaningRules, share: float = 0.0) -> Guard:
     """Make a guard from every text of every row of some files, cleaned like the corpus to match it.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from data.cleaning import sides_of
+from data.files import remembered
 from data.instances import (
     Instances,
     MaskRule,
@@ -76,12 +76,12 @@ class _Part(NamedTuple):
     usable: np.ndarray  # [D], whether a document gave an instance
 
 
-@lru_cache(maxsize=2)
+@remembered
 def _tokenizer(path: Path) -> Tokenizer:
     return load_tokenizer(path)
 
 
-@lru_cache(maxsize=2)
+@remembered
 def segmenter(dictionaries: tuple[str, ...]) -> Segmenter:
     """Return the process's segmenter with these user dictionaries, loaded at first use."""
     return Segmenter([Path(path) for path in dictionaries])

@@ -78,6 +78,8 @@ def test_blocked_words_are_a_reason(tmp_path):
     text = "好茶。加微信，点击领取。点击领取。"
     assert reason(text, blocklist=str(path)) == "blocked_words"
     assert reason(text, blocklist=str(path), max_blocked=3) is None
+    path.write_text("加微信\n", encoding="utf-8")  # between two jobs of a process
+    assert reason(text, blocklist=str(path), max_blocked=1) is None
     (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(InputError, match="holds no word"):
         read_blocklist(tmp_path / "empty.txt")

@@ -31,6 +31,13 @@ def test_a_document_with_a_long_piece_of_an_evaluation_text_is_found(evaluation)
     assert hits(evaluation, [quoted], ["别的茶。"], [QUESTION[:12] + "和别的"]) == [16 - 12, 0, 0]
 
 
+def test_a_text_added_between_two_jobs_of_a_process_is_found(evaluation):
+    assert hits(evaluation, ["龙井茶怎么泡才好喝"]) == [0]
+    with evaluation.open("a", encoding="utf-8") as file:
+        file.write("龙井茶怎么泡才好喝\t茶\t1\n")
+    assert hits(evaluation, ["龙井茶怎么泡才好喝"]) == [1]
+
+
 @pytest.mark.parametrize("share, found", [(0, [8, 2, 1, 0]), (0.5, [8, 0, 1, 0]), (1, [8, 0, 1, 0])])
 def test_a_share_of_an_evaluation_text_can_be_asked_for(tmp_path, share, found):
     path = tmp_path / "test.tsv"
@@ -92,7 +99,6 @@ def test_width_case_punctuation_and_traditional_characters_do_not_hide_a_text(tm
     path = tmp_path / "dev.tsv"
     for written, read in ((texts, plain), (plain, texts)):
         path.write_text("text\n" + "\n".join(written) + "\n", encoding="utf-8")
-        make_guard.cache_clear()
         assert hits(path, *([text] for text in read)) == [7, 7]
 
 

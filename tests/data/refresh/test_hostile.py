@@ -215,7 +215,7 @@ def read_mutated(folder, name, content):
     for sentences in kept["sentences"].to_pylist():
         assert sentences and all(sentences) and not set("\r\n\0\ufffd\ufeff") & set("".join(sentences))
     with contextlib.suppress(InputError):
-        make_guard.__wrapped__((str(path),), 13, CleaningRules())
+        make_guard((str(path),), 13, CleaningRules())
     is_damaged = pc.equal(listing["reason"], "unreadable_file")
     return [uri.partition("#")[2] for uri in listing.filter(is_damaged)["source_uri"].to_pylist()]
 
