@@ -17,8 +17,6 @@ from data.cleaning.normalise import to_simplified
 from data.hashing import GOLDEN, mix
 
 REPEATED_NGRAM = 10  # characters
-# repeated n-grams of a document with more than _MANY are estimated from one in 2**3, chosen by hash
-_SAMPLE_BITS, _MANY = 3, 400
 _NO_LETTER = 0  # folded code of characters that are neither letters nor digits
 _HAN_RANGES = [(0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2EBEF), (0x2F800, 0x2FA1F)]
 _TABLE = 0x30000  # code points from here on are folded to one
@@ -177,28 +175,18 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     folded = letters[codes]
     is_letter = folded != _NO_LETTER
     own = Letters.of(folded[is_letter], _running(is_letter)[bounds])
+    ngrams, first_ngram = own.ngrams(REPEATED_NGRAM)
     return Measures(
         sizes - counts,
         np.maximum(np.diff(_running(_CHINESE[kind])[bounds]), 0) / np.maximum(counted, 1),
         np.diff(own.first),
         _repeated(hashes, first_sentence, line_ends - line_starts[:-1]),
-        _repeated_ngrams(*own.ngrams(REPEATED_NGRAM)),
+        _repeated(mix(ngrams), first_ngram),
         hashes,
         line_ends - line_starts[:-1],
         first_sentence,
         own,
     )
-
-
-def _repeated_ngrams(hashes: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Measure the share of repeated n-grams of each document, [D]; an estimate if it has many."""
-    total = np.diff(first)
-    is_sampled = total > _MANY
-    chosen = np.flatnonzero(((hashes >> np.uint64(64 - _SAMPLE_BITS)) == 0) | np.repeat(~is_sampled, total))
-    starts = np.searchsorted(chosen, first)
-    different = np.diff(starts) * (1 - _repeated(mix(hashes[chosen]), starts))
-    different[is_sampled] *= 2**_SAMPLE_BITS
-    return np.maximum(1 - different / np.maximum(total, 1), 0.0)
 
 
 def _repeated(hashes: np.ndarray, first: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
