@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import traceback
+import warnings
 from concurrent.futures import BrokenExecutor
 from typing import TYPE_CHECKING
 
@@ -97,9 +98,12 @@ def failed(error: Exception) -> State:
 
 def let_go(error: BaseException | None) -> None:
     """Prefect keeps an error, and with it the frames it went through and the connections they hold open."""
-    while error is not None:
-        traceback.clear_frames(error.__traceback__)
-        error = error.__context__
+    with warnings.catch_warnings():
+        # Ctrl-C may come between the making of a coroutine and its first step
+        warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+        while error is not None:
+            traceback.clear_frames(error.__traceback__)
+            error = error.__context__
 
 
 def drop_tracebacks() -> None:

@@ -178,7 +178,7 @@ def test_repeated_short_and_foreign_documents_are_counted(settings, source):
     (source / "english.txt").write_text("Nothing here is written in Chinese at all.\n", encoding="utf-8")
     (source / "z-again.jsonl").write_bytes((source / "tea.jsonl").read_bytes())
     (source / "mainland.txt").write_bytes("这一份文件是用国标码写的。".encode("gb18030"))
-    lines = ["".join(chr(0x4E00 + 31 * (26 * n + i)) for i in range(26)) for n in range(20)]  # no end in sight
+    lines = ["".join(chr(0x4E00 + 31 * (26 * n + i)) for i in range(26)) for n in range(20)]  # no end
     (source / "page.md").write_text("\n".join(lines), encoding="utf-8")
     result = refresh_here(settings)
     with open_workspace(settings.workspace) as statistics:
