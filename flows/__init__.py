@@ -4,5 +4,5 @@ import os
 
 # Before torch is loaded. libgomp's threads spin 300,000 times before they sleep; beside another busy process
 # they take its core and one another's. On two cores, one of them taken, ALBERT-tiny trained at 6,200 tokens/s
-# with this and under 1,200 without; on idle cores at 22,000 with and without.
+# with this, and without at 2,900 or fewer in two trials; on idle cores at 22,000 with and without.
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")
