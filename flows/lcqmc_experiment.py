@@ -21,7 +21,6 @@ from albert.evaluation import Comparison
 from albert.evaluation import judge as judge_again
 from albert.pretraining import PretrainResult, RunningOptions, list_checkpoints, read_settings
 from albert.tasks import load_task, read_lines, read_split, suffix_of
-from data.cleaning import GuardRules
 from data.files import write_text
 from data.options import values_of
 from data.refresh import GateRules
@@ -145,7 +144,7 @@ def make_corpora(options: ExperimentOptions) -> None:
             corpus=name,
             source=source,
             tokenizer=vocabulary(options.init, (), 0, options.workspace),
-            guard=GuardRules(files=tuple(guard)),
+            guard=replace(options.guard, files=(*options.guard.files, *guard)),
             # the corpora are what is given now, whatever they were before
             gates=GateRules(max_lost_documents=1.0),
             workers=options.workers,

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from albert.finetuning import FineTuneRunning, TuningOptions
 from albert.pretraining import TrainingOptions
+from data.cleaning import GuardRules
 from data.options import Floats, Integers, options, options_of, values_of
 from data.refresh import RefreshSettings, load_recipe
 from data.workspace import default_place
@@ -295,6 +296,8 @@ class ExperimentOptions:
     workers: Annotated[int | None, Field(ge=1)] = None
     """Processes; by default one a core."""
     workspace: Place = Field(default_factory=default_place)
+    guard: GuardRules = GuardRules()
+    """What is left out of the corpora beside the text of dev and test."""
     fine_tuning: TuningOptions = TuningOptions(seeds=(0, 1, 2, 3, 4))
     """The fine-tuning that judges."""
 
