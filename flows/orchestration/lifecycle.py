@@ -25,6 +25,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 WORKER_GONE = "The worker of this run is gone, so the run was ended. Run it again to resume."
+STOPPED = "The server is being stopped."
 CALLER_GONE = "The process of this run is gone. Run it again to resume."
 WORKER = "JIXU_WORKER"  # the process id of the worker or runner of a run
 RUN_ID = "PREFECT__FLOW_RUN_ID"  # a variable of runs of deployments, set by Prefect
@@ -76,14 +77,18 @@ def _keep_pipes_open() -> None:
 def cancel_running(wait_seconds: float) -> None:
     """Cancel the running runs of deployments, and wait until they have ended: trainings write checkpoints."""
     with get_client(sync_client=True) as client:
-        runs = _running(client, deployment_id={"is_null_": False})
+        cancelled = runs = _running(client, deployment_id={"is_null_": False})
         for run in runs:
-            client.set_flow_run_state(run.id, Cancelling(message="The server is being stopped."))
+            client.set_flow_run_state(run.id, Cancelling(message=STOPPED))
         until = time.monotonic() + wait_seconds
         while runs and time.monotonic() < until:
             time.sleep(0.5)
             finish_overlooked_cancels()
             runs = _running(client, deployment_id={"is_null_": False})
+        for run in cancelled:
+            # Prefect marks one as crashed whose process a cancel has ended, and mends that a moment later
+            if (state := client.read_flow_run(run.id).state) and state.is_crashed():
+                client.set_flow_run_state(run.id, Cancelled(message=STOPPED), force=True)
 
 
 def _of_the_runner(client: SyncPrefectClient) -> list[FlowRun]:

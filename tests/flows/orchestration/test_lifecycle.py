@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -177,6 +178,21 @@ def test_a_run_that_is_not_cancelled_in_time_is_not_waited_for(prefect_server):
         client.set_flow_run_state(run.id, Running(), force=True)
         cancel_running(1)
         assert client.read_flow_run(run.id).state.name == "Cancelling"
+        client.delete_deployment(deployment)
+
+
+@pytest.mark.slow
+def test_a_cancelled_run_that_prefect_marks_as_crashed_for_its_ended_process_is_cancelled(prefect_server):
+    with get_client(sync_client=True) as client:
+        deployment = client.create_deployment(client.create_flow_from_name("whole"), f"crashed-{uuid4()}")
+        run = client.create_flow_run_from_deployment(deployment).id
+        client.set_flow_run_state(run, Running(), force=True)
+        with ThreadPoolExecutor() as pool:
+            ending = pool.submit(cancel_running, DEADLINE)
+            wait_until(lambda: client.read_flow_run(run).state.is_cancelling())
+            client.set_flow_run_state(run, Crashed(), force=True)  # as Prefect's runner does
+            ending.result()
+        assert client.read_flow_run(run).state.name == "Cancelled"
         client.delete_deployment(deployment)
 
 
