@@ -143,18 +143,6 @@ def test_a_prefix_is_taken_too():
     assert load_model(FOLDER / "bright/albert_model.ckpt.index")[0].config.layout == "bright"
 
 
-def test_more_groups_than_layers_become_one_for_each_layer():
-    config = read_checkpoint(FOLDER / "google-fast").config
-    assert config.num_hidden_groups == config.num_hidden_layers == 4
-
-
-def test_gelu_is_the_tanh_approximation_and_ln_type_is_read():
-    assert read_checkpoint(FOLDER / "google").config.hidden_act == "gelu_new"
-    assert read_checkpoint(FOLDER / "google-groups").config.hidden_act == "relu"
-    assert read_checkpoint(FOLDER / "bright").config.norm == "post"
-    assert read_checkpoint(FOLDER / "bright-preln").config.norm == "pre"
-
-
 @pytest.fixture
 def copy(tmp_path):
     shutil.copytree(FOLDER / "bright", tmp_path / "bright")
