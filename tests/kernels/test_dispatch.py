@@ -8,8 +8,9 @@ import torch
 
 import kernels
 from kernels import dispatch
-from kernels.dispatch import compute_dtype, has_triton, use_triton
+from kernels.dispatch import has_triton, use_triton
 from tests import ROOT
+from tests.kernels.checks import DEVICE
 
 
 @pytest.mark.skipif(not has_triton, reason="triton has wheels for Linux only")
@@ -41,21 +42,13 @@ def test_without_a_triton_that_can_compile_them_the_kernels_say_so(monkeypatch, 
     assert dispatch.missing_triton() is None
 
 
-def test_auto_runs_torch_on_a_cpu_and_in_double_precision():
-    assert not use_triton(torch.zeros(1))
-    assert not use_triton(torch.zeros(1, dtype=torch.float64))
-    try:
-        kernels.use("torch")
-        assert not use_triton(torch.zeros(1))
-    finally:
-        kernels.use("auto")
-
-
-def test_compute_dtype_follows_autocast():
-    x = torch.zeros(1)
-    assert compute_dtype(x) == torch.float32
-    with torch.autocast("cpu", torch.bfloat16):
-        assert compute_dtype(x) == torch.bfloat16
+def test_torch_runs_where_it_is_chosen_on_a_cpu_and_in_double_precision(triton):
+    x = torch.zeros(1, device=DEVICE)
+    assert use_triton(x)
+    kernels.use("torch")
+    assert not use_triton(x)
+    kernels.use("auto")
+    assert not use_triton(x.cpu()) and not use_triton(x.double())
 
 
 def test_every_kernel_is_launched_on_its_tensors_device():

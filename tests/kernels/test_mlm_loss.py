@@ -68,23 +68,14 @@ def test_the_backward_pass_saves_no_logits(triton, E):
     assert sorted(saved) == sorted([(n, E), (V, E), (V,), (n,), (n,)])
 
 
-def test_no_masked_position_gives_no_loss_and_gradients_of_zero(triton):
-    states = torch.zeros(0, 16, device=DEVICE, requires_grad=True)
-    weight = torch.randn(40, 16, device=DEVICE, requires_grad=True)
-    bias = torch.randn(40, device=DEVICE, requires_grad=True)
-    loss, predicted = triton.mlm_loss(states, weight, bias, torch.zeros(0, dtype=torch.int64, device=DEVICE))
+@pytest.mark.parametrize("n", [0, 4])
+def test_without_a_counted_label_the_loss_and_its_gradients_are_zero(triton, n):
+    shapes = [(n, 16), (40, 16), (40,)]
+    inputs = [torch.randn(shape, device=DEVICE, requires_grad=True) for shape in shapes]
+    loss, predicted = triton.mlm_loss(*inputs, torch.full((n,), IGNORED, device=DEVICE))
     loss.sum().backward()
-    assert loss.shape == predicted.shape == (0,)
-    assert weight.grad.eq(0).all() and bias.grad.eq(0).all() and states.grad.shape == (0, 16)
-
-
-def test_all_labels_ignored(triton):
-    states, weight = torch.randn(4, 16, device=DEVICE), torch.randn(40, 16, device=DEVICE)
-    states.requires_grad_()
-    labels = torch.full((4,), IGNORED, device=DEVICE)
-    loss, _ = triton.mlm_loss(states, weight, torch.zeros(40, device=DEVICE), labels)
-    loss.sum().backward()
-    assert loss.eq(0).all() and states.grad.eq(0).all()
+    assert loss.shape == predicted.shape == (n,) and loss.eq(0).all()
+    assert [x.grad.shape for x in inputs] == shapes and all(x.grad.eq(0).all() for x in inputs)
 
 
 def test_an_invalid_label_gives_nan(triton):

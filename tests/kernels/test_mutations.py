@@ -147,20 +147,16 @@ def test_the_unchanged_source_holds(tmp_path, claims):
     assert outcome(claims, tmp_path, "mutant", "", "", "") == "holds"
 
 
-def test_every_mask_of_a_kernel_is_needed():
+def test_every_mask_of_a_kernel_is_needed(triton):
     """A mask excludes an address outside of the tensors, or is one of the mutations below."""
     changed = {
         (file, line) for _claims, file, old, new in MUTATIONS for line in changed_lines(file, old, new)
     }
-    kernels.use("triton")
-    try:
-        with watched(SOURCE) as watch, pytest.MonkeyPatch.context() as patch:
-            for stem, constant in FEW:
-                patch.setattr(sys.modules[f"kernels.{stem}"], constant, 2)
-            for claims in CLAIMS:
-                claims(kernels)
-    finally:
-        kernels.use("auto")
+    with watched(SOURCE) as watch, pytest.MonkeyPatch.context() as patch:
+        for stem, constant in FEW:
+            patch.setattr(sys.modules[f"kernels.{stem}"], constant, 2)
+        for claims in CLAIMS:
+            claims(kernels)
     needed = watch.needed | changed
     sites = list(masked_sites(SOURCE))
     spare = [
