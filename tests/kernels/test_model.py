@@ -135,7 +135,7 @@ def test_activation_checkpointing_draws_the_same_dropout_again(triton):
 
 
 def test_autocast_computes_in_half_precision_and_keeps_the_parameters_gradients_in_fp32(triton):
-    model, batch = make()
+    model, batch = make(9)
     exact = gradients(model, batch)
     # the interpreter multiplies bf16 matrices wrongly: on a CPU fp16 stands in for it
     dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float16
