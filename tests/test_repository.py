@@ -6,6 +6,7 @@ from collections import Counter
 
 import yaml
 
+from flows.orchestration.settings import JOBS
 from tests import ROOT
 
 
@@ -21,24 +22,12 @@ def test_every_requirement_is_pinned():
     assert names <= pinned, names - pinned
 
 
-def test_every_deployment_names_a_flow_that_exists():
+def test_every_job_has_a_deployment_and_schedules_are_in_the_time_of_china():
     deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
-    flows = set()
-    for deployment in deployments:
-        path, _, function = deployment["entrypoint"].partition(":")
-        assert f"\ndef {function}(" in (ROOT / path).read_text()
-        flows.add(function)
-        for schedule in deployment.get("schedules", []):
-            assert schedule["timezone"] == "Asia/Shanghai"
-    assert flows == {
-        "refresh_corpus",
-        "continued_pretraining",
-        "fine_tune",
-        "train_tokenizer",
-        "end_to_end",
-        "lcqmc_experiment",
-        "rerun_crashed",
-    }
+    flows = {one["entrypoint"].rpartition(":")[2].replace("_", "-") for one in deployments}
+    assert flows == {*JOBS, "rerun-crashed"}
+    schedules = [schedule for one in deployments for schedule in one.get("schedules", [])]
+    assert {schedule["timezone"] for schedule in schedules} == {"Asia/Shanghai"}
 
 
 def test_the_readme_is_short_and_its_links_lead_somewhere():

@@ -4,15 +4,13 @@ from pathlib import Path
 import pytest
 
 from albert.reports import Report, build_report, write_report
-from tests.albert.report_samples import AUDITS, CORPUS, EVENTS, comparison, model, pretraining
+from tests.albert.report_samples import AUDITS, BASE, BETTER, CORPUS, EVENTS, comparison, model, pretraining
 
 
 @pytest.fixture(scope="session")
 def whole_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     """A report of everything."""
     folder = tmp_path_factory.mktemp("report")
-    base = model("base", [0.70, 0.71, 0.72])
-    better = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
     long_named = model("general-v1-tiny-df359d8f-茶叶-v2-aa7871e8/checkpoint-2000", [0.70, 0.72, 0.71])
     trained = replace(pretraining(folder, "general"), audits=AUDITS, events=EVENTS)
     return build_report(
@@ -21,7 +19,7 @@ def whole_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
         corpora=[CORPUS],
         bases=[pretraining(folder)],
         pretraining=trained,
-        evaluations=[comparison(base, long_named, better)],
+        evaluations=[comparison(BASE, long_named, BETTER)],
         settings={"fine-tuning": {"epochs": 3}},
         checksums={"train.tsv": "cd" * 32},
     )

@@ -170,6 +170,10 @@ def model(name: str, accuracies: list[float], **changes: object) -> ModelResult:
     return ModelResult(**{**figures, **changes})
 
 
+BASE = model("base", [0.70, 0.71, 0.72])
+BETTER = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
+
+
 def comparison(first: ModelResult, *others: ModelResult, task: str = "茶事", **changes: object) -> Comparison:
     """Models on a task; the last is the primary one."""
     changed = ChangedExample(3, "<茶>好喝吗 ‖ 茶香不香", "是", "否", "是", 0, 3)

@@ -11,7 +11,6 @@ import pytest
 import torch
 import transformers
 
-from albert.__main__ import checkpoint
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint, save_model
 from albert.finetuning import (
     FineTuneOptimizer,
@@ -26,9 +25,9 @@ from albert.model import pack
 from albert.pretraining import PretrainSettings, check_start, pretrain
 from albert.tasks import Task
 from data.errors import ConfigError, InputError
-from data.terminal import run_app
 from data.tokenization import train_tokenizer
 from tests.albert.checkpoints.arriving import FOLDERS
+from tests.commands import refused, run_here
 from tests.conftest import (
     copy_tensorflow_checkpoint,
     few_examples,
@@ -43,16 +42,8 @@ TENSORFLOW = Path(__file__).parent.parent / "tensorflow"
 TEXT = "采茶要早，炒锅要热。"
 
 
-def run(capsys, *arguments):
-    code = run_app(checkpoint, [str(argument) for argument in arguments])
-    out = capsys.readouterr()
-    return code, out.out, out.err
-
-
-def refused(capsys, message, *arguments):
-    code, out, err = run(capsys, *arguments)
-    assert code == 2 and not out and len(err.strip().splitlines()) == 1, (code, out, err)
-    assert message in err
+def run(*arguments):
+    return run_here("checkpoint", *arguments)
 
 
 def opens_in_transformers(folder, tokenizer):
@@ -101,10 +92,11 @@ def happened(name):
 
 
 @pytest.mark.parametrize("name", [name for name, (_, message) in FOLDERS.items() if message is None])
-def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, tokenizer, settings, capsys):
+def test_a_folder_as_people_have_it_is_trained_on_and_converted(name, tmp_path, tokenizer, settings):
     source, target = tmp_path / "a", tmp_path / "b"
     FOLDERS[name][0](source, tokenizer)
-    assert run(capsys, "inspect", source)[0] == run(capsys, "convert", source, target)[0] == 0
+    for done in (run("inspect", source), run("convert", source, target)):
+        assert done.returncode == 0, done.stderr
     model, vocabulary = load_pretrained(source)
     same_in_transformers(source, target)
     opens_in_transformers(target, vocabulary)
@@ -146,21 +138,20 @@ def goes_the_whole_way(source, folder, settings):
 
 
 @pytest.mark.parametrize("name", [name for name, (_, message) in FOLDERS.items() if message])
-def test_a_folder_with_a_wrong_vocabulary_is_refused(name, tmp_path, tokenizer, settings, capsys):
+def test_a_folder_with_a_wrong_vocabulary_is_refused(name, tmp_path, tokenizer, settings):
     make, message = FOLDERS[name]
     make(tmp_path / "a", tokenizer)
     assert happened(name).startswith("refused")
     with pytest.raises((ConfigError, InputError), match=message):
         check_start(replace(settings, init=str(tmp_path / "a")))
-    capsys.readouterr()  # transformers' progress bar
     if name != "permuted":  # is a model of its own, and whole
-        refused(capsys, message, "convert", tmp_path / "a", tmp_path / "b")
+        refused(run("convert", tmp_path / "a", tmp_path / "b"), message, tmp_path / "b")
 
 
-def test_a_tensorflow_checkpoint_converts_and_opens(tmp_path, capsys):
+def test_a_tensorflow_checkpoint_converts_and_opens(tmp_path):
     google = copy_tensorflow_checkpoint("google", tmp_path / "google")
-    code, out, _ = run(capsys, "convert", google, tmp_path / "b")
-    assert code == 0 and "newly" not in out
+    done = run("convert", google, tmp_path / "b")
+    assert done.returncode == 0 and "newly" not in done.stdout
     model, tokenizer = load_pretrained(tmp_path / "b")
     original, _ = load_model(google)
     assert model.config == original.config and tokenizer.vocab_size == 31
@@ -177,101 +168,99 @@ def test_a_tensorflow_checkpoint_converts_and_opens(tmp_path, capsys):
     ],
     ids=str,
 )
-def test_what_transformers_cannot_express_is_refused_with_the_reason(
-    tmp_path, tokenizer, source, reason, capsys
-):
+def test_what_transformers_cannot_express_is_refused_with_the_reason(tmp_path, tokenizer, source, reason):
     folder = TENSORFLOW / source if isinstance(source, str) else tmp_path / "a"
     if isinstance(source, dict):
         save_small_model(folder, tokenizer, **source)
-    refused(capsys, reason, "convert", folder, tmp_path / "b")
-    assert not (tmp_path / "b").exists()
+    refused(run("convert", folder, tmp_path / "b"), reason, tmp_path / "b")
 
 
-def test_our_own_format_holds_what_transformers_cannot(tmp_path, tokenizer, capsys):
+def test_our_own_format_holds_what_transformers_cannot(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer, norm="pre", layout="bright")
-    assert run(capsys, "convert", source, tmp_path / "b", "--format", "jixu")[0] == 0
+    assert run("convert", source, tmp_path / "b", "--format", "jixu").returncode == 0
     assert load_model(tmp_path / "b")[0].config == load_model(source)[0].config
 
 
-def test_conversion_can_unshare_and_add_layers(tmp_path, tokenizer, capsys):
+def test_conversion_can_unshare_and_add_layers(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer, num_hidden_layers=2)
     growth = ("--share", "none", "--num-hidden-layers", "4")
-    assert run(capsys, "convert", source, tmp_path / "b", *growth)[0] == 0
+    assert run("convert", source, tmp_path / "b", *growth).returncode == 0
     model = opens_in_transformers(tmp_path / "b", tokenizer)
     assert model.config.share == "none" and model.config.depth == 4
 
 
-def test_refusals_write_nothing(tmp_path, tokenizer, capsys):
+def test_refusals_write_nothing(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer)
     (tmp_path / "there").mkdir()
-    refused(capsys, "is already there", "convert", source, tmp_path / "there")
+    refused(run("convert", source, tmp_path / "there"), "is already there")
     for name in ("vocab.txt", "tokenizer.json"):
         (source / name).unlink()
-    refused(capsys, "no vocab.txt, spiece.model or tokenizer.json in", "convert", source, tmp_path / "b")
-    refused(capsys, "no checkpoint at", "convert", tmp_path / "none", tmp_path / "b")
-    refused(capsys, "no checkpoint at", "diff", tmp_path / "none", source)
-    refused(capsys, "no checkpoint at", "inspect", tmp_path / "none")
+    refused(run("convert", source, tmp_path / "b"), "no vocab.txt, spiece.model or tokenizer.json in")
+    for command, *further in (("convert", tmp_path / "b"), ("diff", source), ("inspect",)):
+        refused(run(command, tmp_path / "none", *further), "no checkpoint at")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["a", "there"]
 
 
-def test_inspect_says_what_is_there_and_probes(tmp_path, tokenizer, capsys):
+def test_inspect_says_what_is_there_and_probes(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer)
-    code, out, _ = run(capsys, "inspect", source, "--probe", TEXT * 20)
-    assert code == 0 and "the encoder and both heads are complete" in out
+    done = run("inspect", source, "--probe", TEXT * 20)
+    assert done.returncode == 0 and "the encoder and both heads are complete" in done.stdout
     total = sum(p.numel() for p in load_model(source)[0].parameters())
-    assert f"{total:,} parameters" in out and "google layout, post-LN, share all, 1 layers" in out
-    assert "  albert.embeddings.word_embeddings.weight" in out
-    assert "hardly better than chance" in out  # random weights
-    refused_probe = run(capsys, "inspect", source, "--probe", " ")
-    assert refused_probe[0] == 2 and "no word to mask" in refused_probe[2]
+    for part in (
+        f"{total:,} parameters",
+        "google layout, post-LN, share all, 1 layers",
+        "  albert.embeddings.word_embeddings.weight",
+        "hardly better than chance",  # random weights
+    ):
+        assert part in done.stdout
+    done = run("inspect", source, "--probe", " ")
+    assert done.returncode == 2 and "no word to mask" in done.stderr
 
 
-def test_inspect_shows_a_table_of_what_it_would_refuse(tmp_path, tokenizer, capsys):
+def test_inspect_shows_a_table_of_what_it_would_refuse(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer)
     content = json.loads((source / "config.json").read_text())
     (source / "config.json").write_text(json.dumps({**content, "intermediate_size": 129}))
-    code, out, err = run(capsys, "inspect", source)
-    assert code == 2 and "wrong shape: 3" in out and "do not belong together" in err
+    done = run("inspect", source)
+    assert done.returncode == 2
+    assert "wrong shape: 3" in done.stdout and "do not belong together" in done.stderr
 
 
-def test_diff_is_silent_of_equal_ones_and_names_what_differs(tmp_path, tokenizer, capsys):
+def test_diff_is_silent_of_equal_ones_and_names_what_differs(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer)
-    code, out, _ = run(capsys, "diff", source, source)
-    assert code == 0 and out.startswith(
-        f"{len(read_checkpoint(source).parts)} parameter(s) the same to the bit"
-    )
+    same = len(read_checkpoint(source).parts)
+    done = run("diff", source, source)
+    assert done.returncode == 0 and done.stdout.startswith(f"{same} parameter(s) the same to the bit")
     model, _ = load_model(source)
     with torch.no_grad():
         model.encoder.pooler.bias[3] += 0.5
         model.sop.weight *= 2
     save_model(model, tmp_path / "b")
-    code, out, _ = run(capsys, "diff", source, tmp_path / "b")
-    lines = out.splitlines()
-    assert code == 1 and len(lines) == 3
-    assert "encoder.pooler.bias: largest difference 0.5" in out
-    assert "sop.weight: " in out and "100% by norm" in out
+    done = run("diff", source, tmp_path / "b")
+    assert done.returncode == 1 and len(done.stdout.splitlines()) == 3
+    for part in ("encoder.pooler.bias: largest difference 0.5", "sop.weight: ", "100% by norm"):
+        assert part in done.stdout
     save_small_model(tmp_path / "c", tokenizer, hidden_act="relu", layout="bright")
-    code, out, _ = run(capsys, "diff", source, tmp_path / "c")
-    assert (
-        code == 1
-        and "config hidden_act: gelu_new -> relu" in out
-        and "config layout: google -> bright" in out
-    )
-    assert (
-        "only in the first: encoder.embedding.projection.bias" in out
-        and "shape of encoder.embedding.norm" in out
-    )
+    done = run("diff", source, tmp_path / "c")
+    assert done.returncode == 1
+    for part in (
+        "config hidden_act: gelu_new -> relu",
+        "config layout: google -> bright",
+        "only in the first: encoder.embedding.projection.bias",
+        "shape of encoder.embedding.norm",
+    ):
+        assert part in done.stdout
 
 
-def test_terms_begin_as_the_mean_of_their_pieces_and_open_in_transformers(tmp_path, tokenizer, capsys):
+def test_terms_begin_as_the_mean_of_their_pieces_and_open_in_transformers(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer)
     model, _ = load_model(source)
     with torch.no_grad():
         model.mlm.bias.normal_()
     save_model(model, source)
     (tmp_path / "terms.txt").write_text("采茶\n茶\n", encoding="utf-8")
-    code, out, _ = run(capsys, "convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
-    assert code == 0 and "1 of 2 terms added" in out
+    done = run("convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
+    assert done.returncode == 0 and "1 of 2 terms added" in done.stdout
     grown, vocabulary = load_pretrained(tmp_path / "b")
     pieces = tokenizer.encode("采茶")[0].tolist()
     (new,) = vocabulary.encode("采茶")[0].tolist()
@@ -284,12 +273,12 @@ def test_terms_begin_as_the_mean_of_their_pieces_and_open_in_transformers(tmp_pa
     opens_in_transformers(tmp_path / "b", vocabulary)
 
 
-def test_terms_need_a_wordpiece_vocabulary(tmp_path, capsys):
+def test_terms_need_a_wordpiece_vocabulary(tmp_path):
     tokenizer = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
     source = save_small_model(tmp_path / "a", tokenizer)
     (tmp_path / "terms.txt").write_text("采茶\n", encoding="utf-8")
-    refused(capsys, "has no free slots", "convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
-    assert not (tmp_path / "b").exists()
+    done = run("convert", source, tmp_path / "b", "--terms", tmp_path / "terms.txt")
+    refused(done, "has no free slots", tmp_path / "b")
 
 
 @pytest.mark.slow

@@ -7,10 +7,7 @@ import pytest
 
 from albert.evaluation import judge, pack, unpack
 from data.errors import InputError
-from tests.albert.report_samples import EXAMPLES, comparison, model, report_of
-
-BASE = model("base", [0.70, 0.71, 0.72])
-BETTER = model("better", [0.80, 0.81, 0.815])
+from tests.albert.report_samples import BASE, BETTER, EXAMPLES, comparison, model, report_of
 
 
 def verdict(compared):
@@ -101,7 +98,7 @@ def test_a_rule_without_training_needs_no_seeds():
 
 
 def test_outcomes_that_do_not_fit_are_refused():
-    with pytest.raises(InputError, match="outcomes of better are of shape"):
+    with pytest.raises(InputError, match="outcomes of 继续 are of shape"):
         comparison(BASE, replace(BETTER, outcomes=BASE.outcomes[:0] + pack(unpack(BASE.outcomes)[:2])))
     with pytest.raises(InputError, match="damaged"):
         judge(

@@ -62,14 +62,20 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
 
 
 @pytest.fixture
-def saved(tmp_path, tokenizer):
-    """A checkpoint written over one of the same step, and over what a killed writer left."""
+def save(tmp_path, tokenizer):
+    """Writes a checkpoint of a run that stands at a step."""
     objective = objective_of(tokenizer)
-    optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
-    save_checkpoint(tmp_path, objective, full_state(optimizer), TrainerState(step=7, tokens=1), None)
+    optimizer = full_state(make_optimizer("adamw", objective, 1e-3, 0.01))
+    return lambda **state: save_checkpoint(tmp_path, objective, optimizer, TrainerState(**state), None)
+
+
+@pytest.fixture
+def saved(tmp_path, save):
+    """A checkpoint written over one of the same step, and over what a killed writer left."""
+    save(step=7, tokens=1)
     (tmp_path / "writing-7").mkdir()
     (tmp_path / "writing-7" / "half a file").write_text("left")
-    return save_checkpoint(tmp_path, objective, full_state(optimizer), TrainerState(step=7, tokens=2), None)
+    return save(step=7, tokens=2)
 
 
 def test_a_checkpoint_takes_the_place_of_an_older_one_and_of_what_was_left_of_one(saved):
@@ -92,12 +98,9 @@ def test_a_checkpoint_with_one_damaged_file_is_not_whole(saved, file, content):
     assert not is_whole(saved)
 
 
-def test_a_whole_checkpoint_whose_writer_was_killed_before_the_rename_is_kept(tmp_path, tokenizer):
-    objective = objective_of(tokenizer)
-    optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
+def test_a_whole_checkpoint_whose_writer_was_killed_before_the_rename_is_kept(tmp_path, save):
     for number in (7, 8, 9):
-        made = save_checkpoint(tmp_path, objective, full_state(optimizer), TrainerState(step=number), None)
-        made.rename(tmp_path / f"writing-{number}")
+        save(step=number).rename(tmp_path / f"writing-{number}")
     (tmp_path / "writing-8" / "manifest.json").unlink()
     # it was killed while it removed the step's older one
     (tmp_path / "checkpoint-9").mkdir()

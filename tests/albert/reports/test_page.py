@@ -22,6 +22,8 @@ from albert.reports.sections import Strong
 from albert.tasks import Overlap
 from tests.albert.report_samples import (
     AUDITS,
+    BASE,
+    BETTER,
     EVENTS,
     comparison,
     contamination,
@@ -30,9 +32,6 @@ from tests.albert.report_samples import (
     pretraining,
     report_of,
 )
-
-BASE = model("base", [0.70, 0.71, 0.72])
-BETTER = model("继续", [0.80, 0.81, 0.815], drift=-0.002)
 
 
 @pytest.fixture(scope="session")
