@@ -13,12 +13,11 @@ from albert.finetuning import (
     FineTuneSettings,
     fine_tune,
     fine_tune_one,
-    prepare,
-    read_task,
 )
 from albert.model import pack
 from albert.tasks import Task
 from data.errors import InputError
+from tests.albert.finetuning.examples import prepared
 from tests.conftest import save_small_model
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
@@ -82,7 +81,7 @@ def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, token
     (run,) = theirs.seeds
     assert theirs.name == other.name and run.curve[-1].train_loss < 0.9 * run.curve[0].train_loss
     torch.manual_seed(99)  # nothing of it reaches a run
-    again = fine_tune_one(prepare(settings, read_task(settings), 1), 0, 3e-3, tmp_path / "kept")
+    again = fine_tune_one(prepared(settings, 1), 0, 3e-3, tmp_path / "kept")
     assert again.result.curve == run.curve
     assert not (tmp_path / "kept").exists()  # it is only compared
 

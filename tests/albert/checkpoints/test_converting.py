@@ -18,8 +18,6 @@ from albert.finetuning import (
     FineTuneSettings,
     fine_tune_one,
     predict_file,
-    prepare,
-    read_task,
 )
 from albert.model import pack
 from albert.pretraining import PretrainSettings, check_start, pretrain
@@ -27,6 +25,7 @@ from albert.tasks import Task
 from data.errors import ConfigError, InputError
 from data.tokenization import train_tokenizer
 from tests.albert.checkpoints.arriving import FOLDERS
+from tests.albert.finetuning.examples import prepared
 from tests.commands import refused, run_here
 from tests.conftest import (
     copy_tensorflow_checkpoint,
@@ -128,7 +127,7 @@ def goes_the_whole_way(source, folder, settings):
         optimizer=FineTuneOptimizer(max_restarts=0),
         running=FineTuneRunning(pooling="cls", precision="fp32"),
     )
-    fine_tune_one(prepare(options, read_task(options), 0), 0, 1e-3, folder / "kept")
+    fine_tune_one(prepared(options), 0, 1e-3, folder / "kept")
     found = predict_file(folder / "kept", dev)
     theirs = transformers.pipeline("text-classification", str(folder / "kept"), top_k=None)
     texts = [one.text for one in found.examples]

@@ -13,10 +13,11 @@ from albert.checkpoints import PADDING_OF_TABLES, save_model
 from albert.evaluation import Cloze, HeldOut, measure_intrinsic
 from albert.evaluation.held_out import flip_segments
 from albert.evaluation.intrinsic import HELD_OUT_TOKENS
-from albert.finetuning import FineTuneSettings, measure_cost, prepare, read_task
+from albert.finetuning import FineTuneSettings, measure_cost
 from albert.model import IGNORED, measure_sizes
 from albert.tasks import Task
 from data.tokenization import WordPieceTokenizer
+from tests.albert.finetuning.examples import prepared
 from tests.conftest import copied, sample_texts, save_small_model, small_model
 from tests.corpora import make_corpus
 
@@ -55,10 +56,9 @@ def candidate(tokenizer, tmp_path):
     """A model with dropout, on eight texts of one to eight characters."""
     folder = save_small_model(tmp_path / "m", tokenizer, hidden_dropout_prob=0.5)
     rows = ["text\tlabel", *(f"{'茶' * n}\t{n % 2}" for n in range(1, 9))]
-    (tmp_path / "t.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
     path = tmp_path / "t.tsv"
-    settings = FineTuneSettings(task=Task(name="t"), train=path, dev=copied(path), models=(folder,))
-    return prepare(settings, read_task(settings), 0)
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    return prepared(FineTuneSettings(task=Task(name="t"), train=path, dev=copied(path), models=(folder,)))
 
 
 def test_cost_is_that_of_the_model_with_its_head(candidate):

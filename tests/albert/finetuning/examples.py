@@ -1,6 +1,16 @@
-"""Files of examples that a small model can tell apart, in the formats of their publishers."""
+"""Files of examples that a small model can tell apart, in the formats of their publishers, and how a model is
+made ready for them.
+"""
 
 import json
+
+from albert.finetuning import Candidate, FineTuneSettings, prepare, read_task
+
+
+def prepared(settings: FineTuneSettings, number: int = 0) -> Candidate:
+    """One of the settings' models, ready to be fine-tuned."""
+    return prepare(settings, read_task(settings), number)
+
 
 FILLER = "采茶要早炒锅热水泡"
 

@@ -7,12 +7,12 @@ import pytest
 
 from albert.checkpoints import load_pretrained, save_model
 from albert.evaluation import chance_of
-from albert.finetuning import FineTuneSettings, baseline_runs, fine_tune, prepare, read_task
+from albert.finetuning import FineTuneSettings, baseline_runs, fine_tune, read_task
 from albert.finetuning.baselines import rule_runs
 from albert.model import initialize
 from albert.reports.evaluation import protocol
 from albert.tasks import load_task
-from tests.albert.finetuning.examples import filler
+from tests.albert.finetuning.examples import filler, prepared
 from tests.albert.report_samples import report_of
 from tests.conftest import copied
 
@@ -23,10 +23,9 @@ def settings_of(task, path, model, **changes):
 
 def scores_of(task, path, model):
     """The main metric of each rule, by its name."""
-    settings = settings_of(task, path, model)
-    data = read_task(settings)
-    runs = rule_runs(prepare(settings, data, 0))
-    return {named.name: run.result.dev[data.task.metrics[0]] for named, run in runs}
+    candidate = prepared(settings_of(task, path, model))
+    metric = candidate.data.task.metrics[0]
+    return {named.name: run.result.dev[metric] for named, run in rule_runs(candidate)}
 
 
 def table(path, header, rows):
@@ -103,8 +102,8 @@ def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folde
         == f"Below a baseline in accuracy on mine dev: {model.name}. The baseline, {rule.name}, has 100.0."
     )
     assert f"The last epoch was the best for 2 seeds of {model.name}" in protocol(result)
-    settings = settings_of("mine", path, model_folder, baselines="no", **common)
-    assert baseline_runs(prepare(settings, read_task(settings), 0)) == []
+    without = settings_of("mine", path, model_folder, baselines="no", **common)
+    assert baseline_runs(prepared(without)) == []
 
 
 def test_random_weights_are_the_seeds_whatever_the_model_has_learnt(tmp_path, model_folder, tokenizer):
@@ -115,6 +114,6 @@ def test_random_weights_are_the_seeds_whatever_the_model_has_learnt(tmp_path, mo
     found = []
     for folder in (model_folder, tmp_path / "other"):
         settings = settings_of("mine", path, folder, epochs=1, learning_rate=1e-9, seeds=(3, 4))
-        *_, random = baseline_runs(prepare(settings, read_task(settings), 0))
+        *_, random = baseline_runs(prepared(settings))
         found.append([one.probabilities.tolist() for one in random.predictions])
     assert found[0] == found[1] and found[0][0] != found[0][1]

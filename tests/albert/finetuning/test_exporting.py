@@ -8,7 +8,6 @@ import pytest
 import torch
 import transformers
 
-from albert.__main__ import app
 from albert.finetuning import (
     FineTuneRunning,
     FineTuneSettings,
@@ -17,15 +16,13 @@ from albert.finetuning import (
     fine_tune_one,
     load_fine_tuned,
     predict_file,
-    prepare,
-    read_task,
     run_key,
 )
 from albert.tasks import Task, load_task
 from data.errors import InputError
-from data.terminal import run_app
 from tests.albert.checkpoints.arriving import save
-from tests.albert.finetuning.examples import choices, numbers, spans, tagged
+from tests.albert.finetuning.examples import choices, numbers, prepared, spans, tagged
+from tests.commands import run_here
 from tests.conftest import copied, save_small_model
 
 SENTENCES = ["采茶要早", "炒锅要热", "水要泡茶香", "热水泡茶", "早茶香", "锅热炒茶"]
@@ -83,7 +80,7 @@ def candidate(folder, tokenizer, kind, **shape):
         epochs=2,
         running=FineTuneRunning(pooling=pooling, precision="fp32"),
     )
-    return prepare(settings, read_task(settings), 0), file
+    return prepared(settings), file
 
 
 def their_scores(theirs, encoded, kind, padding=0):
@@ -240,21 +237,19 @@ def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_pa
         assert lines == [{"id": number, "label": one} for number, one in enumerate(answers)]
 
 
-def test_predictions_are_printed_and_a_submission_lacks_no_row(tmp_path, tokenizer, capsys):
+def test_predictions_are_printed_and_a_submission_lacks_no_row(tmp_path, tokenizer):
     save(tmp_path / "saved", tokenizer, "BertForSequenceClassification", id2label={0: "好", 1: "坏"})
     rows = without_labels("single") + '{"id": 16, "text": ""}\n'
     (tmp_path / "test.json").write_text(rows, encoding="utf-8")
-    given = ["predict", "--model", str(tmp_path / "saved"), "--input", str(tmp_path / "test.json")]
-    capsys.readouterr()  # transformers' progress bar
-    assert run_app(app, given) == 0
-    printed = capsys.readouterr()
-    assert (
-        printed.out.startswith("id\tprediction\t好\t坏\n10\t") and "1 row(s) could not be read" in printed.err
-    )
-    given += ["--output", str(tmp_path / "out.json")]
-    assert run_app(app, given) == 2 and "CLUE numbers the lines" in capsys.readouterr().err
+    given = ["predict", "--model", tmp_path / "saved", "--input", tmp_path / "test.json"]
+    done = run_here(*given)
+    assert done.returncode == 0 and "1 row(s) could not be read" in done.stderr
+    assert done.stdout.startswith("id\tprediction\t好\t坏\n10\t")
+    given += ["--output", tmp_path / "out.json"]
+    done = run_here(*given)
+    assert done.returncode == 2 and "CLUE numbers the lines" in done.stderr
     (tmp_path / "test.json").write_text(without_labels("single"), encoding="utf-8")
-    assert run_app(app, given) == 0 and len((tmp_path / "out.json").read_text().splitlines()) == 6
+    assert run_here(*given).returncode == 0 and len((tmp_path / "out.json").read_text().splitlines()) == 6
 
 
 def test_a_task_says_that_trainers_answers_may_be_missing(tmp_path, tokenizer):

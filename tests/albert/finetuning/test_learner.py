@@ -16,8 +16,6 @@ from albert.finetuning import (
     FineTuneSettings,
     fine_tune,
     fine_tune_one,
-    prepare,
-    read_task,
 )
 from albert.finetuning.choice import Choice
 from albert.finetuning.encoding import Encoded
@@ -26,7 +24,7 @@ from albert.finetuning.span import LONGEST_ANSWER, Span
 from albert.finetuning.tagging import Tagging
 from albert.model import IGNORED, SequenceClassifier, pack
 from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, load_task
-from tests.albert.finetuning.examples import FILLER, choices, numbers, spans, tagged
+from tests.albert.finetuning.examples import FILLER, choices, numbers, prepared, spans, tagged
 from tests.conftest import copied, save_small_model
 
 
@@ -187,7 +185,7 @@ def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
     (tmp_path / "t.tsv").write_text("text\tlabel\n" + FILLER * 5 + "\t1\n茶\t0\n", encoding="utf-8")
     path = tmp_path / "t.tsv"
     settings = FineTuneSettings(task=load_task("mine"), train=path, dev=copied(path), models=(short,))
-    candidate = prepare(settings, read_task(settings), 0)
+    candidate = prepared(settings)
     assert np.diff(candidate.encoded["train"].offsets).max() == 16
     (note, _) = fine_tune(replace(settings, seeds=(0,), epochs=1, learning_rate=1e-4, baselines="no")).notes
     assert note.startswith("1 of 2 texts of train are longer than 16 tokens and were cut")
@@ -204,7 +202,7 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
         models=(model_folder,),
         running=FineTuneRunning(precision="fp32"),
     )
-    candidate = prepare(settings, read_task(settings), 0)
+    candidate = prepared(settings)
     run = fine_tune_one(candidate, 0, 1e-4)
     encoder = load_pretrained(model_folder)[0].encoder.eval()
 

@@ -15,7 +15,6 @@ from albert.finetuning import (
     fine_tune_model,
     fine_tune_one,
     load_run,
-    prepare,
     read_task,
     run_key,
     save_run,
@@ -28,6 +27,7 @@ from albert.optim import adamw
 from albert.reports import read_report, write_report
 from albert.tasks import Example, Kind, Task
 from data.errors import ConfigError, InputError
+from tests.albert.finetuning.examples import filler, prepared
 from tests.albert.report_samples import report_of, seed_result
 from tests.conftest import copied
 
@@ -40,8 +40,8 @@ def split_files(tmp_path):
         rows = []
         for i in range(n):
             label = i % 2
-            filler = "".join(rng.choice(list("采茶要早炒锅热水泡"), 6))
-            rows.append(f"{filler}{'香' if label else '苦'}{filler[::-1]}\t{'好' if label else '坏'}")
+            text = filler(rng)
+            rows.append(f"{text}{'香' if label else '苦'}{text[::-1]}\t{'好' if label else '坏'}")
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
     return {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
 
@@ -52,10 +52,6 @@ def quick(split_files, *models, sweep=(), max_restarts=0, patience=5, **changes)
     return FineTuneSettings(
         task=Task(name="t"), **split_files, models=models, optimizer=optimizer, **options | changes
     )
-
-
-def prepared(settings):
-    return prepare(settings, read_task(settings), 0)
 
 
 def shuffle_labels(file):

@@ -9,18 +9,12 @@ from jsonschema import Draft202012Validator
 from albert.reports import build_report, read_report, report_schema, write_report
 from albert.reports.compare_runs import differing_table, metrics_table, read_runs
 from data.errors import InputError
-from flows.__main__ import main
-from tests.albert.report_samples import (
-    comparison,
-    contamination,
-    model,
-    pretraining,
-)
+from tests.albert.report_samples import comparison, contamination, model, pretraining
+from tests.commands import refused, run_here
 
 
-def test_the_command_prints_the_schema_and_reports_follow_it(page, capsys):
-    assert main(["report", "schema"]) == 0
-    schema = json.loads(capsys.readouterr().out)
+def test_the_command_prints_the_schema_and_reports_follow_it(page):
+    schema = json.loads(run_here("report", "schema").stdout)
     assert schema == report_schema()
     Draft202012Validator.check_schema(schema)
     metrics = json.loads((page.parent / "metrics.json").read_text(encoding="utf-8"))
@@ -86,13 +80,12 @@ def test_settings_of_several_arms_are_compared_one_by_one(tmp_path):
     assert differing_table(read_runs(made)).rows == (("arm 2: rate", "2", "3"),)
 
 
-def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
-    assert main(["report", "compare", *map(str, runs)]) == 0
-    output = capsys.readouterr().out
-    assert "第二" in output and "+13.7 ± 4.6" in output
-    page = Path(output.strip().splitlines()[-1].removeprefix("page "))
+def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path):
+    done = run_here("report", "compare", *runs)
+    assert done.returncode == 0 and "第二" in done.stdout and "+13.7 ± 4.6" in done.stdout
+    page = Path(done.stdout.strip().splitlines()[-1].removeprefix("page "))
     assert page.parent.parent == runs[0].parent and page.is_file()
-    assert main(["report", "compare", *map(str, runs), "--output", str(tmp_path / "out")]) == 0
+    assert run_here("report", "compare", *runs, "--output", tmp_path / "out").returncode == 0
     html = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     assert "It helped: +9.7" in html and "第二: Contaminated: " in html
     assert html.count("<svg") == 3 and "http" not in html.replace("http://www.w3.org", "")
@@ -108,14 +101,12 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path, capsys):
         ('{"schema_version": 4}', "is damaged, make the report again: title is missing"),
     ],
 )
-def test_a_damaged_or_missing_report_is_refused_in_one_line(runs, tmp_path, capsys, content, complaint):
+def test_a_damaged_or_missing_report_is_refused_in_one_line(runs, tmp_path, content, complaint):
     folder = tmp_path / "bad"
     folder.mkdir()
     if content is not None:
         (folder / "metrics.json").write_bytes(content.encode("utf-8", "surrogateescape"))
-    assert main(["report", "compare", str(runs[0]), str(folder)]) == 2
-    message = capsys.readouterr().err
-    assert complaint in message and message.count("\n") == 1
+    refused(run_here("report", "compare", runs[0], folder), complaint)
 
 
 def test_the_verdict_is_computed_again_from_the_outcomes(runs, tmp_path):
