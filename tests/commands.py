@@ -57,7 +57,7 @@ def run_here(*arguments: object, **environment: str) -> subprocess.CompletedProc
 
 def refused(done: subprocess.CompletedProcess[str], message: str, *unwritten: Path) -> None:
     """Assert that a command refused its input in one line, and left no such files."""
-    assert done.returncode == 2, done.stderr
+    assert done.returncode == 2 and not done.stdout, done
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert message in done.stderr, done.stderr
     for path in unwritten:
