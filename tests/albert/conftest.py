@@ -5,6 +5,24 @@ import pytest
 
 from albert.reports import Report, build_report, write_report
 from tests.albert.report_samples import AUDITS, BASE, BETTER, CORPUS, EVENTS, comparison, model, pretraining
+from tests.corpora import make_corpus
+
+
+@pytest.fixture(scope="session")
+def sample_shards(
+    tmp_path_factory: pytest.TempPathFactory, samples: Path, vocabulary_file: Path
+) -> tuple[Path, ...]:
+    """Shards of both samples in one corpus."""
+    texts = samples / "tea.jsonl", samples / "general.txt"
+    return make_corpus(tmp_path_factory.mktemp("samples"), "c", texts, vocabulary_file)
+
+
+@pytest.fixture(scope="session")
+def tea_shards(
+    tmp_path_factory: pytest.TempPathFactory, samples: Path, vocabulary_file: Path
+) -> tuple[Path, ...]:
+    """Shards of the domain sample alone."""
+    return make_corpus(tmp_path_factory.mktemp("tea"), "tea", samples / "tea.jsonl", vocabulary_file)
 
 
 @pytest.fixture(scope="session")

@@ -19,11 +19,10 @@ STEPS = 60
 
 
 @pytest.fixture(scope="module")
-def corpora(tmp_path_factory, samples, vocabulary_file):
+def corpora(tmp_path_factory, samples, vocabulary_file, tea_shards):
     """Shards of two corpora."""
     root = tmp_path_factory.mktemp("workspace")
-    sources = {"tea": "tea.jsonl", "general": "general.txt"}
-    return [make_corpus(root, name, samples / source, vocabulary_file) for name, source in sources.items()]
+    return [tea_shards, make_corpus(root, "general", samples / "general.txt", vocabulary_file)]
 
 
 def data(corpora, phases, **options):

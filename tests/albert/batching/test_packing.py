@@ -6,15 +6,12 @@ import torch
 
 from albert.batching import InstanceStream, pack_batches
 from albert.model import IGNORED
-from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
-def stream(tmp_path_factory, samples, vocabulary_file):
-    root = tmp_path_factory.mktemp("workspace")
-    shards = make_corpus(root, "c", (samples / "tea.jsonl", samples / "general.txt"), vocabulary_file)
+def stream(sample_shards):
     return {
-        masking: InstanceStream(shards, batch_tokens=600, masking=masking)
+        masking: InstanceStream(sample_shards, batch_tokens=600, masking=masking)
         for masking in ("dynamic", "static")
     }
 

@@ -11,35 +11,31 @@ from albert.evaluation import changes_of, scores_of, seen_share, sums_of
 from albert.evaluation.held_out import flip_segments
 from albert.model import IGNORED
 from tests.conftest import small_model
-from tests.corpora import make_corpus
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory, samples, vocabulary_file):
-    return make_corpus(tmp_path_factory.mktemp("held out"), "tea", samples / "tea.jsonl", vocabulary_file)
+def stream(tea_shards, **options):
+    return InstanceStream(tea_shards, **{"batch_tokens": 600, "held_out_share": 0.3, **options})
 
 
-def stream(shards, **options):
-    return InstanceStream(shards, **{"batch_tokens": 600, "held_out_share": 0.3, **options})
-
-
-def test_every_run_draws_the_same_instances_from_all_over_the_corpus(shards):
-    drawn = stream(shards).held_out(3000)
+def test_every_run_draws_the_same_instances_from_all_over_the_corpus(tea_shards):
+    drawn = stream(tea_shards).held_out(3000)
     assert 3000 <= drawn.lengths.sum() < 3200
     assert is_held_out(drawn.sides, 0.3).all()
-    other = stream(shards, seed=5, batch_tokens=200)
+    other = stream(tea_shards, seed=5, batch_tokens=200)
     more = other.held_out(6000)
     assert np.array_equal(other.held_out(3000).instance_ids, drawn.instance_ids)
     assert np.array_equal(more.instance_ids[: len(drawn)], drawn.instance_ids)
-    everything = stream(shards)._load(stream(shards).row_groups)
+    everything = stream(tea_shards)._load(stream(tea_shards).row_groups)
     places = np.flatnonzero(np.isin(everything.instance_ids, drawn.instance_ids)) / len(everything)
     assert abs(places.mean() - 0.5) < 0.15 and places.max() > 0.8
-    first, second = (list(one.held_out_batches(3000)) for one in (stream(shards), stream(shards, seed=5)))
+    first, second = (
+        list(one.held_out_batches(3000)) for one in (stream(tea_shards), stream(tea_shards, seed=5))
+    )
     assert all(torch.equal(a.input_ids, b.input_ids) for a, b in zip(first, second, strict=True))
 
 
-def test_turning_the_segments_twice_gives_the_batch_again(shards):
-    source = stream(shards)
+def test_turning_the_segments_twice_gives_the_batch_again(tea_shards):
+    source = stream(tea_shards)
     for batch in source.held_out_batches(3000):
         turned = flip_segments(batch)
         again = flip_segments(turned)
@@ -54,8 +50,8 @@ def test_turning_the_segments_twice_gives_the_batch_again(shards):
             assert turned.token_type_ids[a:b].sum() == (middle - 1 if 1 in types else 0)
 
 
-def test_a_model_that_always_gives_one_answer_gets_half_of_the_pairs_right(shards, tokenizer):
-    model, source = small_model(tokenizer), stream(shards)
+def test_a_model_that_always_gives_one_answer_gets_half_of_the_pairs_right(tea_shards, tokenizer):
+    model, source = small_model(tokenizer), stream(tea_shards)
     torch.nn.init.zeros_(model.sop.weight)
     model.sop.bias.data = torch.tensor([0.0, 1.0])
     drawn = source.held_out(6000)
@@ -66,8 +62,8 @@ def test_a_model_that_always_gives_one_answer_gets_half_of_the_pairs_right(shard
     assert scores["mlm_loss_low"] < scores["mlm_loss"] < scores["mlm_loss_high"]
 
 
-def test_processes_share_out_the_sums(shards, tokenizer):
-    model, source = small_model(tokenizer), stream(shards)
+def test_processes_share_out_the_sums(tea_shards, tokenizer):
+    model, source = small_model(tokenizer), stream(tea_shards)
     drawn = source.held_out(6000)
     parts = [sums_of(model, source, drawn, part=(k, 2)) for k in range(2)]
     torch.testing.assert_close(parts[0] + parts[1], sums_of(model, source, drawn))
@@ -108,12 +104,12 @@ def test_the_interval_of_a_change_is_paired_and_holds_it_for_few_documents_too(D
     assert changes_of(before, before, documents) == {"mlm_loss_change": 0, "mlm_accuracy_change": 0}
 
 
-def test_text_that_stands_in_training_text_is_counted(shards):
-    source = stream(shards)
+def test_text_that_stands_in_training_text_is_counted(tea_shards):
+    source = stream(tea_shards)
     instances, rows = next(source.training_text())
     few = instances.take(rows[:40])
     assert seen_share(few, [source]) == 1.0
     strange = replace(few, input_ids=few.input_ids[::-1].copy(), segment_b_start=few.segment_b_start * 0)
     assert seen_share(strange, [source]) < 0.05
-    half = seen_share(source.held_out(10**6), [stream(shards, held_out_share=0.0)])
+    half = seen_share(source.held_out(10**6), [stream(tea_shards, held_out_share=0.0)])
     assert half == 1.0 > seen_share(source.held_out(10**6), [source])

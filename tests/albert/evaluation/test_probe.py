@@ -13,7 +13,6 @@ from albert.evaluation import PROBE_RULE, Probe, probe_model
 from albert.model import AlbertConfig, PretrainingModel, pack
 from albert.optim import adamw
 from data.errors import InputError
-from tests.corpora import make_corpus
 
 V, LENGTH, FIRST, MASK = 35, 12, 5, 4
 
@@ -103,10 +102,8 @@ def test_pre_normalised_weights_taken_for_post_normalised_show_in_the_probe(coun
     assert probe_model(model, [counting_batch(10_000)]).mlm_loss > 1.5 * right
 
 
-def test_masks_are_whole_words_of_15_percent_and_always_the_same(tmp_path, samples, vocabulary_file):
-    texts = samples / "tea.jsonl", samples / "general.txt"
-    shards = make_corpus(tmp_path, "c", texts, vocabulary_file)
-    stream = InstanceStream(shards, batch_tokens=2048, held_out_share=0.1)
+def test_masks_are_whole_words_of_15_percent_and_always_the_same(sample_shards):
+    stream = InstanceStream(sample_shards, batch_tokens=2048, held_out_share=0.1)
     first, second = (list(stream.probe_batches(PROBE_RULE, 40)) for _ in range(2))
     for a, b in zip(first, second, strict=True):
         assert torch.equal(a.masked_index, b.masked_index) and torch.equal(a.input_ids, b.input_ids)

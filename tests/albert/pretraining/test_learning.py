@@ -35,17 +35,11 @@ from tests.corpora import make_corpus
 from tests.workers import PreloadedContext
 
 
-@pytest.fixture(scope="module")
-def shards(tmp_path_factory, samples, vocabulary_file):
-    root = tmp_path_factory.mktemp("workspace")
-    return make_corpus(root, "c", (samples / "tea.jsonl", samples / "general.txt"), vocabulary_file)
-
-
 @pytest.fixture
-def settings(tmp_path, shards, small, vocabulary_file):
+def settings(tmp_path, sample_shards, small, vocabulary_file):
     return PretrainSettings(
         run_folder=tmp_path / "run",
-        shards=shards,
+        shards=sample_shards,
         tokenizer_folder=vocabulary_file.parent,
         init=str(small),
         steps=12,
@@ -67,8 +61,8 @@ def epoch_of(source, epoch=0):
             return
 
 
-def test_an_epoch_holds_every_instance_once_and_no_held_out_document(shards):
-    source = stream(shards)
+def test_an_epoch_holds_every_instance_once_and_no_held_out_document(sample_shards):
+    source = stream(sample_shards)
     everything = source._load(source.row_groups)
     held_out = is_held_out(everything.sides, 0.1)
     assert 0 < held_out.mean() < 0.5
@@ -78,8 +72,8 @@ def test_an_epoch_holds_every_instance_once_and_no_held_out_document(shards):
     assert sum(b.sequences for b in source.held_out_batches(10**9)) == held_out.sum()
 
 
-def test_masks_change_by_epoch_and_stored_ones_do_not(shards):
-    dynamic, static = stream(shards), stream(shards, masking="static")
+def test_masks_change_by_epoch_and_stored_ones_do_not(sample_shards):
+    dynamic, static = stream(sample_shards), stream(sample_shards, masking="static")
     inputs = [
         torch.cat([b.masked_labels for b in epoch_of(source, e)])
         for source in (dynamic, static)
