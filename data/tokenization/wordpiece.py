@@ -188,17 +188,10 @@ def is_han(character: str) -> bool:
 @cache
 def _split_marks() -> list[str]:
     """List the marks that the library splits off as tokens."""
-    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
-    marks = [chr(c) for c in range(0x21, 0x10000) if _is_punctuation(chr(c))]
-    # its Unicode is older than Python's: it does not know every mark
-    return [mark for mark in marks if len(split(f"a{mark}a")) == 3]
-
-
-def _is_punctuation(character: str) -> bool:
-    """Whether BERT's tokenizer takes a character as punctuation: ASCII symbols and Unicode's category P."""
-    if character.isascii():
-        return not character.isalnum() and character.isprintable() and not character.isspace()
-    return unicodedata.category(character).startswith("P")
+    # between letters nothing but a mark stands alone; its Unicode is older than Python's
+    characters = [chr(code) for code in range(0x21, 0x10000) if not 0xD800 <= code < 0xE000]
+    pieces = pre_tokenizers.BertPreTokenizer().pre_tokenize_str("a".join(characters))
+    return [piece for piece, _ in pieces if len(piece) == 1 and piece != "a"]
 
 
 def read_vocabulary(path: Path) -> list[str]:
