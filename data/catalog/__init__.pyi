@@ -15,7 +15,6 @@ from .drift import sample_shards as sample_shards
 from .health import checking as checking
 from .health import examine as examine
 from .health import mark_for_rebuilding as mark_for_rebuilding
-from .health import remove_orphans as remove_orphans
 from .restoring import restore as restore
 from .restoring import write_record as write_record
 from .runs import CheckpointRow as CheckpointRow

@@ -26,8 +26,6 @@ from data.instances import SHARD_CHARACTERS, Shard, read_shard, write_shard
 from data.locks import corpus_lock
 from data.workspace import Workspace
 
-KEEP_ALL = 10**9  # versions
-
 
 @dataclass(frozen=True, slots=True)
 class Collected:
@@ -38,12 +36,13 @@ class Collected:
     bytes: int
 
 
-def collect_garbage(workspace: Workspace, *, keep: int, dry_run: bool = False) -> Collected:
+def collect_garbage(workspace: Workspace, *, keep: int | None = None, dry_run: bool = False) -> Collected:
     """Remove all but each corpus's `keep` newest versions, and every shard file that none of them uses.
 
-    Versions that a model was pretrained on are kept. Raises InputError if a corpus is being refreshed.
+    None keeps all, and those that a model was pretrained on are always kept. Raises InputError if a corpus is
+    being refreshed.
     """
-    if keep < 1:
+    if keep is not None and keep < 1:
         raise InputError(f"keep={keep}: it must be 1 or more, as the current version stays")
     with ExitStack() as locks:
         corpora = list_corpora(workspace)

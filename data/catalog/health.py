@@ -12,7 +12,7 @@ from threading import Event
 
 from pydantic import TypeAdapter
 
-from data.catalog.cleanup import KEEP_ALL, collect_garbage
+from data.catalog.cleanup import collect_garbage
 from data.catalog.database import intact, read_catalog, write_catalog
 from data.catalog.versions import used_files
 from data.errors import InputError
@@ -65,13 +65,8 @@ def examine(workspace: Workspace) -> Health:
     # a running refresh has files that no version uses yet, and a read-only disk has no lock to exclude one
     if not os.access(workspace.root, os.W_OK):
         return Health(len(used), tuple(damaged), ())
-    garbage = collect_garbage(workspace, keep=KEEP_ALL, dry_run=True)
+    garbage = collect_garbage(workspace, dry_run=True)
     return Health(len(used), tuple(damaged), garbage.files, garbage.bytes)
-
-
-def remove_orphans(workspace: Workspace) -> int:
-    """Remove files that no version uses; return their number."""
-    return len(collect_garbage(workspace, keep=KEEP_ALL).files)
 
 
 def mark_for_rebuilding(workspace: Workspace, corpus: str) -> None:

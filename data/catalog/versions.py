@@ -139,8 +139,8 @@ def add_version(
     insert(db, "funnel", [{**key, **dict(zip(columns, one, strict=True))} for one in funnel])
 
 
-def old_versions(db: duckdb.DuckDBPyConnection, keep: int) -> list[tuple[str, int]]:
-    """List all but each corpus's `keep` newest versions and those that were trained on."""
+def old_versions(db: duckdb.DuckDBPyConnection, keep: int | None) -> list[tuple[str, int]]:
+    """List all but each corpus's `keep` newest versions and those that were trained on; None: list none."""
     return db.execute(
         """
         select corpus, version from versions

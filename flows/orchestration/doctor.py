@@ -135,7 +135,7 @@ def check_workspace(workspace: Workspace) -> Iterator[Finding]:
 
 
 def _check_files(workspace: Workspace) -> Iterator[Finding]:
-    from data.catalog import CatalogLost, examine, mark_for_rebuilding, remove_orphans, restore
+    from data.catalog import CatalogLost, collect_garbage, examine, mark_for_rebuilding, restore
 
     def rebuild(corpus: str) -> str:
         mark_for_rebuilding(workspace, corpus)
@@ -162,7 +162,7 @@ def _check_files(workspace: Workspace) -> Iterator[Finding]:
         yield note(
             f"{len(health.orphans)} file(s) that no version uses, {health.orphan_bytes:,} bytes, first: "
             f"{health.orphans[0]}",
-            lambda: f"removed {remove_orphans(workspace)} file(s)",
+            lambda: f"removed {len(collect_garbage(workspace).files)} file(s)",
         )
     yield from check_runs(workspace)
 
