@@ -2,7 +2,6 @@
 
 from collections.abc import Collection
 from dataclasses import asdict, replace
-from pathlib import Path
 
 from prefect import runtime
 from prefect.events import emit_event
@@ -104,7 +103,7 @@ def measure(settings: RefreshSettings, result: RefreshResult, measures: Collecti
 
 def announce_drift(workspace: Workspace, result: RefreshResult, drift: Drift) -> None:
     """Emit jixu.corpus.drifted, with what an automation needs to start pretraining."""
-    checkpoint: Path | None = find_checkpoint(workspace, result.corpus)
+    checkpoint = find_checkpoint(workspace, result.corpus)
     emit_event(
         "jixu.corpus.drifted",
         resource={

@@ -31,7 +31,6 @@ from data.errors import InputError
 from data.files import sha256
 from data.options import values_of
 from data.refresh import (
-    Changes,
     Plan,
     RefreshResult,
     RefreshSettings,
@@ -46,8 +45,10 @@ from data.tokenization import find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name
 from flows.orchestration.dask import check_runner
 from flows.orchestration.settings import (
+    CorporaOptions,
     EndToEndOptions,
     ExperimentOptions,
+    FineTuneJobRunning,
     FineTuneOptions,
     PretrainingOptions,
     RefreshOptions,
@@ -95,7 +96,7 @@ def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
     plan = plan_refresh(settings)
     check_runner(options.running.runner, options.running.dask_address, plan)
     if options.dry_run:
-        changes: Changes = preview(plan)
+        changes = preview(plan)
         return Answer(describe_changes(changes), changes)
     pretrain_if, checkpoint = _following(options.drift.pretrain_if, settings)
     if result := standing(plan):
@@ -185,7 +186,7 @@ def _settled_name(options: PretrainingOptions, place: Workspace) -> str:
     """A run's start, and a digest of all that changes the weights but for the corpus's version."""
     from albert.pretraining import FREE_TO_CHANGE
 
-    start, root = Path(options.init), place.root.resolve()
+    start = Path(options.init)
     lasting = to_jsonable_python(options)
     for name in ("workspace", "run", "processes", "init"):
         del lasting[name]
@@ -193,10 +194,7 @@ def _settled_name(options: PretrainingOptions, place: Workspace) -> str:
         group, _, key = name.rpartition(".")
         (lasting[group] if group else lasting).pop(key, None)
     # a start in the workspace by its path there: a workspace may be moved
-    inside = start.exists() and start.resolve().is_relative_to(root)
-    lasting["start"] = str(start.resolve().relative_to(root) if inside else start.resolve())
-    if not start.exists():
-        lasting["start"] = options.init
+    lasting["start"] = place.relative(start) if start.exists() else options.init
     digest = hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:8]
     name = start.resolve().parent.name if start.name.startswith("checkpoint-") else start.name
     # a Hub repository without its revision, and without characters that a folder's name cannot have
@@ -339,8 +337,6 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
 
 def judging_options(options: EndToEndOptions, models: tuple[str, ...]) -> FineTuneOptions:
     """The fine-tuning that judges a whole run."""
-    from flows.orchestration.settings import CorporaOptions, FineTuneJobRunning
-
     tuning = options.fine_tuning
     running = FineTuneJobRunning(**values_of(tuning.running), workers=options.workers)
     return FineTuneOptions(
