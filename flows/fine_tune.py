@@ -56,7 +56,6 @@ report = step("report")
 class FineTuneOutcome:
     """A comparison, and where its report is."""
 
-    run: str
     result: Comparison
     page: Path
     kept: tuple[str, ...] = ()  # a line for each model that was kept
@@ -106,7 +105,7 @@ def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     with device_slot(place):
         result = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
     page = report(run, lambda: _report(place, run, plan.settings, result))
-    return FineTuneOutcome(run, result, page, tuple(keep.lines) if keep else ())
+    return FineTuneOutcome(result, page, tuple(keep.lines) if keep else ())
 
 
 @dataclass(frozen=True, slots=True)
