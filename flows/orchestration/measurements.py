@@ -185,9 +185,8 @@ def _cloze(workspace: Path, corpus: str) -> tuple[Cloze, ...]:
 
 
 def _held_out_sentences(workspace: Path, corpus: str) -> Iterator[str]:
-    with read_catalog(Workspace(workspace)) as db:
-        share = require_version(db, corpus).held_out_share
     with open_workspace(workspace) as statistics:
-        for _, text in statistics.documents(corpus):
+        share = require_version(statistics.db, corpus).held_out_share
+        for text in statistics.texts(corpus):
             if is_held_out(sides_of([text]), share)[0]:
                 yield from text.split("\n")
