@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -398,15 +400,13 @@ def _new_pieces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
     for batch in reader:
         table = pa.Table.from_batches([batch])
         numbers = table["piece"].to_numpy()
-        begin = 0
-        while begin < len(numbers):
-            end = begin + int((numbers[begin:] == numbers[begin]).sum())
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for begin, end in pairwise(edges):
             if parts and numbers[begin] != number:
                 yield pa.concat_tables(parts)
                 parts = []
             number = numbers[begin]
             parts.append(table.slice(begin, end - begin))
-            begin = end
     if parts:
         yield pa.concat_tables(parts)
 
