@@ -122,13 +122,11 @@ def renew(plan: Plan) -> Plan:
 
 def _read_current(workspace: Workspace, corpus: str) -> tuple[Version | None, list[Source], list[Shard]]:
     """Read the current version of a corpus, its sources and its shards from the catalog."""
-    if not workspace.catalog.is_file():
-        return None, [], []
-    with read_catalog(workspace) as db:
-        current = newest_version(db, corpus)
-        if current is None:
-            return None, [], []
-        return current, version_sources(db, current), version_shards(db, current)
+    if workspace.catalog.is_file():
+        with read_catalog(workspace) as db:
+            if current := newest_version(db, corpus):
+                return current, version_sources(db, current), version_shards(db, current)
+    return None, [], []
 
 
 def _find_all(settings: RefreshSettings) -> list[SourceFile]:
