@@ -76,9 +76,7 @@ class _Part(NamedTuple):
     usable: np.ndarray  # [D], whether a document gave an instance
 
 
-@remembered
-def _tokenizer(path: Path) -> Tokenizer:
-    return load_tokenizer(path)
+_tokenizer = remembered(load_tokenizer)
 
 
 @remembered

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +14,9 @@ import pyarrow.parquet as pq
 
 from data.errors import InputError
 from data.instances import Shard, ShardInfo, read_info, read_shard
+from data.refresh.assign import Division
+from data.refresh.plan import Plan
 from data.tokenization import load_tokenizer
-
-if TYPE_CHECKING:
-    from data.refresh.assign import Division
-    from data.refresh.plan import Plan
 
 AUDITED_SHARDS = 8  # evenly spaced among the new ones
 # 80% [MASK], 10% the same, 10% random (Devlin et al. 2019, 3.1)

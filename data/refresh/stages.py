@@ -43,7 +43,7 @@ from data.refresh.funnel import FunnelRow, funnel_rows, order_rows, write_index
 from data.refresh.plan import Plan, SourceFile
 from data.refresh.read import ReadingRules, read_source
 from data.refresh.result import RefreshResult, result_of
-from data.segmentation import Segmenter, Word, discover_words, train_similar_words, write_dictionary
+from data.segmentation import Word, discover_words, train_similar_words, write_dictionary
 from data.storage import size_and_digest
 from data.tokenization import load_tokenizer
 
@@ -242,8 +242,9 @@ def discover(plan: Plan, result: RefreshResult) -> list[Word]:
     return words
 
 
-def corpus_words(workspace: Path, corpus: str, *, dictionaries: Sequence[str] = (), limit: int) -> list[Word]:
+def corpus_words(
+    workspace: Path, corpus: str, *, dictionaries: tuple[str, ...] = (), limit: int
+) -> list[Word]:
     """Find new words of the current version of a corpus."""
     with open_workspace(workspace) as statistics:
-        texts = statistics.texts(corpus)
-        return discover_words(texts, segmenter=Segmenter([Path(path) for path in dictionaries]), limit=limit)
+        return discover_words(statistics.texts(corpus), segmenter=segmenter(dictionaries), limit=limit)
