@@ -1,9 +1,7 @@
 from .batches import Batch as Batch
 from .batches import building_batches as building_batches
-from .batches import building_plan as building_plan
 from .batches import reading_batches as reading_batches
 from .build import Piece as Piece
-from .gates import Gate as Gate
 from .gates import check_quality as check_quality
 from .plan import Changes as Changes
 from .plan import Plan as Plan
