@@ -20,7 +20,6 @@ from .normalise import REMOVED_URL as REMOVED_URL
 from .normalise import clean_and_count as clean_and_count
 from .normalise import clean_text as clean_text
 from .perplexity import CharacterPairs as CharacterPairs
-from .privacy import KINDS as KINDS
 from .sentences import split_sentences as split_sentences
 from .settings import CleaningRules as CleaningRules
 from .settings import DuplicateRules as DuplicateRules

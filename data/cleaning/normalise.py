@@ -9,6 +9,7 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from collections import Counter
 from functools import cache
 from itertools import count
 
@@ -121,7 +122,7 @@ def clean_text(text: str, rules: CleaningRules = CleaningRules()) -> str:
 
 def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int]]:
     """Clean a text; count the replacements of each kind of personal data, and the URLs that are removed."""
-    changed: dict[str, int] = {}
+    changed = Counter[str]()
     for number in count(1):
         before = text
         is_plain = _plain.fullmatch(text) is not None
@@ -130,12 +131,12 @@ def clean_and_count(text: str, rules: CleaningRules) -> tuple[str, dict[str, int
             text = normalize(text) if rules.fold_width else text
         if rules.scrub:  # before links and addresses lose their marks
             text, counts = scrub(text, rules.scrub)
-            changed |= {kind: changed.get(kind, 0) + count for kind, count in counts.items()}
+            changed.update(counts)
         has_markup = any(sign in text for sign in _SIGNS)
         if has_markup:
             text, urls = strip_markup(text, was_escaped=number > 1)
             if urls:
-                changed[REMOVED_URL] = changed.get(REMOVED_URL, 0) + urls
+                changed[REMOVED_URL] += urls
         text = _endless_word.sub("", text)
         if rules.max_repeats:
             text = _repeated(rules.max_repeats).sub(r"\1", text)

@@ -107,9 +107,9 @@ class _Limited(io.RawIOBase):
         super().close()
 
 
-def damage(file: io.BufferedReader | None) -> Exception | None:
+def damage(file: io.BufferedReader) -> Exception | None:
     """Return the error at which a stream ended, if it did not end well."""
-    return file.raw.damage if file is not None and isinstance(file.raw, _Limited) else None
+    return file.raw.damage if isinstance(file.raw, _Limited) else None
 
 
 def decompressed(buffered: io.BufferedReader[Any], compressed_bytes: int) -> io.BufferedReader:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.cleaning import KINDS, CleaningRules, clean_text
+from data.cleaning import CleaningRules, clean_text
+from data.cleaning.privacy import PLACEHOLDERS
 from tests.conftest import sample_sentences
 
 # what real pages put between and around sentences
@@ -18,7 +19,7 @@ noisy_text = st.lists(st.sampled_from(sample_sentences()[:300]) | st.sampled_fro
 )
 
 
-OPTIONS = CleaningRules(simplify=True, max_repeats=2, scrub=KINDS)
+OPTIONS = CleaningRules(simplify=True, max_repeats=2, scrub=tuple(PLACEHOLDERS))
 
 
 @given(noisy_text, st.sampled_from([CleaningRules(), OPTIONS]))

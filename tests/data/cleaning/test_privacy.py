@@ -1,7 +1,7 @@
 import pytest
 
-from data.cleaning import KINDS, CleaningRules, clean_and_count
-from data.cleaning.privacy import is_bank_card, is_id_card, scrub
+from data.cleaning import CleaningRules, clean_and_count
+from data.cleaning.privacy import PLACEHOLDERS, is_bank_card, is_id_card, scrub
 
 
 @pytest.mark.parametrize(
@@ -18,9 +18,9 @@ from data.cleaning.privacy import is_bank_card, is_id_card, scrub
     ],
 )
 def test_each_kind_is_found_and_counted(text, kind):
-    clean, counts = scrub(text, KINDS)
+    clean, counts = scrub(text, PLACEHOLDERS)
     assert counts == {kind: 1} and "〔" in clean
-    assert scrub(clean, KINDS) == (clean, {})
+    assert scrub(clean, PLACEHOLDERS) == (clean, {})
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_each_kind_is_found_and_counted(text, kind):
     ],
 )
 def test_numbers_that_are_none_of_them_stay(text):
-    assert scrub(text, KINDS) == (text, {})
+    assert scrub(text, PLACEHOLDERS) == (text, {})
 
 
 def test_only_what_is_asked_for_is_replaced():
