@@ -76,9 +76,3 @@ def test_documents_known_to_differ_are_not_compared_again():
     first, second = text(300, 1), text(300, 2)
     texts = [first, second, changed(first, 0.01), changed(second, 0.01)]
     assert near(texts) == {2: 0, 3: 1} and near(texts, known={0, 1, 2}) == {3: 1}
-
-
-def test_width_case_punctuation_and_traditional_characters_do_not_count():
-    plain = "albertmodel" + text(40, 5) + "图书馆开设阅览室读者可以凭证件免费借阅"
-    wide = "ＡlbertModel" + "。 ".join(plain[11:-19]) + "圖書館開設閱覽室，讀者可以憑證件免費借閱"
-    assert near([plain, wide]) == {1: 0}

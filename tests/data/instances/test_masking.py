@@ -90,7 +90,7 @@ def slow_masks(input_ids, word_starts, key, probabilities, tokenizer, most=10**9
             for place, _ in stretch:
                 if at >= len(stretch):
                     break
-                bits = int(bits_of(key, place))
+                bits = int(random_bits(np.array([key], np.uint64), np.array([place]), 0)[0])
                 low, high = bits & 0xFFFF_FFFF, bits >> 32
                 length = 1 + sum(low >= int(bound * 2**32) for bound in np.cumsum(probabilities)[:-1])
                 groups.append((high, stretch[at][0], stretch[at : at + length]))
@@ -110,10 +110,6 @@ def slow_masks(input_ids, word_starts, key, probabilities, tokenizer, most=10**9
             left -= b - a
             is_first = False
     return sorted(masked)
-
-
-def bits_of(key, counter):
-    return random_bits(np.array([key], np.uint64), np.array([counter]), 0)[0]
 
 
 @pytest.mark.parametrize("objective", [*OBJECTIVES])

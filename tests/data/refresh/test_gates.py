@@ -52,10 +52,6 @@ def with_column(name, make):
     return lambda table: table.set_column(table.column_names.index(name), name, make(table[name]))
 
 
-def planned_ids(planned, shard):
-    return pq.read_table(planned.workspace.root / shard.path)["input_ids"].to_pylist()
-
-
 def test_what_a_refresh_builds_passes_every_gate(built):
     planned, division, shards = built
     gates = {gate.name: gate for gate in check_quality(planned, division, shards)}
