@@ -97,8 +97,7 @@ def publish_refresh(workspace: Path, result: RefreshResult) -> None:
     """The funnel of a corpus, what the gates before the commit measured, and its best new words."""
     version = f"{result.corpus} version {result.version}"
     with open_workspace(workspace) as statistics:
-        funnel = statistics.funnel(result.corpus)
-        rows = [dict(zip(funnel.columns, row, strict=True)) for row in funnel.fetchall()]
+        rows = statistics.funnel(result.corpus).to_arrow_table().to_pylist()
     publish_table("funnel", result.corpus, rows, f"{version}: what went in and out of each stage")
     publish_table(
         "gates", result.corpus, map(asdict, result.gates), f"{version}: each value is within its bounds"
