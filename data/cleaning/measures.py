@@ -140,8 +140,10 @@ def _codes(text: str) -> np.ndarray:
 
 def letters_of(texts: Sequence[str]) -> Letters:
     """Extract the letters of some texts, folded: of one width and case, traditional characters simplified."""
-    codes = _codes("".join(texts))
-    bounds = np.cumsum([0, *map(len, texts)])
+    return _letters(_codes("".join(texts)), np.cumsum([0, *map(len, texts)]))
+
+
+def _letters(codes: np.ndarray, bounds: np.ndarray) -> Letters:
     folded = _tables()[0][codes]
     is_letter = folded != _NO_LETTER
     return Letters.of(folded[is_letter], _running(is_letter)[bounds])
@@ -159,22 +161,18 @@ def measure(documents: Sequence[Sequence[str]]) -> Measures:
     counts = np.array([len(sentences) for sentences in documents], dtype=np.int64)
     text = "".join([f"{sentence}\n" for sentences in documents for sentence in sentences])
     codes = _codes(text)
-    letters, kinds = _tables()
     line_ends = np.flatnonzero(codes == 10)
     line_starts = np.concatenate([[0], line_ends + 1])
     first_sentence = np.concatenate([[0], np.cumsum(counts)])
     bounds = line_starts[first_sentence]  # of documents among the characters
-    kind = kinds[codes]
+    kind = _tables()[1][codes]
     sizes = np.diff(bounds)
     digit = kind == _DIGIT
     is_uncounted = kind == _SPACE  # line ends too
     is_uncounted[1:] |= digit[1:] & digit[:-1]
     counted = sizes - np.diff(_running(is_uncounted)[bounds])
-    prefixes = _prefixes(codes)
-    hashes = mix(_substrings(prefixes, line_starts[:-1], line_ends))
-    folded = letters[codes]
-    is_letter = folded != _NO_LETTER
-    own = Letters.of(folded[is_letter], _running(is_letter)[bounds])
+    hashes = mix(_substrings(_prefixes(codes), line_starts[:-1], line_ends))
+    own = _letters(codes, bounds)
     ngrams, first_ngram = own.ngrams(REPEATED_NGRAM)
     return Measures(
         sizes - counts,
