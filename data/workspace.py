@@ -11,7 +11,6 @@ from pathlib import Path
 
 from data.errors import InputError
 
-DEFAULT = "workspace"
 LEAST_BYTES = 32 * 2**20  # free on the disk of a workspace: the files of a short-lived server take some
 MADE_FROM_FILE = "made_from.json"  # beside a model that no pretraining wrote: the checkpoints it comes from
 _name = re.compile(r"[\w][\w.-]{0,63}")
@@ -19,7 +18,7 @@ _name = re.compile(r"[\w][\w.-]{0,63}")
 
 def default_place() -> str:
     """Return JIXU_WORKSPACE, a folder or a URL, or ./workspace."""
-    return os.environ.get("JIXU_WORKSPACE") or DEFAULT
+    return os.environ.get("JIXU_WORKSPACE") or "workspace"
 
 
 def default_workspace() -> Path:

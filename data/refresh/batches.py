@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from data.refresh.build import Piece
-from data.refresh.plan import Plan, SourceFile
+from data.refresh.plan import SourceFile
 from data.storage import is_remote
 
 BATCH_WEIGHT = 64 << 20  # bytes that one task reads at most: ten seconds
@@ -38,11 +38,6 @@ def building_batches(corpus: str, pieces: Sequence[Piece], workers: int) -> list
     ranges = [dict.fromkeys((group[0].number + 1, group[-1].number + 1)) for group in groups]
     labels = [f"{corpus} {'-'.join(map(str, both))}/{len(pieces)}" for both in ranges]
     return [Batch(label, tuple(group)) for label, group in zip(labels, groups, strict=True)]
-
-
-def building_plan(plan: Plan) -> Plan:
-    """Return the part of a plan that a batch needs, which does not grow with the corpus."""
-    return replace(plan, files=(), current_sources=(), current_shards=())
 
 
 def _group(items: Sequence[T], weights: Sequence[int], workers: int, most: int) -> list[list[T]]:

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from data.catalog import locked
 from data.instances import find_objective
-from data.refresh.batches import Batch, building_batches, building_plan, reading_batches
+from data.refresh.batches import Batch, building_batches, reading_batches
 from data.refresh.gates import check_quality
 from data.refresh.plan import Plan, plan_refresh, renew
 from data.refresh.result import RefreshResult
@@ -116,7 +116,8 @@ def _run(plan: Plan, runner: Runner, on_wait: Callable[[str], None] | None) -> R
     settings, corpus = plan.settings, plan.settings.corpus
     with locked(plan.workspace, corpus, on_wait):
         plan = renew(plan)
-        small = building_plan(plan)
+        # what a batch needs does not grow with the corpus
+        small = replace(plan, files=(), current_sources=(), current_shards=())
         files = reading_batches(plan.files, runner.workers)
         read = partial(read_batch, plan=small)
         sources = runner.map(Work("read-source", corpus, "sources read", read, files))
