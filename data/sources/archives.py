@@ -264,9 +264,9 @@ def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
                 continue
             yield from _content(inner, member.name, stream, member.size, member.size)
     if error := damage(file):
-        yield Part(f"{uri}#{one_line(error)}", member.name, None, "unreadable_file")
+        yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
     elif tail.last.strip(b"\0"):  # the library takes a truncated header for the end
-        yield Part(f"{uri}#ends without an end mark", member.name, None, "unreadable_file")
+        yield Part(f"{uri}#ends without an end mark", "", None, "unreadable_file")
 
 
 class _Tail:
