@@ -137,6 +137,4 @@ def _nearest(db: duckdb.DuckDBPyConnection) -> Iterator[tuple[int, int]]:
 
 
 def _insert(db: duckdb.DuckDBPyConnection, table: str, later: np.ndarray, earlier: np.ndarray) -> None:
-    db.register("rows", pa.table([later, earlier], schema=_RANKS))
-    db.execute(f"insert into {table} from rows")
-    db.unregister("rows")
+    db.from_arrow(pa.table([later, earlier], schema=_RANKS)).insert_into(table)

@@ -141,12 +141,10 @@ def _nothing_usable(db: duckdb.DuckDBPyConnection, plan: Plan) -> InputError:
 
 
 def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
-    db.register(
-        "numbered", pa.table({"source": range(len(listings)), "file": [str(path) for path in listings]})
-    )
+    files = pa.table({"source": range(len(listings)), "file": [str(path) for path in listings]})
+    db.from_arrow(files).create("listing_files")
     db.execute(
         f"""
-        create or replace table listing_files as from numbered;
         create or replace view listing_rows as
         select (source::bigint << {_ROW_BITS}) | file_row_number as position, source,
             rows.* exclude (filename, file_row_number)
@@ -164,14 +162,13 @@ def _list_rows(db: duckdb.DuckDBPyConnection, listings: Sequence[Path]) -> None:
         drop table firsts;
         """
     )
-    db.unregister("numbered")
 
 
 def _list_held(db: duckdb.DuckDBPyConnection, held: Sequence[tuple[str, Path]]) -> None:
     db.execute("create or replace table held (doc_id varchar, shard varchar)")
     if held:
         shards, files = zip(*held, strict=True)
-        db.register("held_files", pa.table({"shard": shards, "file": list(map(str, files))}))
+        db.from_arrow(pa.table({"shard": shards, "file": list(map(str, files))})).create("held_files")
         db.execute(
             f"""
             insert into held
@@ -179,7 +176,6 @@ def _list_held(db: duckdb.DuckDBPyConnection, held: Sequence[tuple[str, Path]]) 
             join held_files on file = filename
             """
         )
-        db.unregister("held_files")
 
 
 _NEAR = "stage = 'deduplicate', reason = 'near_duplicate', duplicate_of"
