@@ -48,7 +48,7 @@ def result_of(
     kept: int,
     new: int = 0,
     removed: int = 0,
-    funnel: Sequence[FunnelRow] | None = None,
+    funnel: Sequence[FunnelRow] = (),
 ) -> RefreshResult:
     """Make the result for a version, with its funnel unless nothing changed."""
     settings = plan.settings
@@ -63,7 +63,7 @@ def result_of(
     return RefreshResult(
         corpus=version.corpus,
         version=version.version,
-        is_new=funnel is not None,
+        is_new=bool(funnel),
         sop=version.sop,
         sop_reason=reason,
         documents=version.documents,
@@ -73,11 +73,11 @@ def result_of(
         kept_shards=kept,
         removed_documents=removed,
         recipe_changed=plan.current is not None and not plan.current_shards,
-        left_out=_counts(funnel or (), "documents"),
-        decoded_from=_counts(funnel or (), "decoded_from"),
-        files_read_as=_counts(funnel or (), "files_read_as"),
-        removed_urls=sum(count for _, count in _counts(funnel or (), "removed")),
-        without_order=_counts(funnel or (), "without_order"),
+        left_out=_counts(funnel, "documents"),
+        decoded_from=_counts(funnel, "decoded_from"),
+        files_read_as=_counts(funnel, "files_read_as"),
+        removed_urls=sum(count for _, count in _counts(funnel, "removed")),
+        without_order=_counts(funnel, "without_order"),
     )
 
 
