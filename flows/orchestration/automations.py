@@ -169,12 +169,13 @@ def add_lost_runs() -> None:
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
 
-    message = "The process of this run is gone. Run it again to resume."
+    from flows.orchestration.lifecycle import CALLER_GONE
+
     for name, (events, seconds) in LOST.items():
         lost = _automation(
             name,
             "Marks runs whose process is gone as crashed. 标记丢失的运行",
-            ChangeFlowRunState(state=StateType.CRASHED, message=message),
+            ChangeFlowRunState(state=StateType.CRASHED, message=CALLER_GONE),
             after={f"prefect.flow-run.{event}" for event in events},
             expect={f"prefect.flow-run.{sign}" for sign in SIGNS_OF_LIFE},
             for_each={"prefect.resource.id"},
