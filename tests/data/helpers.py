@@ -17,8 +17,6 @@ def tokenize_texts(texts: Sequence[str], tokenizer, max_piece: int) -> Tokenized
     """Cleaned texts, split into sentences and words, tokenised."""
     documents = [split_sentences(text) for text in texts]
     joined = "".join(f"{sentence}\n" for sentences in documents for sentence in sentences)
-    lengths = np.array([len(word) for word in SEGMENTER.split(joined)], dtype=np.int64)
     counts = np.array([len(sentences) for sentences in documents])
-    return tokenize_documents(
-        [document_id(text) for text in texts], joined, lengths, counts, tokenizer, max_piece
-    )
+    ids = [document_id(text) for text in texts]
+    return tokenize_documents(ids, joined, SEGMENTER.lengths(joined), counts, tokenizer, max_piece)

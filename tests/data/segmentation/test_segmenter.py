@@ -89,7 +89,7 @@ def test_a_malformed_dictionary_is_refused(tmp_path):
 
 
 def tokenize(text, lines, tokenizer, max_piece):
-    lengths = np.array([len(word) for word in SEGMENTER.split(text)])
+    lengths = SEGMENTER.lengths(text)
     return tokenize_documents(["0" * 16], text, lengths, np.array([lines]), tokenizer, max_piece)
 
 
