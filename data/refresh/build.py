@@ -29,6 +29,7 @@ from data.instances import (
     tokenize_documents,
     write_shard,
 )
+from data.options import values_of
 from data.refresh.settings import RefreshSettings
 from data.segmentation import Segmenter
 from data.tokenization import Tokenizer, load_tokenizer
@@ -103,18 +104,12 @@ def build_shard(
     if not len(instances):
         return None
     similar = read_similar_words(similar_words) if similar_words else None
-    masking = settings.masking
     table = instance_table(
         instances,
         doc_ids,
         np.concatenate([part.sides for part in parts]),
         mask_vocabulary(tokenizer, similar),
-        MaskRule(
-            rate=masking.rate,
-            objective=settings.objective,
-            max_ngram=masking.max_ngram,
-            max_predictions=masking.max_predictions,
-        ),
+        MaskRule(objective=settings.objective, **values_of(settings.masking)),
         max_seq_length=settings.max_seq_length,
         seed=settings.seed,
         similar_file=similar_words.name if similar_words else None,
