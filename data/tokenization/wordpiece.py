@@ -189,8 +189,8 @@ def is_han(character: str) -> bool:
 def _split_marks() -> list[str]:
     """List the marks that the library splits off as tokens."""
     # between letters nothing but a mark stands alone; its Unicode is older than Python's
-    characters = [chr(code) for code in range(0x21, 0x10000) if not 0xD800 <= code < 0xE000]
-    pieces = pre_tokenizers.BertPreTokenizer().pre_tokenize_str("a".join(characters))
+    signs = [c for c in map(chr, range(0x21, 0x10000)) if c.isprintable() and not c.isalnum()]
+    pieces = pre_tokenizers.BertPreTokenizer().pre_tokenize_str("a".join(signs))
     return [piece for piece, _ in pieces if len(piece) == 1 and piece != "a"]
 
 
