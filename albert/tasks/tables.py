@@ -13,6 +13,7 @@ from typing import Any, Literal
 from albert.tasks.definition import Kind, Task
 from albert.tasks.examples import Example, Found, read_json_lines, read_lines, suffix_of
 from data.errors import InputError
+from data.sources import delimiter_of
 
 Role = Literal["text", "pair", "label"]  # of a column
 Row = tuple[int, dict[str, Any] | str]  # its number in the file, and its values or its fault
@@ -106,13 +107,11 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
 
 
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each row. A CSV's first line shows whether Excel has put semicolons
-    or tabs in place of commas.
-    """
+    """Yield the number and the cells of each row."""
     if suffix_of(path) != ".csv":
         yield from ((number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line)
         return
-    mark = max(",;\t", key=next(read_lines(path), "").count)
+    mark = delimiter_of(next(read_lines(path), ""))
     rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True, delimiter=mark)
     try:
         yield from ((rows.line_num, row) for row in rows if row)

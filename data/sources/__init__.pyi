@@ -9,6 +9,7 @@ from .documents import document_id as document_id
 from .documents import find_files as find_files
 from .documents import read_documents as read_documents
 from .documents import read_text_rows as read_text_rows
+from .rows import delimiter_of as delimiter_of
 from .settings import SourceRules as SourceRules
 from .settings import SourceSpec as SourceSpec
 from .settings import TextFormat as TextFormat

@@ -10,6 +10,7 @@ import json
 import re
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -168,10 +169,22 @@ def _tsv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
             yield line.split("\t") if line else []
 
 
+def delimiter_of(header: str) -> str:
+    """The sign between a CSV's columns; Excel puts semicolons or tabs in place of commas in some countries.
+
+    >>> delimiter_of("id;text")
+    ';'
+    """
+    return max(",;\t", key=header.count)
+
+
 def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
-    source = _Lines(whole_lines(lines))
-    rows = csv.reader(source, strict=True)
+    if (first := next(lines, None)) is None:
+        return
+    source = _Lines(whole_lines(chain([first], lines)))
+    parse = partial(csv.reader, source, strict=True, delimiter=delimiter_of(first))
+    rows = parse()
     while True:
         source.taken.clear()
         try:
@@ -185,7 +198,7 @@ def _csv_rows(lines: Iterator[str]) -> Iterator[list[str] | BadRow]:
             # only its first line is lost: the others are read again
             yield BadRow("bad_csv", len(source.taken[0]) - 1)
             source.take_back()
-            rows = csv.reader(source, strict=True)
+            rows = parse()
 
 
 class _Lines:

@@ -76,6 +76,13 @@ def test_a_bad_quote_costs_only_its_row(tmp_path, bad):
     assert dropped[0].characters == len(bad.split("\n")[0])
 
 
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_a_csv_of_excel_may_have_semicolons_or_tabs_between_its_columns(tmp_path, mark):
+    path = tmp_path / "corpus.csv"
+    path.write_text(f'id{mark}text\n1{mark}"{FIRST}{mark}{SECOND}"\n2{mark}{SECOND}\n', encoding="utf-8-sig")
+    assert texts(path) == [f"{FIRST}{mark}{SECOND}", SECOND]
+
+
 def test_rows_that_are_too_long_are_dropped_and_the_rest_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("data.sources.rows.MAX_ROW_CHARACTERS", 5_000_000)
     monkeypatch.setattr("data.sources.documents.MAX_PAGE_CHARACTERS", 1000)
