@@ -213,10 +213,10 @@ class _Cache:
     def _run(self, candidate: Candidate, seed: int, learning_rate: float) -> SeedRun:
         key = run_key(candidate, seed, learning_rate)
         path = self.folder / f"{key}.npz"
-        found = load_run(candidate, path)
+        found = load_run(path)
         if found is None:
             found = self._train(candidate, seed, learning_rate, key)
-            save_run(found, candidate, path)
+            save_run(found, path)
             (metric, score), *_ = found.result.dev.items()
             say(
                 f"{candidate.name}, seed {seed} at {learning_rate:g}: dev {metric.replace('_', ' ')} "

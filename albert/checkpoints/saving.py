@@ -124,7 +124,9 @@ def read_head(folder: Path) -> Head | None:
     names, labels = content.get("architectures"), content.get("id2label")
     architecture = str(names[0] if isinstance(names, list) and names else "").partition("For")[2]
     # what equals transformers' defaults is left out
-    known = tuple(map(str, labels.values())) if isinstance(labels, dict) else ("LABEL_0", "LABEL_1")
+    known = ("LABEL_0", "LABEL_1")
+    if isinstance(labels, dict):  # a tool may have sorted "10" before "2"
+        known = tuple(str(labels[number]) for number in sorted(labels, key=int))
     length = content.get("max_position_embeddings", 512)
     longest = length if isinstance(length, int) else 512
     problem = str(content.get("problem_type"))
@@ -158,7 +160,7 @@ def save_with_head(
             content["problem_type"] = head.problem
         if head.problem == "regression" or head.architecture == "MultipleChoice":
             content["num_labels"] = 1
-    _write(folder, tensors, content, tokenizer)
+    _write(folder, tensors, content, tokenizer, head.max_seq_length)
     if "auto_map" in content:
         with replacing(folder / POOLED_FILE) as temporary:
             shutil.copyfile(Path(__file__).with_name(POOLED_FILE), temporary)
@@ -169,6 +171,7 @@ def _write(
     tensors: Mapping[str, Tensor],
     config: Mapping[str, object],
     tokenizer: Tokenizer | Path | None,
+    max_length: int | None = None,
 ) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / WEIGHTS_FILE) as temporary:
@@ -183,7 +186,8 @@ def _write(
         tokenizer.save(folder)
     tokenizer_config = folder / "tokenizer_config.json"
     if tokenizer is not None and tokenizer_config.is_file():
-        content = {**read_json(tokenizer_config), "model_max_length": config["max_position_embeddings"]}
+        longest = max_length or config["max_position_embeddings"]
+        content = {**read_json(tokenizer_config), "model_max_length": longest}
         if (folder / "vocab.txt").is_file():  # transformers would read an ALBERT's as SentencePiece
             content["tokenizer_class"] = "BertTokenizer"
         write_text(tokenizer_config, json.dumps(content, indent=2, ensure_ascii=False) + "\n")

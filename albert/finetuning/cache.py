@@ -13,17 +13,19 @@ from pathlib import Path
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
+from albert.checkpoints import CONFIG_FILE
 from albert.finetuning.regression import Regression
 from albert.finetuning.training import Candidate, SeedRun
 from albert.runtime import default_device, usual_precision
 from data.files import sha256, write_bytes
 
-_FORMAT = 3  # of the files; others are not read
-_STORED = TypeAdapter(tuple[str, SeedRun], config=ConfigDict(arbitrary_types_allowed=True))
+_FORMAT = 4  # of the files; others are not read
+# in a tuple: pydantic takes no config for a dataclass alone
+_STORED = TypeAdapter(tuple[SeedRun], config=ConfigDict(arbitrary_types_allowed=True))
 
 
 def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
-    """A digest of the inputs of a run: weights, files, settings and seed."""
+    """A digest of the inputs of a run: model, files, settings and seed."""
     settings, learner = candidate.settings, candidate.learner
     precision = settings.running.precision
     if precision == "auto":  # is the same run as with the format named
@@ -31,6 +33,7 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
     content = {
         "format": _FORMAT,
         "weights": candidate.checksum,
+        "inputs": _inputs(candidate),
         "task": asdict(settings.task),
         "files": {name: sha256_of(path) for name, path in settings.split_paths.items()},
         "settings": {
@@ -51,11 +54,14 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
 
 
 def _inputs(candidate: Candidate) -> str:
-    """A digest of the inputs beside weights and files: the model's configuration and the tokens."""
+    """A digest of the model's configuration, and of tokens and answers, which may be in other files."""
     digest = hashlib.sha256(json.dumps(asdict(candidate.config), sort_keys=True).encode())
+    if not candidate.is_own:  # its configuration here is only like its own
+        digest.update(sha256(candidate.path / CONFIG_FILE).encode())
     for name, encoded in sorted(candidate.encoded.items()):
         digest.update(name.encode())
-        digest.update(encoded.input_ids.tobytes())
+        for array in (encoded.input_ids, encoded.segment_b_start, encoded.targets):
+            digest.update(str(array.shape).encode() + array.tobytes())
     return digest.hexdigest()
 
 
@@ -68,8 +74,8 @@ def sha256_of(path: Path) -> str:
     return hashlib.sha256(json.dumps(checksums).encode()).hexdigest()
 
 
-def save_run(run: SeedRun, candidate: Candidate, path: Path) -> None:
-    """Write a candidate's run as an .npz file: its arrays, and the rest as JSON that numbers them."""
+def save_run(run: SeedRun, path: Path) -> None:
+    """Write a run as an .npz file: its arrays, and the rest as JSON that numbers them."""
     arrays: list[np.ndarray] = []
 
     def numbered(array: np.ndarray) -> dict[str, int]:
@@ -79,23 +85,21 @@ def save_run(run: SeedRun, candidate: Candidate, path: Path) -> None:
     content = asdict(run)
     for predictions in filter(None, (content["dev"], content["test"])):
         del predictions["confidence"]  # many small arrays, which only `jixu predict` writes
-    text = json.dumps((_inputs(candidate), content), default=numbered, ensure_ascii=False)
+    text = json.dumps([content], default=numbered, ensure_ascii=False)
     sink = io.BytesIO()
     np.savez_compressed(sink, *arrays, text=np.array(text))
     write_bytes(path, sink.getvalue())
 
 
-def load_run(candidate: Candidate, path: Path) -> SeedRun | None:
-    """Read a candidate's run; None if there is none, if it is damaged, or if it was made with another
-    configuration or tokenizer.
-    """
+def load_run(path: Path) -> SeedRun | None:
+    """Read a run; None if there is none or if it is damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             content = json.loads(
                 str(file["text"]),
                 object_hook=lambda one: file[f"arr_{one['array']}"] if "array" in one else one,
             )
-        inputs, run = _STORED.validate_python(content)
+        (run,) = _STORED.validate_python(content)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
-    return run if inputs == _inputs(candidate) else None
+    return run

@@ -71,6 +71,7 @@ class FineTuned:
             labels=self.labels,
             name="qa_outputs" if kind is Kind.SPAN else "classifier",
             problem=_PROBLEMS.get(kind),
+            max_seq_length=self.running.max_seq_length,
         )
 
     def of_task(self, task: Task) -> FineTuned:

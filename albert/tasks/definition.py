@@ -43,7 +43,7 @@ METRICS: dict[Kind, tuple[str, ...]] = {
     Kind.REGRESSION: ("pearson", "spearman"),
     Kind.SIMILARITY: ("spearman", "pearson", "mrr"),
 }
-_BINARY = ("matthews", "f1")  # for two labels only, so reported only if a task asks for them
+BINARY_METRICS = ("matthews", "f1")  # for two labels only, so reported only if a task asks for them
 Pooling = Literal["cls", "mean", "cls+mean"]  # how the states of a text become one vector
 
 
@@ -94,7 +94,7 @@ class Task:
         """The metrics to report, the main one first."""
         names = self._all_metrics()
         main = self.metric or names[0]
-        return (main, *(name for name in names if name != main and name not in _BINARY))
+        return (main, *(name for name in names if name != main and name not in BINARY_METRICS))
 
 
 class _Texts(yaml.SafeLoader):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from albert.tasks.definition import Kind, Task
+from albert.tasks.definition import BINARY_METRICS, Kind, Task
 from albert.tasks.examples import Found, Split
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
@@ -29,12 +29,14 @@ class TaskData:
     @property
     def absent(self) -> tuple[str, ...]:
         """A line for each split without an example of some labels: they may be misspelt."""
-        lines = []
+        lines, expected = [], self.labels
+        if self.task.kind is Kind.TOKENS:  # examples have types of entities
+            expected = tuple(tag[2:] for tag in self.labels if tag.startswith("B-"))
         for name, split in self.splits.items():
             seen = {label for labels in split.label_sets for label in labels}
-            if split.label_sets and (lacking := [label for label in self.labels if label not in seen]):
+            if split.label_sets and (lacking := [label for label in expected if label not in seen]):
                 shown = ", ".join(lacking[:5]) + (", ..." if len(lacking) > 5 else "")
-                lines.append(f"{name} has no example of {len(lacking)} of {len(self.labels)} labels: {shown}")
+                lines.append(f"{name} has no example of {len(lacking)} of {len(expected)} labels: {shown}")
         return tuple(lines)
 
 
@@ -105,6 +107,11 @@ def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
         only = f"the one label {min(seen)!r}" if seen else "no entity" if is_tagged else "no label"
         raise InputError(f"{train.path} has {only}: there is nothing to tell apart")
     known = tuple(sorted(seen)) if task.labels is None or is_tagged else task.labels
+    if task.metrics[0] in BINARY_METRICS and len(known) != 2:
+        raise InputError(
+            f"task {task.name}: {task.metrics[0]} is for two labels, and {train.path} has {len(known)}: use "
+            "accuracy or macro_f1"
+        )
     for split in splits.values():
         for row, of_row in enumerate(split.label_sets, 2):
             if unknown := sorted(set(of_row) - set(known)):

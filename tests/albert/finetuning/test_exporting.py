@@ -136,6 +136,8 @@ def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(
         assert list(predicted.predictions.answers) == named
     if predicted.record.labels:
         assert tuple(theirs.config.id2label.values()) == predicted.record.labels
+    opened = transformers.AutoTokenizer.from_pretrained(tmp_path / "kept", trust_remote_code=is_pooled)
+    assert opened.model_max_length == predicted.record.running.max_seq_length
 
 
 def test_of_each_model_the_best_seed_on_dev_is_kept(tmp_path, tokenizer):
@@ -235,6 +237,15 @@ def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_pa
     else:  # an object a line, numbered whatever the rows' own ids
         lines = [json.loads(line) for line in found.submission().splitlines()]
         assert lines == [{"id": number, "label": one} for number, one in enumerate(answers)]
+
+
+def test_labels_of_trainers_config_are_in_the_order_of_their_numbers(tmp_path, tokenizer):
+    names = dict(enumerate("甲乙丙丁戊己庚辛壬癸子丑"))
+    save(tmp_path / "saved", tokenizer, "BertForSequenceClassification", id2label=names)
+    path = tmp_path / "saved" / "config.json"
+    config = json.dumps(json.loads(path.read_text(encoding="utf-8")), sort_keys=True)  # 0, 1, 10, 11, 2, ...
+    path.write_text(config, encoding="utf-8")
+    assert load_fine_tuned(tmp_path / "saved").record.labels == tuple(names.values())
 
 
 def test_predictions_are_printed_and_a_submission_lacks_no_row(tmp_path, tokenizer):

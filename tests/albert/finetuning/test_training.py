@@ -148,8 +148,8 @@ def test_every_epoch_has_every_example_once_in_an_order_of_its_own(split_files, 
 def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path):
     candidate = prepared(quick(split_files, model_folder, epochs=1))
     run = fine_tune_one(candidate, 0, 1e-3)
-    save_run(run, candidate, tmp_path / "run.npz")
-    found = load_run(candidate, tmp_path / "run.npz")
+    save_run(run, tmp_path / "run.npz")
+    found = load_run(tmp_path / "run.npz")
     assert found.result == run.result and found.test.answers == run.test.answers
     for name, values in run.test.statistics.items():
         assert (found.test.statistics[name] == values).all()
@@ -158,14 +158,15 @@ def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path)
     assert key not in (run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3))
     split_files["dev"].write_text("text\tlabel\n香\t好\n苦\t坏\n", encoding="utf-8")
     assert key != run_key(candidate, 0, 1e-3)
-    # the same weights and files are another model under another configuration or vocabulary
+    # the same weights and files are another run with another configuration, vocabulary or file of answers
     other_config = replace(candidate, config=replace(candidate.config, hidden_dropout_prob=0.1))
-    ids = replace(candidate.encoded["dev"], input_ids=candidate.encoded["dev"].input_ids[::-1])
-    other_words = replace(candidate, encoded={**candidate.encoded, "dev": ids})
-    assert load_run(other_config, tmp_path / "run.npz") is None
-    assert load_run(other_words, tmp_path / "run.npz") is None
+    dev = candidate.encoded["dev"]
+    others = [replace(dev, input_ids=dev.input_ids[::-1]), replace(dev, targets=1 - dev.targets)]
+    others = [replace(candidate, encoded={**candidate.encoded, "dev": one}) for one in others]
+    keys = [run_key(one, 0, 1e-3) for one in (candidate, other_config, *others)]
+    assert len(set(keys)) == 4
     (tmp_path / "run.npz").write_bytes((tmp_path / "run.npz").read_bytes()[:300])
-    assert load_run(candidate, tmp_path / "run.npz") is None
+    assert load_run(tmp_path / "run.npz") is None
 
 
 def test_pairs_are_cut_at_the_longer_side(tokenizer):
@@ -249,10 +250,9 @@ def test_a_run_of_a_sweep_is_stored_apart_from_the_one_that_is_scored(split_file
     swept = candidate.without_test()
     assert run_key(swept, 0, 1e-3) != run_key(candidate, 0, 1e-3)
     run = fine_tune_one(swept, 0, 1e-3)
-    save_run(run, swept, tmp_path / "run.npz")
-    found = load_run(swept, tmp_path / "run.npz")
+    save_run(run, tmp_path / "run.npz")
+    found = load_run(tmp_path / "run.npz")
     assert found.result == run.result and found.test is None and found.result.test is None
-    assert load_run(candidate, tmp_path / "run.npz") is None
     # the same training, whether test is there or not
     assert fine_tune_one(candidate, 0, 1e-3).result.dev == run.result.dev
 

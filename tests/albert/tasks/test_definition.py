@@ -299,6 +299,18 @@ def test_labels_without_an_example_are_named(tmp_path):
         "dev has no example of 1 of 3 labels: 号",
         "test has no example of 2 of 3 labels: 号, 好",
     )
+    for kind in ("f1", "matthews"):
+        with pytest.raises(InputError, match=f"{kind} is for two labels, and .*train.tsv has 3"):
+            read_task(Task(name="t", metric=kind), paths)
+
+
+def test_types_of_entities_without_an_example_are_named(tmp_path):
+    paths = {name: tmp_path / f"{name}.txt" for name in ("train", "dev")}
+    paths["train"].write_text("龙 B-茶\n井 I-茶\n\n杭 B-地\n州 I-地\n", encoding="utf-8")
+    paths["dev"].write_text("龙 B-茶\n井 O\n", encoding="utf-8")
+    assert read_task(Task(name="t", kind="tokens"), paths).absent == (
+        "dev has no example of 1 of 2 labels: 地",
+    )
 
 
 def test_bad_rows_are_skipped_by_number(tmp_path):
