@@ -124,7 +124,7 @@ def read_head(folder: Path) -> Head | None:
     names, labels = content.get("architectures"), content.get("id2label")
     architecture = str(names[0] if isinstance(names, list) and names else "").partition("For")[2]
     # what equals transformers' defaults is left out
-    known = ("LABEL_0", "LABEL_1")
+    known: tuple[str, ...] = ("LABEL_0", "LABEL_1")
     if isinstance(labels, dict):  # a tool may have sorted "10" before "2"
         known = tuple(str(labels[number]) for number in sorted(labels, key=int))
     length = content.get("max_position_embeddings", 512)

@@ -107,8 +107,8 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
                 if staged[number] is None:  # an unchanged source, whose text is needed after all
                     name = Path(sources[number].source.listing_path).name
                     _, staged[number] = _stage(plan.files[number], plan, name)
-        interruptible(db, lambda: drop_unlikely(db, plan, staged))
-        return interruptible(db, lambda: assign(db, plan, staged))
+        interruptible(db, partial(drop_unlikely, db, plan, staged))
+        return interruptible(db, partial(assign, db, plan, staged))
 
 
 def find_similar(plan: Plan, division: Division) -> str | None:
@@ -151,7 +151,7 @@ def commit(
         return result_of(plan, current, kept)
     version = _next_version(plan, division.sop, shards, similar)
     with connect(plan.staging, settings.workers) as db:
-        funnel = interruptible(db, lambda: _index(plan, version, shards, division, db))
+        funnel = interruptible(db, partial(_index, plan, version, shards, division, db))
     for source in sources:
         if source.staged_path:
             os.replace(source.listing, workspace.root / source.source.listing_path)
