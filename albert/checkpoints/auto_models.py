@@ -7,6 +7,7 @@ T = packed tokens, S = sequences, H = hidden size.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -36,7 +37,7 @@ class Start:
 
 def load_start(path: Path | str) -> Start:
     """Load an encoder and its tokenizer. Raises as `load_pretrained`, and InputError for an architecture that
-    needs transformers, if it is not installed or cannot open it.
+    needs transformers, if it is not installed, cannot open it, or finds no value for a weight.
     """
     source = find_source(path, any_model=True)
     kind = read_json(source.config).get("model_type") if source.config.is_file() else None
@@ -51,7 +52,10 @@ def load_start(path: Path | str) -> Start:
         ) from None
     transformers.utils.logging.disable_progress_bar()
     try:
-        theirs = transformers.AutoModel.from_pretrained(source.folder, dtype=torch.float32)
+        theirs, loaded = transformers.AutoModel.from_pretrained(
+            source.folder, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+        _check(theirs, loaded, source)
         words = AutoTokens(transformers.AutoTokenizer.from_pretrained(source.folder), source.folder)
         config = _nearest(theirs.config)
     except InputError:
@@ -60,6 +64,30 @@ def load_start(path: Path | str) -> Start:
         raise InputError(f"transformers cannot open {path}: {' '.join(str(error).split())[:200]}") from None
     encoder = cast(Encoder, AutoEncoder(theirs, config))
     return Start(encoder, config, cast(Tokenizer, words), source, is_own=False)
+
+
+def _check(theirs: nn.Module, loaded: Mapping[str, Any], source: Source) -> None:
+    """Raise InputError unless every weight that is learnt and used came from the files, and is finite.
+
+    transformers draws the others at random, without a seed.
+    """
+    used = {
+        name: weight
+        for name, weight in theirs.named_parameters()
+        if weight.requires_grad and "pooler" not in name.split(".")
+    }
+    faults = {
+        "missing": {*loaded["missing_keys"]},
+        "of another shape than config.json says": {name for name, *_ in loaded["mismatched_keys"]},
+        "not finite": {name for name, weight in used.items() if not weight.isfinite().all()},
+    }
+    for fault, names in faults.items():
+        if found := [name for name in used if name in names]:
+            shown = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+            raise InputError(
+                f"{source.weights}: {len(found)} of {len(used)} tensors of the encoder are {fault}: {shown}; "
+                "save the model again with save_pretrained, or pass another checkpoint"
+            )
 
 
 def _nearest(theirs: Any) -> AlbertConfig:

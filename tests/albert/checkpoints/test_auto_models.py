@@ -5,6 +5,7 @@ import json
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from albert.checkpoints import load_start
 from albert.finetuning import (
@@ -91,4 +92,23 @@ def test_what_transformers_cannot_open_either_is_refused_in_a_line(tmp_path, tok
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "no-such-model"}))
     with pytest.raises(InputError, match="transformers cannot open .*no-such-model"):
+        load_start(folder)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda name, value: {f"wrapped.{name}": value}, "missing: embeddings.word_embeddings.weight, "),
+        (lambda name, value: {} if "output.dense" in name else {name: value}, "4 of .* missing: .*dense"),
+        (lambda name, value: {name: value[:-1]}, "of another shape than config.json says: "),
+        (lambda name, value: {name: value * torch.nan}, "not finite: "),
+    ],
+    ids=["other names", "a part missing", "other shapes", "not finite"],
+)
+def test_another_architecture_without_its_weights_is_refused(change, message, tmp_path, tokenizer):
+    folder = save_other("electra", tmp_path / "electra", tokenizer)
+    weights = folder / "model.safetensors"
+    changed = [change(name, value) for name, value in load_file(weights).items()]
+    save_file({name: value for one in changed for name, value in one.items()}, weights, {"format": "pt"})
+    with pytest.raises(InputError, match=message):
         load_start(folder)
