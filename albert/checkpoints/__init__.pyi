@@ -1,3 +1,4 @@
+from .auto_models import AutoEncoder as AutoEncoder
 from .auto_models import load_start as load_start
 from .averaging import average as average
 from .converting import convert as convert

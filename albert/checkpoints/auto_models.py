@@ -135,6 +135,12 @@ class AutoEncoder(nn.Module):
 
     pool = Encoder.pool  # which reads `pooler` alone
 
+    def draw_weights(self) -> None:
+        """Set random weights as transformers does for this architecture."""
+        import transformers
+
+        self.model = transformers.AutoModel.from_config(self.model.config, dtype=torch.float32)
+
 
 class AutoTokens:
     """transformers' fast tokenizer with the interface of `Tokenizer`, as fine-tuning uses it."""

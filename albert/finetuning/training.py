@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from albert.checkpoints import Source, load_start, names_checkpoint
+from albert.checkpoints import AutoEncoder, Source, load_start, names_checkpoint
 from albert.evaluation import EpochRecord, SeedResult, SweepPoint, leaves_chance, score
 from albert.finetuning.encoding import Encoded
 from albert.finetuning.exporting import FineTuned, save_fine_tuned
@@ -271,7 +271,9 @@ def _new_model(candidate: Candidate, seed: int) -> nn.Module:
     """The encoder with a head drawn from the seed."""
     encoder = load_start(candidate.path).encoder
     torch.manual_seed(seed)
-    if not candidate.is_pretrained:
+    if not candidate.is_pretrained and isinstance(encoder, AutoEncoder):
+        encoder.draw_weights()
+    elif not candidate.is_pretrained:
         initialize(encoder, candidate.config.initializer_range)
     return candidate.learner.model(encoder).to(default_device())
 

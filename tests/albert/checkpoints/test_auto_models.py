@@ -12,6 +12,7 @@ from albert.finetuning import (
     FineTuneOptimizer,
     FineTuneRunning,
     FineTuneSettings,
+    baseline_runs,
     fine_tune,
     fine_tune_one,
 )
@@ -19,7 +20,7 @@ from albert.model import pack
 from albert.tasks import Task
 from data.errors import InputError
 from tests.albert.finetuning.examples import prepared
-from tests.conftest import save_small_model
+from tests.conftest import copied, save_small_model
 
 SIZES = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128}
 OTHERS = {
@@ -28,6 +29,7 @@ OTHERS = {
     "distilbert": lambda V: transformers.DistilBertConfig(
         vocab_size=V, dim=64, n_layers=1, n_heads=2, hidden_dim=128
     ),
+    "deberta": lambda V: transformers.DebertaConfig(vocab_size=V, relative_attention=True, **SIZES),
     "deberta-v2": lambda V: transformers.DebertaV2Config(
         vocab_size=V, relative_attention=True, pos_att_type="p2c|c2p", **SIZES
     ),
@@ -85,6 +87,29 @@ def test_another_architecture_stands_beside_ours_in_a_comparison(tmp_path, token
     again = fine_tune_one(prepared(settings, 1), 0, 3e-3, tmp_path / "kept")
     assert again.result.curve == run.curve
     assert not (tmp_path / "kept").exists()  # it is only compared
+
+
+def test_random_weights_of_another_architecture_tell_texts_apart(tmp_path, tokenizer):
+    other = save_other("deberta", tmp_path / "deberta", tokenizer)  # its LayerNorm is a class of its own
+    path = tmp_path / "t.tsv"
+    path.write_text("text\tlabel\n香茶\t1\n苦水\t0\n", encoding="utf-8")
+    settings = FineTuneSettings(
+        task=Task(name="t"),
+        train=path,
+        dev=copied(path),
+        models=(other,),
+        seeds=(3,),
+        epochs=1,
+        learning_rate=1e-9,
+        optimizer=FineTuneOptimizer(max_restarts=0),
+        running=FineTuneRunning(precision="fp32"),
+    )
+    drawn = []
+    for seed in (0, 1):  # of torch's generator, which decides nothing
+        torch.manual_seed(seed)
+        (found,) = baseline_runs(prepared(settings))[-1].predictions
+        drawn.append(found.probabilities.tolist())
+    assert drawn[0] == drawn[1] and drawn[0][0] != drawn[0][1]
 
 
 def test_what_transformers_cannot_open_either_is_refused_in_a_line(tmp_path, tokenizer):
