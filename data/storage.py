@@ -132,6 +132,8 @@ class RemoteFolder:
         self.url = url.rstrip("/")
         if self.url.startswith(("file://", "local://")):
             raise InputError(f"{url}: a folder needs no URL: pass its path")
+        if not is_remote(self.url):
+            raise InputError(f"{url} is no URL, such as s3://bucket/corpora: a folder can be copied")
         system, root = _file_system(self.url)
         self.files = DirFileSystem(path=root.rstrip("/"), fs=system)
 

@@ -47,7 +47,7 @@ def protocol(comparison: Comparison) -> str:
     examples = ", ".join(f"{name} {number(n)}" for name, n in comparison.examples.items())
     sentences = [
         *(_training(comparison) if trained else ["scored as the checkpoints are, without training"]),
-        f"chance level is {points(comparison.chance)}",
+        f"chance level on {comparison.split} is {points(comparison.chance)}",
         f"examples: {examples}",
     ]
     if skipped := comparison.skipped:
@@ -220,11 +220,18 @@ def cost_table(comparison: Comparison) -> Table:
             "parameters": number(cost.parameters),
             "GFLOPs": f"{cost.flops / 1e9:.3g}",
             "weights": size(cost.checkpoint_bytes),
-            **{f"ms, batch {one.batch_size}": f"{one.p50_ms:.3g} / {one.p95_ms:.3g}" for one in cost.latency},
+            **{
+                f"ms, batch {one.batch_size}": f"{_ms(one.p50_ms)} / {_ms(one.p95_ms)}"
+                for one in cost.latency
+            },
         }
         for label, cost in costs.items()
     ]
     return Table.of(caption, records)
+
+
+def _ms(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def contamination_table(comparison: Comparison) -> Table:

@@ -137,14 +137,16 @@ def _seeds(comparison: Comparison) -> Section:
             "learning rate": f"{seed.learning_rate:.2g}",
             "best epoch": str(seed.best_epoch),
             "restarts": str(seed.restarts),
-            "dev": points(seed.dev[metric]),
-            "test": points(seed.test[metric] if seed.test else None)
-            + ("" if seed.left_chance else " (at chance level)"),
+            "dev": points(seed.dev[metric]) + ("" if seed.left_chance else " (at chance level)"),
+            "test": points(seed.test[metric] if seed.test else None),
             "seconds": number(seed.seconds),
             "examples/s": number(seed.examples_per_second),
         }
         for model in comparison.models
         for seed in model.seeds
     ]
-    caption = "The main metric in points. A start that does not leave chance level is counted and repeated."
+    caption = (
+        "The main metric in points. A start whose dev score is not two standard errors above dev's own "
+        "chance level is counted and repeated."
+    )
     return Section(title="Every seed", tables=(Table.of(caption, records),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -35,8 +35,9 @@ class TaskData:
         for name, split in self.splits.items():
             seen = {label for labels in split.label_sets for label in labels}
             if split.label_sets and (lacking := [label for label in expected if label not in seen]):
-                shown = ", ".join(lacking[:5]) + (", ..." if len(lacking) > 5 else "")
-                lines.append(f"{name} has no example of {len(lacking)} of {len(expected)} labels: {shown}")
+                lines.append(
+                    f"{name} has no example of {len(lacking)} of {len(expected)} labels: {_first(lacking)}"
+                )
         return tuple(lines)
 
 
@@ -69,6 +70,10 @@ def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[
             "JSON lines of one sentence or question have columns"
         )
     return task, Split(path, examples, skipped)
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = False) -> TaskData:
@@ -117,6 +122,6 @@ def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:
             if unknown := sorted(set(of_row) - set(known)):
                 raise InputError(
                     f"label {unknown[0]!r} in {split.path} (about row {row}) does not occur in {train.path}; "
-                    f"its labels are {', '.join(known)}"
+                    f"its {len(known)} labels are {_first(known)}"
                 )
     return ("O", *(f"{prefix}-{name}" for name in known for prefix in "BI")) if is_tagged else known

@@ -153,7 +153,10 @@ def describe_left_out(result: RefreshResult) -> list[str]:
         what = f"left out {total:,} document(s), each a row of the view documents"
         lines.append(f"{what}: {', '.join(reasons)}")
         if "no_text_field" in dict(result.left_out):
-            lines.append("no_text_field: name the column or field with the text, --reading.text-field NAME")
+            lines.append(
+                "no_text_field: name the column or field of each row with the text, "
+                "--reading.text-field NAME; fields within fields are not read"
+            )
     if result.decoded_from:
         encodings = [f"{count:,} from {encoding}" for encoding, count in result.decoded_from]
         lines.append(f"decoded: {', '.join(encodings)}")
