@@ -195,26 +195,35 @@ def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
 
     Raises ValueError for a row that cannot be read, and an error of the library for a damaged file.
     """
-    uri = str(uri)
-    kind = file_kind(base_name(uri))
-    if kind not in ("jsonl", "csv", "tsv"):
-        for item in read_documents(uri, text_format="bert"):
-            if isinstance(item, RawDocument):
-                yield from ((line,) for line in item.text.split("\n"))
-            elif item.reason == "unreadable_file":
-                raise OSError(item.source_uri)
-        return
-    for part in open_parts(uri):
-        if part.file is None or not (encoding := _encoding(part.file)):
-            return
-        lines = decoded_lines(part.file, encoding)
+    for part in open_parts(str(uri)):
+        kind = file_kind(part.name)
+        if part.refused:
+            raise OSError(f"{part.uri}: {part.refused}")
+        if part.file and kind == "parquet":
+            with _seekable(part.file) as file:
+                for batch in pq.ParquetFile(file).iter_batches(batch_size=1024):
+                    rows = zip(*map(_values_of, batch.columns), strict=True)
+                    yield from (tuple(_texts_in(list(row))) for row in rows)
+        elif part.file and kind in ("jsonl", "csv", "tsv"):
+            yield from _text_rows(part.file, kind)
+        else:
+            for item in _read_part(part, "bert", None):
+                if isinstance(item, RawDocument):
+                    yield from ((line,) for line in item.text.split("\n"))
+                elif item.reason == "unreadable_file":
+                    raise OSError(item.source_uri)
+
+
+def _text_rows(file: BufferedReader, kind: str) -> Iterator[tuple[str, ...]]:
+    if encoding := _encoding(file):
+        lines = decoded_lines(file, encoding)
         rows: Iterator[Row] = json_rows(lines) if kind == "jsonl" else table_rows(lines, kind)
         for place, row, _ in rows:
             if isinstance(row, BadRow):
                 raise ValueError(f"{place}: {row.reason}")
             yield tuple(_texts_in(row))
-        if error := damage(part.file):
-            raise error
+    if error := damage(file):
+        raise error
 
 
 def _texts_in(value: object) -> Iterator[str]:

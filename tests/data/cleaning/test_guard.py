@@ -1,7 +1,10 @@
 import gzip
 import json
 import os
+import zipfile
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data.catalog import open_workspace
@@ -130,6 +133,20 @@ def test_a_guard_that_cannot_be_read_to_its_end_is_refused(tmp_path, name, conte
     message = str(refused.value)
     assert f"guard file {path}" in message and ("mend it" in message or "check the path" in message)
     assert "\n" not in message
+
+
+@pytest.mark.parametrize("name", ["pairs.parquet", "pairs.zip"])
+def test_every_column_is_guarded_in_a_parquet_file_and_in_an_archive(tmp_path, name):
+    other = "另外一个更长的问题在这里等着回答"
+    path, rows = tmp_path / name, [{"query": one, "answer": 7} for one in (QUESTION, other)]
+    if name == "pairs.zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("dev.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+            archive.writestr("readme.bin", b"\0\1")
+    else:
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    found = hits(path, [QUESTION], ["先读一句话，这里什么也没有，然后再读一句话。"], [other])
+    assert [bool(count) for count in found] == [True, False, True]
 
 
 @pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
