@@ -121,6 +121,9 @@ def prepare(settings: FineTuneSettings, data: TaskData, model: int) -> Candidate
     settings = settings.fitted(data)
     path = settings.models[model]
     start = load_start(path)
+    if not start.is_own and settings.running.precision == "auto":
+        # some of transformers' models fail in bf16: DeBERTa masks with the smallest number of fp32
+        settings = replace(settings, running=replace(settings.running, precision="fp32"))
     length = min(settings.running.max_seq_length, start.config.max_position_embeddings)
     train = data.splits["train"].examples if "train" in data.splits else ()
     unanswerable = any(isinstance(one, SpanExample) and not one.answers for one in train)
