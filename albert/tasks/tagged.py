@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,20 @@ def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
 
 
 def _sentences_of_rows(path: Path) -> Iterator[Sentence]:
-    """Yield rows of tokens and tags, both separated by spaces, after a header."""
+    """Yield rows of tokens and tags, both separated by spaces, after a header if there is one."""
     lines = read_lines(path)
-    header = next(lines, "").split("\t")
+    first = next(lines, "")
+    header = first.split("\t")
     if len(header) > 2:
         raise InputError(
             f"{path}: its header has {len(header)} columns; expected two, tokens and tags separated by "
             "spaces (or a .txt file with a token and its tag on each line)"
         )
-    for number, line in enumerate(lines, 2):
-        if line.strip():
+    # a first line that holds tags, or tokens alone, is a row
+    tags_of_first = "".join(header[1:]).split()
+    is_row = all(map(_is_tag, tags_of_first)) if tags_of_first else " " in header[0].strip()
+    for number, line in enumerate(chain([first], lines), 1):
+        if line.strip() and (number > 1 or is_row):
             cells = line.split("\t")
             tokens, tags = (cells[0], cells[1]) if len(cells) == 2 else (line, "")
             # single spaces separate characters; a character that is a space leaves an empty part
@@ -123,12 +127,16 @@ def as_bio(tag: str) -> str:
     return _AS_BIO.get(tag[:2], tag[:2]) + tag[2:]
 
 
+def _is_tag(tag: str) -> bool:
+    return _TAG.fullmatch(as_bio(tag)) is not None
+
+
 def _problem(tokens: Sequence[str], tags: Sequence[str], labels: Sequence[str] | None) -> str | None:
     if len(tokens) != len(tags):
         return f"{len(tokens)} tokens, {len(tags)} tags"
     before = "O"
     for tag in tags:
-        if not _TAG.fullmatch(tag) or (labels is not None and tag not in labels):
+        if not _is_tag(tag) or (labels is not None and tag not in labels):
             return f"unknown tag {tag!r}"
         if tag.startswith("I-") and before[2:] != tag[2:]:
             return f"tag {tag!r} follows {before!r}: an entity begins with B-"

@@ -110,6 +110,8 @@ CLUENER = {"text": "杭州产茶", "label": {"地名": {"杭州": [[0, 1]]}, "�
         ("t.bmes", "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n"),
         ("t.bioes", "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n"),
         ("t.json", json.dumps(CLUENER, ensure_ascii=False)),
+        ("t.tsv", "杭 州 产 茶\tB-地名 I-地名 O B-物品\n"),
+        ("t.tsv", "text_a\tlabel\n杭 州 产 茶\tB-地名 I-地名 O B-物品\n"),
         ("t.jsonl", json.dumps({"tokens": [*"杭州产茶"], "tags": ["B-地名", "I-地名", "O", "B-物品"]})),
     ],
 )
@@ -118,6 +120,10 @@ def test_entities_of_every_format_are_the_same(file, content, tmp_path):
     _, split = read_split(tmp_path / file, load_task("msra_ner"))
     (one,) = split.examples
     assert (one.tokens, one.tags) == (tuple("杭州产茶"), ("B-地名", "I-地名", "O", "B-物品"))
+    if file == "t.tsv":  # without tags, to be predicted
+        (tmp_path / file).write_text("\n".join(line.split("\t")[0] for line in content.split("\n")))
+        (unlabelled,) = read_split(tmp_path / file, load_task("msra_ner"), "O")[1].examples
+        assert unlabelled.tokens == one.tokens
 
 
 @pytest.mark.parametrize(
