@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,7 +34,7 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     Raises InputError if the file is missing or empty, or lacks the task's columns.
     """
     header, is_labelled = task.header, placeholder is None
-    if not is_labelled and header is not None and len(next(_cells(path), (1, []))[1]) == len(header) - 1:
+    if not is_labelled and header is not None and len(_first_row(path)) == len(header) - 1:
         names = (task.columns.get("label"), *_USUAL["label"])
         label = next(one for one in names if one in header)
         task = replace(task, header=tuple(name for name in header if name != label))
@@ -93,28 +93,47 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
 
     With `header`, the first row is data unless it has a usual name: some copies have a header of their own.
     """
-    rows = _cells(path)
-    number, first = next(rows, (1, []))
+    first, rows = _first_row(path), _cells(path)
     if header is None or any(cell.strip() in usual for cell in first):
         names: Sequence[str] = [cell.strip() for cell in first]
+        rows = islice(dropwhile(lambda one: not one[1], rows), 1, None)
     else:
-        names, rows = header, chain([(number, first)], rows)
+        names = header
     for number, row in rows:
-        if len(row) == len(names):
+        if not row:
+            yield number, "an empty line"
+        elif len(row) == len(names):
             yield number, dict(zip(names, row, strict=True))
         else:
             yield number, f"{len(row)} columns where the header has {len(names)}"
 
 
+def _first_row(path: Path) -> list[str]:
+    """The cells of the first row that is not empty."""
+    return next((row for _, row in _cells(path) if row), [])
+
+
 def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each row."""
+    """Yield the number and the cells of each row; none for an empty line, unless no row follows it."""
+    empty: list[int] = []
+    for number, row in _lines(path):
+        if not row:
+            empty.append(number)
+            continue
+        yield from ((one, []) for one in empty)
+        empty.clear()
+        yield number, row
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
     if suffix_of(path) != ".csv":
-        yield from ((number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line)
+        lines = enumerate(read_lines(path), 1)
+        yield from ((number, line.split("\t") if line else []) for number, line in lines)
         return
     mark = delimiter_of(next(read_lines(path), ""))
     rows = csv.reader((line + "\n" for line in read_lines(path)), strict=True, delimiter=mark)
     try:
-        yield from ((rows.line_num, row) for row in rows if row)
+        yield from ((rows.line_num, row) for row in rows)
     except csv.Error as error:
         raise InputError(f"{path} cannot be read: line {rows.line_num}: {error}") from None
 

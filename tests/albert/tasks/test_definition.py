@@ -228,7 +228,7 @@ def test_groups_are_read_where_rows_have_columns_and_refused_elsewhere(kind, fil
 
 def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path):
     long = "茶" * 200_000
-    (tmp_path / "t.tsv").write_text(f'text\tlabel\n好\r的\t1\n\n"{long}\t0\n', encoding="utf-8", newline="")
+    (tmp_path / "t.tsv").write_text(f'text\tlabel\n好\r的\t1\n"{long}\t0\n', encoding="utf-8", newline="")
     _, split = read_split(tmp_path / "t.tsv", Task(name="t"))
     assert [one.text for one in split.examples] == ["好\r的", f'"{long}'] and not split.skipped
 
@@ -313,12 +313,14 @@ def test_types_of_entities_without_an_example_are_named(tmp_path):
     )
 
 
-def test_bad_rows_are_skipped_by_number(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("text,label\n好,1\n坏\n,0\n香,0,9\n苦,0\n", encoding="utf-8")
+@pytest.mark.parametrize("file, mark", [("t.csv", ","), ("t.tsv", "\t")])
+def test_bad_rows_are_skipped_by_number(file, mark, tmp_path):
+    path = tmp_path / file
+    rows = "\ntext,label\n好,1\n坏\n,0\n香,0,9\n\n苦,0\n\n\n"  # empty lines at the end are no rows
+    path.write_text(rows.replace(",", mark), encoding="utf-8")
     task, split = read_split(path, Task(name="t"))
-    assert len(split.examples) == 2 and task.kind is Kind.SINGLE
-    assert [line.split("row ")[1].split(":")[0] for line in split.skipped] == ["3", "4", "5"]
+    assert [one.id for one in split.examples] == ["0", "5"] and task.kind is Kind.SINGLE
+    assert [line.split("row ")[1].split(":")[0] for line in split.skipped] == ["4", "5", "6", "7"]
 
 
 @pytest.mark.parametrize(
