@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,12 @@ def read_spans(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     articles = content.get("data") if isinstance(content, dict) else _as_squad(content)
     if not isinstance(articles, list):
         raise InputError(f"{path} is not in SQuAD's format: it has no list under 'data'")
+    numbers = count()
     for a, article in enumerate(articles, 1):
         for p, paragraph in enumerate(_entries(article, "paragraphs"), 1):
             for q, question in enumerate(_entries(paragraph, "qas"), 1):
                 where = f"{path}, article {a}, paragraph {p}, question {q}"
-                yield where, _span(paragraph.get("context"), question, is_labelled)
+                yield where, _span(paragraph.get("context"), question, next(numbers), is_labelled)
 
 
 def _spans_of_rows(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
@@ -67,8 +69,9 @@ def _spans_of_rows(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]
             pairs = zip(_entries(label, "text"), _entries(label, "answer_start"), strict=False)
             label = [{"text": answer, "answer_start": start} for answer, start in pairs]
         answers = label if isinstance(label, list) else [label] if label else []
-        entry = {"id": row.get("id", at), "question": question, "is_impossible": not answers}
-        yield where, _span(text, entry | {"answers": answers}, is_labelled, cell_of(row, task.group))
+        entry = {"id": row.get("id"), "question": question, "is_impossible": not answers}
+        entry["answers"] = answers
+        yield where, _span(text, entry, at, is_labelled, cell_of(row, task.group))
 
 
 def _entries(parent: object, name: str) -> list[Any]:
@@ -86,9 +89,11 @@ def _as_squad(content: object) -> list[object] | None:
     return [{"paragraphs": [{"context": one["context_text"], "qas": one.get("qas")}]} for one in content]
 
 
-def _span(passage: object, entry: object, is_labelled: bool, group: str | None = None) -> SpanExample | str:
-    """The example of an entry, or the entry's fault. An answer whose place is wrong or missing, as in CMRC's
-    first layout, is looked for in the passage.
+def _span(
+    passage: object, entry: object, number: int, is_labelled: bool, group: str | None = None
+) -> SpanExample | str:
+    """The example of an entry, or the entry's fault; the number is its id if it has none. An answer whose
+    place is wrong or missing, as in CMRC's first layout, is looked for in the passage.
     """
     entry = entry if isinstance(entry, dict) else {}
     question = entry.get("question", entry.get("query_text"))
@@ -111,7 +116,8 @@ def _span(passage: object, entry: object, is_labelled: bool, group: str | None =
         starts.append(start)
     if answers and max(starts) < 0:
         return f"its answer {texts[0]!r} is not in the passage"
-    own = str(entry.get("id", entry.get("query_id", "")))
+    own = entry.get("id", entry.get("query_id"))
+    own = str(number if own is None else own)
     return SpanExample(own, passage, question, tuple(texts), tuple(starts), group)
 
 

@@ -122,6 +122,9 @@ def test_spans_are_read_and_a_wrong_offset_is_corrected(name, tmp_path):
     _, split = read_split(path, load_task(name))
     assert [one.answers for one in split.examples] == [("杭州",), (), ("龙井",)]
     assert [one.starts for one in split.examples] == [(4,), (), (0,)]
+    assert [one.id for one in split.examples] == ["1", "2", "3"]
+    path.write_bytes(gzip.compress(json.dumps(SQUAD).replace('"id"', '"no"').encode()))
+    assert [one.id for one in read_split(path, load_task(name))[1].examples] == ["0", "1", "2"]
 
 
 def test_spans_are_read_from_cmrcs_own_layout(tmp_path):
