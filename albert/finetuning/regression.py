@@ -27,7 +27,7 @@ def _numbers(examples: Sequence[Example]) -> np.ndarray:
 
 def _predictions(predicted: np.ndarray, gold: np.ndarray, metrics: Sequence[str]) -> Predictions:
     return Predictions(
-        answers=tuple(f"{value:.3f}" for value in predicted),
+        answers=tuple(f"{value:.6g}" for value in predicted),
         right=None,
         statistics={name: number_statistics(name, predicted, gold) for name in metrics},
     )

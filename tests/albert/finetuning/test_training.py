@@ -314,7 +314,7 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
 
 def test_numbers_are_learnt_alike_on_any_scale(tmp_path, model_folder):
     runs, means = [], []
-    for name, scale, zero in (("marks", 1, 0), ("years", 8, 2000)):
+    for name, scale, zero in (("marks", 1, 0), ("years", 8, 2000), ("shares", 1e-5, 0)):
         path = tmp_path / f"{name}.tsv"
         rows = [f"茶{n}\t{'香' * (n % 5)}\t{scale * (n % 5) + zero}" for n in range(40)]
         path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -324,8 +324,8 @@ def test_numbers_are_learnt_alike_on_any_scale(tmp_path, model_folder):
         )  # fmt: skip
         runs.append(fine_tune_one(prepared(settings), 0, 1e-3))
         means.append((np.mean([float(one) for one in runs[-1].dev.answers]) - zero) / scale)
-    assert runs[0].dev_score == pytest.approx(runs[1].dev_score, abs=1e-3)
-    assert means[0] == pytest.approx(means[1], abs=1e-3) and means[0] == pytest.approx(2, abs=1)
+    assert [run.dev_score for run in runs] == pytest.approx([runs[0].dev_score] * 3, abs=1e-3)
+    assert means == pytest.approx([means[0]] * 3, abs=1e-3) and means[0] == pytest.approx(2, abs=1)
 
 
 def test_chance_is_the_most_frequent_training_label_on_the_scored_split(split_files, model_folder):
