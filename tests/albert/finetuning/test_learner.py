@@ -158,7 +158,7 @@ def test_likeness_is_the_cosine_of_a_pair_and_only_the_most_alike_are_searched_f
         first=2 * np.arange(4), targets=np.array([1.0, 0.0, 1.0]),
     )  # fmt: skip
     found = learner.predict(states, examples, encoded)
-    assert found.answers == ("1.000", "0.000", "0.707")
+    assert found.answers == ("1", "0", "0.707107")
     # the last pair's own sentence ties with the second's
     assert found.statistics["mrr"].tolist() == [[1, 1], [0, 0], [pytest.approx(1 / 1.5), 1]]
 
