@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import Example, Found, read_json_lines, read_lines, suffix_of
+from albert.tasks.examples import Example, Found, of_unicode, read_json_lines, read_lines, suffix_of
 from data.errors import InputError
 from data.sources import delimiter_of
 
@@ -44,13 +44,16 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     rows, columns = open_table(path, task, roles, _USUAL, optional=("pair",) if may_lack_pair else ())
     if task.kind is None:
         task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
-    return task, (
-        (
-            f"{path}, row {number}",
-            row if isinstance(row, str) else _example(row, columns, task, at, placeholder),
-        )
-        for at, (number, row) in enumerate(rows)
-    )
+    return task, _examples(path, rows, columns, task, placeholder)
+
+
+@of_unicode
+def _examples(
+    path: Path, rows: Sequence[Row], columns: Mapping[Role, str | None], task: Task, placeholder: str | None
+) -> Iterator[Found]:
+    for at, (number, row) in enumerate(rows):
+        example = row if isinstance(row, str) else _example(row, columns, task, at, placeholder)
+        yield f"{path}, row {number}", example
 
 
 def open_table(

@@ -293,6 +293,22 @@ def test_what_lacks_its_answer_is_skipped_and_no_example_without_one(kind, rows,
     assert [line.partition(": ")[2] for line in split.skipped] == faults
 
 
+@pytest.mark.parametrize(
+    "task, content",
+    [
+        ("t", [{"text": text, "label": "1"} for text in ("茶", "茶\ud83d")]),
+        ("msra_ner", [{"tokens": [text], "tags": ["O"]} for text in ("茶", "\ud83d")]),
+        ("c3", [[["茶"], [DRINKS | {"question": q}], "1"] for q in ("茶？", "\ud83d？")]),
+        ("squad1", [{"context": f"{t}香", "question": "?", "answer": "香"} for t in "茶\ud83d"]),
+    ],
+)
+def test_half_a_character_is_a_fault_of_its_row(task, content, tmp_path):
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(one) + "\n" for one in content))
+    _, split = read_split(tmp_path / "t.jsonl", load_task(task))
+    (skipped,) = split.skipped
+    assert len(split.examples) == 1 and "row 2" in skipped and skipped.endswith(": not Unicode text")
+
+
 def test_labels_without_an_example_are_named(tmp_path):
     texts = {"train": "香\t好\n苦\t坏\n甜\t号\n", "dev": "香的\t好\n苦的\t坏\n", "test": "苦了\t坏\n"}
     paths = {name: tmp_path / f"{name}.tsv" for name in texts}
