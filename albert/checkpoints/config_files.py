@@ -77,7 +77,8 @@ def read_config(path: Path) -> AlbertConfig:
         raise ConfigError(f"{path} asks for relative positions or a decoder: only plain BERT can be loaded")
     values = {**_BERT_DEFAULTS, **content}
     values |= {"embedding_size": values["hidden_size"], "layout": "bert", "share": "none"}
-    values["classifier_dropout_prob"] = content.get("classifier_dropout") or 0.1
+    if content.get("classifier_dropout") is not None:
+        values["classifier_dropout_prob"] = content["classifier_dropout"]
     return _build(path, values)
 
 
