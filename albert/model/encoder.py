@@ -34,8 +34,11 @@ class Embedding(nn.Module):
         self.dropout = config.hidden_dropout_prob
 
     def forward(self, batch: Batch) -> Tensor:  # [T, H]
+        types = batch.token_type_ids
+        if len(self.token_type) == 1:  # both parts of a pair are of the one type
+            types = torch.zeros_like(types)
         x = kernels.embed(
-            batch.input_ids, batch.token_type_ids, batch.position_ids,
+            batch.input_ids, types, batch.position_ids,
             Tables(self.word, self.token_type, self.position),
             Norm(self.norm.weight, self.norm.bias, self.norm.eps),
             Projection(self.projection.weight, self.projection.bias) if self.projection else None,

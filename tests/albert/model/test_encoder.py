@@ -299,3 +299,9 @@ def test_a_compiled_model_learns_the_same_on_a_cpu():
     compiled = gradients(torch.compile(model, backend="aot_eager"), batch)
     for name, gradient in plain.items():
         torch.testing.assert_close(compiled[f"_orig_mod.{name}"], gradient)
+
+
+def test_a_model_of_one_token_type_reads_pairs_as_of_that_type():
+    model, ids = random_model(replace(SMALL, type_vocab_size=1)).eval(), [[5, 6, 7, 8]]
+    with torch.no_grad():
+        assert torch.equal(model.encoder(pack(ids, [[0, 0, 1, 1]])), model.encoder(pack(ids)))
