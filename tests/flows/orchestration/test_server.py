@@ -292,7 +292,8 @@ def rerun(server, corpus, checkpoint):
     assert automations(server, "--rerun-crashed").returncode == 0
     killed = server.begin("continued-pretraining/default", init=checkpoint, **LONG)
     wait_for_steps(server, server.workspace / "models" / "long")
-    (process,) = server.part("runner").children()
+    # the schedule of a test before may have begun a run of its own
+    (process,) = {*processes_of(killed)} & {*server.part("runner").children()}
     process.kill()
     server.wait_for_end(killed)
     wait_until(lambda: running(server, "long"), server.log)
