@@ -225,8 +225,8 @@ def predict_file(*, model: Path, input: Path, output: Path | None = None, task: 
     Args:
         model: Folder of a model that fine-tune kept.
         input: Examples in a format of the model's task; their labels are not read.
-        output: File to write: CLUE's submission if it ends in .json, else a table with tabs; by default the
-            table is printed.
+        output: File to write: CLUE's submission if it ends in .json, else a table, with commas if it ends in
+            .csv, else with tabs; by default the table is printed.
         task: Task or task file with the columns of the input; by default the model's own. For a model that
             Trainer saved, one with `answers: squad2` says that an answer may be missing.
     """
@@ -237,7 +237,8 @@ def predict_file(*, model: Path, input: Path, output: Path | None = None, task: 
     if output is None:
         print(predicted.table(), end="")
     else:
-        write_text(output, predicted.submission() if output.suffix == ".json" else predicted.table())
+        table = predicted.table("," if output.suffix == ".csv" else "\t")
+        write_text(output, predicted.submission() if output.suffix == ".json" else table)
         print(f"{len(predicted.examples):,} predictions in {output}")
     if predicted.skipped:
         count, first = len(predicted.skipped), predicted.skipped[0]

@@ -244,7 +244,8 @@ def judge_remedies(one: FieldOptions, base: Arm, matched: Arm, options: Experime
 def average_of(sources: Sequence[Path | str], share: float | None, options: ExperimentOptions) -> Path:
     """The mean of checkpoints, the last that of a run; one made before is used again."""
     last = Path(sources[-1])
-    target = experiment_folder(options) / f"{last.parent.name}-{last.name}-{share or 'mean'}"
+    kind = "mean" if share is None else share
+    target = experiment_folder(options) / f"{last.parent.name}-{last.name}-{kind}"
     if not target.is_dir():
         average_checkpoints(target.name, lambda: average(sources, target, weight=share))
     return target

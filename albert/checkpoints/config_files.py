@@ -77,8 +77,8 @@ def read_config(path: Path) -> AlbertConfig:
         raise ConfigError(f"{path} asks for relative positions or a decoder: only plain BERT can be loaded")
     values = {**_BERT_DEFAULTS, **content}
     values |= {"embedding_size": values["hidden_size"], "layout": "bert", "share": "none"}
-    if content.get("classifier_dropout") is not None:
-        values["classifier_dropout_prob"] = content["classifier_dropout"]
+    dropout = content.get("classifier_dropout")
+    values["classifier_dropout_prob"] = values["hidden_dropout_prob"] if dropout is None else dropout
     return _build(path, values)
 
 

@@ -35,9 +35,9 @@ class Predicted:
     predictions: Predictions
     skipped: Sequence[str]  # a line for each row that could not be read
 
-    def table(self) -> str:
+    def table(self, delimiter: str = "\t") -> str:
         """Lines of an id, the answer, and a probability for each label or choice, for the answer, or for each
-        of its tags; separated by tabs.
+        of its tags.
         """
         predictions, names = self.predictions, []
         cells: Sequence[Sequence[str]] = [[]] * len(self.examples)
@@ -49,7 +49,7 @@ class Predicted:
             cells = [[" ".join(f"{share:.6f}" for share in row)] for row in predictions.confidence]
         answers = predictions.answers if predictions.tags is None else map(" ".join, predictions.tags)
         sink = io.StringIO()
-        writer = csv.writer(sink, "excel-tab", lineterminator="\n")
+        writer = csv.writer(sink, delimiter=delimiter, lineterminator="\n")
         writer.writerow(["id", "prediction", *names])
         for one, answer, row in zip(self.examples, answers, cells, strict=True):
             writer.writerow([one.id, answer, *row])

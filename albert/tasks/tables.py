@@ -1,4 +1,4 @@
-"""Labelled sentences and pairs in tables with named columns: TSV, CSV, also Excel's, and JSON lines."""
+"""Labelled sentences and pairs in tables with named columns: TSV, CSV, also Excel's, and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import Example, Found, of_unicode, read_json_lines, read_lines, suffix_of
+from albert.tasks.examples import (
+    Example,
+    Found,
+    of_unicode,
+    read_json,
+    read_json_lines,
+    read_lines,
+    suffix_of,
+)
 from data.errors import InputError
 from data.sources import delimiter_of
 
@@ -86,8 +94,11 @@ def open_table(
 
 
 def json_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of JSON lines."""
-    for number, row in read_json_lines(path):
+    """Yield the rows of JSON lines, or of one JSON array."""
+    first = next((line for line in read_lines(path) if line.strip()), "")
+    content = read_json(path) if first.lstrip().startswith("[") else None
+    rows = enumerate(content, 1) if isinstance(content, list) else read_json_lines(path)
+    for number, row in rows:
         yield number, row if isinstance(row, dict) else "not a JSON object"
 
 

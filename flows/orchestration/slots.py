@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ def slot_file(workspace: Workspace, device: str) -> Path:
     """Return the lock file of a device: one per machine for a GPU, one per workspace for the CPU."""
     if device == "cpu":
         return workspace.lock("device-cpu")
-    return Path(tempfile.gettempdir()) / f"jixu-{getpass.getuser()}" / f"device-{device}.lock"
+    return Path(tempfile.gettempdir()) / f"jixu-{os.getuid()}" / f"device-{device}.lock"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ the others.
 
 import pytest
 import torch
+import transformers
 
 from albert.checkpoints import load_model, save_model
 from albert.model import AlbertConfig, PretrainingModel, pack
@@ -30,3 +31,13 @@ def test_what_transformers_would_change_comes_back_the_same(change, tmp_path):
     batch = pack([[1, 2, 3, 4], [5, 6]])
     with torch.no_grad():
         assert torch.equal(model.encoder(batch), again.eval().encoder(batch))
+
+
+@pytest.mark.parametrize("given, read", [(None, 0.3), (0.0, 0.0), (0.2, 0.2)])
+def test_a_berts_classifier_drops_what_transformers_would(given, read, tmp_path):
+    sizes = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64, "num_hidden_layers": 1}
+    config = transformers.BertConfig(hidden_dropout_prob=0.3, classifier_dropout=given, **sizes)
+    theirs = transformers.BertForSequenceClassification(config)
+    theirs.save_pretrained(tmp_path)
+    model, _ = load_model(tmp_path)
+    assert model.config.classifier_dropout_prob == theirs.dropout.p == read

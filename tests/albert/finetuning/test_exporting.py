@@ -1,5 +1,6 @@
 """Fine-tuned models that are kept: transformers and `jixu predict` give the scores of training."""
 
+import csv
 import json
 from dataclasses import replace
 
@@ -217,6 +218,7 @@ def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_pa
     encoded, ours = load_fine_tuned(tmp_path / "saved").scores(found.examples)
     np.testing.assert_allclose(their_scores(theirs, encoded, like), ours, atol=1e-5)
     rows = [line.split("\t") for line in found.table().splitlines()[1:]]
+    assert [*csv.reader(found.table(",").splitlines()[1:])] == rows
     answers, said = list(found.predictions.answers), found.predictions
     assert [row[1] for row in rows] == (
         answers if kind != "tokens" else [" ".join(tags) for tags in said.tags]

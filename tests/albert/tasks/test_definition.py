@@ -242,7 +242,7 @@ def test_a_row_may_hold_a_carriage_return_a_quote_and_a_very_long_text(tmp_path)
         ("t", "t.tsv", "sentence_a\tgold\n好\t1\n", "no text column .*columns: sentence_a, gold"),
         ("t", "t.tsv", "text\tcategory\n好\t1\n", "no label column"),
         ("t", "t.tsv", "text\tlabel\n", "no example"),
-        ("t", "t.json", '[{"text": "好", "label": 1}]', "no example; row 1 is not a JSON object"),
+        ("t", "t.json", '[["好", 1]]', "no example; row 1 is not a JSON object"),
         ("t", "t.tsv", "text\tlabel\n\t\n", "no usable example"),
         ("named", "t.tsv", "text\tlabel\n好\t1\n", "no column 'x' in .*; its columns are text, label"),
         ("squad1", "t.json", "[1", "is not JSON"),
@@ -422,3 +422,12 @@ def test_answers_without_a_word_are_scored_as_each_of_squads_scripts_does(predic
 )
 def test_answers_are_scored_as_cmrcs_script_does(predicted, gold, exact, f1):
     assert answer_scores(predicted, gold, "cmrc") == (exact, pytest.approx(f1))
+
+
+def test_a_json_array_is_read_like_json_lines(tmp_path):
+    rows = [{"text": "甲", "label": "a"}, ["b"], {"text": "乙", "label": "b"}]
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "array.json").write_text("\n" + json.dumps(rows, indent=1))
+    lines, array = (read_split(tmp_path / name, Task(name="t"))[1] for name in ("lines.jsonl", "array.json"))
+    assert array.examples == lines.examples and len(array.examples) == 2
+    assert [one.rsplit("/")[-1] for one in array.skipped] == ["array.json, row 2: not a JSON object"]
