@@ -52,7 +52,7 @@ class Instances:
     """Instances one after the other."""
 
     instance_ids: np.ndarray  # [R] uint64
-    documents: np.ndarray  # [R], number of its document; of several, the one with the lowest side
+    documents: np.ndarray  # [R], number of its document; of several, the first
     input_ids: np.ndarray  # [T]
     word_starts: np.ndarray  # [T] bool; special tokens count as words
     cu_seqlens: np.ndarray  # [R+1]
@@ -155,7 +155,6 @@ def build_instances(
     sop: bool | np.ndarray,
     copy: int = 0,
     seed: int = 0,
-    sides: np.ndarray | None = None,
 ) -> Instances:
     """Cut documents into instances, in order; a document's are a pure function of it and the arguments.
 
@@ -163,8 +162,8 @@ def build_instances(
     With `sop`, or where it is true for a document [D], a chunk is split at a random piece, or a chunk of one
     piece at a random comma, into A and B and swapped with probability a half; any other chunk is a single
     segment without a label. An objective that packs fills its chunks across the ends of documents; such a
-    chunk counts as of its document with the lowest of `sides` [D], so that one with a held-out document is
-    held out.
+    chunk counts as of its first document. Give it documents by ascending side: then a chunk with part of a
+    held-out document is held out, and few chunks hold documents of both kinds.
     """
     if objective.packs:
         documents = _separated(documents, tokenizer.sep_id)
@@ -182,7 +181,7 @@ def build_instances(
         swapped = uniform(keys[document], number, 3) < 0.5
         labels = np.where(middle < end, np.where(swapped, SWAPPED, IN_ORDER), NO_ORDER)
     if objective.packs:
-        document = _lowest_document(documents, documents.keys if sides is None else sides, first)
+        document = np.searchsorted(documents.first_piece, first, side="right") - 1
         number = np.arange(len(first))
     return _assemble(documents, tokenizer, (begin, middle, end), labels, document, number, copy)
 
@@ -242,14 +241,6 @@ def _chunks(
     first, last, document, numbers = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
     order = np.argsort(first, kind="stable")
     return first[order], last[order], document[order], numbers[order]
-
-
-def _lowest_document(documents: TokenizedDocuments, sides: np.ndarray, first: np.ndarray) -> np.ndarray:
-    """Find the document with the lowest side in each chunk, given the chunks' first pieces."""
-    document_of_piece = np.repeat(np.arange(len(documents.doc_ids)), np.diff(documents.first_piece))
-    by_rank = np.argsort(sides, kind="stable")
-    rank = np.argsort(by_rank)
-    return by_rank[np.minimum.reduceat(rank[document_of_piece], first)] if len(first) else first
 
 
 def _assemble(

@@ -97,6 +97,9 @@ def build_shard(
     parts: list[_Part] = []
     doc_ids: list[str] = []
     for rows in _batches(piece.assigned_path):
+        if find_objective(settings.objective).packs:
+            sides = sides_of([_text([row]) for row in rows])
+            rows = [rows[number] for number in np.argsort(sides, kind="stable")]
         batch = _segment(rows, words_of)
         parts.append(_build_part(batch, len(doc_ids), tokenizer, settings))
         doc_ids += batch.doc_ids
@@ -137,7 +140,6 @@ def _build_part(
             sop=batch.has_order,
             copy=copy,
             seed=settings.seed,
-            sides=sides,
         )
         instances.append(replace(made, documents=made.documents + first))
     return _Part(instances, table, sides, np.diff(documents.first_piece) > 0)

@@ -3,10 +3,12 @@
 import re
 from itertools import takewhile
 
+import numpy as np
 import pytest
 
-from albert.batching import InstanceStream
+from albert.batching import InstanceStream, is_held_out
 from data.catalog import never_trained_share, read_catalog, require_version, version_shards
+from data.cleaning import sides_of
 from data.workspace import Workspace
 from tests.conftest import sample_texts
 from tests.corpora import refresh_here, refresh_settings, write_jsonl
@@ -71,3 +73,32 @@ def test_a_copy_in_another_corpus_under_another_recipe_is_never_trained_on(grow)
     held_out, _ = grow(texts[:60])
     copied, trained = grow(texts, corpus="copies", seed=7, objective="roberta")
     assert copied and trained and not held_out & trained
+
+
+def test_documents_that_share_a_sequence_are_held_out_with_few_others(tmp_path, vocabulary_file):
+    sentences = dict.fromkeys(
+        one for text in sample_texts() for one in re.findall("[^。！？\\n]{12,}[。！？]", text)
+    )
+    texts = list(sentences)
+    write_jsonl(tmp_path / "c.jsonl", *texts)
+    settings = refresh_settings(
+        tmp_path / "w", tmp_path / "c.jsonl", vocabulary_file, corpus="c", objective="roberta"
+    )
+    refresh_here(settings)
+    place = Workspace(settings.workspace)
+    with read_catalog(place) as db:
+        version = require_version(db, "c")
+        paths = [place.root / shard.path for shard in version_shards(db, version)]
+    share = version.held_out_share
+    stream = InstanceStream(paths, batch_tokens=600, held_out_share=share)
+    rows = stream._load(stream.row_groups)
+    vocabulary = vocabulary_file.read_text(encoding="utf-8").split("\n")
+    kept = is_held_out(rows.sides, share)
+    sequences = np.split(rows.input_ids, rows.offsets[1:-1])
+    trained = "".join(
+        vocabulary[one] for ids, out in zip(sequences, kept, strict=True) if not out for one in ids
+    )
+    apart = [text for text, out in zip(texts, is_held_out(sides_of(texts), share), strict=True) if out]
+    assert apart and not [text for text in apart if text in trained]
+    tokens = np.array([len(ids) for ids in sequences])
+    assert tokens[kept].sum() / tokens.sum() < 2 * share
