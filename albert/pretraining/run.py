@@ -23,6 +23,7 @@ from albert.pretraining.audits import Audits, audit_data, peak_memory
 from albert.pretraining.evaluate import baselines_of, evaluate, load_sums, save_sums
 from albert.pretraining.progress import ProgressLog
 from albert.pretraining.result import PretrainResult, record_failure, write_result
+from albert.pretraining.sentinel import RISE
 from albert.pretraining.settings import START_FILE, PretrainSettings, read_settings
 from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, prepare_folder
 from albert.pretraining.state import (
@@ -85,10 +86,12 @@ def _with_step_size(settings: PretrainSettings, process: Process) -> PretrainSet
             accumulate = accumulate or before.running.accumulate
             batch_tokens = batch_tokens or before.batch_tokens
     accumulate = accumulate or process.world_size
-    if accumulate < process.world_size:
+    world_size = process.world_size
+    if accumulate < world_size or (settings.running.sharded and accumulate % world_size):
+        wanted = f"{world_size} or {'a multiple of it' if settings.running.sharded else 'more'}"
         raise ConfigError(
-            f"a step of {accumulate} parts cannot be shared out to {process.world_size} processes: "
-            f"begin the run with --running.accumulate {process.world_size} or more, or use fewer processes"
+            f"a step of {accumulate} parts cannot be shared out to {world_size} processes: begin the run "
+            f"with --running.accumulate {wanted}, or use fewer processes"
         )
     batch_tokens = batch_tokens or BATCH_TOKENS[process.device.type]
     return replace(
@@ -325,9 +328,22 @@ class _Run:
         self.log.record(record, trainer.state)
         return record
 
+    def _is_worse(self) -> bool:
+        """Whether a corpus's held-out loss is far above its lowest one."""
+        trainer, tokens = self.trainer, self.settings.evaluation.held_out_tokens
+        figures, _ = evaluate(trainer.model, trainer.streams, tokens, self.process, trainer.precision)
+        self.clock = time.perf_counter()
+        for name, loss in figures.items():
+            if name.startswith("held_out_mlm_loss"):
+                lowest = min(record[name] for record in trainer.state.history if name in record)
+                if not loss < lowest + RISE / 2:
+                    return True
+        self.log.say("the training loss rose, but no held-out loss: the text is harder here")
+        return False
+
     def _review(self) -> bool:
         """Log the steps since the last review; returns whether training was rolled back."""
-        done, wrong = self.trainer.review()
+        done, wrong = self.trainer.review(self._is_worse)
         while self.trainer.notices:
             self.notify(self.trainer.notices.pop(0))
         for step in done:

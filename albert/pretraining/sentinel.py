@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 _DECAY = 0.9  # of the running mean, which covers about ten steps
 _SETTLED = 10  # steps of a corpus before its running mean means something
 # nats above the lowest running mean: a batch's noise stays below a third of it, divergence is several above
-_RISE = 1.0
+RISE = 1.0
 MOST_ROLLBACKS = 3
 
 
@@ -25,17 +25,18 @@ class Trend:
 class Sentinel:
     """Detects divergence from the losses and the gradient's norm of each step.
 
-    `trends`, by corpus, are those of the trainer's state and are updated in place.
+    `trends`, by corpus, are those of the trainer's state and are updated in place. A loss also rises where a
+    harder source of a corpus begins: `is_worse` tells whether the model is worse, and is asked only then.
     """
 
-    def __init__(self, trends: dict[int, Trend]):
-        self.trends = trends
+    def __init__(self, trends: dict[int, Trend], is_worse: Callable[[], bool] = lambda: True):
+        self.trends, self.is_worse = trends, is_worse
 
     @property
     def is_calm(self) -> bool:
         """Whether every loss is less than halfway to its limit, as it is with noise alone."""
         settled = (trend for trend in self.trends.values() if trend.steps >= _SETTLED)
-        return all(trend.mean <= trend.lowest + _RISE / 2 for trend in settled)
+        return all(trend.mean <= trend.lowest + RISE / 2 for trend in settled)
 
     def check(self, losses: Mapping[int, float], norm: float, *, is_harder: bool = False) -> str | None:
         """What is wrong with a step, or None. `losses` is the mean MLM loss of each corpus in the step.
@@ -57,9 +58,11 @@ class Sentinel:
                 if trend.steps == _SETTLED:
                     trend.lowest = trend.mean
                 trend.lowest = min(trend.lowest, trend.mean)
-                if trend.mean > trend.lowest + _RISE:
-                    return (
-                        f"the MLM loss rose from {trend.lowest:.2f} to {trend.mean:.2f} "
-                        "(means of about ten steps)"
-                    )
+                if trend.mean > trend.lowest + RISE:
+                    if self.is_worse():
+                        return (
+                            f"the MLM loss rose from {trend.lowest:.2f} to {trend.mean:.2f} "
+                            "(means of about ten steps)"
+                        )
+                    trend.lowest = trend.mean
         return None

@@ -156,8 +156,8 @@ def load_tensors(folder: Path, objective: PretrainingObjective, optimizer: torch
     """
     tensors = load_file(folder / TENSORS_FILE)
     if objective.boundary is not None:
-        names = [name for name in tensors if name.startswith(_BOUNDARY)]
-        objective.boundary.load_state_dict({n.removeprefix(_BOUNDARY): tensors.pop(n) for n in names})
+        for name, parameter in objective.boundary.named_parameters():
+            parameter.detach().copy_(local_shard(tensors.pop(_BOUNDARY + name), parameter))
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     values: OptimizerState = {}
     for name, tensor in tensors.items():

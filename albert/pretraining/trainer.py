@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -152,6 +153,9 @@ class Trainer:
     def _load(self, folder: Path) -> None:
         model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)
         self.state = read_trainer_state(folder)
+        best = self.state.best
+        if best and not checkpoint_folder(self.settings.run_folder, best.step).is_dir():
+            self.state.best = None  # removed since, when a later one was better
         self._set_model(model)
         load_tensors(folder, self.objective, self.optimizer)
         if self.state.scaler and self.scaler.is_enabled():
@@ -282,10 +286,10 @@ class Trainer:
         is_logged = self.state.step % self.settings.running.log_every == 0
         return is_logged or len(self._pending) >= REVIEW_INTERVAL[self.process.device.type]
 
-    def review(self) -> tuple[list[StepRecord], str | None]:
+    def review(self, is_worse: Callable[[], bool] = lambda: True) -> tuple[list[StepRecord], str | None]:
         """The good steps since the last review, and what is wrong with the first bad one, if there is any.
 
-        Every process must call it after the same step.
+        Every process must call it after the same step. `is_worse`: see `Sentinel`.
         """
         if not self._pending:
             return [], None
@@ -293,7 +297,7 @@ class Trainer:
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         sums = self.process.sum(torch.stack([sums for _, sums, _ in self._pending])).tolist()
         norms = torch.stack([norm for *_, norm in self._pending]).tolist()
-        sentinel, done, wrong = Sentinel(self.state.trends), [], None
+        sentinel, done, wrong = Sentinel(self.state.trends, is_worse), [], None
         for (record, *_), by_corpus, norm in zip(self._pending, sums, norms, strict=True):
             figures = {i: Figures(*row) for i, row in enumerate(by_corpus) if Figures(*row).mlm_count}
             losses = {i: f.mlm_loss / f.mlm_count for i, f in figures.items()}

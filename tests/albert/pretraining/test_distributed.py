@@ -127,6 +127,10 @@ def test_more_processes_than_parts_of_a_step_are_refused(settings, monkeypatch):
     refusal = "4 parts cannot be shared out to 8 processes.*--running.accumulate 8"
     with pytest.raises(ConfigError, match=refusal):
         _with_step_size(settings, Process(0, 8))
+    uneven = with_options(settings, running={"accumulate": 3, "sharded": True})
+    with pytest.raises(ConfigError, match="3 parts .* 2 processes.*--running.accumulate 2 or a multiple"):
+        _with_step_size(uneven, Process(0, 2))
+    assert _with_step_size(with_options(uneven, running={"sharded": False}), Process(0, 2))
     usual = replace(settings, batch_tokens=None)
     tokens = [
         _with_step_size(usual, Process(device=torch.device(kind))).batch_tokens for kind in ("cpu", "cuda")

@@ -30,6 +30,7 @@ from albert.pretraining import (
     read_failure,
     read_result,
     read_settings,
+    run,
     write_settings,
 )
 from albert.pretraining.trainer import REVIEW_INTERVAL
@@ -163,10 +164,20 @@ def test_the_further_losses_are_trained_and_come_back(settings, corpora):
 
 
 class ChangedLosses:
-    """Adds to the losses of the given training batches; by default NaN."""
+    """Adds to the losses of the given training batches, by default NaN; with `held_out` also to those of
+    held-out documents from the first of them on.
+    """
 
-    def __init__(self, monkeypatch, calls, by=float("nan")):
+    def __init__(self, monkeypatch, calls, by=float("nan"), *, held_out=False):
         self.number, self.calls = 0, set(calls)
+        evaluate = run.evaluate
+
+        def changed_too(*args, **options):
+            figures, sums = evaluate(*args, **options)
+            rise = by if held_out and self.number in self.calls else 0.0
+            return figures | {"held_out_mlm_loss": figures["held_out_mlm_loss"] + rise}, sums
+
+        monkeypatch.setattr(run, "evaluate", changed_too)
         forward = PretrainingObjective.forward
 
         def changed(objective, batch):
@@ -204,10 +215,33 @@ def test_before_the_first_checkpoint_training_rolls_back_to_its_start(settings, 
 
 def test_a_checkpoint_written_during_divergence_is_skipped(settings, monkeypatch):
     # ten steps of a running mean: it has risen by 0.8 at the checkpoint after step 12, by 1.1 at step 13
-    ChangedLosses(monkeypatch, [11, 12, 13], by=4.0)
+    ChangedLosses(monkeypatch, [11, 12, 13], by=4.0, held_out=True)
     result = pretrain(settings)
     assert [event.text.partition(". Back to ")[2][:6] for event in result.events] == ["step 8"]
     assert result.status == "completed" and result.steps == 16
+
+
+def test_training_goes_on_where_the_text_is_harder_and_the_model_is_no_worse(settings, monkeypatch, capsys):
+    ChangedLosses(monkeypatch, range(11, 17), by=4.0)
+    result = pretrain(settings)
+    assert result.status == "completed" and result.steps == 16 and not result.events
+    assert "no held-out loss: the text is harder here" in capsys.readouterr().err
+
+
+def test_the_best_checkpoint_is_one_that_is_left_after_training_was_rolled_back(settings, monkeypatch):
+    """The best at step 4 was removed when step 12 was better, to which training does not go back."""
+    ChangedLosses(monkeypatch, [11, 12, 13], by=4.0, held_out=True)
+    evaluate, losses = run.evaluate, iter([9.0, 5.0, 6.0, 4.0, 9.0, 5.5, 7.0])
+
+    def given(*args, **options):
+        figures, sums = evaluate(*args, **options)
+        return figures | {"held_out_mlm_loss": next(losses)}, sums
+
+    monkeypatch.setattr(run, "evaluate", given)
+    result = pretrain(settings)
+    assert [event.step for event in result.events] == [13]
+    assert result.best_checkpoint == settings.run_folder / "checkpoint-12"
+    assert result.best_checkpoint.is_dir()
 
 
 def test_reviewing_figures_less_often_changes_nothing(settings, monkeypatch):

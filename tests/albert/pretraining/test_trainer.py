@@ -347,8 +347,14 @@ def test_processes_that_share_a_model_start_from_the_corpus_like_one_alone(setti
             assert torch.equal(p, q), name
 
 
-def test_a_sharded_run_takes_the_same_steps_and_resumes_exactly(settings, group, tmp_path):
-    settings = with_options(settings, growth={"share": "none"}, run_folder=tmp_path / "run")
+@pytest.mark.parametrize("objective", ["albert", "spanbert"])
+def test_a_sharded_run_takes_the_same_steps_and_resumes_exactly(
+    objective, settings, group, samples, vocabulary_file, tmp_path
+):
+    shape = {"objective": objective, "max_seq_length": 64}
+    shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, **shape)
+    settings = replace(settings, shards=shards, run_folder=tmp_path / "run")
+    settings = with_options(settings, growth={"share": "none"})
     plain, sharded = (
         trainer_of(with_options(settings, running={"sharded": shared}), Process(0, 2)) for shared in (0, 1)
     )
@@ -363,7 +369,7 @@ def test_a_sharded_run_takes_the_same_steps_and_resumes_exactly(settings, group,
     assert not again.resume() and again.state.step == 1
     for trainer in (sharded, again):
         take(trainer, after)
-    for (name, p), q in zip(sharded.model.named_parameters(), again.model.parameters(), strict=True):
+    for (name, p), q in zip(sharded.objective.named_parameters(), again.objective.parameters(), strict=True):
         assert torch.equal(p, q), name
     with pytest.raises(ConfigError, match="--running.sharded goes with --optimizer.name adamw"):
         check_start(with_options(sharded.settings, optimizer={"name": "lamb"}))
