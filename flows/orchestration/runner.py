@@ -6,6 +6,8 @@ python -m flows.orchestration.runner PARENT LIMIT, the process id of `jixu serve
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
 import signal
 import sys
@@ -17,6 +19,7 @@ import httpx
 import psutil
 import yaml
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.objects import ConcurrencyLimitConfig
 from prefect.deployments.runner import RunnerDeployment
 from prefect.runner import Runner
@@ -79,44 +82,47 @@ def _start(runner: Runner) -> None:
 
 
 def load_deployments() -> list[RunnerDeployment]:
-    """Return the deployments of prefect.yaml. Schedules that exist stay on or off as they are."""
-    active, deployments = active_schedules(), []
+    """Return the deployments of prefect.yaml. One that the server has keeps the parameters, the schedules and
+    the pause that it has there, until those of the file change.
+    """
+    with get_client(sync_client=True) as client:
+        flows = {flow.id: flow.name for flow in client.read_flows()}
+        served = {(flows.get(one.flow_id), one.name): one for one in client.read_deployments()}
+    deployments = []
     for entry in yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]:
         limit = entry.get("concurrency_limit")
+        given = json.dumps([entry.get("parameters"), entry.get("schedules")], sort_keys=True)
         deployment = RunnerDeployment.from_entrypoint(
             entry["entrypoint"],
             name=entry["name"],
             description=entry["description"],
+            version=hashlib.sha256(given.encode()).hexdigest()[:8],
             tags=entry["tags"],
             parameters=entry.get("parameters"),
             schedules=[Cron(one.pop("cron"), **one) for one in entry.get("schedules", [])],
             concurrency_limit=ConcurrencyLimitConfig(**limit) if limit else None,
         )
-        for schedule in deployment.schedules or ():
-            key = (str(deployment.flow_name), deployment.name, schedule.slug)
-            if key in active:
-                schedule.active = active[key]
+        before = served.get((deployment.flow_name, deployment.name))
+        if before and before.version == deployment.version:
+            deployment.parameters, deployment.paused = before.parameters, before.paused
+            kept = set(DeploymentScheduleCreate.model_fields)
+            deployment.schedules = [
+                DeploymentScheduleCreate(**one.model_dump(include=kept)) for one in before.schedules
+            ]
         # set, so that a deployment that was in a work pool leaves it
         deployment.work_pool_name = deployment.work_queue_name = None
         deployments.append(deployment)
     return deployments
 
 
-def active_schedules() -> dict[tuple[str, str, str | None], bool]:
-    """Return whether the server's schedules are active, by flow, deployment and slug."""
-    with get_client(sync_client=True) as client:
-        return {
-            (client.read_flow(deployment.flow_id).name, deployment.name, schedule.slug): schedule.active
-            for deployment in client.read_deployments()
-            for schedule in deployment.schedules
-        }
-
-
 def announce() -> None:
     """Print the schedules that are off, and where the server is."""
-    for (flow, name, slug), active in active_schedules().items():
-        if not active:
-            say(f"schedule {slug} of {flow}/{name} is not active: activate it in the UI (Deployments)")
+    with get_client(sync_client=True) as client:
+        for deployment in client.read_deployments():
+            name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
+            off = (one.slug or one.id for one in deployment.schedules if not one.active)
+            for schedule in off:
+                say(f"schedule {schedule} of {name} is not active: activate it in the UI (Deployments)")
     api = os.environ["PREFECT_API_URL"]
     say(
         f"jixu is served at {api.removesuffix('/api')} (Ctrl-C stops it); in other shells:\n"

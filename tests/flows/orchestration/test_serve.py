@@ -1,5 +1,6 @@
 """`jixu serve` from its start to its end, however that comes, and with parts that die."""
 
+import copy
 import os
 import signal
 import threading
@@ -10,10 +11,12 @@ import pytest
 import yaml
 from filelock import FileLock
 from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.client.schemas.schedules import CronSchedule
 
 from data.errors import InputError
 from flows.orchestration.automations import LOST
-from flows.orchestration.runner import active_schedules, load_deployments
+from flows.orchestration.runner import load_deployments
 from flows.orchestration.serve import ROOT, STOP_SECONDS, environment, listen, say, start_server
 from tests.commands import refused, run_here
 from tests.flows.serving import DEADLINE, Server, free_port, wait_until
@@ -70,7 +73,7 @@ def test_a_closed_terminal_is_no_reason_to_stop(monkeypatch):
 
 
 @pytest.mark.slow
-def test_each_deployment_is_made_as_the_file_says_and_a_schedule_stays_as_a_person_set_it(prefect_server):
+def test_a_deployment_is_made_as_the_file_says_and_stays_as_a_person_set_it(prefect_server, monkeypatch):
     written = yaml.safe_load((ROOT / "prefect.yaml").read_text(encoding="utf-8"))["deployments"]
     loaded = load_deployments()
     assert len(written) == len(loaded) > 5
@@ -88,14 +91,33 @@ def test_each_deployment_is_made_as_the_file_says_and_a_schedule_stays_as_a_pers
         assert strategy == limit.get("collision_strategy")
     (weekly,) = [made for made in loaded if made.schedules]
     with get_client(sync_client=True) as client:
-        deployment = weekly.apply()
-        assert active_schedules() == {("refresh-corpus", "law-weekly", "weekly"): False}
-        (schedule,) = client.read_deployment(deployment).schedules
-        client.update_deployment_schedule(deployment, schedule.id, active=True)
-        (weekly,) = [made for made in load_deployments() if made.schedules]
-        weekly.apply()
-        assert active_schedules() == {("refresh-corpus", "law-weekly", "weekly"): True}
-        client.delete_deployment(deployment)
+        made = weekly.apply()
+        (schedule,) = client.read_deployment(made).schedules
+        assert not schedule.active
+        client.update_deployment_schedule(made, schedule.id, active=True)
+        client.create_deployment_schedules(made, [(CronSchedule(cron="0 4 * * 2", timezone="UTC"), False)])
+        own = {"corpus": "mine", "source": ["texts"]}
+        client.update_deployment(made, DeploymentUpdate(parameters=own, paused=True))
+
+        def state():
+            found = client.read_deployment(made)
+            times = {(one.schedule.cron, one.slug, one.active) for one in found.schedules}
+            return found.parameters, found.paused, times
+
+        before = state()
+        assert before == (own, True, {("30 2 * * 1", "weekly", True), ("0 4 * * 2", None, False)})
+
+        def start_again():
+            next(one for one in load_deployments() if one.name == "law-weekly").apply()
+
+        start_again()
+        assert state() == before
+        changed = copy.deepcopy(written)
+        next(one for one in changed if one["name"] == "law-weekly")["parameters"]["corpus"] = "other"
+        monkeypatch.setattr(yaml, "safe_load", lambda text: {"deployments": copy.deepcopy(changed)})
+        start_again()
+        assert state()[0]["corpus"] == "other"
+        client.delete_deployment(made)
 
 
 @pytest.fixture(scope="module")
