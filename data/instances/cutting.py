@@ -2,8 +2,8 @@
 
 Sentence-order prediction: Lan et al. 2020, section 3.1. Full sentences without a pair: Liu et al. 2019,
 section 4.2. No token of a document is lost: a chunk ends before the sentence that would not fit, and a
-sentence longer than a chunk is cut. A chunk of one sentence is made a pair at a comma. Everything works on
-many documents at once.
+sentence longer than a chunk is cut. No pair has a part of one: the comma at its end would tell the order.
+Everything works on many documents at once.
 
 T = tokens, P = pieces (sentences, or parts of long ones), D = documents, R = instances.
 """
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 IN_ORDER, SWAPPED, NO_ORDER = 0, 1, -1  # sop_label; NO_ORDER is null in a shard
 SHORT_SEQUENCE_SHARE = 0.1  # share of chunks cut short (Devlin et al. 2019, appendix A.2)
 SHORTEST_CHUNK = 8  # least target of a short chunk, in tokens
-_COMMAS = tuple(map(ord, "，,"))
-_CLAUSE_MARKS = (*_COMMAS, *map(ord, "、：:"))
+_CLAUSE_MARKS = tuple(map(ord, "，,、：:"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,7 @@ class TokenizedDocuments:
     doc_ids: Sequence[str]
     input_ids: np.ndarray  # [T]
     word_starts: np.ndarray  # [T] bool
-    clauses: np.ndarray  # [C], the tokens after commas
+    cuts: np.ndarray  # [C], the tokens at which sentences were cut
     pieces: np.ndarray  # [P+1], the token each piece begins at, and T
     first_piece: np.ndarray  # [D+1], the piece each document begins with, and P
 
@@ -112,13 +111,11 @@ def tokenize_documents(
     before = np.concatenate([[0], np.cumsum(has_token)])
     pieces = np.append(lines[:-1][has_token], len(ids))
     first_piece = before[first_line]
-    marks, following = codes[starts], codes[np.minimum(starts + 1, len(codes) - 1)]
+    whole = pieces
     if len(pieces) > 1 and np.diff(pieces).max() > max_piece:
-        is_mark = np.isin(marks, _CLAUSE_MARKS)
+        is_mark = np.isin(codes[starts], _CLAUSE_MARKS)
         pieces, first_piece = _cut_long(pieces, first_piece, word_starts, is_mark, max_piece)
-    in_number = (following >= ord("0")) & (following <= ord("9"))
-    clauses = np.flatnonzero(np.isin(marks, _COMMAS) & ~in_number) + 1
-    return TokenizedDocuments(doc_ids, ids, word_starts, clauses, pieces, first_piece)
+    return TokenizedDocuments(doc_ids, ids, word_starts, np.setdiff1d(pieces, whole), pieces, first_piece)
 
 
 def _cut_long(
@@ -159,11 +156,12 @@ def build_instances(
     """Cut documents into instances, in order; a document's are a pure function of it and the arguments.
 
     Each chunk of whole pieces aims at `max_seq_length` tokens including special ones, one in ten at fewer.
-    With `sop`, or where it is true for a document [D], a chunk is split at a random piece, or a chunk of one
-    piece at a random comma, into A and B and swapped with probability a half; any other chunk is a single
-    segment without a label. An objective that packs fills its chunks across the ends of documents; such a
-    chunk counts as of its first document. Give it documents by ascending side: then a chunk with part of a
-    held-out document is held out, and few chunks hold documents of both kinds.
+    With `sop`, or where it is true for a document [D], a chunk of whole sentences is split at a random one
+    into A and B and swapped with probability a half; any other chunk is a single segment without a label.
+
+    An objective that packs fills its chunks across the ends of documents; such a chunk counts as of its first
+    document. Give it documents by ascending side: then a chunk with part of a held-out document is held out,
+    and few chunks hold documents of both kinds.
     """
     if objective.packs:
         documents = _separated(documents, tokenizer.sep_id)
@@ -190,13 +188,11 @@ def _middles(
     documents: TokenizedDocuments, first: np.ndarray, last: np.ndarray, split: np.ndarray
 ) -> np.ndarray:
     """Find the token at which each chunk is split into two segments, or its end if it cannot be."""
-    pieces, clauses = documents.pieces, documents.clauses
+    pieces = documents.pieces
     begin, end = pieces[first], pieces[last]
-    at_piece = pieces[np.minimum(first + 1 + (split * (last - first - 1)).astype(np.int64), last)]
-    after, until = np.searchsorted(clauses, begin, side="right"), np.searchsorted(clauses, end)
-    chosen = after + (split * (until - after)).astype(np.int64)
-    at_comma = np.where(until > after, np.append(clauses, 0)[chosen], end)
-    return np.where(last - first >= 2, at_piece, at_comma)
+    middle = pieces[np.minimum(first + 1 + (split * (last - first - 1)).astype(np.int64), last)]
+    is_cut = np.isin([begin, middle, end], documents.cuts).any(0)
+    return np.where(is_cut, end, middle)
 
 
 def _separated(documents: TokenizedDocuments, sep_id: int) -> TokenizedDocuments:
