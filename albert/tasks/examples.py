@@ -6,11 +6,9 @@ import gzip
 import json
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
 
 import numpy as np
 
@@ -125,26 +123,11 @@ def entities_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
 
 
 AnyExample = Example | ChoiceExample | SpanExample | TaggedExample
-
-
 Found = tuple[str, AnyExample | str]  # where in a file, and the example or why there is none
 
 
-P = ParamSpec("P")
-
-
-def of_unicode(read: Callable[P, Iterator[Found]]) -> Callable[P, Iterator[Found]]:
-    """A reader whose examples are Unicode; half a character, which JSON can escape, is a fault of its row."""
-
-    @wraps(read)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> Iterator[Found]:
-        for where, one in read(*args, **kwargs):
-            yield where, one if isinstance(one, str) or _is_unicode(one) else "not Unicode text"
-
-    return checked
-
-
-def _is_unicode(example: AnyExample) -> bool:
+def is_unicode(example: AnyExample) -> bool:
+    """Whether no text of an example has half a character, which JSON can escape."""
     values = [getattr(example, field.name) for field in fields(example)]
     parts = (part for value in values for part in (value if isinstance(value, tuple) else (value,)))
     try:

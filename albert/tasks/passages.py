@@ -14,7 +14,6 @@ from albert.tasks.examples import (
     ChoiceExample,
     Found,
     SpanExample,
-    of_unicode,
     read_json,
     read_json_lines,
     read_lines,
@@ -33,7 +32,6 @@ _BLANK = re.compile(r"#idiom\d+#")
 _AROUND = 28  # characters on each side of a blank: CLUE's baseline reads 64 tokens
 
 
-@of_unicode
 def read_spans(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file in the format of SQuAD or CMRC 2018, or of a table with a question a row.
 
@@ -123,7 +121,6 @@ def _span(
     return SpanExample(own, passage, question, tuple(texts), tuple(starts), group)
 
 
-@of_unicode
 def read_choices(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file of C3, RACE or ChID, of a folder of such files, or of a JSONL file of C3's
     or RACE's contents. Raises InputError for another format.

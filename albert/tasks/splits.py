@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from albert.tasks.definition import BINARY_METRICS, Kind, Task
-from albert.tasks.examples import Found, Split
+from albert.tasks.examples import Found, Split, is_unicode
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
@@ -58,7 +58,10 @@ def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[
         found = _READERS[task.kind](path, task, is_labelled)
     else:
         task, found = read_table(path, task, placeholder)
-    found = list(found)
+    found = [
+        (where, one if isinstance(one, str) or is_unicode(one) else "not Unicode text")
+        for where, one in found
+    ]
     examples = tuple(one for _, one in found if not isinstance(one, str))
     skipped = tuple(f"{where}: {one}" for where, one in found if isinstance(one, str))
     if not examples:

@@ -11,15 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from albert.tasks.definition import Kind, Task
-from albert.tasks.examples import (
-    Example,
-    Found,
-    of_unicode,
-    read_json,
-    read_json_lines,
-    read_lines,
-    suffix_of,
-)
+from albert.tasks.examples import Example, Found, read_json, read_json_lines, read_lines, suffix_of
 from data.errors import InputError
 from data.sources import delimiter_of
 
@@ -35,7 +27,7 @@ _USUAL: Columns = {
 }  # fmt: skip
 
 
-def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[Task, Iterator[Found]]:
+def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[Task, list[Found]]:
     """The task with its kind, and the examples. A placeholder stands for the label of every row, and the file
     needs none.
 
@@ -52,16 +44,10 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     rows, columns = open_table(path, task, roles, _USUAL, optional=("pair",) if may_lack_pair else ())
     if task.kind is None:
         task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
-    return task, _examples(path, rows, columns, task, placeholder)
-
-
-@of_unicode
-def _examples(
-    path: Path, rows: Sequence[Row], columns: Mapping[Role, str | None], task: Task, placeholder: str | None
-) -> Iterator[Found]:
-    for at, (number, row) in enumerate(rows):
-        example = row if isinstance(row, str) else _example(row, columns, task, at, placeholder)
-        yield f"{path}, row {number}", example
+    return task, [
+        (f"{path}, row {number}", _example(row, columns, task, at, placeholder))
+        for at, (number, row) in enumerate(rows)
+    ]
 
 
 def open_table(
@@ -153,9 +139,15 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _example(
-    row: dict[str, Any], columns: Mapping[Role, str | None], task: Task, at: int, placeholder: str | None
+    row: dict[str, Any] | str,
+    columns: Mapping[Role, str | None],
+    task: Task,
+    at: int,
+    placeholder: str | None,
 ) -> Example | str:
     """The example of a row, or the row's fault."""
+    if isinstance(row, str):
+        return row
     if isinstance(target := row.get("target"), dict):
         marked = _with_marks(str(row.get("text")), target)
         if marked is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from albert.tasks.definition import Task
-from albert.tasks.examples import Found, TaggedExample, of_unicode, read_lines, suffix_of
+from albert.tasks.examples import Found, TaggedExample, read_lines, suffix_of
 from albert.tasks.tables import cell_of, json_rows
 from data.errors import InputError
 
@@ -23,7 +23,6 @@ _LINES = (".txt", ".conll", ".bio", ".bmes", ".bioes", ".char")  # suffixes of f
 Sentence = tuple[int, list[str], list[str] | str, dict[str, Any]]
 
 
-@of_unicode
 def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file. Raises InputError if it is missing."""
     known = task.labels and [as_bio(tag) for tag in task.labels]
