@@ -109,9 +109,9 @@ def _probe(checkpoint: LoadedCheckpoint, text: str) -> None:
     from albert.evaluation import probe_sentences
     from data.cleaning import split_sentences
     from data.segmentation import Segmenter
-    from data.tokenization import find_tokenizer, load_tokenizer
+    from data.tokenization import load_tokenizer
 
-    tokenizer = load_tokenizer(find_tokenizer(str(checkpoint.source.folder)))
+    tokenizer = load_tokenizer(checkpoint.source.vocabulary)
     try:
         content = Path(text).read_text(encoding="utf-8")
     except UnicodeDecodeError:

@@ -10,7 +10,7 @@ import torch
 from albert.checkpoints.loading import LoadedCheckpoint, read_checkpoint
 from albert.checkpoints.saving import check_new, save_new
 from data.errors import InputError
-from data.tokenization import find_tokenizer, load_tokenizer, vocabulary_of
+from data.tokenization import load_tokenizer, vocabulary_of
 
 
 def average(sources: Sequence[Path | str], target: Path, *, weight: float | None = None) -> None:
@@ -35,7 +35,7 @@ def average(sources: Sequence[Path | str], target: Path, *, weight: float | None
         for parts in zip(*(model.parameters() for model in models), strict=True):
             mean = torch.stack([share * part.double() for share, part in zip(shares, parts, strict=True)])
             parts[0].copy_(mean.sum(0))
-    save_new(models[0], target, load_tokenizer(_vocabulary_file(checkpoints[0])), made_from=sources)
+    save_new(models[0], target, load_tokenizer(checkpoints[0].source.vocabulary), made_from=sources)
 
 
 def _check_alike(first: LoadedCheckpoint, other: LoadedCheckpoint) -> None:
@@ -44,9 +44,5 @@ def _check_alike(first: LoadedCheckpoint, other: LoadedCheckpoint) -> None:
         raise InputError(f"{both} have other configurations: jixu checkpoint diff names what differs")
     if set(first.parts) != set(other.parts):
         raise InputError(f"{both} do not have the same heads: their mean would hold random weights")
-    if vocabulary_of(_vocabulary_file(first)) != vocabulary_of(_vocabulary_file(other)):
+    if vocabulary_of(first.source.vocabulary) != vocabulary_of(other.source.vocabulary):
         raise InputError(f"{both} have other vocabularies: a row of one is another word in the other")
-
-
-def _vocabulary_file(checkpoint: LoadedCheckpoint) -> Path:
-    return find_tokenizer(str(checkpoint.source.folder))

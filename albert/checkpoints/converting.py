@@ -49,7 +49,7 @@ def convert(
     config = grown_config(checkpoint.config, share=share, num_hidden_layers=num_hidden_layers)
     if for_transformers:
         check_transformers(config)
-    vocabulary = load_tokenizer(find_tokenizer(tokenizer or str(checkpoint.source.folder)))
+    vocabulary = load_tokenizer(find_tokenizer(tokenizer) if tokenizer else checkpoint.source.vocabulary)
     check_vocabulary(vocabulary, checkpoint)
     new_terms = read_terms(terms) if terms else []
     model = grow(checkpoint.build(), share=share, num_hidden_layers=num_hidden_layers)

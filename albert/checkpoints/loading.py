@@ -31,7 +31,7 @@ from albert.checkpoints.source import Source, find_source, missing_config, names
 from albert.checkpoints.weights import read_tensors
 from albert.model import PRESETS, AlbertConfig, PretrainingModel
 from data.errors import ConfigError, InputError
-from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
+from data.tokenization import Tokenizer, load_tokenizer
 
 PADDING_OF_TABLES = 128  # a word table may be padded by fewer rows than this
 # parts that a checkpoint may lack, and what follows from it
@@ -227,7 +227,7 @@ def load_pretrained(path: Path | str) -> tuple[PretrainingModel, Tokenizer]:
     """Load a checkpoint's model and tokenizer. Raises as `load_model`, and InputError if they disagree."""
     checkpoint = read_checkpoint(path)
     checkpoint.check()
-    tokenizer = load_tokenizer(find_tokenizer(str(checkpoint.source.folder)))
+    tokenizer = load_tokenizer(checkpoint.source.vocabulary)
     check_vocabulary(tokenizer, checkpoint)
     return checkpoint.build(), tokenizer
 

@@ -81,6 +81,13 @@ class Source:
             return self.weights, *(self.folder / name for name in sorted(set(names)))
         return (self.weights,)
 
+    @property
+    def vocabulary(self) -> Path:
+        """The file of its tokenizer. Raises InputError if there is none."""
+        from data.tokenization import find_tokenizer  # loads the libraries of tokenizers
+
+        return find_tokenizer(str(self.folder))
+
 
 def names_checkpoint(given: str) -> bool:
     """Whether a name is a checkpoint's and not a preset's; does not ask the Hub."""

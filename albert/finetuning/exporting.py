@@ -28,7 +28,7 @@ from albert.model import AlbertConfig, Encoder
 from albert.tasks import Kind, Task
 from data.errors import InputError
 from data.files import write_bytes
-from data.tokenization import find_tokenizer, load_tokenizer
+from data.tokenization import load_tokenizer
 
 # transformers' classes without the encoder's name; all other kinds are of SequenceClassification
 _ARCHITECTURES = {
@@ -92,8 +92,7 @@ _RECORD = TypeAdapter(FineTuned)
 
 def save_fine_tuned(model: nn.Module, record: FineTuned, folder: Path) -> None:
     """Write a trained model with its record, which comes last: a folder without one is incomplete."""
-    source = find_source(record.checkpoint)
-    tokenizer = load_tokenizer(find_tokenizer(str(source.folder)))
+    tokenizer = load_tokenizer(find_source(record.checkpoint).vocabulary)
     encoder, classifier = cast(Encoder, model.encoder), cast(nn.Linear, model.classifier)
     save_with_head(encoder, classifier, record.head(), record.pooling, folder, tokenizer)
     record_sources(folder, [record.checkpoint])

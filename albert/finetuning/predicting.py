@@ -23,7 +23,7 @@ from albert.finetuning.training import scores_of
 from albert.runtime import default_device
 from albert.tasks import AnyExample, Kind, TaggedExample, Task, entities_of, read_split
 from data.errors import InputError
-from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
+from data.tokenization import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ def load_fine_tuned(folder: Path, task: Task | None = None) -> Predictor:
             f"{folder}: the shape of its head does not fit its task, so it is another's"
         ) from None
     model.to(default_device())
-    tokenizer = load_tokenizer(find_tokenizer(str(folder)))
+    tokenizer = load_tokenizer(checkpoint.source.vocabulary)
     return Predictor(record=record, learner=learner, model=model, tokenizer=tokenizer)
 
 

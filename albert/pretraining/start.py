@@ -25,7 +25,6 @@ from albert.pretraining.settings import (
 from albert.pretraining.state import BEGIN_ANEW, finish_writing, list_checkpoints
 from albert.pretraining.tracking import check_tracker
 from data.errors import ConfigError, InputError
-from data.files import sha256
 from data.tokenization import find_tokenizer, vocabulary_of
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # of a step, by device; fewer leave a GPU waiting for the host
@@ -133,11 +132,11 @@ def _check_sharded(settings: PretrainSettings, model: PretrainingModel) -> None:
 
 def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
     """Raise ConfigError if the checkpoint has another vocabulary than the corpus; InputError if none."""
-    theirs = find_tokenizer(str(find_source(init).folder))
+    theirs = find_source(init).vocabulary
     if not tokenizer_folder.is_dir():
         return  # a plan's: it is written before the training, which asks again
     ours = find_tokenizer(str(tokenizer_folder))
-    if sha256(theirs) != sha256(ours) and vocabulary_of(theirs) != vocabulary_of(ours):
+    if vocabulary_of(theirs) != vocabulary_of(ours):
         raise ConfigError(
             f"the corpus was made with {ours}, which is not the vocabulary of {init} ({theirs.name}): "
             "refresh the corpus with the checkpoint's own tokenizer"
