@@ -17,9 +17,8 @@ from albert.batching import InstanceStream
 from albert.checkpoints import PADDING_OF_TABLES, load_pretrained
 from albert.evaluation.held_out import BATCH_TOKENS, scores_of, sums_of
 from albert.evaluation.records import Intrinsic
-from albert.model import AlbertConfig, Batch, Encoder, PretrainingModel, pack
+from albert.model import Batch, Encoder, PretrainingModel, pack
 from albert.runtime import default_device
-from data.instances import ShardInfo
 from data.tokenization import Tokenizer
 
 HELD_OUT_TOKENS = 16_384
@@ -73,16 +72,13 @@ def measure_mlm_losses(checkpoint: Path, shards: Sequence[Path]) -> list[float |
 def _held_out(model: PretrainingModel, held_out: HeldOut) -> dict[str, float] | None:
     """Measure held-out documents; None if there are none, or if the model cannot read them."""
     stream = InstanceStream(held_out.shards, batch_tokens=BATCH_TOKENS, held_out_share=held_out.share)
-    drawn = stream.held_out(HELD_OUT_TOKENS) if _can_read(model.config, stream.info) else None
+    config, info = model.config, stream.info
+    has_vocabulary = 0 <= config.vocab_size - info.vocab_size < PADDING_OF_TABLES
+    can_read = has_vocabulary and info.max_seq_length <= config.max_position_embeddings
+    drawn = stream.held_out(HELD_OUT_TOKENS) if can_read else None
     if drawn is None:
         return None
     return scores_of(sums_of(model, stream, drawn).cpu().numpy(), drawn.doc_keys)
-
-
-def _can_read(config: AlbertConfig, info: ShardInfo) -> bool:
-    """Whether the model has the corpus's vocabulary and enough positions for its sequences."""
-    spare = config.vocab_size - info.vocab_size
-    return 0 <= spare < PADDING_OF_TABLES and info.max_seq_length <= config.max_position_embeddings
 
 
 @torch.no_grad()
