@@ -93,7 +93,8 @@ def _show(value: float | None, spec: str, scale: int = 1, unit: str = "") -> str
     >>> number(1234567), percent(0.5), points(0.8634), change(-0.0016)
     ('1,234,567', '50.0%', '86.3', '−0.2')
     """
-    return MISSING if value is None else minus(f"{scale * value:{spec}}{unit}")
+    # a minus sign is as wide as a plus, a hyphen is not
+    return MISSING if value is None else f"{scale * value:{spec}}{unit}".replace("-", "−")
 
 
 number = partial(_show, spec=",.0f")
@@ -140,16 +141,11 @@ def size(count: float | None) -> str:
     """
     if count is None:
         return MISSING
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
-        count /= 1000
-    raise AssertionError
-
-
-def minus(text: str) -> str:
-    """Replace hyphens by minus signs, which are as wide as a plus."""
-    return text.replace("-", "−")
+    unit = "B"
+    for larger in ("kB", "MB", "GB"):
+        if count >= 1000:
+            count, unit = count / 1000, larger
+    return f"{count:.3g} {unit}" if count < 100 else f"{count:.0f} {unit}"
 
 
 def counted(n: int, one: str) -> str:
