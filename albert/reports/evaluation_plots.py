@@ -28,7 +28,12 @@ def evaluation_plots(comparison: Comparison) -> list[Plot]:
     if lines := model_lines(comparison, _accuracy_by_confidence):
         unit = "accuracy by confidence, all seeds"
         plots.append(reliability("Calibration", unit, lines))
-    return [*plots, *_confusion_plots(comparison), *_pretraining_plots(comparison)]
+    losses = loss_plots(
+        "Pretraining: held-out MLM loss",
+        [model.pretraining for model in comparison.models],
+        lambda key: model_lines(comparison, lambda model: points_of(model.pretraining, key)),
+    )
+    return [*plots, *_confusion_plots(comparison), *losses]
 
 
 def model_lines(
@@ -106,12 +111,3 @@ def _dev_by_epoch(model: ModelResult) -> list[tuple[float, float]]:
 def _accuracy_by_confidence(model: ModelResult) -> list[tuple[float, float]]:
     bins = model.calibration.bins if model.calibration else ()
     return [(one.confidence, one.accuracy) for one in bins]
-
-
-def _pretraining_plots(comparison: Comparison) -> list[Plot]:
-    """The held-out losses of the runs that made the models, a plot for each corpus."""
-    return loss_plots(
-        "Pretraining: held-out MLM loss",
-        [model.pretraining for model in comparison.models],
-        lambda key: model_lines(comparison, lambda model: points_of(model.pretraining, key)),
-    )
