@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 import torch
@@ -191,12 +189,8 @@ def bound_caches() -> None:
         os.environ.setdefault(name, capacity)
 
 
-@cache
-def _trim() -> Callable[[int], int] | None:
-    """glibc's malloc_trim, where there is one."""
-    if not sys.platform.startswith("linux"):
-        return None
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
+# glibc's, where there is one
+_malloc_trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def give_back(step: int) -> None:
@@ -205,6 +199,5 @@ def give_back(step: int) -> None:
     Tensors of varying sizes leave holes that malloc keeps: without this a CPU run holds twice the memory
     after half an hour.
     """
-    trim = _trim()
-    if trim is not None and step % GIVE_BACK_EVERY == 0:
-        trim(0)
+    if _malloc_trim is not None and step % GIVE_BACK_EVERY == 0:
+        _malloc_trim(0)
