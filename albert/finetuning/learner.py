@@ -34,16 +34,12 @@ class Learner(Protocol):
 
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         """Encode the examples as token ids."""
-        ...
 
     def model(self, encoder: Encoder) -> nn.Module:
         """The encoder with a new head; called with a batch it returns rows of scores."""
-        ...
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         """The mean loss of the batch, a scalar."""
-        ...
 
     def predict(self, scores: np.ndarray, examples: Sequence[Any], encoded: Encoded) -> Predictions:
         """Read predictions from the scores of all sequences [S, ..] or tokens [T, ..] of a split."""
-        ...
