@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 from torch.nn.parallel import DistributedDataParallel
 
 from albert.batching import DataState, Sender, Shape, StepData, flatten, mask_rate_at, unflatten, weights_of
-from albert.checkpoints import new_model
+from albert.checkpoints import load_model
 from albert.evaluation import count_neighbours, word_vectors
 from albert.learning_rate import learning_rate_at
 from albert.model import (
@@ -151,7 +151,7 @@ class Trainer:
         self._set_model(model)
 
     def _load(self, folder: Path) -> None:
-        model, _ = new_model(str(folder), self._vocab_size, seed=self.settings.seed)
+        model, _ = load_model(folder)
         self.state = read_trainer_state(folder)
         best = self.state.best
         if best and not checkpoint_folder(self.settings.run_folder, best.step).is_dir():
