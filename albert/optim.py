@@ -25,7 +25,7 @@ def lamb(model: nn.Module, learning_rate: float, weight_decay: float = 0.01) -> 
     matrices, vectors = _groups(model, weight_decay)
     groups = [{**matrices, "adapt": True}, {**vectors, "adapt": False}]
     fused = [p for name, p in model.named_parameters() if name.endswith("query_key_value.weight")]
-    return Lamb(groups, learning_rate, fused=frozenset(fused))
+    return Lamb(groups, learning_rate, frozenset(fused))
 
 
 def make_optimizer(
@@ -51,16 +51,9 @@ class Lamb(torch.optim.Optimizer):
     value, three matrices in each of the `fused` ones, have a norm of their own.
     """
 
-    def __init__(
-        self,
-        params,
-        lr: float,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-6,
-        fused: frozenset[nn.Parameter] = frozenset(),
-    ):
+    def __init__(self, groups: list[dict[str, Any]], lr: float, fused: frozenset[nn.Parameter]):
         self.fused = fused
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0, "adapt": True})
+        super().__init__(groups, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-6})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
