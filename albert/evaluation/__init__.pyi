@@ -9,7 +9,6 @@ from .held_out import scores_of as scores_of
 from .held_out import seen_share as seen_share
 from .held_out import sums_of as sums_of
 from .intervals import estimate as estimate
-from .intervals import holm as holm
 from .intervals import linearised as linearised
 from .intervals import summarize as summarize
 from .intrinsic import Cloze as Cloze

@@ -1,7 +1,6 @@
 from .cache import load_run as load_run
 from .cache import run_key as run_key
 from .cache import save_run as save_run
-from .cache import sha256_of as sha256_of
 from .compare import MANY_SEEDS as MANY_SEEDS
 from .compare import ModelRuns as ModelRuns
 from .compare import baseline_runs as baseline_runs
@@ -11,7 +10,6 @@ from .compare import train_models as train_models
 from .cost import measure_cost as measure_cost
 from .exporting import FineTuned as FineTuned
 from .exporting import read_fine_tuned as read_fine_tuned
-from .exporting import save_fine_tuned as save_fine_tuned
 from .keeping import KeptModels as KeptModels
 from .predicting import Predicted as Predicted
 from .predicting import load_fine_tuned as load_fine_tuned
