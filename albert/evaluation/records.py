@@ -256,9 +256,7 @@ class Comparison:
     obstacle: str | None = None  # why no difference can be judged, such as one label in test
     seeds: tuple[int, ...]  # of each checkpoint
     models: tuple[ModelResult, ...]
-    primary: str | None = (
-        None  # the model whose difference to the first is not corrected, named before the run
-    )
+    primary: str | None = None  # the model, named before the run, whose difference is not corrected
     differences: tuple[Difference, ...] = ()  # of each other model to the first
     steps: tuple[Difference, ...] = ()  # of each model to the one before it, where each changes one thing
     changes: tuple[Changes, ...] = ()  # from the first model to each other
