@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import StrEnum
-from importlib import resources
 from pathlib import Path
 from typing import Literal
 
@@ -27,9 +27,8 @@ class Kind(StrEnum):
     SPAN = "span"  # the place of the answer in a passage
     TOKENS = "tokens"  # a tag for every token: B-, I- and O of entities
     REGRESSION = "regression"  # a number for one or two sentences
-    SIMILARITY = (
-        "similarity"  # a number for two without training, by the cosine of mean-pooled states; and retrieval
-    )
+    # a number for two without training, by the cosine of mean-pooled states; and retrieval
+    SIMILARITY = "similarity"
 
 
 # the first is a task's main metric unless its file names another
@@ -108,17 +107,12 @@ class _Texts(yaml.SafeLoader):
 
 def shipped_tasks() -> dict[str, Path]:
     """The task files that come with jixu, by name."""
-    folder = Path(str(resources.files("albert.tasks")))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(Path(__file__).parent.glob("*.yaml"))}
 
 
 def _misspelt(name: str, shipped: Iterable[str]) -> str | None:
     """The shipped task that a name most likely means; other digits make another task, as in cmrc2019."""
-
-    def digits(text: str) -> str:
-        return "".join(filter(str.isdigit, text))
-
-    alike = [one for one in shipped if digits(one) == digits(name)]
+    alike = [one for one in shipped if re.findall(r"\d", one) == re.findall(r"\d", name)]
     return next(iter(get_close_matches(name.lower(), alike, 1, cutoff=0.85)), None)
 
 
