@@ -159,22 +159,19 @@ def one_by_one(candidate: Candidate, runs: Sequence[SeedAndRate]) -> list[SeedRu
     return [fine_tune_one(candidate, seed, rate) for seed, rate in runs]
 
 
-def fine_tune_model(
-    candidate: Candidate, train: Train = one_by_one
-) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
+def fine_tune_model(candidate: Candidate, train: Train) -> tuple[list[SeedRun], tuple[SweepPoint, ...]]:
     """Train a model with every seed, and return the runs and the rates that were tried.
 
     The learning rate is the one that is best on dev with the first seed, the first of equal ones.
     """
-    settings = candidate.settings
+    settings, rates = candidate.settings, candidate.settings.learning_rates
     assert settings.seeds
     first, *others = settings.seeds
     if candidate.data.task.kind is Kind.SIMILARITY:
-        return train(candidate, [(first, settings.learning_rates[0])]), ()
-    if len(settings.learning_rates) == 1:
-        (rate,) = settings.learning_rates
-        return train(candidate, [(seed, rate) for seed in settings.seeds]), ()
-    tried = train(candidate.without_test(), [(first, rate) for rate in settings.learning_rates])
+        return train(candidate, [(first, rates[0])]), ()
+    if len(rates) == 1:
+        return train(candidate, [(seed, rates[0]) for seed in settings.seeds]), ()
+    tried = train(candidate.without_test(), [(first, rate) for rate in rates])
     best = max(tried, key=lambda run: run.dev_score)
     rate = best.result.learning_rate
     if "test" in candidate.encoded:

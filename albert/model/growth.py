@@ -23,9 +23,7 @@ _LOOSER: dict[str, tuple[str, ...]] = {
 }
 
 
-def grown_config(
-    config: AlbertConfig, *, share: Share | None = None, num_hidden_layers: int | None = None
-) -> AlbertConfig:
+def grown_config(config: AlbertConfig, *, share: Share | None, num_hidden_layers: int | None) -> AlbertConfig:
     """The config with less sharing or another depth. Raises ConfigError for what would lose parameters."""
     share = share or config.share
     layers = num_hidden_layers or config.num_hidden_layers
