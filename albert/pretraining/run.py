@@ -26,13 +26,7 @@ from albert.pretraining.result import PretrainResult, record_failure, write_resu
 from albert.pretraining.sentinel import RISE
 from albert.pretraining.settings import START_FILE, PretrainSettings, read_settings
 from albert.pretraining.start import BATCH_TOKENS, Start, check_same_run, check_start, phases, prepare_folder
-from albert.pretraining.state import (
-    Metrics,
-    TrainerState,
-    checkpoint_folder,
-    list_checkpoints,
-    step_of,
-)
+from albert.pretraining.state import Metrics, TrainerState, checkpoint_folder, list_checkpoints, step_of
 from albert.pretraining.trainer import Trainer
 from albert.runtime import Process, bound_caches, give_back, join, notice_of_operators
 from data.errors import ConfigError, InputError

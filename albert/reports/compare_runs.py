@@ -28,15 +28,7 @@ from albert.reports.pretraining import (
     loss_plots,
     points_of,
 )
-from albert.reports.sections import (
-    MISSING,
-    Section,
-    Table,
-    counted,
-    gain,
-    number,
-    spread,
-)
+from albert.reports.sections import MISSING, Section, Table, counted, gain, number, spread
 from albert.reports.verdict import verdict
 from data.errors import InputError
 from data.files import write_text

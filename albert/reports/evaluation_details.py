@@ -9,17 +9,7 @@ import numpy as np
 from albert.evaluation import ChangedExample, Changes, Comparison
 from albert.reports.evaluation_plots import MOST_LABELS, model_lines
 from albert.reports.plots import curves
-from albert.reports.sections import (
-    MISSING,
-    Passage,
-    Section,
-    Table,
-    change,
-    counted,
-    number,
-    points,
-    spread,
-)
+from albert.reports.sections import MISSING, Passage, Section, Table, change, counted, number, points, spread
 
 _MOST_CONFUSIONS = 20
 
