@@ -45,5 +45,4 @@ class Loader(Generic[Prepared]):
         return step
 
     def close(self) -> None:
-        """Stop the thread."""
         self._thread.shutdown(cancel_futures=True)

@@ -19,7 +19,6 @@ class Difference:
 
 
 def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> Difference:
-    """Compare the configs and parameters of two checkpoints."""
     a, b = _parameters(first), _parameters(second)
     before, after = asdict(first.config), asdict(second.config)
     shapes = {name: (tuple(a[name].shape), tuple(b[name].shape)) for name in a if name in b}

@@ -174,7 +174,6 @@ class ModelResult:
 
     @property
     def label(self) -> str:
-        """The name with its note."""
         return f"{self.name} ({self.note})" if self.note else self.name
 
     def has_read_more(self, other: ModelResult) -> bool:

@@ -362,7 +362,6 @@ def _train_epochs(
 
 
 def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
-    """Predict a split."""
     encoded, precision = candidate.encoded[split], candidate.settings.running.precision
     return candidate.read(scores_of(model, encoded, precision, candidate.learner.per_token), split)
 

@@ -61,7 +61,6 @@ class Batch:
         )
 
     def to(self, device: torch.device | str) -> Batch:
-        """The batch on another device."""
         moved: dict[str, Any] = {
             field.name: value.to(device, non_blocking=True)
             for field in fields(self)

@@ -80,7 +80,6 @@ class PretrainingModel(nn.Module):
         return self.encoder.embedding.word if self.mlm.decoder is None else self.mlm.decoder
 
     def forward(self, batch: Batch) -> PretrainingOutput:
-        """Losses of a masked batch."""
         rows, _ = batch.masked()
         n = len(rows)
         if batch.sop_labels is not None:

@@ -79,7 +79,6 @@ class PretrainingObjective(nn.Module):
         self.boundary = SpanBoundaryHead(model) if span_boundary else None
 
     def forward(self, batch: Batch) -> Losses:
-        """Losses of a masked batch."""
         if self.boundary is None and not self.contrast:
             return Losses(self.model(batch))
         contrast_loss = boundary_loss = None

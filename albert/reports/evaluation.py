@@ -204,7 +204,6 @@ def intrinsic_table(comparison: Comparison) -> Table:
 
 
 def cost_table(comparison: Comparison) -> Table:
-    """What the models cost."""
     costs = {model.label: model.cost for model in comparison.models if model.cost}
     if not costs:
         return Table.of("", ())

@@ -15,7 +15,6 @@ _MOST_CONFUSIONS = 20
 
 
 def evaluation_details(comparison: Comparison) -> tuple[Section, ...]:
-    """The folded parts."""
     return (
         _classes(comparison),
         _confusion(comparison),
@@ -118,7 +117,6 @@ def _sweep(comparison: Comparison) -> Section:
 
 
 def _seeds(comparison: Comparison) -> Section:
-    """Every fine-tuning run."""
     metric = comparison.metric
     records = [
         {

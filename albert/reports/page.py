@@ -90,7 +90,6 @@ def read_report(run: Path) -> Report:
 
 
 def render(report: Report) -> str:
-    """The HTML of the page."""
     return render_page(
         title=report.title,
         lead=report.verdict,
