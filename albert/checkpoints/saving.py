@@ -18,7 +18,7 @@ from albert.checkpoints.names import COPIES, Naming
 from albert.checkpoints.source import CONFIG_FILE, WEIGHTS_FILE
 from albert.model import AlbertConfig, Encoder, PretrainingModel
 from data.errors import ConfigError, InputError
-from data.files import replacing, sync, write_text
+from data.files import replacing, sync, write_bytes, write_text
 from data.tokenization import Tokenizer
 from data.workspace import MADE_FROM_FILE
 
@@ -162,8 +162,7 @@ def save_with_head(
             content["num_labels"] = 1
     _write(folder, tensors, content, tokenizer, head.max_seq_length)
     if "auto_map" in content:
-        with replacing(folder / POOLED_FILE) as temporary:
-            shutil.copyfile(Path(__file__).with_name(POOLED_FILE), temporary)
+        write_bytes(folder / POOLED_FILE, Path(__file__).with_name(POOLED_FILE).read_bytes())
 
 
 def _write(
@@ -180,8 +179,7 @@ def _write(
     if isinstance(tokenizer, Path):
         for path in (tokenizer / name for name in TOKENIZER_FILES):
             if path.is_file():
-                with replacing(folder / path.name) as temporary:
-                    shutil.copyfile(path, temporary)
+                write_bytes(folder / path.name, path.read_bytes())
     elif tokenizer is not None:
         tokenizer.save(folder)
     tokenizer_config = folder / "tokenizer_config.json"
