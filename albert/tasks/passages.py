@@ -69,8 +69,7 @@ def _spans_of_rows(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]
             pairs = zip(_entries(label, "text"), _entries(label, "answer_start"), strict=False)
             label = [{"text": answer, "answer_start": start} for answer, start in pairs]
         answers = label if isinstance(label, list) else [label] if label else []
-        entry = {"id": row.get("id"), "question": question, "is_impossible": not answers}
-        entry["answers"] = answers
+        entry = {"id": row.get("id"), "question": question, "answers": answers, "is_impossible": not answers}
         yield where, _span(text, entry, at, is_labelled, cell_of(row, task.group))
 
 
