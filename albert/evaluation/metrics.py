@@ -50,17 +50,12 @@ def _ratio(below: int, sums: np.ndarray) -> np.ndarray:  # of the first sum to a
     return sums[..., 0] / np.maximum(sums[..., below], 1)
 
 
-def _macro_f1(sums: np.ndarray) -> np.ndarray:  # sums of right, predicted and gold, C of each
+def _f1(sums: np.ndarray) -> np.ndarray:  # mean of classes; sums of right, predicted and gold, C of each
     right, predicted, gold = np.split(sums, 3, axis=-1)
     either = predicted + gold
     occurs = either > 0  # classes that are neither predicted nor gold do not count
     f1 = 2 * right / np.where(occurs, either, 1)
     return f1.sum(-1) / np.maximum(occurs.sum(-1), 1)
-
-
-def _f1(sums: np.ndarray) -> np.ndarray:  # sums of right, predicted and gold
-    either = sums[..., 1] + sums[..., 2]
-    return 2 * sums[..., 0] / np.where(either > 0, either, 1)
 
 
 def _correlation(sums: np.ndarray) -> np.ndarray:  # sums of 1, x, y, xx, yy and xy
@@ -77,7 +72,7 @@ _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "exact_match": _mean,
     "answer_f1": _mean,
     "best_f1": _mean,
-    "macro_f1": _macro_f1,
+    "macro_f1": _f1,
     "micro_f1": _f1,
     "f1": _f1,
     "matthews": _correlation,
