@@ -75,9 +75,6 @@ def phases(settings: PretrainSettings) -> list[Phase]:
 
 
 def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
-    # a document held out of one corpus may be in another too
-    shares = [corpus.held_out_share for corpus in settings.others]
-    never_trained = max(settings.never_trained_share, settings.held_out_share, *shares, 0.0)
     accumulate = settings.running.accumulate or 1
     batch_tokens = settings.batch_tokens or BATCH_TOKENS["cpu"]  # a plan does not know the device
     if batch_tokens // accumulate < 128:
@@ -86,6 +83,8 @@ def _open_streams(settings: PretrainSettings) -> dict[str, InstanceStream]:
         )
     corpora = [("", settings.shards, settings.held_out_share)]
     corpora += [(corpus.name, corpus.shards, corpus.held_out_share) for corpus in settings.others]
+    # a document held out of one corpus may be in another too
+    never_trained = max(settings.never_trained_share, *(share for *_, share in corpora))
     streams = {
         name: InstanceStream(
             shards,
