@@ -159,14 +159,12 @@ class AlbertConfig:
         return tuple(int(n / steps) * inner + i for n in range(self.num_hidden_layers) for i in range(inner))
 
     @property
-    def attention_of_layer(self) -> tuple[int, ...]:
-        """For each layer, the number of the attention block it applies."""
-        return self.group_of_layer if self.share in ("all", "attention") else tuple(range(self.depth))
-
-    @property
-    def feed_forward_of_layer(self) -> tuple[int, ...]:
-        """For each layer, the number of the feed-forward block it applies."""
-        return self.group_of_layer if self.share in ("all", "ffn") else tuple(range(self.depth))
+    def blocks_of_layer(self) -> tuple[tuple[int, int], ...]:
+        """For each layer, the numbers of the attention and of the feed-forward block it applies."""
+        shared, own = self.group_of_layer, range(self.depth)
+        attention = shared if self.share in ("all", "attention") else own
+        feed_forward = shared if self.share in ("all", "ffn") else own
+        return tuple(zip(attention, feed_forward, strict=True))
 
     @property
     def attentions(self) -> int:

@@ -120,9 +120,7 @@ class Encoder(nn.Module):
         self.attentions = nn.ModuleList(SelfAttention(config) for _ in range(config.attentions))
         self.feed_forwards = nn.ModuleList(FeedForward(config) for _ in range(config.feed_forwards))
         self.pooler = nn.Linear(config.hidden_size, config.hidden_size)
-        self.blocks_of_layer = tuple(
-            zip(config.attention_of_layer, config.feed_forward_of_layer, strict=True)
-        )
+        self.blocks_of_layer = config.blocks_of_layer
         # store only each layer's input and recompute the layer in the backward pass (Chen et al. 2016)
         self.activation_checkpointing = False
 
