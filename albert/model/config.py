@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -199,8 +199,7 @@ class AlbertConfig:
 
 @cache
 def _hints() -> dict[str, Any]:
-    hints = get_type_hints(AlbertConfig, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(AlbertConfig)}
+    return get_type_hints(AlbertConfig, include_extras=True)
 
 
 def _expected(hint: Any, value: Any) -> str | None:
