@@ -182,8 +182,7 @@ def bound_caches() -> None:
     """Bound oneDNN's cache of matrix-product programs; call it before the first product.
 
     oneDNN caches one program per shape, and evaluation's and attention's products have many: the cache grew
-    past 1 GiB.
-    Existing environment variables win.
+    past 1 GiB. Existing environment variables win.
     """
     for name, capacity in _CACHES.items():
         os.environ.setdefault(name, capacity)

@@ -37,10 +37,8 @@ class PretrainingOutput:
 class MaskedLanguageModelHead(nn.Module):
     """Transform, activation, LayerNorm, then the decoder, on masked positions only.
 
-    The decoder is the word table, unless the config unties them.
-
-    The transform goes H -> E; in the bright layout H -> H, and back to E through the embedding's own
-    projection.
+    The decoder is the word table, unless the config unties them. The transform goes H -> E; in the bright
+    layout H -> H, and back to E through the embedding's own projection.
     """
 
     def __init__(self, config: AlbertConfig):
