@@ -7,6 +7,7 @@ import math
 import platform
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import metadata
@@ -133,10 +134,8 @@ def installed_versions() -> dict[str, str]:
     versions = {"python": platform.python_version(), "machine": f"{platform.system()} {platform.machine()}"}
     versions["device"] = describe_default_device()
     for name in _PACKAGES:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
     return versions
 
 
