@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-import torch
 from torch import Tensor
 
 from albert.checkpoints.loading import LoadedCheckpoint
@@ -19,11 +18,10 @@ class Difference:
 
 
 def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> Difference:
-    a, b = _parameters(first), _parameters(second)
+    a, b = ({name: one.value(name) for name in one.parts} for one in (first, second))
     before, after = asdict(first.config), asdict(second.config)
     shapes = {name: (tuple(a[name].shape), tuple(b[name].shape)) for name in a if name in b}
     gaps = {name: _gap(a[name].double(), b[name].double()) for name, (x, y) in shapes.items() if x == y}
-    # the most different by norm first
     differing = sorted((name for name in gaps if gaps[name][0]), key=lambda name: -gaps[name][1])
     lines = [f"config {name}: {v} -> {after[name]}" for name, v in before.items() if v != after[name]]
     lines += [f"only in the first: {name}" for name in a if name not in b]
@@ -37,13 +35,6 @@ def compare(first: LoadedCheckpoint, second: LoadedCheckpoint) -> Difference:
     return Difference(
         tuple(lines), f"{same} parameter(s) the same to the bit, {len(differing)} with other values"
     )
-
-
-def _parameters(checkpoint: LoadedCheckpoint) -> dict[str, Tensor]:
-    return {
-        name: torch.cat([checkpoint.tensors[part] for part in parts])
-        for name, parts in checkpoint.parts.items()
-    }
 
 
 def _gap(a: Tensor, b: Tensor) -> tuple[float, float]:

@@ -117,9 +117,13 @@ class LoadedCheckpoint:
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if name in self.parts:
-                    values = [self.tensors[part] for part in self.parts[name]]
-                    parameter.copy_(torch.cat(values) if len(values) > 1 else values[0])
+                    parameter.copy_(self.value(name))
         return model
+
+    def value(self, name: str) -> Tensor:
+        """The value of a parameter of ours that the file holds."""
+        values = [self.tensors[part] for part in self.parts[name]]
+        return torch.cat(values) if len(values) > 1 else values[0]
 
 
 def read_checkpoint(given: Path | str) -> LoadedCheckpoint:
