@@ -233,6 +233,8 @@ def predict_file(*, model: Path, input: Path, output: Path | None = None, task: 
     from albert.finetuning import predict_file
     from albert.tasks import load_task
 
+    if output is not None and output.is_dir():
+        raise InputError(f"--output {output} is a folder: name a file")
     predicted = predict_file(model, input, None if task is None else load_task(task))
     if output is None:
         print(predicted.table(), end="")

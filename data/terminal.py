@@ -31,6 +31,7 @@ def make_app(name: str, help: str) -> App:
         help_format="plaintext",  # rich takes a while to import its Markdown
         version_flags=(),
         result_action="return_value",
+        suppress_keyboard_interrupt=False,  # `run_app` says what it ended
         default_parameter=shown,
         group_parameters=Group("Parameters", help_formatter=_print_required_first),
     )

@@ -50,7 +50,12 @@ def check_room(workspace: Path) -> None:
     """Raise InputError if nothing, or hardly anything, can be written to the workspace's disk."""
     if workspace.is_file():
         raise InputError(f"workspace {workspace} is a file: choose another --workspace")
-    workspace.mkdir(parents=True, exist_ok=True)
+    try:
+        workspace.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # a parent is a file, or a link leads nowhere
+        raise InputError(
+            f"workspace {workspace} cannot be made ({error.strerror}): choose another --workspace"
+        ) from None
     if not os.access(workspace, os.W_OK):
         raise InputError(f"workspace {workspace} cannot be written to: choose another --workspace")
     free = shutil.disk_usage(workspace).free

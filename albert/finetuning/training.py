@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-import os
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -191,12 +191,7 @@ def usual_workers() -> int:
 
 def worker_start(workers: int) -> Callable[[], None]:
     """The initializer of `workers` processes, which share the threads of this one."""
-    return partial(_become_worker, max(1, torch.get_num_threads() // workers))
-
-
-def _become_worker(threads: int) -> None:
-    torch.set_num_threads(threads)
-    os.environ["TQDM_DISABLE"] = "1"  # several bars would overwrite each other
+    return partial(torch.set_num_threads, max(1, torch.get_num_threads() // workers))
 
 
 def fine_tune_one(
@@ -338,7 +333,9 @@ def _train_epochs(
     steps = sum(len(batches) for batches in plan)
     warmup, step = round(steps * settings.optimizer.warmup_share), 0
     title = f"{candidate.name} seed {seed}"
-    with tqdm(total=steps, desc=title, unit="step", disable=not sys.stderr.isatty(), leave=False) as bar:
+    # the bars of several processes would overwrite each other
+    is_shown = sys.stderr.isatty() and multiprocessing.parent_process() is None
+    with tqdm(total=steps, desc=title, unit="step", disable=not is_shown, leave=False) as bar:
         for batches in plan:
             began = time.perf_counter()
             model.train()

@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 
 from albert.tasks.definition import BINARY_METRICS, Kind, Task
-from albert.tasks.examples import Found, Split, is_unicode
+from albert.tasks.examples import Example, Found, Split, is_unicode
 from albert.tasks.overlap import Overlap, find_overlaps, without_copies
 from albert.tasks.passages import read_choices, read_spans
 from albert.tasks.tables import read_table
@@ -91,6 +91,7 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
     splits: dict[str, Split] = {}
     for name, path in paths.items():
         task, splits[name] = read_split(path, task)
+    _check_pairs(splits)
     overlaps, dropped = find_overlaps(splits), 0
     if drop_overlap and "train" in splits:
         train = without_copies(splits)
@@ -102,6 +103,20 @@ def read_task(task: Task, paths: Mapping[str, Path], *, drop_overlap: bool = Fal
     if task.kind in (Kind.SINGLE, Kind.PAIR, Kind.MULTILABEL, Kind.TOKENS):
         labels = _labels(task, splits)
     return TaskData(task, splits, labels, overlaps, dropped)
+
+
+def _check_pairs(splits: Mapping[str, Split]) -> None:
+    """Raise InputError if some splits have a second sentence and others do not."""
+    paths = {
+        isinstance(one, Example) and one.pair is not None: split.path
+        for split in splits.values()
+        for one in split.examples[:1]
+    }
+    if len(paths) > 1:
+        raise InputError(
+            f"{paths[True]} has a second sentence and {paths[False]} has none: give both the same columns, "
+            "or name them in a task file"
+        )
 
 
 def _labels(task: Task, splits: Mapping[str, Split]) -> tuple[str, ...]:

@@ -36,7 +36,7 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     header, is_labelled = task.header, placeholder is None
     if not is_labelled and header is not None and len(_first_row(path)) == len(header) - 1:
         names = (task.columns.get("label"), *_USUAL["label"])
-        label = next(one for one in names if one in header)
+        label = next((one for one in names if one in header), None)
         task = replace(task, header=tuple(name for name in header if name != label))
     wanted: dict[Role, bool] = {"text": True, "label": is_labelled, "pair": task.kind is not Kind.SINGLE}
     roles = [role for role, is_wanted in wanted.items() if is_wanted]
@@ -61,15 +61,15 @@ def open_table(
         rows = list(json_rows(path))
     else:
         rows = list(_table_rows(path, task.header, [name for names in usual.values() for name in names]))
-    first = next((row for _, row in rows if isinstance(row, dict)), None)
-    if first is None:
+    names = dict.fromkeys(name for _, row in rows if isinstance(row, dict) for name in row)
+    if not names:
         number, fault = next(((number, row) for number, row in rows if isinstance(row, str)), (0, ""))
         raise InputError(f"{path} holds no example" + (f"; row {number} is {fault}" if fault else ""))
-    known, named, columns = ", ".join(map(str, first)), task.columns, {}
+    known, named, columns = ", ".join(map(str, names)), task.columns, {}
     for role in roles:
-        if role in named and named[role] not in first:
+        if role in named and named[role] not in names:
             raise InputError(f"no column {named[role]!r} in {path}; its columns are {known}")
-        column = named.get(role) or next((name for name in usual[role] if name in first), None)
+        column = named.get(role) or next((name for name in usual[role] if name in names), None)
         if column is None and role not in optional:
             raise InputError(
                 f"no {role} column in {path} (columns: {known}): expected one of {', '.join(usual[role])}, "

@@ -33,7 +33,7 @@ def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     elif suffix in (".json", ".jsonl"):
         read = _sentences_of_json
     for at, (number, tokens, tags, row) in enumerate(read(path)):
-        if isinstance(tags, str):
+        if isinstance(tags, str) and (is_labelled or not tokens):
             yield f"{path}, row {number}", tags
             continue
         tags = [as_bio(tag) for tag in tags] if is_labelled else ["O"] * len(tokens)

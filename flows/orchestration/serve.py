@@ -51,13 +51,14 @@ def serve(*, port: int = 4200, limit: int = 4, workspace: str | None = None) -> 
         raise InputError(f"limit={limit}: it must be 1 or more")
     place = workspace or default_place()
     folder = Workspace(local_folder(place))
-    check_room(folder.root)
     # two servers would share one database
     served = f"{folder.root} is being served already: use that server, or another --workspace"
-    with listen(port) as listener, hold(folder.lock("serve"), served):
-        os.environ.update(environment(place, port))
-        Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
-        Services(folder, listener, limit, stop_on_signal()).run()
+    with listen(port) as listener:
+        check_room(folder.root)
+        with hold(folder.lock("serve"), served):
+            os.environ.update(environment(place, port))
+            Path(os.environ["PREFECT_HOME"]).mkdir(parents=True, exist_ok=True)
+            Services(folder, listener, limit, stop_on_signal()).run()
     return 0
 
 

@@ -57,7 +57,7 @@ def _train(plan: PretrainingPlan, processes: int) -> PretrainResult:
         checkpoints[state.step] = _row(plan, state, folder)
         _record(plan, state, status, checkpoints)
         move(state.step / plan.settings.steps)
-        loss = _measured(state).get("held_out_mlm_loss")
+        loss = checkpoints[state.step].mlm_loss
         log(
             f"{event} at step {state.step:,} of {plan.settings.steps:,}, {state.tokens:,} tokens"
             + (f", held-out MLM loss {loss:.3f}" if loss is not None else "")
@@ -121,7 +121,8 @@ def _measured(state: TrainerState) -> dict[str, float]:
 
 
 def _row(plan: PretrainingPlan, state: TrainerState, folder: Path) -> CheckpointRow:
-    measured = _measured(state)
+    newest = _measured(state)
+    measured = newest if newest.get("step") == state.step else {}
     return CheckpointRow(
         step=state.step,
         path=plan.workspace.relative(folder),

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from data.terminal import EXIT_INTERRUPTED, make_app, run_app
 from tests import ROOT
 
 
@@ -16,3 +17,14 @@ def test_a_reader_that_has_seen_enough_ends_a_command_without_a_traceback(argume
         command.stdout.close()
         assert command.stderr.read() == b""
     assert command.returncode == 141
+
+
+def test_a_command_says_that_ctrl_c_stopped_it(capsys):
+    app = make_app("long", "Takes long.")
+
+    @app.default
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    assert run_app(app, []) == EXIT_INTERRUPTED == 75
+    assert capsys.readouterr().err == "long: stopped\n"

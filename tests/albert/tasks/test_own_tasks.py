@@ -140,3 +140,5 @@ def test_entities_that_are_not_there_are_named(label, fault, tmp_path):
     (tmp_path / "t.json").write_text("\n".join(lines), encoding="utf-8")
     _, split = read_split(tmp_path / "t.json", load_task("msra_ner"))
     assert len(split.examples) == 1 and split.skipped[0].endswith(f"row 2: {fault}")
+    predicted = read_split(tmp_path / "t.json", load_task("msra_ner"), "O")[1]  # reads no label
+    assert len(predicted.examples) == 2 and not predicted.skipped

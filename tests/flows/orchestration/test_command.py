@@ -47,6 +47,10 @@ def test_a_workspace_without_room_or_that_is_a_file_is_refused(tmp_path, monkeyp
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file is a file: choose another --workspace"):
         check_room(tmp_path / "file")
+    (tmp_path / "disk").symlink_to(tmp_path / "unmounted")
+    for place in (tmp_path / "file" / "w", tmp_path / "disk"):
+        with pytest.raises(InputError, match="cannot be made .*: choose another --workspace"):
+            check_room(place)
     monkeypatch.setattr("data.workspace.LEAST_BYTES", 2**60)
     with pytest.raises(InputError, match="MiB are free on the disk of .*: make room"):
         check_room(tmp_path / "w")
