@@ -106,7 +106,7 @@ def order_rows(db: duckdb.DuckDBPyConnection, shards: Sequence[Path]) -> list[Fu
         return []
     rows = db.execute(
         f"""
-        select if(has_order, 'one_clause', 'source_without_order') as reason, count(*)
+        select if(has_order, 'no_pair', 'source_without_order') as reason, count(*)
         from (select doc_id from read_parquet({file_list(shards)}) where sop_label is null)
         join (select doc_id, has_order from listed where stage is null) using (doc_id)
         group by all order by all

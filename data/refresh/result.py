@@ -125,7 +125,7 @@ def describe_new(result: RefreshResult) -> list[str]:
 
 def _order(result: RefreshResult) -> str:
     """Say how many instances have sentence order, and why others have none."""
-    why = {"one_clause": "are a single clause", "source_without_order": "come from sources without order"}
+    why = {"no_pair": "are no two whole sentences", "source_without_order": "come from sources without order"}
     rest = [f"{count / result.instances:.1%} {why[reason]}" for reason, count in result.without_order]
     with_order = 1 - sum(count for _, count in result.without_order) / result.instances
     return "; ".join([f"{with_order:.1%} of instances", *rest])

@@ -117,7 +117,7 @@ def test_one_chunk_in_ten_is_short(tokenizer):
     assert 30 < np.median(short) < 70 and short.min() < 20 and short.max() > 80
 
 
-def test_one_clause_gives_one_instance_without_label(tokenizer):
+def test_one_sentence_gives_one_instance_without_label(tokenizer):
     ((_, _, _, b, label),) = rows(make(["今天的茶很好喝。"], tokenizer)[1])
     assert label == NO_ORDER and b == 0
 
