@@ -1,11 +1,15 @@
 """Packed batches hold their rows: every token of them, in order, and nothing else."""
 
+from itertools import takewhile
+
 import numpy as np
 import pytest
 import torch
 
 from albert.batching import InstanceStream, pack_batches
 from albert.model import IGNORED
+from data.instances import read_shard
+from tests.corpora import make_corpus
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +59,18 @@ def test_masks_do_not_depend_on_what_is_packed_together(stream, masking):
         _, (alone,) = packed(stream[masking], [rows])
         assert torch.equal(alone.input_ids, together[number].input_ids)
         assert torch.equal(alone.masked_index, together[number].masked_index)
+
+
+def test_each_epoch_reads_everything_in_an_order_of_its_own(tmp_path, samples, vocabulary_file, monkeypatch):
+    monkeypatch.setattr("data.instances.shards.ROW_GROUP", 16)
+    shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, max_seq_length=64)
+    ids, windows = {0: [], 1: []}, {0: [], 1: []}
+    for planned in takewhile(lambda one: one.epoch < 2, InstanceStream(shards, batch_tokens=300).plan()):
+        ids[planned.epoch] += planned.instances.instance_ids[planned.rows].tolist()
+        windows[planned.epoch].append(frozenset(planned.instances.instance_ids.tolist()))
+    everything = [one for shard in shards for one in read_shard(shard)["instance_id"].to_pylist()]
+    assert len(everything) > 10 * 16 and sorted(ids[0]) == sorted(ids[1]) == sorted(everything)
+    # row groups far apart are read together, others in each epoch
+    in_file = [everything.index(one) for one in windows[0][0]]
+    assert len(in_file) == 4 * 16 and max(in_file) - min(in_file) > 6 * 16
+    assert not set(windows[0]) & set(windows[1])
