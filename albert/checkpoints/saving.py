@@ -125,7 +125,7 @@ def read_head(folder: Path) -> Head | None:
     architecture = str(names[0] if isinstance(names, list) and names else "").partition("For")[2]
     # what equals transformers' defaults is left out
     known: tuple[str, ...] = ("LABEL_0", "LABEL_1")
-    if isinstance(labels, dict):  # a tool may have sorted "10" before "2"
+    if isinstance(labels, dict) and all(map(str.isdecimal, labels)):  # a tool may have sorted "10" before "2"
         known = tuple(str(labels[number]) for number in sorted(labels, key=int))
     length = content.get("max_position_embeddings", 512)
     longest = length if isinstance(length, int) else 512

@@ -210,10 +210,11 @@ def _with_marks(text: str, target: dict[str, Any]) -> str | None:
     """A text of CLUEWSC2020 with _noun_ and [pronoun] marked as by CLUE's baseline; None if it lacks one."""
     mentions: list[tuple[Any, Any, int]]
     mentions = [(target.get(f"span{n}_index"), target.get(f"span{n}_text"), n) for n in (1, 2)]
-    if not all(
-        isinstance(at, int) and mention and text.startswith(mention, at) for at, mention, _ in mentions
-    ):
-        return None
+    for at, mention, _ in mentions:
+        if not (
+            isinstance(at, int) and isinstance(mention, str) and mention and text.startswith(mention, at)
+        ):
+            return None
     for at, mention, n in sorted(mentions, reverse=True):
         marked = f"_{mention}_" if n == 1 else f"[{mention}]"
         text = text[:at] + marked + text[at + len(mention) :]

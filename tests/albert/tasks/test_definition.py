@@ -36,6 +36,8 @@ LINES = {
     "cluewsc2020": ("dev.json",
         '{"target": {"span1_text": "茶", "span1_index": 3, '
         '"span2_text": "它", "span2_index": 9}, "text": "短", "label": "true"}\n'
+        '{"target": {"span1_text": 5, "span1_index": 0, '
+        '"span2_text": "它", "span2_index": 1}, "text": "5它", "label": "true"}\n'
         '{"target": {"span2_index": 9, "span1_index": 3, "span1_text": "新茶", '
         '"span2_text": "它"}, "idx": 261, "label": "false", "text": "柜子里新茶的罐子，它漏气。"}\n',
         ("柜子里_新茶_的罐子，[它]漏气。", None, "false")),
