@@ -102,7 +102,7 @@ def test_official_tables_are_read(name, tmp_path):
     task, split = read_split(tmp_path / file, load_task(name))
     example = split.examples[-1]
     assert (example.text, example.pair, example.label) == (text, pair, label)
-    assert len(split.skipped) == (name in ("cmnli", "ocnli", "cluewsc2020"))
+    assert len(split.skipped) == {"cmnli": 1, "ocnli": 1, "cluewsc2020": 2}.get(name, 0)
 
 
 def test_a_misspelt_task_is_no_new_one():
