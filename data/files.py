@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Files = TypeVar("Files", str, Path, tuple[str, ...])
+Files = TypeVar("Files", str, Path, tuple[str, ...], tuple[Path, ...])
 
 TEMPORARY_SUFFIX = ".tmp"
 SYNC_THREADS = 16

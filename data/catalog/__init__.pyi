@@ -12,6 +12,7 @@ from .drift import describe_drift as describe_drift
 from .drift import measure_drift as measure_drift
 from .drift import parse_condition as parse_condition
 from .drift import sample_shards as sample_shards
+from .health import DAMAGED as DAMAGED
 from .health import checking as checking
 from .health import examine as examine
 from .health import mark_for_rebuilding as mark_for_rebuilding

@@ -8,6 +8,7 @@ relative to it. Writers take turns with a lock file. Only this room queries the 
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from filelock import FileLock
 from data.catalog.versions import used_files
 from data.errors import InputError
 from data.files import TEMPORARY_SUFFIX, replacing, sha256, write_bytes
+from data.tokenization import TOKENIZER_CONFIG
 from data.workspace import Workspace
 
 CATALOG_VERSION = 4
@@ -223,18 +225,26 @@ def uncommitted_files(
     return [path for path in files if path.relative_to(workspace.root).as_posix() not in used]
 
 
+_BESIDE = (TOKENIZER_CONFIG, "tokenizer.json")  # files that a vocabulary is read with
+
+
 def bring_in_tokenizers(workspace: Workspace) -> None:
-    """Copy vocabularies from outside the workspace into it, so that it can be moved to another machine."""
+    """Copy vocabularies from outside the workspace into it, and their configs, so that it can be moved to
+    another machine.
+    """
     with read_catalog(workspace) as db:
         names = db.execute("select distinct tokenizer from corpora").fetchall()
     folder = workspace.tokenizers.resolve()
     outside = [path for (name,) in names if not (path := Path(name)).is_relative_to(folder)]
     copies = []
     for path in filter(Path.is_file, outside):
-        copy = folder / f"{path.stem}-{sha256(path)[:8]}" / path.name
-        if not copy.is_file():
-            write_bytes(copy, path.read_bytes())
-        copies.append([workspace.relative(copy), str(path)])
+        beside = [file for name in _BESIDE if (file := path.with_name(name)).is_file() and file != path]
+        files = [path, *beside]
+        digest = hashlib.sha256("".join(map(sha256, files)).encode()).hexdigest()
+        copy = folder / f"{path.stem}-{digest[:8]}"
+        for file in files:
+            write_bytes(copy / file.name, file.read_bytes())
+        copies.append([workspace.relative(copy / path.name), str(path)])
     if copies:
         with write_catalog(workspace) as db:
             db.executemany("update corpora set tokenizer = ? where tokenizer = ?", copies)

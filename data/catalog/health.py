@@ -17,9 +17,10 @@ from data.catalog.database import intact, read_catalog, write_catalog
 from data.catalog.versions import used_files
 from data.errors import InputError
 from data.files import write_bytes
-from data.instances import MEND, verify
+from data.instances import MEND, is_readable, verify
 from data.workspace import Workspace
 
+DAMAGED = "damaged"  # the recipe of a version that is to be built again
 CHECKED = ".checked.json"  # in a workspace: files that were compared with the catalog
 # by path: sha256, bytes, time of the last change in nanoseconds, and inode, which a copy has not
 _Checked = TypeAdapter(dict[str, tuple[str, int, int, int]])
@@ -58,8 +59,7 @@ def examine(workspace: Workspace) -> Health:
     damaged = []
     for path in used:
         file = workspace.root / path
-        # listings and indexes have no checksum: they are made from files that do
-        is_whole = verify(file, sums[path]) if path in sums else file.is_file()
+        is_whole = verify(file, sums[path]) if path in sums else is_readable(file)
         if not is_whole:
             damaged.append(DamagedFile(path.split("/")[1], path, not file.is_file()))
     # a running refresh has files that no version uses yet, and a read-only disk has no lock to exclude one
@@ -73,8 +73,8 @@ def mark_for_rebuilding(workspace: Workspace, corpus: str) -> None:
     """Make the next refresh of a corpus rebuild every shard from its sources, as for a new recipe."""
     with write_catalog(workspace) as db:
         newest = "select max(version) from versions where corpus = $corpus"
-        query = f"update versions set recipe_hash = 'damaged' where corpus = $corpus and version = ({newest})"
-        db.execute(query, {"corpus": corpus})
+        query = f"update versions set recipe_hash = $mark where corpus = $corpus and version = ({newest})"
+        db.execute(query, {"corpus": corpus, "mark": DAMAGED})
 
 
 @contextmanager

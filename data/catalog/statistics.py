@@ -165,7 +165,7 @@ class Statistics:
                 from {_IDS} where id not in (?, ?) group by doc_id)
             select {_SOURCE} as source, sum(tokens)::bigint as tokens, sum(unknown)::bigint as unknown,
                 sum(unknown) / sum(tokens) as unknown_share
-            from tokens join document_texts using (doc_id) where corpus = ?
+            from tokens join documents using (doc_id) where corpus = ? and dropped_stage is null
             group by source order by unknown_share desc, source
             """,
             [tokenizer.unknown_id, corpus, tokenizer.cls_id, tokenizer.sep_id, corpus],
@@ -177,7 +177,7 @@ class Statistics:
             f"""
             with used as (
                 select distinct {_SOURCE} as source, id
-                from {_IDS} join document_texts using (doc_id) where corpus = ?),
+                from {_IDS} join documents using (doc_id) where corpus = ? and dropped_stage is null),
             shared as (select id, count(*) as sources from used group by id)
             select source, count(*) as tokens, count(*) / ? as share,
                 count(*) filter (sources = 1) as only_here

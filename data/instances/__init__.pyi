@@ -25,6 +25,7 @@ from .shards import Shard as Shard
 from .shards import ShardInfo as ShardInfo
 from .shards import count_row_groups as count_row_groups
 from .shards import instance_table as instance_table
+from .shards import is_readable as is_readable
 from .shards import length_histogram as length_histogram
 from .shards import list_column as list_column
 from .shards import mask_vocabulary as mask_vocabulary

@@ -177,6 +177,15 @@ def read_shard(path: Path, row_group: int | None = None, columns: Sequence[str] 
         return file.read_row_group(row_group, columns, use_threads=False)
 
 
+def is_readable(path: Path) -> bool:
+    """Whether a file can be read, and the checksums of its pages are right if it has some."""
+    try:
+        read_shard(path)
+    except InputError:
+        return False
+    return True
+
+
 def read_rows(path: Path, row_group: int, *, below: int = 0) -> list[dict[str, Any]]:
     """Read the instances of a row group as a person may use them, without documents of a side `below` some.
 

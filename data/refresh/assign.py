@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.catalog import quoted
+from data.catalog import DAMAGED, quoted
 from data.cleaning import CharacterPairs, QualityRules, find_candidates, find_near_duplicates
 from data.errors import InputError
-from data.instances import MEND, SHARD_CHARACTERS, Shard, find_objective, verify
+from data.instances import MEND, SHARD_CHARACTERS, Shard, count_row_groups, find_objective, verify
 from data.refresh.build import Piece
 from data.refresh.plan import Plan
 
@@ -90,7 +90,7 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
     root, shards = plan.workspace.root, plan.current_shards
     _list_rows(db, listings)
     _list_held(db, [(shard.path, root / shard.documents_path) for shard in shards])
-    index = root / plan.current.index_path if plan.current and shards else None
+    index = current_index(plan) if shards else None
     if plan.settings.quality.max_perplexity and index:
         _set_perplexity(db, index)
     if plan.settings.duplicates.near is None:
@@ -105,6 +105,23 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
         """
     )
     return _sources(db, "compared anti join held using (doc_id)")
+
+
+def current_index(plan: Plan) -> Path | None:
+    """The current version's list of documents; None without one, or if it is lost and all is built again.
+
+    Raises InputError if it is lost otherwise.
+    """
+    if plan.current is None:
+        return None
+    index = plan.workspace.root / plan.current.index_path
+    try:
+        count_row_groups(index)
+    except InputError:
+        if plan.current.recipe_hash != DAMAGED:
+            raise
+        return None
+    return index
 
 
 def drop_repeated(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> list[int]:

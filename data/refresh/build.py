@@ -32,7 +32,7 @@ from data.instances import (
 from data.options import values_of
 from data.refresh.settings import RefreshSettings
 from data.segmentation import Segmenter
-from data.tokenization import Tokenizer, load_tokenizer
+from data.tokenization import TOKENIZER_CONFIG, Tokenizer, load_tokenizer
 from data.workspace import Workspace
 
 DOCUMENTS = pa.schema(
@@ -77,7 +77,9 @@ class _Part(NamedTuple):
     usable: np.ndarray  # [D], whether a document gave an instance
 
 
-_tokenizer = remembered(load_tokenizer)
+@remembered
+def _tokenizer(files: tuple[Path, ...]) -> Tokenizer:
+    return load_tokenizer(files[0])
 
 
 @remembered
@@ -93,7 +95,8 @@ def build_shard(
 
     A pure function of the documents and the arguments. The shard counts the documents that give an instance.
     """
-    tokenizer, words_of = _tokenizer(tokenizer_path), segmenter(settings.dictionary)
+    tokenizer = _tokenizer((tokenizer_path, tokenizer_path.with_name(TOKENIZER_CONFIG)))
+    words_of = segmenter(settings.dictionary)
     parts: list[_Part] = []
     doc_ids: list[str] = []
     for rows in _batches(piece.assigned_path):

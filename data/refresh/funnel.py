@@ -121,7 +121,7 @@ def write_index(
     index_path: str,
     version: int,
     shards: Sequence[Shard],
-    previous_index_path: str | None,
+    previous_index: Path | None,
 ) -> None:
     """Write every document of the table `listed` to the file behind the catalog's view `documents`.
 
@@ -130,10 +130,10 @@ def write_index(
     """
     documents = file_list([root / shard.documents_path for shard in shards])
     previous = "select null::varchar as doc_id, null::integer as first_version where false"
-    if previous_index_path:
+    if previous_index:
         previous = f"""
             select doc_id, min(first_version) as first_version
-            from read_parquet({file_list([root / previous_index_path])})
+            from read_parquet({file_list([previous_index])})
             where dropped_stage is null group by doc_id
             """
     with replacing(root / index_path) as temporary:

@@ -18,7 +18,7 @@ from data.refresh.read import READING_VERSION
 from data.refresh.settings import RefreshSettings, SourceSpec
 from data.sources import TextFormat, find_files
 from data.storage import base_name, is_remote, size_and_digest
-from data.tokenization import find_tokenizer, load_tokenizer
+from data.tokenization import find_tokenizer, load_tokenizer, tokenizer_digest
 from data.workspace import Workspace
 
 # options of a later release: unset they are left out of the recipe, so that older corpora stay current
@@ -177,7 +177,7 @@ def _recipe(settings: RefreshSettings, tokenizer_path: Path) -> dict[str, object
     blocklist = settings.quality.blocklist
     quality = asdict(replace(settings.quality, blocklist=None))
     contents = {
-        "tokenizer": sha256(tokenizer_path),
+        "tokenizer": tokenizer_digest(tokenizer_path),
         "guard": [sha256(Path(path)) for path in settings.guard.files],
         "dictionaries": [sha256(Path(path)) for path in settings.dictionary],
         "blocklist": sha256(Path(blocklist)) if blocklist else None,

@@ -112,7 +112,9 @@ def read_source(uri: str, listing: Path, staged: Path, rules: ReadingRules) -> N
     with (
         replacing(listing, durable=False) as listing_tmp,
         replacing(staged, durable=False) as staged_tmp,
-        pq.ParquetWriter(listing_tmp, schema, compression="zstd", use_dictionary=False) as listing_writer,
+        pq.ParquetWriter(
+            listing_tmp, schema, compression="zstd", use_dictionary=False, write_page_checksum=True
+        ) as listing_writer,
         pq.ParquetWriter(staged_tmp, STAGED, compression="zstd", use_dictionary=False) as text_writer,
     ):
         row = 0

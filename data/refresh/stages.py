@@ -28,11 +28,12 @@ from data.catalog import (
     write_record,
 )
 from data.files import sync, sync_all
-from data.instances import Shard, write_similar_words
+from data.instances import Shard, is_readable, write_similar_words
 from data.refresh.assign import (
     Division,
     assign,
     connect,
+    current_index,
     drop_repeated,
     drop_unlikely,
     interruptible,
@@ -75,7 +76,7 @@ def _read(file: SourceFile, plan: Plan) -> ReadSource:
     name = file.listing_name(digest, plan.recipe_hash)
     committed = plan.workspace.documents(plan.settings.corpus) / name
     source = Source(file.place, size, digest, plan.workspace.relative(committed))
-    if source == file.previous and committed.is_file():
+    if source == file.previous and is_readable(committed):
         return ReadSource(source, committed, None)
     return ReadSource(source, *_stage(file, plan, name))
 
@@ -144,6 +145,10 @@ def commit(
 ) -> RefreshResult:
     """Record the new version in one transaction; if nothing changed, the current one stays."""
     settings, workspace = plan.settings, plan.workspace
+    for source in sources:  # one that is there already was damaged
+        if source.staged_path:
+            os.replace(source.listing, workspace.root / source.source.listing_path)
+    sync(workspace.documents(settings.corpus))
     shards = _arrange(plan.current_shards, division, built)
     current, kept = plan.current, len(division.kept)
     same_sources = plan.current_sources == tuple(source.source for source in sources)
@@ -152,10 +157,6 @@ def commit(
     version = _next_version(plan, division.sop, shards, similar)
     with connect(plan.staging, settings.workers) as db:
         funnel = interruptible(db, partial(_index, plan, version, shards, division, db))
-    for source in sources:
-        if source.staged_path:
-            os.replace(source.listing, workspace.root / source.source.listing_path)
-    sync(workspace.documents(settings.corpus))
     with write_catalog(workspace) as db:
         add_version(
             db,
@@ -224,7 +225,7 @@ def _index(
     plan: Plan, version: Version, shards: Sequence[Shard], division: Division, db: duckdb.DuckDBPyConnection
 ) -> list[FunnelRow]:
     """Write the version's list of documents; return its funnel."""
-    previous = plan.current.index_path if plan.current else None
+    previous = current_index(plan)
     db.execute(f"create view listed as from read_parquet({quoted(str(division.listed_path))})")
     write_index(db, plan.workspace.root, version.index_path, version.version, shards, previous)
     characters = sum(shard.characters for shard in shards)

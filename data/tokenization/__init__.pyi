@@ -1,6 +1,8 @@
+from .loading import TOKENIZER_CONFIG as TOKENIZER_CONFIG
 from .loading import Tokenizer as Tokenizer
 from .loading import find_tokenizer as find_tokenizer
 from .loading import load_tokenizer as load_tokenizer
+from .loading import tokenizer_digest as tokenizer_digest
 from .loading import train_tokenizer as train_tokenizer
 from .loading import vocabulary_of as vocabulary_of
 from .terms import AddedTerm as AddedTerm

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
 from data.errors import InputError
+from data.files import sha256
 from data.samples import shipped_checkpoint
 from data.tokenization.tokenizer_json import read_tokenizer_json
 from data.tokenization.unigram import UnigramTokenizer, train_unigram
 from data.tokenization.wordpiece import WordPieceTokenizer, read_vocabulary, train_wordpiece
 
 Tokenizer = WordPieceTokenizer | UnigramTokenizer
+TOKENIZER_CONFIG = "tokenizer_config.json"
+# what it says about the words of a text, and what holds if it says nothing
+_RULES: dict[str, object] = {
+    "do_lower_case": True,
+    "strip_accents": None,
+    "keep_accents": False,
+    "domain_terms": [],
+}
 
 
 def find_tokenizer(name_or_path: str, tokenizers_folder: Path | None = None) -> Path:
@@ -62,7 +72,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
     """
     if path.suffix == ".json":
         return read_tokenizer_json(path)
-    config = _tokenizer_config(path.parent / "tokenizer_config.json")
+    config = _tokenizer_config(path.parent / TOKENIZER_CONFIG)
     is_sentencepiece = path.suffix == ".model"
     tokenizer = (_unigram if is_sentencepiece else _wordpiece)(path, config)
     class_name = str(config.get("tokenizer_class", ""))
@@ -73,6 +83,14 @@ def load_tokenizer(path: Path) -> Tokenizer:
             "them is another model's"
         )
     return tokenizer
+
+
+def tokenizer_digest(path: Path) -> str:
+    """The sha256 of a vocabulary file, with what a tokenizer_config.json beside it changes."""
+    config = {} if path.suffix == ".json" else _tokenizer_config(path.parent / TOKENIZER_CONFIG)
+    changed = {name: config[name] for name, usual in _RULES.items() if config.get(name, usual) != usual}
+    digest = sha256(path)
+    return hashlib.sha256((digest + json.dumps(changed)).encode()).hexdigest() if changed else digest
 
 
 def _unigram(path: Path, config: Mapping[str, object]) -> UnigramTokenizer:

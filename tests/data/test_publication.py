@@ -14,9 +14,11 @@ from data.catalog import open_workspace, read_catalog, require_version
 from data.errors import InputError
 from data.locks import writer_lock
 from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
+from data.refresh import plan_refresh, standing
 from data.storage import RemoteFolder
 from data.terminal import run_app
 from data.workspace import Workspace
+from tests.conftest import sample_texts
 from tests.corpora import refresh_here, refresh_settings, write_jsonl
 from tests.s3 import environment, serve_s3
 from tests.workers import PreloadedContext
@@ -108,6 +110,36 @@ def contents(folder, pattern):
 def instances(folder):
     with open_workspace(folder) as statistics:
         return statistics.sql("select count(*), count(distinct doc_id) from instances").fetchall()
+
+
+def test_what_a_config_says_about_words_goes_along_and_counts_as_the_recipe(url, vocabulary_file, tmp_path):
+    folder = tmp_path / "vocabulary"
+    folder.mkdir()
+    *entries, _ = vocabulary_file.read_text(encoding="utf-8").split()
+    (folder / "vocab.txt").write_text("\n".join([*entries, "茶叶"]), encoding="utf-8")
+    texts = [f"{text}这种茶叶很多人喜欢。" for text in sample_texts()[:4]]
+    write_jsonl(tmp_path / "a.jsonl", *texts[:2])
+    own = {"corpus": "c", "tokenizer": str(folder / "vocab.txt")}
+    settings = refresh_settings(tmp_path / "one", tmp_path / "a.jsonl", vocabulary_file, **own)
+    refresh_here(settings)
+    before = tokens(tmp_path / "one")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"domain_terms": ["茶叶"]}))
+    assert standing(plan_refresh(settings)) is None
+    changed = refresh_here(settings)
+    assert changed.is_new and tokens(tmp_path / "one") != before
+    send(url, tmp_path / "one")
+    get(url, tmp_path / "two")
+    write_jsonl(tmp_path / "b.jsonl", *texts[2:])
+    more = replace(settings, source=(*settings.source, str(tmp_path / "b.jsonl")))
+    pulled = refresh_here(replace(more, workspace=tmp_path / "two", tokenizer=None))
+    fresh = refresh_here(replace(more, workspace=tmp_path / "three"))
+    assert pulled.kept_shards == 1 and pulled.documents == fresh.documents == 4
+    assert tokens(tmp_path / "two") == tokens(tmp_path / "three")
+
+
+def tokens(folder):
+    with open_workspace(folder) as statistics:
+        return statistics.sql("select doc_id, input_ids from instances order by all").fetchall()
 
 
 def test_another_machine_pulls_the_same_bytes_and_continues(url, settings, tmp_path):

@@ -1,6 +1,7 @@
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from data.catalog import (
     checking,
     examine,
     mark_for_rebuilding,
+    open_workspace,
     read_catalog,
     require_version,
     version_shards,
@@ -83,3 +85,42 @@ def test_a_shard_is_compared_again_only_where_its_size_or_time_changed(settings)
     message = "is not as it was committed: run jixu doctor --fix"
     with pytest.raises(InputError, match=message), checking(workspace, paths):
         pass
+
+
+def documents(workspace):
+    with open_workspace(workspace) as statistics:
+        query = (
+            "select doc_id, source_uri, first_version from documents where dropped_stage is null order by all"
+        )
+        return statistics.sql(query).fetchall()
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_a_list_of_documents_that_is_lost_is_made_again_after_doctors_mark(damage, settings):
+    more = Path(settings[0].workspace.parent) / "more.jsonl"
+    write_jsonl(more, "乌龙茶半发酵。白茶微发酵。")
+    tea = replace(settings[0], source=(*settings[0].source, str(more)))
+    workspace = Workspace(tea.workspace)
+    (path,) = workspace.documents("茶").glob("index-*")
+    path.unlink() if damage == "gone" else os.truncate(path, path.stat().st_size // 2)
+    (found,) = examine(workspace).damaged
+    assert found.path == workspace.relative(path) and found.is_gone == (damage == "gone")
+    with pytest.raises(InputError, match="index-.* is gone or damaged .*jixu doctor --fix"):
+        refresh_here(tea)
+    mark_for_rebuilding(workspace, "茶")
+    assert refresh_here(tea).documents == 2
+    assert examine(workspace).damaged == (found,)  # that of the version before, until it is collected
+
+
+def test_a_source_is_read_again_where_what_was_read_of_it_has_changed_on_disk(settings, tmp_path):
+    (tea, _), workspace = settings, Workspace(settings[0].workspace)
+    before = [row for row in documents(tea.workspace) if "茶" in row[1]]
+    (path,) = workspace.root.glob("documents/茶/listing-*")
+    content = bytearray(path.read_bytes())
+    content[60:90] = bytes(byte ^ 255 for byte in content[60:90])
+    path.write_bytes(content)
+    (found,) = examine(workspace).damaged
+    assert found.path == workspace.relative(path)
+    refresh_here(tea)
+    assert [row for row in documents(tea.workspace) if "茶" in row[1]] == before
+    assert not examine(workspace).damaged

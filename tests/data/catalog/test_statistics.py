@@ -7,7 +7,8 @@ from datasets.distributed import split_dataset_by_node
 
 from data.catalog import open_workspace
 from data.errors import InputError
-from tests.corpora import refresh_here, refresh_settings
+from tests.conftest import sample_texts
+from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
 
 @pytest.fixture(scope="module")
@@ -127,3 +128,16 @@ def test_a_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_of_its
         statistics.dataset("tea"), batch_size=None, num_workers=2, multiprocessing_context="spawn"
     )
     assert sorted(int(row["instance_id"], 16) for row in loaded) == sorted(epochs[0])
+
+
+def test_the_sources_of_documents_are_where_they_stand_now(tmp_path, vocabulary_file):
+    (tmp_path / "s").mkdir()
+    for name, texts in (("old", sample_texts()[:8]), ("other", sample_texts()[8:12])):
+        write_jsonl(tmp_path / "s" / f"{name}.jsonl", *texts)
+    settings = refresh_settings(tmp_path / "w", tmp_path / "s", vocabulary_file)
+    refresh_here(settings)
+    (tmp_path / "s" / "old.jsonl").rename(tmp_path / "s" / "new.jsonl")
+    assert refresh_here(settings).kept_shards == 1
+    with open_workspace(tmp_path / "w") as opened:
+        for question in (opened.unknown_by_source, opened.coverage_by_source, opened.source_shares):
+            assert {Path(row[0]).name for row in question("tea").fetchall()} == {"new.jsonl", "other.jsonl"}
