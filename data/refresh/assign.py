@@ -88,6 +88,9 @@ def list_documents(db: duckdb.DuckDBPyConnection, plan: Plan, listings: Sequence
     sources whose text decides about candidates.
     """
     root, shards = plan.workspace.root, plan.current_shards
+    for shard in shards:
+        for path in (shard.path, shard.documents_path):
+            count_row_groups(root / path)  # raises InputError if it is lost, DuckDB an error of its own
     _list_rows(db, listings)
     _list_held(db, [(shard.path, root / shard.documents_path) for shard in shards])
     index = current_index(plan) if shards else None

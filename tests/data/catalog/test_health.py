@@ -112,6 +112,20 @@ def test_a_list_of_documents_that_is_lost_is_made_again_after_doctors_mark(damag
     assert examine(workspace).damaged == (found,)  # that of the version before, until it is collected
 
 
+@pytest.mark.parametrize("kind", ["path", "documents_path"])
+def test_a_shard_that_is_lost_is_told_to_a_refresh_that_keeps_it(kind, settings):
+    more = Path(settings[0].workspace.parent) / "more.jsonl"
+    write_jsonl(more, "乌龙茶半发酵。白茶微发酵。")
+    tea = replace(settings[0], source=(*settings[0].source, str(more)))
+    workspace = Workspace(tea.workspace)
+    (shard,) = shards(workspace, "茶")
+    (workspace.root / getattr(shard, kind)).unlink()
+    with pytest.raises(InputError, match=r"茶/.* is gone or damaged .*run jixu doctor --fix"):
+        refresh_here(tea)
+    mark_for_rebuilding(workspace, "茶")
+    assert refresh_here(tea).documents == 2
+
+
 def test_a_source_is_read_again_where_what_was_read_of_it_has_changed_on_disk(settings, tmp_path):
     (tea, _), workspace = settings, Workspace(settings[0].workspace)
     before = [row for row in documents(tea.workspace) if "茶" in row[1]]
