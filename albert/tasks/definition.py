@@ -68,7 +68,7 @@ class Task:
     pooling: Pooling | None = None
     """What a label is read from; by default as for other tasks"""
     labels: tuple[str, ...] | None = None
-    """Labels in their order; by default those of the training file; rows with other labels are skipped"""
+    """Labels or kinds of entities, in order; by default those of train; rows with others are skipped"""
     separator: str = Field(
         default=",", min_length=1, description="What stands between the labels of a multilabel cell"
     )
