@@ -13,8 +13,8 @@ from albert.finetuning import (
     prepare,
 )
 from albert.finetuning import read_task as read_settings
-from albert.tasks import Task, load_task, read_split, read_task
-from data.errors import InputError
+from albert.tasks import Kind, Task, load_task, read_split, read_task
+from data.errors import InputError, UserError
 from data.options import options_of
 from tests.conftest import save_small_model
 from tests.pages import DOCS, blocks
@@ -142,3 +142,34 @@ def test_entities_that_are_not_there_are_named(label, fault, tmp_path):
     assert len(split.examples) == 1 and split.skipped[0].endswith(f"row 2: {fault}")
     predicted = read_split(tmp_path / "t.json", load_task("msra_ner"), "O")[1]  # reads no label
     assert len(predicted.examples) == 2 and not predicted.skipped
+
+
+def test_a_json_array_is_read_like_json_lines(tmp_path):
+    rows = [{"text": "甲", "label": "a"}, ["b"], {"text": "乙", "label": "b"}]
+    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (tmp_path / "array.json").write_text("\n" + json.dumps(rows, indent=1))
+    lines, array = (read_split(tmp_path / name, Task(name="t"))[1] for name in ("lines.jsonl", "array.json"))
+    assert array.examples == lines.examples and len(array.examples) == 2
+    assert [one.rsplit("/")[-1] for one in array.skipped] == ["array.json, row 2: not a JSON object"]
+
+
+@pytest.mark.parametrize("kind", [Kind.REGRESSION, Kind.MULTILABEL])
+def test_splits_with_and_without_a_second_sentence_are_refused(kind, tmp_path):
+    (tmp_path / "a.tsv").write_text("sentence1\tsentence2\tlabel\n甲\t乙\t1\n乙\t丙\t2\n")
+    (tmp_path / "b.tsv").write_text("sentence1\tlabel\n丁\t1\n戊\t2\n")
+    paths = {"train": tmp_path / "a.tsv", "dev": tmp_path / "b.tsv"}
+    with pytest.raises(InputError, match="a.tsv has a second sentence and .*b.tsv has none"):
+        read_task(Task(name="t", kind=kind), paths)
+
+
+def test_a_column_that_the_first_row_lacks_is_found(tmp_path):
+    rows = [{"sentence1": "甲", "label": "a"}, {"sentence1": "乙", "sentence2": "丙", "label": "b"}]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    task, split = read_split(tmp_path / "t.jsonl", Task(name="t"))
+    assert task.kind is Kind.PAIR and [one.pair for one in split.examples] == ["丙"]
+    assert split.skipped[0].endswith("row 1: column 'sentence2' is missing")
+
+
+def test_a_label_that_stands_twice_is_refused():
+    with pytest.raises(UserError, match="task t: a label stands twice in 0, 1, 0"):
+        Task(name="t", labels=("0", "1", "0"))

@@ -1,7 +1,6 @@
 import os
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -95,35 +94,25 @@ def documents(workspace):
         return statistics.sql(query).fetchall()
 
 
+@pytest.mark.parametrize("file", ["list of documents", "shard", "documents"])
 @pytest.mark.parametrize("damage", ["gone", "cut"])
-def test_a_list_of_documents_that_is_lost_is_made_again_after_doctors_mark(damage, settings):
-    more = Path(settings[0].workspace.parent) / "more.jsonl"
+def test_a_lost_file_that_a_refresh_needs_is_told_and_made_again_after_doctors_mark(file, damage, settings):
+    workspace = Workspace(settings[0].workspace)
+    more = workspace.root.parent / "more.jsonl"
     write_jsonl(more, "乌龙茶半发酵。白茶微发酵。")
     tea = replace(settings[0], source=(*settings[0].source, str(more)))
-    workspace = Workspace(tea.workspace)
-    (path,) = workspace.documents("茶").glob("index-*")
+    (shard,) = shards(workspace, "茶")
+    (index,) = workspace.documents("茶").glob("index-*")
+    names = {"list of documents": index, "shard": shard.path, "documents": shard.documents_path}
+    path = workspace.root / names[file]
     path.unlink() if damage == "gone" else os.truncate(path, path.stat().st_size // 2)
     (found,) = examine(workspace).damaged
     assert found.path == workspace.relative(path) and found.is_gone == (damage == "gone")
-    with pytest.raises(InputError, match="index-.* is gone or damaged .*jixu doctor --fix"):
+    with pytest.raises(InputError, match="茶/.* is gone or damaged .*run jixu doctor --fix"):
         refresh_here(tea)
     mark_for_rebuilding(workspace, "茶")
     assert refresh_here(tea).documents == 2
     assert examine(workspace).damaged == (found,)  # that of the version before, until it is collected
-
-
-@pytest.mark.parametrize("kind", ["path", "documents_path"])
-def test_a_shard_that_is_lost_is_told_to_a_refresh_that_keeps_it(kind, settings):
-    more = Path(settings[0].workspace.parent) / "more.jsonl"
-    write_jsonl(more, "乌龙茶半发酵。白茶微发酵。")
-    tea = replace(settings[0], source=(*settings[0].source, str(more)))
-    workspace = Workspace(tea.workspace)
-    (shard,) = shards(workspace, "茶")
-    (workspace.root / getattr(shard, kind)).unlink()
-    with pytest.raises(InputError, match=r"茶/.* is gone or damaged .*run jixu doctor --fix"):
-        refresh_here(tea)
-    mark_for_rebuilding(workspace, "茶")
-    assert refresh_here(tea).documents == 2
 
 
 def test_a_source_is_read_again_where_what_was_read_of_it_has_changed_on_disk(settings, tmp_path):
