@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 from albert.model import AlbertConfig
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu import sweep, workers
+from benchmarks.gpu import session, sweep, workers
 from benchmarks.gpu.correctness import Claim, core_claims, other_claims, tasks
 from benchmarks.gpu.goals import GOALS, goals_table, judge
 from benchmarks.gpu.report import Report, machine
@@ -84,15 +85,15 @@ def test_check_and_tune_checks_sweeps_and_times_small_on_a_cpu(tmp_path):
 
 def test_measure_runs_every_case_small_on_a_cpu(tmp_path, vocabulary_file):
     (shard,) = make_corpus(tmp_path, "general", few_texts(tmp_path)[0], vocabulary_file)
-    out = tmp_path / "out"
-    arguments = ["measure", "--device", "cpu", "--tiny", "--out", str(out), "--shards", str(shard)]
-    code = f"""
-import sys
-sys.modules |= dict.fromkeys({ABSENT})  # not importable
-from benchmarks.gpu.__main__ import main
-sys.exit(main({arguments}))
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    out, absent = tmp_path / "out", tmp_path / "absent"
+    absent.mkdir()
+    for name in ABSENT:  # not importable, in other processes neither
+        (absent / f"{name}.py").write_text("raise ModuleNotFoundError(__name__)", "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.gpu", "measure", "--device", "cpu", "--tiny", "--out", out]
+        + ["--shards", shard],
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(absent)},
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     found = lines_of(out, "measure")
     assert {r["case"] for r in found["result"]} == {c.name for c in gpu.all_cases(Scale.here())}
@@ -146,7 +147,7 @@ def test_ctrl_c_in_a_sweep_leaves_the_table_untouched(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(gpu, "core_claims", lambda scale: [])
-    monkeypatch.setattr(sweep, "time_trial", interrupted)
+    monkeypatch.setattr(sweep, "check_trial", interrupted)
     with pytest.raises(KeyboardInterrupt):
         gpu.main(["check-and-tune", "--device", "cpu", "--tiny", "--out", str(tmp_path)])
     assert file.read_text("utf-8") == "the table of before"
@@ -157,11 +158,12 @@ def test_the_sweep_keeps_what_is_faster_by_more_than_a_fiftieth(monkeypatch):
     times = {"": 1.0, "forward": 0.985, "other": 0.5}
     monkeypatch.setattr(sweep, "check_trial", lambda *arguments: None)
     monkeypatch.setattr(sweep, "time_trial", lambda scale, trial: times[trial.part])
-    assert sweep.sweep(scale, later(), 0, lambda *note: None) == tuning.Table()
+    here = Mock(call=lambda task, deadline: workers.call(task))  # in this process
+    assert sweep.sweep(scale, later(), 0, here, lambda *note: None) == tuning.Table()
     times["forward"] = 0.9
-    found = sweep.sweep(scale, later(), 0, lambda *note: None)
+    found = sweep.sweep(scale, later(), 0, here, lambda *note: None)
     assert len(found.attention) == 1 and found.loss
-    (attention, loss) = [group[1] for group in sweep.trials(scale)]
+    attention, loss = (group[1] for group in sweep.trials(scale))
     assert found == attention.table.merged(loss.table)
 
 
@@ -225,7 +227,7 @@ def test_a_task_that_ends_its_process_or_never_ends_spoils_no_other(monkeypatch)
     outcomes = dict(run_tasks(tasks(made), later(300), processes=2))
     reasons = {n: o.reason for n, o in outcomes.items() if isinstance(o, Failure)}
     assert reasons == {1: "its process ended with status 7", 3: "AssertionError: a wrong number"}
-    monkeypatch.setattr(workers._Worker, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(workers.Worker, "GRACE_SECONDS", 0.0)
     late = tasks([Claim("embed", "never_ends", (), __name__)])
     assert dict(run_tasks(late, later(1), processes=1)) == {0: Failure("not done in time", is_late=True)}
 
@@ -254,8 +256,8 @@ def test_a_case_that_does_not_fit_the_memory_is_made_smaller_and_named(monkeypat
 
         return [Case(f"of {scale.tokens}", lambda: {"jixu": fits})]
 
-    monkeypatch.setattr(gpu, "all_cases", cases)
-    result = gpu.measure_case(Scale(tokens=256), 0, later(), None)
+    monkeypatch.setattr(session, "all_cases", cases)
+    result = session.measure_case(Scale(tokens=256), 0, later(), None)
     assert result.case == "of 64 (too little memory for 256 tokens)" and result.timings
 
 

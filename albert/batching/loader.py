@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from albert.batching.mixture import DataState, StepData, TrainingData
 
-_AHEAD = 3  # steps the loader prepares ahead of the trainer
+_AHEAD = 16  # steps the loader prepares ahead of the trainer, as it reads row groups now and then
 Prepared = TypeVar("Prepared")
 
 

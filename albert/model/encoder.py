@@ -25,9 +25,9 @@ class Embedding(nn.Module):
         super().__init__()
         E, H = config.embedding_size, config.hidden_size
         W = H if config.layout == "bright" else E  # where types, positions and LayerNorm are
-        self.word = nn.Parameter(Tensor(config.vocab_size, E))
-        self.token_type = nn.Parameter(Tensor(config.type_vocab_size, W))
-        self.position = nn.Parameter(Tensor(config.max_position_embeddings, W))
+        self.word = nn.Parameter(torch.empty(config.vocab_size, E))
+        self.token_type = nn.Parameter(torch.empty(config.type_vocab_size, W))
+        self.position = nn.Parameter(torch.empty(config.max_position_embeddings, W))
         self.norm = nn.LayerNorm(W, config.layer_norm_eps)
         self.projection = None if config.layout == "bert" else nn.Linear(E, H, bias=config.layout == "google")
         self.order: Literal["google", "bright"] = "bright" if config.layout == "bright" else "google"

@@ -49,7 +49,7 @@ class MaskedLanguageModelHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.decoder: nn.Parameter | None = None
         if not config.tie_word_embeddings:
-            self.decoder = nn.Parameter(Tensor(config.vocab_size, config.embedding_size))
+            self.decoder = nn.Parameter(torch.empty(config.vocab_size, config.embedding_size))
         self.activation = config.hidden_act
 
     def forward(self, hidden: Tensor, embedding: Embedding) -> Tensor:

@@ -8,6 +8,9 @@ gradients are compared too, in the mix of types of training: parameters in fp32,
 from __future__ import annotations
 
 import importlib
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -171,9 +174,8 @@ def whole_model(package: object, preset: str, layout: str, dtype: torch.dtype, t
         attention_probs_dropout_prob=0.1 if scale.is_small else 0.0,
         **({"hidden_size": 52, "num_attention_heads": 2, "intermediate_size": 104} if scale.is_small else {}),
     )  # fmt: skip
-    with torch.device(scale.device):
-        torch.manual_seed(0)
-        model = PretrainingModel(config)
+    torch.manual_seed(0)
+    model = PretrainingModel(config).to(scale.device)  # not `torch.device`, which `poisoned` hides from
     lengths = lengths_of("mixed", min(128, tokens // 2), tokens)
     batch = random_batch(lengths, scale.vocabulary, scale.device)
     ours, theirs, exact = (
@@ -210,3 +212,17 @@ def make(claim: Claim) -> None:
 def tasks(claims: list[Claim]) -> list[Task]:
     """What `run_tasks` checks claims by."""
     return [(make, (claim,)) for claim in claims]
+
+
+def races(scale: Scale) -> dict[str, object]:
+    """Run small claims of every kernel under compute-sanitizer's racecheck, where it is installed."""
+    sanitizer = shutil.which("compute-sanitizer")
+    if sanitizer is None:
+        return {"racecheck": "compute-sanitizer is not installed"}
+    code = "from benchmarks.gpu import correctness as c; [c.make(claim) for claim in c.small_claims()]"
+    command = [sanitizer, "--tool", "racecheck", "--error-exitcode", "9", sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    said = " | ".join((done.stdout + done.stderr)[-1000:].split("\n"))
+    if done.returncode:
+        raise RuntimeError(f"racecheck ended with {done.returncode}: {said}")
+    return {"racecheck": said}

@@ -22,13 +22,13 @@ from torch import Tensor
 import kernels
 from benchmarks.gpu.scale import Scale, lengths_of, offsets
 from benchmarks.gpu.timing import time_run
-from benchmarks.gpu.workers import Failure, run_tasks
+from benchmarks.gpu.workers import Failure, Worker, run_tasks
 from kernels import tuning
 from kernels.tuning import AttentionTiles, Launch, LossTiles, Table
 
 LEAST_GAIN = 1.02
 # padded head dim and longest sequence, in the order of their importance to ALBERT; then dropout, for BERT
-SHAPES = ((64, 128), (64, 512), (32, 128), (32, 512), (128, 512), (128, 128))
+SHAPES = ((64, 512), (64, 128), (32, 128), (32, 512), (128, 512), (128, 128))
 Entry = TypeVar("Entry", AttentionTiles, LossTiles)
 
 
@@ -52,8 +52,8 @@ def trials(scale: Scale) -> list[list[Trial]]:
     built_in = tuning.table(name)
     shapes = [(*s, False) for s in SHAPES] + [(64, 128, True), (64, 512, True)]
     groups = [list(_attention_trials(built_in, *shape)) for shape in shapes]
-    groups.insert(2, list(_loss_trials(built_in)))
-    return [group[:2] for group in groups[1:3]] if scale.is_small else groups
+    groups.insert(1, list(_loss_trials(built_in)))
+    return [group[:2] for group in groups[:2]] if scale.is_small else groups
 
 
 def _attention_trials(built_in: Table, width: int, longest: int, dropout: bool) -> Iterator[Trial]:
@@ -152,9 +152,16 @@ def time_trial(scale: Scale, trial: Trial) -> float:
 
 
 def sweep(
-    scale: Scale, deadline: float, processes: int, note: Callable[[str, dict[str, object]], None]
+    scale: Scale,
+    deadline: float,
+    processes: int,
+    worker: Worker,
+    note: Callable[[str, dict[str, object]], None],
 ) -> Table:
-    """Try the candidates until the deadline; `note` gets every figure. Returns the better entries."""
+    """Try the candidates until the deadline, and time them in one process.
+
+    `note` gets every figure. Returns the better entries.
+    """
     found = Table()
     for group in trials(scale):
         if time.monotonic() > deadline:
@@ -165,11 +172,11 @@ def sweep(
         for number, outcome in sorted(outcomes.items()):
             if isinstance(outcome, Failure):
                 note("trial", _record(group[number], refused=outcome.reason))
-        timed = [(time_trial, (scale, trial)) for trial in right]
         times = {}
-        for number, outcome in run_tasks(timed, deadline, processes=min(processes, 1), choice=scale.kernels):
+        for number, trial in enumerate(right):
+            outcome = worker.call((time_trial, (scale, trial)), deadline)
             failed = isinstance(outcome, Failure)
-            note("trial", _record(right[number], **{"refused" if failed else "milliseconds": outcome}))
+            note("trial", _record(trial, **{"refused" if failed else "milliseconds": outcome}))
             if not failed:
                 times[number] = outcome
         found = found.merged(_best(right, times))

@@ -66,7 +66,7 @@ def run_tasks(
         waiting.put(number)
 
     def serve() -> None:
-        with _Worker(choice) as worker:
+        with Worker(choice) as worker:
             while True:
                 try:
                     number = waiting.get_nowait()
@@ -80,8 +80,8 @@ def run_tasks(
         yield done.get()
 
 
-class _Worker:
-    """A process, started when it is needed."""
+class Worker:
+    """A process, started when it is needed; it ends with this one."""
 
     GRACE_SECONDS = 20.0  # for a task that began before the deadline
 
@@ -89,7 +89,7 @@ class _Worker:
         self.choice = choice
         self.process: multiprocessing.process.BaseProcess | None = None
 
-    def __enter__(self) -> _Worker:
+    def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -109,7 +109,8 @@ class _Worker:
             self.pipe.close()
             self.process = None
 
-    def call(self, task: Task, deadline: float) -> object:
+    def call(self, task: Task, deadline: float) -> Any:
+        """Run a task there, unless the deadline has passed; returns its result or its Failure."""
         if time.monotonic() > deadline:
             return Failure(LATE, is_late=True)
         try:

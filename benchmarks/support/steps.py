@@ -54,12 +54,13 @@ def training_step(
     It takes the arguments of `forward`, by default the model, and returns the loss.
     """
     optimizer, device = adamw(model, 1e-4), next(model.parameters()).device.type
+    forward = model if forward is None else forward  # a compiled module has no truth value
     for group in optimizer.param_groups:
         group |= settings
 
     def step(*inputs: object, **named: object) -> Tensor:
         with torch.autocast(device, torch.bfloat16, enabled=half):
-            loss = (forward or model)(*inputs, **named).loss
+            loss = forward(*inputs, **named).loss
         optimizer.zero_grad(set_to_none=not settings)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

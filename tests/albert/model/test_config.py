@@ -24,7 +24,9 @@ SMALL = {
 
 def model_without_weights(config):
     with torch.device("meta"):
-        return PretrainingModel(config)
+        model = PretrainingModel(config)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    return model
 
 
 def count(part):
