@@ -136,7 +136,11 @@ class Worker:
 def _serve(pipe: Connection, choice: str) -> None:
     kernels.use(choice)  # type: ignore[arg-type]
     while True:
-        result = call(pipe.recv())
+        try:
+            task = pipe.recv()
+        except EOFError:  # the process that asks has ended
+            return
+        result = call(task)
         try:
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
