@@ -16,9 +16,9 @@ from torch.nn.functional import layer_norm
 from kernels.dispatch import Constants, differentiable, direct, on_device, tl, triton, use_triton
 from kernels.dropout import draw_seed, dropout, dropout_constants, keep, row_keys
 from kernels.linear import linear
-from kernels.tuning import row_tile
+from kernels.tuning import MULTIPROCESSORS, row_tile
 
-PROGRAMS = 512  # of the backward pass; each sums its share of the rows
+PROGRAMS = 8 * MULTIPROCESSORS  # of the backward pass; each sums its share of the rows
 
 
 def add_layer_norm_reference(

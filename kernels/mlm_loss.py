@@ -28,13 +28,12 @@ from kernels.mlm_loss_kernels import (
     mlm_loss_combine_kernel,
     mlm_loss_fwd_kernel,
 )
-from kernels.tuning import loss_tiles
+from kernels.tuning import MULTIPROCESSORS, loss_tiles
 
 IGNORED = -100  # label of a row that does not count, as in torch's cross_entropy
 # with wider states the product is compute-bound: cuBLAS in chunks of rows is then the better kernel
 MAX_FUSED_WIDTH = 128
 CHUNK = 1024
-MULTIPROCESSORS = 132  # of an H100 or H200; an A100 has 108
 MOST_PARTS, OVERHEAD = 16, 4
 
 

@@ -1,11 +1,12 @@
 """Tile sizes of the kernels: tables by architecture, without run-time autotuning.
 
-The built-in tables were not timed. `benchmarks.compile_only` accepts all entries for sm_90, and the others in
-its short list, with Triton 3.9 and, but for one, with 3.6: no spills, tensor cores and asynchronous copies in
-use, shared memory within the limit. Among the accepted the fewest instructions a score were chosen, then the
-most warps an SM. `benchmarks.gpu check-and-tune` times others on a GPU and writes the best to a file named by
-architecture and Triton version. Such a file in `kernels/tiles`, or in the folder that JIXU_TILES names,
-replaces the entries it has. "interpreter" is Triton's on a CPU.
+`benchmarks.gpu check-and-tune` times tiles on a GPU and writes the best to a file named by architecture and
+Triton version. Such a file in `kernels/tiles`, or in the folder that JIXU_TILES names, replaces the built-in
+entries that it has; the one there is from an H200. What else that H200 found faster, and
+`benchmarks.compile_only` accepts, is built in. The other entries were not timed: of those accepted they have
+the fewest instructions a score, then the most warps an SM. Accepted are all of sm_90, and the others in a
+short list, with Triton 3.9 and, but for one, with 3.6: no spills, tensor cores and asynchronous copies in
+use, shared memory within the limit. "interpreter" is Triton's on a CPU.
 """
 
 from __future__ import annotations
@@ -99,6 +100,8 @@ def _by_bucket(
     }
 
 
+MULTIPROCESSORS = 132  # of an H100 or H200; an A100 has 108
+
 L = Launch
 # fits the 99 KiB of shared memory of sm_86, sm_89 and sm_120 too
 _SM_80 = Table(
@@ -126,15 +129,15 @@ _SM_90 = Table(
         {
             (32, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
             (32, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
-            (32, 128, False): (L(64, 4, 3), L(64, 8, 2), L(64, 4, 2, 64), L(64, 8, 2)),
+            (32, 128, False): (L(32, 4, 3), L(32, 4, 3), L(64, 4, 3), L(64, 8, 2)),
             (32, 128, True): (L(64, 4, 3), L(64, 8, 2), L(64, 4, 2, 64), L(64, 8, 2)),
             (64, 64, False): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), L(64, 4, 2)),
             (64, 64, True): (L(64, 4, 2), L(64, 4, 2), L(64, 4, 2), None),
             (64, 128, False): (L(32, 4, 3, 64), L(32, 4, 3, 64), L(32, 4, 3, 64), L(64, 8, 3)),
-            (64, 128, True): (L(64, 8, 2), L(64, 8, 2), L(64, 4, 2, 64), None),
+            (64, 128, True): (L(64, 8, 3), L(32, 4, 3, 64), L(32, 4, 3, 64), None),
             (128, 64, False): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), None),
             (128, 64, True): (L(64, 4, 2), L(64, 4, 2), L(32, 4, 2), None),
-            (128, 128, False): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
+            (128, 128, False): (L(32, 4, 2, 64), L(64, 4, 2, 64), L(32, 8, 2), None),
             (128, 128, True): (L(64, 8, 2), L(64, 8, 2), L(32, 8, 2), None),
         },
     ),
@@ -219,9 +222,9 @@ class RowTile(NamedTuple):
 
 
 def row_tile(width: int) -> RowTile:
-    """Choose a tile of 1024 numbers, or of one wider row."""
+    """Choose a tile of 1024 numbers, or of one wider row, and a warp for each 512 (measured on an H200)."""
     columns = triton.next_power_of_2(width)
-    return RowTile(max(1, 1024 // columns), columns, 4 if columns <= 1024 else 8)
+    return RowTile(max(1, 1024 // columns), columns, max(1024, columns) // 512)
 
 
 def scatter_tile(exact: bool) -> tuple[int, int]:

@@ -8,7 +8,9 @@ gradients are compared too, in the mix of types of training: parameters in fp32,
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -175,7 +177,7 @@ def whole_model(package: object, preset: str, layout: str, dtype: torch.dtype, t
         **({"hidden_size": 52, "num_attention_heads": 2, "intermediate_size": 104} if scale.is_small else {}),
     )  # fmt: skip
     torch.manual_seed(0)
-    model = PretrainingModel(config).to(scale.device)  # not `torch.device`, which `poisoned` hides from
+    model = PretrainingModel(config).to(scale.device)  # while `poisoned`, `torch.device` has no effect
     lengths = lengths_of("mixed", min(128, tokens // 2), tokens)
     batch = random_batch(lengths, scale.vocabulary, scale.device)
     ours, theirs, exact = (
@@ -221,8 +223,15 @@ def races(scale: Scale) -> dict[str, object]:
         return {"racecheck": "compute-sanitizer is not installed"}
     code = "from benchmarks.gpu import correctness as c; [c.make(claim) for claim in c.small_claims()]"
     command = [sanitizer, "--tool", "racecheck", "--error-exitcode", "9", sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    said = " | ".join((done.stdout + done.stderr)[-1000:].split("\n"))
-    if done.returncode:
-        raise RuntimeError(f"racecheck ended with {done.returncode}: {said}")
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        output, _ = process.communicate(timeout=120)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # the sanitizer's own process too, which would use the GPU on
+        raise
+    said = " | ".join(output[-1000:].split("\n"))
+    if process.returncode:
+        raise RuntimeError(f"racecheck ended with {process.returncode}: {said}")
     return {"racecheck": said}

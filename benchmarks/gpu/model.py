@@ -129,19 +129,23 @@ def _transformers(scale: Scale, config: AlbertConfig, batch: Batch, compile_it: 
 
 
 def profile(scale: Scale, name: str) -> dict[str, object]:
-    """The kernels (on a CPU: the operators) of a step, the longest first: launches and milliseconds."""
+    """The kernels of a step and the host's calls, the longest first: how many and their milliseconds."""
     batch = _batch(scale, lengths_of("mixed", 128, min(TOKENS[name], scale.tokens)))
     step = _step(scale, _model(scale, config_of(name, scale)), batch)
     step()
     kind = torch.profiler.ProfilerActivity
-    with torch.profiler.profile(activities=[kind.CPU] if scale.is_small else [kind.CUDA]) as profiler:
+    activities = [kind.CPU] if scale.is_small else [kind.CPU, kind.CUDA]
+    with torch.profiler.profile(activities=activities) as profiler:
         step()
         if not scale.is_small:
             torch.cuda.synchronize()
-    attribute = "self_cpu_time_total" if scale.is_small else "self_device_time_total"
-    events = sorted(profiler.key_averages(), key=lambda e: -getattr(e, attribute))[:40]
-    times = {e.key[:120]: (e.count, round(getattr(e, attribute) / 1e3, 4)) for e in events}
-    return {"model": name, "tokens": batch.tokens, "launches_and_milliseconds": times}
+
+    def longest(attribute: str) -> dict[str, tuple[int, float]]:
+        events = sorted(profiler.key_averages(), key=lambda e: -getattr(e, attribute))[:40]
+        return {e.key[:120]: (e.count, round(getattr(e, attribute) / 1e3, 4)) for e in events}
+
+    record = {"model": name, "tokens": batch.tokens, "host": longest("self_cpu_time_total")}
+    return record if scale.is_small else record | {"kernels": longest("self_device_time_total")}
 
 
 def memory(scale: Scale, name: str) -> dict[str, object]:

@@ -5,17 +5,23 @@ import torch
 
 from kernels import tuning
 from kernels.tuning import LENGTHS, AttentionTiles, Launch
+from tests import ROOT
 from tests.kernels import checks
 
-GPUS = ("sm_80", "sm_90")
+GPUS = {name: tuning.table(name) for name in ("sm_80", "sm_90")}
+# measured ones, of other versions of Triton too
+GPUS |= {
+    path.stem: GPUS[path.stem.split("-")[0]].merged(tuning.read_table(path))
+    for path in (ROOT / "kernels" / "tiles").glob("*.json")
+}
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU takes its own entries")
 
 
 def entries() -> list[tuple[str, int, int, bool]]:
     """List GPU, width, bucket and dropout of the entries, without those that differ in warps only."""
     distinct = {}
-    for name in GPUS:
-        for key, t in tuning.table(name).attention.items():
+    for name, table in GPUS.items():
+        for key, t in table.attention.items():
             launches = (t.forward, t.queries, t.keys, t.whole)
             blocks = (t.tile, *(launch and (launch.block, launch.rows) for launch in launches))
             distinct.setdefault(blocks, (name, *key))
@@ -24,8 +30,8 @@ def entries() -> list[tuple[str, int, int, bool]]:
 
 @pytest.mark.parametrize("name, width, bucket, dropout", entries())
 def test_attention_at_the_tiles_of_a_gpu(triton, monkeypatch, name, width, bucket, dropout):
-    monkeypatch.setattr(tuning, "architecture", lambda device: name)
-    table = tuning.table(name)
+    table = GPUS[name]
+    monkeypatch.setattr(tuning, "table", lambda architecture: table)
     tile = table.attention[width, bucket, dropout].tile
     same = [
         n
@@ -38,7 +44,7 @@ def test_attention_at_the_tiles_of_a_gpu(triton, monkeypatch, name, width, bucke
 
 @pytest.mark.parametrize("name", GPUS)
 def test_the_loss_at_the_tiles_of_a_gpu(triton, monkeypatch, name):
-    monkeypatch.setattr(tuning, "architecture", lambda device: name)
+    monkeypatch.setattr(tuning, "table", lambda architecture: GPUS[name])
     checks.mlm_loss(triton, 130, 26, 140, torch.float16)
 
 
