@@ -132,13 +132,14 @@ def differentiable(
     operator.register_autograd(gradients, setup_context=save)
 
     class Direct(torch.autograd.Function):
-        forward = staticmethod(operator._init_fn)
         backward = staticmethod(gradients)
 
         @staticmethod
-        def setup_context(ctx, inputs, output):
+        def forward(ctx, *inputs):  # with a `setup_context` torch would bind a signature at every call
+            output = operator._init_fn(*inputs)
             ctx.set_materialize_grads(False)  # of outputs that have none: nothing reads the zeros
             save(ctx, inputs, output)
+            return output
 
     def call(x: Tensor, *others: object) -> Any:
         return operator(x, *others) if _is_traced(x) else Direct.apply(x, *others)

@@ -7,6 +7,8 @@ et al. 2024, without its gradient filter). n = masked positions, E = embedding s
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
@@ -86,6 +88,7 @@ def _constants(states: Tensor) -> Constants:
     return {"E": states.shape[1], "BLOCK_E": max(16, triton.next_power_of_2(states.shape[1]))}
 
 
+@lru_cache(4096)
 def _parts(rows: int, V: int, block: int) -> tuple[int, int]:
     """Choose into how many parts to cut the vocabulary, and their size, so that waves of programs are full.
 
