@@ -68,9 +68,9 @@ def measure_all(session: Session) -> None:
     for name in models if scale.is_small else ("large", "bert-large"):
         session.run("memory", memory, name)
     session.measure([case for case in all_cases(scale) if not case.name.startswith("step")])
+    session.measure(list(model_cases(scale)))
     session.check(other_claims(scale), session.end, min(session.processes, 4))
     session.run("races", races)
-    session.measure(list(model_cases(scale)))
 
 
 def trainer_lacks(shards: Sequence[Path]) -> str | None:

@@ -27,6 +27,9 @@ from kernels import tuning
 from kernels.tuning import AttentionTiles, Launch, LossTiles, Table
 
 LEAST_GAIN = 1.02
+# an H200 found others slower: one stage, or eight warps on a block of 32 or less
+LAUNCHES = [Launch(*launch) for launch in product((16, 32, 64), (4,), (2, 3, 4))]
+LAUNCHES += [Launch(64, 8, 2), Launch(64, 8, 3), Launch(128, 4, 2), Launch(128, 8, 3)]
 # padded head dim and longest sequence, in the order of their importance to ALBERT; then dropout, for BERT
 SHAPES = ((64, 512), (64, 128), (32, 128), (32, 512), (128, 512), (128, 128))
 Entry = TypeVar("Entry", AttentionTiles, LossTiles)
@@ -61,12 +64,8 @@ def _attention_trials(built_in: Table, width: int, longest: int, dropout: bool) 
     entry = built_in.attention[key]
     whole = ("whole",) if longest <= entry.tile else ()
     separate = () if whole and entry.whole else ("queries", "keys")
-    blocks = [block for block in (16, 32, 64, 128) if block * width <= 128 * 128]
-    launches = [Launch(*launch) for launch in product(blocks, (4, 8), (1, 2, 3, 4))]
-    halves = [
-        Launch(*launch) for launch in product(blocks, (4,), (1, 2, 3), (64,) if entry.tile > 64 else ())
-    ]
-    for part, changed in _variants(entry, ("forward", *separate, *whole), launches):
+    halves = [replace(launch, rows=64) for launch in LAUNCHES if entry.tile > 64 and launch.num_warps == 4]
+    for part, changed in _variants(entry, ("forward", *separate, *whole), LAUNCHES):
         yield Trial((width, longest, dropout), part, Table({key: changed}))
     for part, changed in _variants(entry, ("forward", *separate), halves):
         if part:
@@ -76,7 +75,7 @@ def _attention_trials(built_in: Table, width: int, longest: int, dropout: bool) 
 
 
 def _loss_trials(built_in: Table) -> Iterator[Trial]:
-    launches = [Launch(*launch) for launch in product((32, 64, 128), (4, 8), (2, 3, 4), (64, 128))]
+    launches = [replace(launch, rows=rows) for launch, rows in product(LAUNCHES, (64, 128))]
     assert built_in.loss is not None
     for part, changed in _variants(built_in.loss, ("forward", "states", "table"), launches):
         yield Trial((128, 0, False), part, Table(loss=changed))
