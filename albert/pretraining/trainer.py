@@ -255,7 +255,11 @@ class Trainer:
     def _seed(self, batches: int, number: int) -> None:
         """Make dropout a function of the seed and the batch's number in the run, whichever process has it."""
         number = batches + number * self.process.world_size + self.process.rank
-        torch.manual_seed(int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0]))
+        seed = int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0])
+        # `torch.manual_seed` asks for every kind of device that torch knows, which takes half a millisecond
+        torch.default_generator.manual_seed(seed)
+        if self.process.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     def _passes(self, batch: Batch, weights: Tensor, figures: Tensor) -> None:
         """Add a batch's part of the step's gradient, and its figures to its corpus's.
