@@ -1,9 +1,10 @@
-"""CUDA graphs of a training step's two passes: the host launches one graph in place of hundreds of kernels.
+"""CUDA graphs of a training step: the host launches two graphs in place of hundreds of kernels.
 
 A graph repeats its kernels on the same addresses. So batches are padded to a fixed shape, one for each bucket
-of the longest sequence, and copied into one buffer, and gradients stay where they are. A graph is checked
-when it is captured: replayed on its first batch, it must give the figures and gradients of the eager passes.
-If it does not, or cannot be captured, the run goes on without graphs, and a notice says so.
+of the longest sequence, and copied into one buffer, and gradients stay where they are. The optimiser's step
+is a graph of its own. A graph is checked when it is captured: replayed on its first batch, it must give the
+figures and gradients of the eager passes, or the weights of the eager step. If it does not, or cannot be
+captured, the run goes on without graphs, and a notice says so.
 
 In another shape, or in a capture, a product may be another kernel that rounds differently. So that a resumed
 run is exact, it gives the same batches the same shapes, and all padded batches' gradients are a graph's.
@@ -32,7 +33,7 @@ TOLERANCE = 1e-3  # of a graph's gradients and figures, relative to the norm of 
 class _Graph:
     buffer: Tensor  # of the batch
     figures: Tensor
-    replay: Callable[[], None]
+    replay: Callable[[], object]
 
 
 class StepGraphs:
@@ -48,6 +49,9 @@ class StepGraphs:
         self.seen = list(seen)  # shapes of the buckets' first batches
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._graphs: dict[Shape, _Graph | None] = {}  # None until there is a batch of the shape
+        self._norm = torch.zeros((), device=device)  # of the gradients, as the update's graph writes it
+        self._replay_update: Callable[[], object] | None = None
+        self._updates = 0
         self.is_off = False
 
     def fit(self, batch: Batch) -> Batch:
@@ -75,6 +79,40 @@ class StepGraphs:
         graph.replay()
         row += graph.figures
         return True
+
+    def update(self, take: Callable[[], Tensor], state: Callable[[], list[Tensor]]) -> Tensor:
+        """Take the optimiser's step as a graph, in the warm-up by single launches as `take` does.
+
+        Returns the norm of the gradients, as `take` does. `state` lists all that it changes.
+        """
+        if self.is_off:
+            return take()
+        if self._replay_update is None:
+            self._updates += 1
+            return take() if self._updates <= WARM_UP else self._capture_update(take, state())
+        self._replay_update()
+        return self._norm.clone()
+
+    def _capture_update(self, take: Callable[[], Tensor], state: list[Tensor]) -> Tensor:
+        before = [x.clone() for x in state]
+        norm = take()
+        if not torch.isfinite(norm):  # weights that are not numbers cannot be compared: after the next step
+            return norm
+        expected = [x.clone() for x in state]
+        try:
+            replay = self._capture(lambda: self._norm.copy_(take()))
+            _copy(before, state)
+            replay()
+            is_right = all(map(torch.equal, state, expected))
+            wrong = "" if is_right else "the weights after a step differ"
+        except RuntimeError as error:
+            wrong = str(error).splitlines()[0]
+        if wrong:
+            self._give_up(wrong)
+            _copy(expected, state)
+        else:
+            self._replay_update = replay
+        return norm
 
     def _shape(self, batch: Batch) -> Shape | None:
         """The shape of a bucket's graph, which fits most of its batches; None during the warm-up."""
@@ -120,15 +158,18 @@ class StepGraphs:
         except RuntimeError as error:  # torch's and CUDA's, which cannot capture everything
             wrong = str(error).splitlines()[0]
         if wrong:
-            self.is_off = True
-            self._notify(f"CUDA graphs are off, which costs speed alone: {wrong}")
+            self._give_up(wrong)
             self._restore(expected)
             return expected[-1]
         self._graphs[shape] = graph
         return got[-1]
 
-    def _capture(self, passes: Callable[[], None]) -> Callable[[], None]:
-        """Capture the passes in a graph and return its replay; on a CPU return the passes.
+    def _give_up(self, why: str) -> None:
+        self.is_off = True
+        self._notify(f"CUDA graphs are off, which costs speed alone: {why}")
+
+    def _capture(self, passes: Callable[[], object]) -> Callable[[], object]:
+        """Capture passes or an update in a graph and return its replay; on a CPU return them.
 
         Graphs share the memory of a pool: none holds anything in it from one replay to the next.
         """
@@ -151,6 +192,12 @@ class StepGraphs:
         for p, gradient in zip(self._parameters, results, strict=False):
             if p.grad is not None:
                 p.grad.copy_(gradient)
+
+
+@torch.no_grad()
+def _copy(values: Sequence[Tensor], into: Sequence[Tensor]) -> None:
+    for value, x in zip(values, into, strict=True):
+        x.copy_(value)
 
 
 def _on_side_stream(passes: Callable[[], None], device: torch.device) -> None:

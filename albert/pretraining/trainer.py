@@ -116,6 +116,10 @@ class Trainer:
         is_off = self.settings.running.cuda_graphs == "off" or self.process.world_size > 1
         if is_off or self._span_boundary or self._contrast:
             return None
+        if self._graphs_update:
+            for group in self.optimizer.param_groups:  # a graph holds numbers, and would keep its first rate
+                rate = torch.tensor(self.rate, device=self.process.device)
+                group |= {"lr": rate, "capturable": True}
         return StepGraphs(
             self._passes,
             list(self.objective.parameters()),
@@ -125,6 +129,11 @@ class Trainer:
             notify=self.notices.append,
             seen=self.state.graph_shapes,
         )
+
+    @property
+    def _graphs_update(self) -> bool:
+        """Whether the optimiser's step may be a graph too."""
+        return isinstance(self.optimizer, torch.optim.AdamW) and not self.scaler.is_enabled()
 
     def resume(self) -> list[str]:
         """Load the newest whole checkpoint, or start anew; returns a notice for each damaged one."""
@@ -203,7 +212,10 @@ class Trainer:
         rate = self.rate * state.rate_scale
         rate *= learning_rate_at(settings.schedule.name, state.step, settings.steps, settings.warmup_steps)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
         # a graph writes gradients where they were when it was captured
         self.optimizer.zero_grad(set_to_none=self.graphs is None)
         sums = torch.zeros(
@@ -214,11 +226,11 @@ class Trainer:
         unused = [] if data.is_ordered else [(p, p.grad) for p in self._order_head]
         for p, _ in unused:
             p.grad = None
-        self.scaler.unscale_(self.optimizer)
-        norm = full(torch.nn.utils.clip_grad_norm_(self.objective.parameters(), settings.optimizer.clip_norm))
         self.is_between_steps = False
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
+        if self.graphs is None or unused or not self._graphs_update:
+            norm = self._update()
+        else:
+            norm = self.graphs.update(self._update, self._updated)
         if self.graphs is not None:
             for p, gradient in unused:
                 p.grad = gradient  # the next step's graph writes there
@@ -227,6 +239,21 @@ class Trainer:
         state.data, state.graph_shapes = data.after, prepared.seen
         self._pending.append((StepRecord(state.step, data.tokens, {}, 0.0, rate), sums, norm))
         self.is_between_steps = True
+
+    def _update(self) -> Tensor:
+        """Clip the gradients and take the optimiser's step; returns their norm."""
+        self.scaler.unscale_(self.optimizer)
+        parameters, longest = self.objective.parameters(), self.settings.optimizer.clip_norm
+        norm = full(torch.nn.utils.clip_grad_norm_(parameters, longest))
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return norm
+
+    def _updated(self) -> list[Tensor]:
+        """What `_update` changes."""
+        parameters = list(self.objective.parameters())
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        return [*parameters, *gradients, *(x for p in parameters for x in self.optimizer.state[p].values())]
 
     def _add_gradients(self, prepared: PreparedStep, sums: Tensor) -> None:
         """Add the gradients of this process's batches, and their figures to the rows of their corpora."""
