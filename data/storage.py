@@ -16,12 +16,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from data.errors import InputError, masked
 from data.files import sha256
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from aiohttp import ClientSession, TraceRequestRedirectParams
     from fsspec import AbstractFileSystem
 
@@ -166,6 +167,8 @@ def expand(source: str) -> list[str]:
     """
     if is_remote(source):
         return _expand_remote(source)
+    if not source.strip():
+        raise InputError("an empty source was given: the current folder is .")
     path = Path(source).expanduser()
     if path.is_dir():
         paths = list(_entries(path))
@@ -174,12 +177,14 @@ def expand(source: str) -> list[str]:
             raise InputError(f"source {source} is no file that can be read ({refused})")
         return [str(path)]
     else:
-        paths = [name for name in glob.glob(str(path), recursive=True) if not os.path.isdir(name)]
+        found = glob.glob(str(path), recursive=True)
+        inside = chain.from_iterable(_entries(Path(name)) for name in found if os.path.isdir(name))
+        paths = [*(name for name in found if not os.path.isdir(name)), *inside]
         if not paths:
             raise InputError(f"source {source} does not exist")
     if all(map(refusal, paths)):
         raise InputError(f"source {source} holds no file that can be read")
-    return sorted(str(Path(name)) for name in paths)
+    return sorted({str(Path(name)) for name in paths})
 
 
 def _entries(folder: Path) -> Iterator[str]:
@@ -266,6 +271,35 @@ def _remote_size_and_digest(uri: str) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
+class _Transfer(io.RawIOBase):
+    """A URL's content. Raises InputError where it breaks off, which is no damage of the content."""
+
+    def __init__(self, uri: str, file: IO[bytes]):
+        self._uri, self._file = uri, file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self._file.seekable()
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        with reaching(self._uri):
+            block = self._file.read(len(memoryview(buffer)))
+        buffer[: len(block)] = block  # type: ignore[index]
+        return len(block)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
 def open_binary(uri: str) -> io.BufferedReader:
     """Open a file for reading, buffered and, if its system allows, seekable."""
     if not is_remote(uri):
@@ -273,7 +307,7 @@ def open_binary(uri: str) -> io.BufferedReader:
     try:
         with reaching(uri):
             system, path = _file_system(uri)
-            return io.BufferedReader(system.open(path, "rb"), 1 << 20)
+            return io.BufferedReader(_Transfer(uri, system.open(path, "rb")), 1 << 20)
     except InputError as error:
         raise OSError(str(error)) from None
 

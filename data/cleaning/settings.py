@@ -88,7 +88,7 @@ class GuardRules:
 
     files: tuple[str, ...] = ()
     """Evaluation sets (评测集防泄漏)."""
-    ngram: Annotated[int, Field(ge=6, le=100)] = 13
+    ngram: Annotated[int, Field(ge=8, le=100)] = 13
     """Characters in common that are a hit."""
     # 0 as in Brown et al.; fields with set phrases, such as law, need more
     share: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -85,6 +85,7 @@ class Changes:
     read: tuple[str, ...]  # sources that are new or changed
     unchanged: int
     gone: tuple[str, ...]
+    in_order: bool  # the sources that stay, as before: it decides which of two duplicates is the first
 
 
 def plan_refresh(settings: RefreshSettings) -> Plan:
@@ -139,9 +140,14 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
         except InputError as error:
             faults.append(str(error))
             continue
+        # the workspace, where a walk comes upon it, is no source
+        own = os.path.join(os.path.realpath(settings.workspace), "")
+        is_own = os.path.realpath(spec.path).startswith(own)
         for uri in found:
             # a file named twice is read once
             key = uri if is_remote(uri) else os.path.realpath(uri)
+            if key.startswith(own) and not is_own:
+                continue
             text_format = spec.text_format or settings.reading.text_format
             files.setdefault(
                 key, SourceFile(uri, text_format, spec.text_field or settings.reading.text_field)
@@ -219,7 +225,8 @@ def _reading_record(settings: RefreshSettings) -> dict[str, object]:
 def preview(plan: Plan) -> Changes:
     """Find out what a refresh would read, going by the sources alone. Writes nothing."""
     changed = tuple(file.place for file in plan.files if _is_changed(file, plan.recipe_hash))
-    gone = {source.uri for source in plan.current_sources} - {file.place for file in plan.files}
+    now, before = [file.place for file in plan.files], [source.uri for source in plan.current_sources]
+    gone = set(before) - set(now)
     return Changes(
         corpus=plan.settings.corpus,
         version=plan.current.version if plan.current else None,
@@ -227,6 +234,7 @@ def preview(plan: Plan) -> Changes:
         read=changed,
         unchanged=len(plan.files) - len(changed),
         gone=tuple(sorted(gone)),
+        in_order=[uri for uri in before if uri not in gone] == [uri for uri in now if uri in set(before)],
     )
 
 
@@ -241,9 +249,12 @@ def describe_changes(changes: Changes) -> str:
         lines = [f"{changes.corpus} is new: {len(changes.read)} source(s) would be read"]
     elif changes.recipe_changed:
         lines = [f"the recipe of {changes.corpus} changed: everything would be built anew"]
-    elif not changes.read and not changes.gone:
+    elif not changes.read and not changes.gone and changes.in_order:
         return f"nothing would change: {changes.corpus} version {changes.version} is still current"
     else:
-        lines = [f"{changes.corpus} version {changes.version}: {changes.unchanged} source(s) unchanged"]
+        order = "" if changes.in_order else ", in another order"
+        lines = [
+            f"{changes.corpus} version {changes.version}: {changes.unchanged} source(s) unchanged{order}"
+        ]
     lines += [f"  read  {uri}" for uri in changes.read] + [f"  gone  {uri}" for uri in changes.gone]
     return "\n".join(lines)

@@ -15,6 +15,7 @@ dictionary: [terms.txt]
 
 from __future__ import annotations
 
+import glob
 import os
 from dataclasses import fields, replace
 from pathlib import Path
@@ -139,6 +140,10 @@ def load_recipe(path: Path) -> dict[str, object]:
         raise InputError(f"{path} is not a recipe: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise InputError(f"{path} is not a recipe: it must hold names and values, such as 'corpus: law'")
+    if "workspace" in content:
+        raise InputError(
+            f"{path}: a recipe names no workspace: give --workspace, which defaults to ./workspace"
+        )
     values = {str(_RENAMED.get(name, name)): value for name, value in content.items()}
     for name in ("source", "dictionary"):
         if isinstance(values.get(name), str | dict):
@@ -155,13 +160,22 @@ def _absolute(settings: RefreshSettings, folder: Path) -> RefreshSettings:
     def place(path: str) -> str:
         return path if is_remote(path) else str(folder / Path(path).expanduser())
 
+    def pattern(path: str) -> str:
+        """The same of a source, in which the recipe's own folder is no pattern."""
+        is_glob = glob.has_magic(path) and not is_remote(path)
+        return str(Path(glob.escape(str(folder))) / Path(path).expanduser()) if is_glob else place(path)
+
+    tokenizer = settings.tokenizer
+    if tokenizer and (folder / tokenizer).exists():
+        tokenizer = place(tokenizer)
     blocklist = settings.quality.blocklist
     return replace(
         settings,
         source=tuple(
-            place(one) if isinstance(one, str) else replace(one, path=place(one.path))
+            pattern(one) if isinstance(one, str) else replace(one, path=pattern(one.path))
             for one in settings.source
         ),
+        tokenizer=tokenizer,
         dictionary=tuple(map(place, settings.dictionary)),
         guard=replace(settings.guard, files=tuple(map(place, settings.guard.files))),
         quality=replace(settings.quality, blocklist=blocklist and place(blocklist)),

@@ -160,6 +160,8 @@ def _read_part(part: Part, text_format: TextFormat, text_field: str | None) -> I
             yield Dropped(part.uri, "not_text" if part.file.peek(1) else "empty_file")
         if error := damage(part.file):
             yield Dropped(f"{part.uri}#{one_line(error)}", "unreadable_file")
+    except UserError:
+        raise
     except Exception as error:
         yield Dropped(f"{part.uri}#{one_line(error)}", "unreadable_file")
 
@@ -209,7 +211,7 @@ def read_text_rows(uri: str) -> Iterator[tuple[str, ...]]:
         else:
             for item in _read_part(part, "bert", None):
                 if isinstance(item, RawDocument):
-                    yield from ((line,) for line in item.text.split("\n"))
+                    yield from (tuple(line.split("\t")) for line in item.text.split("\n"))
                 elif item.reason == "unreadable_file":
                     raise OSError(item.source_uri)
 
@@ -218,10 +220,14 @@ def _text_rows(file: BufferedReader, kind: str) -> Iterator[tuple[str, ...]]:
     if encoding := _encoding(file):
         lines = decoded_lines(file, encoding)
         rows: Iterator[Row] = json_rows(lines) if kind == "jsonl" else table_rows(lines, kind)
-        for place, row, _ in rows:
+        for number, (place, row, _) in enumerate(rows):
             if isinstance(row, BadRow):
                 raise ValueError(f"{place}: {row.reason}")
-            yield tuple(_texts_in(row))
+            # a table's first row may be names of columns
+            is_head = number == 0 and kind != "jsonl"
+            yield tuple(
+                text for text in _texts_in(row) if not (is_head and text.isidentifier() and text.isascii())
+            )
     if error := damage(file):
         raise error
 

@@ -62,7 +62,6 @@ def read_options(name: str, arguments: Sequence[str]) -> Job | None:
 
         # what is typed takes precedence, be it equal to its default
         recipe: Any = to_jsonable_python(load_recipe(Path(place)))
-        recipe.pop("workspace", None)
         app.config = Dict(recipe, source=place)
         return replace(app(tokens, exit_on_error=False, print_error=False), recipe=None)
     return app(tokens, exit_on_error=False, print_error=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -47,10 +46,9 @@ def _job(name: str) -> Iterator[str]:
 
 def _recipe() -> Iterator[str]:
     """A recipe with every key."""
-    settings = RefreshSettings(
-        corpus="law", source=("laws.jsonl.gz",), workspace=Path("workspace"), tokenizer="vocab.txt", workers=2
-    )
-    content = yaml.safe_dump(to_jsonable_python(settings), sort_keys=False)
+    settings = RefreshSettings(corpus="law", source=("laws.jsonl.gz",), tokenizer="vocab.txt", workers=2)
+    keys = {name: value for name, value in to_jsonable_python(settings).items() if name != "workspace"}
+    content = yaml.safe_dump(keys, sort_keys=False)
     yield from ("All keys of a recipe, with their defaults:", "", f"```yaml\n{content}```", "")
 
 

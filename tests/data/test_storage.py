@@ -18,6 +18,7 @@ USER_INFO, QUERY = "tea:geheim", "token=verraten&page=1"
 class Handler(SimpleHTTPRequestHandler):
     """A folder's files, to which /here/ leads too; other paths with a slash lead to another host."""
 
+    breaks_off = False
     hosts = {
         "here": "",
         "v4": "http://169.254.1.1",
@@ -27,6 +28,13 @@ class Handler(SimpleHTTPRequestHandler):
         "name": "http://localhost:9",
         "any": "http://0.0.0.0:9",
     }
+
+    def copyfile(self, source, target):
+        if self.breaks_off:
+            target.write(source.read(4000))
+            self.close_connection = True
+        else:
+            super().copyfile(source, target)
 
     def send_head(self):
         _, place, *rest = self.path.split("/")
@@ -65,6 +73,19 @@ def test_credentials_of_a_source_reach_no_record_and_no_message(server, tmp_path
         find_files(f"{server}/nothing.jsonl?{QUERY}", allow_loopback=True)
     seen.append(str(missing.value))
     assert len(seen) > 10 and not [text for text in seen if "geheim" in text or "verraten" in text]
+
+
+def test_a_transfer_that_breaks_off_ends_the_refresh_and_the_next_reads_all(
+    server, tmp_path, vocabulary_file, monkeypatch
+):
+    settings = refresh_settings(
+        tmp_path / "w", f"{server}/tea.jsonl", vocabulary_file, reading={"allow_loopback": True}
+    )
+    monkeypatch.setattr(Handler, "breaks_off", True)
+    with pytest.raises(InputError, match="tea.jsonl cannot be reached"):
+        refresh_here(settings)
+    monkeypatch.setattr(Handler, "breaks_off", False)
+    assert refresh_here(settings).documents > 100
 
 
 @pytest.mark.parametrize(

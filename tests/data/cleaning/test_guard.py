@@ -9,7 +9,7 @@ import pytest
 
 from data.catalog import open_workspace
 from data.cleaning import CleaningRules, GuardRules, count_hits, find_leak, make_guard
-from data.errors import InputError
+from data.errors import ConfigError, InputError
 from data.sources import SourceRules
 from tests.corpora import refresh_here, refresh_settings
 
@@ -87,6 +87,23 @@ def test_every_usual_form_of_an_evaluation_set_is_read(tmp_path, name):
     }
     path.write_text(forms[name], encoding="utf-8")
     assert hits(path, [QUESTION]) == [len(QUESTION) - 12]
+
+
+@pytest.mark.parametrize("ngram", [8, 13])
+def test_a_long_text_is_found_whatever_is_compared(evaluation, ngram):
+    guard = make_guard((str(evaluation),), ngram, CleaningRules())
+    assert count_hits(guard, [[QUESTION]]).tolist() == [len(QUESTION) - ngram + 1]
+    with pytest.raises(ConfigError, match="ngram=7"):
+        GuardRules(ngram=7)
+
+
+def test_fields_of_plain_text_are_texts_and_names_of_columns_are_not(tmp_path):
+    path = tmp_path / "dev.txt"
+    path.write_text(f"{SHORT}\t水温多少\t1\n", encoding="utf-8")
+    assert hits(path, [SHORT]) == [1]
+    named = tmp_path / "dev.csv"
+    named.write_text(f"question,category\n{QUESTION},茶\n", encoding="utf-8")
+    assert hits(named, ["question"], [QUESTION]) == [0, len(QUESTION) - 12]
 
 
 def test_a_file_without_text_is_refused(tmp_path):

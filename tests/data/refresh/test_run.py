@@ -20,6 +20,7 @@ from data.instances import verify
 from data.refresh import (
     InstanceRules,
     MaskingRules,
+    describe_changes,
     describe_standing,
     plan_refresh,
     preview,
@@ -142,7 +143,8 @@ def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings,
     )
     assert standing(plan_refresh(replace(settings, masking=MaskingRules(max_ngram=1)))) is None
     one, two = sorted(map(str, source.iterdir()))
-    assert standing(plan_refresh(replace(settings, source=(two, one)))) is None
+    other = plan_refresh(replace(settings, source=(two, one)))
+    assert standing(other) is None and "in another order" in describe_changes(preview(other))
     kept = Path(one).read_bytes()
     Path(one).write_bytes(kept + b"\n")
     assert standing(plan_refresh(settings)) is None
@@ -150,6 +152,16 @@ def test_a_version_stands_while_its_sources_and_files_are_as_they_were(settings,
     assert standing(plan_refresh(settings))
     next((settings.workspace / "shards").rglob("*.parquet")).unlink()
     assert standing(plan_refresh(settings)) is None
+
+
+def test_a_workspace_within_a_source_is_not_read(settings, source):
+    settings = replace(settings, workspace=source / "w")
+    first = refresh_here(settings)
+    assert standing(plan_refresh(settings)) and not refresh_here(settings).is_new
+    within = source / "w" / "raw"
+    shutil.copytree(source, within, ignore=shutil.ignore_patterns("w"))
+    named = refresh_here(replace(settings, source=(str(within),), corpus="within"))
+    assert named.documents == first.documents
 
 
 def test_new_and_removed_documents_touch_only_their_shards(settings, source, monkeypatch):

@@ -41,6 +41,17 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path):
     assert settings.dictionary == (str(tmp_path / "terms.txt"),)
 
 
+def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_path, vocabulary_file):
+    folder = tmp_path / "语料[1]"
+    folder.mkdir()
+    (folder / "vocab.txt").write_bytes(Path(vocabulary_file).read_bytes())
+    (folder / "a.md").write_text("第一篇讲采茶。要趁早上采。", encoding="utf-8")
+    recipe = load_recipe(write(folder, 'corpus: c\nsource: "*.md"\ntokenizer: vocab.txt\n'))
+    plan = plan_refresh(RefreshSettings(**recipe, workspace=tmp_path / "w"))
+    assert [file.place for file in plan.files] == [str(folder / "a.md")]
+    assert plan.tokenizer_path == folder / "vocab.txt"
+
+
 @pytest.mark.parametrize(
     "content, messages",
     [
@@ -72,6 +83,7 @@ def test_a_recipe_holds_what_the_settings_do(tmp_path):
                 "quality.min_characters=0: it must be greater than or equal to 1",
             ],
         ),
+        ("corpus: c\nworkspace: w\n", ["a recipe names no workspace: give --workspace"]),
         ("- a\n- b\n", ["it must hold names and values"]),
         ("corpus: [\n", ["is not a recipe"]),
         ("instances: {sop: maybe}\n", ["instances.sop='maybe': it must be 'auto', 'on' or 'off'"]),

@@ -486,3 +486,6 @@ def test_folders_and_globs_are_searched_in_order(tmp_path):
     names = [str(Path(p).relative_to(tmp_path)) for p in find_files(str(tmp_path))]
     assert names == sorted(names) and len(names) == 4
     assert [Path(p).name for p in find_files(str(tmp_path / "**/*.csv"))] == ["c.csv"]
+    assert find_files(str(tmp_path / "*")) == find_files(str(tmp_path))  # as a shell's expansion of it
+    with pytest.raises(InputError, match="an empty source"):
+        find_files("")
