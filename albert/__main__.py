@@ -235,6 +235,8 @@ def predict_file(*, model: Path, input: Path, output: Path | None = None, task: 
 
     if output is not None and output.is_dir():
         raise InputError(f"--output {output} is a folder: name a file")
+    if output is not None and output.exists() and output.samefile(input):
+        raise InputError(f"--output {output} is the input: name another file")
     predicted = predict_file(model, input, None if task is None else load_task(task))
     if output is None:
         print(predicted.table(), end="")
@@ -242,6 +244,8 @@ def predict_file(*, model: Path, input: Path, output: Path | None = None, task: 
         table = predicted.table("," if output.suffix == ".csv" else "\t")
         write_text(output, predicted.submission() if output.suffix == ".json" else table)
         print(f"{len(predicted.examples):,} predictions in {output}")
+    if predicted.cut:
+        print(predicted.cut, file=sys.stderr)
     if predicted.skipped:
         count, first = len(predicted.skipped), predicted.skipped[0]
         print(f"{count} row(s) could not be read, first: {first}", file=sys.stderr)

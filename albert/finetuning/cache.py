@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter
 
-from albert.checkpoints import CONFIG_FILE
+from albert.checkpoints import find_source
 from albert.finetuning.regression import Regression
 from albert.finetuning.training import Candidate, SeedRun
 from albert.runtime import default_device, usual_precision
@@ -57,7 +57,7 @@ def _inputs(candidate: Candidate) -> str:
     """A digest of the model's configuration, and of tokens and answers, which may be in other files."""
     digest = hashlib.sha256(json.dumps(asdict(candidate.config), sort_keys=True).encode())
     if not candidate.is_own:  # its configuration here is only like its own
-        digest.update(sha256(candidate.path / CONFIG_FILE).encode())
+        digest.update(sha256(find_source(candidate.path, any_model=True).config).encode())
     for name, encoded in sorted(candidate.encoded.items()):
         digest.update(name.encode())
         for array in (encoded.input_ids, encoded.segment_b_start, encoded.targets):

@@ -69,7 +69,8 @@ class ModelRuns:
     @property
     def is_fixed(self) -> bool:
         """Whether nothing is random: one checkpoint or rule, without training."""
-        return len(self.candidates) == 1 and not any(run.result.best_epoch for run in self.runs)
+        is_drawn = len(self.candidates) > 1 or not self.candidates[0].is_pretrained
+        return not is_drawn and not any(run.result.best_epoch for run in self.runs)
 
     @property
     def predictions(self) -> list[Predictions]:
@@ -151,7 +152,7 @@ def compare_models(
         labels=data.labels,
         examples={name: len(one.examples) for name, one in data.splits.items()},
         skipped=tuple(line for one in data.splits.values() for line in one.skipped),
-        notes=(*data.absent, *_truncated(first)),
+        notes=(*data.absent, *_truncated(models)),
         overlaps=data.overlaps,
         dropped=data.dropped,
         chance=chance_of(data, reported),
@@ -168,14 +169,16 @@ def compare_models(
     return judge(comparison, stepwise=stepwise)
 
 
-def _truncated(candidate: Candidate) -> Iterator[str]:
-    """A line for each split with texts longer than the maximum length."""
-    for name, one in candidate.encoded.items():
-        if one.cut:
-            yield (
-                f"{one.cut:,} of {len(one.segment_b_start):,} texts of {name} are longer than "
-                f"{np.diff(one.offsets).max()} tokens and were cut (--running.max-seq-length)"
-            )
+def _truncated(models: Sequence[ModelRuns]) -> Iterator[str]:
+    """A line for each split with texts longer than the maximum length, which may differ between models."""
+    readers: dict[str, list[str]] = {}
+    for model in models:
+        for name, one in model.candidates[0].encoded.items():
+            if one.cut:
+                line = f"{one.describe_cut(name)} (--running.max-seq-length)"
+                readers.setdefault(line, []).append(model.name)
+    for line, names in readers.items():
+        yield line if len(names) == len(models) else f"{', '.join(names)}: {line}"
 
 
 def _obstacle(split: Split) -> str | None:

@@ -39,6 +39,13 @@ class Encoded:
     characters: np.ndarray | None = None
     cut: int = 0  # sequences that lost tokens to the maximum length
 
+    def describe_cut(self, split: str) -> str:
+        """Say how many sequences of the split lost tokens to the maximum length."""
+        return (
+            f"{self.cut:,} of {len(self.segment_b_start):,} texts of {split} are longer than "
+            f"{np.diff(self.offsets).max()} tokens and were cut"
+        )
+
     @classmethod
     def of(
         cls,

@@ -34,6 +34,7 @@ class Predicted:
     examples: Sequence[AnyExample]
     predictions: Predictions
     skipped: Sequence[str]  # a line for each row that could not be read
+    cut: str | None = None  # how many texts were too long
 
     def table(self, delimiter: str = "\t") -> str:
         """Lines of an id, the answer, and a probability for each label or choice, for the answer, or for each
@@ -151,4 +152,5 @@ def predict_file(folder: Path, path: Path, task: Task | None = None) -> Predicte
         examples=split.examples,
         predictions=predictor.learner.predict(scores, split.examples, encoded),
         skipped=split.skipped,
+        cut=encoded.describe_cut(path.name) if encoded.cut else None,
     )

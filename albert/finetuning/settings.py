@@ -97,8 +97,10 @@ class TuningOptions:
     """Precision, length of the examples and pooling"""
 
     def __post_init__(self) -> None:
-        if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
-            raise ConfigError(f"seeds={self.seeds}: give one or more, each once")
+        if self.seeds is not None and (
+            not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0
+        ):
+            raise ConfigError(f"seeds={self.seeds}: give one or more from 0 on, each once")
 
     @property
     def learning_rates(self) -> tuple[float, ...]:
@@ -131,6 +133,11 @@ class FineTuneSettings(TuningOptions):
             raise ConfigError("no model to fine-tune: pass --model with a checkpoint folder")
         if self.names is not None and len(self.names) != len(self.models):
             raise ConfigError(f"{len(self.names)} names for {len(self.models)} models")
+        if not all(name.strip("_ ") for name in self.names or ()):
+            raise ConfigError(f"names={self.names}: a model has an empty name")
+        for name, numbers in self.recipes().items():
+            if len({self.models[at] for at in numbers}) < len(numbers):
+                raise ConfigError(f"{name} names one checkpoint twice, which is one pretraining run")
         if self.train is None and self.task.kind is not Kind.SIMILARITY:
             raise ConfigError(f"no training file for {self.task.name}: pass --train")
         others = list(self.recipes())[1:]

@@ -167,7 +167,7 @@ def fine_tune_model(candidate: Candidate, train: Train) -> tuple[list[SeedRun], 
     settings, rates = candidate.settings, candidate.settings.learning_rates
     assert settings.seeds
     first, *others = settings.seeds
-    if candidate.data.task.kind is Kind.SIMILARITY:
+    if candidate.data.task.kind is Kind.SIMILARITY and candidate.is_pretrained:
         return train(candidate, [(first, rates[0])]), ()
     if len(rates) == 1:
         return train(candidate, [(seed, rates[0]) for seed in settings.seeds]), ()

@@ -182,6 +182,11 @@ class _Run:
             self.notify(notice)
         self._log_resuming()
         self.log.say(self.learning_rate.explanation)
+        if settings.never_trained_share > settings.held_out_share:
+            self.log.say(
+                f"{settings.never_trained_share:.1%} of the documents are not trained on: as many are held "
+                f"out of a corpus of the workspace; of this one {settings.held_out_share:.1%}"
+            )
         for warning in (self.learning_rate.warning, notice_of_operators(process.device)):
             if warning:
                 self.notify(warning)

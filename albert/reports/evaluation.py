@@ -27,6 +27,7 @@ _CORRECTED = (
     "p is from Student's t, adjusted for the number of contrasts (Holm 1979) except for the primary one, "
     "which was named before the run. Bold: p < 0.05."
 )
+_MUCH_OVERLAP = 0.1  # of the test examples are in dev
 _NAMED = 3  # most models that a warning names; of more it gives the number
 
 
@@ -276,6 +277,13 @@ def _overlap_warnings(evaluations: Sequence[Comparison]) -> list[str]:
     """A line for each task whose dev or test was trained on."""
     lines = {}
     for comparison in evaluations:
+        for one in comparison.overlaps:
+            share = (one.identical + one.near) / one.examples
+            if (one.split, one.earlier) == ("test", "dev") and share > _MUCH_OVERLAP:
+                lines[f"{comparison.task} dev"] = (
+                    f"Overlap: {one.describe()}, which chose the epoch and the rate: the scores on "
+                    f"{comparison.task} are too good."
+                )
         held = [one for one in comparison.overlaps if one.earlier == "train"]
         if held and not comparison.dropped:
             lines[comparison.task] = (

@@ -152,7 +152,7 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
 
     One that was begun on an older version of its corpus and did not end or has no report goes on with that.
     """
-    from albert.pretraining import PretrainSettings, TrainingOptions
+    from albert.pretraining import SETTINGS_FILE, PretrainSettings, TrainingOptions, read_settings
 
     place = Workspace(Path(options.workspace))
     settled = _settled_name(options, place)
@@ -166,6 +166,9 @@ def pretraining_plan(options: PretrainingOptions) -> PretrainingPlan:
         )
     version, shards = _corpus_shards(place, options.corpus, unfinished)
     run = check_name(runs[version.version - 1], "run")
+    if options.resume == "auto" and (place.model(run) / SETTINGS_FILE).is_file():
+        # what other corpora hold out since is no change of a run that was begun before
+        never_trained = read_settings(place.model(run)).never_trained_share
     vocabulary = find_tokenizer(version.tokenizer, place.tokenizers)
     start = Path(options.init)
     settings = PretrainSettings(

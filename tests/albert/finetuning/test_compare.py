@@ -1,5 +1,6 @@
 """The comparison of models, on answers made by hand."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -151,10 +152,14 @@ def test_the_first_run_decides_how_many_seeds_all_models_get(task, seconds, seed
     assert [len(model.runs) for model in train_models(settings, data, train)] == [seeds] * 3
 
 
-def test_models_of_one_name_are_runs_of_a_recipe(task):
+def test_models_of_one_name_are_runs_of_a_recipe(task, tmp_path):
     data, (candidate, *_) = task
     one_rate = {"learning_rate": 1e-4, "optimizer": FineTuneOptimizer()}
-    settings = replace(candidate.settings, names=("none", "recipe", "recipe"), **one_rate)
+    first, second, _ = candidate.settings.models
+    models = (first, second, shutil.copytree(second, tmp_path / "third"))
+    settings = replace(candidate.settings, models=models, names=("none", "recipe", "recipe"), **one_rate)
+    with pytest.raises(ConfigError, match="recipe names one checkpoint twice"):
+        replace(settings, models=(first, second, second))
 
     def train(candidate, wanted):
         return seed_runs(candidate, [ONE[0] if candidate.name.endswith("2)") else GOLD] * len(wanted))
