@@ -39,6 +39,7 @@ def is_bank_card(number: str) -> bool:
     return (sum(digits[-1::-2]) + sum(d - 9 if d > 9 else d for d in doubled)) % 10 == 0
 
 
+_BEGIN = r"(?<!\d)(?<!\d[.-])"  # not within a longer number
 # in the order of the search: longer numbers first
 _PATTERNS: dict[str, tuple[re.Pattern[str], Callable[[str], bool]]] = {
     "url": (URL, bool),
@@ -49,12 +50,12 @@ _PATTERNS: dict[str, tuple[re.Pattern[str], Callable[[str], bool]]] = {
         ),
         is_id_card,
     ),
-    "bank_card": (re.compile(r"(?<![\d.-])[3-6](?:[ -]?\d){14,18}(?![\d.-])", re.A), is_bank_card),
+    "bank_card": (re.compile(_BEGIN + r"[3-6](?:[ -]?\d){14,18}(?!\d|[.-]\d)", re.A), is_bank_card),
     "phone": (
         re.compile(
-            r"(?<![\d.-])(?:(?:\+?86[ -]?)?1[3-9]\d(?:[ -]?\d{4}){2}"  # mobile
-            r"|\(?0(?:10|2\d|[3-9]\d\d)\)?[ -]?\d{7,8}"  # fixed, with its area code
-            r"|[48]00[ -]?\d{3}[ -]?\d{4})(?![\d-])",  # 400 and 800 numbers
+            _BEGIN + r"(?:(?:\+?86[ -]?)?1[3-9]\d(?:[ -]?\d{4}){2}"  # mobile
+            r"|\(?0(?:10|2\d|[3-9]\d\d)\)?[ -]?\d{7,8}(?:-\d{1,5})?"  # fixed, with its area code
+            r"|[48]00(?:[ -]?\d{3}[ -]?\d{4}|-\d{4}-\d{3}))(?!\d|-\d)",  # 400 and 800 numbers
             re.A,
         ),
         bool,

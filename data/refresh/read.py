@@ -31,7 +31,7 @@ from data.files import replacing
 from data.instances import list_column
 from data.sources import REPLACEMENT, Dropped, RawDocument, TextFormat, document_id, read_documents
 
-READING_VERSION = 11  # raise it when cleaning, splitting or filtering change what they give
+READING_VERSION = 12  # raise it when cleaning, splitting or filtering change what they give
 
 # everything a source held in order, dropped documents included; stored as long as a version uses it
 LISTING = pa.schema(

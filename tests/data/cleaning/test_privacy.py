@@ -11,6 +11,8 @@ from data.cleaning.privacy import PLACEHOLDERS, is_bank_card, is_id_card, scrub
         ("电话+86 138 0013 8000。", "phone"),
         ("总机010-62771234。", "phone"),
         ("客服400-800-1234。", "phone"),
+        ("联系人：张三-13812345678-李四", "phone"),
+        ("卡号-4111111111111111", "bank_card"),
         ("写信到zhang.san+tea@mail.example.com吧", "email"),
         ("身份证11010519491231002X号", "id_card"),
         ("卡号4111 1111 1111 1111转账", "bank_card"),
@@ -31,10 +33,18 @@ def test_each_kind_is_found_and_counted(text, kind):
         "2026年11月21日",
         "圆周率3.14159265358979",
         "民国110年",
+        "1.5-13812345678",
+        "110105-13812345678-1",
+        "0.4111111111111111",
     ],
 )
 def test_numbers_that_are_none_of_them_stay(text):
     assert scrub(text, PLACEHOLDERS) == (text, {})
+
+
+@pytest.mark.parametrize("number", ["0755-88888888-801", "(010)62771234-8", "400-8888-888"])
+def test_a_number_goes_with_its_extension(number):
+    assert scrub(f"座机{number}。", ["phone"]) == ("座机〔电话〕。", {"phone": 1})
 
 
 def test_only_what_is_asked_for_is_replaced():
