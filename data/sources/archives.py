@@ -17,6 +17,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -263,8 +264,12 @@ def _tar_members(uri: str, file: io.BufferedReader) -> Iterator[Part]:
                 yield Part(inner, member.name, None, "unsafe_name" if stream else "not_a_file")
                 continue
             yield from _content(inner, member.name, stream, member.size, member.size)
+        # to the end of the file, where its checksum is
+        rest = sum(len(block.strip(b"\0")) for block in iter(partial(archive.fileobj.read, _BUFFER), b""))
     if error := damage(file):
         yield Part(f"{uri}#{one_line(error)}", "", None, "unreadable_file")
+    elif rest:
+        yield Part(f"{uri}#goes on after its end", "", None, "unreadable_file")
     elif tail.last.strip(b"\0"):  # the library takes a truncated header for the end
         yield Part(f"{uri}#ends without an end mark", "", None, "unreadable_file")
 

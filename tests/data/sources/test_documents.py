@@ -132,6 +132,17 @@ def test_members_that_stand_elsewhere_than_a_zip_says_or_beside_a_nameless_one_a
     assert texts(path) == [FIRST, SECOND] and reasons(path) == {"unreadable_file": 1}
 
 
+def test_what_is_wrong_behind_the_end_of_an_archive_is_reported(tmp_path):
+    path = tmp_path / "corpus.tar.gz"
+    whole, other = members("tar.gz"), members("tar")
+    wrong_sum = bytearray(whole)
+    wrong_sum[-8] ^= 1
+    for damaged, why in [(wrong_sum, "CRC check failed"), (whole + gzip.compress(other), "goes on after")]:
+        path.write_bytes(damaged)
+        assert len(texts(path)) == 4 and reasons(path)["unreadable_file"] == 1
+        assert why in list(read_documents(path))[-1].source_uri
+
+
 def test_an_archive_that_cannot_be_decompressed_says_why(tmp_path):
     path = tmp_path / "corpus.tar.gz"
     without_members = gzip.compress(bytes(10240))
