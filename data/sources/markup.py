@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lxml.html import HtmlElement
 
-# Jekyll's, Hugo's and MkDocs' front matter
+# Jekyll's, Hugo's and MkDocs' front matter; a rule may stand first as well
 _front_matter = re.compile(
-    r"\A(?:---\n.*?\n---\n|\+\+\+\n.*?\n\+\+\+\n|(?:(?:author|title|date|tags|comments?)s?:.*\n)+(?=\n))",
+    r"\A(?:---\n(?:#[^\n]*\n)*[\w-]+:.*?\n---\n"
+    r"|\+\+\+\n.*?\n\+\+\+\n|(?:(?:author|title|date|tags|comments?)s?:.*\n)+(?=\n))",
     re.S | re.I,
 )
 # MDX adds comments in braces, imports and exports to Markdown
