@@ -140,6 +140,8 @@ def markdown_text(content: str, *, join_lines: bool = False) -> str:
     content = _inline_component.sub(r"\2", _component.sub("\n", content))
     lines: list[str] = []
     for token in _markdown().parse("\n".join(_without_dialects(content.split("\n")))):
+        if token.type == "code_block" and _is_chinese(token.content):
+            (token,) = _markdown().parseInline(token.content)
         if token.type == "inline" and token.children:
             parts = [_inline(child.type, child.content) for child in token.children]
             block = "".join(parts).strip()
@@ -200,6 +202,11 @@ def _without_dialects(lines: Sequence[str]) -> Iterator[str]:
             yield from ("", marker["title"] or "", "")
         else:
             yield _reference.sub("", line)
+
+
+def _is_chinese(text: str) -> bool:
+    """Whether an indented or preformatted block is prose rather than code."""
+    return len(_han.findall(text)) >= 0.3 * len("".join(text.split()))
 
 
 def _inline(kind: str, content: str) -> str:
@@ -323,7 +330,7 @@ def _without_code(page: HtmlElement | None) -> HtmlElement | None:
     """Remove listings: preformatted blocks marked as code, or hardly Chinese."""
     for block in list(page.iter("pre")) if page is not None else ():
         text = "".join(block.itertext())
-        if block.find(".//code") is not None or len(_han.findall(text)) < 0.3 * len("".join(text.split())):
+        if block.find(".//code") is not None or not _is_chinese(text):
             block.drop_tree()
     return page
 

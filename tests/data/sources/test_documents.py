@@ -185,6 +185,10 @@ def test_markdown_gives_its_words(tmp_path):
         ("author: 张三\ntags: 茶\n\n作者：李四。", "作者：李四。"),
         ("---\n# 首页\nlayout: home\n---\n\n再泡茶。", "再泡茶。"),
         ("---\n先洗手。\n\n---\n再泡茶。", "先洗手。 再泡茶。"),
+        (
+            "# 茶\n\n    先*洗手*。\n\n    再泡茶。\n\n采茶：\n\n    int x = 0;  // 清零",
+            "茶 先洗手。 再泡茶。 采茶：",
+        ),
         ("::: tip 友情提示\n先洗手。\n:::", "友情提示 先洗手。"),
         (
             ":begin_tab:`mxnet`\n见 :numref:`sec_a`，再看。\n:end_tab:\n\n# 茶 {#tea}\n:label:`tea`",
