@@ -62,16 +62,18 @@ _fence = re.compile(r"\s*(?:```|~~~)")
 _indented_block = re.compile(
     r"( *)(?:(?:!!!|\?\?\?\+?) *[\w -]*(?:\"(?P<title>.*)\")?|=== *!?\".*\"|\.\. [\w:-]+::.*)$"
 )
-# lines that are no text: fences of VuePress and Docusaurus, tabs, AsciiDoc's attributes and blocks, includes
+# lines that are no text: fences of VuePress and Docusaurus, tabs, AsciiDoc's attributes and blocks, includes,
+# and roles and fields without Chinese behind them
 _marker = re.compile(
-    r" *(?::::+ *\w* *(?P<title>.*)|@tab.*|:[\w-]+:(?:[ `].*)?|\[(?:source|NOTE|TIP|quote)\b.*\]|-+8<-+.*)$"
+    r" *(?::::+ *\w* *(?P<title>.*)|@tab.*|\[(?:source|NOTE|TIP|quote)\b.*\]|-+8<-+.*"
+    r"|:authors?: .*|:\w[\w-]*:(?:|`[^`]*`[^\u4e00-\u9fff]*| [^\u4e00-\u9fff]*))$"
 )
 # a quiz of MkDocs, and the names of its texts
 _quiz = re.compile(r"<\?quiz\?>((?:(?!<\?quiz).)*?)<\?/quiz\?>", re.S)
 _quiz_name = re.compile(r"^ *(?:question|answer(?:-correct)?|content):", re.M)
-# within a line: cross-references, shortcodes, templates and anchors
+# within a line: cross-references, shortcodes, templates and anchors; at its beginning any role or field
 _reference = re.compile(
-    r":(?:label|eqlabel|numref|eqref|ref|cite\w*|doc):`[^`\n]*`"
+    r"(?:^ *)?:(?:label|eqlabel|numref|eqref|ref|cite\w*|doc):`[^`\n]*`|^ *:\w[\w-]*:(?=[ `])"
     r"|\{\{[<%].{0,999}?[>%]\}\}|\{\{\{.{0,999}?\}\}\}|\{%.{0,999}?%\}|\{ ?[.#:/][^{}\n]*\}"
     r"|(?<=[)\]])\{[^{}\n]*\}"
 )
@@ -86,6 +88,7 @@ _rst_table = re.compile(r"\+[-=+]+\+$|=+(?: +=+)+$")
 _rst_item = re.compile(r"(?:[-*+•]|\(?\w{1,3}[.)]|#\.) ")
 _rst_inline = (
     (re.compile(r":[\w:+.-]{1,40}:(?=`)"), ""),  # roles
+    (re.compile(r"^(?=:\w[\w-]*: )", re.M), "\n"),  # fields
     (re.compile(r"(?<!`)`([^`<>]++)<[^`<>]*>`_{0,2}(?!`)"), lambda match: match[1].rstrip()),  # links
     (re.compile(r"(?<!`)`([^`]+)`__?(?!\w)"), r"\1"),
     (re.compile(r" ?\[[#*\w]*\]_(?!\w)"), ""),  # footnotes

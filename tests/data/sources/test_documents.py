@@ -194,6 +194,10 @@ def test_markdown_gives_its_words(tmp_path):
             ":begin_tab:`mxnet`\n见 :numref:`sec_a`，再看。\n:end_tab:\n\n# 茶 {#tea}\n:label:`tea`",
             "见 ，再看。 茶",
         ),
+        (
+            ":warning: 先洗手。\n:numref:`fig_tea`描述了茶。\n:kbd:`回车`再加水。\n\n:rocket: Tea\n\n完。",
+            "先洗手。 描述了茶。 回车再加水。 完。",
+        ),
         (".. note:: 注意\n    先洗手。\n\n.. code-block:: c\n\n    ```\n    int\n    ```", "先洗手。"),
         (":author: 张三\n\n[source,java]\n\n正文。", "正文。"),
         (
@@ -221,6 +225,8 @@ def test_remains_of_other_markup_go_and_prose_stays(page, prose):
 
 RST = """\
 :author: 张三
+:摘要: 关于茶。
+:主题: 采
 
 采茶
 ====
@@ -281,7 +287,8 @@ NOTE: 先 `洗手`。
         (
             "page.rst",
             RST,
-            "采茶 要 趁早 上采，见 这里 的 图。 用法如下： 先 洗手。 一芽二叶 一芽一叶 名词 释义 其次",
+            "关于茶。 采 采茶 要 趁早 上采，见 这里 的 图。 用法如下："
+            " 先 洗手。 一芽二叶 一芽一叶 名词 释义 其次",
         ),
         (
             "page.adoc",
