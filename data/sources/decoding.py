@@ -30,6 +30,7 @@ REPLACEMENT = "\ufffd"
 _MOST_BROKEN = 0.2  # highest share of replaced characters in damaged UTF-8; above it is no text
 _MOST_CONTROL = 0.05  # highest share of control characters in a text
 _CHINESE = 0.7  # share of everyday Chinese above which a reading is taken as the right one
+_MANY_RARE = 4  # rare characters from which a line may be of another encoding; words have fewer
 LONGEST_LINE = 1 << 22  # bytes; a longer line is decoded in pieces
 BLOCK = 1 << 16  # bytes read at a time
 
@@ -67,6 +68,8 @@ def _everyday_share(text: str) -> float:
 
 
 _han = re.compile("[\u4e00-\u9fff]")
+# other Han, private and replaced characters: what GB18030 makes of Big5, and the reverse
+_rare = re.compile(f"[^\0-\u4dff{''.join(COMMON)}\ua000-\udfff\uf900-\ufffc]")
 _control = re.compile("[\x01-\x08\x0e-\x1f]")
 
 
@@ -189,6 +192,10 @@ def _decode_line(line: bytes, encoding: str) -> str:
         return line.decode("ascii")
     readings = {e: _decode_sample(line, e, whole=True) for e in dict.fromkeys((encoding, "utf-8"))}
     strict = [text for text in readings.values() if text is not None]
+    if encoding != "utf-8" and readings["utf-8"] is None:
+        text = readings[encoding] or line.decode(encoding, "replace")
+        if len(_rare.findall(text)) >= _MANY_RARE and (chinese := _chinese_reading(line)):
+            return chinese
     if strict:  # hardly anything but UTF-8 is valid UTF-8, but two short words may be
         return strict[0] if len(strict) == 1 else max(strict, key=_everyday_share)
     text = line.decode(encoding, "replace")
@@ -197,3 +204,10 @@ def _decode_line(line: bytes, encoding: str) -> str:
         return text
     replaced = {e: line.decode(e, "replace") for e in dict.fromkeys((encoding, *_BY_LINE))}
     return replaced[_best_reading(replaced) or encoding]
+
+
+def _chinese_reading(line: bytes) -> str | None:
+    """Return the reading of a line that is most clearly everyday Chinese, or None."""
+    readings = {e: _decode_sample(line, e, whole=True) for e in _BY_LINE}
+    best = _best_reading(readings)
+    return readings[best] if best else None

@@ -52,6 +52,14 @@ def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(tm
     assert sum(text.count("\ufffd") for text in found) == (0 if share else 2)
 
 
+@pytest.mark.parametrize("encoding, other", [("gb18030", "big5hkscs"), ("big5hkscs", "gb18030")])
+def test_lines_of_big5_and_gb18030_in_one_file_are_decoded_by_their_own(encoding, other):
+    line = "這是一份文件，內容只有兩句話。今天天氣很好。"
+    own = [line, "ひらがな", "αβγδ", "饕餮", "靺鞨族"]
+    content = "\n".join([*own, ""]).encode(encoding) + line.encode(other)
+    assert list(decoded_lines(io.BufferedReader(io.BytesIO(content)), encoding)) == [*own, line]
+
+
 def test_another_encoding_after_the_sample_is_found_too(tmp_path):
     rows = jsonl_rows(9000)
     path = tmp_path / "corpus.jsonl"
