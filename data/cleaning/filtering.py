@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from data.cleaning.measures import Measures
+from data.cleaning.normalise import normalize, to_simplified
 from data.cleaning.sentences import CLOSERS, ENDERS
-from data.cleaning.settings import QualityRules
+from data.cleaning.settings import CleaningRules, QualityRules
 from data.errors import InputError
 from data.files import remembered
 
@@ -50,9 +51,13 @@ def read_blocklist(path: Path) -> list[str]:
 
 
 @remembered
-def _blocked(path: str) -> re.Pattern[str]:
-    words = sorted(read_blocklist(Path(path)), key=len, reverse=True)
-    return re.compile("|".join(map(re.escape, words)), re.I)
+def _blocked(path: str, cleaning: CleaningRules) -> re.Pattern[str]:
+    """Match the words of a blocklist in cleaned texts."""
+    words = "\n".join(read_blocklist(Path(path)))
+    words = normalize(words) if cleaning.fold_width else words
+    words = to_simplified(words) if cleaning.simplify else words
+    longest_first = sorted(words.split("\n"), key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)), re.I)
 
 
 def _unended_share(text: str) -> float:
@@ -75,9 +80,16 @@ def _advertise(texts: Sequence[str], most: float) -> np.ndarray:
 
 
 def drop_reasons(
-    texts: Sequence[str], measures: Measures, rules: QualityRules, languages: Sequence[str | None] = ()
+    texts: Sequence[str],
+    measures: Measures,
+    rules: QualityRules,
+    languages: Sequence[str | None] = (),
+    cleaning: CleaningRules = CleaningRules(),
 ) -> list[str | None]:
-    """Give each document the reason to drop it, or None; `texts` are cleaned, `languages` theirs if known."""
+    """Give each document the reason to drop it, or None; `texts` went through `cleaning`.
+
+    `languages`: of each text, if known.
+    """
     several = np.diff(measures.first_sentence) >= FEW_SENTENCES
     checks = {
         "empty": measures.characters == 0,
@@ -90,7 +102,7 @@ def drop_reasons(
     if rules.max_unended_lines < 1:
         checks["unended_lines"] = np.array(list(map(_unended_share, texts))) > rules.max_unended_lines
     if rules.blocklist:
-        pattern = _blocked(rules.blocklist)
+        pattern = _blocked(rules.blocklist, cleaning)
         checks["blocked_words"] = np.array([len(pattern.findall(text)) > rules.max_blocked for text in texts])
     if languages:
         checks["language"] = np.array([language not in rules.languages for language in languages])

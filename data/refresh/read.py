@@ -169,7 +169,7 @@ def _judge(items: list[_Item], rules: ReadingRules) -> _Batch:
     measures = measure(sentences)
     texts = [item.text for item in items]
     languages = languages_of(texts) if rules.quality.languages else []
-    filtered = drop_reasons(texts, measures, rules.quality, languages)
+    filtered = drop_reasons(texts, measures, rules.quality, languages, rules.cleaning)
     pairs = zip(items, filtered, strict=True)
     dropped = [item.dropped or (("filter", reason) if reason else None) for item, reason in pairs]
     hits = np.zeros(len(items), dtype=np.int64)

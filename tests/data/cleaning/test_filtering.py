@@ -7,7 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.cleaning import QualityRules, drop_reasons, measure, read_blocklist, split_sentences
+from data.cleaning import (
+    CleaningRules,
+    QualityRules,
+    clean_text,
+    drop_reasons,
+    measure,
+    read_blocklist,
+    split_sentences,
+)
 from data.errors import InputError
 from tests.conftest import sample_texts
 
@@ -83,6 +91,17 @@ def test_blocked_words_are_a_reason(tmp_path):
     (tmp_path / "empty.txt").write_text("\n", encoding="utf-8")
     with pytest.raises(InputError, match="holds no word"):
         read_blocklist(tmp_path / "empty.txt")
+
+
+def test_blocked_words_are_found_as_cleaning_writes_them(tmp_path):
+    path = tmp_path / "words.txt"
+    path.write_text("ＶＸ号\n賭博\n", encoding="utf-8")
+    cleaning = CleaningRules(simplify=True)
+    text = clean_text("好茶。加ＶＸ号，不要賭博。", cleaning)
+    measures = measure([split_sentences(text)])
+    rules = QualityRules(blocklist=str(path), max_blocked=1)
+    assert drop_reasons([text], measures, rules, (), cleaning) == ["blocked_words"]
+    assert drop_reasons([text], measures, rules) == [None]
 
 
 documents = st.lists(
