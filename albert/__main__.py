@@ -191,8 +191,8 @@ def average(*folders: str, weight: float | None = None) -> None:
     from albert.checkpoints import average
 
     *sources, target = folders or ("",)
-    average(sources, Path(target), weight=weight)
-    print(f"wrote {target}")
+    notices = average(sources, Path(target), weight=weight)
+    print("\n".join([*notices, f"wrote {target}"]))
 
 
 @report.command

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from albert.checkpoints.loading import LoadedCheckpoint, read_checkpoint
+from albert.checkpoints.loading import LoadedCheckpoint, LoadReport, read_checkpoint
 from albert.checkpoints.saving import check_new, save_new
 from data.errors import InputError
 from data.tokenization import load_tokenizer, vocabulary_of
 
 
-def average(sources: Sequence[Path | str], target: Path, *, weight: float | None = None) -> None:
-    """Write the mean of the parameters of `sources` to the new folder `target`, with the first's vocabulary.
+def average(sources: Sequence[Path | str], target: Path, *, weight: float | None = None) -> list[str]:
+    """Write the mean of the parameters of `sources` to the new folder `target`, with the first's vocabulary;
+    return notices for the user.
 
     All count alike (Izmailov et al. 2018), unless `weight` in [0, 1] is the first's share, of which the
-    others divide the rest (Wortsman et al. 2022). Raises InputError unless the checkpoints have the same
-    configuration, vocabulary and heads.
+    others divide the rest (Wortsman et al. 2022). What some lack, such as a SOP head, is the mean of the
+    others'. Raises InputError unless the checkpoints have the same configuration and vocabulary, and one an
+    MLM head.
     """
     if len(sources) < 2:
         raise InputError("give two checkpoints or more to average, and then the folder to write")
@@ -28,21 +32,41 @@ def average(sources: Sequence[Path | str], target: Path, *, weight: float | None
     checkpoints = [read_checkpoint(source) for source in sources]
     for other in checkpoints[1:]:
         _check_alike(checkpoints[0], other)
+        other.check()
+    report = _joint_report(checkpoints)
     rest = len(sources) - 1
     shares = [1 / (rest + 1)] * (rest + 1) if weight is None else [weight, *[(1 - weight) / rest] * rest]
-    models = [checkpoint.build() for checkpoint in checkpoints]
+    model = checkpoints[0].build()
     with torch.no_grad():
-        for parts in zip(*(model.parameters() for model in models), strict=True):
-            mean = torch.stack([share * part.double() for share, part in zip(shares, parts, strict=True)])
-            parts[0].copy_(mean.sum(0))
-    save_new(models[0], target, load_tokenizer(checkpoints[0].source.vocabulary), made_from=sources)
+        for name, parameter in model.named_parameters():
+            if name not in report.new:
+                parameter.copy_(_mean(name, checkpoints, shares))
+    save_new(model, target, load_tokenizer(checkpoints[0].source.vocabulary), made_from=sources)
+    return report.notices()
+
+
+def _joint_report(checkpoints: Sequence[LoadedCheckpoint]) -> LoadReport:
+    """What no checkpoint has, and what is not used of any. Raises InputError if none has an MLM head."""
+    first = checkpoints[0].report
+    new = tuple(name for name in first.new if all(name not in one.parts for one in checkpoints))
+    if any(name.startswith("mlm.") for name in new):
+        raise InputError("none of the checkpoints has an MLM head: their mean's would be random weights")
+    unused = {name for one in checkpoints for name in one.report.unused}
+    return replace(first, new=new, unused=tuple(sorted(unused)))
+
+
+def _mean(name: str, checkpoints: Sequence[LoadedCheckpoint], shares: Sequence[float]) -> Tensor:
+    """The mean of a parameter over the checkpoints that hold it."""
+    held = [(share, one) for share, one in zip(shares, checkpoints, strict=True) if name in one.parts]
+    # if their shares are 0, they count alike
+    weights = [share for share, _ in held] if any(share for share, _ in held) else [1.0] * len(held)
+    values = [weight * one.value(name).double() for weight, (_, one) in zip(weights, held, strict=True)]
+    return torch.stack(values).sum(0) / sum(weights)
 
 
 def _check_alike(first: LoadedCheckpoint, other: LoadedCheckpoint) -> None:
     both = f"{first.source.weights} and {other.source.weights}"
     if first.config != other.config:
         raise InputError(f"{both} have other configurations: jixu checkpoint diff names what differs")
-    if set(first.parts) != set(other.parts):
-        raise InputError(f"{both} do not have the same heads: their mean would hold random weights")
     if vocabulary_of(first.source.vocabulary) != vocabulary_of(other.source.vocabulary):
         raise InputError(f"{both} have other vocabularies: a row of one is another word in the other")

@@ -1,6 +1,7 @@
 import torch
+from safetensors.torch import load_file, save_file
 
-from albert.checkpoints import load_pretrained, save_model
+from albert.checkpoints import load_model, load_pretrained, save_model
 from data.tokenization import WordPieceTokenizer
 from tests.commands import refused, run_here
 from tests.conftest import save_small_model, small_model
@@ -16,6 +17,14 @@ def saved(folder, tokenizer, value):
         for parameter in model.parameters():
             parameter.fill_(value)
     save_model(model, folder, tokenizer)
+    return folder
+
+
+def without(folder, *parts, **more):
+    """Remove a model's tensors by how their names begin, and add others."""
+    tensors = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in tensors.items() if not name.startswith(parts)}
+    save_file({**kept, **more}, folder / "model.safetensors")
     return folder
 
 
@@ -35,6 +44,34 @@ def test_an_average_holds_each_checkpoint_by_its_share(tmp_path, tokenizer):
         assert average(*checkpoints, target, *options).returncode == 0
         assert values(target) == {mean}
     assert load_pretrained(target)[1].vocabulary == tokenizer.vocabulary
+
+
+def test_a_head_that_some_lack_is_that_of_the_others(tmp_path, tokenizer):
+    base, run = (saved(tmp_path / name, tokenizer, value) for name, value in (("base", 0.0), ("run", 1.0)))
+    without(base, "sop_classifier", "albert.pooler")
+    for share in (0.25, 1):
+        target = tmp_path / f"{share}"
+        done = average(base, run, target, "--weight", share)
+        assert done.returncode == 0 and done.stdout == f"wrote {target}\n"
+        model, report = load_model(target)
+        assert not report.new
+        for name, parameter in model.named_parameters():
+            expected = 1 if name.startswith(("sop.", "encoder.pooler.")) else 1 - share
+            assert torch.allclose(parameter, torch.tensor(float(expected))), name
+
+
+def test_what_no_checkpoint_has_is_said_and_no_mlm_head_refused(tmp_path, tokenizer):
+    a, b = (saved(tmp_path / name, tokenizer, 1.0) for name in "ab")
+    without(a, "sop_classifier")
+    without(b, "sop_classifier", **{"classifier.weight": torch.ones(2, 64)})
+    done = average(a, b, tmp_path / "mean")
+    assert done.returncode == 0 and done.stdout.splitlines()[:-1] == [
+        "the checkpoint has no SOP head: it starts from random weights",
+        "1 tensor(s) of the checkpoint not used: classifier.weight",
+    ]
+    for folder in (a, b):
+        without(folder, "predictions")
+    refused(average(a, b, tmp_path / "out"), "none of the checkpoints has an MLM head", tmp_path / "out")
 
 
 def test_what_has_no_average_is_refused(tmp_path, tokenizer):
