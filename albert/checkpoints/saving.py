@@ -64,7 +64,8 @@ def save_model(
     folder, its tokenizer's files are copied.
     """
     tensors = _renamed(model, Naming(model.config, model.config.file_format))
-    if not model.config.tie_word_embeddings:  # then transformers does not tie their bias either
+    if not model.config.tie_word_embeddings and model.config.file_format != "jixu":
+        # transformers does not tie their bias either
         _, (copy, bias) = COPIES[model.config.file_format].items()
         tensors[copy] = tensors[bias].clone()
     tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}

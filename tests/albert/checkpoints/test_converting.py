@@ -33,6 +33,7 @@ from tests.conftest import (
     few_texts,
     sample_sentences,
     save_small_model,
+    small_model,
 )
 from tests.corpora import make_corpus
 from tests.pages import DOCS, blocks
@@ -178,6 +179,16 @@ def test_our_own_format_holds_what_transformers_cannot(tmp_path, tokenizer):
     source = save_small_model(tmp_path / "a", tokenizer, norm="pre", layout="bright")
     assert run("convert", source, tmp_path / "b", "--format", "jixu").returncode == 0
     assert load_model(tmp_path / "b")[0].config == load_model(source)[0].config
+
+
+def test_our_own_format_holds_an_untied_decoder(tmp_path, tokenizer):
+    source = save_small_model(tmp_path / "a", tokenizer, share="attention", tie_word_embeddings=False)
+    assert run("convert", source, tmp_path / "b", "--format", "jixu").returncode == 0
+    assert run("diff", source, tmp_path / "b").returncode == 0
+    model, report = load_model(tmp_path / "b")
+    expected = small_model(tokenizer, share="attention", tie_word_embeddings=False).state_dict()
+    assert not report.new and not report.unused and model.state_dict().keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
 
 
 def test_conversion_can_unshare_and_add_layers(tmp_path, tokenizer):
