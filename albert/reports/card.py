@@ -88,6 +88,12 @@ def model_card(report: Report, *, licence: str | None, source_licences: Mapping[
 def _fine_tuned_card(report: Report, record: FineTuned, config: AlbertConfig, licence: str | None) -> str:
     if not report.evaluations:
         raise InputError(f"the report {report.title!r} is of no fine-tuning: choose one that is")
+    compared = [model for comparison in report.evaluations for model in comparison.models]
+    if all(record.checksum not in model.checksums for model in compared):
+        raise InputError(
+            f"the report {report.title!r} has no scores of {record.checkpoint}, which this model was made "
+            "from: choose its own run's report"
+        )
     task = record.task
     header = {
         "library_name": "jixu" if config.file_format == "jixu" else "transformers",

@@ -19,10 +19,12 @@ from albert.finetuning import (
     predict_file,
     run_key,
 )
+from albert.reports import write_card, write_report
 from albert.tasks import Task, load_task
 from data.errors import InputError
 from tests.albert.checkpoints.arriving import save
 from tests.albert.finetuning.examples import choices, numbers, prepared, spans, tagged
+from tests.albert.report_samples import comparison, model, report_of
 from tests.commands import run_here
 from tests.conftest import copied, save_small_model
 
@@ -271,3 +273,16 @@ def test_a_task_says_that_trainers_answers_may_be_missing(tmp_path, tokenizer):
     save(tmp_path / "saved", tokenizer, "BertForQuestionAnswering")
     for task, may_lack in ((None, False), (Task(name="t", kind="span", answers="squad2"), True)):
         assert load_fine_tuned(tmp_path / "saved", task).learner.has_unanswerable is may_lack
+
+
+def test_a_card_has_the_scores_of_the_models_own_run(tmp_path, tokenizer):
+    one, _ = candidate(tmp_path, tokenizer, "single")
+    folder = tmp_path / "models" / "r" / "small"
+    fine_tune_one(one, 0, 1e-3, folder)
+    page = tmp_path / "reports" / "r"
+    write_report(report_of(comparison(model("other", [0.6, 0.6]))), page)
+    with pytest.raises(InputError, match="has no scores of .*small, which this model was made from"):
+        write_card(folder)
+    own = model("small", [0.8, 0.8], checksums=(one.checksum,))
+    write_report(report_of(comparison(model("other", [0.6, 0.6]), own)), page)
+    assert "| small | 80.0" in write_card(folder).read_text(encoding="utf-8")
