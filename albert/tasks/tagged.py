@@ -6,7 +6,7 @@ Tags may be of BIO, BIOES or BMES.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,8 @@ Sentence = tuple[int, list[str], list[str] | str, dict[str, Any]]
 
 def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file. Raises InputError if it is missing."""
-    known = task.labels and [as_bio(tag) for tag in task.labels]
+    # labels are kinds of entities, or whole tags; O has no kind
+    known = task.labels and {"", *task.labels, *(as_bio(tag)[2:] for tag in task.labels if _is_tag(tag))}
     suffix = suffix_of(path)
     read: Callable[[Path], Iterator[Sentence]] = _sentences_of_rows
     if suffix in _LINES:
@@ -131,12 +132,12 @@ def _is_tag(tag: str) -> bool:
     return _TAG.fullmatch(as_bio(tag)) is not None
 
 
-def _problem(tokens: Sequence[str], tags: Sequence[str], labels: Sequence[str] | None) -> str | None:
+def _problem(tokens: Sequence[str], tags: Sequence[str], kinds: Collection[str] | None) -> str | None:
     if len(tokens) != len(tags):
         return f"{len(tokens)} tokens, {len(tags)} tags"
     before = "O"
     for tag in tags:
-        if not _is_tag(tag) or (labels is not None and tag not in labels):
+        if not _is_tag(tag) or (kinds is not None and tag[2:] not in kinds):
             return f"unknown tag {tag!r}"
         if tag.startswith("I-") and before[2:] != tag[2:]:
             return f"tag {tag!r} follows {before!r}: an entity begins with B-"

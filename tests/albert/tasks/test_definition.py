@@ -195,6 +195,17 @@ def test_tagged_sentences_are_read_and_bad_ones_named(file, content, tmp_path):
     assert "row" in first and "'I-LOC' follows 'O'" in second
 
 
+@pytest.mark.parametrize(
+    "labels", [("地名", "物品"), ("B-地名", "I-地名", "B-物品"), ("S-物品", "B-地名", "O")]
+)
+def test_labels_of_tagged_tokens_are_kinds_of_entities_or_tags(labels, tmp_path):
+    text = "杭 B-地名\n州 E-地名\n产 O\n茶 S-物品\n\n茶 O\n\n李 B-人名\n白 E-人名\n"
+    (tmp_path / "t.bmes").write_text(text, encoding="utf-8")
+    _, split = read_split(tmp_path / "t.bmes", Task(name="places", kind="tokens", labels=labels))
+    assert [one.tags for one in split.examples] == [("B-地名", "I-地名", "O", "B-物品"), ("O",)]
+    assert len(split.skipped) == 1 and "unknown tag 'B-人名'" in split.skipped[0]
+
+
 def test_a_token_that_is_a_space_keeps_its_tag(tmp_path):
     (tmp_path / "t.txt").write_text("茶 B-LOC\n\u3000 I-LOC\n  O\n\n", encoding="utf-8")
     _, split = read_split(tmp_path / "t.txt", load_task("msra_ner"))
