@@ -217,10 +217,10 @@ class Leak:
     documents: int  # that contain one
 
 
-def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str]) -> Leak:
-    """Find the texts of rows that documents (a sentence a line) contain, by the default rule of the guard."""
+def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str], share: float = 0.0) -> Leak:
+    """Find the texts of rows that documents (a sentence a line) contain, by the guard's rule for a share."""
     parts = _parts(rows, GuardRules().ngram)
-    guard = _guard([parts])
+    guard = _guard([parts], share)
     seen, holding = np.empty(0, np.uint64), 0
     rest = (document.split("\n") for document in documents)
     while batch := list(islice(rest, 1000)):
@@ -229,10 +229,11 @@ def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str]) -> Leak:
         seen = np.union1d(seen, found)
     texts = [text for row in rows for text in row]
     hashes, number = np.append(parts.hashes, parts.pairs), np.append(parts.texts, parts.pair_texts)
-    known, leaked = (
-        dict.fromkeys(texts[at] for at in np.unique(part)) for part in (number, number[_is_in(hashes, seen)])
-    )
-    return Leak(len(known), tuple(leaked), holding)
+    known, sizes = np.unique(number, return_counts=True)
+    leaked, held = np.unique(number[_is_in(hashes, seen)], return_counts=True)
+    leaked = leaked[held >= share * sizes[np.searchsorted(known, leaked)]]
+    leaks = dict.fromkeys(texts[at] for at in leaked)
+    return Leak(len({texts[at] for at in known}), tuple(leaks), holding)
 
 
 def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:

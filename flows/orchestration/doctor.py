@@ -19,7 +19,7 @@ from data.terminal import make_app
 from data.workspace import Workspace, check_room, default_place, local_folder
 from flows.orchestration.command import set_up_prefect
 from flows.orchestration.mistakes import explain
-from flows.orchestration.servers import server_version
+from flows.orchestration.servers import served_at, server_version
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -185,7 +185,7 @@ def check_runs(workspace: Workspace) -> Iterator[Finding]:
 
 
 def check_server(workspace: Path) -> Iterator[Finding]:
-    url = os.environ.get("PREFECT_API_URL")
+    url = os.environ.get("PREFECT_API_URL") or served_at(workspace)
     if not url:
         yield note("no PREFECT_API_URL: commands start a server of their own (jixu serve has one)")
         return

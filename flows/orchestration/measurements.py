@@ -143,9 +143,10 @@ def _leak(rows: Rows, workspace: Path, corpus: str, version: int) -> Leak:
     with open_workspace(workspace) as statistics:
         recipe = "select recipe from versions where corpus = ? and version = ?"
         ((content,),) = statistics.sql(recipe, [corpus, version]).fetchall()
-        rules = CleaningRules(**json.loads(content)["cleaning"])
+        used = json.loads(content)
+        rules = CleaningRules(**used["cleaning"])
         cleaned = [[clean_text(text, rules) for text in row] for row in rows]
-        return find_leak(cleaned, statistics.texts(corpus, version))
+        return find_leak(cleaned, statistics.texts(corpus, version), used["guard"].get("share", 0.0))
 
 
 def _held_out(workspace: Workspace, corpus: str, checkpoint: Path) -> HeldOut | None:

@@ -77,6 +77,14 @@ def test_short_sentences_of_a_pair_are_found_where_a_document_holds_both(tmp_pat
     assert leak.texts == 3 and leak.found == rows[0] and leak.documents == 1
 
 
+@pytest.mark.parametrize("share, leaked", [(0.0, 2), (0.5, 1)])
+def test_a_leak_is_counted_by_the_share_that_the_guard_asks_for(share, leaked):
+    other = "县级以上地方各级人民政府应当公布收购价格"
+    documents = [f"有人问：{QUESTION}？", other[:14] + "做好别的工作"]
+    leak = find_leak([(QUESTION,), (other,)], documents, share)
+    assert (leak.texts, len(leak.found), leak.documents) == (2, leaked, leaked)
+
+
 @pytest.mark.parametrize("name", ["dev.jsonl", "dev.txt", "dev.csv"])
 def test_every_usual_form_of_an_evaluation_set_is_read(tmp_path, name):
     path = tmp_path / name
