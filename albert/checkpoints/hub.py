@@ -61,5 +61,5 @@ def _check_licence(folder: Path) -> None:
     if not licence:
         raise InputError(
             f"{card} states no licence: write one with jixu checkpoint card {folder} --licence ID, such as "
-            "apache-2.0"
+            "apache-2.0, after removing it"
         )
