@@ -97,10 +97,10 @@ class TuningOptions:
     """Precision, length of the examples and pooling"""
 
     def __post_init__(self) -> None:
-        if self.seeds is not None and (
-            not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0
-        ):
-            raise ConfigError(f"seeds={self.seeds}: give one or more from 0 on, each once")
+        if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
+            raise ConfigError(f"seeds={self.seeds}: give one or more, each once")
+        if min(self.seeds or (0,)) < 0:
+            raise ConfigError(f"seeds={self.seeds}: a seed is 0 or more")
 
     @property
     def learning_rates(self) -> tuple[float, ...]:

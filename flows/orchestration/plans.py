@@ -230,6 +230,8 @@ def _second_corpus(place: Workspace, text: str, first: Version) -> Corpus:
         share = float(number)
     except ValueError:
         raise InputError(f"{text!r}: give a corpus and its share as NAME:SHARE, e.g. general:0.2") from None
+    if name == first.corpus:
+        raise InputError(f"{text}: that is the corpus itself, which has the rest of the tokens")
     version, shards = _corpus_shards(place, name or number)
     vocabularies = [find_tokenizer(v.tokenizer, place.tokenizers) for v in (first, version)]
     if sha256(vocabularies[0]) != sha256(vocabularies[1]):

@@ -107,8 +107,6 @@ def test_longer_sequences_can_follow_shorter_ones(settings, corpora):
 def test_corpora_that_cannot_be_trained_on_together_are_refused(settings, corpora, tokenizer, tmp_path):
     with pytest.raises(ConfigError, match="named twice"):
         check_start(replace(settings, mix=(Corpus(name="a", shards=corpora["general"], share=0.2),) * 2))
-    with pytest.raises(ConfigError, match="named twice"):
-        check_start(replace(settings, mix=(Corpus(name="itself", shards=settings.shards, share=0.2),)))
     with pytest.raises(ConfigError, match="leave nothing for the corpus itself"):
         replace(settings, mix=tuple(Corpus(name=n, shards=corpora["general"], share=0.5) for n in "ab"))
     with pytest.raises(ConfigError, match="a share must lie between 0 and 1"):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from albert.pretraining import SETTINGS_FILE, write_settings
 from data.catalog import CheckpointRow, record_run
 from data.errors import InputError, UserError
 from data.workspace import Workspace
@@ -78,6 +79,7 @@ REFUSED = [
     ("continued-pretraining", {"mix": ["general"]}, "'general': give a corpus and its share as NAME:SHARE"),
     ("continued-pretraining", {"mix": ["nothing:0.2"]}, "no corpus 'nothing' in this workspace"),
     ("continued-pretraining", {"mix": ["again:1.5"]}, "a share must lie between 0 and 1"),
+    ("continued-pretraining", {"mix": ["tea:0.2"]}, "tea:0.2: that is the corpus itself"),
     ("fine-tune", {"task": "HERE/task.yaml"}, "no column 'sentence'"),
     ("fine-tune", {"task": "HERE/unsafe.yaml"}, "is not YAML"),
     ("fine-tune", {"model": ["HERE"]}, "no config.json"),
@@ -89,6 +91,7 @@ REFUSED = [
     ("fine-tune", {"run": "../run"}, "run '../run': use 1 to 64 letters"),
     ("fine-tune", {"optimizer": {"sweep": [1e-4, 1.0]}}, "1.0"),
     ("fine-tune", {"seeds": [1, 1]}, "give one or more, each once"),
+    ("fine-tune", {"seeds": [-1]}, "a seed is 0 or more"),
     ("train-tokenizer", {"source": []}, "give either --corpus or --source"),
     ("train-tokenizer", {"corpus": "law"}, "give either --corpus or --source"),
     ("train-tokenizer", {"corpus": "law", "source": []}, "no catalog in"),
@@ -233,6 +236,18 @@ def test_an_unfinished_run_goes_on_with_the_version_it_was_begun_on(
     assert pretraining_plan(options).version.version == 1
     Workspace(root).report(first).mkdir(parents=True)
     assert pretraining_plan(options).version.version == 2
+
+
+def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began(workspace, tmp_path):
+    root = Path(shutil.copytree(workspace, tmp_path / "w"))
+    options = JOBS["continued-pretraining"](corpus="tea", workspace=str(root), init="tiny")
+    plan = pretraining_plan(options)
+    plan.settings.run_folder.mkdir(parents=True)
+    before = replace(plan.settings, never_trained_share=0.33)
+    write_settings(before, plan.settings.run_folder / SETTINGS_FILE)
+    assert pretraining_plan(options).settings == before
+    anew = pretraining_plan(replace(options, resume="never"))
+    assert anew.settings.never_trained_share == plan.settings.never_trained_share != 0.33
 
 
 def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(
