@@ -50,8 +50,9 @@ class StepGraphs:
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._graphs: dict[Shape, _Graph | None] = {}  # None until there is a batch of the shape
         self._norm = torch.zeros((), device=device)  # of the gradients, as the update's graph writes it
-        self._replay_update: Callable[[], object] | None = None
-        self._updates = 0
+        # by whether a step has order labels, which decides what is updated
+        self._updates: dict[bool, Callable[[], object]] = {}
+        self._warm_ups = {False: 0, True: 0}
         self.is_off = False
 
     def fit(self, batch: Batch) -> Batch:
@@ -80,20 +81,23 @@ class StepGraphs:
         row += graph.figures
         return True
 
-    def update(self, take: Callable[[], Tensor], state: Callable[[], list[Tensor]]) -> Tensor:
+    def update(
+        self, is_ordered: bool, take: Callable[[], Tensor], state: Callable[[], list[Tensor]]
+    ) -> Tensor:
         """Take the optimiser's step as a graph, in the warm-up by single launches as `take` does.
 
         Returns the norm of the gradients, as `take` does. `state` lists all that it changes.
         """
         if self.is_off:
             return take()
-        if self._replay_update is None:
-            self._updates += 1
-            return take() if self._updates <= WARM_UP else self._capture_update(take, state())
-        self._replay_update()
+        if is_ordered not in self._updates:
+            self._warm_ups[is_ordered] += 1
+            is_warm = self._warm_ups[is_ordered] > WARM_UP
+            return self._capture_update(is_ordered, take, state()) if is_warm else take()
+        self._updates[is_ordered]()
         return self._norm.clone()
 
-    def _capture_update(self, take: Callable[[], Tensor], state: list[Tensor]) -> Tensor:
+    def _capture_update(self, is_ordered: bool, take: Callable[[], Tensor], state: list[Tensor]) -> Tensor:
         before = [x.clone() for x in state]
         norm = take()
         if not torch.isfinite(norm):  # weights that are not numbers cannot be compared: after the next step
@@ -111,7 +115,7 @@ class StepGraphs:
             self._give_up(wrong)
             _copy(expected, state)
         else:
-            self._replay_update = replay
+            self._updates[is_ordered] = replay
         return norm
 
     def _shape(self, batch: Batch) -> Shape | None:

@@ -227,10 +227,10 @@ class Trainer:
         for p, _ in unused:
             p.grad = None
         self.is_between_steps = False
-        if self.graphs is None or unused or not self._graphs_update:
+        if self.graphs is None or not self._graphs_update:
             norm = self._update()
         else:
-            norm = self.graphs.update(self._update, self._updated)
+            norm = self.graphs.update(data.is_ordered, self._update, self._updated)
         if self.graphs is not None:
             for p, gradient in unused:
                 p.grad = gradient  # the next step's graph writes there
@@ -253,7 +253,11 @@ class Trainer:
         """What `_update` changes."""
         parameters = list(self.objective.parameters())
         gradients = [p.grad for p in parameters if p.grad is not None]
-        return [*parameters, *gradients, *(x for p in parameters for x in self.optimizer.state[p].values())]
+        return [
+            *parameters,
+            *gradients,
+            *(x for p in parameters for x in self.optimizer.state.get(p, {}).values()),
+        ]
 
     def _add_gradients(self, prepared: PreparedStep, sums: Tensor) -> None:
         """Add the gradients of this process's batches, and their figures to the rows of their corpora."""
