@@ -37,6 +37,20 @@ def gc(*, keep: int = 1, dry_run: bool = False, workspace: Path | None = None) -
 
 
 @app.command
+def remove(corpus: str, /, *, workspace: Path | None = None) -> None:
+    """Remove a corpus; models and reports made from it stay.
+
+    Args:
+        corpus: Name of the corpus.
+        workspace: Folder of the workspace.
+    """
+    from data.catalog import remove_corpus
+
+    runs = remove_corpus(Workspace(workspace or default_workspace()), corpus)
+    print(f"{corpus} is gone" + (f"; models pretrained on it stay: {', '.join(runs)}" if runs else ""))
+
+
+@app.command
 def compact(*, corpus: str, workspace: Path | None = None) -> None:
     """Merge a corpus's small shards.
 

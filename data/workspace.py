@@ -112,9 +112,12 @@ class Workspace:
         """Work in progress of a refresh, removed when the next one begins."""
         return self.root / "staging" / corpus
 
+    def lexicons(self, corpus: str) -> Path:
+        return self.root / "lexicons" / corpus
+
     def lexicon(self, corpus: str, version: int) -> Path:
         """Dictionary of new words found in a version."""
-        return self.root / "lexicons" / corpus / f"version-{version}.txt"
+        return self.lexicons(corpus) / f"version-{version}.txt"
 
     def lock(self, name: str) -> Path:
         return self.root / "locks" / f"{name}.lock"

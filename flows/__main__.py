@@ -23,7 +23,7 @@ SERVICES = {
 }
 GROUPS = {
     "predict": "labels and probabilities by a fine-tuned model",
-    "corpus": "gc, compact, words, pull, push, unlock",
+    "corpus": "gc, remove, compact, words, pull, push, unlock",
     "checkpoint": "sizes, inspect, convert, diff, average, card, push",
     "report": "compare, schema",
 }

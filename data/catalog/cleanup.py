@@ -68,6 +68,25 @@ def collect_garbage(workspace: Workspace, *, keep: int | None = None, dry_run: b
     return Collected(tuple(versions), names, size)
 
 
+def remove_corpus(workspace: Workspace, corpus: str) -> list[str]:
+    """Remove a corpus with all its versions, and the share of documents that is not trained on for its sake.
+
+    Models and reports made from it stay. Returns the runs that were pretrained on it. Raises InputError if
+    there is no such corpus, or it is being refreshed.
+    """
+    with locked(workspace, corpus):
+        with read_catalog(workspace) as db:
+            require_version(db, corpus)
+            query = "select run from pretraining_runs where corpus = ? order by run"
+            runs = [run for (run,) in db.execute(query, [corpus]).fetchall()]
+        with write_catalog(workspace) as db:
+            for table in ("corpora", "versions", "sources", "shards", "version_shards", "funnel"):
+                db.execute(f"delete from {table} where corpus = ?", [corpus])
+        for folder in (workspace.shards, workspace.documents, workspace.lexicons):
+            shutil.rmtree(folder(corpus), ignore_errors=True)
+    return runs
+
+
 def list_corpora(workspace: Workspace) -> list[str]:
     """List the corpora in the catalog, and those that have files but no version yet."""
     with read_catalog(workspace) as db:

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from data.catalog import collect_garbage, compact, locked, open_workspace, read_catalog, record_run
+from data.catalog import (
+    collect_garbage,
+    compact,
+    locked,
+    never_trained_share,
+    open_workspace,
+    read_catalog,
+    record_run,
+)
 from data.errors import InputError
 from data.instances import verify
 from data.refresh import (
@@ -155,6 +163,27 @@ def test_files_of_a_killed_first_refresh_are_removed_too(tmp_path):
     left.write_bytes(b"left")
     with locked(Workspace(tmp_path), "tea"):
         assert not left.exists()
+
+
+def test_a_corpus_is_removed_with_the_share_that_it_held_out(settings, capsys):
+    """A trial of a few documents holds out many of them, and so a share of all corpora."""
+    place, others = Workspace(settings.workspace), files(settings.workspace)
+    trial = settings.workspace.parent / "trial.jsonl"
+    write_jsonl(trial, *(f"第{number}篇讲怎样选茶杯。白瓷的最公道。" for number in "一二三四"))
+    with read_catalog(place) as db:
+        share = never_trained_share(db)
+    refresh_here(replace(settings, corpus="trial", source=(str(trial),)))
+    with read_catalog(place) as db:
+        assert never_trained_share(db) > share
+    workspace = ["--workspace", str(settings.workspace)]
+    assert main(["corpus", "remove", "trial", *workspace]) == 0 and "trial is gone" in capsys.readouterr().out
+    assert files(settings.workspace) == others
+    with read_catalog(place) as db:
+        assert never_trained_share(db) == share
+        assert db.execute("select distinct corpus from shards").fetchall() == [("tea",)]
+    assert not refresh_here(settings).is_new
+    assert main(["corpus", "remove", "trial", *workspace]) == 2
+    assert "no corpus 'trial'" in capsys.readouterr().err
 
 
 def test_the_commands_report_their_work(settings, capsys):
