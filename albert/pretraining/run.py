@@ -185,8 +185,8 @@ class _Run:
         if settings.never_trained_share > settings.held_out_share:
             self.log.say(
                 f"{settings.never_trained_share:.1%} of the documents are not trained on: as many are held "
-                f"out of a corpus of the workspace; of this one {settings.held_out_share:.1%}. If that is a trial, "
-                "jixu corpus remove NAME gives them back"
+                f"out of a corpus of the workspace; of this one {settings.held_out_share:.1%}; "
+                "if that is a trial, jixu corpus remove NAME gives them back"
             )
         for warning in (self.learning_rate.warning, notice_of_operators(process.device)):
             if warning:

@@ -89,7 +89,8 @@ def require_version(db: duckdb.DuckDBPyConnection, corpus: str, at_most: int | N
 def never_trained_share(db: duckdb.DuckDBPyConnection) -> float:
     """Return the share of documents that no run of the workspace trains on: the largest of its corpora's.
 
-    It shrinks only when a corpus is removed, so that a document once held out is never trained on, in whichever corpus it comes.
+    It never shrinks unless a corpus is removed, so that a document once held out is never trained on, in
+    whichever corpus it comes.
     """
     ((share,),) = db.execute("select coalesce(max(held_out_share), 0) from corpora").fetchall()
     return share
