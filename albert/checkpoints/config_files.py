@@ -119,6 +119,8 @@ def _build(path: Path, values: Mapping[str, object]) -> AlbertConfig:
     }
     if known.get("pad_token_id", 0) is None:  # is common, and ignored here
         del known["pad_token_id"]
+    if known.get("hidden_act") == "gelu_pytorch_tanh":  # another name of it in transformers
+        known["hidden_act"] = "gelu_new"
     try:
         return AlbertConfig(**known)
     except ConfigError as error:

@@ -101,6 +101,8 @@ class TuningOptions:
             raise ConfigError(f"seeds={self.seeds}: give one or more, each once")
         if min(self.seeds or (0,)) < 0:
             raise ConfigError(f"seeds={self.seeds}: a seed is 0 or more")
+        if self.learning_rate is not None and self.optimizer.sweep:
+            raise ConfigError("give learning_rate or optimizer.sweep: one rate, or several to choose from")
 
     @property
     def learning_rates(self) -> tuple[float, ...]:

@@ -47,7 +47,8 @@ def split_files(tmp_path):
 
 
 def quick(split_files, *models, sweep=(), max_restarts=0, patience=5, **changes):
-    options = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rate": 3e-3, "baselines": "no"}
+    rate = None if sweep else 3e-3
+    options = {"seeds": (0, 1), "epochs": 12, "batch_size": 16, "learning_rate": rate, "baselines": "no"}
     optimizer = FineTuneOptimizer(sweep=sweep, max_restarts=max_restarts, patience=patience)
     return FineTuneSettings(
         task=Task(name="t"), **split_files, models=models, optimizer=optimizer, **options | changes
@@ -191,6 +192,8 @@ def test_labels_that_training_never_saw_and_single_classes_are_refused(split_fil
         fine_tune(FineTuneSettings(**settings))
     with pytest.raises(ConfigError, match="seeds"):
         FineTuneSettings(**settings, seeds=(1, 1))
+    with pytest.raises(ConfigError, match="learning_rate or optimizer.sweep"):
+        FineTuneSettings(**settings, learning_rate=1e-4, optimizer=FineTuneOptimizer(sweep=(1e-4, 2e-4)))
 
 
 def test_a_rate_that_breaks_the_model_leaves_a_valid_report(split_files, model_folder, tmp_path):
