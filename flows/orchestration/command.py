@@ -145,7 +145,9 @@ def set_up_prefect(workspace: Path) -> None:
         defaults |= {
             "PREFECT_HOME": str(state_folder(workspace)),
             "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
+            # its server shares a busy machine with the job
             "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",
+            "PREFECT_API_REQUEST_TIMEOUT": "300",
             "PREFECT_SERVER_LOGGING_LEVEL": "ERROR",
         }
         if url := served_at(workspace):
