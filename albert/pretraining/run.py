@@ -350,6 +350,7 @@ class _Run:
             self.log.step(step, self.trainer.state)
         if wrong is None:
             return False
+        self.loader.close()  # else it pads batches for the graphs of the new model
         self.notify(self.trainer.roll_back(wrong))
         self.log.roll_back(self.trainer.state)
         self.loader.restart(self.trainer.state.data)

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from itertools import islice
@@ -33,7 +34,7 @@ from albert.pretraining import (
     run,
     write_settings,
 )
-from albert.pretraining.trainer import REVIEW_INTERVAL
+from albert.pretraining.trainer import REVIEW_INTERVAL, Trainer
 from data.errors import ConfigError, InputError
 from tests import ROOT
 from tests.albert.pretraining.conftest import assert_same, weights, with_options
@@ -211,6 +212,30 @@ def test_before_the_first_checkpoint_training_rolls_back_to_its_start(settings, 
     result = pretrain(settings)
     assert "Back to step 0" in result.events[0].text and result.steps == 16
     assert [r["step"] for r in result.history if "mlm_loss" in r] == list(range(1, 17))
+
+
+def test_nothing_is_prepared_while_training_is_rolled_back(settings, monkeypatch):
+    """Batches are padded for the graphs of the trainer, which has others afterwards."""
+    ChangedLosses(monkeypatch, [2])
+    is_rolling, prepared = threading.Event(), []
+    prepare, roll_back = Trainer.prepare, Trainer.roll_back
+
+    def slowly(self, data):
+        time.sleep(0.2 if len(prepared) < 5 else 0)  # the trainer waits for it
+        prepared.append(is_rolling.is_set())
+        return prepare(self, data)
+
+    def rolled(self, wrong):
+        is_rolling.set()
+        time.sleep(0.3)
+        notice = roll_back(self, wrong)
+        is_rolling.clear()
+        return notice
+
+    monkeypatch.setattr(Trainer, "prepare", slowly)
+    monkeypatch.setattr(Trainer, "roll_back", rolled)
+    assert len(pretrain(settings).events) == 1
+    assert prepared and not any(prepared)
 
 
 def test_a_checkpoint_written_during_divergence_is_skipped(settings, monkeypatch):
