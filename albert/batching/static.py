@@ -40,8 +40,10 @@ class Shape(NamedTuple):
 def pad(batch: Batch, shape: Shape) -> Batch | None:
     """The batch in another shape, with the same losses and gradients; None if it does not fit.
 
-    Filler sequences take up the remaining tokens. Empty ones stand in front: the first token of a sequence is
-    an index, which past the last token would point outside. Nothing in them counts.
+    Filler sequences take up the remaining tokens, and empty ones in front of the others the remaining
+    sequences: the first token of a sequence is an index, which past the last token would point outside.
+    Nothing in them counts. What is added is spread over rows: on a GPU the gradients of one row are added one
+    after another.
     """
     index, labels = batch.masked()
     rest, masked = shape.tokens - batch.tokens, shape.masked - len(index)
@@ -51,21 +53,27 @@ def pad(batch: Batch, shape: Shape) -> Batch | None:
     if min(rest, masked, empty) < 0 or batch.max_seqlen > shape.longest or is_ordered != shape.is_ordered:
         return None
 
-    def filled(values: Tensor, count: int, value: int, front: int = 0) -> Tensor:
-        return torch.nn.functional.pad(values, (front, count), value=value)
+    def filled(values: Tensor, count: int, value: int) -> Tensor:
+        return torch.nn.functional.pad(values, (0, count), value=value)
 
     positions = [torch.arange(length) for length in fillers]
     ends = batch.tokens + torch.tensor(fillers, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    ends = torch.cat([batch.cu_seqlens, ends])
+    # at the first token of each sequence begin itself and some empty ones before it
+    copies = 1 + (torch.arange(len(ends) - 1) + empty) // (len(ends) - 1)
+    sop_labels = None
+    if batch.sop_labels is not None:
+        sop_labels = batch.sop_labels.new_full((shape.sequences,), IGNORED)
+        sop_labels[copies.cumsum(0)[: batch.sequences] - 1] = batch.sop_labels
     return Batch(
         filled(batch.input_ids, rest, 0),
         filled(batch.token_type_ids, rest, 0),
         torch.cat([batch.position_ids, *positions]),
-        torch.cat([filled(batch.cu_seqlens, 0, 0, front=empty), ends]),
+        torch.cat([ends[:-1].repeat_interleave(copies), ends[-1:]]),
         shape.longest,
-        # spread over rows: on a GPU the gradients of one row are added one after another
         torch.cat([index, shape.tokens - 1 - torch.arange(masked) % shape.tokens]),
         filled(labels, masked, IGNORED),
-        None if batch.sop_labels is None else filled(batch.sop_labels, len(fillers), IGNORED, front=empty),
+        sop_labels,
     )
 
 

@@ -13,6 +13,7 @@ run is exact, it gives the same batches the same shapes, and all padded batches'
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +26,7 @@ from kernels.tuning import LENGTHS
 # add the gradients of a batch, whose losses have these weights, and its figures to a row
 Passes = Callable[[Batch, Tensor, Tensor], None]
 WARM_UP = 3  # batches of a bucket, which show how many sequences and masked tokens there are
-HEADROOM = 1.15  # on the largest numbers of both in the warm-up
+HEADROOM = 1.15  # on the largest numbers of both so far
 TOLERANCE = 1e-3  # of a graph's gradients and figures, relative to the norm of the eager ones
 
 
@@ -46,7 +47,7 @@ class StepGraphs:
         """`tokens` and `longest` are the most of any batch and sequence; a resumed run has `seen` batches."""
         self._passes, self._parameters, self._device, self._notify = passes, parameters, device, notify
         self._tokens, self._longest = tokens, longest
-        self.seen = list(seen)  # shapes of the buckets' first batches
+        self.seen = list(seen)  # shapes of each bucket's first batches, and of those too large for its graph
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._graphs: dict[Shape, _Graph | None] = {}  # None until there is a batch of the shape
         self._norm = torch.zeros((), device=device)  # of the gradients, as the update's graph writes it
@@ -57,8 +58,16 @@ class StepGraphs:
 
     def fit(self, batch: Batch) -> Batch:
         """The batch, padded to the shape of a graph if there is one for it; the loader's thread asks."""
-        shape = None if self.is_off else self._shape(batch)
-        padded = pad(batch, shape) if shape else None
+        own = Shape.of(batch)
+        if self.is_off or own.tokens > self._tokens:
+            return batch
+        shape = self._shape(own)
+        padded = shape and pad(batch, shape)
+        if padded is None:
+            self.seen.append(own)
+            # outside the warm-up it outgrew its bucket's graph, and is the first of a larger one
+            shape = shape and self._shape(own)
+            padded = shape and pad(batch, shape)
         if shape is None or padded is None:
             return batch
         self._graphs.setdefault(shape, None)
@@ -98,33 +107,34 @@ class StepGraphs:
         return self._norm.clone()
 
     def _capture_update(self, is_ordered: bool, take: Callable[[], Tensor], state: list[Tensor]) -> Tensor:
-        before = [x.clone() for x in state]
+        try:
+            other = [x.clone() for x in state]  # before the step; after it from the exchange on
+        except torch.OutOfMemoryError as error:
+            self._give_up(_first_line(error))
+            return take()
         norm = take()
         if not torch.isfinite(norm):  # weights that are not numbers cannot be compared: after the next step
             return norm
-        expected = [x.clone() for x in state]
+        _exchange(state, other)
         try:
             replay = self._capture(lambda: self._norm.copy_(take()))
-            _copy(before, state)
             replay()
-            is_right = all(map(torch.equal, state, expected))
+            is_right = all(map(torch.equal, state, other))
             wrong = "" if is_right else "the weights after a step differ"
         except RuntimeError as error:
-            wrong = str(error).splitlines()[0]
+            wrong = _first_line(error)
         if wrong:
             self._give_up(wrong)
-            _copy(expected, state)
+            _exchange(state, other)
         else:
             self._updates[is_ordered] = replay
         return norm
 
-    def _shape(self, batch: Batch) -> Shape | None:
-        """The shape of a bucket's graph, which fits most of its batches; None during the warm-up."""
-        own = Shape.of(batch)
+    def _shape(self, own: Shape) -> Shape | None:
+        """The shape of the graph of a batch's bucket; None during the warm-up."""
         longest, is_ordered = self._bucket(own)
         seen = [shape for shape in self.seen if self._bucket(shape) == (longest, is_ordered)]
         if len(seen) < WARM_UP:
-            self.seen.append(own)
             return None
         fillers = 1 + max(self._tokens - shape.tokens for shape in seen) // longest
         sequences = int(max(shape.sequences for shape in seen) * HEADROOM) + fillers
@@ -133,7 +143,7 @@ class StepGraphs:
 
     def _bucket(self, shape: Shape) -> tuple[int, bool]:
         longest = next((length for length in LENGTHS if shape.longest <= length), self._longest)
-        return longest, shape.is_ordered
+        return min(longest, self._longest), shape.is_ordered  # a filler's positions are the model's too
 
     def _capture_and_check(
         self, shape: Shape, static: Tensor, figures: Tensor, seed: Callable[[], None]
@@ -160,7 +170,7 @@ class StepGraphs:
             share = _difference(got, expected)
             wrong = "" if share <= TOLERANCE else f"their gradients differ by a share of {share:.1e}"
         except RuntimeError as error:  # torch's and CUDA's, which cannot capture everything
-            wrong = str(error).splitlines()[0]
+            wrong = _first_line(error)
         if wrong:
             self._give_up(wrong)
             self._restore(expected)
@@ -170,6 +180,9 @@ class StepGraphs:
 
     def _give_up(self, why: str) -> None:
         self.is_off = True
+        # their pool holds the memory of a step, which single launches need elsewhere
+        self._graphs.clear()
+        self._updates.clear()
         self._notify(f"CUDA graphs are off, which costs speed alone: {why}")
 
     def _capture(self, passes: Callable[[], object]) -> Callable[[], object]:
@@ -183,9 +196,24 @@ class StepGraphs:
         # after a failed capture torch stays on its stream, so go back here; other threads, such as the
         # loader's, may use CUDA meanwhile
         captured = torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local")
-        with torch.cuda.stream(current), captured:
-            passes()
+        try:
+            with torch.cuda.stream(current), captured:
+                passes()
+        except RuntimeError:
+            self._forget_capture()
+            raise
         return graph.replay
+
+    def _forget_capture(self) -> None:
+        """End for torch a capture that CUDA refused, as it then skips its own end.
+
+        Its generator would draw no more, and its allocator keep the memory that two streams used.
+        """
+        index = torch.cuda.current_device()
+        fresh = torch.Generator(self._device).graphsafe_get_state()
+        torch.cuda.default_generators[index].graphsafe_set_state(fresh)
+        with suppress(RuntimeError):  # it has ended
+            torch._C._cuda_endAllocateToPool(index, self._pool or (0, 0))
 
     def _results(self, figures: Tensor) -> list[Tensor]:
         """Copies of all gradients, zero where there is none, and of the figures."""
@@ -199,9 +227,16 @@ class StepGraphs:
 
 
 @torch.no_grad()
-def _copy(values: Sequence[Tensor], into: Sequence[Tensor]) -> None:
-    for value, x in zip(values, into, strict=True):
-        x.copy_(value)
+def _exchange(state: Sequence[Tensor], other: Sequence[Tensor]) -> None:
+    """Exchange what two lists of tensors hold, which takes less memory than a third list."""
+    for x, y in zip(state, other, strict=True):
+        value = x.clone()
+        x.copy_(y)
+        y.copy_(value)
+
+
+def _first_line(error: RuntimeError) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _on_side_stream(passes: Callable[[], None], device: torch.device) -> None:

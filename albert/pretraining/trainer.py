@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -112,11 +113,17 @@ class Trainer:
         self.graphs = self.make_graphs() if self.process.device.type == "cuda" else None
 
     def make_graphs(self) -> StepGraphs | None:
-        """The graphs of a GPU's steps; none with several processes, or where there is a further loss."""
-        is_off = self.settings.running.cuda_graphs == "off" or self.process.world_size > 1
-        if is_off or self._span_boundary or self._contrast:
+        """The graphs of a GPU's steps; none with several processes, or where there is a further loss.
+
+        Nor with activation checkpointing: a capture cannot set back the generator, as it does.
+        """
+        running = self.settings.running
+        is_off = running.cuda_graphs == "off" or running.activation_checkpointing
+        if is_off or self.process.world_size > 1 or self._span_boundary or self._contrast:
             return None
         if self._graphs_update:
+            # as it is in the warm-up
+            warnings.filterwarnings("ignore", "This instance was constructed with capturable=True")
             for group in self.optimizer.param_groups:  # a graph holds numbers, and would keep its first rate
                 rate = torch.tensor(self.rate, device=self.process.device)
                 group |= {"lr": rate, "capturable": True}

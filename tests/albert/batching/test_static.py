@@ -62,6 +62,15 @@ def test_losses_and_gradients_are_the_same_in_any_shape(layout, norm, dropout, i
         assert gradient is None or torch.allclose(gradient, padded_gradients[name], atol=1e-6), name
 
 
+def test_empty_sequences_are_spread_over_the_others():
+    padded = pad(make(), SHAPE._replace(sequences=10))
+    first = padded.cu_seqlens[:-1]
+    assert first.bincount().max() == 3 and (padded.cu_seqlens.diff() > 0).sum() == 4
+    for order, begin in ((0, 0), (1, 10)):
+        (row,) = (padded.sop_labels == order).nonzero()
+        assert first[row] == begin and padded.cu_seqlens[row + 1] > begin
+
+
 @pytest.mark.parametrize(
     "shape",
     [

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from albert.batching import Shape, TrainingData, flatten
+from albert.model import Batch, pack
 from albert.pretraining import Corpus, PretrainSettings, check_start
 from albert.pretraining.graphs import WARM_UP, StepGraphs
 from albert.pretraining.start import phases
@@ -86,13 +87,45 @@ def test_a_step_without_order_labels_leaves_the_order_heads_gradients_where_a_gr
     assert len(places - {(False, False)}) == 1
 
 
+def graphs_of(passes, parameters=(), **options) -> StepGraphs:
+    given = {"tokens": 512, "longest": 64, "notify": lambda text: None, **options}
+    return StepGraphs(passes, list(parameters), torch.device("cpu"), **given)
+
+
+def batch_of(length: int, sequences: int) -> Batch:
+    """A batch with its first token masked."""
+    return replace(
+        pack([[1] * length] * sequences), masked_index=torch.tensor([0]), masked_labels=torch.tensor([1])
+    )
+
+
+def test_a_filler_has_no_more_positions_than_the_model():
+    graphs = graphs_of(None, longest=100)
+    fitted = [graphs.fit(batch_of(length, 2)) for length in [70] * WARM_UP + [80, 50]]
+    assert [batch.tokens for batch in fitted[WARM_UP:]] == [512, 100]
+    assert fitted[WARM_UP].max_seqlen == 100 == fitted[WARM_UP].position_ids.max() + 1
+
+
+def test_a_batch_that_outgrows_its_graph_has_a_larger_one():
+    graphs = graphs_of(None)
+    shapes = [Shape.of(graphs.fit(batch_of(*sizes))) for sizes in [(60, 8)] * (WARM_UP + 1) + [(15, 30)] * 2]
+    assert all(shape.tokens == 512 for shape in shapes[WARM_UP:])
+    assert shapes[WARM_UP].sequences < 30 <= shapes[-1].sequences and shapes[-1] == shapes[-2]
+    assert len(graphs.seen) == WARM_UP + 1
+    # another run that has seen as much makes the same shapes
+    assert Shape.of(graphs_of(None, seen=graphs.seen).fit(batch_of(60, 8))) == shapes[-1]
+    too_large = batch_of(60, 9)
+    assert graphs.fit(too_large) is too_large and len(graphs.seen) == WARM_UP + 1
+
+
 def test_there_are_no_graphs_where_they_are_off_or_processes_several(settings):
     trainer, _ = prepare(settings, graphs=True)
     assert trainer.graphs is not None
     trainer.process = Process(0, 2)
     assert trainer.make_graphs() is None
-    off, _ = prepare(replace(settings, running={"accumulate": 2, "cuda_graphs": "off"}), graphs=True)
-    assert off.graphs is None
+    for option in ({"cuda_graphs": "off"}, {"activation_checkpointing": True}):
+        off, _ = prepare(replace(settings, running={"accumulate": 2, **option}), graphs=True)
+        assert off.graphs is None
 
 
 @pytest.mark.parametrize("graphs", [False, True])
@@ -157,10 +190,7 @@ def test_a_graph_that_gives_other_gradients_is_given_up_with_a_notice(settings):
         calls.append(batch)
         passes(batch, weights if len(calls) % 2 else weights * 1.01, figures)
 
-    graphs = StepGraphs(
-        unlike, list(trainer.objective.parameters()), torch.device("cpu"), tokens=512, longest=64,
-        notify=notices.append,
-    )  # fmt: skip
+    graphs = graphs_of(unlike, trainer.objective.parameters(), notify=notices.append)
     stream = trainer.streams[""]
     batch = next(stream.held_out_batches(256))
     row = torch.zeros(7, dtype=torch.float64)
@@ -172,6 +202,7 @@ def test_a_graph_that_gives_other_gradients_is_given_up_with_a_notice(settings):
     took = [run() for _ in range(WARM_UP + 2)]
     assert took == [False] * WARM_UP + [True, False] and len(calls) == 2
     assert len(notices) == 1 and "CUDA graphs are off" in notices[0]
+    assert not graphs._graphs  # nor is their memory kept
     trainer.optimizer.zero_grad()
     passes(batch, (1.0, 1.0), figures := torch.zeros_like(row))
     assert torch.allclose(row, figures)  # the batch counted once, as it was before the replay
@@ -190,10 +221,28 @@ def test_an_update_that_gives_other_weights_is_given_up_with_a_notice(settings, 
     monkeypatch.setattr(trainer, "_update", unlike)
     for step in steps:
         trainer.step(step)
-    assert trainer.graphs.is_off and not trainer.graphs._updates
+    assert trainer.graphs.is_off and not (trainer.graphs._updates or trainer.graphs._graphs)
     assert trainer.notices == [
         "CUDA graphs are off, which costs speed alone: the weights after a step differ"
     ]
     plain, _ = train(settings, graphs=False)
     for p, q in zip(plain.objective.parameters(), trainer.objective.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-5)
+
+
+def test_an_update_that_does_not_fit_into_memory_twice_is_taken_without_a_graph():
+    class Large:
+        def clone(self):
+            raise torch.OutOfMemoryError("no room for a copy")
+
+    notices: list[str] = []
+    graphs, taken = graphs_of(None, notify=notices.append), []
+
+    def take() -> torch.Tensor:
+        taken.append(True)
+        return torch.tensor(1.0)
+
+    for _ in range(WARM_UP + 2):
+        assert graphs.update(True, take, lambda: [Large()]) == 1.0
+    assert len(taken) == WARM_UP + 2 and graphs.is_off
+    assert notices == ["CUDA graphs are off, which costs speed alone: no room for a copy"]
