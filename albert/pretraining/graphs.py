@@ -212,7 +212,7 @@ class StepGraphs:
         index = torch.cuda.current_device()
         fresh = torch.Generator(self._device).graphsafe_get_state()
         torch.cuda.default_generators[index].graphsafe_set_state(fresh)
-        with suppress(RuntimeError):  # it has ended
+        with suppress(RuntimeError, AttributeError):  # it has ended, or torch has another name for it
             torch._C._cuda_endAllocateToPool(index, self._pool or (0, 0))
 
     def _results(self, figures: Tensor) -> list[Tensor]:
