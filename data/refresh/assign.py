@@ -6,15 +6,13 @@ All of it runs in DuckDB over the listings, spilling to disk if it must; no text
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
 import duckdb
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -28,7 +26,6 @@ from data.refresh.plan import Plan
 T = TypeVar("T")
 
 _MEMORY = "400MB"
-_FETCHED = 1 << 16
 _MEASURED = 256  # documents at a time
 _PERPLEXITY = pa.schema([("doc_id", pa.string()), ("perplexity", pa.float64())])
 _ROW_BITS = 40  # a document's position is its source's number above these bits of its row
@@ -276,7 +273,46 @@ def _drop_boilerplate(db: duckdb.DuckDBPyConnection, quality: QualityRules) -> N
     db.execute("drop table lines; drop table common")
 
 
-def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> None:
+def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> Division:
+    """Drop unlikely documents of `listed`, and divide the others among shards.
+
+    Current shards that lost no document are kept; the others are built again from the rest. New documents
+    follow in order, about SHARD_CHARACTERS to a shard; `staged` [sources] says where their text is. Raises
+    InputError if no document can be used.
+    """
+    here = {number: str(path) for number, path in enumerate(staged) if path}
+    db.register("staged_files", pa.table({"source": list(here), "file": list(here.values())}))
+    _drop_unlikely(db, plan, list(here.values()))
+    if not db.execute("from listed where stage is null").fetchone():
+        raise _nothing_usable(db, plan)
+    sop, root = _find_order(db, plan), plan.workspace.root
+    gone = dict(
+        db.execute(
+            """
+            select shard, count(*) from held anti join (from listed where stage is null) using (doc_id)
+            group by shard
+            """
+        ).fetchall()
+    )
+    pieces: list[Piece] = []
+    for shard in (shard for shard in plan.current_shards if shard.path in gone):
+        if not verify(root / shard.documents_path, shard.documents_sha256):  # DuckDB reads no checksums
+            raise InputError(f"{root / shard.documents_path} is gone or damaged: {MEND}")
+        path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
+        if _copy_rest(db, root / shard.documents_path, path):
+            pieces.append(Piece(len(pieces), path, shard.path))
+    for number in _number_pieces(db):
+        path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
+        rows = f"numbered join staged_files using (source) where piece = {number} order by position"
+        copy_to(db, f"select file as staged_path, staged_row, has_order from {rows}", path)
+        pieces.append(Piece(len(pieces), path, None))
+    kept = tuple(shard for shard in plan.current_shards if shard.path not in gone)
+    listed = plan.staging / "listed.parquet"
+    copy_to(db, "from listed order by position", listed)
+    return Division(kept, tuple(pieces), sum(gone.values()), sop, listed)
+
+
+def _drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[str]) -> None:
     """Measure the perplexity of documents that came now, if there is a bound, and drop those above it.
 
     All documents that are used are counted; those that came before keep what was measured then.
@@ -285,11 +321,9 @@ def drop_unlikely(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Pa
     new = "listed where stage is null and perplexity is null"
     if not rules.max_perplexity or not _sources(db, new):
         return
-    here = {number: str(path) for number, path in enumerate(staged) if path}
-    db.register("staged_files", pa.table({"source": list(here), "file": list(here.values())}))
     of_new = f"""
         select doc_id, array_to_string(sentences, '\n') as text
-        from read_parquet({file_list(list(here.values()))}, filename = true, file_row_number = true) rows
+        from read_parquet({file_list(staged)}, filename = true, file_row_number = true) rows
         join staged_files on file = filename
         semi join (from {new}) new on new.source = staged_files.source and staged_row = file_row_number
         """
@@ -326,44 +360,8 @@ def _drop_above(db: duckdb.DuckDBPyConnection, quality: QualityRules) -> None:
     db.execute(f"{dropped} where stage is null and perplexity > ?", [quality.max_perplexity])
 
 
-def assign(db: duckdb.DuckDBPyConnection, plan: Plan, staged: Sequence[Path | None]) -> Division:
-    """Divide the documents of `listed` among shards.
-
-    Current shards that lost no document are kept; the others are built again from the rest. New documents
-    follow in order, about SHARD_CHARACTERS to a shard; `staged` [sources] says where their text is. Raises
-    InputError if no document can be used.
-    """
-    if not db.execute("from listed where stage is null").fetchone():
-        raise _nothing_usable(db, plan)
-    sop, root = _find_order(db, plan), plan.workspace.root
-    gone = dict(
-        db.execute(
-            """
-            select shard, count(*) from held anti join (from listed where stage is null) using (doc_id)
-            group by shard
-            """
-        ).fetchall()
-    )
-    pieces: list[Piece] = []
-    for shard in (shard for shard in plan.current_shards if shard.path in gone):
-        if not verify(root / shard.documents_path, shard.documents_sha256):  # DuckDB reads no checksums
-            raise InputError(f"{root / shard.documents_path} is gone or damaged: {MEND}")
-        path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
-        if _copy_rest(db, root / shard.documents_path, path):
-            pieces.append(Piece(len(pieces), path, shard.path))
-    for rows in _new_pieces(db):
-        path = plan.staging / f"assigned-{len(pieces):05d}.parquet"
-        texts = pa.array([str(staged[source]) for source in rows["source"].to_pylist()]).dictionary_encode()
-        pq.write_table(rows.append_column("staged_path", texts), path)
-        pieces.append(Piece(len(pieces), path, None))
-    kept = tuple(shard for shard in plan.current_shards if shard.path not in gone)
-    listed = plan.staging / "listed.parquet"
-    copy_to(db, "select *, source in (from ordered) as has_order from listed order by position", listed)
-    return Division(kept, tuple(pieces), sum(gone.values()), sop, listed)
-
-
 def _find_order(db: duckdb.DuckDBPyConnection, plan: Plan) -> bool:
-    """Make the table `ordered` of the sources whose documents get sentence order; return whether any does.
+    """Set `has_order` in `listed` for sources whose documents get sentence order; return whether any does.
 
     For "auto" at least half of a source's documents have three sentences: shorter ones are pairs, questions
     or remarks, whose order carries no discourse. Raises InputError if order was requested but there is none.
@@ -381,11 +379,12 @@ def _find_order(db: duckdb.DuckDBPyConnection, plan: Plan) -> bool:
     having = {"on": "true", "off": "false"}.get(sop, share) if possible else "false"
     db.execute(
         f"""
-        create or replace table ordered as
-        select source from listed where stage is null group by source having {having}
+        alter table listed add column has_order boolean;
+        update listed set has_order = source in (
+            select source from listed where stage is null group by source having {having})
         """
     )
-    return db.execute("from ordered").fetchone() is not None
+    return db.execute("from listed where has_order").fetchone() is not None
 
 
 def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> int:
@@ -393,38 +392,28 @@ def _copy_rest(db: duckdb.DuckDBPyConnection, documents: Path, path: Path) -> in
     return copy_to(
         db,
         f"""
-        select doc_id, rows.source_uri, words, source in (from ordered) as has_order
+        select doc_id, rows.source_uri, words, has_order
         from read_parquet({file_list([documents])}, file_row_number = true) rows
-        join (select doc_id, source from listed where stage is null) using (doc_id) order by file_row_number
+        join (select doc_id, has_order from listed where stage is null) using (doc_id)
+        order by file_row_number
         """,
         path,
     )
 
 
-def _new_pieces(db: duckdb.DuckDBPyConnection) -> Iterator[pa.Table]:
-    """Sources and staged rows of the documents that no shard holds, one piece at a time."""
-    reader = db.sql(
+def _number_pieces(db: duckdb.DuckDBPyConnection) -> list[int]:
+    """Make the table `numbered` of the documents that no shard holds; return the numbers of their pieces."""
+    db.execute(
         """
-        select (sum(characters) over (order by position) - characters) // ? as piece, source, staged_row,
-            source in (from ordered) as has_order
+        create or replace table numbered as
+        select (sum(characters) over (order by position) - characters) // ? as piece, position, source,
+            staged_row, has_order
         from listed anti join held using (doc_id) where stage is null order by position
         """,
-        params=[SHARD_CHARACTERS],
-    ).to_arrow_reader(_FETCHED)
-    parts: list[pa.Table] = []
-    number = None
-    for batch in reader:
-        table = pa.Table.from_batches([batch])
-        numbers = table["piece"].to_numpy()
-        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        for begin, end in pairwise(edges):
-            if parts and numbers[begin] != number:
-                yield pa.concat_tables(parts)
-                parts = []
-            number = numbers[begin]
-            parts.append(table.slice(begin, end - begin))
-    if parts:
-        yield pa.concat_tables(parts)
+        [SHARD_CHARACTERS],
+    )
+    pieces = db.execute("select distinct piece from numbered order by piece").fetchall()
+    return [number for (number,) in pieces]
 
 
 def copy_to(db: duckdb.DuckDBPyConnection, select: str, path: Path) -> int:

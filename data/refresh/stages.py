@@ -35,7 +35,6 @@ from data.refresh.assign import (
     connect,
     current_index,
     drop_repeated,
-    drop_unlikely,
     interruptible,
     list_documents,
 )
@@ -108,7 +107,6 @@ def divide(plan: Plan, sources: Sequence[ReadSource]) -> Division:
                 if staged[number] is None:  # an unchanged source, whose text is needed after all
                     name = Path(sources[number].source.listing_path).name
                     _, staged[number] = _stage(plan.files[number], plan, name)
-        interruptible(db, partial(drop_unlikely, db, plan, staged))
         return interruptible(db, partial(assign, db, plan, staged))
 
 
