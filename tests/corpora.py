@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from data.catalog import open_workspace
 from data.refresh import Plan, RefreshResult, RefreshSettings, refresh
 
 
@@ -33,6 +34,18 @@ def refresh_settings(workspace: Path, source: object, vocabulary: Path, **option
 def refresh_here(settings: RefreshSettings, plan: Plan | None = None) -> RefreshResult:
     """Refresh a corpus in this process alone."""
     return refresh(settings, InProcess(), plan)
+
+
+def ask(workspace: Path, query: str, *parameters: object) -> list[tuple]:
+    """Rows that a query finds in a workspace."""
+    with open_workspace(workspace) as statistics:
+        return statistics.sql(query, [*parameters]).fetchall()
+
+
+def texts_of(workspace: Path, corpus: str = "tea") -> list[str]:
+    """The texts of a corpus's documents in order of their characters."""
+    with open_workspace(workspace) as statistics:
+        return sorted(statistics.texts(corpus))
 
 
 def make_corpus(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from data.__main__ import app
-from data.catalog import open_workspace, read_catalog, require_version
+from data.catalog import read_catalog, require_version
 from data.errors import InputError
 from data.locks import writer_lock
 from data.publication import KEPT_MANIFESTS, publish, pull, working_copy
@@ -19,7 +19,7 @@ from data.storage import RemoteFolder
 from data.terminal import run_app
 from data.workspace import Workspace
 from tests.conftest import sample_texts
-from tests.corpora import refresh_here, refresh_settings, write_jsonl
+from tests.corpora import ask, refresh_here, refresh_settings, write_jsonl
 from tests.s3 import environment, serve_s3
 from tests.workers import PreloadedContext
 
@@ -108,8 +108,7 @@ def contents(folder, pattern):
 
 
 def instances(folder):
-    with open_workspace(folder) as statistics:
-        return statistics.sql("select count(*), count(distinct doc_id) from instances").fetchall()
+    return ask(folder, "select count(*), count(distinct doc_id) from instances")
 
 
 def test_what_a_config_says_about_words_goes_along_and_counts_as_the_recipe(url, vocabulary_file, tmp_path):
@@ -138,8 +137,7 @@ def test_what_a_config_says_about_words_goes_along_and_counts_as_the_recipe(url,
 
 
 def tokens(folder):
-    with open_workspace(folder) as statistics:
-        return statistics.sql("select doc_id, input_ids from instances order by all").fetchall()
+    return ask(folder, "select doc_id, input_ids from instances order by all")
 
 
 def test_another_machine_pulls_the_same_bytes_and_continues(url, settings, tmp_path):

@@ -88,23 +88,21 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
         with pytest.raises(InputError, match=r"no version 3 of tea \(there is: 1, 2\)"):
             opened.changed_documents("tea", newer=3)
         by_source = {Path(row[0]).name: row[1:] for row in opened.coverage_by_source("tea").fetchall()}
-        ((used,),) = opened.sql(
-            "select count(distinct id) from (select unnest(input_ids) as id from instances)"
-        ).fetchall()
+        ids = "(select unnest(input_ids) as id from instances)"
+        ((used,),) = opened.sql(f"select count(distinct id) from {ids}").fetchall()
         (a, _, only_a), (b, share, only_b) = by_source["a.jsonl"], by_source["b.jsonl"]
         assert a - only_a == b - only_b and a + only_b == used and 0 < share < 1
         found = opened.duplicates("tea").fetchall()
         assert sorted(row[1] for row in found) == ["duplicate", "duplicate", "near_duplicate"]
         assert all(row[3].startswith(str(source / "a.jsonl")) for row in found)
-        new = [word for word, _ in opened.new_words("tea").fetchall()]
-        older = {
-            word
-            for (word,) in opened.sql(
-                "select distinct unnest(flatten(t.words)) from document_texts t "
-                "join documents using (corpus, doc_id) where first_version = 1"
-            ).fetchall()
-        }
-        assert new and not older & set(new)
+        new = {(word,) for word, _ in opened.new_words("tea").fetchall()}
+        older = opened.sql(
+            """
+            select distinct unnest(flatten(t.words)) from document_texts t
+            join documents using (corpus, doc_id) where first_version = 1
+            """
+        )
+        assert new and not new & set(older.fetchall())
 
 
 def test_a_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_of_its_own(statistics):

@@ -7,11 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from data.catalog import open_workspace
 from data.cleaning import CleaningRules, GuardRules, count_hits, find_leak, make_guard
 from data.errors import ConfigError, InputError
 from data.sources import SourceRules
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import ask, refresh_here, refresh_settings
 
 QUESTION = "清明前采的龙井茶应该用多少度的水来泡才好"
 SHORT = "龙井怎么泡才好"
@@ -85,16 +84,29 @@ def test_a_leak_is_counted_by_the_share_that_the_guard_asks_for(share, leaked):
     assert (leak.texts, len(leak.found), leak.documents) == (2, leaked, leaked)
 
 
-@pytest.mark.parametrize("name", ["dev.jsonl", "dev.txt", "dev.csv"])
-def test_every_usual_form_of_an_evaluation_set_is_read(tmp_path, name):
+OTHER = "另外一个更长的问题在这里等着回答"
+ROWS = [{"q": [QUESTION], "label": 1}, {"q": [OTHER], "label": 7}]
+JSONL = "".join(json.dumps(row) + "\n" for row in ROWS)
+FORMS = {
+    "dev.jsonl": JSONL,
+    "dev.txt": f"{QUESTION}\n{OTHER}\n",
+    "dev.csv": f'a,b\n"{QUESTION}",0\n7,{OTHER}\n',
+}
+
+
+@pytest.mark.parametrize("name", [*FORMS, "dev.parquet", "dev.zip"])
+def test_every_field_of_every_usual_form_of_an_evaluation_set_is_read(tmp_path, name):
     path = tmp_path / name
-    forms = {
-        "dev.jsonl": f'{{"q": ["{QUESTION}"], "label": 1}}\n',
-        "dev.txt": f"{QUESTION}\n",
-        "dev.csv": f'a,b\n"{QUESTION}",0\n',
-    }
-    path.write_text(forms[name], encoding="utf-8")
-    assert hits(path, [QUESTION]) == [len(QUESTION) - 12]
+    if name == "dev.zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("dev.jsonl", JSONL)
+            archive.writestr("readme.bin", b"\0\1")
+    elif name == "dev.parquet":
+        pq.write_table(pa.table({"q": [QUESTION, None], "a": ["茶", OTHER], "label": [1, 7]}), path)
+    else:
+        path.write_text(FORMS[name], encoding="utf-8")
+    unlike = "先读一句话，这里什么也没有，然后再读一句话。"
+    assert hits(path, [QUESTION], [unlike], [OTHER]) == [len(QUESTION) - 12, 0, len(OTHER) - 12]
 
 
 @pytest.mark.parametrize("ngram", [8, 13])
@@ -160,20 +172,6 @@ def test_a_guard_that_cannot_be_read_to_its_end_is_refused(tmp_path, name, conte
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("name", ["pairs.parquet", "pairs.zip"])
-def test_every_column_is_guarded_in_a_parquet_file_and_in_an_archive(tmp_path, name):
-    other = "另外一个更长的问题在这里等着回答"
-    path, rows = tmp_path / name, [{"query": one, "answer": 7} for one in (QUESTION, other)]
-    if name == "pairs.zip":
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr("dev.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-            archive.writestr("readme.bin", b"\0\1")
-    else:
-        pq.write_table(pa.Table.from_pylist(rows), path)
-    found = hits(path, [QUESTION], ["先读一句话，这里什么也没有，然后再读一句话。"], [other])
-    assert [bool(count) for count in found] == [True, False, True]
-
-
 @pytest.mark.parametrize("action, kept", [("drop", 1), ("report", 2)])
 def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, action, kept):
     source = tmp_path / "raw.txt"
@@ -183,12 +181,11 @@ def test_a_refresh_drops_or_reports_them(tmp_path, evaluation, vocabulary_file, 
     rules["guard"] = GuardRules(files=(str(evaluation),), action=action)
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus="c", **rules)
     assert refresh_here(settings).documents == kept
-    with open_workspace(settings.workspace) as statistics:
-        rows = statistics.sql("select guard_hits, dropped_reason from documents order by 1 desc").fetchall()
-        assert rows[0][0] == len(QUESTION) - 12 and rows[1] == (0, None)
-        assert rows[0][1] == ("in_evaluation_set" if action == "drop" else None)
-        reasons = [row[-2:] for row in statistics.funnel("c").fetchall() if row[1] == "guard" and row[-2]]
-        assert ("in_evaluation_set", 1) in reasons
+    rows = ask(settings.workspace, "select guard_hits, dropped_reason from documents order by 1 desc")
+    reason = "in_evaluation_set" if action == "drop" else None
+    assert rows == [(len(QUESTION) - 12, reason), (0, None)]
+    reasons = ask(settings.workspace, "select reason, count from funnel where stage = 'guard'")
+    assert ("in_evaluation_set", 1) in reasons
 
 
 def test_texts_of_an_evaluation_set_are_found_in_a_corpus():

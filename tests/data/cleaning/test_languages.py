@@ -4,11 +4,10 @@ import sys
 
 import pytest
 
-from data.catalog import open_workspace
 from data.cleaning import languages
 from data.errors import InputError
 from data.refresh import plan_refresh
-from tests.corpora import refresh_here, refresh_settings, write_jsonl
+from tests.corpora import ask, refresh_here, refresh_settings, write_jsonl
 
 TEXTS = {
     "zh": "继续预训练用同一领域的文本再训练一个公开的模型，然后在下游任务上比较。",
@@ -28,14 +27,8 @@ def settings_of(tmp_path, vocabulary_file, *kept):
 def test_other_languages_are_dropped_and_every_document_has_its_language(tmp_path, vocabulary_file):
     pytest.importorskip("py3langid")
     refresh_here(settings_of(tmp_path, vocabulary_file, "zh", "en"))
-    with open_workspace(tmp_path / "w") as opened:
-        query = "select language, dropped_reason from documents order by source_uri"
-        assert opened.sql(query).fetchall() == [
-            ("zh", None),
-            ("en", None),
-            ("ja", "language"),
-            ("zh", "empty"),
-        ]
+    found = ask(tmp_path / "w", "select language, dropped_reason from documents order by source_uri")
+    assert found == [("zh", None), ("en", None), ("ja", "language"), ("zh", "empty")]
 
 
 def test_an_unknown_language_and_a_missing_library_are_refused(tmp_path, vocabulary_file, monkeypatch):

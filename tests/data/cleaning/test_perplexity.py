@@ -8,11 +8,10 @@ from math import exp, log
 
 import pytest
 
-from data.catalog import open_workspace
 from data.cleaning import CharacterPairs
 from data.sources import document_id
 from tests.conftest import sample_texts
-from tests.corpora import refresh_here, refresh_settings, write_jsonl
+from tests.corpora import ask, refresh_here, refresh_settings, texts_of, write_jsonl
 
 RARE = "龘靐齉齾爩麤灪龖厵滟癵驫麣钃鸜麷。"
 
@@ -55,11 +54,10 @@ def test_unlikely_documents_are_dropped_and_the_others_keep_what_was_measured(tm
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file, quality=rules)
 
     def measured():
-        with open_workspace(tmp_path / "w") as opened:
-            query = "select doc_id, perplexity, dropped_stage, dropped_reason from documents"
-            rows = opened.sql(query).fetchall()
-            lost = [row[5:] for row in opened.funnel("tea").fetchall() if row[5] == "perplexity"]
-        return {row[0]: row[1] for row in rows}, [row for row in rows if row[2]], lost[0][1]
+        rows = ask(tmp_path / "w", "select doc_id, perplexity, dropped_stage, dropped_reason from documents")
+        funnel = "from funnel where unit = 'documents' and reason = 'perplexity' order by version desc"
+        ((lost,), *_) = ask(tmp_path / "w", f"select count {funnel}")
+        return {row[0]: row[1] for row in rows}, [row for row in rows if row[2]], lost
 
     first = refresh_here(settings)
     before, dropped, lost = measured()
@@ -72,20 +70,15 @@ def test_unlikely_documents_are_dropped_and_the_others_keep_what_was_measured(tm
     after, dropped, lost = measured()
     assert len(after) == len(before) + 2 and lost == 2 and after.items() >= before.items()
     assert not refresh_here(settings).is_new
-    with open_workspace(tmp_path / "w") as opened:
-        assert RARE not in {text for _, text in opened.documents("tea")}
+    assert RARE not in texts_of(tmp_path / "w")
 
 
 def test_a_recipe_without_the_rules_is_the_same_as_before_them(tmp_path, vocabulary_file):
     write_jsonl(tmp_path / "raw.jsonl", *sample_texts()[:20])
     settings = refresh_settings(tmp_path / "w", tmp_path / "raw.jsonl", vocabulary_file)
     refresh_here(settings)
-    with open_workspace(tmp_path / "w") as opened:
-        ((recipe,),) = opened.sql("select recipe from versions").fetchall()
-        empty = opened.sql("select count(perplexity), count(language) from documents").fetchall()
-    assert not {"max_perplexity", "languages"} & set(json.loads(recipe)["quality"]) and empty == [(0, 0)]
+    ((recipe,),) = ask(tmp_path / "w", "select recipe from versions")
+    assert not {"max_perplexity", "languages"} & set(json.loads(recipe)["quality"])
+    assert ask(tmp_path / "w", "select count(perplexity), count(language) from documents") == [(0, 0)]
     refresh_here(replace(settings, quality={"max_perplexity": 1_000_000}))
-    with open_workspace(tmp_path / "w") as opened:
-        assert opened.sql("select count(perplexity), count(dropped_reason) from documents").fetchall() == [
-            (20, 0)
-        ]
+    assert ask(tmp_path / "w", "select count(perplexity), count(dropped_reason) from documents") == [(20, 0)]

@@ -9,10 +9,9 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
-from data.catalog import open_workspace
 from data.refresh import divide, plan_refresh, read_batch
 from data.refresh.assign import connect, interruptible
-from tests.corpora import refresh_here, refresh_settings, write_jsonl
+from tests.corpora import refresh_here, refresh_settings, texts_of, write_jsonl
 from tests.workers import PreloadedContext
 
 FOOTER = "本网站所有内容均为转载，版权归原作者所有，如有侵权请联系删除。"
@@ -43,8 +42,7 @@ def test_near_copies_are_decided_once_and_again_when_their_original_is_gone(tmp_
             write_jsonl(raw / f"{name}.jsonl", *texts[name])
         settings = refresh_settings(tmp_path / "w", raw, vocabulary_file)
         refresh_here(settings)
-        with open_workspace(settings.workspace) as statistics:
-            return sorted(text for _, text in statistics.documents(settings.corpus))
+        return texts_of(settings.workspace)
 
     raw = tmp_path / "raw"
     raw.mkdir()

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import time
@@ -32,7 +33,7 @@ from data.refresh.result import describe_left_out
 from data.workers import worker_pool
 from data.workspace import Workspace
 from tests.conftest import sample_texts
-from tests.corpora import refresh_here, refresh_settings, write_jsonl
+from tests.corpora import ask, refresh_here, refresh_settings, texts_of, write_jsonl
 from tests.workers import PreloadedContext
 
 
@@ -69,27 +70,14 @@ def shard_files(root: Path) -> dict[str, str]:
 def test_a_refresh_leaves_what_the_design_names(made):
     settings, result = made
     assert result.is_new and result.version == 1 and result.sop
-    with open_workspace(settings.workspace) as statistics:
-        tables = {name for (name,) in statistics.sql("show tables").fetchall()}
-        assert tables >= {
-            "corpora",
-            "versions",
-            "documents",
-            "funnel",
-            "shards",
-            "instances",
-            "pretraining_runs",
-            "checkpoints",
-            "evaluations",
-        }
-        ((instances, tokens),) = statistics.sql(
-            "select count(*), sum(len(input_ids)) from instances"
-        ).fetchall()
-        assert (instances, tokens) == (result.instances, result.tokens)
-        ((kept,),) = statistics.sql("select count(*) from documents where dropped_reason is null").fetchall()
-        assert kept == result.documents
-        for path, digest in statistics.sql("select path, sha256 from shards").fetchall():
-            assert verify(settings.workspace / path, digest)
+    tables = "corpora versions documents funnel shards instances pretraining_runs checkpoints evaluations"
+    assert {name for (name,) in ask(settings.workspace, "show tables")} >= set(tables.split())
+    counts = ask(settings.workspace, "select count(*), sum(len(input_ids)) from instances")
+    assert counts == [(result.instances, result.tokens)]
+    kept = "select count(*) from documents where dropped_reason is null"
+    assert ask(settings.workspace, kept) == [(result.documents,)]
+    for path, digest in ask(settings.workspace, "select path, sha256 from shards"):
+        assert verify(settings.workspace / path, digest)
     assert not list(settings.workspace.rglob("*.tmp"))
 
 
@@ -122,14 +110,10 @@ def test_a_sentencepiece_vocabulary_works_as_well(settings, tmp_path, samples):
     result = refresh_here(replace(settings, tokenizer=str(tmp_path / "sp")))
     with open_workspace(settings.workspace) as statistics:
         samples_of = statistics.sample_instances("茶", 20).to_arrow_table().to_pylist()
-        documents = [
-            text
-            for (text,) in statistics.sql("select replace(text, chr(10), '') from document_texts").fetchall()
-        ]
-        for sample in samples_of:
-            inner = sample["text"].removeprefix("[CLS]").removesuffix("[SEP]").split("[SEP]")
-            pieces = [part.replace(" ", "").split("<unk>") for part in inner]
-            assert all(any(piece in document for document in documents) for part in pieces for piece in part)
+    documents = "\0".join(text.replace("\n", "") for text in texts_of(settings.workspace, "茶"))
+    for sample in samples_of:
+        inner = sample["text"].removeprefix("[CLS]").removesuffix("[SEP]").replace(" ", "")
+        assert all(piece in documents for piece in re.split(r"\[SEP\]|<unk>", inner))
     assert result.instances and result.sop
 
 
@@ -176,13 +160,10 @@ def test_new_and_removed_documents_touch_only_their_shards(settings, source, mon
     result = refresh_here(settings)
     assert result.version == 2 and result.removed_documents == 1
     assert result.new_shards == 2 and result.kept_shards == len(before) - 1
-    with open_workspace(settings.workspace) as statistics:
-        ids = statistics.sql("select doc_id from document_texts").fetchall()
-        assert len(ids) == len(set(ids)) == result.documents
-        firsts = statistics.sql(
-            "select first_version, count(*) from documents group by all order by all"
-        ).fetchall()
-        assert firsts == [(1, result.documents - 1), (2, 1)]
+    ids = ask(settings.workspace, "select doc_id from document_texts")
+    assert len(ids) == len(set(ids)) == result.documents
+    firsts = "select first_version, count(*) from documents group by all order by all"
+    assert ask(settings.workspace, firsts) == [(1, result.documents - 1), (2, 1)]
 
 
 def test_repeated_short_and_foreign_documents_are_counted(settings, source):
@@ -233,11 +214,10 @@ def test_sources_of_pairs_get_no_sentence_order(settings, source):
     write_jsonl(source / "pairs.jsonl", *pairs)
     result = refresh_here(settings)
     assert dict(result.without_order)["source_without_order"] == 30
-    with open_workspace(settings.workspace) as statistics:
-        files = "select distinct split_part(source_uri, '#', 1) from documents join instances using (doc_id)"
-        ordered = statistics.sql(f"{files} where sop_label is not null").fetchall()
-        assert sorted(Path(file).name for (file,) in ordered) == ["general.txt", "tea.jsonl"]
-        missing = statistics.sql("select count(*) from instances where sop_label is null").fetchall()
+    files = "select distinct split_part(source_uri, '#', 1) from documents join instances using (doc_id)"
+    ordered = ask(settings.workspace, f"{files} where sop_label is not null")
+    assert sorted(Path(file).name for (file,) in ordered) == ["general.txt", "tea.jsonl"]
+    missing = ask(settings.workspace, "select count(*) from instances where sop_label is null")
     assert missing == [(sum(count for _, count in result.without_order),)]
     for path in source.iterdir():
         path.unlink() if path.name != "pairs.jsonl" else None
@@ -249,10 +229,7 @@ def test_sources_of_pairs_get_no_sentence_order(settings, source):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (
-            {"source": ("/no/such/place", "/nor/this")},
-            "place does not exist; source /nor/this does",
-        ),
+        ({"source": ("/no/such/place", "/nor/this")}, "place does not exist; source /nor/this does"),
         ({"source": ()}, "no source given"),
         ({"tokenizer": "nope"}, "no tokenizer 'nope'"),
         ({"tokenizer": None}, "no tokenizer given"),
@@ -319,17 +296,12 @@ def test_a_refresh_killed_at_any_point_leaves_the_old_version_and_the_next_finis
         assert not list(settings.workspace.rglob("*.tmp")) and not list(settings.workspace.glob("staging/*"))
     assert killed_before_commit >= 3
     refresh_here(replace(settings, corpus="whole"))
-    with open_workspace(settings.workspace) as statistics:
-        texts = "select doc_id, text from document_texts where corpus = ? order by doc_id"
-        assert statistics.sql(texts, ["茶"]).fetchall() == statistics.sql(texts, ["whole"]).fetchall()
+    texts = "select doc_id, text from document_texts where corpus = ? order by doc_id"
+    assert ask(settings.workspace, texts, "茶") == ask(settings.workspace, texts, "whole")
     gone = collect_garbage(Workspace(settings.workspace), keep=1)
     assert len(gone.versions) == 6
-    with open_workspace(settings.workspace) as statistics:
-        kept = {path for (path,) in statistics.sql("select path from shards").fetchall()}
-    on_disk = {
-        str(p.relative_to(settings.workspace)) for p in (settings.workspace / "shards").rglob("*.parquet")
-    }
-    assert on_disk == kept
+    kept = {path for (path,) in ask(settings.workspace, "select path from shards")}
+    assert shard_files(settings.workspace).keys() == kept
 
 
 def refresh_in_session(settings):
@@ -355,18 +327,16 @@ def run_for(settings, limit):
 
 def open_counts(settings):
     """The current version of the corpus and the number of documents in its files."""
-    with open_workspace(settings.workspace) as statistics:
-        ((version,),) = statistics.sql("select max(version) from versions where corpus = '茶'").fetchall()
-        ((texts, rows, instances),) = statistics.sql(
-            "select (select count(*) from document_texts where corpus = '茶'), "
-            "(select count(*) from documents where corpus = '茶' and dropped_reason is null), "
-            "(select count(*) from instances where corpus = '茶')"
-        ).fetchall()
-        ((counted, made),) = statistics.sql(
-            "select documents, instances from versions where corpus = '茶' and version = ?", [version]
-        ).fetchall()
-    assert (texts, instances) == (counted, made) and rows == counted
-    return version, counted
+    counts = """
+        select version, documents, instances,
+            (select count(*) from document_texts where corpus = '茶'),
+            (select count(*) from documents where corpus = '茶' and dropped_reason is null),
+            (select count(*) from instances where corpus = '茶')
+        from versions where corpus = '茶' order by version desc limit 1
+        """
+    ((version, documents, instances, *counted),) = ask(settings.workspace, counts)
+    assert counted == [documents, documents, instances]
+    return version, documents
 
 
 def random_documents(count, seed):
@@ -407,5 +377,4 @@ def test_removed_urls_are_counted_and_said(settings, source):
     )
     result = refresh_here(settings)
     assert result.removed_urls == 3 and "removed 3 URL(s) from the text" in describe_left_out(result)
-    with open_workspace(settings.workspace) as statistics:
-        assert not any("a.cn" in text for text in statistics.texts(settings.corpus))
+    assert not any("a.cn" in text for text in texts_of(settings.workspace, "茶"))

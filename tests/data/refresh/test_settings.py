@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from data.catalog import open_workspace
 from data.cleaning import CleaningRules
 from data.errors import ConfigError, InputError
 from data.refresh import RefreshSettings, describe_new, load_recipe, plan_refresh, preview
 from data.sources import SourceSpec
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import ask, refresh_here, refresh_settings, texts_of
 
 
 def write(folder, content):
@@ -70,10 +69,7 @@ def test_a_recipes_folder_is_no_pattern_and_its_vocabulary_lies_beside_it(tmp_pa
         ("seed: 1\nguard: {ngram: 6, ngram: 7}\n", ["'ngram' is given twice", "line 2"]),
         (
             "corpus: !!python/object/apply:os.getcwd []\n",
-            [
-                "constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.getcwd'",
-                "line 1",
-            ],
+            ["constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.getcwd'", "line 1"],
         ),
         (
             "max_seq_length: 9999\nquality: {min_characters: 0}\nseed: x\n",
@@ -101,10 +97,7 @@ def test_every_bad_value_is_named(tmp_path, content, messages):
         ({"masking": {"rate": 1.5}}, "masking.rate=1.5: it must be less than or equal to 0.8"),
         ({"max_seq_length": 1_000_000}, "max_seq_length=1000000"),
         ({"cleaning": {"scrub": ("names",)}}, "cleaning.scrub.0='names': it must be 'url', 'email'"),
-        (
-            {"objective": "electra"},
-            "objective='electra': it must be 'albert', 'roberta', 'macbert' or",
-        ),
+        ({"objective": "electra"}, "objective='electra': it must be 'albert', 'roberta', 'macbert' or"),
         ({"corpus": "../c"}, "corpus '../c': use 1 to 64 letters"),
         ({"instances": {"copies": 0, "sop": "no"}}, "instances.sop='no': it must be .*; instances.copies=0"),
     ],
@@ -134,11 +127,9 @@ def test_each_source_is_read_in_its_own_way(tmp_path, vocabulary_file):
     path = write(tmp_path, "corpus: c\nworkers: 1\nsources: [{path: a.csv, text_field: body}, b.csv]\n")
     settings = RefreshSettings(**load_recipe(path), workspace=tmp_path / "w", tokenizer=str(vocabulary_file))
     assert "anew" not in describe_new(refresh_here(settings))[1]
-    with open_workspace(settings.workspace) as statistics:
-        assert sorted(statistics.texts("c")) == ["炒茶要快一点。", "茶要慢慢喝。"]
-    assert (
-        "0 reused: everything anew, as the recipe" in describe_new(refresh_here(replace(settings, seed=1)))[1]
-    )
+    assert texts_of(settings.workspace, "c") == ["炒茶要快一点。", "茶要慢慢喝。"]
+    anew = describe_new(refresh_here(replace(settings, seed=1)))
+    assert "0 reused: everything anew, as the recipe" in anew[1]
 
 
 def write_fields(path, number):
@@ -173,9 +164,8 @@ def test_another_field_of_one_of_two_files_of_a_name_is_read(fields):
     assert not changes.recipe_changed and changes.read == (first.path,)
     result = refresh_here(changed)
     assert result.is_new and result.removed_documents == 1
-    with open_workspace(fields.workspace) as statistics:
-        assert all("正文" in text for text in statistics.texts("tea"))
-        ((recipe,),) = statistics.sql("select recipe->>'sources' from versions where version = 2").fetchall()
+    assert all("正文" in text for text in texts_of(fields.workspace))
+    ((recipe,),) = ask(fields.workspace, "select recipe->>'sources' from versions where version = 2")
     assert [source["text_field"] for source in json.loads(recipe)] == ["body", "body"]
 
 

@@ -8,29 +8,24 @@ from hypothesis import strategies as st
 from data.sources.decoding import Unfinished, decoded_lines
 from tests.data.sources.test_documents import FIRST, SECOND, texts
 
+SIMPLIFIED = f"{FIRST}\n{SECOND}"
+TRADITIONAL = "這是一份文件，內容只有兩句話。今天天氣很好。"
+# with characters of Hong Kong, which Big5 itself has not
+CANTONESE = "佢哋喺茶餐廳度飲奶茶，啲多士好好食。今天天氣很好，我們一起去山上看看。"
+UNICODE = ("utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be")
+
 
 @pytest.mark.parametrize(
-    "encoding",
-    ["utf-8", "utf-8-sig", "gb18030", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "big5", "big5hkscs"],
+    "encoding, text",
+    [
+        *((encoding, mark + SIMPLIFIED) for encoding in UNICODE for mark in ("", "\ufeff")),
+        *(("gb18030", SIMPLIFIED), ("big5", TRADITIONAL), ("big5hkscs", CANTONESE)),
+    ],
 )
-def test_encodings_are_detected(tmp_path, encoding):
-    text = "這是一份文件，內容只有兩句話。今天天氣很好。" if encoding == "big5" else FIRST + "\n" + SECOND
-    if encoding == "big5hkscs":  # characters of Hong Kong, which Big5 itself has not
-        text = "佢哋喺茶餐廳度飲奶茶，啲多士好好食。今天天氣很好，我們一起去山上看看。"
-        assert text.encode("big5", "ignore").decode("big5") != text
-    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
+def test_encodings_are_detected_with_their_mark_and_without(tmp_path, encoding, text):
     path = tmp_path / "corpus.txt"
-    path.write_bytes(mark + text.encode(encoding))
-    assert texts(path) == [text]
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_utf16_and_utf32_are_detected_without_their_mark(tmp_path, encoding):
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(
-        "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in (FIRST, SECOND)).encode(encoding)
-    )
-    assert texts(path) == [FIRST, SECOND]
+    path.write_bytes(text.encode(encoding))
+    assert texts(path) == [text.removeprefix("\ufeff")]
 
 
 def jsonl_rows(count):
@@ -54,10 +49,9 @@ def test_lines_that_the_files_encoding_cannot_decode_are_decoded_by_their_own(tm
 
 @pytest.mark.parametrize("encoding, other", [("gb18030", "big5hkscs"), ("big5hkscs", "gb18030")])
 def test_lines_of_big5_and_gb18030_in_one_file_are_decoded_by_their_own(encoding, other):
-    line = "這是一份文件，內容只有兩句話。今天天氣很好。"
-    own = [line, "ひらがな", "αβγδ", "饕餮", "靺鞨族"]
-    content = "\n".join([*own, ""]).encode(encoding) + line.encode(other)
-    assert list(decoded_lines(io.BufferedReader(io.BytesIO(content)), encoding)) == [*own, line]
+    own = [TRADITIONAL, "ひらがな", "αβγδ", "饕餮", "靺鞨族"]
+    content = "\n".join([*own, ""]).encode(encoding) + TRADITIONAL.encode(other)
+    assert list(decoded_lines(io.BufferedReader(io.BytesIO(content)), encoding)) == [*own, TRADITIONAL]
 
 
 def test_another_encoding_after_the_sample_is_found_too(tmp_path):
@@ -95,7 +89,7 @@ def is_utf8(content):
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["lf", "crlf", "cr"])
 @pytest.mark.parametrize("encoding", ["utf-8", "gb18030", "utf-16"])
 def test_lines_are_the_same_however_they_end_and_however_long_one_is(monkeypatch, encoding, end):
-    lines = ["", FIRST, "", SECOND * 40, "茶" * 3, "", ""]
+    lines = ["", FIRST, "", SECOND * 40, "一\u2028二\x85三", "", ""]
     for longest, block in [(1 << 22, 1 << 16), (16, 7), (15, 8), (64, 1)]:
         monkeypatch.setattr("data.sources.decoding.LONGEST_LINE", longest)
         monkeypatch.setattr("data.sources.decoding.BLOCK", block)

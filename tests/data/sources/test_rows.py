@@ -99,9 +99,3 @@ def test_rows_that_are_too_long_are_dropped_and_the_rest_is_read(tmp_path, monke
         assert dropped.source_uri.endswith("#line=2" if name.endswith("jsonl") else "#row=3")
     (tmp_path / "page.md").write_text("茶" * 2000, encoding="utf-8")
     assert reasons(tmp_path / "page.md") == {"page_too_long": 1}
-
-
-def test_line_separators_inside_strings_end_no_row(tmp_path):
-    path = tmp_path / "corpus.jsonl"
-    path.write_text(json.dumps({"text": "一\u2028二\x85三"}, ensure_ascii=False) + "\n", encoding="utf-8")
-    assert texts(path) == ["一\u2028二\x85三"]
