@@ -95,13 +95,13 @@ def list_corpora(workspace: Workspace) -> list[str]:
     return sorted(names | {path.name for root in folders if root.is_dir() for path in root.iterdir()})
 
 
-def compact(workspace: Workspace, corpus: str, *, characters: int = SHARD_CHARACTERS) -> Version | None:
-    """Merge neighbouring shards of under half of `characters` into a new version; None if there are none."""
+def compact(workspace: Workspace, corpus: str) -> Version | None:
+    """Merge neighbouring shards of under half the usual size into a new version; None if there are none."""
     with locked(workspace, corpus):
         with read_catalog(workspace) as db:
             version = require_version(db, corpus)
             shards = version_shards(db, version)
-        merged = [_merge(group, workspace, corpus) for group in _groups(shards, characters)]
+        merged = [_merge(group, workspace, corpus) for group in _groups(shards)]
         if len(merged) == len(shards):
             return None
         new = replace(version, version=version.version + 1)
@@ -111,17 +111,17 @@ def compact(workspace: Workspace, corpus: str, *, characters: int = SHARD_CHARAC
     return new
 
 
-def _groups(shards: Sequence[Shard], characters: int) -> list[list[Shard]]:
+def _groups(shards: Sequence[Shard]) -> list[list[Shard]]:
     groups: list[list[Shard]] = []
     size = 0
     for shard in shards:
-        small = shard.characters < characters // 2
-        if groups and small and size + shard.characters <= characters:
+        small = shard.characters < SHARD_CHARACTERS // 2
+        if groups and small and size + shard.characters <= SHARD_CHARACTERS:
             groups[-1].append(shard)
             size += shard.characters
         else:
             groups.append([shard])
-            size = shard.characters if small else characters
+            size = shard.characters if small else SHARD_CHARACTERS
     return groups
 
 

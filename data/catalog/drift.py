@@ -26,6 +26,12 @@ MEASURES = ("new_words", "unknown", "lengths", "drift", "mlm_loss")
 _condition = re.compile(rf"({'|'.join(MEASURES)})\s*>\s*(-?(?:\d+(?:\.\d+)?|\.\d+))")
 
 
+# at most so many documents that the version added, and as many older ones
+_SIDES = """
+select doc_id, chars, first_version = $version as added from documents
+where corpus = $corpus and dropped_reason is null
+qualify row_number() over (partition by added order by doc_id) <= $most
+"""
 # Two samples of n and m documents of one distribution of lengths differ in a bar of share p by about
 # sqrt(2 / pi * p * (1 - p) * (1 / n + 1 / m)), the mean of a half-normal distribution: chance alone brings it
 _MEASURED = """
@@ -102,16 +108,8 @@ def measure_drift(statistics: Statistics, corpus: str) -> Drift | None:
     """Measure the drift of the current version's new documents; None if there are no new or no older ones."""
     version = require_version(statistics.db, corpus).version
     db = statistics.db.cursor()
-    db.execute("create temp table sides (doc_id varchar, chars bigint, added boolean)")
-    for added, comparison in ((True, "="), (False, "<")):
-        db.execute(
-            f"""
-            insert into sides select doc_id, chars, ? from documents
-            where corpus = ? and dropped_reason is null and first_version {comparison} ?
-            order by doc_id limit {SAMPLED}
-            """,
-            [added, corpus, version],
-        )
+    sampled = {"corpus": corpus, "version": version, "most": SAMPLED}
+    db.execute(f"create temp table sides as {_SIDES}", sampled)
     counts = dict(db.execute("select added, count(*) from sides group by added").fetchall())
     if len(counts) < 2:
         return None
@@ -137,16 +135,11 @@ def sample_shards(statistics: Statistics, corpus: str, folder: Path) -> tuple[Pa
     shards = [root / shard.path for shard in version_shards(db, version)]
     if version.similar_words:
         shutil.copy(root / version.similar_words, folder)  # a shard expects it in its own folder
+    sampled = {"corpus": corpus, "version": version.version, "most": READ_BY_MODEL}
+    rows = db.execute(_SIDES, sampled).fetchall()
     written = []
-    for name, comparison in (("added", "="), ("older", "<")):
-        rows = db.execute(
-            f"""
-            select doc_id from documents where corpus = ? and dropped_reason is null
-                and first_version {comparison} ? order by doc_id limit {READ_BY_MODEL}
-            """,
-            [corpus, version.version],
-        ).fetchall()
-        chosen = pc.field("doc_id").isin([doc_id for (doc_id,) in rows])
+    for name, is_added in (("added", True), ("older", False)):
+        chosen = pc.field("doc_id").isin([doc_id for doc_id, _, added in rows if added == is_added])
         instances = pa.concat_tables(read_shard(shard).filter(chosen) for shard in shards)
         path = folder / f"{name}.parquet"
         # all shards of a version have the same metadata

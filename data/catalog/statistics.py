@@ -313,14 +313,6 @@ class Statistics:
         """Load the tokenizer that the corpus was made with."""
         return load_tokenizer(find_tokenizer(require_version(self.db, corpus).tokenizer))
 
-    def documents(self, corpus: str) -> Iterator[tuple[str, str]]:
-        """Yield the id and text of every document of the corpus, a sentence a line."""
-        require_version(self.db, corpus)
-        cursor = self.db.cursor()
-        cursor.execute("select doc_id, text from document_texts where corpus = ?", [corpus])
-        while rows := cursor.fetchmany(1000):
-            yield from rows
-
     def texts(self, corpus: str, version: int | None = None) -> Iterator[str]:
         """Yield the text of every document of a version, by default the newest, a sentence a line."""
         shards = version_shards(self.db, require_version(self.db, corpus, version))

@@ -4,28 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from data.catalog import (
-    collect_garbage,
-    compact,
-    locked,
-    never_trained_share,
-    open_workspace,
-    read_catalog,
-    record_run,
-)
+from data.catalog import collect_garbage, compact, locked, never_trained_share, read_catalog, record_run
 from data.errors import InputError
 from data.instances import verify
-from data.refresh import (
-    GateRules,
-    build_batch,
-    commit,
-    divide,
-    plan_refresh,
-    read_batch,
-)
+from data.refresh import GateRules, build_batch, commit, divide, plan_refresh, read_batch
 from data.workspace import Workspace
 from flows.__main__ import main
-from tests.corpora import refresh_here, refresh_settings, write_jsonl
+from tests.corpora import ask, refresh_here, refresh_settings, write_jsonl
 
 
 def build_without_commit(settings):
@@ -71,9 +56,8 @@ def test_files_that_no_kept_version_uses_are_removed(settings):
     assert not orphan.exists() and first <= files(settings.workspace)
     gone = collect_garbage(place, keep=1)
     assert gone.versions == (("tea", 1),)
-    with read_catalog(place) as db:
-        for path, digest in db.execute("select path, sha256 from shards").fetchall():
-            assert verify(settings.workspace / path, digest)
+    for path, digest in ask(place.root, "select path, sha256 from shards"):
+        assert verify(settings.workspace / path, digest)
     assert not refresh_here(settings).is_new
     assert collect_garbage(place, keep=1).files == ()
 
@@ -88,31 +72,25 @@ def test_a_version_that_was_trained_on_stays(settings):
     assert collect_garbage(place, keep=1).versions == ()
 
 
-def test_small_shards_are_merged_and_nothing_else_changes(settings):
+def test_small_shards_are_merged_and_nothing_else_changes(settings, monkeypatch):
     place = Workspace(settings.workspace)
     for number in range(4):
         text = f"第{number}篇新来的讲怎样选茶杯{'甲乙丙丁'[number] * 8}。白瓷的最公道。"
         add(settings, text, f"{number}.jsonl")
 
     def content():
-        with open_workspace(settings.workspace) as statistics:
-            return [
-                statistics.sql(f"select * exclude (version) from {view} order by all").fetchall()
-                for view in ("instances", "document_texts", "documents")
-            ]
+        views = ("instances", "document_texts", "documents")
+        return [ask(place.root, f"select * exclude (version) from {view} order by all") for view in views]
 
     before = content()
-    with read_catalog(place) as db:
-        ((shards,),) = db.execute("select count(*) from version_shards where version = 5").fetchall()
-    version = compact(place, "tea", characters=8000)
+    monkeypatch.setattr("data.catalog.cleanup.SHARD_CHARACTERS", 8000)
+    version = compact(place, "tea")
     assert version.version == 6 and content() == before
-    with read_catalog(place) as db:
-        ((merged,),) = db.execute("select count(*) from version_shards where version = 6").fetchall()
-        totals = db.execute(
-            "select documents, instances, tokens, words from versions where version >= 5"
-        ).fetchall()
-    assert merged < shards and totals[0] == totals[1]
-    assert compact(place, "tea", characters=8000) is None
+    counts = "select count(*) from version_shards where version >= 5 group by version order by version"
+    (shards,), (merged,) = ask(place.root, counts)
+    totals = "select distinct documents, instances, tokens, words from versions where version >= 5"
+    assert merged < shards and len(ask(place.root, totals)) == 1
+    assert compact(place, "tea") is None
     assert not refresh_here(settings).is_new
 
 

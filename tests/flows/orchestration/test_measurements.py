@@ -35,11 +35,11 @@ def workspace(tmp_path_factory, samples, vocabulary_file):
 
 def test_words_of_the_field_are_asked_in_sentences_that_were_not_trained_on(workspace):
     with open_workspace(workspace.root) as statistics:
-        documents = list(statistics.documents("tea"))
+        documents = list(statistics.texts("tea"))
     with read_catalog(workspace) as db:
         share = require_version(db, "tea").held_out_share
     held_out, trained = set(), set()
-    for _, text in documents:
+    for text in documents:
         side = held_out if is_held_out(sides_of([text]), share)[0] else trained
         side.update(text.split("\n"))
     asked = _cloze(workspace.root, "tea")
