@@ -263,12 +263,9 @@ def _remote_size_and_digest(uri: str) -> tuple[int, str]:
     if tag is not None:
         described = f"{masked(uri)}\0{tag}\0{info.get('size')}"
         return int(info.get("size") or 0), hashlib.sha256(described.encode()).hexdigest()
-    digest, size = hashlib.sha256(), 0
     with system.open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-            size += len(block)
-    return size, digest.hexdigest()
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return file.tell(), digest
 
 
 class _Transfer(io.RawIOBase):

@@ -15,7 +15,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -76,6 +76,14 @@ class _Zstandard:
         return self.stream.read(min(size, _UNIT))  # an error loses what the call had read
 
 
+_DECOMPRESSORS: dict[bytes, Callable[[Any], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"\x28\xb5\x2f\xfd": _Zstandard,
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+
+
 class _Limited(io.RawIOBase):
     """A decompressed stream that ends where it is damaged or has expanded too far, and keeps the error."""
 
@@ -115,19 +123,11 @@ def damage(file: io.BufferedReader) -> Exception | None:
 
 def decompressed(buffered: io.BufferedReader[Any], compressed_bytes: int) -> io.BufferedReader:
     """Decompress a file by its first bytes, whatever its name."""
-    magic = buffered.peek(6)[:6]
-    stream: Any
-    if magic[:2] == b"\x1f\x8b":
-        stream = gzip.GzipFile(fileobj=buffered)
-    elif magic[:4] == b"\x28\xb5\x2f\xfd":
-        stream = _Zstandard(buffered)
-    elif magic[:3] == b"BZh":
-        stream = bz2.BZ2File(buffered)  # noqa: SIM115
-    elif magic == b"\xfd7zXZ\x00":
-        stream = lzma.LZMAFile(buffered)  # noqa: SIM115
-    else:
-        return buffered
-    return io.BufferedReader(_Limited(stream, compressed_bytes), _BUFFER)
+    begin = buffered.peek(6)
+    for magic, decompress in _DECOMPRESSORS.items():
+        if begin.startswith(magic):
+            return io.BufferedReader(_Limited(decompress(buffered), compressed_bytes), _BUFFER)
+    return buffered
 
 
 def open_parts(uri: str) -> Iterator[Part]:
