@@ -16,7 +16,7 @@ from data.instances import SHARD_CHARACTERS, Shard
 from data.refresh.build import segmenter
 from data.refresh.read import READING_VERSION
 from data.refresh.settings import RefreshSettings, SourceSpec
-from data.sources import TextFormat, find_files
+from data.sources import SourceRules, find_files
 from data.storage import base_name, is_remote, size_and_digest
 from data.tokenization import find_tokenizer, load_tokenizer, tokenizer_digest
 from data.workspace import Workspace
@@ -31,8 +31,7 @@ class SourceFile:
     """One file to read."""
 
     uri: str  # with its credentials, so it is neither shown nor stored
-    text_format: TextFormat
-    text_field: str | None
+    reading: SourceRules
     previous: Source | None = None  # as the current version read it
 
     @property
@@ -46,7 +45,8 @@ class SourceFile:
 
     def listing_name(self, digest: str, recipe_hash: str) -> str:
         """Name the file that lists its documents; it depends on the bytes and on how they are read."""
-        identity = "\0".join((self.place, digest, self.text_format, self.text_field or "", recipe_hash))
+        how = (self.reading.text_format, self.reading.text_field or "", recipe_hash)
+        identity = "\0".join((self.place, digest, *how))
         return f"listing-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.parquet"
 
 
@@ -140,6 +140,11 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
         except InputError as error:
             faults.append(str(error))
             continue
+        reading = replace(
+            settings.reading,
+            text_format=spec.text_format or settings.reading.text_format,
+            text_field=spec.text_field or settings.reading.text_field,
+        )
         # the workspace, where a walk comes upon it, is no source
         own = os.path.join(os.path.realpath(settings.workspace), "")
         is_own = os.path.realpath(spec.path).startswith(own)
@@ -148,10 +153,7 @@ def _find_all(settings: RefreshSettings) -> list[SourceFile]:
             key = uri if is_remote(uri) else os.path.realpath(uri)
             if key.startswith(own) and not is_own:
                 continue
-            text_format = spec.text_format or settings.reading.text_format
-            files.setdefault(
-                key, SourceFile(uri, text_format, spec.text_field or settings.reading.text_field)
-            )
+            files.setdefault(key, SourceFile(uri, reading))
     if faults:
         raise InputError("; ".join(faults))
     return list(files.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +12,7 @@ import pyarrow.parquet as pq
 
 from data.cleaning import (
     BANDS,
-    CleaningRules,
-    DuplicateRules,
-    GuardRules,
     Measures,
-    QualityRules,
     clean_and_count,
     count_hits,
     drop_reasons,
@@ -29,7 +24,8 @@ from data.cleaning import (
 )
 from data.files import replacing
 from data.instances import list_column
-from data.sources import REPLACEMENT, Dropped, RawDocument, TextFormat, document_id, read_documents
+from data.refresh.settings import RefreshSettings
+from data.sources import REPLACEMENT, Dropped, RawDocument, document_id, read_documents
 
 READING_VERSION = 12  # raise it when cleaning, splitting or filtering change what they give
 
@@ -65,18 +61,6 @@ _BATCH_CHARACTERS = 1 << 18  # in memory at once
 _BATCH_ROWS = 50_000
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadingRules:
-    """How documents are made of a source."""
-
-    text_format: TextFormat = "auto"
-    text_field: str | None = None
-    cleaning: CleaningRules = field(default_factory=CleaningRules)
-    quality: QualityRules = field(default_factory=QualityRules)
-    duplicates: DuplicateRules = field(default_factory=DuplicateRules)
-    guard: GuardRules = field(default_factory=GuardRules)
-
-
 class _Item(NamedTuple):
     """A cleaned document, or what could not become one."""
 
@@ -103,12 +87,12 @@ class _Batch(NamedTuple):
         return [item for item, dropped in zip(self.items, self.dropped, strict=True) if dropped is None]
 
 
-def read_source(uri: str, listing: Path, staged: Path, rules: ReadingRules) -> None:
+def read_source(uri: str, listing: Path, staged: Path, settings: RefreshSettings) -> None:
     """Read, clean, split and filter a source; write its listing and the text of kept documents.
 
     Syncs nothing: the listings of many sources are synced together.
     """
-    schema = _WITH_LANGUAGE if rules.quality.languages else LISTING
+    schema = _WITH_LANGUAGE if settings.quality.languages else LISTING
     with (
         replacing(listing, durable=False) as listing_tmp,
         replacing(staged, durable=False) as staged_tmp,
@@ -118,9 +102,9 @@ def read_source(uri: str, listing: Path, staged: Path, rules: ReadingRules) -> N
         pq.ParquetWriter(staged_tmp, STAGED, compression="zstd", use_dictionary=False) as text_writer,
     ):
         row = 0
-        for batch in _batches(uri, rules):
+        for batch in _batches(uri, settings):
             documents = batch.kept()
-            listing_writer.write_table(_listing_table(batch, rules, row))
+            listing_writer.write_table(_listing_table(batch, settings, row))
             row += len(documents)
             if documents:
                 text_writer.write_table(_text_table(documents))
@@ -133,24 +117,24 @@ def _text_table(documents: Sequence[_Item]) -> pa.Table:
     return pa.table([doc_ids, uris, list_column(sentences, ends)], schema=STAGED)
 
 
-def _batches(uri: str, rules: ReadingRules) -> Iterator[_Batch]:
+def _batches(uri: str, settings: RefreshSettings) -> Iterator[_Batch]:
     items: list[_Item] = []
-    size = 0
-    for found in read_documents(uri, text_format=rules.text_format, text_field=rules.text_field):
+    size, reading = 0, settings.reading
+    for found in read_documents(uri, text_format=reading.text_format, text_field=reading.text_field):
         if isinstance(found, Dropped):
             items.append(_Item(found.source_uri, found.characters, dropped=("read", found.reason)))
         else:
-            items.append(_clean(found, rules))
+            items.append(_clean(found, settings))
             size += len(found.text)
         if size > _BATCH_CHARACTERS or len(items) > _BATCH_ROWS:
-            yield _judge(items, rules)
+            yield _judge(items, settings)
             items, size = [], 0
     if items:
-        yield _judge(items, rules)
+        yield _judge(items, settings)
 
 
-def _clean(raw: RawDocument, rules: ReadingRules) -> _Item:
-    text, placeholders = clean_and_count(raw.text, rules.cleaning)
+def _clean(raw: RawDocument, settings: RefreshSettings) -> _Item:
+    text, placeholders = clean_and_count(raw.text, settings.cleaning)
     return _Item(
         raw.source_uri,
         len(raw.text),
@@ -164,31 +148,31 @@ def _clean(raw: RawDocument, rules: ReadingRules) -> _Item:
     )
 
 
-def _judge(items: list[_Item], rules: ReadingRules) -> _Batch:
+def _judge(items: list[_Item], settings: RefreshSettings) -> _Batch:
     sentences = [item.sentences for item in items]
     measures = measure(sentences)
     texts = [item.text for item in items]
-    languages = languages_of(texts) if rules.quality.languages else []
-    filtered = drop_reasons(texts, measures, rules.quality, languages, rules.cleaning)
+    languages = languages_of(texts) if settings.quality.languages else []
+    filtered = drop_reasons(texts, measures, settings.quality, languages, settings.cleaning)
     pairs = zip(items, filtered, strict=True)
     dropped = [item.dropped or (("filter", reason) if reason else None) for item, reason in pairs]
     hits = np.zeros(len(items), dtype=np.int64)
-    if rules.guard.files:
-        own = rules.guard
-        hits = count_hits(make_guard(own.files, own.ngram, rules.cleaning, own.share), sentences)
-        if rules.guard.action == "drop":
+    if settings.guard.files:
+        own = settings.guard
+        hits = count_hits(make_guard(own.files, own.ngram, settings.cleaning, own.share), sentences)
+        if settings.guard.action == "drop":
             for number in np.flatnonzero(hits).tolist():
                 dropped[number] = dropped[number] or ("guard", "in_evaluation_set")
     return _Batch(items, measures, languages, dropped, hits)
 
 
-def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Table:
+def _listing_table(batch: _Batch, settings: RefreshSettings, staged_row: int) -> pa.Table:
     """Make rows of a batch in the order of the source; `staged_row` is that of its first kept text."""
     items, measures = batch.items, batch.measures
     is_kept = np.array([dropped is None for dropped in batch.dropped])
     bands = pa.nulls(len(items), LISTING.field("bands").type)
-    if rules.duplicates.near is not None:
-        hashes = pa.array(sketch(measures.letters, rules.duplicates.ngram).ravel())
+    if settings.duplicates.near is not None:
+        hashes = pa.array(sketch(measures.letters, settings.duplicates.ngram).ravel())
         bands = pa.FixedSizeListArray.from_arrays(hashes, BANDS, mask=pa.array(~is_kept))
     lengths = pa.array(measures.sentence_lengths.astype(np.int32))
     columns = {
@@ -210,7 +194,8 @@ def _listing_table(batch: _Batch, rules: ReadingRules, staged_row: int) -> pa.Ta
 
 def read_sentences(sources: Sequence[str]) -> Iterator[str]:
     """Yield the sentences of all documents that the default rules would keep, duplicates included."""
+    settings = RefreshSettings(corpus="raw")
     for uri in sources:
-        for batch in _batches(uri, ReadingRules()):
+        for batch in _batches(uri, settings):
             for document in batch.kept():
                 yield from document.sentences

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from data.refresh.assign import (
 from data.refresh.build import Piece, build_shard, read_pieces, segmenter
 from data.refresh.funnel import FunnelRow, funnel_rows, order_rows, write_index
 from data.refresh.plan import Plan, SourceFile
-from data.refresh.read import ReadingRules, read_source
+from data.refresh.read import read_source
 from data.refresh.result import RefreshResult, result_of
 from data.segmentation import Word, discover_words, train_similar_words, write_dictionary
 from data.storage import size_and_digest
@@ -82,17 +82,8 @@ def _read(file: SourceFile, plan: Plan) -> ReadSource:
 
 def _stage(file: SourceFile, plan: Plan, listing_name: str) -> tuple[Path, Path]:
     """Write the listing and the text of a source to the staging folder; return their paths."""
-    settings = plan.settings
-    rules = ReadingRules(
-        text_format=file.text_format,
-        text_field=file.text_field,
-        cleaning=settings.cleaning,
-        quality=settings.quality,
-        duplicates=settings.duplicates,
-        guard=settings.guard,
-    )
     listing, staged = plan.staging / listing_name, plan.staging / f"staged-{listing_name}"
-    read_source(file.uri, listing, staged, rules)
+    read_source(file.uri, listing, staged, replace(plan.settings, reading=file.reading))
     pa.default_memory_pool().release_unused()
     return listing, staged
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from data.catalog import Source
 from data.refresh import Piece, SourceFile, building_batches, reading_batches
 from data.refresh.batches import BATCH_SHARDS, BATCH_WEIGHT, FILE_WEIGHT
+from data.sources import SourceRules
 
 
 def files_of(folder, sizes):
@@ -17,7 +18,7 @@ def files_of(folder, sizes):
         path = folder / f"{number:05}.txt"
         with path.open("wb") as file:
             file.truncate(size)
-        files.append(SourceFile(str(path), "auto", None))
+        files.append(SourceFile(str(path), SourceRules()))
     return files
 
 
@@ -70,7 +71,7 @@ def test_a_file_that_seems_unchanged_weighs_little_and_one_elsewhere_much(tmp_pa
     for size, expected in ((BATCH_WEIGHT, 75), (1, 1)):
         known = [replace(file, previous=Source(file.uri, size, "digest", "listing")) for file in files]
         assert counts(known)[0] == expected
-    remote = [SourceFile(f"s3://bucket/{number}", "auto", None) for number in range(300)]
+    remote = [SourceFile(f"s3://bucket/{number}", SourceRules()) for number in range(300)]
     assert counts(remote) == [1] * 300
 
 

@@ -19,14 +19,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from data.catalog import open_workspace
 from data.cleaning import CleaningRules, DuplicateRules, clean_text, make_guard
 from data.errors import InputError
-from data.refresh import GateRules, divide, plan_refresh, read_batch
-from data.refresh.read import ReadingRules, read_source
+from data.refresh import GateRules, RefreshSettings, divide, plan_refresh, read_batch
+from data.refresh.read import read_source
 from data.sources.markup import mdx_text
 from tests.conftest import SAMPLES
-from tests.corpora import refresh_here, refresh_settings
+from tests.corpora import ask, refresh_here, refresh_settings, texts_of
 
 A, B, C = "第一篇讲采茶。要趁早上采。", "第二篇讲炒茶。锅要烧热。", "第三篇讲泡茶。水不要太烫。"
 
@@ -72,14 +71,11 @@ BAD = {
     "not-objects.jsonl": (rows(A) + b'"a"\n5\nnull\n[1]\n', 1, {"not_an_object": 4}),
     "deep.jsonl": (rows(A) + b'{"text": ' + b"[" * 100_000 + b"\n" + rows(B), 2, {"bad_json": 1}),
     "array.jsonl": (json.dumps([{"text": A}, {"text": B}], indent=2).encode(), 2, {}),
-    "columns.csv": (
-        f"id,text\n1,{A}\n2\n3,a,b,c\n4,{B}\n".encode(),
-        2,
-        {"wrong_number_of_columns": 2},
-    ),
+    "columns.csv": (f"id,text\n1,{A}\n2\n3,a,b,c\n4,{B}\n".encode(), 2, {"wrong_number_of_columns": 2}),
     "quotes.csv": (f'text\n"{A}"\n"never closed\n'.encode(), 1, {"bad_csv": 1}),
     "header.tsv": (b"id\ttext\n", 0, {}),
     "cut.jsonl.gz": (gzip.compress(rows(A, B))[:-9], 2, {"unreadable_file": 1}),
+    "trailing.jsonl.gz": (gzip.compress(rows(A, B)) + b"by a download manager", 2, {"unreadable_file": 1}),
     "not-gzip.jsonl.gz": (rows(A, B), 2, {}),
     "bomb.txt.gz": (gzip.compress(b"\xe5\x95\x8a" * (1 << 23)), 0, None),
     "slip.zip": (zip_of(**{"__out.jsonl": rows(B), "in.jsonl": rows(A)}), 1, {"unsafe_name": 1}),
@@ -94,14 +90,9 @@ BAD = {
 }
 
 
-def dropped(workspace, where="true"):
-    with open_workspace(workspace) as statistics:
-        return dict(
-            statistics.sql(
-                "select dropped_reason, count(*) from documents "
-                f"where dropped_reason is not null and {where} group by all"
-            ).fetchall()
-        )
+def dropped(workspace):
+    reasons = "from documents where dropped_reason is not null group by all"
+    return dict(ask(workspace, f"select dropped_reason, count(*) {reasons}"))
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -133,12 +124,9 @@ def test_between_good_files_nothing_good_is_lost(tmp_path, vocabulary_file):
     os.symlink(source, source / "loop")
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     refresh_here(replace(settings, duplicates=DuplicateRules(near=None)))
-    with open_workspace(tmp_path / "w") as statistics:
-        texts = {text.replace("\n", "") for text in statistics.texts("tea")}
-    assert set(good) <= texts
-    assert {"bad_json", "not_text", "empty_file", "unreadable_file", "not_supported"} <= set(
-        dropped(tmp_path / "w")
-    )
+    assert set(good) <= {text.replace("\n", "") for text in texts_of(tmp_path / "w")}
+    reasons = {"bad_json", "not_text", "empty_file", "unreadable_file", "not_supported"}
+    assert reasons <= dropped(tmp_path / "w").keys()
 
 
 def real_files() -> dict[str, bytes]:
@@ -207,7 +195,7 @@ def read_mutated(folder, name, content):
     """Read a file as a source and as one of the guard."""
     path = folder / name
     path.write_bytes(content)
-    read_source(str(path), folder / "listing.parquet", folder / "staged.parquet", ReadingRules())
+    read_source(str(path), folder / "listing.parquet", folder / "staged.parquet", RefreshSettings(corpus="c"))
     listing, kept = pq.read_table(folder / "listing.parquet"), pq.read_table(folder / "staged.parquet")
     assert len(listing) and listing["stage"].null_count == len(kept)
     for sentences in kept["sentences"].to_pylist():
@@ -278,7 +266,7 @@ def test_a_document_of_very_many_sentences_takes_time_in_proportion(tmp_path):
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
         begin = time.process_time()
         listing = tmp_path / f"{count}.parquet"
-        read_source(str(path), listing, tmp_path / "staged.parquet", ReadingRules())
+        read_source(str(path), listing, tmp_path / "staged.parquet", RefreshSettings(corpus="c"))
         seconds[count] = time.process_time() - begin
         assert pq.read_table(listing, columns=["sentences"]).to_pydict() == {"sentences": [count]}
     assert seconds[80_000] < 24 * seconds[10_000]  # in proportion 8 times, quadratic 64 times
@@ -317,8 +305,7 @@ def test_traditional_twins_are_duplicates_whether_they_are_simplified_or_not(
     source = write_source(tmp_path, "twins.jsonl", rows(*twins, "头发与发展。皇后与后来。乾隆与干燥。"))
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     refresh_here(replace(settings, cleaning=CleaningRules(simplify=simplify)))
-    with open_workspace(tmp_path / "w") as statistics:
-        texts = list(statistics.texts("tea"))
+    texts = texts_of(tmp_path / "w")
     assert len(texts) == 2 and any("乾隆与干燥" in text for text in texts)
     assert dropped(tmp_path / "w") == {reason: 1}
 
@@ -330,9 +317,7 @@ def test_special_tokens_written_in_a_text_are_no_special_tokens(tmp_path, vocabu
     refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file, gates=gates))
     tokens = vocabulary_file.read_text(encoding="utf-8").split("\n")
     ids = {name: tokens.index(name) for name in ("[MASK]", "[CLS]", "[SEP]", "[PAD]")}
-    with open_workspace(tmp_path / "w") as statistics:
-        sequences = [row for (row,) in statistics.sql("select input_ids from instances").fetchall()]
-    for sequence in sequences:
+    for (sequence,) in ask(tmp_path / "w", "select input_ids from instances"):
         assert ids["[MASK]"] not in sequence and ids["[PAD]"] not in sequence
         assert sequence.count(ids["[CLS]"]) == 1 and sequence.count(ids["[SEP]"]) <= 2
 
@@ -341,6 +326,4 @@ def test_what_could_not_be_decoded_is_counted_in_the_funnel(tmp_path, vocabulary
     content = A.encode() + b"\n\xff\xfe\xc3(" + B.encode() + b"\xff"
     source = write_source(tmp_path, "broken.txt", content)
     refresh_here(refresh_settings(tmp_path / "w", source, vocabulary_file))
-    with open_workspace(tmp_path / "w") as statistics:
-        lost = {row[5]: row[6] for row in statistics.funnel("tea").fetchall() if row[1] == "clean"}
-    assert lost["undecodable"] == 4
+    assert ask(tmp_path / "w", "select count from funnel where reason = 'undecodable'") == [(4,)]
