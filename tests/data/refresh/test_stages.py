@@ -13,33 +13,42 @@ from data.workspace import Workspace
 from tests.conftest import sample_texts
 from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
+# short documents, each of one sentence
+SENTENCES = list(
+    dict.fromkeys(one for text in sample_texts() for one in re.findall("[^。！？\\n]{12,}[。！？]", text))
+)
+
 
 @pytest.fixture
-def grow(tmp_path, vocabulary_file):
+def refreshed(tmp_path, vocabulary_file):
+    """Refresh a corpus to some documents; returns the stream of its instances and its held-out share."""
+
+    def stream(texts, corpus="c", **options):
+        source, place = tmp_path / f"{corpus}.jsonl", Workspace(tmp_path / "w")
+        write_jsonl(source, *texts)
+        refresh_here(refresh_settings(place.root, source, vocabulary_file, corpus=corpus, **options))
+        with read_catalog(place) as db:
+            version, never = require_version(db, corpus), never_trained_share(db)
+            paths = [place.root / shard.path for shard in version_shards(db, version)]
+        share = version.held_out_share
+        stream = InstanceStream(paths, batch_tokens=600, held_out_share=share, never_trained_share=never)
+        return stream, share
+
+    return stream
+
+
+@pytest.fixture
+def grow(refreshed):
     """Refresh a corpus to some documents; returns the ids that it measures, and those a run trains on."""
 
-    def refreshed(texts, corpus="c", **options):
-        source = tmp_path / f"{corpus}.jsonl"
-        write_jsonl(source, *texts)
-        settings = refresh_settings(tmp_path / "w", source, vocabulary_file, corpus=corpus, **options)
-        refresh_here(settings)
-        place = Workspace(settings.workspace)
-        with read_catalog(place) as db:
-            version, share = require_version(db, corpus), never_trained_share(db)
-            paths = [place.root / shard.path for shard in version_shards(db, version)]
-        stream = InstanceStream(
-            paths,
-            batch_tokens=600,
-            held_out_share=version.held_out_share,
-            never_trained_share=share,
-        )
+    def ids(texts, corpus="c", **options):
+        stream, share = refreshed(texts, corpus, **options)
         everything = stream._load(stream.row_groups)
-        measured = everything.sides < version.held_out_share * 2**32
         epoch = takewhile(lambda planned: planned.epoch == 0, stream.plan())
         trained = {key for planned in epoch for key in planned.instances.doc_keys[planned.rows]}
-        return set(everything.doc_keys[measured].tolist()), trained
+        return set(everything.doc_keys[is_held_out(everything.sides, share)].tolist()), trained
 
-    return refreshed
+    return ids
 
 
 def test_what_was_held_out_stays_so_as_a_corpus_grows_and_shrinks_and_another_comes(grow):
@@ -58,12 +67,8 @@ def test_what_was_held_out_stays_so_as_a_corpus_grows_and_shrinks_and_another_co
 
 @pytest.mark.parametrize("before, after", [(40, 400), (100, 1000)])
 def test_nothing_held_out_is_trained_on_after_the_corpus_grew_tenfold(grow, before, after):
-    sentences = dict.fromkeys(
-        one for text in sample_texts() for one in re.findall("[^。！？\\n]{12,}[。！？]", text)
-    )
-    texts = list(sentences)[:after]
-    held_out, trained = grow(texts[:before])
-    more, trained_after = grow(texts)
+    held_out, trained = grow(SENTENCES[:before])
+    more, trained_after = grow(SENTENCES[:after])
     assert held_out and trained and held_out <= more and not more & trained_after
     assert len(more) + len(trained_after) > 0.95 * after
 
@@ -75,22 +80,8 @@ def test_a_copy_in_another_corpus_under_another_recipe_is_never_trained_on(grow)
     assert copied and trained and not held_out & trained
 
 
-def test_documents_that_share_a_sequence_are_held_out_with_few_others(tmp_path, vocabulary_file):
-    sentences = dict.fromkeys(
-        one for text in sample_texts() for one in re.findall("[^。！？\\n]{12,}[。！？]", text)
-    )
-    texts = list(sentences)
-    write_jsonl(tmp_path / "c.jsonl", *texts)
-    settings = refresh_settings(
-        tmp_path / "w", tmp_path / "c.jsonl", vocabulary_file, corpus="c", objective="roberta"
-    )
-    refresh_here(settings)
-    place = Workspace(settings.workspace)
-    with read_catalog(place) as db:
-        version = require_version(db, "c")
-        paths = [place.root / shard.path for shard in version_shards(db, version)]
-    share = version.held_out_share
-    stream = InstanceStream(paths, batch_tokens=600, held_out_share=share)
+def test_documents_that_share_a_sequence_are_held_out_with_few_others(refreshed, vocabulary_file):
+    stream, share = refreshed(SENTENCES, objective="roberta")
     rows = stream._load(stream.row_groups)
     vocabulary = vocabulary_file.read_text(encoding="utf-8").split("\n")
     kept = is_held_out(rows.sides, share)
@@ -98,7 +89,8 @@ def test_documents_that_share_a_sequence_are_held_out_with_few_others(tmp_path, 
     trained = "".join(
         vocabulary[one] for ids, out in zip(sequences, kept, strict=True) if not out for one in ids
     )
-    apart = [text for text, out in zip(texts, is_held_out(sides_of(texts), share), strict=True) if out]
+    out = is_held_out(sides_of(SENTENCES), share)
+    apart = [text for text, is_out in zip(SENTENCES, out, strict=True) if is_out]
     assert apart and not [text for text in apart if text in trained]
     tokens = np.array([len(ids) for ids in sequences])
     assert tokens[kept].sum() / tokens.sum() < 2 * share
