@@ -107,14 +107,8 @@ def read_source(uri: str, listing: Path, staged: Path, settings: RefreshSettings
             listing_writer.write_table(_listing_table(batch, settings, row))
             row += len(documents)
             if documents:
-                text_writer.write_table(_text_table(documents))
-
-
-def _text_table(documents: Sequence[_Item]) -> pa.Table:
-    ends = np.cumsum([0, *(len(d.sentences) for d in documents)])
-    sentences = pa.array([s for d in documents for s in d.sentences], pa.string())
-    doc_ids, uris = [d.doc_id for d in documents], [d.source_uri for d in documents]
-    return pa.table([doc_ids, uris, list_column(sentences, ends)], schema=STAGED)
+                columns = [[getattr(one, name) for one in documents] for name in STAGED.names]
+                text_writer.write_table(pa.table(columns, schema=STAGED))
 
 
 def _batches(uri: str, settings: RefreshSettings) -> Iterator[_Batch]:
