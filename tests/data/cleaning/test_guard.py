@@ -198,10 +198,4 @@ def test_texts_of_an_evaluation_set_are_found_in_a_corpus():
     leak = find_leak([(long, short), (near,), ("茶", short)], documents)
     # one too short proves nothing; 的最佳冲泡水温是多少度 alone, 11 letters, is not enough
     assert leak.texts == 3 and leak.found == (long, short) and leak.documents == 2
-    assert find_leak([[long]], documents[1:]).found == ()
-
-
-def test_a_text_of_seven_letters_inside_a_longer_sentence_proves_nothing():
-    assert find_leak([["茶叶怎么保存"]], ["我想知道茶叶怎么保存才好"]).found == ()
-    assert find_leak([["新茶叶应该怎么保存"]], ["我想知道新茶葉應該怎麼保存才好"]).documents == 1
-    assert find_leak([], ["一句话"]).texts == 0
+    assert find_leak([[long]], documents[1:]).found == () and find_leak([], documents).texts == 0
