@@ -43,12 +43,7 @@ class RefreshResult:
 
 
 def result_of(
-    plan: Plan,
-    version: Version,
-    kept: int,
-    new: int = 0,
-    removed: int = 0,
-    funnel: Sequence[FunnelRow] = (),
+    plan: Plan, version: Version, kept: int, new: int = 0, removed: int = 0, funnel: Sequence[FunnelRow] = ()
 ) -> RefreshResult:
     """Make the result for a version, with its funnel unless nothing changed."""
     settings = plan.settings
