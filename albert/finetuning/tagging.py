@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -63,7 +64,9 @@ class Tagging:
         is_first = encoded.targets != IGNORED
         of_tokens, confidence = scores.argmax(-1)[is_first], softmax(scores, axis=-1).max(-1)[is_first]
         ends = np.cumsum([len(one.tokens) for one in examples])
-        tags = tuple(tuple(self.labels[number] for number in part) for part in np.split(of_tokens, ends[:-1]))
+        tags = tuple(
+            well_formed([self.labels[number] for number in part]) for part in np.split(of_tokens, ends[:-1])
+        )
         sums = entity_statistics(tags, [one.tags for one in examples])
         return Predictions(
             answers=tuple(one.entities(of_one) for one, of_one in zip(examples, tags, strict=True)),
@@ -72,3 +75,16 @@ class Tagging:
             tags=tags,
             confidence=tuple(np.split(confidence, ends[:-1])),
         )
+
+
+def well_formed(tags: Sequence[str]) -> tuple[str, ...]:
+    """Tags in which every entity begins with B-, as those of a task's files must: an I- that continues none
+    begins one, as it does for the metric (see `entities_of`).
+
+    >>> well_formed(["I-PER", "I-PER", "O", "I-LOC", "I-PER"])
+    ('B-PER', 'I-PER', 'O', 'B-LOC', 'B-PER')
+    """
+    return tuple(
+        f"B{tag[1:]}" if tag.startswith("I-") and before[1:] != tag[1:] else tag
+        for before, tag in pairwise(["O", *tags])
+    )

@@ -5,7 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
+from seqeval.scheme import IOB2, Entities
 from torch.nn import functional as F
 
 from albert.checkpoints import load_pretrained
@@ -21,9 +24,9 @@ from albert.finetuning.choice import Choice
 from albert.finetuning.encoding import Encoded
 from albert.finetuning.regression import Similarity
 from albert.finetuning.span import LONGEST_ANSWER, Span
-from albert.finetuning.tagging import Tagging
+from albert.finetuning.tagging import Tagging, well_formed
 from albert.model import IGNORED, SequenceClassifier, pack
-from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, load_task
+from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, entities_of, load_task
 from tests.albert.finetuning.examples import FILLER, choices, numbers, prepared, spans, tagged
 from tests.conftest import copied, save_small_model
 
@@ -96,6 +99,17 @@ def test_long_sentences_keep_every_tag(tokenizer):
     scores = np.eye(3)[np.where(encoded.targets == IGNORED, 0, encoded.targets)]
     predictions = learner.predict(scores, [example], encoded)
     assert predictions.tags == (example.tags,) and predictions.right.all()
+    # an I- without a B- begins an entity, for the metric and in what is written
+    scores = np.eye(3)[np.where(encoded.targets == 1, 2, np.maximum(encoded.targets, 0))]
+    predictions = learner.predict(scores, [example], encoded)
+    assert predictions.tags == (example.tags,) and predictions.right.all()
+
+
+@given(st.lists(st.sampled_from(["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]), min_size=1, max_size=8))
+def test_predicted_tags_are_strict_bio_with_the_entities_that_the_metric_counts(tags):
+    written = well_formed(tags)
+    (strict,) = Entities([list(written)], IOB2).entities
+    assert {(one.tag, one.start, one.end - 1) for one in strict} == entities_of(written) == entities_of(tags)
 
 
 def encoded_spans(tokenizer, *examples, style="cmrc", has_unanswerable=False, length=128):
