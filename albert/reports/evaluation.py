@@ -27,6 +27,8 @@ _CORRECTED = (
     "p is from Student's t, adjusted for the number of contrasts (Holm 1979) except for the primary one, "
     "which was named before the run. Bold: p < 0.05."
 )
+# the guard's rule (see data.cleaning.guard); a corpus made with a guard's share has more in common
+_IN_COMMON = "13 letters (shorter ones all) in common with"
 _MUCH_OVERLAP = 0.1  # of the test examples are in dev
 _NAMED = 3  # most models that a warning names; of more it gives the number
 
@@ -235,7 +237,7 @@ def _ms(value: float) -> str:
 
 
 def contamination_table(comparison: Comparison) -> Table:
-    """Which corpora were searched for the task's texts, and how many they hold."""
+    """Which corpora were searched for the task's texts, and for how many something was found."""
     models = comparison.models
     searches = {(one.corpus, one.version, one.split): one for model in models for one in model.contamination}
     records = [
@@ -249,26 +251,27 @@ def contamination_table(comparison: Comparison) -> Table:
         }
         for one in searches.values()
     ]
-    caption = "Texts of the task in the corpora that models were pretrained on."
+    caption = f"Texts of the task that have {_IN_COMMON} a corpus that models were pretrained on."
     return Table.of(caption, records, words=("Contamination", "split", "read by"))
 
 
 def _contamination_warnings(evaluations: Sequence[Comparison]) -> list[str]:
-    """A line for each task and each corpus that holds its texts."""
+    """A line for each task and each corpus that has something in common with its texts."""
     leaks: dict[tuple[str, str, int], dict[str, Contamination]] = {}
     for comparison in evaluations:
         for one in (one for model in comparison.models for one in model.contamination if one.found):
             leaks.setdefault((comparison.task, one.corpus, one.version), {})[one.split] = one
     lines = []
     for (task, corpus, version), splits in leaks.items():
-        held = (f"{number(one.found)} of {number(one.texts)} {one.split} texts" for one in splits.values())
+        found = (f"{number(one.found)} of {number(one.texts)} {one.split} texts" for one in splits.values())
         models = [
             model for comparison in evaluations if comparison.task == task for model in comparison.models
         ]
         readers = _few(_readers(models, next(iter(splits.values()))), models)
         lines.append(
-            f"Contaminated: {corpus} version {version} holds {' and '.join(held)} of {task}. "
-            f"The scores of {readers} on {task} are inflated by that."
+            f"Contamination: {' and '.join(found)} of {task} have {_IN_COMMON} {corpus} version {version}, "
+            "which may be a set phrase or the text. "
+            f"The scores of {readers} on {task} may be inflated by that."
         )
     return lines
 

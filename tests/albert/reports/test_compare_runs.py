@@ -87,7 +87,7 @@ def test_compare_prints_a_table_and_leaves_a_page(runs, tmp_path):
     assert page.parent.parent == runs[0].parent and page.is_file()
     assert run_here("report", "compare", *runs, "--output", tmp_path / "out").returncode == 0
     html = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    assert "It helped: +9.7" in html and "第二: Contaminated: " in html
+    assert "It helped: +9.7" in html and "第二: Contamination: " in html
     assert html.count("<svg") == 3 and "http" not in html.replace("http://www.w3.org", "")
 
 

@@ -176,11 +176,19 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     report = report_of(comparison(BASE, dirty, overlaps=shared))
     assert report.verdict.startswith("Not to be trusted")
     html = render(report)
-    assert html.index("holds 7 of 100 test texts") < html.index("<h2>") < html.index("in train: 一杯 茶")
+    assert (
+        html.index("7 of 100 test texts of 茶事 have 13 letters")
+        < html.index("<h2>")
+        < html.index("in train: 一杯 茶")
+    )
     # one line a corpus, whichever models were trained on it
     dirtier = model("dirtier", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
     (warning,) = report_of(comparison(BASE, dirty, dirtier)).warnings
-    assert warning.endswith("The scores of dirty and dirtier on 茶事 are inflated by that.")
+    # how much of a text the corpus holds is not measured
+    assert warning.endswith(
+        "in common with 茶 version 2, which may be a set phrase or the text. "
+        "The scores of dirty and dirtier on 茶事 may be inflated by that."
+    )
     clean = model("clean", [0.80, 0.81, 0.815], contamination=(contamination(found=0),))
     report = report_of(comparison(BASE, clean))
     assert report.verdict.startswith("It helped") and not report.warnings
@@ -198,13 +206,13 @@ def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_compa
     best = model("c", [0.90, 0.91, 0.915], contamination=(*shared, replace(shared[0], corpus="水")))
     report = report_of(comparison(base, better, best, primary="b"))
     assert report.verdict.startswith("It helped: +9.8") and "b against base" in report.verdict
-    told = [f"The scores of {readers} on 茶事 are inflated by that." for readers in ("every model", "c")]
+    told = [f"The scores of {readers} on 茶事 may be inflated by that." for readers in ("every model", "c")]
     assert [line.endswith(end) for line, end in zip(report.warnings, told, strict=True)] == [True, True]
     # each evaluation has a line, each corpus a warning
     others = [model(name, [0.8, 0.8, 0.8], contamination=shared) for name in ("d", "e")]
     twice = report_of(comparison(base, better, best, primary="b"), comparison(BASE, *others))
     assert len(twice.verdict.split("\n")) == 2 and len(twice.warnings) == 2
-    assert twice.warnings[0].endswith("The scores of 5 of 6 models on 茶事 are inflated by that.")
+    assert twice.warnings[0].endswith("The scores of 5 of 6 models on 茶事 may be inflated by that.")
     assert contamination_table(report.evaluations[0]).rows == (
         ("茶, version 2", "test", "100", "7", "7", "every model"),
         ("水, version 2", "test", "100", "7", "7", "c"),
