@@ -40,12 +40,20 @@ def read_runs(folders: Sequence[Path]) -> Runs:
     """Read the reports of the folders. Raises InputError for fewer than two, or if one is not a report."""
     if len(folders) < 2:
         raise InputError("one run cannot be compared: name two or more")
-    reports = [recomputed(read_report(folder)) for folder in folders]
+    reports = [_read_run(folder) for folder in folders]
     names = [(folder if folder.is_dir() else folder.parent).resolve().name for folder in folders]
     return {
         name if names.count(name) == 1 else f"{name} ({n})": report
         for n, (name, report) in enumerate(zip(names, reports, strict=True), 1)
     }
+
+
+def _read_run(folder: Path) -> Report:
+    report = read_report(folder)
+    try:
+        return recomputed(report)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from None
 
 
 def recomputed(report: Report) -> Report:

@@ -13,8 +13,11 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib
+import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.container import Container
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, NullFormatter
@@ -59,6 +62,8 @@ _STYLE: dict[RcKeyType, Any] = {
     "legend.columnspacing": 1.2,
 }
 _LONGEST = 39  # letters of a name in a legend
+# a legend's entry; matplotlib's labels cannot begin with _, which names of models can
+Named = tuple[str, Artist | Container]
 _WIDTH = 5.0  # inches: 360 units of the SVG, about its pixels on a phone and in a column
 
 
@@ -103,13 +108,12 @@ def _page_element(svg: str, name: str, title: str, description: str) -> str:
     )
 
 
-def _legend_above(axes: Axes) -> None:
+def _legend_above(axes: Axes, named: Sequence[Named]) -> None:
     """Put a legend above the axes, where it covers nothing; in two columns if names are short."""
-    handles, names = axes.get_legend_handles_labels()
-    names = [shortened(name) for name in names]
+    names, artists = [shortened(name) for name, _ in named], [artist for _, artist in named]
     columns = 2 if max(map(cell_len, names)) <= 20 else 1
     place: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (-0.02, 1.02), "ncols": columns}
-    axes.legend(handles, names, fontsize=11, labelcolor=SOFT, **place)
+    axes.legend(artists, names, fontsize=11, labelcolor=SOFT, **place)
 
 
 def shortened(name: str, longest: int = _LONGEST) -> str:
@@ -169,9 +173,9 @@ def curves(
     lines = [line for line in lines if line.points]
 
     def paint(axes: Axes) -> None:
-        _paint_lines(axes, lines)
+        named = _paint_lines(axes, lines)
         if level is not None:
-            axes.axhline(level[1], color=SOFT, linewidth=1, linestyle=(0, (1, 2)), label=level[0])
+            named.append((level[0], axes.axhline(level[1], color=SOFT, linewidth=1, linestyle=(0, (1, 2)))))
         _mark_events(axes, events)
         if from_zero:
             axes.set_ylim(bottom=0)
@@ -186,7 +190,7 @@ def curves(
         axes.yaxis.set_major_locator(MaxNLocator(5, steps=_ROUND))
         axes.yaxis.set_major_formatter(_tick)
         if len(lines) > 1 or level is not None:
-            _legend_above(axes)
+            _legend_above(axes, named)
 
     ends = ", ".join(
         f"{line.legend} from {line.points[0][1]:.3g} to {line.points[-1][1]:.3g}"
@@ -197,7 +201,8 @@ def curves(
     return Plot(title, unit, f"{ends}{marked}", paint)
 
 
-def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
+def _paint_lines(axes: Axes, lines: Sequence[Line]) -> list[Named]:
+    named: list[Named] = []
     styles = cycle(_STYLES)
     for line in lines:
         shape: dict[str, Any] = {"linewidth": 1.7}
@@ -210,7 +215,10 @@ def _paint_lines(axes: Axes, lines: Sequence[Line]) -> None:
             shape |= {"linestyle": style, "color": color}
         if line.marked and line.role != "behind":
             shape |= {"marker": "o", "markersize": 4}
-        axes.plot(*zip(*sorted(line.points), strict=True), label=line.legend, **shape)
+        (drawn,) = axes.plot(*zip(*sorted(line.points), strict=True), **shape)
+        if line.legend:
+            named.append((line.legend, drawn))
+    return named
 
 
 def _mark_events(axes: Axes, events: Sequence[tuple[int, float]]) -> None:
@@ -237,15 +245,11 @@ def columns(
         return f"{100 * value:.3g}%" if as_percent else _tick(value)
 
     def paint(axes: Axes) -> None:
-        axes.bar(
-            range(len(values)), [value for _, value in values], color=ACCENT, width=0.72, label="measured"
-        )
+        bars = axes.bar(range(len(values)), [value for _, value in values], color=ACCENT, width=0.72)
         if expected is not None:
-            axes.hlines(
-                expected, [x - 0.46 for x in range(len(values))], [x + 0.46 for x in range(len(values))],
-                color=INK, linewidth=2, label="the rule's",
-            )  # fmt: skip
-            _legend_above(axes)
+            x = np.arange(len(values))
+            rule = axes.hlines(expected, x - 0.46, x + 0.46, color=INK, linewidth=2)
+            _legend_above(axes, [("the rule's", rule), ("measured", bars)])
         every = ceil(len(values) / _TICKS)
         axes.set_xticks(range(len(values))[::-every], [label for label, _ in values][::-every])
         axes.set_xlabel(x_label, loc="right")
@@ -355,12 +359,12 @@ def reliability(title: str, unit: str, lines: Sequence[Line]) -> Plot:
 
     def paint(axes: Axes) -> None:
         axes.plot([0, 1], [0, 1], color=FAINT, linewidth=1.2)
-        _paint_lines(axes, lines)
+        named = _paint_lines(axes, lines)
         axes.set(xlim=(0, 1.02), ylim=(0, 1.02))
         axes.xaxis.set_major_formatter(_tick)
         axes.yaxis.set_major_formatter(_tick)
         axes.set_xlabel("mean confidence", loc="right")
-        _legend_above(axes)
+        _legend_above(axes, named)
 
     words = "; ".join(
         f"{line.legend}: " + ", ".join(f"confidence {x:.2f} accuracy {y:.2f}" for x, y in line.points)

@@ -263,6 +263,12 @@ def test_audits_are_drawn_against_the_rule(tmp_path):
     assert section.tables[2].rows == (("1", "20", "skipped batch", "the gradient was not finite"),)
 
 
+def test_a_name_may_begin_with_an_underscore():
+    lines = [Line(name, [(0.0, 1.0), (1.0, 2.0)]) for name in ("_old", "new")]
+    drawn = ET.fromstring(curves("t", "u", lines).svg("p"))
+    assert {"_old", "new"} <= {text.strip() for text in drawn.itertext()}
+
+
 def test_a_long_line_is_drawn_with_its_spikes_and_few_points():
     points = [(float(x), 1 + x % 7 / 10) for x in range(10_000)]
     points[6_000], points[7_001] = (6_000.0, 40.0), (7_001.0, -30.0)
