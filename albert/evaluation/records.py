@@ -294,11 +294,8 @@ class Comparison:
 
 def evaluation_titles(evaluations: Sequence[Comparison]) -> list[str]:
     """A title for each evaluation; if there are several, each names its baseline."""
-    titles = [f"Evaluation: {comparison.task}" for comparison in evaluations]
-    if len(titles) == 1:
-        return titles
-    firsts = [comparison.models[0].name for comparison in evaluations]
-    return [f"{title}, against {first}" for title, first in zip(titles, firsts, strict=True)]
+    against = [f", against {one.models[0].name}" if len(evaluations) > 1 else "" for one in evaluations]
+    return [f"Evaluation: {one.task}{what}" for one, what in zip(evaluations, against, strict=True)]
 
 
 def metric_name(metric: str) -> str:

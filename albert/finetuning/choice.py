@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import mean_statistics
-from albert.finetuning.encoding import Chosen, Encoded, encode_parts
+from albert.finetuning.encoding import Chosen, Encoded, encode_texts
 from albert.finetuning.learner import Predictions
 from albert.model import Encoder, SequenceClassifier
 from albert.tasks import ChoiceExample, Pooling
@@ -29,13 +29,10 @@ class Choice:
     per_token = False
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        parts = []
-        for one in examples:
-            passage = tokenizer.encode(one.passage)[0]
-            parts += [(passage, tokenizer.encode(f"{one.question} {c}")[0]) for c in one.choices]
+        rows = ((one.passage, f"{one.question} {choice}") for one in examples for choice in one.choices)
         first = np.cumsum([0, *(len(one.choices) for one in examples)])
         targets = np.array([one.answer for one in examples])
-        return encode_parts(parts, tokenizer, max_seq_length, first=first, targets=targets)
+        return encode_texts(rows, tokenizer, max_seq_length, first=first, targets=targets)
 
     def model(self, encoder: Encoder) -> nn.Module:
         return SequenceClassifier(encoder, 1, self.pooling)

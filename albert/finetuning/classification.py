@@ -12,23 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import class_statistics, label_set_statistics
-from albert.finetuning.encoding import Chosen, Encoded, encode_parts
+from albert.finetuning.encoding import Chosen, Encoded, encode_texts
 from albert.finetuning.learner import Predictions
 from albert.model import Encoder, SequenceClassifier
 from albert.tasks import Example, Pooling, label_table
 from data.tokenization import Tokenizer
-
-
-def encode_texts(
-    examples: Sequence[Example], targets: np.ndarray, tokenizer: Tokenizer, max_seq_length: int
-) -> Encoded:
-    """Encode each example as one sequence of its one or two texts."""
-    parts = [
-        (tokenizer.encode(one.text)[0], None if one.pair is None else tokenizer.encode(one.pair)[0])
-        for one in examples
-    ]
-    first = np.arange(len(parts) + 1)
-    return encode_parts(parts, tokenizer, max_seq_length, first=first, targets=targets)
 
 
 @dataclass(frozen=True)
@@ -41,7 +29,8 @@ class Classification:
     per_token = False
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        return encode_texts(examples, self.targets(examples), tokenizer, max_seq_length)
+        rows, first = (one.texts() for one in examples), np.arange(len(examples) + 1)
+        return encode_texts(rows, tokenizer, max_seq_length, first=first, targets=self.targets(examples))
 
     def targets(self, examples: Sequence[Example]) -> np.ndarray:
         return label_table(examples, self.labels).argmax(-1)

@@ -5,8 +5,9 @@ U = examples, S = sequences (one for each answer of a choice, several for a long
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -95,27 +96,25 @@ class Encoded:
         return Chosen(batch, examples, sequences, tokens, np.concatenate([[0], np.cumsum(counts)]))
 
 
-def encode_parts(
-    parts: Sequence[tuple[np.ndarray, np.ndarray | None]],
+def encode_texts(
+    rows: Iterable[Sequence[str]],
     tokenizer: Tokenizer,
     max_seq_length: int,
     *,
     first: np.ndarray,
     targets: np.ndarray,
 ) -> Encoded:
-    """Encode ids A and B as [CLS] A [SEP] or [CLS] A [SEP] B [SEP]; the longer of the two is cut to fit."""
-    sequences, b_starts = [], []
-    cls, sep = np.array([tokenizer.cls_id]), np.array([tokenizer.sep_id])
-    for a, b in parts:
-        if b is None:
-            sequences.append(np.concatenate([cls, a[: max_seq_length - 2], sep]))
-            b_starts.append(0)
-            continue
-        room_a, room_b = fit_pair(len(a), len(b), max_seq_length - 3)
-        sequences.append(np.concatenate([cls, a[:room_a], sep, b[:room_b], sep]))
-        b_starts.append(room_a + 2)
-    whole = [len(a) + 2 if b is None else len(a) + len(b) + 3 for a, b in parts]
-    cut = sum(length > max_seq_length for length in whole)
+    """Encode each text as [CLS] A [SEP], each pair as [CLS] A [SEP] B [SEP]; the longer one is cut to fit."""
+    ids_of = lru_cache(maxsize=64)(lambda text: tokenizer.encode(text)[0])  # choices share their passage
+    cls, sep, nothing = np.array([tokenizer.cls_id]), np.array([tokenizer.sep_id]), np.array([], np.int64)
+    sequences, b_starts, cut = [], [], 0
+    for text, *pair in rows:
+        a, b = ids_of(text), ids_of(pair[0]) if pair else nothing
+        room_a, room_b = fit_pair(len(a), len(b), max_seq_length - (3 if pair else 2))
+        second = [b[:room_b], sep] if pair else []
+        sequences.append(np.concatenate([cls, a[:room_a], sep, *second]))
+        b_starts.append(room_a + 2 if pair else 0)
+        cut += room_a + room_b < len(a) + len(b)
     return Encoded.of(sequences, first=first, targets=targets, b_starts=b_starts, cut=cut)
 
 

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from albert.evaluation import number_statistics, retrieval_statistics
-from albert.finetuning.classification import encode_texts
-from albert.finetuning.encoding import Chosen, Encoded, encode_parts
+from albert.finetuning.encoding import Chosen, Encoded, encode_texts
 from albert.finetuning.learner import Predictions
 from albert.model import Encoder, MeanPooler, SequenceClassifier
 from albert.tasks import Example, Pooling
@@ -48,7 +47,8 @@ class Regression:
         return replace(self, mean=float(targets.mean()), deviation=float(targets.std()) or 1.0)
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        return encode_texts(examples, _numbers(examples), tokenizer, max_seq_length)
+        rows, first = (one.texts() for one in examples), np.arange(len(examples) + 1)
+        return encode_texts(rows, tokenizer, max_seq_length, first=first, targets=_numbers(examples))
 
     def model(self, encoder: Encoder) -> nn.Module:
         return SequenceClassifier(encoder, 1, self.pooling)
@@ -77,9 +77,9 @@ class Similarity:
     per_token = False
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
-        parts = [(tokenizer.encode(text)[0], None) for one in examples for text in one.texts()]
+        rows = ((text,) for one in examples for text in one.texts())
         first = 2 * np.arange(len(examples) + 1)
-        return encode_parts(parts, tokenizer, max_seq_length, first=first, targets=_numbers(examples))
+        return encode_texts(rows, tokenizer, max_seq_length, first=first, targets=_numbers(examples))
 
     def model(self, encoder: Encoder) -> nn.Module:
         return MeanPooler(encoder)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -50,11 +51,9 @@ class Span:
         b_starts: list[int] = []
         targets: list[tuple[int, int]] = []
         first = [0]
-        passages: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        tokens_of = lru_cache(maxsize=64)(partial(_tokens, tokenizer))
         for one in examples:
-            if one.passage not in passages:
-                passages[one.passage] = _tokens(one.passage, tokenizer)
-            tokens, places = passages[one.passage]
+            tokens, places = tokens_of(one.passage)
             question = tokenizer.encode(one.question)[0][: min(_LONGEST_QUESTION, max_seq_length // 2)]
             head = [tokenizer.cls_id, *question, tokenizer.sep_id]
             answer = _answer_tokens(one, places)
@@ -148,7 +147,7 @@ def at_best_threshold(spans: np.ndarray, empty: np.ndarray, margins: np.ndarray)
     return scores
 
 
-def _tokens(text: str, tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+def _tokens(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
     """Ids [n], and the begin and end of each token in the text [n, 2]."""
     ids, starts = tokenizer.encode(text)
     ends = np.append(starts[1:], len(text))

@@ -19,7 +19,8 @@ from albert.finetuning import (
     run_key,
     save_run,
 )
-from albert.finetuning.classification import Classification, encode_texts
+from albert.finetuning.classification import Classification
+from albert.finetuning.encoding import encode_texts
 from albert.finetuning.learner import Predictions
 from albert.finetuning.settings import FEWEST_EPOCHS, MOST_EPOCHS, SWEEP
 from albert.finetuning.training import plan_batches, predict
@@ -171,8 +172,9 @@ def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path)
 
 
 def test_pairs_are_cut_at_the_longer_side(tokenizer):
-    examples = [Example("采茶" * 20, "香", "0"), Example("采", "茶香" * 20, "1")]
-    encoded = encode_texts(examples, np.array([0, 1]), tokenizer, 16)
+    pairs = [("采茶" * 20, "香"), ("采", "茶香" * 20)]
+    encoded = encode_texts(pairs, tokenizer, 16, first=np.arange(3), targets=np.array([0, 1]))
+    assert encoded.cut == 2
     chosen = encoded.choose(np.array([1, 0]))
     assert chosen.batch.cu_seqlens.tolist() == [0, 16, 32]
     for number, first in ((0, 3), (1, 14)):
