@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -31,47 +32,38 @@ from tests.conftest import copied, save_small_model
 SENTENCES = ["采茶要早", "炒锅要热", "水要泡茶香", "热水泡茶", "早茶香", "锅热炒茶"]
 
 
-def single(n=6):
-    return "text\tlabel\n" + "".join(f"{SENTENCES[i % 6]}\t{'好坏'[i % 2]}\n" for i in range(n))
+def single():
+    return "text\tlabel\n" + "".join(f"{text}\t{'好坏'[i % 2]}\n" for i, text in enumerate(SENTENCES))
 
 
 def several():
-    return "text\tlabel\n" + "".join(
-        f"{text}\t{label}\n"
-        for text, label in zip(SENTENCES, ("甲", "", "乙,甲", "丙", "乙", "甲,乙,丙"), strict=True)
-    )
+    labels = ("甲", "", "乙,甲", "丙", "乙", "甲,乙,丙")
+    rows = (f"{text}\t{label}\n" for text, label in zip(SENTENCES, labels, strict=True))
+    return "text\tlabel\n" + "".join(rows)
 
 
 RNG = np.random.default_rng(0)
 KINDS = {
-    "single": (Task(name="t"), ".tsv", single(), "cls", "AutoModelForSequenceClassification"),
-    "several": (
-        Task(name="t", kind="multilabel"),
-        ".tsv",
-        several(),
-        "cls",
-        "AutoModelForSequenceClassification",
-    ),
-    "span": (load_task("cmrc2018"), ".json", spans(RNG, 6), "mean", "AutoModelForQuestionAnswering"),
-    "tokens": (load_task("msra_ner"), ".tsv", tagged(RNG, 6), "mean", "AutoModelForTokenClassification"),
-    "choice": (load_task("c3"), ".json", choices(RNG, 6), "cls", "AutoModelForMultipleChoice"),
-    "number": (load_task("stsb"), ".tsv", numbers(RNG, 6), "cls", "AutoModelForSequenceClassification"),
-    "mean": (Task(name="t"), ".tsv", single(), "mean", "AutoModelForSequenceClassification"),
-    "both": (Task(name="t"), ".tsv", single(), "cls+mean", "AutoModelForSequenceClassification"),
-    "mean of a pair": (
-        load_task("stsb"),
-        ".tsv",
-        numbers(RNG, 6),
-        "mean",
-        "AutoModelForSequenceClassification",
-    ),
-    "mean of choices": (load_task("c3"), ".json", choices(RNG, 6), "mean", "AutoModelForMultipleChoice"),
+    "single": (Task(name="t"), ".tsv", single(), "cls"),
+    "several": (Task(name="t", kind="multilabel"), ".tsv", several(), "cls"),
+    "span": (load_task("cmrc2018"), ".json", spans(RNG, 6), "mean"),
+    "tokens": (load_task("msra_ner"), ".tsv", tagged(RNG, 6), "mean"),
+    "choice": (load_task("c3"), ".json", choices(RNG, 6), "cls"),
+    "number": (load_task("stsb"), ".tsv", numbers(RNG, 6), "cls"),
+    "mean": (Task(name="t"), ".tsv", single(), "mean"),
+    "both": (Task(name="t"), ".tsv", single(), "cls+mean"),
+    "mean of a pair": (load_task("stsb"), ".tsv", numbers(RNG, 6), "mean"),
+    "mean of choices": (load_task("c3"), ".json", choices(RNG, 6), "mean"),
 }
+# transformers' classes; every other kind is of SequenceClassification
+CLASSES = {"span": "QuestionAnswering", "tokens": "TokenClassification"} | dict.fromkeys(
+    ("choice", "mean of choices"), "MultipleChoice"
+)
 BERT = {"layout": "bert", "share": "none", "embedding_size": 64}
 
 
 def candidate(folder, tokenizer, kind, **shape):
-    task, suffix, content, pooling, _ = KINDS[kind]
+    task, suffix, content, pooling = KINDS[kind]
     file = folder / f"examples{suffix}"
     file.write_text(content, encoding="utf-8")
     settings = FineTuneSettings(
@@ -120,8 +112,8 @@ def test_a_kept_model_gives_the_same_scores_wherever_it_is_opened(
     assert str(tmp_path) not in (tmp_path / "kept" / "task.json").read_text(encoding="utf-8")
     if run.dev.probabilities is not None:
         np.testing.assert_array_equal(predicted.predictions.probabilities, run.dev.probabilities)
-    auto, is_pooled = getattr(transformers, KINDS[kind][4]), one.settings.running.pooling != "cls"
-    is_pooled &= kind not in ("span", "tokens")
+    auto = getattr(transformers, f"AutoModelFor{CLASSES.get(kind, 'SequenceClassification')}")
+    is_pooled = one.settings.running.pooling != "cls" and kind not in ("span", "tokens")
     if is_pooled:
         with pytest.raises(ValueError, match="trust_remote_code=True"):  # never opened as if it read [CLS]
             auto.from_pretrained(tmp_path / "kept", trust_remote_code=False)
@@ -174,9 +166,7 @@ def test_what_cannot_predict_is_refused_in_a_line(tmp_path, tokenizer):
     (tmp_path / "x.tsv").write_text("words\n茶\n", encoding="utf-8")
     with pytest.raises(InputError, match="no text column in .*columns: words"):
         predict_file(tmp_path / "kept", tmp_path / "x.tsv")
-    (tmp_path / "kept" / "model.safetensors").write_bytes(
-        (tmp_path / "small" / "model.safetensors").read_bytes()
-    )
+    shutil.copy(tmp_path / "small" / "model.safetensors", tmp_path / "kept")
     with pytest.raises(InputError, match="has no head: no classifier.weight in model.safetensors"):
         predict_file(tmp_path / "kept", tmp_path / "examples.tsv")
 
@@ -206,7 +196,7 @@ def without_labels(kind):
 @pytest.mark.parametrize("kind", ["single", "several", "number", "choice", "blank", "tokens", "span"])
 def test_a_model_that_trainer_saved_predicts_by_transformers_scores(kind, tmp_path, tokenizer):
     like = "choice" if kind == "blank" else kind
-    name = KINDS[like][4].replace("AutoModel", "Bert")
+    name = f"BertFor{CLASSES.get(like, 'SequenceClassification')}"
     options = {"id2label": dict(enumerate(("O", "B-X", "I-X")))} if kind in ("single", "tokens") else {}
     if kind == "several":
         options = {"id2label": dict(enumerate("甲乙丙")), "problem_type": "multi_label_classification"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import pearsonr, spearmanr
+from scipy.stats import spearmanr
 from seqeval.scheme import IOB2, Entities
 from torch.nn import functional as F
 
@@ -234,7 +234,6 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
     cosines = [float(F.cosine_similarity(mean(a), mean(b), dim=0)) for a, b in pairs]
     assert [float(answer) for answer in run.dev.answers] == pytest.approx(cosines, abs=6e-4)
     assert run.result.dev["spearman"] == pytest.approx(spearmanr(cosines, gold).statistic)
-    assert run.result.dev["pearson"] == pytest.approx(pearsonr(cosines, gold).statistic, abs=1e-4)
 
 
 def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):

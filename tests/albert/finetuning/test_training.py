@@ -65,7 +65,7 @@ def shuffle_labels(file):
     file.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
 
 
-def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder, tmp_path):
+def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder):
     result = fine_tune(quick(split_files, model_folder, model_folder, epochs=6))
     assert result.kind == "single" and result.labels == ("坏", "好")
     assert result.examples == {"train": 160, "dev": 40, "test": 40}
@@ -78,8 +78,6 @@ def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder,
     assert result.changes[0].fixed == result.changes[0].broken == 0
     assert np.sum(first.confusion) == 2 * 40
     assert sum(one.examples for one in first.slices) == 40
-    page = write_report(report_of(result), tmp_path / "r")
-    assert read_report(page).evaluations == (result,)
 
 
 def test_shuffled_labels_score_at_chance_and_are_counted_as_stuck(split_files, model_folder):
