@@ -17,7 +17,7 @@ from albert.finetuning import FineTuneSettings, measure_cost
 from albert.model import IGNORED, measure_sizes
 from albert.tasks import Task
 from data.tokenization import WordPieceTokenizer
-from tests.albert.finetuning.examples import prepared
+from tests.albert.finetuning.examples import prepared, table
 from tests.conftest import copied, sample_texts, save_small_model, small_model
 from tests.corpora import make_corpus
 
@@ -55,9 +55,7 @@ def test_a_cloze_word_is_right_when_all_of_its_tokens_are(tokenizer, tmp_path):
 def candidate(tokenizer, tmp_path):
     """A model with dropout, on eight texts of one to eight characters."""
     folder = save_small_model(tmp_path / "m", tokenizer, hidden_dropout_prob=0.5)
-    rows = ["text\tlabel", *(f"{'茶' * n}\t{n % 2}" for n in range(1, 9))]
-    path = tmp_path / "t.tsv"
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    path = table(tmp_path / "t.tsv", "text label", [("茶" * n, n % 2) for n in range(1, 9)])
     return prepared(FineTuneSettings(task=Task(name="t"), train=path, dev=copied(path), models=(folder,)))
 
 

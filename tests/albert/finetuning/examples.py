@@ -3,6 +3,8 @@ made ready for them.
 """
 
 import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from albert.finetuning import Candidate, FineTuneSettings, prepare, read_task
 
@@ -10,6 +12,13 @@ from albert.finetuning import Candidate, FineTuneSettings, prepare, read_task
 def prepared(settings: FineTuneSettings, number: int = 0) -> Candidate:
     """One of the settings' models, ready to be fine-tuned."""
     return prepare(settings, read_task(settings), number)
+
+
+def table(path: Path, header: str, rows: Iterable[Sequence[object]]) -> Path:
+    """A file of tab-separated rows under the names of a header."""
+    lines = ("\t".join(map(str, row)) for row in (header.split(), *rows))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 FILLER = "采茶要早炒锅热水泡"

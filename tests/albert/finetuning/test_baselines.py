@@ -12,7 +12,7 @@ from albert.finetuning.baselines import rule_runs
 from albert.model import initialize
 from albert.reports.evaluation import protocol
 from albert.tasks import load_task
-from tests.albert.finetuning.examples import filler, prepared
+from tests.albert.finetuning.examples import filler, prepared, table
 from tests.albert.report_samples import report_of
 from tests.conftest import copied
 
@@ -28,19 +28,14 @@ def scores_of(task, path, model):
     return {named.name: run.result.dev[metric] for named, run in rule_runs(candidate)}
 
 
-def table(path, header, rows):
-    path.write_text("\n".join("\t".join(map(str, row)) for row in [header, *rows]), encoding="utf-8")
-    return path
-
-
 def test_a_word_decides_a_label(tmp_path, model_folder):
     rng = np.random.default_rng(0)
     rows = [(filler(rng) + ("香" if n % 3 else "苦"), "好" if n % 3 else "坏") for n in range(60)]
-    path = table(tmp_path / "t.tsv", ("text", "label"), rows)
+    path = table(tmp_path / "t.tsv", "text label", rows)
     assert scores_of("mine", path, model_folder) == {"character TF-IDF, logistic regression": 1.0}
     for n, (text, label) in enumerate(rows):
         rows[n] = (text + "园" * (n % 2), f"{label},园" if n % 2 else label)
-    path = table(tmp_path / "several.tsv", ("text", "label"), rows)
+    path = table(tmp_path / "several.tsv", "text label", rows)
     (tmp_path / "several.yaml").write_text("name: several\nkind: multilabel\n")
     found = scores_of(str(tmp_path / "several.yaml"), path, model_folder)
     assert found == {"character TF-IDF, logistic regression": 1.0}
@@ -52,12 +47,11 @@ def test_a_word_decides_a_label(tmp_path, model_folder):
 def test_pairs_with_the_same_letters_are_alike(tmp_path, model_folder):
     rng = np.random.default_rng(0)
     pairs = [(a := filler(rng), a[::-1] if n % 2 else filler(rng, 3) + "香苦山高", n % 2) for n in range(60)]
-    path = table(tmp_path / "t.tsv", ("sentence1", "sentence2", "label"), pairs)
+    path = table(tmp_path / "t.tsv", "sentence1 sentence2 label", pairs)
     found = scores_of("mine", path, model_folder)
     assert found["threshold on common characters"] == 1.0 and len(found) == 2
-    numbers = scores_of(
-        "stsb-probe", table(tmp_path / "n.tsv", ("sentence1", "sentence2", "score"), pairs), model_folder
-    )
+    path = table(tmp_path / "n.tsv", "sentence1 sentence2 score", pairs)
+    numbers = scores_of("stsb-probe", path, model_folder)
     assert numbers["cosine of character TF-IDF"] > 0.7
 
 
@@ -67,7 +61,7 @@ def test_tags_follow_a_tokens_neighbours(tmp_path, model_folder):
         ("山 水 香 茶", "O O O O"),
         ("热 香 山 水", "O B-LOC I-LOC O"),
     ]
-    path = table(tmp_path / "t.tsv", ("text_a", "label"), rows)
+    path = table(tmp_path / "t.tsv", "text_a label", rows)
     assert scores_of("msra_ner", path, model_folder) == {"most frequent tag in context": 1.0}
 
 
@@ -88,7 +82,7 @@ def test_the_choice_that_the_passage_has_is_taken(tmp_path, model_folder):
 def test_a_model_below_a_simple_method_is_named_at_the_top(tmp_path, model_folder):
     rng = np.random.default_rng(0)
     rows = [(filler(rng, 9) + ("香" if n % 2 else "苦"), n % 2) for n in range(20)]
-    path = table(tmp_path / "t.tsv", ("text", "label"), rows)
+    path = table(tmp_path / "t.tsv", "text label", rows)
     # a rate that teaches nothing
     common = {"epochs": 1, "learning_rate": 1e-9, "seeds": (3, 4)}
     result = fine_tune(settings_of("mine", path, model_folder, **common))
@@ -110,7 +104,7 @@ def test_random_weights_are_the_seeds_whatever_the_model_has_learnt(tmp_path, mo
     model, _ = load_pretrained(model_folder)
     initialize(model, 0.5)
     save_model(model, tmp_path / "other", tokenizer)
-    path = table(tmp_path / "t.tsv", ("text", "label"), [("香茶", 1), ("苦水", 0)])
+    path = table(tmp_path / "t.tsv", "text label", [("香茶", 1), ("苦水", 0)])
     found = []
     for folder in (model_folder, tmp_path / "other"):
         settings = settings_of("mine", path, folder, epochs=1, learning_rate=1e-9, seeds=(3, 4))

@@ -21,6 +21,7 @@ from albert.finetuning import (
 )
 from albert.tasks import Task
 from data.errors import ConfigError, InputError
+from tests.albert.finetuning.examples import table
 from tests.albert.report_samples import seed_result
 from tests.conftest import copied, save_small_model
 
@@ -38,17 +39,13 @@ def task(tmp_path_factory, tokenizer):
     model = save_small_model(folder / "small", tokenizer)
     words = {2: "龙井", 4: "龙井茶香", 5: "茶香"}
     texts = [words.get(n, "").ljust(n + 1, "水") for n in range(8)]  # of 1 to 8 characters
-    rows = "".join(f"{text}\t{label}\n" for text, label in zip(texts, GOLD, strict=True))
-    for split in ("train", "dev", "test"):
-        (folder / f"{split}.tsv").write_text(f"text\tlabel\n{rows}", encoding="utf-8")
+    files = {
+        split: table(folder / f"{split}.tsv", "text label", zip(texts, GOLD, strict=True))
+        for split in ("train", "dev", "test")
+    }
+    names = ("none", "one", "two")
     settings = FineTuneSettings(
-        task=Task(name="t"),
-        train=folder / "train.tsv",
-        dev=folder / "dev.tsv",
-        test=folder / "test.tsv",
-        models=(model,) * 3,
-        names=("none", "one", "two"),
-        seeds=(0, 1, 2),
+        task=Task(name="t"), **files, models=(model,) * 3, names=names, seeds=(0, 1, 2)
     )
     data = read_task(settings)
     return data, [prepare(settings, data, number) for number in range(3)]
@@ -187,9 +184,9 @@ def test_models_are_named_as_they_are_typed(task):
 
 def test_examples_with_a_group_are_numbered_by_it(task, tmp_path):
     settings = task[1][0].settings
-    (tmp_path / "g.tsv").write_text("text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t刑\n丙\t0\t民\n", encoding="utf-8")
-    grouped = replace(settings, task=Task(name="t", group="law"), train=tmp_path / "g.tsv", test=None)
-    data = read_task(replace(grouped, dev=copied(tmp_path / "g.tsv")))
+    path = table(tmp_path / "g.tsv", "text label law", ["甲0民", "乙1刑", "丙0民"])
+    grouped = replace(settings, task=Task(name="t", group="law"), train=path, test=None)
+    data = read_task(replace(grouped, dev=copied(path)))
     assert data.splits["dev"].groups == (0, 1, 0) and task[0].splits["dev"].groups is None
     with pytest.raises(InputError, match="task t: no column 'law' for groups in each row of .*dev.tsv"):
         read_task(grouped)

@@ -27,7 +27,7 @@ from albert.finetuning.span import LONGEST_ANSWER, Span
 from albert.finetuning.tagging import Tagging, well_formed
 from albert.model import IGNORED, SequenceClassifier, pack
 from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, entities_of, load_task
-from tests.albert.finetuning.examples import FILLER, choices, numbers, prepared, spans, tagged
+from tests.albert.finetuning.examples import FILLER, choices, numbers, prepared, spans, table, tagged
 from tests.conftest import copied, save_small_model
 
 
@@ -196,8 +196,7 @@ def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
 
 def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
     short = save_small_model(tmp_path / "short", tokenizer, max_position_embeddings=16)
-    (tmp_path / "t.tsv").write_text("text\tlabel\n" + FILLER * 5 + "\t1\n茶\t0\n", encoding="utf-8")
-    path = tmp_path / "t.tsv"
+    path = table(tmp_path / "t.tsv", "text label", [(FILLER * 5, 1), ("茶", 0)])
     settings = FineTuneSettings(task=load_task("mine"), train=path, dev=copied(path), models=(short,))
     candidate = prepared(settings)
     assert np.diff(candidate.encoded["train"].offsets).max() == 16
@@ -208,15 +207,11 @@ def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
 def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokenizer, model_folder):
     pairs = [("采茶要早", "茶香"), ("炒锅", "热水泡茶要早"), ("香", "山高水热"), ("水泡", "水泡茶")]
     gold = [3, 1, 0, 2]
-    rows = [f"{a}\t{b}\t{score}" for (a, b), score in zip(pairs, gold, strict=True)]
-    (tmp_path / "t.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]), encoding="utf-8")
-    settings = FineTuneSettings(
-        task=load_task("stsb-probe"),
-        dev=tmp_path / "t.tsv",
-        models=(model_folder,),
-        running=FineTuneRunning(precision="fp32"),
-    )
-    candidate = prepared(settings)
+    rows = [(*pair, score) for pair, score in zip(pairs, gold, strict=True)]
+    path = table(tmp_path / "t.tsv", "sentence1 sentence2 score", rows)
+    running = FineTuneRunning(precision="fp32")
+    task = load_task("stsb-probe")
+    candidate = prepared(FineTuneSettings(task=task, dev=path, models=(model_folder,), running=running))
     run = fine_tune_one(candidate, 0, 1e-4)
     encoder = load_pretrained(model_folder)[0].encoder.eval()
 

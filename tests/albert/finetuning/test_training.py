@@ -28,7 +28,7 @@ from albert.optim import adamw
 from albert.reports import read_report, write_report
 from albert.tasks import Example, Kind, Task
 from data.errors import ConfigError, InputError
-from tests.albert.finetuning.examples import filler, prepared
+from tests.albert.finetuning.examples import filler, prepared, table
 from tests.albert.report_samples import report_of, seed_result
 from tests.conftest import copied
 
@@ -36,15 +36,12 @@ from tests.conftest import copied
 @pytest.fixture
 def split_files(tmp_path):
     """A task a bag of words solves: which of two words stands in the sentence."""
-    rng = np.random.default_rng(0)
+    rng, files = np.random.default_rng(0), {}
     for name, n in (("train", 160), ("dev", 40), ("test", 40)):
-        rows = []
-        for i in range(n):
-            label = i % 2
-            text = filler(rng)
-            rows.append(f"{text}{'香' if label else '苦'}{text[::-1]}\t{'好' if label else '坏'}")
-        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
-    return {name: tmp_path / f"{name}.tsv" for name in ("train", "dev", "test")}
+        texts = [filler(rng) for _ in range(n)]
+        rows = [(f"{text}{'苦香'[i % 2]}{text[::-1]}", "坏好"[i % 2]) for i, text in enumerate(texts)]
+        files[name] = table(tmp_path / f"{name}.tsv", "text label", rows)
+    return files
 
 
 def quick(split_files, *models, sweep=(), max_restarts=0, patience=5, **changes):
@@ -61,8 +58,7 @@ def shuffle_labels(file):
     lines = file.read_text(encoding="utf-8").splitlines()
     texts, labels = zip(*(line.split("\t") for line in lines[1:]), strict=True)
     labels = np.random.default_rng(1).permutation(labels)
-    rows = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
-    file.write_text("\n".join(["text\tlabel", *rows]) + "\n", encoding="utf-8")
+    table(file, "text label", zip(texts, labels, strict=True))
 
 
 def test_a_copy_of_the_same_model_shows_no_difference(split_files, model_folder):
@@ -156,7 +152,7 @@ def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path)
     key = run_key(candidate, 0, 1e-3)
     assert key == run_key(candidate, 0, 1e-3)
     assert key not in (run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3))
-    split_files["dev"].write_text("text\tlabel\n香\t好\n苦\t坏\n", encoding="utf-8")
+    table(split_files["dev"], "text label", ["香好", "苦坏"])
     assert key != run_key(candidate, 0, 1e-3)
     # the same weights and files are another run with another configuration, vocabulary or file of answers
     other_config = replace(candidate, config=replace(candidate.config, hidden_dropout_prob=0.1))
@@ -184,10 +180,10 @@ def test_pairs_are_cut_at_the_longer_side(tokenizer):
 
 def test_labels_that_training_never_saw_and_single_classes_are_refused(split_files, model_folder):
     settings = {"task": Task(name="t"), **split_files, "models": (model_folder,)}
-    split_files["dev"].write_text("text\tlabel\n好\t奇怪\n", encoding="utf-8")
+    table(split_files["dev"], "text label", [("好", "奇怪")])
     with pytest.raises(InputError, match="label '奇怪' in .*does not occur"):
         fine_tune(FineTuneSettings(**settings))
-    split_files["train"].write_text("text\tlabel\n好\t一\n坏\t一\n", encoding="utf-8")
+    table(split_files["train"], "text label", ["好一", "坏一"])
     with pytest.raises(InputError, match="nothing to tell apart"):
         fine_tune(FineTuneSettings(**settings))
     with pytest.raises(ConfigError, match="seeds"):
@@ -280,9 +276,8 @@ def test_dropout_is_on_only_in_training_and_every_epoch_takes_all_its_steps(spli
 
 
 def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_path, model_folder):
-    rows = [f"茶{n}\t香{n % 3}\t{100 * (n % 2) + 900 * (n == 0)}" for n in range(40)]  # one is far off
-    path = tmp_path / "t.tsv"
-    path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    rows = [(f"茶{n}", f"香{n % 3}", 100 * (n % 2) + 900 * (n == 0)) for n in range(40)]  # one is far off
+    path = table(tmp_path / "t.tsv", "sentence1 sentence2 score", rows)
     settings = FineTuneSettings(
         task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=copied(path), models=(model_folder,),
         epochs=2, batch_size=3, running=FineTuneRunning(precision="fp32", pooling="cls"),
@@ -318,9 +313,8 @@ def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_pa
 def test_numbers_are_learnt_alike_on_any_scale(tmp_path, model_folder):
     runs, means = [], []
     for name, scale, zero in (("marks", 1, 0), ("years", 8, 2000), ("shares", 1e-5, 0)):
-        path = tmp_path / f"{name}.tsv"
-        rows = [f"茶{n}\t{'香' * (n % 5)}\t{scale * (n % 5) + zero}" for n in range(40)]
-        path.write_text("sentence1\tsentence2\tscore\n" + "\n".join(rows) + "\n", encoding="utf-8")
+        rows = [(f"茶{n}", "香" * (n % 5), scale * (n % 5) + zero) for n in range(40)]
+        path = table(tmp_path / f"{name}.tsv", "sentence1 sentence2 score", rows)
         settings = FineTuneSettings(
             task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=copied(path), models=(model_folder,),
             epochs=3, running=FineTuneRunning(precision="fp32"), optimizer=FineTuneOptimizer(max_restarts=0),
@@ -333,8 +327,8 @@ def test_numbers_are_learnt_alike_on_any_scale(tmp_path, model_folder):
 
 def test_chance_is_the_most_frequent_training_label_on_the_scored_split(split_files, model_folder):
     for name, share in (("train", 0.75), ("dev", 0.25)):
-        rows = [f"香{n}\t{'好' if n < 40 * share else '坏'}" for n in range(40)]
-        split_files[name].write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
+        rows = [(f"香{n}", "好" if n < 40 * share else "坏") for n in range(40)]
+        table(split_files[name], "text label", rows)
     data = read_task(quick(split_files, model_folder))
     dev = data.splits["dev"]
     assert chance_of(data, dev) == 0.25
