@@ -88,10 +88,7 @@ class Span:
         answers = tuple(one.text if self._is_answered(one) else "" for one in found)
         confidence = [one.confidence if self._is_answered(one) else one.none_confidence for one in found]
         pairs = self._scores(answers, examples)
-        statistics = {
-            "exact_match": mean_statistics(pairs[:, 0]),
-            "answer_f1": mean_statistics(pairs[:, 1]),
-        }
+        statistics = {"exact_match": mean_statistics(pairs[:, 0]), "answer_f1": mean_statistics(pairs[:, 1])}
         if self.style == "squad2":
             spans = self._scores([one.text for one in found], examples)[:, 1]
             empty = self._scores([""] * len(found), examples)[:, 1]

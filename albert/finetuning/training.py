@@ -214,9 +214,7 @@ def fine_tune_one(
             break
     test = predict(candidate, model, "test") if "test" in candidate.encoded else None
     result = replace(
-        result,
-        test=candidate.scores(test) if test else None,
-        seconds=time.perf_counter() - started,
+        result, test=candidate.scores(test) if test else None, seconds=time.perf_counter() - started
     )
     if folder is not None and candidate.is_own:
         if isinstance(candidate.learner, Regression):

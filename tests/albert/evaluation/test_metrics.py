@@ -7,13 +7,7 @@ from seqeval.metrics import f1_score as seqeval_f1
 from seqeval.metrics import precision_score, recall_score
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from albert.evaluation import (
-    calibration,
-    class_statistics,
-    entity_statistics,
-    number_statistics,
-    score,
-)
+from albert.evaluation import calibration, class_statistics, entity_statistics, number_statistics, score
 from albert.evaluation.metrics import chance_margin, constant_score
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]

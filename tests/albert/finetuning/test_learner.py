@@ -13,13 +13,7 @@ from torch.nn import functional as F
 
 from albert.checkpoints import load_pretrained
 from albert.evaluation import retrieval_statistics, score
-from albert.finetuning import (
-    FineTuneOptimizer,
-    FineTuneRunning,
-    FineTuneSettings,
-    fine_tune,
-    fine_tune_one,
-)
+from albert.finetuning import FineTuneOptimizer, FineTuneRunning, FineTuneSettings, fine_tune, fine_tune_one
 from albert.finetuning.choice import Choice
 from albert.finetuning.encoding import Encoded
 from albert.finetuning.regression import Similarity

@@ -2,7 +2,6 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
@@ -39,28 +38,9 @@ def html(page):
     return page.read_text(encoding="utf-8")
 
 
-class Balance(HTMLParser):
-    """Every opened element is closed, in order."""
-
-    VOID = {"meta", "br", "link", "img", "path", "use", "stop"}
-
-    def __init__(self):
-        super().__init__()
-        self.open: list[str] = []
-
-    def handle_starttag(self, tag, attributes):
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in self.VOID:
-            assert self.open.pop() == tag
-
-
 def test_the_page_is_whole_and_needs_nothing_from_outside(html):
-    parser = Balance()
-    parser.feed(html)
-    assert not parser.open
+    # every element is closed, in order, but meta, which HTML never closes
+    ET.fromstring(re.sub(r"(<meta [^>]*)>", r"\1/>", html[html.index("<html") :]))
     outside = re.findall(r"""(?:src|href)\s*=\s*["']([^"'#][^"']*)|url\((?!#)([^)]*)|@import|<script""", html)
     assert not outside
     ids = re.findall(r'\bid="([^"]+)"', html)
