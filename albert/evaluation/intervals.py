@@ -84,7 +84,7 @@ def linearised(metric: str, statistics: np.ndarray, groups: Sequence[int] | None
             np.add.at(run, of_example, one)
         statistics = sums
     rows = []
-    for one in np.asarray(statistics, dtype=np.float64):
+    for one in statistics:
         total, shift = one.sum(0), _STEP * one
         influence = (score(metric, total + shift) - score(metric, total - shift)) / (2 * _STEP)
         rows.append(score(metric, total) + len(one) * (influence - influence.mean()))

@@ -189,7 +189,7 @@ def calibration(probabilities: np.ndarray, gold: np.ndarray, bins: int = 10) -> 
     right = probabilities.argmax(-1) == gold  # [S, n]
     bin_of = np.minimum(np.ceil(confidence * bins).astype(int) - 1, bins - 1)
     filled, error = [], 0.0
-    for number in np.unique(bin_of[bin_of >= 0]).tolist():
+    for number in np.unique(bin_of).tolist():
         inside = bin_of == number
         mean, accuracy = float(confidence[inside].mean()), float(right[inside].mean())
         filled.append(CalibrationBin(number / bins, (number + 1) / bins, int(inside.sum()), mean, accuracy))

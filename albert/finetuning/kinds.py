@@ -31,6 +31,6 @@ def find_learner(
         case Kind.TOKENS:
             return Tagging(labels)
         case Kind.REGRESSION:
-            return Regression(task.metrics, pooling)
+            return Regression(pooling)
         case Kind.SIMILARITY:
-            return Similarity(task.metrics)
+            return Similarity()

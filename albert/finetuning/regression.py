@@ -24,11 +24,11 @@ def _numbers(examples: Sequence[Example]) -> np.ndarray:
     return np.array([float(one.label) for one in examples])
 
 
-def _predictions(predicted: np.ndarray, gold: np.ndarray, metrics: Sequence[str]) -> Predictions:
+def _predictions(predicted: np.ndarray, gold: np.ndarray) -> Predictions:
     return Predictions(
         answers=tuple(f"{value:.6g}" for value in predicted),
         right=None,
-        statistics={name: number_statistics(name, predicted, gold) for name in metrics},
+        statistics={name: number_statistics(name, predicted, gold) for name in ("pearson", "spearman")},
     )
 
 
@@ -36,7 +36,6 @@ def _predictions(predicted: np.ndarray, gold: np.ndarray, metrics: Sequence[str]
 class Regression:
     """Learns numbers, in units of their deviation from the mean. targets [U]: the gold number."""
 
-    metrics: Sequence[str]
     pooling: Pooling
     mean: float = 0.0
     deviation: float = 1.0
@@ -58,7 +57,7 @@ class Regression:
         return F.mse_loss(scores[:, 0], (gold - self.mean) / self.deviation)
 
     def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
-        return _predictions(scores[:, 0] * self.deviation + self.mean, encoded.targets, self.metrics)
+        return _predictions(scores[:, 0] * self.deviation + self.mean, encoded.targets)
 
     @torch.no_grad()
     def give_units(self, classifier: nn.Linear) -> None:
@@ -73,7 +72,6 @@ class Similarity:
     how well the first sentences of the most similar pairs retrieve the second among those of all examples.
     """
 
-    metrics: Sequence[str]
     per_token = False
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
@@ -90,10 +88,7 @@ class Similarity:
     def predict(self, scores: np.ndarray, examples: Sequence[Example], encoded: Encoded) -> Predictions:
         unit = scores / np.maximum(np.linalg.norm(scores, axis=-1, keepdims=True), 1e-12)
         pairs, gold = unit.reshape(len(examples), 2, -1), encoded.targets
-        numbers = [metric for metric in self.metrics if metric != "mrr"]
-        predicted = _predictions((pairs[:, 0] * pairs[:, 1]).sum(-1), gold, numbers)
-        if "mrr" not in self.metrics:
-            return predicted
+        predicted = _predictions((pairs[:, 0] * pairs[:, 1]).sum(-1), gold)
         # only the pairs that are labelled most similar should find each other
         second = [one.pair or "" for one in examples]
         ranks = retrieval_statistics(pairs, second, gold == gold.max())

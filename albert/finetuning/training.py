@@ -376,7 +376,7 @@ def scores_of(model: nn.Module, encoded: Encoded, precision: str, per_token: boo
     return np.nan_to_num(np.concatenate(rows)[np.argsort(np.concatenate(places))])
 
 
-def _by_length(sizes: np.ndarray) -> Iterator[np.ndarray]:
+def _by_length(sizes: np.ndarray) -> list[np.ndarray]:
     order = np.argsort(sizes, kind="stable")
     ends = np.cumsum(sizes[order])
-    return iter(np.split(order, np.flatnonzero(np.diff(ends // _PREDICTED_TOKENS)) + 1))
+    return np.split(order, np.flatnonzero(np.diff(ends // _PREDICTED_TOKENS)) + 1)

@@ -160,7 +160,7 @@ def test_likeness_is_the_cosine_of_a_pair_and_only_the_most_alike_are_searched_f
     unit = np.eye(3)
     # the second pair is unlike, and its second sentence is as near to the first's as can be
     states = np.array([2 * unit[0], unit[0], unit[1], unit[2], unit[1] + unit[2], 3 * unit[1]])
-    learner = Similarity(("spearman", "mrr"))
+    learner = Similarity()
     encoded = Encoded(
         input_ids=np.zeros(6, dtype=np.int64), offsets=np.arange(7), segment_b_start=np.zeros(6),
         first=2 * np.arange(4), targets=np.array([1.0, 0.0, 1.0]),
