@@ -70,7 +70,7 @@ class TrainerState:
     stale_evaluations: int = 0  # since the best one
     trends: dict[int, Trend] = field(default_factory=dict)  # of the sentinel, by corpus
     processes: int = 1  # how many trained when it was written
-    scaler: dict[str, float] = field(default_factory=dict)  # of fp16 gradients
+    scaler: dict[str, int | float] = field(default_factory=dict)  # of fp16 gradients
     graph_shapes: tuple[Shape, ...] = ()  # of the batches that shaped the CUDA graphs
     precision: str = ""  # what "auto" was when the run began: another machine goes on with it
 
