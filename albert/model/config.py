@@ -109,9 +109,9 @@ class AlbertConfig:
             raise ConfigError(
                 f"layout 'bert' has no projection: embedding_size={self.embedding_size} must be {H}"
             )
-        if self.parameter_bound() > MAX_PARAMETERS:
+        if (parameters := measure_sizes(self).total) > MAX_PARAMETERS:
             raise ConfigError(
-                f"a model of about {self.parameter_bound():.1e} parameters (vocab_size={self.vocab_size}, "
+                f"a model of about {parameters:.1e} parameters (vocab_size={self.vocab_size}, "
                 f"embedding_size={self.embedding_size}, hidden_size={H}, "
                 f"intermediate_size={self.intermediate_size}): no machine holds it; check the config"
             )
@@ -136,14 +136,6 @@ class AlbertConfig:
             raise ConfigError(f"num_hidden_groups={groups}: with share='none' there is nothing to group")
         if groups > layers:
             raise ConfigError(f"num_hidden_groups={groups}: there are only {layers} layers to group")
-
-    def parameter_bound(self) -> int:
-        """The approximate number of parameters, to tell a model from a mistake."""
-        E, H = self.embedding_size, self.hidden_size
-        tables = (self.vocab_size + self.max_position_embeddings + self.type_vocab_size) * E
-        attention = 4 * H * H * self.attentions
-        feed_forward = 2 * H * self.intermediate_size * self.feed_forwards
-        return tables + E * H + attention + feed_forward
 
     @property
     def depth(self) -> int:
@@ -195,6 +187,33 @@ class AlbertConfig:
         if shape is None:
             raise ConfigError(f"no preset {name!r}: there are {', '.join(PRESETS)}")
         return cls(**{**shape, **changes})
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Parameters by part. The encoder is the layers and the pooler, tables and projection are embeddings."""
+
+    embeddings: int
+    encoder: int
+    heads: int  # MLM (whose decoder is the word table, unless untied) and SOP
+
+    @property
+    def total(self) -> int:
+        return self.embeddings + self.encoder + self.heads
+
+
+def measure_sizes(config: AlbertConfig) -> Sizes:
+    """Parameters of a config's model, by arithmetic: nothing is allocated."""
+    E, H, F, V = config.embedding_size, config.hidden_size, config.intermediate_size, config.vocab_size
+    W = H if config.layout == "bright" else E  # where types, positions and LayerNorm are
+    projection = {"google": E * H + H, "bright": E * H, "bert": 0}[config.layout]
+    embeddings = V * E + (config.max_position_embeddings + config.type_vocab_size + 2) * W + projection
+    attention = 4 * (H * H + H) + 2 * H
+    feed_forward = 2 * H * F + F + H + 2 * H
+    encoder = attention * config.attentions + feed_forward * config.feed_forwards + H * H + H
+    transform = H if config.layout == "bright" else E
+    heads = H * transform + 3 * transform + V + 2 * H + 2 + (0 if config.tie_word_embeddings else V * E)
+    return Sizes(embeddings, encoder, heads)
 
 
 @cache

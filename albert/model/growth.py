@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from albert.model.config import AlbertConfig, Share
 from albert.model.heads import PretrainingModel
 from data.errors import ConfigError
@@ -53,15 +51,12 @@ def grow(
         return model
     grown = PretrainingModel(config)
     old, new = model.encoder, grown.encoder
-    with torch.no_grad():
-        for part in ("embedding", "pooler"):
-            getattr(new, part).load_state_dict(getattr(old, part).state_dict())
-        for part in ("mlm", "sop"):
-            getattr(grown, part).load_state_dict(getattr(model, part).state_dict())
-        # backwards, so that a block shared by several layers ends as a copy of the first layer's
-        for number in reversed(range(config.depth)):
-            attention, feed_forward = new.blocks_of_layer[number]
-            attention_from, feed_forward_from = old.blocks_of_layer[number % model.config.depth]
-            new.attentions[attention].load_state_dict(old.attentions[attention_from].state_dict())
-            new.feed_forwards[feed_forward].load_state_dict(old.feed_forwards[feed_forward_from].state_dict())
+    for part in ("encoder.embedding", "encoder.pooler", "mlm", "sop"):
+        grown.get_submodule(part).load_state_dict(model.get_submodule(part).state_dict())
+    # backwards, so that a block shared by several layers ends as a copy of the first layer's
+    for number in reversed(range(config.depth)):
+        attention, feed_forward = new.blocks_of_layer[number]
+        attention_from, feed_forward_from = old.blocks_of_layer[number % model.config.depth]
+        new.attentions[attention].load_state_dict(old.attentions[attention_from].state_dict())
+        new.feed_forwards[feed_forward].load_state_dict(old.feed_forwards[feed_forward_from].state_dict())
     return grown.train(model.training)

@@ -1,4 +1,4 @@
-"""The cost of a model: parameters by part, and each token's floating-point operations and activation memory.
+"""The cost of a model for each token: floating-point operations and activation memory.
 
 A multiplication and an addition are two operations. Only matrix products are counted: the rest is negligible.
 T = sequence length, H = hidden size, E = embedding size, F = feed-forward size, N = heads,
@@ -8,43 +8,11 @@ V = vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from albert.model.config import AlbertConfig
+from albert.model.config import AlbertConfig, measure_sizes
 
 LENGTHS = (128, 512)  # of sequences, in the table
 MASKED_SHARE = 0.15  # of the tokens go through the MLM head
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Parameters by part. The encoder is the layers and the pooler, tables and projection are embeddings."""
-
-    embeddings: int
-    encoder: int
-    heads: int  # MLM (whose decoder is the word table, unless untied) and SOP
-
-    @property
-    def body(self) -> int:
-        return self.embeddings + self.encoder
-
-    @property
-    def total(self) -> int:
-        return self.body + self.heads
-
-
-def measure_sizes(config: AlbertConfig) -> Sizes:
-    """Parameters of a config's model, by arithmetic: nothing is allocated."""
-    E, H, F, V = config.embedding_size, config.hidden_size, config.intermediate_size, config.vocab_size
-    W = H if config.layout == "bright" else E  # where types, positions and LayerNorm are
-    projection = {"google": E * H + H, "bright": E * H, "bert": 0}[config.layout]
-    embeddings = V * E + (config.max_position_embeddings + config.type_vocab_size + 2) * W + projection
-    attention = 4 * (H * H + H) + 2 * H
-    feed_forward = 2 * H * F + F + H + 2 * H
-    encoder = attention * config.attentions + feed_forward * config.feed_forwards + H * H + H
-    transform = H if config.layout == "bright" else E
-    heads = H * transform + 3 * transform + V + 2 * H + 2 + (0 if config.tie_word_embeddings else V * E)
-    return Sizes(embeddings, encoder, heads)
 
 
 def encoder_operations(config: AlbertConfig, T: float) -> float:
@@ -66,17 +34,15 @@ def forward_operations(config: AlbertConfig, T: int) -> float:
     return encoder_operations(config, T) + head
 
 
-def activation_bytes(config: AlbertConfig, T: int, *, checkpointing: bool = False) -> float:
+def activation_bytes(config: AlbertConfig, T: int) -> float:
     """Bytes that the layers keep for the backward pass, for each token of full sequences of length T.
 
     Under bf16 autocast without dropout on a CPU, each layer keeps: q, k, v, the mixed heads, both blocks'
     bf16 inputs, and the fp32 sums that LayerNorm normalises; the activation's input (or its slope there) and,
     unless it is relu, its output (bf16 each); the attention probabilities in bf16; four fp32 statistics of
-    LayerNorm. With checkpointing it keeps its input alone.
+    LayerNorm.
     """
     H, F, N = config.hidden_size, config.intermediate_size, config.num_attention_heads
-    if checkpointing:
-        return config.depth * 2 * H
     inner = 2 * F if config.hidden_act == "relu" else 4 * F
     return config.depth * (16 * H + inner + 2 * N * T + 16)
 

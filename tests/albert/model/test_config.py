@@ -9,24 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from albert.model import PRESETS, AlbertConfig, Encoder, PretrainingModel, measure_sizes, pack
 from albert.model.sizes import MASKED_SHARE, activation_bytes, forward_operations
 from data.errors import ConfigError
+from tests.albert.model.test_encoder import SMALL
 from tests.commands import run_here
-
-SMALL = {
-    "vocab_size": 61,
-    "embedding_size": 16,
-    "hidden_size": 48,
-    "num_attention_heads": 4,
-    "num_hidden_layers": 3,
-    "intermediate_size": 80,
-    "max_position_embeddings": 40,
-}
-
-
-def model_without_weights(config):
-    with torch.device("meta"):
-        model = PretrainingModel(config)
-    assert all(parameter.is_meta for parameter in model.parameters())
-    return model
 
 
 def count(part):
@@ -78,13 +62,16 @@ def count(part):
     ),
 )
 def test_parameter_counts_are_the_published_models(config, body, whole):
-    model, sizes = model_without_weights(config), measure_sizes(config)
-    assert (count(model.encoder), count(model)) == (sizes.body, sizes.total)
+    with torch.device("meta"):
+        model = PretrainingModel(config)
+    sizes = measure_sizes(config)
+    found = sizes.embeddings + sizes.encoder
+    assert (count(model.encoder), count(model)) == (found, sizes.total)
     assert count(model.encoder.embedding) == sizes.embeddings
     if isinstance(body, float):
-        assert f"{sizes.body / 1e6:.{len(str(body).split('.')[1])}f}" == str(body)
+        assert f"{found / 1e6:.{len(str(body).split('.')[1])}f}" == str(body)
     else:
-        assert sizes.body == body and whole in (None, sizes.total)
+        assert found == body and whole in (None, sizes.total)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +86,7 @@ def test_parameter_counts_are_the_published_models(config, body, whole):
     ids=str,
 )
 def test_operations_are_those_torch_counts(change):
-    config = AlbertConfig(**{**SMALL, **change})
+    config = replace(SMALL, **change)
     model = PretrainingModel(config).eval()
     S, T = 5, 20
     batch = pack([[1] * T] * S)
@@ -115,7 +102,7 @@ def test_kept_activations_are_those_autograd_saves(change, checkpointing):
     S, T = 4, 24
 
     def kept(layers):
-        encoder = Encoder(AlbertConfig(**{**SMALL, **change, "num_hidden_layers": layers}))
+        encoder = Encoder(replace(SMALL, **change, num_hidden_layers=layers))
         torch.nn.init.normal_(encoder.embedding.word)
         encoder.activation_checkpointing = checkpointing
         weights = {p.untyped_storage().data_ptr() for p in encoder.parameters()}
@@ -132,8 +119,9 @@ def test_kept_activations_are_those_autograd_saves(change, checkpointing):
             encoder(pack([[1] * T] * S))
         return sum(t.untyped_storage().nbytes() for at, t in storages.items() if at not in weights) / (S * T)
 
-    config = AlbertConfig(**{**SMALL, **change, "num_hidden_layers": 4})
-    assert kept(6) - kept(2) == pytest.approx(activation_bytes(config, T, checkpointing=checkpointing))
+    config = replace(SMALL, **change)  # of four layers
+    inputs_alone = 4 * 2 * config.hidden_size  # as the table of sizes says
+    assert kept(6) - kept(2) == pytest.approx(inputs_alone if checkpointing else activation_bytes(config, T))
 
 
 def test_the_table_names_every_preset():
@@ -157,10 +145,10 @@ def test_a_variant_is_checked_too():
         ConfigError, match="hidden_size=100 is not a multiple of num_attention_heads=12; 96 would be"
     ):
         replace(AlbertConfig.preset("tiny"), hidden_size=100)
-    with pytest.raises(ConfigError, match="there are only 3 layers to group"):
-        AlbertConfig(**SMALL, num_hidden_groups=4)
+    with pytest.raises(ConfigError, match="there are only 4 layers to group"):
+        replace(SMALL, num_hidden_groups=5)
     with pytest.raises(ConfigError, match="nothing to group"):
-        AlbertConfig(**SMALL, num_hidden_groups=3, share="none")
+        replace(SMALL, num_hidden_groups=3, share="none")
 
 
 def test_every_wrong_field_is_named_at_once():
