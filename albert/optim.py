@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -56,13 +55,10 @@ class Lamb(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-6})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        loss = closure() if closure else None
+    def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            parameters = [p for p in group["params"] if p.grad is not None]
-            if parameters:
+            if parameters := [p for p in group["params"] if p.grad is not None]:
                 self._step_group(parameters, group)
-        return loss
 
     def _step_group(self, parameters: list[Tensor], group: dict[str, Any]) -> None:
         states = [self._state_of(p) for p in parameters]

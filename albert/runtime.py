@@ -174,18 +174,16 @@ def join() -> Iterator[Process]:
 
 
 GIVE_BACK_EVERY = 50  # steps; trimming takes 0.1 s, under 1% of the time of 50 steps on two cores
-# programs that oneDNN and torch's binding of it cache, in place of 1,024 each
-_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128", "LRU_CACHE_CAPACITY": "128"}
 
 
 def bound_caches() -> None:
-    """Bound oneDNN's cache of matrix-product programs; call it before the first product.
+    """Bound oneDNN's cache of matrix-product programs, and torch's; call it before the first product.
 
-    oneDNN caches one program per shape, and evaluation's and attention's products have many: the cache grew
-    past 1 GiB. Existing environment variables win.
+    oneDNN caches one program per shape, 1,024 by default, and evaluation's and attention's products have
+    many: the cache grew past 1 GiB. Existing environment variables win.
     """
-    for name, capacity in _CACHES.items():
-        os.environ.setdefault(name, capacity)
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "128")
 
 
 # glibc's, where there is one
