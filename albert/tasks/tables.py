@@ -6,7 +6,6 @@ import csv
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,10 +33,12 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     Raises InputError if the file is missing or empty, or lacks the task's columns.
     """
     header, is_labelled = task.header, placeholder is None
-    if not is_labelled and header is not None and len(_first_row(path)) == len(header) - 1:
-        names = (task.columns.get("label"), *_USUAL["label"])
-        label = next((one for one in names if one in header), None)
-        task = replace(task, header=tuple(name for name in header if name != label))
+    if not is_labelled and header is not None:
+        first = next((row for _, row in _lines(path) if row), [])
+        if len(first) == len(header) - 1:
+            names = (task.columns.get("label"), *_USUAL["label"])
+            label = next((one for one in names if one in header), None)
+            task = replace(task, header=tuple(name for name in header if name != label))
     wanted: dict[Role, bool] = {"text": True, "label": is_labelled, "pair": task.kind is not Kind.SINGLE}
     roles = [role for role, is_wanted in wanted.items() if is_wanted]
     may_lack_pair = task.kind in (None, Kind.MULTILABEL, Kind.REGRESSION)
@@ -93,10 +94,13 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
 
     With `header`, the first row is data unless it has a usual name: some copies have a header of their own.
     """
-    first, rows = _first_row(path), _cells(path)
-    if header is None or any(cell.strip() in usual for cell in first):
-        names: Sequence[str] = [cell.strip() for cell in first]
-        rows = islice(dropwhile(lambda one: not one[1], rows), 1, None)
+    rows = list(_lines(path))
+    while rows and not rows[-1][1]:  # empty lines at the end are no rows
+        rows.pop()
+    first = next((at for at, (_, row) in enumerate(rows) if row), 0)
+    names: Sequence[str] = [cell.strip() for cell in rows[first][1]] if rows else []
+    if header is None or any(cell in usual for cell in names):
+        rows = rows[first + 1 :]
     else:
         names = header
     for number, row in rows:
@@ -106,23 +110,6 @@ def _table_rows(path: Path, header: Sequence[str] | None, usual: Sequence[str]) 
             yield number, dict(zip(names, row, strict=True))
         else:
             yield number, f"{len(row)} columns where the header has {len(names)}"
-
-
-def _first_row(path: Path) -> list[str]:
-    """The cells of the first row that is not empty."""
-    return next((row for _, row in _cells(path) if row), [])
-
-
-def _cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the cells of each row; none for an empty line, unless no row follows it."""
-    empty: list[int] = []
-    for number, row in _lines(path):
-        if not row:
-            empty.append(number)
-            continue
-        yield from ((one, []) for one in empty)
-        empty.clear()
-        yield number, row
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
