@@ -96,10 +96,10 @@ def read_tensorflow_config(path: Path, layout: Layout) -> AlbertConfig:
     if values["hidden_act"] == "gelu":
         values["hidden_act"] = "gelu_new"
     if layout == "bright":
-        known = {"postln": "post", "preln": "pre"}
-        if content.get("ln_type", "postln") not in known:
+        norm = {"postln": "post", "preln": "pre"}.get(str(content.get("ln_type", "postln")))
+        if norm is None:
             raise ConfigError(f"{path} has ln_type {content['ln_type']!r}: known are postln and preln")
-        values |= {"norm": known[str(content.get("ln_type", "postln"))], "num_hidden_groups": 1}
+        values |= {"norm": norm, "num_hidden_groups": 1}
     return _build(path, values)
 
 
@@ -108,9 +108,9 @@ def _of_groups(content: dict[str, object]) -> dict[str, object]:
     layers, groups = content.get("num_hidden_layers", 12), groups_in_file(content)
     if content.get("share") == "none":
         return {**content, "num_hidden_groups": 1}
-    return (
-        {**content, "num_hidden_groups": layers} if isinstance(layers, int) and groups > layers else content
-    )
+    if isinstance(layers, int) and groups > layers:
+        return {**content, "num_hidden_groups": layers}
+    return content
 
 
 def _build(path: Path, values: Mapping[str, object]) -> AlbertConfig:
@@ -134,9 +134,9 @@ def own_format(config: AlbertConfig) -> dict[str, object]:
 
 def to_file(config: AlbertConfig) -> dict[str, object]:
     """The content of config.json, in transformers' format if it can express the model."""
-    own = asdict(config)
     if config.file_format == "jixu":
         return own_format(config)
+    own = asdict(config)
     for name in ("share", "layout", "norm"):
         del own[name]
     if config.file_format == "bert":

@@ -22,8 +22,6 @@ from data.tokenization import (
     read_terms,
 )
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
 
 def convert(
     source: Path | str,
@@ -57,7 +55,8 @@ def convert(
     if new_terms:
         vocabulary, added = _add_terms(model, vocabulary, new_terms)
         notices.append(f"{len(added):,} of {len(new_terms):,} terms added as tokens in free slots")
-    save_new(model, target, vocabulary, DTYPES[dtype], made_from=[source])
+    stored = torch.bfloat16 if dtype == "bf16" else torch.float32
+    save_new(model, target, vocabulary, stored, made_from=[source])
     return notices
 
 

@@ -104,13 +104,13 @@ def find_source(given: Path | str, *, any_model: bool = False) -> Source:
     text = str(given)
     path = download(text) if text.startswith(HUB_PREFIX) else Path(text)
     if not path.exists():
-        path = shipped_checkpoint(text) or path
+        index = Path(f"{path}.index")
+        path = shipped_checkpoint(text) or (index if index.is_file() else path)
     if path.is_dir():
         config = _find_config(path, any_model)
         weights = _only_weights(path, config, prefer_safetensors=text.startswith(HUB_PREFIX))
-    elif path.is_file() or Path(f"{path}.index").is_file():
-        weights = path if path.is_file() else Path(f"{path}.index")
-        config = _find_config(path.parent, any_model)
+    elif path.is_file():
+        weights, config = path, _find_config(path.parent, any_model)
     else:
         raise InputError(f"no checkpoint at {path}: pass a folder, a weights file, or hf:REPO")
     if Path(weights.name.removesuffix(".index.json")).suffix not in _SUFFIXES:

@@ -87,15 +87,10 @@ def _read_entries(content: bytes) -> Iterator[tuple[str, Any]]:
     footer = content[-_FOOTER_BYTES:]
     if len(footer) < _FOOTER_BYTES or int.from_bytes(footer[-8:], "little") != _MAGIC:
         raise ValueError
-    at = 0
-    handles = []
-    for _ in range(4):  # offset and size of the meta-index block, then of the index block
-        value, at = _varint(footer, at)
-        handles.append(value)
-    for _, handle in _block(content, *handles[2:]):
-        offset, at = _varint(handle, 0)
-        size, _ = _varint(handle, at)
-        for key, entry in _block(content, offset, size):
+    (_, _, *index), _ = _varints(footer, 0, 4)  # offset and size of the meta-index block, then of the index
+    for _, handle in _block(content, *index):
+        place, _ = _varints(handle, 0, 2)
+        for key, entry in _block(content, *place):
             if key:  # the empty key is the header's
                 yield key.decode("utf-8"), _Entry.FromString(entry)
 
@@ -109,9 +104,7 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
     end = len(block) - 4 * (restarts + 1)
     key, at = b"", 0
     while at < end:
-        shared, at = _varint(block, at)
-        fresh, at = _varint(block, at)
-        length, at = _varint(block, at)
+        (shared, fresh, length), at = _varints(block, at, 3)
         if shared > len(key) or at + fresh + length > end:
             raise ValueError
         key = key[:shared] + block[at : at + fresh]
@@ -119,11 +112,14 @@ def _block(content: bytes, offset: int, size: int) -> Iterator[tuple[bytes, byte
         at += fresh + length
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 0x80:
-            return value, at
+def _varints(data: bytes, at: int, count: int) -> tuple[list[int], int]:
+    """Read numbers of 7 bits a byte, the lowest first; bit 8 says that more follow. Also where they end."""
+    values = []
+    for _ in range(count):
+        value = shift = 0
+        while data[at] >= 0x80:
+            value |= (data[at] & 0x7F) << shift
+            at, shift = at + 1, shift + 7
+        values.append(value | data[at] << shift)
+        at += 1
+    return values, at

@@ -21,11 +21,6 @@ SEQUENCES = [[5, 9, 30, 1, 2, 17, 8, 8, 3, 11, 12, 6], [4], [7, 3, 29, 30, 1]]
 TYPES = [[0] * 5 + [1] * 7, [0], [0, 0, 1, 1, 1]]
 
 
-def norm(x, gamma, beta):
-    mean = x.mean(-1, keepdims=True)
-    return (x - mean) / np.sqrt(x.var(-1, keepdims=True) + 1e-12) * gamma + beta
-
-
 def activation(x, name):
     # "gelu" is the tanh approximation in both repositories
     if name == "relu":
@@ -44,7 +39,8 @@ class NumpyModel:
         return x @ self.v[f"{name}/kernel"] + self.v[f"{name}/bias"]
 
     def norm(self, x, name):
-        return norm(x, self.v[f"{name}/gamma"], self.v[f"{name}/beta"])
+        normed = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-12)
+        return normed * self.v[f"{name}/gamma"] + self.v[f"{name}/beta"]
 
     def attention(self, x, scope, output):
         heads = []
