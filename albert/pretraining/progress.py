@@ -58,16 +58,20 @@ class ProgressLog:
     def __init__(self, settings: PretrainSettings, state: TrainerState, *, speaks: bool):
         self.settings, self.speaks = settings, speaks
         self.path = settings.run_folder / METRICS_FILE
-        if speaks:
-            write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
         self.on_terminal = speaks and sys.stderr.isatty()
         self.bar = tqdm(total=settings.steps, initial=state.step, unit="step", disable=not self.on_terminal)
         self.tracker = self._open_tracker(state)
-        self._reset(state)
+        self._rewrite(state)
 
-    def _open_tracker(self, state: TrainerState) -> Tracker | None:
-        first_step = state.step + 1 if state.history else 0
-        return Tracker(self.settings, first_step, self.say) if self.speaks else None
+    def _open_tracker(self, state: TrainerState) -> Tracker:
+        name = self.settings.running.tracker if self.speaks else None
+        return Tracker(name, self.settings, state.step + 1 if state.history else 0, self.say)
+
+    def _rewrite(self, state: TrainerState) -> None:
+        """Write the history's records to the file, and begin to sum up after them."""
+        if self.speaks:
+            write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
+        self._reset(state)
 
     def _reset(self, state: TrainerState) -> None:
         self.sums, self.tokens, self.seconds = Figures(), 0, state.seconds
@@ -105,8 +109,7 @@ class ProgressLog:
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         shown = {name: value for name, value in record.items() if name != "step" and not _detail.search(name)}
-        if self.tracker is not None:
-            self.tracker.log(shown, int(record["step"]))
+        self.tracker.log(shown, int(record["step"]))
         line = "  ".join(f"{name} {_short(value)}" for name, value in shown.items())
         if self.on_terminal:
             self.bar.set_postfix_str(line)
@@ -123,12 +126,10 @@ class ProgressLog:
         """Show that training was rolled back to an earlier step."""
         self.bar.n = state.step
         self.bar.refresh()
-        if self.speaks:
-            write_text(self.path, "".join(json.dumps(record) + "\n" for record in state.history))
-        if self.tracker is not None and self.tracker.sink is not None:
+        if self.tracker.sink is not None:
             self.tracker.close()
             self.tracker = self._open_tracker(state)
-        self._reset(state)
+        self._rewrite(state)
 
     def say(self, line: str) -> None:
         """Print a line above the bar; a closed terminal is no reason to stop."""
@@ -138,8 +139,7 @@ class ProgressLog:
 
     def close(self) -> None:
         self.bar.close()
-        if self.tracker is not None:
-            self.tracker.close()
+        self.tracker.close()
 
 
 def _short(value: float) -> str:

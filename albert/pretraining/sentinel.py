@@ -54,15 +54,10 @@ class Sentinel:
             trend = self.trends.setdefault(corpus, Trend(loss, loss))
             trend.mean = _DECAY * trend.mean + (1 - _DECAY) * loss
             trend.steps += 1
-            if trend.steps >= _SETTLED:
-                if trend.steps == _SETTLED:
-                    trend.lowest = trend.mean
-                trend.lowest = min(trend.lowest, trend.mean)
-                if trend.mean > trend.lowest + RISE:
-                    if self.is_worse():
-                        return (
-                            f"the MLM loss rose from {trend.lowest:.2f} to {trend.mean:.2f} "
-                            "(means of about ten steps)"
-                        )
-                    trend.lowest = trend.mean
+            trend.lowest = min(trend.lowest, trend.mean) if trend.steps > _SETTLED else trend.mean
+            if trend.mean > trend.lowest + RISE:
+                if self.is_worse():
+                    rise = f"{trend.lowest:.2f} to {trend.mean:.2f}"
+                    return f"the MLM loss rose from {rise} (means of about ten steps)"
+                trend.lowest = trend.mean
         return None

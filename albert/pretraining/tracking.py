@@ -27,18 +27,20 @@ class _Sink(NamedTuple):
 
 
 class Tracker:
-    """The tracker of a run, if it has one. At its first failure it is switched off, with a notice."""
+    """The named tracker of a run, or none. At its first failure it is switched off, with a notice."""
 
-    def __init__(self, settings: PretrainSettings, first_step: int, say: Callable[[str], object]):
+    def __init__(
+        self, name: str | None, settings: PretrainSettings, first_step: int, say: Callable[[str], object]
+    ):
         """Records begin at `first_step`: what an earlier attempt logged from there on was lost."""
-        self.name, self.say = settings.running.tracker, say
+        self.name, self.say = name, say
         self.sink: _Sink | None = None
-        if self.name is not None:
-            self._try(self._open, settings, first_step)
-
-    def _open(self, settings: PretrainSettings, first_step: int) -> None:
         openers = {"tensorboard": _tensorboard, "mlflow": _mlflow, "wandb": _wandb}
-        self.sink = openers[self.name or ""](settings, first_step)
+        if name is not None:
+            self._try(self._open, openers[name], settings, first_step)
+
+    def _open(self, opener: Callable[..., _Sink], *arguments: object) -> None:
+        self.sink = opener(*arguments)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         if self.sink is not None:

@@ -73,7 +73,6 @@ class Trainer:
         self.settings, self.streams, self.rate, self.process = settings, start.streams, rate, process
         rules = [stream.info.rule for stream in start.streams.values()]
         self._span_boundary = any(rule.objective == "spanbert" for rule in rules)
-        self._contrast = settings.objective.contrast_weight > 0
         self._vocab_size = start.model.config.vocab_size
         self._pending: list[tuple[StepRecord, Tensor, Tensor]] = []
         self.notices: list[str] = []  # for the log
@@ -90,9 +89,8 @@ class Trainer:
     def _set_model(self, model: PretrainingModel) -> None:
         """Train this model, with a new optimiser."""
         torch.manual_seed(self.settings.seed)
-        self.objective = PretrainingObjective(
-            model, span_boundary=self._span_boundary, contrast=self._contrast
-        )
+        contrast = self.settings.objective.contrast_weight > 0
+        self.objective = PretrainingObjective(model, span_boundary=self._span_boundary, contrast=contrast)
         self.objective.to(self.process.device).train()
         model.encoder.activation_checkpointing = self.settings.running.activation_checkpointing
         self.module: torch.nn.Module = self.objective
@@ -119,7 +117,7 @@ class Trainer:
         """
         running = self.settings.running
         is_off = running.cuda_graphs == "off" or running.activation_checkpointing
-        if is_off or self.process.world_size > 1 or self._span_boundary or self._contrast:
+        if is_off or self.process.world_size > 1 or self._span_boundary or self.objective.contrast:
             return None
         if self._graphs_update:
             # as it is in the warm-up
