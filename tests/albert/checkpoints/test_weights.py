@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from albert.checkpoints import load_model, load_pretrained, read_checkpoint
 from data.errors import ConfigError, InputError
-from tests.albert.oracle import Case, theirs
+from tests.albert.model.test_oracle import Case, theirs
 from tests.conftest import save_small_model
 
 CASES = {"albert": Case("albert", 2, 12, "gelu", 2, 1), "bert": Case("bert", 2, 12, "gelu")}
@@ -229,21 +229,19 @@ class Bomb:
         return os.system, (f"touch {self.path}",)
 
 
-def bombs(pwned):
-    yield "plain pickle", lambda path: path.write_bytes(pickle.dumps(Bomb(pwned), protocol=2))
-    yield "torch archive", lambda path: torch.save({"x": torch.ones(1), "y": Bomb(pwned)}, path)
-    yield (
-        "old torch file",
-        lambda path: torch.save({"y": Bomb(pwned)}, path, _use_new_zipfile_serialization=False),
-    )
+BOMBS = {
+    "plain pickle": lambda bomb, path: path.write_bytes(pickle.dumps(bomb, protocol=2)),
+    "torch archive": lambda bomb, path: torch.save({"x": torch.ones(1), "y": bomb}, path),
+    "old torch file": lambda bomb, path: torch.save({"y": bomb}, path, _use_new_zipfile_serialization=False),
+}
 
 
-@pytest.mark.parametrize("kind", ["plain pickle", "torch archive", "old torch file"])
+@pytest.mark.parametrize("kind", BOMBS)
 def test_a_pickle_is_refused_and_never_run(one_folder, tmp_path, kind):
     pwned = str(tmp_path / "PWNED")
     weights = one_folder / "pytorch_model.bin"
     (one_folder / "model.safetensors").unlink()
-    dict(bombs(pwned))[kind](weights)
+    BOMBS[kind](Bomb(pwned), weights)
     with pytest.raises(InputError, match="not executed|not a whole file of torch") as error:
         load_model(one_folder)
     assert "\n" not in str(error.value) and not Path(pwned).exists()

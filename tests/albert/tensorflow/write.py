@@ -2,9 +2,10 @@
 
     python -m tests.albert.tensorflow.write tests/albert/tensorflow
 
-Variables have names, shapes and scopes of google-research/albert and albert_zh (modeling.py of each), their
-optimiser slots those of AdamWeightDecay ("adam_m", "adam_v") and LAMB ("lamb_m", "lamb_v"). Beside each
-checkpoint stand its config, under the name it is published with, and its variables as TensorFlow reads them.
+Beside each checkpoint stand its config, under the name it is published with, and its variables as TensorFlow
+reads them. Their names, shapes and scopes, which are kept, are those of google-research/albert and albert_zh
+(modeling.py of each); optimiser slots are those of AdamWeightDecay ("adam_m", "adam_v") and LAMB ("lamb_m",
+"lamb_v").
 """
 
 from __future__ import annotations
@@ -66,55 +67,6 @@ CHECKPOINTS = {
 }
 
 
-def variable_shapes(layout: str, config: dict[str, object]) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of a model's variables; kernels are [in, out]."""
-    V, E, H = config["vocab_size"], config["embedding_size"], config["hidden_size"]
-    F, P, T = config["intermediate_size"], config["max_position_embeddings"], config["type_vocab_size"]
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def dense(name, inputs, outputs):
-        shapes[f"{name}/kernel"], shapes[f"{name}/bias"] = (inputs, outputs), (outputs,)
-
-    def norm(name, width):
-        shapes[f"{name}/gamma"], shapes[f"{name}/beta"] = (width,), (width,)
-
-    W = E if layout == "google" else H
-    shapes["bert/embeddings/word_embeddings"] = (V, E)
-    if layout == "bright":
-        shapes["bert/embeddings/word_embeddings_2"] = (E, H)
-    shapes["bert/embeddings/token_type_embeddings"] = (T, W)
-    shapes["bert/embeddings/position_embeddings"] = (P, W)
-    norm("bert/embeddings/LayerNorm", W)
-    if layout == "google":
-        dense("bert/encoder/embedding_hidden_mapping_in", E, H)
-        layers, groups = config["num_hidden_layers"], config["num_hidden_groups"]
-        for group in sorted({int(layer / layers * groups) for layer in range(layers)}):
-            for inner in range(config["inner_group_num"]):
-                scope = f"bert/encoder/transformer/group_{group}/inner_group_{inner}"
-                for part in ("query", "key", "value"):
-                    dense(f"{scope}/attention_1/self/{part}", H, H)
-                dense(f"{scope}/attention_1/output/dense", H, H)
-                norm(f"{scope}/LayerNorm", H)
-                dense(f"{scope}/ffn_1/intermediate/dense", H, F)
-                dense(f"{scope}/ffn_1/intermediate/output/dense", F, H)
-                norm(f"{scope}/LayerNorm_1", H)
-    else:
-        scope = "bert/encoder/layer_shared"
-        for part in ("query", "key", "value"):
-            dense(f"{scope}/attention/self/{part}", H, H)
-        dense(f"{scope}/attention/output/dense", H, H)
-        norm(f"{scope}/attention/output/LayerNorm", H)
-        dense(f"{scope}/intermediate/dense", H, F)
-        dense(f"{scope}/output/dense", F, H)
-        norm(f"{scope}/output/LayerNorm", H)
-    dense("bert/pooler/dense", H, H)
-    dense("cls/predictions/transform/dense", H, W)
-    norm("cls/predictions/transform/LayerNorm", W)
-    shapes["cls/predictions/output_bias"] = (V,)
-    shapes["cls/seq_relationship/output_weights"], shapes["cls/seq_relationship/output_bias"] = (2, H), (2,)
-    return shapes
-
-
 def write(name: str, folder: Path, *, seed: int = 0) -> dict[str, np.ndarray]:
     """Write one checkpoint; returns the model's variables as TensorFlow reads them back."""
     import tensorflow.compat.v1 as tf
@@ -123,7 +75,8 @@ def write(name: str, folder: Path, *, seed: int = 0) -> dict[str, np.ndarray]:
     slots = ("lamb_m", "lamb_v") if layout == "google" else ("adam_m", "adam_v")
     rng = np.random.default_rng(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    shapes = variable_shapes(layout, config)
+    with np.load(Path(__file__).parent / name / "variables.npz") as before:
+        shapes = {variable: before[variable].shape for variable in before.files}
     with tf.Graph().as_default(), tf.Session() as session:
         for variable, shape in shapes.items():
             # biases and LayerNorm too, or a mixed-up name would not show
