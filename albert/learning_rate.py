@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple
 
 OptimizerName = Literal["adamw", "lamb"]
 ScheduleName = Literal["linear", "polynomial", "wsd"]
-OPTIMIZERS, SCHEDULES = get_args(OptimizerName), get_args(ScheduleName)
 
 POLYNOMIAL_POWER = 2.0
 # share of the steps in which "wsd" decays (Hägele et al. 2024, section 4, find 10% to 20% enough)

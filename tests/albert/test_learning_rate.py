@@ -1,12 +1,13 @@
 """The square-root rule and the schedules."""
 
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from albert.learning_rate import SCHEDULES, choose_learning_rate, learning_rate_at
+from albert.learning_rate import ScheduleName, choose_learning_rate, learning_rate_at
 
 
 def test_the_rate_is_scaled_by_the_square_root_of_the_batch_and_says_so():
@@ -27,7 +28,7 @@ def test_a_rate_meant_for_a_larger_batch_is_remarked_upon():
     assert near.warning is None and "9 times" in far.warning
 
 
-@given(st.sampled_from(SCHEDULES), st.integers(2, 300), st.floats(0, 0.5))
+@given(st.sampled_from(get_args(ScheduleName)), st.integers(2, 300), st.floats(0, 0.5))
 def test_every_schedule_rises_to_one_and_falls_towards_zero(name, steps, share):
     warmup = round(steps * share)
     rates = [learning_rate_at(name, step, steps, warmup) for step in range(steps)]

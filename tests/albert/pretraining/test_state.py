@@ -1,11 +1,13 @@
 """What a checkpoint keeps beside the model: the optimiser's state, the place in the data, the second head."""
 
+from typing import get_args
+
 import pytest
 import torch
 
 from albert.batching import DataState
 from albert.batching.stream import Cursor
-from albert.learning_rate import OPTIMIZERS
+from albert.learning_rate import OptimizerName
 from albert.model import PretrainingObjective
 from albert.optim import make_optimizer
 from albert.pretraining import Event, TrainerState, is_whole, list_checkpoints, read_trainer_state
@@ -33,18 +35,14 @@ def step(model, optimizer):
     optimizer.step()
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", get_args(OptimizerName))
 def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokenizer, name):
     objective = objective_of(tokenizer)
     optimizer = make_optimizer(name, objective, 1e-3, 0.01)
     step(objective, optimizer)
     place = DataState(9, (Cursor(1, 2, 3), Cursor()), (500, 90))
-    best = Best(4, 2.5)
-    history, events, trends = (
-        [{"step": 0, "mlm_loss": 3.5}],
-        [Event(2, "rollback", "why")],
-        {1: Trend(3, 2, 9)},
-    )
+    history, events = [{"step": 0, "mlm_loss": 3.5}], [Event(2, "rollback", "why")]
+    best, trends = Best(4, 2.5), {1: Trend(3, 2, 9)}
     state = TrainerState(7, 90, place, 1.5, history, events, 0.5, 1, best, 2, trends, 4)
     folder = save_checkpoint(tmp_path, objective, full_state(optimizer), state, None)
     same = objective_of(tokenizer)
