@@ -175,20 +175,16 @@ def test_what_transformers_cannot_express_is_refused_with_the_reason(tmp_path, t
     refused(run("convert", folder, tmp_path / "b"), reason, tmp_path / "b")
 
 
-def test_our_own_format_holds_what_transformers_cannot(tmp_path, tokenizer):
-    source = save_small_model(tmp_path / "a", tokenizer, norm="pre", layout="bright")
-    assert run("convert", source, tmp_path / "b", "--format", "jixu").returncode == 0
-    assert load_model(tmp_path / "b")[0].config == load_model(source)[0].config
-
-
-def test_our_own_format_holds_an_untied_decoder(tmp_path, tokenizer):
-    source = save_small_model(tmp_path / "a", tokenizer, share="attention", tie_word_embeddings=False)
+def test_our_own_format_holds_what_transformers_cannot_and_an_untied_decoder(tmp_path, tokenizer):
+    shape = {"norm": "pre", "layout": "bright", "share": "attention", "tie_word_embeddings": False}
+    source = save_small_model(tmp_path / "a", tokenizer, **shape)
     assert run("convert", source, tmp_path / "b", "--format", "jixu").returncode == 0
     assert run("diff", source, tmp_path / "b").returncode == 0
     model, report = load_model(tmp_path / "b")
-    expected = small_model(tokenizer, share="attention", tie_word_embeddings=False).state_dict()
-    assert not report.new and not report.unused and model.state_dict().keys() == expected.keys()
-    assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
+    expected = small_model(tokenizer, **shape)
+    assert not report.new and not report.unused and model.config == expected.config
+    found, wanted = model.state_dict(), expected.state_dict()
+    assert found.keys() == wanted.keys() and all(torch.equal(found[n], wanted[n]) for n in wanted)
 
 
 def test_conversion_can_unshare_and_add_layers(tmp_path, tokenizer):
