@@ -32,8 +32,7 @@ print(held() - before)
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc, as Linux has it")
 @pytest.mark.skipif(
-    not torch.cpu.get_capabilities().get("avx512_f"),
-    reason="without it oneDNN multiplies no bf16",
+    not torch.cpu.get_capabilities().get("avx512_f"), reason="without it oneDNN multiplies no bf16"
 )
 def test_products_of_many_shapes_are_not_all_remembered():
     grown = {

@@ -112,19 +112,15 @@ def test_phases_count_the_steps_that_were_not_rolled_back(corpora):
     assert twice.batches - twice.skipped == 2 * 13
 
 
-def test_the_mask_rate_goes_from_the_first_to_the_last(corpora):
-    plain = steps_of(data(corpora, [Phase(STEPS, (0.5, 0.5))]))
-    falling = steps_of(data(corpora, [Phase(STEPS, (0.5, 0.5))], mask_rates=(0.5, 0.1)))
-    shares = [len(s.batches[0].masked_index) / s.batches[0].tokens for s in falling]
-    assert np.mean(shares[:6]) > 0.4 and np.mean(shares[-6:]) < 0.16
-    assert [s.after for s in plain] == [s.after for s in falling]
-
-
 def test_the_mask_rate_is_on_a_line_over_all_phases(corpora):
     phases = [Phase(20, (1.0, 0.0)), Phase(STEPS, (0.0, 1.0))]
     source = data(corpora, phases, mask_rates=(0.5, 0.1))
     rates = {step: source.rule_at(1, step).rate for step in (0, 20, 40, STEPS - 1, STEPS + 5)}
     assert rates == {0: 0.5, 20: 0.36, 40: 0.23, STEPS - 1: 0.1, STEPS + 5: 0.1}
+    plain, falling = steps_of(data(corpora, phases)), steps_of(source)
+    shares = [len(s.batches[0].masked_index) / s.batches[0].tokens for s in falling]
+    assert np.mean(shares[:6]) > 0.4 and np.mean(shares[-6:]) < 0.16
+    assert [s.after for s in plain] == [s.after for s in falling]
 
 
 def test_a_document_held_out_of_one_corpus_is_trained_on_in_none(corpora):

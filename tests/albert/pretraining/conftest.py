@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from albert.pretraining import PretrainSettings
 from tests.conftest import save_small_model
 
 
@@ -15,6 +16,20 @@ def small(tmp_path_factory, tokenizer):
     """A checkpoint of a model that trains in seconds."""
     folder = tmp_path_factory.mktemp("small")
     return save_small_model(folder, tokenizer, num_hidden_layers=2, max_position_embeddings=128)
+
+
+@pytest.fixture
+def settings(tmp_path, small, vocabulary_file):
+    """A short run without shards: a file of tests adds them."""
+    return PretrainSettings(
+        run_folder=tmp_path / "run",
+        shards=(),
+        tokenizer_folder=vocabulary_file.parent,
+        init=str(small),
+        batch_tokens=512,
+        held_out_share=0.1,
+        evaluation={"held_out_tokens": 2000, "every": 4, "full_tokens": 0},
+    )
 
 
 def with_options(settings, **options):

@@ -16,14 +16,7 @@ from albert.batching import InstanceStream, is_held_out
 from albert.batching.stream import Cursor, token_batches
 from albert.checkpoints import load_pretrained
 from albert.evaluation import PROBE_SENTENCES
-from albert.pretraining import (
-    MANIFEST_FILE,
-    PretrainSettings,
-    check_start,
-    list_checkpoints,
-    pretrain,
-    read_trainer_state,
-)
+from albert.pretraining import MANIFEST_FILE, check_start, list_checkpoints, pretrain, read_trainer_state
 from albert.pretraining.start import prepare_folder
 from albert.pretraining.state import STATE_FILE
 from data.errors import ConfigError, InputError
@@ -36,18 +29,8 @@ from tests.workers import PreloadedContext
 
 
 @pytest.fixture
-def settings(tmp_path, sample_shards, small, vocabulary_file):
-    return PretrainSettings(
-        run_folder=tmp_path / "run",
-        shards=sample_shards,
-        tokenizer_folder=vocabulary_file.parent,
-        init=str(small),
-        steps=12,
-        batch_tokens=512,
-        learning_rate=3e-3,
-        held_out_share=0.1,
-        evaluation={"held_out_tokens": 2000, "every": 4, "full_tokens": 0},
-    )
+def settings(settings, sample_shards):
+    return replace(settings, shards=sample_shards, steps=12, learning_rate=3e-3)
 
 
 def stream(shards, **options):
@@ -140,10 +123,12 @@ def test_running_again_does_nothing_more(settings):
     assert (second.checkpoint / "manifest.json").read_bytes() == before
 
 
-def test_a_damaged_checkpoint_is_skipped_with_a_notice(settings):
-    straight = pretrain(settings)
-    whole = weights(straight.checkpoint)
-    newest, older = list_checkpoints(settings.run_folder)
+def test_a_damaged_checkpoint_is_skipped_and_the_same_weights_reached(settings, tmp_path, tokenizer):
+    shape = {"num_hidden_layers": 2, "max_position_embeddings": 128}
+    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    settings = replace(settings, init=str(save_small_model(tmp_path / "m", tokenizer, **shape, **dropout)))
+    whole = weights(pretrain(settings).checkpoint)
+    newest, _ = list_checkpoints(settings.run_folder)
     (newest / "model.safetensors").write_bytes(b"damaged")
     again = pretrain(settings)
     assert again.resumed_from == 8 and any("damaged" in notice for notice in again.notices)
@@ -152,19 +137,6 @@ def test_a_damaged_checkpoint_is_skipped_with_a_notice(settings):
         (folder / "manifest.json").unlink()
     anew = pretrain(settings)
     assert anew.resumed_from == 0 and "no checkpoint is whole: beginning anew" in anew.notices
-
-
-def test_resuming_with_dropout_gives_the_weights_of_an_uninterrupted_run(settings, tmp_path, tokenizer):
-    shape = {"num_hidden_layers": 2, "max_position_embeddings": 128}
-    dropout = {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
-    save_small_model(tmp_path / "dropping", tokenizer, **shape, **dropout)
-    with_dropout = replace(settings, init=str(tmp_path / "dropping"))
-    straight = weights(pretrain(with_dropout).checkpoint)
-    newest, _ = list_checkpoints(settings.run_folder)
-    shutil.rmtree(newest)
-    again = pretrain(with_dropout)
-    assert again.resumed_from == 8
-    assert_same(straight, again.checkpoint)
 
 
 def rewrite_state(checkpoint, change):
@@ -234,14 +206,9 @@ def test_a_start_can_be_unshared_deepened_and_checkpointed(settings):
     assert model.config.share == "none" and model.config.num_hidden_layers == 3
     assert len(result.layers) == 3 and all(change.distance > 0 for change in result.layers)
     # going on needs no growth anew
-    assert pretrain(with_options(grown, running={"activation_checkpointing": False})).resumed_from == 12
-    plain = pretrain(
-        with_options(
-            grown,
-            running={"activation_checkpointing": False},
-            run_folder=settings.run_folder.parent / "plain",
-        )
-    )
+    kept = with_options(grown, running={"activation_checkpointing": False})
+    assert pretrain(kept).resumed_from == 12
+    plain = pretrain(replace(kept, run_folder=settings.run_folder.parent / "plain"))
     assert_same(result.checkpoint, plain.checkpoint)
 
 

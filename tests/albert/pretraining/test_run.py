@@ -24,7 +24,6 @@ from albert.model import PretrainingObjective
 from albert.model.span_boundary import SpanBoundaryHead, span_bounds
 from albert.pretraining import (
     Corpus,
-    PretrainSettings,
     check_start,
     list_checkpoints,
     pretrain,
@@ -56,19 +55,9 @@ def corpora(tmp_path_factory, samples, vocabulary_file):
 
 
 @pytest.fixture
-def settings(tmp_path, corpora, small, vocabulary_file):
-    return PretrainSettings(
-        run_folder=tmp_path / "run",
-        shards=corpora["tea"],
-        tokenizer_folder=vocabulary_file.parent,
-        init=str(small),
-        steps=16,
-        batch_tokens=512,
-        learning_rate=2e-3,
-        held_out_share=0.1,
-        evaluation={"held_out_tokens": 2000, "every": 4, "full_tokens": 0},
-        running={"log_every": 1},
-    )
+def settings(settings, corpora):
+    shards = corpora["tea"]
+    return with_options(settings, shards=shards, steps=16, learning_rate=2e-3, running={"log_every": 1})
 
 
 def test_a_mixed_in_corpus_is_evaluated_by_itself(settings, corpora):
@@ -273,12 +262,8 @@ def test_reviewing_figures_less_often_changes_nothing(settings, monkeypatch):
     """As on a GPU, where every look waits."""
     often = pretrain(settings)
     monkeypatch.setitem(REVIEW_INTERVAL, "cpu", 10)
-    rarely = with_options(
-        settings,
-        running={"log_every": 3},
-        evaluation={"every": 5},
-        run_folder=settings.run_folder.parent / "b",
-    )
+    rarely = with_options(settings, running={"log_every": 3}, evaluation={"every": 5})
+    rarely = replace(rarely, run_folder=settings.run_folder.parent / "b")
     result = pretrain(rarely)
     assert_same(often.checkpoint, result.checkpoint)
     losses = {r["step"]: r["mlm_loss"] for r in often.history if "mlm_loss" in r}
@@ -312,12 +297,9 @@ def test_training_that_keeps_diverging_ends_with_a_sound_checkpoint(settings):
 
 
 def test_the_best_checkpoint_is_kept_beside_the_newest_and_training_can_stop_early(settings):
-    overfit = with_options(
-        settings, steps=400, evaluation={"every": 5}, learning_rate=1e-2, schedule={"name": "wsd"}
-    )
-    overfit = with_options(
-        overfit, evaluation={"patience": 3}, running={"keep_checkpoints": 1}, held_out_share=0.3
-    )
+    settings = replace(settings, steps=400, learning_rate=1e-2, held_out_share=0.3)
+    evaluation, running = {"every": 5, "patience": 3}, {"keep_checkpoints": 1}
+    overfit = with_options(settings, evaluation=evaluation, running=running, schedule={"name": "wsd"})
     result = pretrain(overfit)
     losses = {r["step"]: r["held_out_mlm_loss"] for r in result.evaluations() if r["step"]}
     assert result.steps < 400 and result.status == "completed"

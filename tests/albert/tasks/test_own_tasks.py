@@ -6,12 +6,7 @@ import re
 import pytest
 from pydantic import TypeAdapter
 
-from albert.finetuning import (
-    FineTuneSettings,
-    fine_tune_one,
-    predict_file,
-    prepare,
-)
+from albert.finetuning import FineTuneSettings, fine_tune_one, predict_file, prepare
 from albert.finetuning import read_task as read_settings
 from albert.tasks import Kind, Task, load_task, read_split, read_task
 from data.errors import InputError, UserError

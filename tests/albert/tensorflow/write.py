@@ -40,13 +40,7 @@ CHECKPOINTS = {
     ),
     "google-groups": (
         "google",
-        {
-            **SIZES,
-            "num_hidden_layers": 4,
-            "num_hidden_groups": 2,
-            "inner_group_num": 2,
-            "hidden_act": "relu",
-        },
+        {**SIZES, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2, "hidden_act": "relu"},
         "albert_config.json",
         "model.ckpt-best",
     ),
