@@ -9,18 +9,24 @@ least as long as both together, without cleaning, filters, deduplication, masks 
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jieba
 import numpy as np
 
-from benchmarks.support.corpora import load_sentences, make_vocabulary, source_names, write_corpus
+from benchmarks.support.corpora import (
+    corpus_options,
+    load_sentences,
+    make_vocabulary,
+    refresh_settings,
+    source_names,
+    write_corpus,
+)
 from benchmarks.support.results import met, write_result
 from data.cleaning import CleaningRules, clean_and_count, measure, sides_of, sketch, split_sentences
 from data.instances import (
@@ -32,7 +38,7 @@ from data.instances import (
     tokenize_documents,
     write_table,
 )
-from data.refresh import ProcessRunner, RefreshSettings, plan_refresh, refresh
+from data.refresh import ProcessRunner, plan_refresh, refresh
 from data.refresh.build import segmenter
 from data.sources import RawDocument, document_id, find_files, read_documents
 from data.tokenization import Tokenizer, load_tokenizer
@@ -40,25 +46,20 @@ from data.workers import worker_pool
 
 REFERENCE = 96_000  # characters/s of albert_zh's create_pretraining_data on one core of such a machine
 GOAL, SCALING_GOAL = 1_000_000, 1.9
-_BATCH = 1 << 18
+BATCH = 175  # documents
 T = TypeVar("T")
-
-
-def timed(work: Callable[[], T]) -> tuple[T, float]:
-    began = time.perf_counter()
-    made = work()
-    return made, time.perf_counter() - began
 
 
 class Stopwatch:
     """Seconds of each stage, added up."""
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
 
     def run(self, name: str, work: Callable[[], T]) -> T:
-        made, taken = timed(work)
-        self.seconds[name] = self.seconds.get(name, 0.0) + taken
+        began = time.perf_counter()
+        made = work()
+        self.seconds[name] += time.perf_counter() - began
         return made
 
 
@@ -74,15 +75,10 @@ def measure_stages(files: Sequence[str], tokenizer: Tokenizer, folder: Path) -> 
     raw = ours.run("read", lambda: read_all(files))
     cleaned = ours.run("clean", lambda: [clean_and_count(d.text, CleaningRules())[0] for d in raw])
     documents = ours.run("split", lambda: [split_sentences(text) for text in cleaned])
-    begin = 0
-    while begin < len(documents):
-        end, size = begin, 0
-        while end < len(documents) and size < _BATCH:
-            size += len(cleaned[end])
-            end += 1
-        ids = [document_id(text) for text in cleaned[begin:end]]
-        measure_batch(documents[begin:end], ids, tokenizer, exact, folder, ours, rivals)
-        begin = end
+    doc_ids = list(map(document_id, cleaned))
+    for begin in range(0, len(documents), BATCH):
+        batch = slice(begin, begin + BATCH)
+        measure_batch(documents[batch], doc_ids[batch], tokenizer, exact, folder, ours, rivals)
     return ours, rivals
 
 
@@ -121,17 +117,15 @@ def measure_batch(
     ours.run("write", lambda: write_table(table, folder))
 
 
-def refresh_speed(source: Path, vocabulary: Path, folder: Path, workers: int) -> tuple[float, float]:
-    """Seconds of a whole refresh without and with its plan and the start of its processes."""
-    settings = RefreshSettings(
-        corpus="c", source=(str(source),), workspace=folder, tokenizer=str(vocabulary), workers=workers
-    )
+def refresh_seconds(source: Path, vocabulary: Path, folder: Path, workers: int) -> float:
+    """Seconds of a refresh, without its plan and the start of its processes."""
+    settings = refresh_settings(source, vocabulary, folder, workers)
     with worker_pool(workers) as pool:
         list(pool.map(_warm, range(workers)))
         plan = plan_refresh(settings)
-        _, warm = timed(lambda: refresh(settings, ProcessRunner(pool, workers), plan))
-    again = replace(settings, workspace=folder.with_name(f"{folder.name}-whole"))
-    return warm, timed(lambda: refresh(again))[1]
+        began = time.perf_counter()
+        refresh(settings, ProcessRunner(pool, workers), plan)
+        return time.perf_counter() - began
 
 
 def _warm(number: int) -> None:
@@ -142,63 +136,41 @@ def _warm(number: int) -> None:
     time.sleep(1.0)  # so that every process gets one
 
 
-def prepare_source(
-    folder: Path, sources: Sequence[str], sentences: list[str], characters: int | None
-) -> Path:
-    """Fill a folder with text made of the sentences, or with links to the sources if `characters` is None."""
-    if characters is not None:
-        write_corpus(folder, sentences, characters, file_characters=characters // 16)
-        return folder
-    folder.mkdir()
-    for number, name in enumerate(uri for source in sources for uri in find_files(source)):
-        path = Path(name).resolve()
-        (folder / f"{number:05d}-{path.name}").symlink_to(path)
-    return folder
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.data_prep", description=__doc__)
-    parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
-    parser.add_argument("--tokenizer", help="vocab.txt [every character]")
-    parser.add_argument("--characters", type=int, default=8_000_000, help="of made-up text [%(default)s]")
-    parser.add_argument("--as-is", action="store_true", help="read the sources, not text made of them")
+    parser = corpus_options("data_prep", __doc__, characters=8_000_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        sentences = load_sentences(options.source)
+        sentences, source = load_sentences(options.source), folder / "raw"
         vocabulary = Path(options.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
-        made = None if options.as_is else options.characters
-        source = prepare_source(folder / "raw", options.source, sentences, made)
+        write_corpus(source, sentences, options.characters, file_characters=options.characters // 16)
         files = find_files(str(source))
         few = files[: max(1, len(files) // 4)]
         characters, part = (sum(len(d.text) for d in read_all(some)) for some in (files, few))
         _warm(0)
         ours, rivals = measure_stages(few, load_tokenizer(vocabulary), folder / "stages")
-        runs = {w: refresh_speed(source, vocabulary, folder / f"workspace-{w}", w) for w in (1, 2)}
-    stages = {name: part / taken for name, taken in ours.seconds.items()}
-    rival_seconds = rivals.seconds["words"] + rivals.seconds["ids"]
+        seconds = {w: refresh_seconds(source, vocabulary, folder / f"workspace-{w}", w) for w in (1, 2)}
+    alone = part / (rivals.seconds["words"] + rivals.seconds["ids"])
     report(
         {
             "sources": source_names(options.source),
             "characters": characters,
-            "characters_per_second_by_stage": stages,
-            "rival_characters_per_second": {n: part / taken for n, taken in rivals.seconds.items()},
-            "words_and_ids_ratio": rival_seconds / (ours.seconds["words"] + ours.seconds["ids"]),
-            "refresh_characters_per_second": {str(w): characters / run[0] for w, run in runs.items()},
-            "refresh_with_start_of_processes": {str(w): characters / run[1] for w, run in runs.items()},
-            "two_workers_ratio": runs[1][0] / runs[2][0],
+            "characters_per_second_by_stage": {name: part / taken for name, taken in ours.seconds.items()},
+            "rival_characters_per_second": {name: part / taken for name, taken in rivals.seconds.items()},
+            "refresh_characters_per_second": {str(w): characters / taken for w, taken in seconds.items()},
+            "two_workers_ratio": seconds[1] / seconds[2],
         },
-        whole=characters / runs[1][0] * rival_seconds / part,
+        alone,
     )
 
 
-def report(result: dict[str, Any], whole: float) -> None:
-    """Write the result; `whole` is the speed of a refresh over that of the rivals alone."""
+def report(result: dict[str, Any], alone: float) -> None:
+    """Write the result; `alone` is the characters a second of the rivals one after the other."""
     speed, scaling = result["refresh_characters_per_second"]["1"], result["two_workers_ratio"]
     stages = result["characters_per_second_by_stage"]
     verdict = (
         f"data_prep: {speed:,.0f} characters/s/core from raw text to shards (goal {GOAL:,}: "
-        f"{met(speed >= GOAL)}), {speed / REFERENCE:.1f}x the reference {REFERENCE:,}, {whole:.1f}x "
+        f"{met(speed >= GOAL)}), {speed / REFERENCE:.1f}x the reference {REFERENCE:,}, {speed / alone:.1f}x "
         f"jieba and the tokenizers library alone in this run; two workers {scaling:.2f}x (goal "
         f"{SCALING_GOAL}: {met(scaling >= SCALING_GOAL)}); "
         f"slowest stage {min(stages, key=stages.__getitem__)}"

@@ -8,16 +8,13 @@ and the speed of a shared machine varies by more than that from one minute to th
 of a pair take turns of two seconds: one is stopped (SIGSTOP, the flow together with its server) while the
 other runs, and only its own turns count as its time. Clocks do not stop, which counts against the flow: the
 server's periodic work falls due more often in its turns. Reports means over pairs with Student's 95%
-intervals, and the start-up time of imports and of a server. Takes about 30 minutes on two cores.
+intervals. Takes about 30 minutes on two cores.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import os
-import resource
 import select
 import shutil
 import signal
@@ -29,15 +26,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import psutil
 from scipy.stats import t
 
-from benchmarks.support.corpora import load_sentences, make_vocabulary, write_corpus
+from benchmarks.support.corpora import corpus_options, load_sentences, make_vocabulary, write_corpus
 from benchmarks.support.results import write_result
 from data.refresh import RefreshSettings, refresh
+from data.workers import end
 
 GOAL = 0.03
 TURN_SECONDS = 2.0
@@ -45,32 +43,27 @@ Rows = dict[str, list[dict[str, float]]]
 
 
 def serve_runs(kind: str, source: str, vocabulary: str, workers: int) -> None:
-    """Refresh as a flow or plainly for each workspace that is named on a line, and answer with a row."""
+    """Refresh as a flow or plainly for each workspace that is named on a line, and answer with a line."""
     given = {"corpus": "c", "tokenizer": vocabulary, "workers": workers}
-    began = time.perf_counter()
-    with ExitStack() as whole:
-        # worker processes would import this file again, and what it needs; those of commands do not either
-        sys.modules["__main__"].__spec__ = None
-        sys.modules["__main__"].__dict__.pop("__file__", None)
-        if kind == "flow":
-            from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+    # worker processes would import this file again, and what it needs; those of commands do not either
+    sys.modules["__main__"].__spec__ = None
+    sys.modules["__main__"].__dict__.pop("__file__", None)
+    no_heartbeats = nullcontext()
+    if kind == "flow":
+        from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 
-            from flows.refresh_corpus import refresh_corpus
+        from flows.refresh_corpus import refresh_corpus
 
-            whole.enter_context(temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}))
-        print(json.dumps({"import_seconds": time.perf_counter() - began}), flush=True)
+        no_heartbeats = temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None})
+    with no_heartbeats:
+        print("ready", flush=True)
         for line in sys.stdin:
-            workspace, cores = line.strip(), core_seconds()
+            workspace = line.strip()
             if kind == "flow":
                 refresh_corpus(source=[source], workspace=workspace, **given)
             else:
                 refresh(RefreshSettings(source=(source,), workspace=Path(workspace), **given))
-            print(json.dumps({"core_seconds": core_seconds() - cores}), flush=True)
-
-
-def core_seconds() -> float:
-    """Processor time of this process and of its workers that have ended."""
-    return sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+            print("done", flush=True)
 
 
 class Runner:
@@ -88,43 +81,40 @@ class Runner:
             start_new_session=True,  # a group of its own, with its workers
         )
         self.groups = [self.process.pid] if server is None else [server, self.process.pid]
-        self.server = None if server is None else psutil.Process(server)
-        self.seconds = self.served = 0.0
-        self.imports = self.answer()
+        self.seconds = 0.0
+        self.read_answer()
 
     def begin(self) -> None:
         """Ask for a refresh; it begins with the first turn."""
-        self.seconds, self.served = 0.0, self.served_seconds()
+        self.seconds = 0.0
         self.process.stdin.write(f"{self.workspace}\n")
         self.process.stdin.flush()
 
-    def take_turn(self) -> dict[str, float] | None:
-        """Run for a turn at most. Returns the process's answer if the refresh has ended."""
+    def take_turn(self) -> bool:
+        """Run for a turn at most. Returns whether the refresh has ended."""
         began = time.perf_counter()
         self.send(signal.SIGCONT)
         ready, _, _ = select.select([self.process.stdout], [], [], TURN_SECONDS)
-        answer = self.answer() if ready else None
+        if ready:
+            self.read_answer()
         self.send(signal.SIGSTOP)
         self.seconds += time.perf_counter() - began
-        return answer
+        return bool(ready)
 
-    def row(self, answer: dict[str, float]) -> dict[str, float]:
-        """Describe the refresh that has ended: times, what it wrote, the server's core seconds."""
-        row = {"seconds": self.seconds, "server_seconds": self.served_seconds() - self.served} | answer
-        row["core_seconds"] += row["server_seconds"]
-        row["shards"] = len(list((self.workspace / "shards").rglob("*.parquet")))
-        for part in ("shards", "documents"):
-            written = (self.workspace / part).rglob("*.parquet")
-            row[f"{part}_bytes"] = sum(path.stat().st_size for path in written)
+    def row(self) -> dict[str, float]:
+        """Describe the refresh that has ended: its time, and what it wrote."""
+        sizes = {
+            part: [path.stat().st_size for path in (self.workspace / part).rglob("*.parquet")]
+            for part in ("shards", "documents")
+        }
         shutil.rmtree(self.workspace)
-        return row
+        written = {f"{part}_bytes": sum(of_part) for part, of_part in sizes.items()}
+        return {"seconds": self.seconds, "shards": len(sizes["shards"]), **written}
 
-    def answer(self) -> dict[str, float]:
-        """Read the process's next answer."""
-        line = self.process.stdout.readline()
-        if not line:
+    def read_answer(self) -> None:
+        """Wait for the process's next answer."""
+        if not self.process.stdout.readline():
             raise SystemExit("a refresh failed; the reason is printed above")
-        return json.loads(line)
 
     def send(self, number: int) -> None:
         """Send a signal to each group that still exists."""
@@ -132,18 +122,13 @@ class Runner:
             with suppress(ProcessLookupError):
                 os.killpg(group, number)
 
-    def served_seconds(self) -> float:
-        """Processor time of the server up to now."""
-        parts = [] if self.server is None else [self.server, *self.server.children(recursive=True)]
-        return sum(sum(part.cpu_times()[:2]) for part in parts)
-
     def end(self) -> None:
         self.send(signal.SIGCONT)
         self.process.stdin.close()
         self.process.wait()
 
 
-def begin_server(folder: Path) -> subprocess.Popen[bytes]:
+def begin_server(folder: Path) -> psutil.Popen:
     """A server as `make serve` has it, which this process's environment names from now on."""
     from flows.orchestration.serve import environment, start_server
 
@@ -165,12 +150,11 @@ def take_turns(runners: dict[str, Runner], pairs: int) -> Rows:
         waiting = sorted(runners, reverse=number % 2 == 0)
         while waiting:
             kind = waiting.pop(0)
-            answer = runners[kind].take_turn()
-            if not answer:
+            if not runners[kind].take_turn():
                 waiting.append(kind)
                 continue
-            row = runners[kind].row(answer)
-            print(kind, json.dumps(row), file=sys.stderr)
+            row = runners[kind].row()
+            print(kind, row, file=sys.stderr)
             if number:
                 rows[kind].append(row)
     return rows
@@ -181,25 +165,18 @@ def main() -> None:
         kind, source, vocabulary, workers = sys.argv[2:]
         serve_runs(kind, source, vocabulary, int(workers))
         return
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.orchestration", description=__doc__)
-    parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
-    parser.add_argument("--tokenizer", help="vocab.txt [every character]")
-    parser.add_argument("--characters", type=int, default=300_000_000, help="of the corpus [%(default)s]")
+    parser = corpus_options("orchestration", __doc__, characters=300_000_000)
     parser.add_argument("--pairs", type=int, default=8, help="of refreshes, 2 or more [%(default)s]")
     parser.add_argument("--workers", type=int, default=2, help="[%(default)s]")
     given = parser.parse_args()
     if given.pairs < 2:
         parser.error(f"--pairs {given.pairs}: an interval takes 2 or more")
-    from flows.orchestration.serve import stop
-
     sentences = load_sentences(given.source)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         vocabulary = Path(given.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
         written = write_corpus(folder / "raw", sentences, given.characters)
-        began = time.perf_counter()
         server = begin_server(folder)
-        start_seconds = time.perf_counter() - began
         runners: dict[str, Runner] = {}
         try:
             for kind, beside in (("plain", None), ("flow", server.pid)):
@@ -209,55 +186,38 @@ def main() -> None:
         finally:
             for runner in runners.values():
                 runner.end()
-            stop(server)
-    report(rows, written, start_seconds, runners["flow"].imports["import_seconds"])
+            end([server], 60)
+    report(rows, written)
 
 
-def in_pairs(rows: Rows, of: Callable[[dict, dict], float]) -> tuple[float, float, float]:
-    """The mean over pairs of a figure of flow and plain functions, within Student's 95% interval.
-
-    Of two pairs or more.
-    """
-    figures = [of(flow, plain) for flow, plain in zip(rows["flow"], rows["plain"], strict=True)]
+def in_pairs(rows: Rows, of: Callable[[float, float], float]) -> tuple[float, float, float]:
+    """The mean over two pairs or more of a figure of both seconds, within Student's 95% interval."""
+    pairs = zip(rows["flow"], rows["plain"], strict=True)
+    figures = [of(flow["seconds"], plain["seconds"]) for flow, plain in pairs]
     mean = statistics.fmean(figures)
     error = statistics.stdev(figures) / math.sqrt(len(figures))
     half = float(t.ppf(0.975, len(figures) - 1)) * error
     return mean - half, mean, mean + half
 
 
-def report(rows: Rows, characters: int, start_seconds: float, import_seconds: float) -> None:
-    """Report what the flow adds to the time of a refresh, by the clock and by the processors."""
-    seconds = in_pairs(rows, lambda flow, plain: flow["seconds"] - plain["seconds"])
-    wall = in_pairs(rows, lambda flow, plain: flow["seconds"] / plain["seconds"] - 1)
-    cores = in_pairs(rows, lambda flow, plain: flow["core_seconds"] / plain["core_seconds"] - 1)
+def report(rows: Rows, characters: int) -> None:
+    """Report what the flow adds to the time of a refresh."""
+    low, added, high = seconds = in_pairs(rows, lambda flow, plain: flow - plain)
+    least, share, most = shares = in_pairs(rows, lambda flow, plain: flow / plain - 1)
     plain = statistics.median(row["seconds"] for row in rows["plain"])
-    served = statistics.fmean(row["server_seconds"] for row in rows["flow"])
-    low, added, high = seconds
     verdict = (
-        f"orchestration: the flow adds {shares(*wall)} (goal {100 * GOAL:.0f}: "
-        f"{judge(*wall)}), {added:.2f} s ({low:.2f} to {high:.2f}), to the "
-        f"{plain:.0f} s of the plain functions on {characters:,} characters in {shards_of(rows)} shards, and "
-        f"{shares(*cores)} to their cores' ({len(rows['flow'])} pairs), the server's "
-        f"{served:.1f} s included. Beside it {import_seconds:.1f} s of imports, and {start_seconds:.0f} s "
-        "where a server has to begin"
+        f"orchestration: the flow adds {100 * share:+.1f}% ({100 * least:+.1f} to {100 * most:+.1f}; goal "
+        f"{100 * GOAL:.0f}: {judge(*shares)}), {added:.2f} s ({low:.2f} to {high:.2f}), to the {plain:.0f} s "
+        f"of the plain functions on {characters:,} characters in {rows['plain'][0]['shards']} shards "
+        f"({len(rows['flow'])} pairs)"
     )
-    figures = {"added_seconds": seconds, "added": wall, "added_cores": cores, "server_seconds": served}
+    figures = {"added_seconds": seconds, "added": shares}
     write_result("orchestration", verdict, {"characters": characters, **figures, "runs": rows})
 
 
 def judge(low: float, _: float, high: float) -> str:
     """Whether the goal is met, if the interval decides it."""
     return "met" if high <= GOAL else "missed" if low > GOAL else "not decided"
-
-
-def shares(low: float, middle: float, high: float) -> str:
-    """Format a share and its interval as percentages."""
-    return f"{100 * middle:+.1f}% ({100 * low:+.1f} to {100 * high:+.1f})"
-
-
-def shards_of(rows: Rows) -> str:
-    """The number of shards a refresh wrote, or the numbers if refreshes differ."""
-    return " or ".join(str(int(n)) for n in sorted({row["shards"] for kind in rows.values() for row in kind}))
 
 
 if __name__ == "__main__":

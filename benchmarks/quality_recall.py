@@ -47,7 +47,6 @@ class Judged(NamedTuple):
     is_kept: bool
     is_later: bool
     is_held_out: bool  # of the half that the rules were not tuned on
-    weight: float
     is_random: bool
     perplexity: float
     language: str | None
@@ -79,7 +78,6 @@ def judge(corpora: Path) -> list[Judged]:
                     is_kept=reason is None,
                     is_later=row["stratum"].startswith("later: "),
                     is_held_out=int(digest, 16) % 2 == 0,
-                    weight=float(row["weight"]),
                     is_random="random" in row["stratum"],
                     perplexity=float(pairs.perplexities([document_id(text)], [text])[0]),
                     language=languages_of([text])[0],
@@ -103,14 +101,6 @@ def dropped_by(judged: list[Judged]) -> dict[str, list[int]]:
     }
 
 
-def share(judged: list[Judged], is_good: bool, *, weighted: bool = False) -> float:
-    """Share of the good documents that are kept, or of the junk that is dropped."""
-    weights = [
-        (one.weight if weighted else 1.0, one.is_kept == is_good) for one in judged if one.is_good == is_good
-    ]
-    return sum(weight for weight, right in weights if right) / max(sum(weight for weight, _ in weights), 1e-9)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("corpora", type=Path)
@@ -122,17 +112,12 @@ def main() -> None:
         "random": [one for one in judged if one.is_random],
     }
     rows = []
-    lines = ["| documents | good | kept | weighted | junk | dropped | of those dropped, junk |"]
-    lines.append("|---|---:|---:|---:|---:|---:|---:|")
+    lines = ["| documents | good | kept | junk | dropped |", "|---|---:|---:|---:|---:|"]
     for name, part in parts.items():
-        good, dropped = sum(one.is_good for one in part), [one for one in part if not one.is_kept]
-        kept, weighted, found = share(part, True), share(part, True, weighted=True), share(part, False)
-        precision = sum(not one.is_good for one in dropped) / max(len(dropped), 1)
-        rows.append((name, good, kept, weighted, len(part) - good, found, precision))
-        lines.append(
-            f"| {name} | {good} | {100 * kept:.1f}% | {100 * weighted:.1f}% | {len(part) - good} "
-            f"| {100 * found:.1f}% | {100 * precision:.1f}% |"
-        )
+        good, junk = ([one for one in part if one.is_good == is_good] for is_good in (True, False))
+        kept, dropped = sum(one.is_kept for one in good), sum(not one.is_kept for one in junk)
+        rows.append((name, len(good), kept, len(junk), dropped))
+        lines.append(f"| {' | '.join(map(str, rows[-1]))} |")
     by_rule = dropped_by(judged)
     lines += [
         "",

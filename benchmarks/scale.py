@@ -8,7 +8,6 @@ plans and commits.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import resource
@@ -18,12 +17,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
-from benchmarks.support.corpora import load_sentences, make_vocabulary, source_names, write_corpus
-from benchmarks.support.processes import in_new_process
+from benchmarks.support.corpora import (
+    corpus_options,
+    load_sentences,
+    make_vocabulary,
+    refresh_settings,
+    source_names,
+    write_corpus,
+)
 from benchmarks.support.results import met, write_result
-from data.refresh import RefreshSettings, refresh
+from data.refresh import refresh
 
 EXPONENT_GOAL, MEMORY_GOAL = 1.05, 1024  # MiB
 LARGE_BYTES = 5 * 10**9
@@ -31,11 +38,8 @@ LARGE_BYTES = 5 * 10**9
 
 def measure_size(source: Path, vocabulary: Path, workspace: Path, workers: int) -> dict[str, float]:
     """Refresh in this process and workers; seconds, and MiB of the largest worker and of this process."""
-    settings = RefreshSettings(
-        corpus="c", source=(str(source),), workspace=workspace, tokenizer=str(vocabulary), workers=workers
-    )
     began = time.perf_counter()
-    result = refresh(settings)
+    result = refresh(refresh_settings(source, vocabulary, workspace, workers))
     seconds = time.perf_counter() - began
     peak = {
         name: resource.getrusage(who).ru_maxrss / 1024
@@ -58,19 +62,13 @@ def exponent(rows: Sequence[dict[str, float]]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
-    parser.add_argument("--tokenizer", help="vocab.txt [every character]")
-    parser.add_argument("--characters", type=int, default=10_000_000, help="of the 1x corpus [%(default)s]")
+    parser = corpus_options("scale", __doc__, characters=10_000_000)
     parser.add_argument("--workers", type=int, default=2, help="[%(default)s]")
-    parser.add_argument(
-        "--large", action="store_true", help="also a corpus of 5 GB; takes about half an hour"
-    )
-    parser.add_argument("--bytes", type=int, default=LARGE_BYTES, help="of the large corpus [%(default)s]")
+    parser.add_argument("--large", action="store_true", help="also 5 GB; takes about half an hour")
     options = parser.parse_args()
     sizes = {f"{n}x": n * options.characters for n in (1, 4, 16)}
     if options.large:
-        sizes["large"] = options.bytes // 3
+        sizes["large"] = LARGE_BYTES // 3
     rows = measure_sizes(sizes, load_sentences(options.source), options.tokenizer, options.workers)
     slope = exponent([rows[name] for name in ("1x", "4x", "16x")])
     names = source_names(options.source)
@@ -88,7 +86,9 @@ def measure_sizes(
         for name, characters in sizes.items():
             source, workspace = folder / "raw", folder / "workspace"
             written = write_corpus(source, sentences, characters)
-            row = in_new_process(measure_size, source, vocabulary, workspace, workers)
+            # in a new process, whose peaks are of this size alone
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                row = pool.submit(measure_size, source, vocabulary, workspace, workers).result()
             rows[name] = {"characters": written, "characters_per_second": written / row["seconds"], **row}
             print(name, json.dumps(rows[name]), file=sys.stderr)
             shutil.rmtree(source)

@@ -22,14 +22,12 @@ def test_steps_and_their_rivals_run_on_a_cpu(capsys, tmp_path, monkeypatch):
     rows = [f"茶树{n}月怎么修剪\t茶树在{n}月要修剪吗\t1" for n in range(99)]
     (tmp_path / "pairs.tsv").write_text("\n".join(["text_a\ttext_b\tlabel", *rows]) + "\n", "utf-8")
     pairs = ["--pairs", str(tmp_path / "pairs.tsv")]
-    train_step.main(["--only", "tiny", "pairs", "start", "--rounds", "1", "--sequences", "1", *pairs])
+    train_step.main(["--only", "tiny", "pairs", "--rounds", "1", "--sequences", "1", *pairs])
     verdict = capsys.readouterr().out
-    for goal in ("tiny: ", "arithmetic limit", "pairs: ", "waiting for a batch", "start: "):
-        assert goal in verdict
+    assert "tiny: " in verdict and "pairs: " in verdict
     results = json.loads((tmp_path / "train_step.json").read_text("utf-8"))["results"]
     assert results["tiny"]["rival"] in ("sdpa fp32", "sdpa bf16", "eager fp32", "eager bf16")
-    assert results["tiny"]["times"] > 0 and 0 <= results["pairs"]["wait_share"] < 1
-    assert results["start"]["processor_seconds"] > 0
+    assert results["tiny"]["times"] > 0 and results["pairs"]["times"] > 0
 
 
 def test_rivals_take_turns_and_slow_ones_drop_out():
@@ -106,22 +104,21 @@ def test_a_refresh_stops_between_its_turns_and_its_time_is_theirs(
     processes = [psutil.Process(runner.process.pid), *([psutil.Process(server)] if served else [])]
     try:
         runner.begin()
-        began, answer, turns, stopped = time.perf_counter(), None, 0, 0.0
-        while answer is None:
-            answer, turns = runner.take_turn(), turns + 1
+        began, has_ended, turns, stopped = time.perf_counter(), False, 0, 0.0
+        while not has_ended:
+            has_ended, turns = runner.take_turn(), turns + 1
             processes += [child for child in processes[0].children(recursive=True) if child not in processes]
             pause = time.perf_counter()
             while not all(map(stands_still, processes)):
                 assert time.perf_counter() - pause < 60
             stopped += time.perf_counter() - pause
         whole = time.perf_counter() - began
-        row = runner.row(answer)
+        row = runner.row()
     finally:
         runner.end()
         beside.kill()
         beside.wait()
     assert turns > 2 and len(processes) > 1 + served and row["shards"] == 1
-    assert row["core_seconds"] > row["server_seconds"] and (row["server_seconds"] > 0) == served
     assert 0.1 * (turns - 1) <= row["seconds"] <= whole - stopped
     assert not psutil.wait_procs(processes, 60)[1]
 
@@ -138,7 +135,7 @@ def stands_still(process):
 
 def test_a_goal_is_decided_by_the_interval_of_the_pairs():
     rows = {"plain": [{"seconds": 100.0}] * 6, "flow": [{"seconds": 100.0 + n} for n in (1, 3, 2, 2, 1, 3)]}
-    low, mean, high = in_pairs(rows, lambda flow, plain: flow["seconds"] / plain["seconds"] - 1)
+    low, mean, high = in_pairs(rows, lambda flow, plain: flow / plain - 1)
     # 2 +- 2.571 * sqrt(0.8 / 6), Student's t of 5 degrees of freedom from a table
     assert [100 * value for value in (low, mean, high)] == pytest.approx([1.0613, 2.0, 2.9387], abs=1e-4)
     judged = [judge(*of) for of in ((low, mean, high), (0.031, 0.04, 0.05), (0.01, 0.02, 0.04))]

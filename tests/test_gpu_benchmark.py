@@ -175,12 +175,11 @@ def test_lengths_fill_the_batch(mix):
 
 def test_flops_of_a_step_are_those_counted_by_hand():
     config = AlbertConfig.preset("base")
-    per_token = training_flops(config, [128] * 512, 0) / 65536
-    # 12 layers of 24 H^2 and attention's 4 L H, the projection 2 E H, three times
-    assert per_token == 3 * (12 * (24 * 768**2 + 4 * 128 * 768) + 2 * 128 * 768)
-    # of the last layer the output projection and the feed-forward part of one token in 128
-    spared = training_flops(config, [128] * 512, 0) - training_flops(config, [128] * 512, 0, rows=512)
-    assert spared == 3 * (65536 - 512) * (2 * 768**2 + 16 * 768**2)
+    # 12 layers of 24 H^2 and attention's 4 L H, and the projection 2 E H
+    layers = 65536 * (12 * (24 * 768**2 + 4 * 128 * 768) + 2 * 128 * 768)
+    # less the last layer's output projection and feed-forward part, but for one token in 128
+    spared = (65536 - 512) * (2 * 768**2 + 16 * 768**2)
+    assert training_flops(config, [128] * 512, 0) == 3 * (layers - spared)
 
 
 def test_attention_counts_two_products_forward_and_five_backward():

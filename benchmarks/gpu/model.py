@@ -34,7 +34,7 @@ def _case(
     return Case(
         f"step {name} T={longest} {mix} {tokens} tokens{words}",
         lambda: make(scale, name, config, lengths),
-        flops=training_flops(config, lengths, int(0.15 * tokens), int(0.15 * tokens) + len(lengths)),
+        flops=training_flops(config, lengths, int(0.15 * tokens)),
         tokens=tokens,
     )
 

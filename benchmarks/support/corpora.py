@@ -6,18 +6,35 @@ neither exact, near nor boilerplate deduplication finds anything: all of it has 
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from data.refresh import read_sentences
+from data.refresh import RefreshSettings, read_sentences
 from data.sources import find_files
 from data.storage import base_name
 from data.tokenization import WordPieceTokenizer
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 FILE_CHARACTERS, DOCUMENT_CHARACTERS = 4_000_000, 1500
+
+
+def corpus_options(name: str, about: str | None, characters: int) -> argparse.ArgumentParser:
+    """A parser with the options of a benchmark that makes a corpus."""
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=about)
+    parser.add_argument("--source", action="append", default=[], help="real text [the samples]")
+    parser.add_argument("--tokenizer", help="vocab.txt [every character]")
+    parser.add_argument("--characters", type=int, default=characters, help="of made-up text [%(default)s]")
+    return parser
+
+
+def refresh_settings(source: Path, vocabulary: Path, workspace: Path, workers: int = 1) -> RefreshSettings:
+    """The settings of a refresh of such a corpus, named c."""
+    return RefreshSettings(
+        corpus="c", source=(str(source),), workspace=workspace, tokenizer=str(vocabulary), workers=workers
+    )
 
 
 def given_sources(sources: Sequence[str]) -> list[str]:

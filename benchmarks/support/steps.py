@@ -1,4 +1,4 @@
-"""Pretraining steps on random batches, their operations, and the speed of their products alone."""
+"""Pretraining steps on random batches, and their operations."""
 
 from __future__ import annotations
 
@@ -11,22 +11,19 @@ from torch import Tensor, nn
 
 from albert.model import AlbertConfig, Batch, pack
 from albert.optim import adamw
-from benchmarks.support.alternating import Work
 
 MASKED_SHARE = 0.15
 
 
-def training_flops(
-    config: AlbertConfig, lengths: Sequence[int], masked: int, rows: int | None = None
-) -> float:
+def training_flops(config: AlbertConfig, lengths: Sequence[int], masked: int) -> float:
     """FLOPs of a step: three forward passes' worth; real tokens, and the decoder on masked positions only.
 
-    With `rows`, the last layer's part behind its attention counts for so many tokens only: no more is needed.
+    The last layer's part behind its attention counts for masked and first tokens only: no more is needed.
     """
     T, H, E = sum(lengths), config.hidden_size, config.embedding_size
     after_attention = 2 * H * H + 4 * H * config.intermediate_size
     layer = T * (6 * H * H + after_attention) + sum(4 * n * n * H for n in lengths)
-    spared = 0 if rows is None else (T - rows) * after_attention
+    spared = (T - masked - len(lengths)) * after_attention
     head = masked * (2 * H * E + 2 * E * config.vocab_size)
     projection = 0 if E == H else 2 * T * E * H
     return 3 * (config.num_hidden_layers * layer - spared + head + projection)
@@ -68,20 +65,3 @@ def training_step(
         return loss.detach()
 
     return step
-
-
-def ceiling(config: AlbertConfig, tokens: int) -> Work:
-    """Return the layer's bf16 products, forward and backward, as work counted in operations."""
-    H, F = config.hidden_size, config.intermediate_size
-    shapes = [(H, 3 * H), (H, H), (H, F), (F, H)]
-    operands = [
-        tuple(torch.randn(shape, dtype=torch.bfloat16) for shape in ((tokens, K), (N, K), (tokens, N)))
-        for K, N in shapes
-    ]
-
-    def run() -> float:
-        for x, weight, gradient in operands:
-            torch.nn.functional.linear(x, weight), gradient @ weight, gradient.t() @ x
-        return sum(6.0 * tokens * K * N for K, N in shapes)
-
-    return run
