@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from data.errors import InputError
 from data.terminal import make_app
@@ -23,6 +23,7 @@ from flows.orchestration.servers import served_at, server_version
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
     from prefect.client.schemas.responses import DeploymentResponse
 
 PACKAGES = (
@@ -199,7 +200,7 @@ def check_server(workspace: Path) -> Iterator[Finding]:
 
 
 def check_schedules(now: datetime | None = None) -> Iterator[Finding]:
-    """Check that the server plans runs of each active schedule, and that they start when they are due."""
+    """Check that the server plans runs of each active schedule, that they start when due and end well."""
     from prefect.client.orchestration import get_client
 
     with get_client(sync_client=True) as client:
@@ -207,20 +208,28 @@ def check_schedules(now: datetime | None = None) -> Iterator[Finding]:
             name = f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
             if any(schedule.active and not deployment.paused for schedule in deployment.schedules):
                 yield _check_planned_runs(client, deployment, name, now or datetime.now(UTC))
+                yield from _check_last_run(client, deployment, name)
             else:
                 for schedule in deployment.schedules:
                     yield note(f"schedule {schedule.slug or schedule.id} of {name} is not active")
 
 
+def _runs_of(
+    client: SyncPrefectClient, deployment: DeploymentResponse, *states: str, **more: Any
+) -> list[FlowRun]:
+    from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
+
+    return client.read_flow_runs(
+        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": states}}}),
+        deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
+        **more,
+    )
+
+
 def _check_planned_runs(
     client: SyncPrefectClient, deployment: DeploymentResponse, name: str, now: datetime
 ) -> Finding:
-    from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
-
-    planned = client.read_flow_runs(
-        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": ["SCHEDULED"]}}}),
-        deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
-    )
+    planned = _runs_of(client, deployment, "SCHEDULED")
     due = min(
         (run.next_scheduled_start_time for run in planned if run.next_scheduled_start_time), default=None
     )
@@ -236,3 +245,18 @@ def _check_planned_runs(
         return bad(f"a scheduled run of {name} is {late} late: no worker starts it")
     first = f", next run at {due:%Y-%m-%d %H:%M} UTC" if due else ""
     return ok(f"schedule of {name} is active{first}")
+
+
+def _check_last_run(
+    client: SyncPrefectClient, deployment: DeploymentResponse, name: str
+) -> Iterator[Finding]:
+    """Find a failure after which no run completed; one that was cancelled or dropped does not count."""
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    ended = _runs_of(
+        client, deployment, "COMPLETED", "FAILED", "CRASHED", sort=FlowRunSort.END_TIME_DESC, limit=1
+    )
+    for run in ended:
+        if run.state and run.end_time and not run.state.is_completed():
+            why = " ".join((run.state.message or "without a message").split())[:200]
+            yield bad(f"the last run of {name}: {run.state.name}, {run.end_time:%Y-%m-%d %H:%M} UTC, {why}")

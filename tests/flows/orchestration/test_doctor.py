@@ -10,7 +10,7 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.schedules import CronSchedule
-from prefect.states import Scheduled
+from prefect.states import Cancelled, Completed, Crashed, Failed, Scheduled
 
 from albert.runtime import device_names, triton_error
 from data.catalog import end_killed_run, read_catalog, record_run, write_catalog
@@ -162,28 +162,55 @@ def test_a_gpu_whose_kernels_are_wrong_or_do_not_run_is_bad(monkeypatch, answer,
     assert gpu.what == "GPU one" and kernel.level == level and words in kernel.what
 
 
-def test_a_scheduler_that_plans_nothing_and_a_late_run_are_bad(prefect_server):
-    """The server of the tests runs no scheduler: it plans a run when the test does."""
+@flow
+def brew():
+    pass
 
-    @flow(name="brew")
-    def brew():
-        pass
 
-    def verdict():
-        (finding,) = [one for one in check_schedules(soon) if "brew/daily" in one.what]
-        return finding.level, finding.what
-
-    soon = datetime.now(UTC) + timedelta(minutes=10)
+@pytest.fixture
+def scheduled(prefect_server):
+    """A client and a deployment with an active schedule; the server plans no runs, as it has no scheduler."""
     with get_client(sync_client=True) as client:
         deployment = client.create_deployment(client.create_flow(brew), "daily")
-        (schedule,) = client.create_deployment_schedules(deployment, [(CronSchedule(cron="0 3 * * *"), True)])
-        level, what = verdict()
-        assert level == "bad" and "the server plans no run of it" in what
-        later = Scheduled(scheduled_time=soon + timedelta(hours=1))
-        client.create_flow_run_from_deployment(deployment, state=later)
-        assert verdict()[0] == "ok"
-        client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=datetime.now(UTC)))
-        assert verdict() == ("bad", "a scheduled run of brew/daily is 10 minutes late: no worker starts it")
-        client.update_deployment_schedule(deployment, schedule.id, active=False)
-        assert verdict()[0] == "note" and "is not active" in verdict()[1]
+        client.create_deployment_schedules(deployment, [(CronSchedule(cron="0 3 * * *"), True)])
+        yield client, deployment
         client.delete_deployment(deployment)
+
+
+def verdicts(now):
+    return [(one.level, one.what) for one in check_schedules(now) if "brew/daily" in one.what]
+
+
+def test_a_scheduler_that_plans_nothing_and_a_late_run_are_bad(scheduled):
+    client, deployment = scheduled
+    soon = datetime.now(UTC) + timedelta(minutes=10)
+    ((level, what),) = verdicts(soon)
+    assert level == "bad" and "the server plans no run of it" in what
+    later = Scheduled(scheduled_time=soon + timedelta(hours=1))
+    client.create_flow_run_from_deployment(deployment, state=later)
+    ((level, _),) = verdicts(soon)
+    assert level == "ok"
+    client.create_flow_run_from_deployment(deployment, state=Scheduled(scheduled_time=datetime.now(UTC)))
+    assert verdicts(soon) == [
+        ("bad", "a scheduled run of brew/daily is 10 minutes late: no worker starts it")
+    ]
+    (schedule,) = client.read_deployment_schedules(deployment)
+    client.update_deployment_schedule(deployment, schedule.id, active=False)
+    ((level, what),) = verdicts(soon)
+    assert level == "note" and "is not active" in what
+
+
+def test_a_last_run_that_failed_or_crashed_is_bad_until_one_completes(scheduled):
+    client, deployment = scheduled
+
+    def last_after(state):
+        run = client.create_flow_run_from_deployment(deployment)
+        client.set_flow_run_state(run.id, state, force=True)
+        return [what for level, what in verdicts(datetime.now(UTC)) if level == "bad"]
+
+    for state in (Failed(message="no source given:\npass source"), Crashed(message="SIGKILL")):
+        (what,) = last_after(state)
+        assert what.startswith(f"the last run of brew/daily: {state.name}, {datetime.now(UTC):%Y-%m-%d}")
+        assert what.endswith(f" UTC, {' '.join(state.message.split())}")
+    assert last_after(Cancelled()) == [what]
+    assert not last_after(Completed())
