@@ -143,7 +143,10 @@ def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
 
 
 def check_same_run(settings: PretrainSettings) -> None:
-    """Raise ConfigError, naming what differs, if the run would resume under other settings."""
+    """Raise ConfigError, naming what differs, if the run would resume under other settings.
+
+    A step's size and parts that are not set are those that the run was started with.
+    """
     folder = settings.run_folder
     if settings.resume == "never" or not (folder / SETTINGS_FILE).is_file() or not list_checkpoints(folder):
         return
@@ -152,10 +155,11 @@ def check_same_run(settings: PretrainSettings) -> None:
     except InputError as error:
         raise ConfigError(f"{error}; {BEGIN_ANEW}") from None
     corpora = ("shards", "mix", "then")
+    unset = {name for name in ("batch_tokens", "running.accumulate") if now[name] is None}
     changed = [
         f"{name} {before[name]!r} -> {now[name]!r}"
         for name in now
-        if name not in (*FREE_TO_CHANGE, *corpora) and before[name] != now[name]
+        if name not in (*FREE_TO_CHANGE, *corpora, *unset) and before[name] != now[name]
     ]
     if any(before[name] != now[name] for name in corpora):
         changed.append("the corpora or their versions")

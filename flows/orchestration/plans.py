@@ -139,11 +139,12 @@ class PretrainingPlan:
 
 
 def plan_pretraining(options: PretrainingOptions) -> PretrainingPlan:
-    """Plan a run on the corpora's current versions, or going on, and check what it starts from."""
-    from albert.pretraining import check_start
+    """Plan a run on the corpora's current versions, or going on, and check what it starts from or resumes."""
+    from albert.pretraining import check_same_run, check_start
 
     plan = pretraining_plan(options)
     check_start(plan.settings)
+    check_same_run(plan.settings)  # again when it has its device, for which it may wait for hours
     return plan
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from albert.pretraining import SETTINGS_FILE, write_settings
+from albert.pretraining import SETTINGS_FILE, checkpoint_folder, write_settings
 from data.catalog import CheckpointRow, record_run
-from data.errors import InputError, UserError
+from data.errors import ConfigError, InputError, UserError
 from data.workspace import Workspace
 from flows.end_to_end import end_to_end
 from flows.fine_tune import fine_tune
@@ -248,6 +248,23 @@ def test_a_resumed_run_keeps_what_was_not_trained_on_when_it_began(workspace, tm
     assert pretraining_plan(options).settings == before
     anew = pretraining_plan(replace(options, resume="never"))
     assert anew.settings.never_trained_share == plan.settings.never_trained_share != 0.33
+
+
+def test_a_resume_with_other_settings_is_refused_before_its_device_is_free(workspace, tmp_path):
+    given = {"corpus": "tea", "workspace": str(shutil.copytree(workspace, tmp_path / "w")), "run": "law"}
+    begun = plan("continued-pretraining", given).settings
+    # as a training keeps them
+    begun = replace(begun, batch_tokens=4096, running=replace(begun.running, accumulate=1))
+    checkpoint_folder(begun.run_folder, 5).mkdir(parents=True)
+    write_settings(begun, begun.run_folder / SETTINGS_FILE)
+    assert plan("continued-pretraining", given)
+    for change, named in (
+        ({"steps": 7}, "steps 1000 -> 7"),
+        ({"batch_tokens": 512}, "batch_tokens 4096 -> 512"),
+    ):
+        with pytest.raises(ConfigError, match=rf"was begun with other settings \({named}\)"):
+            plan("continued-pretraining", given | change)
+        assert plan("continued-pretraining", given | change | {"resume": "never"})
 
 
 def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(
