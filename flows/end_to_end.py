@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from prefect.exceptions import CancelledRun
@@ -23,17 +23,15 @@ from data.storage import is_remote
 from data.tokenization import find_tokenizer
 from data.workspace import Workspace
 from flows.continued_pretraining import continued_pretraining
-from flows.fine_tune import fine_tune
+from flows.fine_tune import FineTuneOutcome, fine_tune
 from flows.fine_tune import table as comparison_table
 from flows.orchestration import (
     EndToEndOptions,
-    FineTunePlan,
     file_checksums,
     gather_facts,
     is_deployed,
     job,
     judging_options,
-    plan_fine_tuning,
     publish_report,
     repeat_command,
     run_as_command,
@@ -85,13 +83,10 @@ def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
     make_corpus("domain", options.domain, vocab, options)
     start = str(base.checkpoint) if base else options.init
     continued = pretrain("domain", start, options.steps, options)
-    judging = judging_options(options, (f"base model={start}", f"continued={continued.checkpoint}"))
-    judged = fine_tune(**values_of(judging))
-    comparison = judged.result
-    verdict, page = report(
-        str(options.task), lambda: _report(options, base, continued, comparison, plan_fine_tuning(judging))
-    )
-    return EndToEndOutcome(base, continued, comparison, verdict, page, judged.kept)
+    models = (f"base model={start}", f"continued={continued.checkpoint}")
+    judged = fine_tune(**values_of(judging_options(options, models)))
+    verdict, page = report(str(options.task), lambda: _report(options, base, continued, judged))
+    return EndToEndOutcome(base, continued, judged.result, verdict, page, judged.kept)
 
 
 def make_corpus(name: str, sources: Sequence[str], vocab: str, options: EndToEndOptions) -> None:
@@ -144,10 +139,9 @@ def _report(
     options: EndToEndOptions,
     base: PretrainResult | None,
     continued: PretrainResult,
-    result: Comparison,
-    judging: FineTunePlan,
+    judged: FineTuneOutcome,
 ) -> tuple[str, Path]:
-    workspace = Workspace(Path(options.workspace))
+    workspace, result = Workspace(Path(options.workspace)), judged.result
     corpora = ["general", "domain"] if options.general else ["domain"]
     content = reports.build_report(
         title=f"Did continued pretraining help on {result.task}?",
@@ -162,9 +156,9 @@ def _report(
                 for run in (base, continued)
                 if run
             },
-            "fine-tuning": replace(judging.settings, seeds=result.seeds),
+            "fine-tuning": judged.settings,
         },
-        checksums=file_checksums(*judging.settings.split_paths.values()),
+        checksums=file_checksums(*judged.settings.split_paths.values()),
     )
     return content.verdict, publish_report(content, workspace.report(f"end-to-end-{result.task}"))
 

@@ -54,9 +54,10 @@ report = step("report")
 
 @dataclass(frozen=True, slots=True)
 class FineTuneOutcome:
-    """A comparison, and where its report is."""
+    """A comparison with its settings, and where its report is."""
 
     result: Comparison
+    settings: FineTuneSettings
     page: Path
     kept: tuple[str, ...] = ()  # a line for each model that was kept
 
@@ -104,8 +105,9 @@ def fine_tune(options: FineTuneOptions, plan: FineTunePlan) -> FineTuneOutcome:
     keep = None if options.keep == "none" else KeptModels(place.model(run), options.keep == "all")
     with device_slot(place):
         result = compare(plan, place, options.corpora, workers=options.running.workers, keep=keep)
-    page = report(run, lambda: _report(place, run, plan.settings, result))
-    return FineTuneOutcome(result, page, tuple(keep.lines) if keep else ())
+    settings = replace(plan.settings, seeds=result.seeds)
+    page = report(run, lambda: _report(place, run, settings, result))
+    return FineTuneOutcome(result, settings, page, tuple(keep.lines) if keep else ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +281,7 @@ def _report(workspace: Workspace, run: str, settings: FineTuneSettings, result: 
         title=f"Fine-tuning on {result.task}",
         command=repeat_command(),
         evaluations=[result],
-        settings={"fine-tuning": replace(settings, seeds=result.seeds)},
+        settings={"fine-tuning": settings},
         checksums=file_checksums(*settings.split_paths.values()),
     )
     return publish_report(content, workspace.report(run))

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import asdict, replace
+from pathlib import Path
 
 from prefect import runtime
 from prefect.events import emit_event
@@ -9,7 +10,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from data import refresh
 from data.catalog import Drift, describe_drift, measure_drift, open_workspace
-from data.refresh import Changes, Plan, RefreshResult, RefreshSettings, Runner
+from data.refresh import Changes, Plan, RefreshResult, Runner
 from data.workspace import Workspace
 from flows.orchestration import (
     RefreshOptions,
@@ -53,24 +54,25 @@ def describe(outcome: RefreshOutcome | Changes) -> str:
 def refresh_corpus(options: RefreshOptions, plan: RefreshPlan) -> RefreshOutcome:
     """Refresh, measure drift, and pretrain where it is asked for."""
     settings, running = plan.refresh.settings, options.running
+    workspace = Workspace(settings.workspace)
     hours = 3600 * running.task_hours
     with open_runner(running.runner, settings.workers, running.dask_address, hours) as tasks:
         result = run_refresh(plan.refresh, tasks)
-    drift = None
+    drift = pretraining = None
+    checkpoint = find_checkpoint(workspace, result.corpus)
     if result.is_new and result.version > 1:
         conditions = [plan.event_if, plan.pretrain_if]
         measures = {condition.measure for condition in conditions if condition}
-        drift = find_drift(result.corpus, lambda: measure(settings, result, measures))
+        drift = find_drift(result.corpus, lambda: measure(workspace, result, measures, checkpoint))
     if drift and plan.event_if.holds(drift):
-        announce_drift(Workspace(settings.workspace), result, drift)
-    pretraining = None
+        announce_drift(workspace, result, drift, checkpoint)
     if drift and plan.pretrain_if and plan.pretrain_if.holds(drift):
         from flows.continued_pretraining import continued_pretraining
 
         pretraining = continued_pretraining(
             corpus=result.corpus,
             workspace=str(settings.workspace),
-            init=str(plan.checkpoint),
+            init=str(checkpoint),
             steps=options.drift.steps,
         )
     return RefreshOutcome(result, drift, pretraining)
@@ -84,12 +86,12 @@ def run_refresh(plan: Plan, runner: Runner) -> RefreshResult:
     return result
 
 
-def measure(settings: RefreshSettings, result: RefreshResult, measures: Collection[str]) -> Drift | None:
+def measure(
+    workspace: Workspace, result: RefreshResult, measures: Collection[str], checkpoint: Path | None
+) -> Drift | None:
     """How far new documents are from older ones; None where there are none."""
-    workspace = Workspace(settings.workspace)
     with open_workspace(workspace.root) as statistics:
         drift = measure_drift(statistics, result.corpus)
-    checkpoint = find_checkpoint(workspace, result.corpus)
     if drift and checkpoint and "mlm_loss" in measures:
         # torch takes seconds to import
         from flows.orchestration import added_mlm_loss
@@ -101,9 +103,10 @@ def measure(settings: RefreshSettings, result: RefreshResult, measures: Collecti
     return drift
 
 
-def announce_drift(workspace: Workspace, result: RefreshResult, drift: Drift) -> None:
+def announce_drift(
+    workspace: Workspace, result: RefreshResult, drift: Drift, checkpoint: Path | None
+) -> None:
     """Emit jixu.corpus.drifted, with what an automation needs to start pretraining."""
-    checkpoint = find_checkpoint(workspace, result.corpus)
     emit_event(
         "jixu.corpus.drifted",
         resource={

@@ -217,13 +217,10 @@ def check_schedules(now: datetime | None = None) -> Iterator[Finding]:
 def _runs_of(
     client: SyncPrefectClient, deployment: DeploymentResponse, *states: str, **more: Any
 ) -> list[FlowRun]:
-    from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
+    from prefect.client.schemas.filters import FlowRunFilter
 
-    return client.read_flow_runs(
-        flow_run_filter=FlowRunFilter.model_validate({"state": {"type": {"any_": states}}}),
-        deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
-        **more,
-    )
+    wanted = {"deployment_id": {"any_": [deployment.id]}, "state": {"type": {"any_": states}}}
+    return client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate(wanted), **more)
 
 
 def _check_planned_runs(

@@ -33,7 +33,6 @@ from data.options import values_of
 from data.refresh import (
     Plan,
     RefreshResult,
-    RefreshSettings,
     describe_changes,
     describe_standing,
     plan_refresh,
@@ -87,7 +86,6 @@ class RefreshPlan:
     refresh: Plan
     event_if: Condition
     pretrain_if: Condition | None
-    checkpoint: Path | None  # where pretraining would start
 
 
 def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
@@ -98,23 +96,17 @@ def plan_refreshing(options: RefreshOptions) -> RefreshPlan | Answer:
     if options.dry_run:
         changes = preview(plan)
         return Answer(describe_changes(changes), changes)
-    pretrain_if, checkpoint = _following(options.drift.pretrain_if, settings)
+    pretrain_if = None
+    if options.drift.pretrain_if is not None:
+        pretrain_if = parse_condition(options.drift.pretrain_if)
+        if find_checkpoint(Workspace(settings.workspace), settings.corpus) is None:
+            raise InputError(
+                f"drift.pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to start "
+                "from: run continued-pretraining once"
+            )
     if result := standing(plan):
         return Answer(describe_standing(result), RefreshOutcome(result))
-    return RefreshPlan(plan, event_if, pretrain_if, checkpoint)
-
-
-def _following(text: str | None, settings: RefreshSettings) -> tuple[Condition | None, Path | None]:
-    if text is None:
-        return None, None
-    condition = parse_condition(text)
-    checkpoint = find_checkpoint(Workspace(settings.workspace), settings.corpus)
-    if checkpoint is None:
-        raise InputError(
-            f"drift.pretrain_if: no checkpoint of a completed pretraining on {settings.corpus} to start "
-            "from: run continued-pretraining once"
-        )
-    return condition, checkpoint
+    return RefreshPlan(plan, event_if, pretrain_if)
 
 
 def find_checkpoint(place: Workspace, corpus: str) -> Path | None:
