@@ -111,24 +111,20 @@ def theirs(candidate: Candidate, seed: int, dtype: str, folder: Path) -> Outcome
 
 def compare(outcomes: dict[str, list[Outcome]]) -> tuple[list[str], dict[str, object]]:
     """Write the verdict's lines and record; the rival is the faster dtype."""
-    rivals = [name for name in outcomes if name != "jixu"]
-    best = max(rivals, key=lambda name: statistics.median(o.trained for o in outcomes[name]))
+    best = max(("fp32", "bf16"), key=lambda name: statistics.median(o.trained for o in outcomes[name]))
     lines, record = [], {"goal": GOAL, "rival": best}
     for what in ("trained", "predicted"):
-        pairs = [
-            (getattr(a, what), getattr(b, what))
-            for a, b in zip(outcomes["jixu"], outcomes[best], strict=True)
-        ]
-        times = statistics.median(a / b for a, b in pairs)
-        rate, other = (statistics.median(values) for values in zip(*pairs, strict=True))
+        rates = [[getattr(outcome, what) for outcome in outcomes[name]] for name in ("jixu", best)]
+        times = statistics.median(a / b for a, b in zip(*rates, strict=True))
+        rate, other = map(statistics.median, rates)
         lines.append(
             f"{what}: {rate:,.0f} examples/s, {times:.1f}x Trainer's {other:,.0f} ({best}): goal {GOAL:g}x "
             f"{met(times >= GOAL)}"
         )
         record[what] = {"examples_per_second": rate, "rival": other, "times": times}
-    means = {name: statistics.mean(o.accuracy for o in outcomes[name]) for name in outcomes}
-    lines.append("accuracy: " + ", ".join(f"{name} {value:.4f}" for name, value in means.items()))
     accuracies = {name: [o.accuracy for o in values] for name, values in outcomes.items()}
+    means = ", ".join(f"{name} {statistics.mean(values):.4f}" for name, values in accuracies.items())
+    lines.append(f"accuracy: {means}")
     return lines, {**record, "accuracies": accuracies}
 
 
@@ -136,10 +132,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fine_tune_step", description=__doc__)
     parser.add_argument("--train", type=Path, default=SAMPLES / "tea_topics_train.tsv", help="[%(default)s]")
     parser.add_argument("--dev", type=Path, default=SAMPLES / "tea_topics_dev.tsv", help="[%(default)s]")
-    parser.add_argument("--task", default="benchmark", help="name or file of a task [usual columns]")
     parser.add_argument("--model", type=Path, help="checkpoint with a vocab.txt [tiny, random weights]")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="[%(default)s]")
-    parser.add_argument("--epochs", type=int, default=1, help="[%(default)s]")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         model = options.model
@@ -147,8 +141,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             texts = [path.read_text("utf-8") for path in (options.train, options.dev)]
             model = random_checkpoint(texts, Path(temporary) / "model")
         settings = FineTuneSettings(
-            task=load_task(options.task), train=options.train, dev=options.dev, models=(model,),
-            seeds=tuple(options.seeds), epochs=options.epochs, learning_rate=RATE,
+            task=load_task("benchmark"), train=options.train, dev=options.dev, models=(model,),
+            seeds=tuple(options.seeds), epochs=1, learning_rate=RATE,
             optimizer=FineTuneOptimizer(max_restarts=0),
         )  # fmt: skip
         candidate = prepare(settings, read_task(settings), 0)
@@ -160,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     lines, record = compare(outcomes)
     sizes = {name: len(split.examples) for name, split in candidate.data.splits.items()}
     about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "examples": sizes}
-    write_result("fine_tune_step", "\n".join(lines), {**about, "epochs": options.epochs, **record})
+    write_result("fine_tune_step", "\n".join(lines), {**about, **record})
 
 
 if __name__ == "__main__":

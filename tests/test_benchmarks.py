@@ -93,15 +93,13 @@ def test_a_result_names_its_sources_without_their_place(tmp_path):
     assert source_names([]) == ["general.txt", "tea.jsonl"]
 
 
-@pytest.mark.parametrize("served", [True, False], ids=["beside a server", "alone"])
-def test_a_refresh_stops_between_its_turns_and_its_time_is_theirs(
-    tmp_path, samples, vocabulary_file, monkeypatch, served
+def test_a_refresh_stops_with_its_server_between_its_turns_and_its_time_is_theirs(
+    tmp_path, samples, vocabulary_file, monkeypatch
 ):
     monkeypatch.setattr(orchestration, "TURN_SECONDS", 0.1)
-    beside = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
-    server = beside.pid if served else None
-    runner = Runner("plain", tmp_path, [samples / "tea.jsonl", vocabulary_file, "1"], server)
-    processes = [psutil.Process(runner.process.pid), *([psutil.Process(server)] if served else [])]
+    server = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+    runner = Runner("plain", tmp_path, [samples / "tea.jsonl", vocabulary_file, "1"], server.pid)
+    processes = [psutil.Process(runner.process.pid), psutil.Process(server.pid)]
     try:
         runner.begin()
         began, has_ended, turns, stopped = time.perf_counter(), False, 0, 0.0
@@ -116,9 +114,9 @@ def test_a_refresh_stops_between_its_turns_and_its_time_is_theirs(
         row = runner.row()
     finally:
         runner.end()
-        beside.kill()
-        beside.wait()
-    assert turns > 2 and len(processes) > 1 + served and row["shards"] == 1
+        server.kill()
+        server.wait()
+    assert turns > 2 and len(processes) > 2 and row["shards"] == 1
     assert 0.1 * (turns - 1) <= row["seconds"] <= whole - stopped
     assert not psutil.wait_procs(processes, 60)[1]
 

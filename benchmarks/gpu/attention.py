@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import torch
@@ -37,10 +38,10 @@ def attention_cases(scale: Scale) -> Iterator[Case]:
         N, D = HEADS[model]
         lengths = lengths_of(mix, longest, scale.tokens)
         row = N * D * scale.dtype.itemsize * scale.tokens
-        words = ["attention", f"D={D}", f"T={longest}", mix, *["dropout"][: bool(dropout_p)]]
+        words = f"D={D} T={longest} {mix}{' dropout' if dropout_p else ''}"
         yield Case(
-            " ".join([*words, "both passes" if backward else "forward"]),
-            lambda a=(N, D, lengths, longest, backward, dropout_p): _attention(scale, *a),
+            f"attention {words} {'both passes' if backward else 'forward'}",
+            partial(_attention, scale, N, D, lengths, longest, backward, dropout_p),
             flops=sum(4 * length * length * N * D for length in lengths) * (3.5 if backward else 1),
             bytes=row * (12 if backward else 4),
         )
@@ -78,7 +79,10 @@ def _attention(
     x = Operands(packed, cu_seqlens, lengths, longest, D**-0.5, dropout_p)
     full = len(lengths) * longest == scale.tokens
     settings = {"scale": x.scale, "dropout_p": dropout_p}
-    eager = lambda: attention_reference(*packed.unbind(1), cu_seqlens, longest, **settings)  # noqa: E731
+
+    def eager() -> Tensor:
+        return attention_reference(*packed.unbind(1), cu_seqlens, longest, **settings)
+
     return {
         "jixu": attempt(_jixu, x),
         "torch eager": passes(eager, [packed]),

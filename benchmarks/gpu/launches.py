@@ -25,9 +25,8 @@ from triton.runtime.jit import JITFunction
 import kernels
 from kernels import tuning
 
-os.environ.setdefault(
-    "TRITON_DEFAULT_FP_FUSION", "1"
-)  # 3.10 changes the default: numbers and registers with it
+# Triton 3.10 changes the default, and with it numbers and registers
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 POINTERS = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int64: "*i64",
@@ -84,11 +83,8 @@ def _launch(kernel: JITFunction, args: tuple, kwargs: dict) -> KernelLaunch:
     for name in kernel.arg_names:
         value = values[name]
         # the launcher also treats 1 and None as constants
-        if (
-            name in fixed
-            or value is None
-            or (value == 1 if type(value) is int and name not in free else False)
-        ):
+        is_one = type(value) is int and value == 1 and name not in free
+        if name in fixed or value is None or is_one:
             signature.append((name, "constexpr"))
             constants.append((name, value))
         elif isinstance(value, torch.Tensor):
