@@ -1,20 +1,19 @@
-"""Characters a second from raw text to committed shards, stage by stage, against the libraries people use.
+"""Characters a second from raw text to committed shards, against the libraries people use.
 
     python -m benchmarks.data_prep [--source FILE ...] [--characters N]
 
-The rivals run in the same process on the same text and must give the same words and ids: jieba for words, the
-`tokenizers` library (behind transformers' fast BERT tokenizer) for ids. A preparation built on them takes at
-least as long as both together, without cleaning, filters, deduplication, masks or writing.
+The rivals run in the same process on a part of the same text and must give the same words and ids: jieba for
+words, the `tokenizers` library (behind transformers' fast BERT tokenizer) for ids. A preparation built on
+them takes at least as long as both, without cleaning, filters, deduplication, masks or writing.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import jieba
 import numpy as np
@@ -28,16 +27,8 @@ from benchmarks.support.corpora import (
     write_corpus,
 )
 from benchmarks.support.results import met, write_result
-from data.cleaning import CleaningRules, clean_and_count, measure, sides_of, sketch, split_sentences
-from data.instances import (
-    MaskRule,
-    build_instances,
-    find_objective,
-    instance_table,
-    mask_vocabulary,
-    tokenize_documents,
-    write_table,
-)
+from data.cleaning import CleaningRules, clean_and_count, clean_text, measure, sketch, split_sentences
+from data.instances import tokenize_documents
 from data.refresh import ProcessRunner, plan_refresh, refresh
 from data.refresh.build import segmenter
 from data.sources import RawDocument, document_id, find_files, read_documents
@@ -46,75 +37,39 @@ from data.workers import worker_pool
 
 REFERENCE = 96_000  # characters/s of albert_zh's create_pretraining_data on one core of such a machine
 GOAL, SCALING_GOAL = 1_000_000, 1.9
-BATCH = 175  # documents
 T = TypeVar("T")
 
 
-class Stopwatch:
-    """Seconds of each stage, added up."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-
-    def run(self, name: str, work: Callable[[], T]) -> T:
-        began = time.perf_counter()
-        made = work()
-        self.seconds[name] += time.perf_counter() - began
-        return made
+def timed(work: Callable[[], T]) -> tuple[T, float]:
+    began = time.perf_counter()
+    made = work()
+    return made, time.perf_counter() - began
 
 
-def read_all(files: Sequence[str]) -> list[RawDocument]:
-    return [item for file in files for item in read_documents(file) if isinstance(item, RawDocument)]
+def read_texts(files: Sequence[str]) -> list[str]:
+    found = (item for file in files for item in read_documents(file))
+    return [item.text for item in found if isinstance(item, RawDocument)]
 
 
-def measure_stages(files: Sequence[str], tokenizer: Tokenizer, folder: Path) -> tuple[Stopwatch, Stopwatch]:
-    """Time each stage over the same documents, and the rivals for words and ids."""
-    ours, rivals = Stopwatch(), Stopwatch()
+def measure_words_and_ids(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[float, float]:
+    """Seconds of ours and of the rivals. Exits if words or ids differ."""
+    cleaned = [clean_text(text) for text in texts]
+    documents = [split_sentences(text) for text in cleaned]
+    lines = [sentence for sentences in documents for sentence in sentences]
+    text = "".join(f"{line}\n" for line in lines)
     exact = jieba.Tokenizer()
     exact.initialize()
-    raw = ours.run("read", lambda: read_all(files))
-    cleaned = ours.run("clean", lambda: [clean_and_count(d.text, CleaningRules())[0] for d in raw])
-    documents = ours.run("split", lambda: [split_sentences(text) for text in cleaned])
-    doc_ids = list(map(document_id, cleaned))
-    for begin in range(0, len(documents), BATCH):
-        batch = slice(begin, begin + BATCH)
-        measure_batch(documents[batch], doc_ids[batch], tokenizer, exact, folder, ours, rivals)
-    return ours, rivals
-
-
-def measure_batch(
-    documents: list[list[str]],
-    doc_ids: list[str],
-    tokenizer: Tokenizer,
-    exact: jieba.Tokenizer,
-    folder: Path,
-    ours: Stopwatch,
-    rivals: Stopwatch,
-) -> None:
-    """Time the stages from measuring to writing. Exits if words or ids differ from the rivals'."""
-    measures = ours.run("measure", lambda: measure(documents))
-    ours.run("near duplicates", lambda: sketch(measures.letters, 5))
-    text = "".join([f"{sentence}\n" for sentences in documents for sentence in sentences])
-    lengths = ours.run("words", lambda: segmenter(()).lengths(text))
-    if [len(word) for word in rivals.run("words", lambda: exact.lcut(text))] != lengths.tolist():
+    lengths, words_seconds = timed(lambda: segmenter(()).lengths(text))
+    words, jieba_seconds = timed(lambda: exact.lcut(text))
+    if [len(word) for word in words] != lengths.tolist():
         raise SystemExit("words differ from jieba's: no result")
-    counts = np.array([len(sentences) for sentences in documents])
-    tokens = ours.run("ids", lambda: tokenize_documents(doc_ids, text, lengths, counts, tokenizer, 125))
-    lines = text.split("\n")[:-1]
+    doc_ids, counts = list(map(document_id, cleaned)), np.array(list(map(len, documents)))
+    tokens, ids_seconds = timed(lambda: tokenize_documents(doc_ids, text, lengths, counts, tokenizer, 125))
     library = tokenizer.library
-    encodings = rivals.run("ids", lambda: library.encode_batch(lines, add_special_tokens=False))
+    encodings, library_seconds = timed(lambda: library.encode_batch(lines, add_special_tokens=False))
     if [i for encoding in encodings for i in encoding.ids] != tokens.input_ids.tolist():
         raise SystemExit("ids differ from the tokenizers library's: no result")
-    objective, vocabulary = find_objective("albert"), mask_vocabulary(tokenizer)
-    instances = ours.run(
-        "instances", lambda: build_instances(tokens, tokenizer, objective, max_seq_length=128, sop=True)
-    )
-    sides = ours.run("sides", lambda: sides_of(["".join(sentences) for sentences in documents]))
-    table = ours.run(
-        "masks and table",
-        lambda: instance_table(instances, doc_ids, sides, vocabulary, MaskRule(), max_seq_length=128, seed=0),
-    )
-    ours.run("write", lambda: write_table(table, folder))
+    return words_seconds + ids_seconds, jieba_seconds + library_seconds
 
 
 def refresh_seconds(source: Path, vocabulary: Path, folder: Path, workers: int) -> float:
@@ -123,9 +78,7 @@ def refresh_seconds(source: Path, vocabulary: Path, folder: Path, workers: int) 
     with worker_pool(workers) as pool:
         list(pool.map(_warm, range(workers)))
         plan = plan_refresh(settings)
-        began = time.perf_counter()
-        refresh(settings, ProcessRunner(pool, workers), plan)
-        return time.perf_counter() - began
+        return timed(lambda: refresh(settings, ProcessRunner(pool, workers), plan))[1]
 
 
 def _warm(number: int) -> None:
@@ -137,44 +90,34 @@ def _warm(number: int) -> None:
 
 
 def main() -> None:
-    parser = corpus_options("data_prep", __doc__, characters=8_000_000)
-    options = parser.parse_args()
+    options = corpus_options("data_prep", __doc__, characters=8_000_000).parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         sentences, source = load_sentences(options.source), folder / "raw"
         vocabulary = Path(options.tokenizer or make_vocabulary(sentences, folder / "vocabulary"))
-        write_corpus(source, sentences, options.characters, file_characters=options.characters // 16)
-        files = find_files(str(source))
-        few = files[: max(1, len(files) // 4)]
-        characters, part = (sum(len(d.text) for d in read_all(some)) for some in (files, few))
+        characters = write_corpus(
+            source, sentences, options.characters, file_characters=options.characters // 16
+        )
+        few = read_texts(find_files(str(source))[:4])
         _warm(0)
-        ours, rivals = measure_stages(few, load_tokenizer(vocabulary), folder / "stages")
+        ours, rivals = measure_words_and_ids(few, load_tokenizer(vocabulary))
         seconds = {w: refresh_seconds(source, vocabulary, folder / f"workspace-{w}", w) for w in (1, 2)}
-    alone = part / (rivals.seconds["words"] + rivals.seconds["ids"])
-    report(
-        {
-            "sources": source_names(options.source),
-            "characters": characters,
-            "characters_per_second_by_stage": {name: part / taken for name, taken in ours.seconds.items()},
-            "rival_characters_per_second": {name: part / taken for name, taken in rivals.seconds.items()},
-            "refresh_characters_per_second": {str(w): characters / taken for w, taken in seconds.items()},
-            "two_workers_ratio": seconds[1] / seconds[2],
-        },
-        alone,
-    )
-
-
-def report(result: dict[str, Any], alone: float) -> None:
-    """Write the result; `alone` is the characters a second of the rivals one after the other."""
-    speed, scaling = result["refresh_characters_per_second"]["1"], result["two_workers_ratio"]
-    stages = result["characters_per_second_by_stage"]
+    speed, alone = characters / seconds[1], sum(map(len, few)) / rivals
+    scaling = seconds[1] / seconds[2]
     verdict = (
         f"data_prep: {speed:,.0f} characters/s/core from raw text to shards (goal {GOAL:,}: "
         f"{met(speed >= GOAL)}), {speed / REFERENCE:.1f}x the reference {REFERENCE:,}, {speed / alone:.1f}x "
         f"jieba and the tokenizers library alone in this run; two workers {scaling:.2f}x (goal "
-        f"{SCALING_GOAL}: {met(scaling >= SCALING_GOAL)}); "
-        f"slowest stage {min(stages, key=stages.__getitem__)}"
+        f"{SCALING_GOAL}: {met(scaling >= SCALING_GOAL)})"
     )
+    result = {
+        "sources": source_names(options.source),
+        "characters": characters,
+        "refresh_characters_per_second": {str(w): characters / taken for w, taken in seconds.items()},
+        "rival_characters_per_second": alone,
+        "words_and_ids_ratio": rivals / ours,
+        "two_workers_ratio": scaling,
+    }
     write_result("data_prep", verdict, result)
 
 

@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import random
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import opencc
 
 from benchmarks.support.corpora import SAMPLES
-from benchmarks.support.results import write_result
+from benchmarks.support.results import markdown, write_result
 from data.cleaning import CleaningRules, clean_text, count_hits, make_guard, split_sentences
 from data.sources import read_documents, read_text_rows
 
@@ -80,9 +82,9 @@ def by_share(texts: list[str], documents: list[list[str]], guard_file: Path) -> 
         guard = make_guard((str(guard_file),), 13, CleaningRules(), share)
         left = sum(int((count_hits(guard, [document]) == 0)[0]) for document in documents)
         # beside one other sentence, which may hold set phrases as well
-        around = [[rng.choice(others), text] for text in long]
+        beside = [rng.choice(others) for _ in long]
         found = [
-            sum(count_hits(guard, [[beside, text] for (beside, _), text in zip(around, of, strict=True)]) > 0)
+            sum(count_hits(guard, [[other, text] for other, text in zip(beside, of, strict=True)]) > 0)
             for of in planted.values()
         ]
         yield [f"{share}", f"{left:,} of {len(documents):,}", *(f"{n / len(long):.1%}" for n in found)]
@@ -99,28 +101,25 @@ def main() -> None:
         split_sentences(clean_text(getattr(d, "text", ""))) for d in read_documents(str(given.others))
     ]
     if given.shares:
-        rows = [f"| {' | '.join(row)} |" for row in by_share(texts, documents, given.texts)]
-        print("\n".join([rows[0], "|---:" * rows[0].count(" | ") + "|---:|", *rows[1:]]))
+        titles, *rows = by_share(texts, documents, given.texts)
+        print(markdown(titles, rows))
         return
-    others = [sentence for document in documents for sentence in document]
+    others = [sentence for document in documents for sentence in document][:20_000]
     guard = make_guard((str(given.texts),), 13, CleaningRules())
-    clean = [sentence for sentence in others[:20_000] if not count_hits(guard, [[sentence]])[0]]
+    clean = [sentence for sentence in others if not count_hits(guard, [[sentence]])[0]]
     rows = list(shares(texts, clean, given.texts))
-    false = 1 - len(clean) / len(others[:20_000])
-    result = {
-        "texts": given.texts.name,
-        "others": given.others.name,
-        "sentences_dropped": false,
-        "rows": rows,
-    }
-    names = list(dict.fromkeys(name for _, name, _, _ in rows))
-    lines = [f"| letters | texts | {' | '.join(names)} |", f"|---|---:|{'---:|' * len(names)}"]
-    for length in dict.fromkeys(row[0] for row in rows):
-        of_length = [row for row in rows if row[0] == length]
-        cells = " | ".join(f"{100 * found:.1f}%" for *_, found in of_length)
-        lines.append(f"| {length} | {of_length[0][2]:,} | {cells} |")
-    lines += ["", f"Of other sentences {100 * false:.2f}% hold such a text."]
-    write_result("guard_recall", "\n".join(lines), result)
+    false = 1 - len(clean) / len(others)
+    of_length = [list(group) for _, group in groupby(rows, key=itemgetter(0))]
+    table = markdown(
+        ["letters", "texts", *(name for _, name, _, _ in of_length[0])],
+        [
+            [group[0][0], f"{group[0][2]:,}", *(f"{100 * found:.1f}%" for *_, found in group)]
+            for group in of_length
+        ],
+    )
+    verdict = f"{table}\n\nOf other sentences {100 * false:.2f}% hold such a text."
+    names = {"texts": given.texts.name, "others": given.others.name}
+    write_result("guard_recall", verdict, {**names, "sentences_dropped": false, "rows": rows})
 
 
 if __name__ == "__main__":

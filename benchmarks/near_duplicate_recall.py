@@ -15,7 +15,7 @@ import duckdb
 import numpy as np
 
 from benchmarks.support.corpora import SAMPLES
-from benchmarks.support.results import write_result
+from benchmarks.support.results import markdown, write_result
 from data.cleaning import clean_text, find_candidates, find_near_duplicates, letters_of, measure, sketch
 from data.sources import RawDocument, read_documents
 
@@ -72,10 +72,8 @@ def main() -> None:
                     dropped.add(later)
             rows.append((threshold, len(dropped), len(found & dropped), len(found - dropped)))
     result = {"text": given.text.name, "documents": len(texts), "rows": rows}
-    lines = ["| threshold | all pairs | found | found alone |", "|---|---:|---:|---:|"]
-    for threshold, copies, both, more in rows:
-        lines.append(f"| {threshold} | {copies} | {both} ({100 * both / max(copies, 1):.1f}%) | {more} |")
-    write_result("near_duplicate_recall", "\n".join(lines), result)
+    table = markdown(["threshold", "all pairs", "found", "found alone"], rows)
+    write_result("near_duplicate_recall", table, result)
 
 
 if __name__ == "__main__":

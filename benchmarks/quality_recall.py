@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks.support.results import write_result
+from benchmarks.support.results import markdown, write_result
 from data.cleaning import (
     CharacterPairs,
     QualityRules,
@@ -112,20 +112,19 @@ def main() -> None:
         "random": [one for one in judged if one.is_random],
     }
     rows = []
-    lines = ["| documents | good | kept | junk | dropped |", "|---|---:|---:|---:|---:|"]
     for name, part in parts.items():
         good, junk = ([one for one in part if one.is_good == is_good] for is_good in (True, False))
         kept, dropped = sum(one.is_kept for one in good), sum(not one.is_kept for one in junk)
         rows.append((name, len(good), kept, len(junk), dropped))
-        lines.append(f"| {' | '.join(map(str, rows[-1]))} |")
     by_rule = dropped_by(judged)
-    lines += [
-        "",
-        "| rule | good dropped | junk dropped | of that, kept by the filters |",
-        "|---|---:|---:|---:|",
+    tables = [
+        markdown(["documents", "good", "kept", "junk", "dropped"], rows),
+        markdown(
+            ["rule", "good dropped", "junk dropped", "of that, kept by the filters"],
+            [(name, *counts) for name, counts in by_rule.items()],
+        ),
     ]
-    lines += [f"| {name} | {good} | {junk} | {left} |" for name, (good, junk, left) in by_rule.items()]
-    write_result("quality_recall", "\n".join(lines), {"rows": rows, "optional_rules": by_rule})
+    write_result("quality_recall", "\n\n".join(tables), {"rows": rows, "optional_rules": by_rule})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.support.corpora import SAMPLES
-from benchmarks.support.results import write_result
+from benchmarks.support.results import markdown, write_result
 from data.catalog import open_workspace
 from data.refresh import RefreshSettings, refresh
 
@@ -61,10 +61,9 @@ def main() -> None:
         for text in given.texts:
             name, _, source = text.partition("=")
             rows.append(measured(name, source, given.tokenizer, Path(folder)))
-    lines = ["| text | read | kept | left out | sentences | wrong | without order | masked |"]
-    lines.append("|---|---:|---:|---|---:|---:|---:|---:|")
-    lines += [f"| {' | '.join(row.cells())} |" for row in rows]
-    write_result("whole_refreshes", "\n".join(lines), {"rows": [row._asdict() for row in rows]})
+    titles = [name.replace("_", " ") for name in Measured._fields]
+    table = markdown(titles, [row.cells() for row in rows])
+    write_result("whole_refreshes", table, {"rows": [row._asdict() for row in rows]})
 
 
 if __name__ == "__main__":

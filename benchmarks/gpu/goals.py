@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.gpu.scale import TOKENS, VOCABULARY
 from benchmarks.gpu.timing import TUNED, Case, Ceilings, Result
+from benchmarks.support.results import markdown
 
 Figure = Callable[[Result, str, Ceilings], float]  # of a runner: jixu, or jixu tuned
 
@@ -154,6 +155,4 @@ def judge(results: Sequence[Result], ceilings: Ceilings | None) -> list[Verdict]
 def goals_table(verdicts: Sequence[Verdict]) -> str:
     """Write verdicts as Markdown."""
     words = {True: "met", False: "missed", None: "not measured"}
-    lines = ["| goal | | figure |", "|---|---|---|"]
-    lines += [f"| {v.claim} | {words[v.met]} | {v.detail} |" for v in verdicts]
-    return "\n".join(lines) + "\n"
+    return markdown(["goal", "", "figure"], [(v.claim, words[v.met], v.detail) for v in verdicts]) + "\n"

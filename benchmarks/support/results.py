@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 # quick runs write elsewhere
@@ -26,6 +26,12 @@ def machine() -> dict[str, object]:
 def met(is_met: bool) -> str:
     """Say whether a goal is met."""
     return "met" if is_met else "missed"
+
+
+def markdown(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table in Markdown."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def write_result(name: str, verdict: str, result: Mapping[str, object]) -> None:
