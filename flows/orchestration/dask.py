@@ -24,7 +24,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @contextmanager
-def open_cluster(address: str, connect_seconds: float = CONNECT_SECONDS) -> Iterator[tuple[Submit, int]]:
+def open_cluster(address: str) -> Iterator[tuple[Submit, int]]:
     """Give a function that submits tasks to the cluster, and its number of threads.
 
     Prefect's own runner for Dask submits them; workers report their states. Raises InputError if there
@@ -34,10 +34,10 @@ def open_cluster(address: str, connect_seconds: float = CONNECT_SECONDS) -> Iter
     from prefect.settings import PREFECT_API_URL, temporary_settings
     from prefect_dask import DaskTaskRunner
 
-    options = {"timeout": connect_seconds, "set_as_default": False}
+    options = {"timeout": CONNECT_SECONDS, "set_as_default": False}
     with DaskTaskRunner(address=address, client_kwargs=options) as runner:
         try:
-            runner.client.wait_for_workers(1, timeout=connect_seconds)
+            runner.client.wait_for_workers(1, timeout=CONNECT_SECONDS)
         except (TimeoutError, OSError, ValueError) as error:
             raise InputError(
                 f"no Dask scheduler with workers at {address}: {' '.join(str(error).split())[:200]}"

@@ -102,11 +102,12 @@ def test_what_a_cluster_cannot_follow_is_refused(settings):
         check_runner("dask", "tcp://10.0.0.1:8786", planned)
 
 
-def test_a_cluster_that_is_not_there_or_has_no_workers_is_refused():
+def test_a_cluster_that_is_not_there_or_has_no_workers_is_refused(monkeypatch):
+    monkeypatch.setattr("flows.orchestration.dask.CONNECT_SECONDS", 2)
     with distributed.LocalCluster(n_workers=0, dashboard_address="127.0.0.1:0") as empty:
         for address in ("tcp://127.0.0.1:9", empty.scheduler_address):
             with (
                 pytest.raises(InputError, match=f"no Dask scheduler with workers at {address}"),
-                open_cluster(address, connect_seconds=2),
+                open_cluster(address),
             ):
                 pass
