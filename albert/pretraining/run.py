@@ -81,11 +81,10 @@ def _with_step_size(settings: PretrainSettings, process: Process) -> PretrainSet
             batch_tokens = batch_tokens or before.batch_tokens
     accumulate = accumulate or process.world_size
     world_size = process.world_size
-    if accumulate < world_size or (settings.running.sharded and accumulate % world_size):
-        wanted = f"{world_size} or {'a multiple of it' if settings.running.sharded else 'more'}"
+    if accumulate < world_size:
         raise ConfigError(
             f"a step of {accumulate} parts cannot be shared out to {world_size} processes: begin the run "
-            f"with --running.accumulate {wanted}, or use fewer processes"
+            f"with --running.accumulate {world_size} or more, or use fewer processes"
         )
     batch_tokens = batch_tokens or BATCH_TOKENS[process.device.type]
     return replace(

@@ -111,9 +111,6 @@ class RunningOptions:
     """Keep only the layers' inputs: less memory, a third more operations."""
     compress_gradients: bool = False
     """Exchange gradients between processes in bf16: half the bytes, rounded."""
-    sharded: bool = False
-    """Share out weights, gradients and the optimiser's state over the processes (FSDP2), for models whose
-    layers share nothing."""
     deterministic: bool = False
     """Refuse operations whose result varies on a GPU."""
     cuda_graphs: Literal["auto", "off"] = "auto"

@@ -50,7 +50,6 @@ def check_start(settings: PretrainSettings) -> Start:
         _check_same_vocabulary(settings.init, settings.tokenizer_folder)
     for name, stream in streams.items():
         _check_fits(model, stream, name, settings.init)
-    _check_sharded(settings, model)
     return Start(model, report, streams)
 
 
@@ -115,18 +114,6 @@ def _check_fits(model: PretrainingModel, stream: InstanceStream, name: str, init
             f"{corpus} was made with a vocabulary of {info.vocab_size:,} entries, the model {init} has "
             f"{config.vocab_size:,}: refresh the corpus with the checkpoint's own tokenizer"
         )
-
-
-def _check_sharded(settings: PretrainSettings, model: PretrainingModel) -> None:
-    if not settings.running.sharded:
-        return
-    if model.config.share != "none":
-        raise ConfigError(
-            f"--running.sharded is for layers with weights of their own: {settings.init} shares them, and "
-            "they fit every device"
-        )
-    if settings.optimizer.name != "adamw" or settings.running.precision == "fp16":
-        raise ConfigError("--running.sharded goes with --optimizer.name adamw, and with bf16 or fp32")
 
 
 def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:

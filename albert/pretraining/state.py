@@ -18,12 +18,12 @@ from pydantic import ConfigDict
 from pydantic_core import to_jsonable_python
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import Tensor
 
 from albert.batching import DataState, Shape
 from albert.checkpoints import save_model, save_tensors
 from albert.model import PretrainingObjective
 from albert.pretraining.sentinel import Trend
-from albert.pretraining.sharding import OptimizerState, local_shard
 from data.errors import InputError
 from data.files import sha256, sync, write_text
 from data.options import parse
@@ -101,7 +101,7 @@ def is_whole(folder: Path) -> bool:
 def save_checkpoint(
     run_folder: Path,
     objective: PretrainingObjective,
-    optimizer: OptimizerState,
+    optimizer: torch.optim.Optimizer,
     state: TrainerState,
     tokenizer_folder: Path | None,
 ) -> Path:
@@ -132,12 +132,14 @@ def save_checkpoint(
 def _write(
     folder: Path,
     objective: PretrainingObjective,
-    optimizer: OptimizerState,
+    optimizer: torch.optim.Optimizer,
     state: TrainerState,
     tokenizer_folder: Path | None,
 ) -> None:
     save_model(objective.model, folder, tokenizer_folder)
-    tensors = {f"{number}.{name}": value for number, of in optimizer.items() for name, value in of.items()}
+    # by the parameter's number and the value's name
+    values = optimizer.state_dict()["state"]
+    tensors = {f"{number}.{name}": value.cpu() for number, of in values.items() for name, value in of.items()}
     if objective.boundary is not None:
         for name, value in objective.boundary.state_dict().items():
             tensors[_BOUNDARY + name] = value.cpu()
@@ -157,12 +159,11 @@ def load_tensors(folder: Path, objective: PretrainingObjective, optimizer: torch
     tensors = load_file(folder / TENSORS_FILE)
     if objective.boundary is not None:
         for name, parameter in objective.boundary.named_parameters():
-            parameter.detach().copy_(local_shard(tensors.pop(_BOUNDARY + name), parameter))
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    values: OptimizerState = {}
+            parameter.detach().copy_(tensors.pop(_BOUNDARY + name))
+    values: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
         number, _, key = name.partition(".")
-        values.setdefault(int(number), {})[key] = local_shard(tensor, parameters[int(number)])
+        values.setdefault(int(number), {})[key] = tensor
     optimizer.load_state_dict({"state": values, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

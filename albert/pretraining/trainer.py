@@ -36,7 +36,6 @@ from albert.pretraining.progress import Figures, StepRecord
 from albert.pretraining.result import TrainingDiverged
 from albert.pretraining.sentinel import MOST_ROLLBACKS, Sentinel
 from albert.pretraining.settings import PretrainSettings
-from albert.pretraining.sharding import full, full_objective, full_state, shard
 from albert.pretraining.start import Start, build_model
 from albert.pretraining.state import (
     Best,
@@ -83,8 +82,7 @@ class Trainer:
 
     @property
     def model(self) -> PretrainingModel:
-        """The model; if it is sharded a copy with full weights, and every process must ask."""
-        return full_objective(self.objective, self.process.device).model
+        return self.objective.model
 
     def _set_model(self, model: PretrainingModel) -> None:
         """Train this model, with a new optimiser."""
@@ -94,9 +92,7 @@ class Trainer:
         self.objective.to(self.process.device).train()
         model.encoder.activation_checkpointing = self.settings.running.activation_checkpointing
         self.module: torch.nn.Module = self.objective
-        if self.process.world_size > 1 and self.settings.running.sharded:
-            shard(self.objective, compress_gradients=self.settings.running.compress_gradients)
-        elif self.process.world_size > 1:
+        if self.process.world_size > 1:
             self.module = DistributedDataParallel(self.objective, gradient_as_bucket_view=True)
             if self.settings.running.compress_gradients:
                 # by its own name torch refuses it on a CPU, where gloo adds up bf16 too
@@ -158,7 +154,7 @@ class Trainer:
         own = self.streams[""]
         counts, seed = count_neighbours([own], self._vocab_size), self.settings.seed
         special_ids = own.info.vocabulary.special_ids
-        # not the model that several processes share by now: each would change its own part or copy
+        # on the CPU, where every process gets the same weights
         model, _ = build_model(self.settings, self._vocab_size)
         vectors = word_vectors(counts, word_width(model.config), special_ids=special_ids, seed=seed)
         start_from_corpus(model, vectors, counts.frequencies, seed=seed)
@@ -187,7 +183,7 @@ class Trainer:
         if chosen != "auto":
             return chosen
         is_old = device.type == "cuda" and not multiplies_bf16(device)
-        usual = "fp16" if is_old and not self.settings.running.sharded else usual_precision(device)
+        usual = "fp16" if is_old else usual_precision(device)
         self.state.precision = self.state.precision or usual
         return self.state.precision
 
@@ -249,7 +245,7 @@ class Trainer:
         """Clip the gradients and take the optimiser's step; returns their norm."""
         self.scaler.unscale_(self.optimizer)
         parameters, longest = self.objective.parameters(), self.settings.optimizer.clip_norm
-        norm = full(torch.nn.utils.clip_grad_norm_(parameters, longest))
+        norm = torch.nn.utils.clip_grad_norm_(parameters, longest)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return norm
@@ -272,14 +268,13 @@ class Trainer:
         if self.process.world_size > 1:  # added up on the device: no host waits for another
             counts = torch.stack(weights).double()
             weights = list(_shares(counts, self.process.sum(counts.sum(0))))
-        # DDP exchanges gradients after a step's last part; FSDP after each, as a full gradient would not fit
-        exchanges_once = isinstance(self.module, DistributedDataParallel)
         for number, (buffer, shape, corpus) in enumerate(zip(buffers, shapes, data.corpora, strict=True)):
             seed = partial(self._seed, data.after.batches, number)
             if self.graphs is None or not self.graphs.run(buffer, shape, sums[corpus], seed):
                 seed()
                 is_last = number == len(buffers) - 1
-                with self.module.no_sync() if exchanges_once and not is_last else nullcontext():  # type: ignore[operator]
+                is_shared = isinstance(self.module, DistributedDataParallel)
+                with self.module.no_sync() if is_shared and not is_last else nullcontext():  # type: ignore[operator]
                     self._passes(unflatten(buffer, shape), weights[number], sums[corpus])
 
     @property
@@ -394,10 +389,9 @@ class Trainer:
         """Write a checkpoint, in the first process, and remove the oldest."""
         settings, state = self.settings, self.state
         state.processes, state.scaler = self.process.world_size, self.scaler.state_dict()
-        objective = full_objective(self.objective, self.process.device)
-        optimizer = full_state(self.optimizer)
         if self.process.is_first:
-            save_checkpoint(settings.run_folder, objective, optimizer, state, settings.tokenizer_folder)
+            tokenizer = settings.tokenizer_folder
+            save_checkpoint(settings.run_folder, self.objective, self.optimizer, state, tokenizer)
             best = state.best.step if state.best else None
             remove_old_checkpoints(settings.run_folder, state.step, settings.running.keep_checkpoints, best)
         self.process.wait_for_all()

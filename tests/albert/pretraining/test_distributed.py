@@ -90,18 +90,9 @@ def test_two_processes_have_the_losses_of_one(settings, tmp_path):
 
 @pytest.mark.slow
 def test_torchrun_restarts_a_lost_process_once_and_one_process_resumes_from_the_last_checkpoint(
-    settings, tmp_path, tokenizer
+    settings,
 ):
-    """And so with weights that are shared out: a checkpoint is whole, whoever wrote it."""
-    bert = {"layout": "bert", "share": "none", "embedding_size": 64, "max_position_embeddings": 64}
-    save_small_model(tmp_path / "bert", tokenizer, **bert)
-    settings = with_options(
-        settings,
-        init=str(tmp_path / "bert"),
-        steps=4000,
-        running={"checkpoint_every": 5, "sharded": True},
-        resume="never",
-    )
+    settings = with_options(settings, steps=4000, running={"checkpoint_every": 5}, resume="never")
     launched = launch(settings, 2, "--max-restarts", "1")
     first = kill_one(launched, settings, after=0)
     reached = newest(settings)
@@ -125,10 +116,7 @@ def newest(settings):
 def test_more_processes_than_parts_of_a_step_are_refused(settings):
     with pytest.raises(ConfigError, match="4 parts cannot be .* to 8 processes.*--running.accumulate 8"):
         _with_step_size(settings, Process(0, 8))
-    uneven = with_options(settings, running={"accumulate": 3, "sharded": True})
-    with pytest.raises(ConfigError, match="3 parts .* 2 processes.*--running.accumulate 2 or a multiple"):
-        _with_step_size(uneven, Process(0, 2))
-    assert _with_step_size(with_options(uneven, running={"sharded": False}), Process(0, 2))
+    assert _with_step_size(with_options(settings, running={"accumulate": 3}), Process(0, 2))
     usual = with_options(settings, batch_tokens=None, running={"accumulate": None})
     for kind, tokens in (("cpu", 4096), ("cuda", 32768)):
         fixed = _with_step_size(usual, Process(0, 8, torch.device(kind)))

@@ -12,7 +12,6 @@ from albert.model import PretrainingObjective
 from albert.optim import make_optimizer
 from albert.pretraining import Event, TrainerState, is_whole, list_checkpoints, read_trainer_state
 from albert.pretraining.sentinel import Trend
-from albert.pretraining.sharding import full_state
 from albert.pretraining.state import (
     Best,
     finish_writing,
@@ -44,7 +43,7 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
     history, events = [{"step": 0, "mlm_loss": 3.5}], [Event(2, "rollback", "why")]
     best, trends = Best(4, 2.5), {1: Trend(3, 2, 9)}
     state = TrainerState(7, 90, place, 1.5, history, events, 0.5, 1, best, 2, trends, 4)
-    folder = save_checkpoint(tmp_path, objective, full_state(optimizer), state, None)
+    folder = save_checkpoint(tmp_path, objective, optimizer, state, None)
     same = objective_of(tokenizer)
     restored = make_optimizer(name, same, 1e-3, 0.01)
     load_tensors(folder, same, restored)
@@ -63,7 +62,7 @@ def test_optimiser_place_and_second_head_come_back_as_they_were(tmp_path, tokeni
 def save(tmp_path, tokenizer):
     """Writes a checkpoint of a run that stands at a step."""
     objective = objective_of(tokenizer)
-    optimizer = full_state(make_optimizer("adamw", objective, 1e-3, 0.01))
+    optimizer = make_optimizer("adamw", objective, 1e-3, 0.01)
     return lambda **state: save_checkpoint(tmp_path, objective, optimizer, TrainerState(**state), None)
 
 

@@ -22,7 +22,6 @@ from albert.pretraining.start import phases
 from albert.pretraining.state import Best
 from albert.pretraining.trainer import REVIEW_INTERVAL, Trainer
 from albert.runtime import Process
-from data.errors import ConfigError
 from tests.albert.pretraining.conftest import with_options
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
@@ -338,41 +337,11 @@ def test_gradients_exchanged_in_bf16_are_rounded_and_an_untrained_head_has_none(
 def test_processes_that_share_a_model_start_from_the_corpus_like_one_alone(settings, group, tmp_path):
     settings = with_options(settings, init="bert-tiny", init_weights="corpus", run_folder=tmp_path / "run")
     models = []
-    for process, is_sharded in ((Process(), False), (Process(0, 2), False), (Process(0, 2), True)):
-        trainer = trainer_of(with_options(settings, running={"sharded": is_sharded}), process)
+    for process in (Process(), Process(0, 2)):
+        trainer = trainer_of(settings, process)
         assert not trainer.resume()
         models.append(trainer.model)
     assert models[0].encoder.embedding.word.std() > 0.05  # random ones have 0.02
-    for model in models[1:]:
-        for (name, p), q in zip(models[0].named_parameters(), model.parameters(), strict=True):
-            assert torch.equal(p, q), name
-
-
-@pytest.mark.parametrize("objective", ["albert", "spanbert"])
-def test_a_sharded_run_takes_the_same_steps_and_resumes_exactly(
-    objective, settings, group, samples, vocabulary_file, tmp_path
-):
-    shape = {"objective": objective, "max_seq_length": 64}
-    shards = make_corpus(tmp_path, "tea", samples / "tea.jsonl", vocabulary_file, **shape)
-    settings = replace(settings, shards=shards, run_folder=tmp_path / "run")
-    settings = with_options(settings, growth={"share": "none"})
-    plain, sharded = (
-        trainer_of(with_options(settings, running={"sharded": shared}), Process(0, 2)) for shared in (0, 1)
-    )
-    for trainer in (plain, sharded):
-        steps = steps_of(trainer)
-        take(trainer, next(steps))
-    for (name, p), q in zip(plain.model.named_parameters(), sharded.model.parameters(), strict=True):
-        torch.testing.assert_close(q, p, rtol=1e-5, atol=1e-6, msg=name)
-    assert sharded.checkpoint().name == "checkpoint-1"
-    after = next(steps)
-    again = trainer_of(sharded.settings, Process(0, 2))
-    assert not again.resume() and again.state.step == 1
-    for trainer in (sharded, again):
-        take(trainer, after)
-    for (name, p), q in zip(sharded.objective.named_parameters(), again.objective.parameters(), strict=True):
+    alone, shared = models
+    for (name, p), q in zip(alone.named_parameters(), shared.parameters(), strict=True):
         assert torch.equal(p, q), name
-    with pytest.raises(ConfigError, match="--running.sharded goes with --optimizer.name adamw"):
-        check_start(with_options(sharded.settings, optimizer={"name": "lamb"}))
-    with pytest.raises(ConfigError, match="for layers with weights of their own"):
-        check_start(with_options(sharded.settings, growth={"share": None}))
