@@ -96,14 +96,18 @@ def tokenize_documents(
     """Tokenise documents and find word starts and pieces.
 
     `text` holds their sentences, a line end after each; `word_lengths` [w] the characters of its words, with
-    line ends as words; `sentences` [D] each document's number of lines. A sentence of more than `max_piece`
-    tokens is cut after a clause mark in the second half of a piece, else between words, else anywhere.
+    line ends as words; `sentences` [D] each document's number of lines. Words that share a token are one, as
+    are those that WordPiece's `##` pieces join. A sentence of more than `max_piece` tokens is cut after a
+    clause mark in the second half of a piece, else between words, else anywhere.
     """
     ids, starts = tokenizer.encode(text)
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    word = np.repeat(np.arange(len(word_lengths)), word_lengths)[starts]
-    word_starts = np.diff(word, prepend=-1) != 0
-    word_starts |= ids == tokenizer.unknown_id  # a special token is a word by itself
+    begins_word = np.zeros(len(codes), dtype=bool)
+    begins_word[np.cumsum(word_lengths) - word_lengths] = True
+    word_starts = begins_word[starts] & (np.diff(starts, prepend=-1) > 0) & ~tokenizer.is_continuation[ids]
+    is_unknown = ids == tokenizer.unknown_id
+    word_starts |= is_unknown  # a special token is a word by itself
+    word_starts[1:] |= is_unknown[:-1]
     line_starts = np.concatenate([[0], np.flatnonzero(codes == 10) + 1])
     lines = np.searchsorted(starts, line_starts)  # [lines+1], first token of each
     first_line = np.concatenate([[0], np.cumsum(sentences)])

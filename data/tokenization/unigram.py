@@ -40,6 +40,7 @@ class UnigramTokenizer:
             raise InputError(f"{source} is not a SentencePiece model") from None
         self.vocab_size = self._processor.get_piece_size()
         self.vocabulary: list[str] = self._processor.id_to_piece(list(range(self.vocab_size)))
+        self.is_continuation = np.zeros(self.vocab_size, dtype=bool)  # [V], WordPiece's alone
         ids = [self._processor.piece_to_id(name) for name in SPECIAL_TOKENS]
         unknown_id = self._processor.unk_id()
         pairs = zip(SPECIAL_TOKENS, ids, strict=True)

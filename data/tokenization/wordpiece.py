@@ -56,6 +56,8 @@ class WordPieceTokenizer:
         ids = {token: number for number, token in enumerate(self.vocabulary)}
         self._check(ids, source)
         self.vocab_size = len(self.vocabulary)
+        # [V] bool, pieces that continue a word of letters
+        self.is_continuation = np.array([token.startswith("##") for token in self.vocabulary])
         self._ids_of_terms = {term: ids[term] for term in self.terms}
         longest_first = sorted(self.terms, key=len, reverse=True)
         self._find_terms = re.compile("|".join(map(re.escape, longest_first))) if self.terms else None

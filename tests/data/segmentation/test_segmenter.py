@@ -12,6 +12,7 @@ from data.errors import InputError
 from data.instances import tokenize_documents
 from data.segmentation import Segmenter
 from data.segmentation.segmenter import LATIN_WORDS
+from data.tokenization import WordPieceTokenizer
 from tests.conftest import sample_sentences
 from tests.data.helpers import SEGMENTER
 
@@ -79,9 +80,10 @@ def test_a_users_word_is_found_however_its_line_is_spaced(tmp_path, line):
     assert Segmenter([path]).split("A云计算平台，云计算平台") == ["A", "云计算平台", "，", "云计算平台"]
 
 
-def test_a_malformed_dictionary_is_refused(tmp_path):
+@pytest.mark.parametrize("line", ["词 3 n 多余", "词 0", "词 3.5", "大语言 模型", "New York", "# 注释"])
+def test_a_malformed_dictionary_is_refused(tmp_path, line):
     path = tmp_path / "words.txt"
-    path.write_text("词\n词 3 n 多余\n", encoding="utf-8")
+    path.write_text(f"词\n{line}\n", encoding="utf-8")
     with pytest.raises(InputError, match="words.txt line 2"):
         Segmenter([path])
     with pytest.raises(InputError, match="nowhere.txt cannot be read"):
@@ -107,6 +109,31 @@ def test_word_starts_agree_with_jieba_on_han_runs(tokenizer, lines):
             for position in range(run.start(), run.end()):
                 assert flag_at[begin + position] == (position in boundaries), line[position:]
         begin += len(line) + 1
+
+
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("茶Kondañña茶", "茶 kon_##dan_##na 茶"),  # jieba parts ñ and a
+        ("Москва", "м_##осква"),  # jieba parts all letters
+        ("约2.5km", "[UNK] 2_._5_##km"),  # jieba parts 2.5 and km
+        ("倨傲的茶", "[UNK] 傲 的 茶"),  # a word of which the end is known
+        ("裤子质量好", "裤子质_量 [UNK]"),  # a term has the beginning of 质量
+    ],
+)
+def test_further_pieces_of_a_word_and_unknown_tokens_begin_none(text, words):
+    pieces = ["茶", "傲", "的", "量", "kon", "##dan", "##na", "м", "##осква", "2", ".", "5", "##km", "裤子质"]
+    tokenizer = WordPieceTokenizer([*SPECIAL, *pieces], terms=["裤子质"])
+    document = tokenize(f"{text}\n", 1, tokenizer, 100)
+    assert shown(document, tokenizer) == words
+
+
+def shown(document, tokenizer):
+    pieces = zip(document.input_ids.tolist(), document.word_starts.tolist(), strict=True)
+    return "".join(f"{' ' if start else '_'}{tokenizer.vocabulary[i]}" for i, start in pieces).strip()
 
 
 @given(st.lists(sentences, min_size=1, max_size=4))
