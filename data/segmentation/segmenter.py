@@ -34,6 +34,8 @@ _repeats = re.compile(rf"([{_HAN}]{{1,3}}?)\1\1")
 _block = re.compile(f"[{_HAN}{_LETTERS}{_SIGNS}{_RARE}]+")
 # how jieba cuts text without Han characters (its finalseg.re_skip), except words of its dictionary
 _latin = re.compile(r"([a-zA-Z0-9]+(?:\.\d+)?%?)")
+# word, count and tag of a user dictionary; a term of two words would be read as a word and its tag
+_dictionary_line = re.compile(r"(\S+)(?:\s+(\d+))?(?:\s+(?:[a-z]+|[A-Z]+|[A-Z][a-z]))?")
 LATIN_WORDS = ("AT&T", "c#", "C#", "c++", "C++")
 
 _STATES = "BEMS"  # begin, end, middle of a word, single; in jieba's order of preference
@@ -197,14 +199,13 @@ def _user_words(paths: Sequence[Path]) -> list[tuple[str, int | None]]:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"user dictionary {path} cannot be read: {error}") from None
-        for number, line in enumerate(lines, 1):
-            parts = line.split()
-            if not parts:
+        for number, line in enumerate(map(str.strip, lines), 1):
+            if not line:
                 continue
-            count = next((int(part) for part in parts[1:] if part.isdecimal()), None)
-            if len(parts) > 3 or count == 0 or (len(parts) > 1 and count is None and not parts[1].isalpha()):
+            parts = _dictionary_line.fullmatch(line)
+            if not parts or parts[2] and not int(parts[2]):
                 raise InputError(
                     f"{path} line {number}: a line is a word, then its count (1 or more), then a tag"
                 )
-            words.append((parts[0], count))
+            words.append((parts[1], int(parts[2]) if parts[2] else None))
     return words
