@@ -54,6 +54,14 @@ def test_words_jieba_knows_are_left_out():
     assert all(len(known.split(word.word)) > 1 for word in discover_words(sample_texts(), min_count=5))
 
 
+def test_phrases_are_no_words():
+    texts = corpus()
+    for phrase in ("很好喝", "价格很公道", "冲泡和贮藏", "养生的妙方"):
+        texts = [text.replace(TERM, f"{TERM}，{phrase}，") for text in texts]
+        found = {word.word for word in discover_words(texts, min_count=10)}
+        assert TERM in found and phrase not in found
+
+
 def test_the_measures_follow_their_definitions():
     text = "茶水好，茶水好。茶水坏！茶叶好水好"
     counted = CountedText(text)
