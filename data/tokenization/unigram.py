@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 import json
-import tempfile
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -69,20 +69,23 @@ class UnigramTokenizer:
         return np.array(ids, dtype=np.int64), np.array(starts, dtype=np.int64)
 
     def _normalise(self, line: str) -> tuple[str, Sequence[int]]:
-        """Normalise a line as in training; return also the original place of each character."""
-        if self.keep_accents:
-            return (_lower(line) if self.lower_case else line), range(len(line))
+        """Normalise a line as ALBERT's tokenizer does; return also the original place of each character."""
+        quoted = line.replace("``", '"\0').replace("''", '"\0')
+        if self.keep_accents and "\0" not in quoted:
+            lowered = line.lower() if self.lower_case else line
+            if len(lowered) == len(line):
+                return lowered, range(len(line))
         characters: list[str] = []
         origin: list[int] = []
-        quoted = line.replace("``", '"\0').replace("''", '"\0')
         for at, character in enumerate(quoted):
             if character == "\0":
                 continue
-            lowered = character.lower() if self.lower_case else character
-            for part in unicodedata.normalize("NFKD", lowered):
-                if not unicodedata.combining(part):
-                    characters.append(part)
-                    origin.append(at)
+            part = character.lower() if self.lower_case else character
+            if not self.keep_accents:
+                decomposed = unicodedata.normalize("NFKD", part)
+                part = "".join(c for c in decomposed if not unicodedata.combining(c))
+            characters.append(part)
+            origin += [at] * len(part)
         return "".join(characters), origin
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -106,41 +109,32 @@ class UnigramTokenizer:
         write_text(folder / "tokenizer_config.json", json.dumps(config, indent=2) + "\n")
 
 
-def _lower(text: str) -> str:
-    """Lower the case of each character, keeping the length so that offsets hold."""
-    lowered = text.lower()
-    if len(lowered) == len(text):
-        return lowered
-    return "".join(c if len(c.lower()) > 1 else c.lower() for c in text)
-
-
 def train_unigram(texts: Iterable[str], vocab_size: int) -> UnigramTokenizer:
     """Train a SentencePiece unigram model of at most `vocab_size` pieces on texts (one sentence each)."""
     sentencepiece.set_random_generator_seed(0)
-    with tempfile.TemporaryDirectory() as folder:
-        prefix = Path(folder) / "spiece"
-        try:
-            sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(texts),
-                model_prefix=str(prefix),
-                vocab_size=vocab_size,
-                hard_vocab_limit=False,
-                character_coverage=0.9998,
-                input_sentence_size=2_000_000,
-                max_sentence_length=16_384,
-                pad_id=0,
-                unk_id=1,
-                bos_id=-1,
-                eos_id=-1,
-                pad_piece=SPECIAL_TOKENS[0],
-                unk_piece=SPECIAL_TOKENS[1],
-                control_symbols=list(SPECIAL_TOKENS[2:]),
-                # the text is clean, and SentencePiece's NFKC would make Chinese punctuation ASCII
-                normalization_rule_name="identity",
-                minloglevel=2,
-            )
-        except RuntimeError as error:
-            raise InputError(
-                f"no vocabulary of {vocab_size:,} pieces can be trained on this text: {error}"
-            ) from None
-        return UnigramTokenizer(prefix.with_suffix(".model").read_bytes())
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=model,
+            vocab_size=vocab_size,
+            hard_vocab_limit=False,
+            character_coverage=0.9998,
+            input_sentence_size=2_000_000,
+            max_sentence_length=16_384,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            pad_piece=SPECIAL_TOKENS[0],
+            unk_piece=SPECIAL_TOKENS[1],
+            control_symbols=list(SPECIAL_TOKENS[2:]),
+            # the text is clean, and SentencePiece's NFKC would make Chinese punctuation ASCII
+            normalization_rule_name="identity",
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise InputError(
+            f"no vocabulary of {vocab_size:,} pieces can be trained on this text: {error}"
+        ) from None
+    return UnigramTokenizer(model.getvalue())

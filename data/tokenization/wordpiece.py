@@ -26,6 +26,7 @@ from data.files import write_text
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _RUN = -1  # part of a run for the library
 _NOTHING = -2  # white space: no token
+_REPEATED = 1000  # words handed to the library's training at once
 
 # blocks in which every assigned character is "Chinese" to BERT's tokenizer and its own canonical form
 _HAN_BLOCKS = [(0x3400, 0x4DB6), (0x4E00, 0x9FA6), (0x20000, 0x2A6D7)]
@@ -218,30 +219,30 @@ def train_wordpiece(
 ) -> WordPieceTokenizer:
     """Train a WordPiece vocabulary of at most `vocab_size` entries with the `tokenizers` library.
 
-    The library takes every character, however many; the rarest are left out here, with a notice.
+    It is a function of the words' counts. The library takes every character, however many; the rarest are
+    left out here, with a notice. Raises InputError if the texts hold no character.
     """
+    words = _count_words(texts)
+    if not words:
+        raise InputError("no vocabulary can be trained on this text: it holds no character")
+    # the library numbers them in an order of chance, and decides by number between pairs as frequent
+    continuations = sorted({f"##{character}" for word in words for character in word[1:]})
     library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    library.normalizer = normalizers.BertNormalizer(lowercase=True)
-    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=[*SPECIAL_TOKENS, *continuations],
         show_progress=sys.stderr.isatty(),
     )
-    # one of its own: the library's cannot be asked while it trains
-    counts, normalizer = Counter[str](), normalizers.BertNormalizer(lowercase=True)
-
-    def counted() -> Iterator[str]:
-        for text in texts:
-            counts.update(normalizer.normalize_str(text))
-            yield text
-
-    library.train_from_iterator(counted(), trainer)
+    library.train_from_iterator(_repeated(words), trainer)
     found = library.get_vocab()
     entries = sorted(found, key=found.__getitem__)
     if len(entries) > vocab_size:
         special = len(SPECIAL_TOKENS)
+        counts = Counter[str]()
+        for word, count in words.items():
+            counts.update(dict.fromkeys(word, count))
         frequent = sorted(entries[special:], key=lambda entry: -counts[entry.removeprefix("##")])
         kept = set(frequent[: vocab_size - special])
         on_notice(
@@ -250,3 +251,25 @@ def train_wordpiece(
         )
         entries = entries[:special] + [entry for entry in entries[special:] if entry in kept]
     return WordPieceTokenizer(entries)
+
+
+def _count_words(texts: Iterable[str]) -> Counter[str]:
+    """Count what BERT's tokenizer divides texts into before it looks for pieces."""
+    normalizer, divider = normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+    runs, words = Counter[str](), Counter[str]()
+    for text in texts:
+        runs.update(normalizer.normalize_str(text).split())
+    for run, count in runs.items():
+        for word, _ in divider.pre_tokenize_str(run):
+            words[word] += count
+    return words
+
+
+def _repeated(words: Counter[str]) -> Iterator[str]:
+    """Repeat each word as often as it was counted, but a single character, of which nothing is learnt."""
+    for word, count in words.items():
+        if len(word) == 1:
+            yield word
+            continue
+        for done in range(0, count, _REPEATED):
+            yield " ".join([word] * min(_REPEATED, count - done))

@@ -27,6 +27,21 @@ def test_a_vocabulary_smaller_than_its_texts_characters_leaves_out_the_rarest():
     assert len(notices) == 1 and notices[0].startswith("the characters alone make 14 entries: the 6 rarest")
 
 
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_the_same_text_gives_the_same_files(kind, tmp_path):
+    for name in ("once", "again"):
+        text = iter(["茶 the tea is picked early and dried slowly over a small fire"] * 3)
+        train_tokenizer(text, kind=kind, vocab_size=60).save(tmp_path / name)
+    for path in (tmp_path / "once").iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_no_vocabulary_is_trained_on_nothing(kind):
+    with pytest.raises(InputError, match="no vocabulary .*can be trained on this text"):
+        train_tokenizer(iter(["", " "]), kind=kind, vocab_size=60)
+
+
 def test_sentencepiece_offsets_point_into_the_sentence():
     trained = train_tokenizer(sample_sentences(), kind="sentencepiece", vocab_size=2000)
     for sentence in [*sample_sentences()[:30], "带 空格 的 句子。"]:

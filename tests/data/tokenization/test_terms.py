@@ -165,12 +165,11 @@ def test_sentencepiece_is_used_as_alberts_own_tokenizer_does(english, keep_accen
         "The Tea of the GARDEN",
         "café tëä in thé house",
         "``cafe'' 123",
+        "ID of İd",  # its lower case is two characters
         "slowly dried, early.",
     ):
         ids, starts = ours.encode(text)
         assert again.encode(text)[0].tolist() == ids.tolist()
-        if keep_accents and "``" in text:
-            continue  # transformers changes these quotes with any setting of accents
         assert ids.tolist() == theirs(text, add_special_tokens=False)["input_ids"], text
         assert (np.diff(starts) >= 0).all() and starts.max() < len(text)
 
