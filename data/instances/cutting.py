@@ -172,9 +172,10 @@ def build_instances(
     keys = documents.keys + salt(seed, copy)
     first_piece = documents.first_piece
     if objective.packs:  # as if they were one document
-        keys, first_piece = keys[:1], first_piece[[0, -1]]
+        keys, first_piece, sop = keys[:1], first_piece[[0, -1]], False
     room = max_seq_length - 3
-    first, last, document, number = _chunks(documents.pieces, first_piece, keys, room)
+    backward = np.broadcast_to(sop, len(keys)) & (uniform(keys, np.zeros(len(keys), np.int64), 4) < 0.5)
+    first, last, document, number = _chunks_both_ways(documents.pieces, first_piece, keys, room, backward)
     begin, end = documents.pieces[first], documents.pieces[last]
     middle, labels = end, np.full(len(first), NO_ORDER, dtype=np.int64)
     if np.any(sop):
@@ -211,15 +212,33 @@ def _separated(documents: TokenizedDocuments, sep_id: int) -> TokenizedDocuments
     )
 
 
-def _chunks(
-    pieces: np.ndarray, first_piece: np.ndarray, keys: np.ndarray, room: int
+def _chunks_both_ways(
+    pieces: np.ndarray, first_piece: np.ndarray, keys: np.ndarray, room: int, backward: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Find every chunk's first piece, end piece, document and number in the document, in order; each [R].
+    """Find every chunk as `_chunks` does, those of the documents `backward` [D] from their ends.
+
+    A chunk begins with the sentence that did not fit into the one before, so mostly with a long one, and its
+    longer segment would tell the order of a pair. In half of the documents it ends with that sentence.
+    """
+    forward = _chunks(pieces, first_piece, keys, room, ~backward)
+    mirrored = pieces[-1] - pieces[::-1], len(pieces) - 1 - first_piece[::-1], keys[::-1]
+    begin, end, document, number = _chunks(*mirrored, room, backward[::-1])
+    P, D = len(pieces) - 1, len(keys)
+    both = zip(forward, (P - end, P - begin, D - 1 - document, number), strict=True)
+    first, last, document, number = map(np.concatenate, both)
+    order = np.argsort(first, kind="stable")
+    return first[order], last[order], document[order], number[order]
+
+
+def _chunks(
+    pieces: np.ndarray, first_piece: np.ndarray, keys: np.ndarray, room: int, chosen: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Find the first piece, end piece, document and number of the chunks of the documents `chosen` [D].
 
     Round k finds the k-th chunk of every document that has one.
     """
     rounds = []
-    document = np.flatnonzero(np.diff(first_piece))
+    document = np.flatnonzero((np.diff(first_piece) > 0) & chosen)
     begin = first_piece[document]
     number = 0
     while len(document):
@@ -238,9 +257,8 @@ def _chunks(
     if not rounds:
         nothing = np.empty(0, dtype=np.int64)
         return nothing, nothing, nothing, nothing
-    first, last, document, numbers = (np.concatenate(parts) for parts in zip(*rounds, strict=True))
-    order = np.argsort(first, kind="stable")
-    return first[order], last[order], document[order], numbers[order]
+    first, last, document, numbers = map(np.concatenate, zip(*rounds, strict=True))
+    return first, last, document, numbers
 
 
 def _assemble(

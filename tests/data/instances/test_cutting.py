@@ -94,6 +94,17 @@ def test_the_lengths_of_a_pairs_segments_do_not_tell_its_order(tokenizer):
     assert abs(np.corrcoef(of_first, labels)[0, 1]) < 3 / len(labels) ** 0.5
 
 
+def test_a_long_sentence_at_the_edge_of_a_chunk_does_not_tell_the_order(tokenizer):
+    rng = np.random.default_rng(0)
+    texts = ["".join("茶" * int(n) + "。" for n in rng.geometric(0.05, 60).clip(max=80)) for _ in range(400)]
+    longer, labels = [], []
+    for _, ids, _, b, label in rows(make(texts, tokenizer)[1]):
+        if b and 2 * b != len(ids) + 1:
+            longer.append(2 * b > len(ids) + 1)
+            labels.append(label == SWAPPED)
+    assert abs(np.corrcoef(longer, labels)[0, 1]) < 3 / len(labels) ** 0.5
+
+
 def test_pairs_are_split_after_any_of_their_sentences(tokenizer):
     _, instances = make(["茶。" * 6000], tokenizer)  # sentences of two tokens
     after, of = [], []
