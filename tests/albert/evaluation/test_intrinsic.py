@@ -61,7 +61,8 @@ def candidate(tokenizer, tmp_path):
 
 def test_cost_is_that_of_the_model_with_its_head(candidate):
     cost, config = measure_cost(candidate), candidate.config
-    assert cost.parameters == measure_sizes(config).body + 2 * config.hidden_size + 2
+    sizes = measure_sizes(config)
+    assert cost.parameters == sizes.embeddings + sizes.encoder + 2 * config.hidden_size + 2
     assert cost.checkpoint_bytes == (candidate.path / "model.safetensors").stat().st_size
     assert [one.batch_size for one in cost.latency] == [1, 32]
     assert all(0 < one.p50_ms <= one.p95_ms and one.repeats == 20 for one in cost.latency)
