@@ -26,7 +26,7 @@ MEASURES = ("new_words", "unknown", "lengths", "drift", "mlm_loss")
 _condition = re.compile(rf"({'|'.join(MEASURES)})\s*>\s*(-?(?:\d+(?:\.\d+)?|\.\d+))")
 
 
-# at most so many documents that the version added, and as many older ones
+# up to $most documents that the version added, and as many older ones
 _SIDES = """
 select doc_id, chars, first_version = $version as added from documents
 where corpus = $corpus and dropped_reason is null
