@@ -83,7 +83,7 @@ def test_what_a_refresh_makes_of_a_text_is_a_row(capsys, samples, tmp_path, monk
     whole_refreshes.main()
     (row,) = json.loads((tmp_path / "whole_refreshes.json").read_text("utf-8"))["rows"]
     assert row["read"] == row["kept"] + 1 > 100 and row["left_out"] == [["not_supported", 1]]
-    assert row["sentences"] > 1000 and row["wrong"] == 0 and row["without_order"] < 0.1
+    assert row["sentences"] > 1000 and row["wrong"] == 0 and 0 < row["without_order"] < 0.15
     assert row["masked"] == pytest.approx(0.15, abs=0.01)
     assert "| 1 not_supported |" in capsys.readouterr().out
 
