@@ -130,7 +130,7 @@ def shortened(name: str, longest: int = _LONGEST) -> str:
 _STYLES = list(product(("-", (0, (4, 2)), (0, (1, 1.5))), (ACCENT, INK)))
 _DESCRIBED = 24  # most values that a description names
 _TICKS = 9  # most labels under columns
-_LONGEST_ROW = 50  # letters of a name above a row of intervals
+_LONGEST_ROW = 56  # letters of a name above a row of intervals
 _NUMBERED = 12  # most labels of a confusion matrix with room for numbers
 _ROUND = [1, 2, 5, 10]  # steps of an axis
 
