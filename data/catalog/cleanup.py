@@ -24,7 +24,7 @@ from data.catalog.versions import (
 from data.errors import InputError
 from data.instances import SHARD_CHARACTERS, Shard, read_shard, write_shard
 from data.locks import corpus_lock
-from data.workspace import Workspace
+from data.workspace import Workspace, check_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,7 @@ def _concatenated(paths: Sequence[Path]) -> pa.Table:
 @contextmanager
 def locked(workspace: Workspace, corpus: str, on_wait: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold the `corpus_lock`, and first remove the unfinished and uncommitted files of a killed refresh."""
+    check_name(corpus, "corpus")  # it becomes a folder's
     with corpus_lock(workspace, corpus, on_wait):
         shutil.rmtree(workspace.staging(corpus), ignore_errors=True)
         for path in uncommitted_files(workspace, [corpus]):

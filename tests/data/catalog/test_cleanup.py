@@ -164,6 +164,17 @@ def test_a_corpus_is_removed_with_the_share_that_it_held_out(settings, capsys):
     assert "no corpus 'trial'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["..", "../..", "", "tea/../tea"])
+def test_a_name_that_leads_elsewhere_is_refused_and_nothing_removed(name, settings, capsys):
+    place = settings.workspace
+    (place / "staging" / "tea").mkdir(parents=True)
+    before = sorted(place.parent.rglob("*"))
+    for command in (["remove", name], ["compact", "--corpus", name]):
+        assert main(["corpus", *command, "--workspace", str(place)]) == 2
+        assert "use 1 to 64 letters" in capsys.readouterr().err
+    assert sorted(place.parent.rglob("*")) == before
+
+
 def test_the_commands_report_their_work(settings, capsys):
     workspace = ["--workspace", str(settings.workspace)]
     assert main(["corpus", "gc", *workspace]) == 0 and "0 version(s), 0 file(s)" in capsys.readouterr().out
