@@ -32,11 +32,11 @@ from data.errors import InputError
 def judge(comparison: Comparison, *, stepwise: bool) -> Comparison:
     """The comparison with the differences to the first model and, if `stepwise`, to the model before."""
     first, *others = comparison.models
-    units = {model.name: _units(comparison, model) for model in comparison.models}
+    outcomes = {model.name: _outcomes(comparison, model) for model in comparison.models}
     pairs = [(first, other) for other in others]
     steps = list(pairwise(comparison.models)) if stepwise else []
     found = {
-        (a.name, b.name): _difference(comparison, a, b, units[a.name], units[b.name])
+        (a.name, b.name): _difference(comparison, a, b, outcomes[a.name], outcomes[b.name])
         for a, b in pairs + steps
     }
     # one that is also a step counts once
@@ -50,25 +50,35 @@ def judge(comparison: Comparison, *, stepwise: bool) -> Comparison:
     )
 
 
-def _units(comparison: Comparison, model: ModelResult) -> np.ndarray:
-    """The linearised scores of a model's seeds, or pretraining runs, [U, n]."""
+def _outcomes(comparison: Comparison, model: ModelResult) -> np.ndarray:
+    """The statistics of a model's runs, [R, n, k]."""
     statistics = unpack(model.outcomes)
     expected = (len(model.seeds), comparison.examples[comparison.split])
     if statistics.shape[:2] != expected:
         raise InputError(f"the outcomes of {model.name} are of shape {statistics.shape}, not {expected}")
-    scores = linearised(comparison.metric, statistics, comparison.groups)
-    return unit_scores(scores, len(model.checkpoints))
+    return statistics
 
 
 def _difference(
-    comparison: Comparison, baseline: ModelResult, model: ModelResult, first: np.ndarray, second: np.ndarray
+    comparison: Comparison, baseline: ModelResult, model: ModelResult, *outcomes: np.ndarray
 ) -> Difference:
-    """Seeds of two checkpoints are paired, as are equally many pretraining runs of two recipes, in order."""
+    """Seeds of two checkpoints are paired, as are equally many pretraining runs of two recipes, in order.
+
+    Examples that only one of the two may have read are left out, unless too few remain.
+    """
+    n = comparison.examples[comparison.split]
+    read = sorted(model.read_alone(baseline, comparison.split))
+    unread = np.setdiff1d(np.arange(n), read)
+    kept = unread if len(unread) >= FEWEST_EXAMPLES else np.arange(n)
+    first, second = (
+        _units(comparison, one, of_model[:, kept], kept)
+        for one, of_model in zip((baseline, model), outcomes, strict=True)
+    )
     is_paired = len(first) == len(second) and (len(baseline.checkpoints) > 1) == (len(model.checkpoints) > 1)
     found = estimate(second - first) if is_paired else estimate(second, -first)
     values = second.mean(1) - (first.mean(1) if is_paired else first.mean())
     is_primary = baseline is comparison.models[0] and model.name == comparison.primary
-    unknown = _unknown(comparison, (baseline, first), (model, second))
+    unknown = _unknown(comparison, len(unread), (baseline, first), (model, second))
     if not unknown and found.half_width is None:
         unknown = "every example comes out the same in every run"
     if unknown:
@@ -78,16 +88,27 @@ def _difference(
         baseline=baseline.name,
         **found._asdict(),
         values=tuple(values.tolist()),
+        left_out=n - len(kept),
         adjusted_p=found.p_value if is_primary else None,
         is_primary=is_primary,
         unknown=unknown,
     )
 
 
-def _unknown(comparison: Comparison, *models: tuple[ModelResult, np.ndarray]) -> str | None:
+def _units(
+    comparison: Comparison, model: ModelResult, statistics: np.ndarray, kept: np.ndarray
+) -> np.ndarray:
+    """The linearised scores [U, n] of a model's seeds, or pretraining runs, on the examples `kept`."""
+    groups = None if comparison.groups is None else np.array(comparison.groups)[kept].tolist()
+    return unit_scores(linearised(comparison.metric, statistics, groups), len(model.checkpoints))
+
+
+def _unknown(comparison: Comparison, unread: int, *models: tuple[ModelResult, np.ndarray]) -> str | None:
     """Why nothing can be said about the difference of two models with these units, if so."""
     if comparison.obstacle:
         return comparison.obstacle
+    if unread < min(FEWEST_EXAMPLES, comparison.examples[comparison.split]):
+        return f"one model alone may have read all but {unread} examples of {comparison.split}"
     n = models[0][1].shape[1]
     if n < FEWEST_EXAMPLES:
         what = "groups of examples" if comparison.groups else "examples"

@@ -140,7 +140,7 @@ class Contamination:
     texts: int  # texts long enough for a match to mean something
     found: int  # those that the corpus holds
     documents: int  # documents of the corpus that hold one
-    examples: tuple[str, ...]  # a few of the texts found
+    examples: tuple[int, ...]  # numbers in the split, from 0, of the examples with such a text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,14 +176,13 @@ class ModelResult:
     def label(self) -> str:
         return f"{self.name} ({self.note})" if self.note else self.name
 
-    def has_read_more(self, other: ModelResult) -> bool:
-        """Whether one of the two models was pretrained on texts of the task's dev or test that the other was
-        not, which makes their difference meaningless.
-        """
-        return self._leaks() != other._leaks()
-
-    def _leaks(self) -> set[tuple[str, int, str]]:
-        return {(one.corpus, one.version, one.split) for one in self.contamination if one.found}
+    def read_alone(self, other: ModelResult, split: str) -> set[int]:
+        """The examples of a split of which a corpus that only one of the two models read may hold a text."""
+        ours, theirs = (
+            {(one.corpus, one.version): one.examples for one in model.contamination if one.split == split}
+            for model in (self, other)
+        )
+        return {at for key in ours.keys() ^ theirs.keys() for at in (ours | theirs)[key]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +221,7 @@ class Difference:
     baseline: str
     mean: float
     values: tuple[float, ...]  # one for each seed, or for each pretraining run of the model
+    left_out: int = 0  # examples of which a corpus that only one of the two read may hold a text
     half_width: float | None = None  # of the 95% interval; None: it cannot be told
     degrees: float | None = None  # of freedom
     p_value: float | None = None  # two-sided, of this difference alone

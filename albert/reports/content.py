@@ -25,7 +25,7 @@ from albert.reports.verdict import verdict
 from albert.runtime import describe_default_device
 from data.files import sha256
 
-SCHEMA_VERSION = 4  # of metrics.json
+SCHEMA_VERSION = 5  # of metrics.json
 _PACKAGES = (
     "jixu", "torch", "triton", "prefect", "duckdb", "jieba", "tokenizers", "sentencepiece", "numpy",
     "pyarrow",

@@ -118,6 +118,8 @@ def scores_table(comparison: Comparison) -> Table:
         caption += " ECE: expected calibration error, averaged over seeds."
     if comparison.differences:
         caption += f" Changes are relative to {comparison.models[0].name}. {_CORRECTED}"
+    if any(one.left_out for one in comparison.differences):
+        caption += " Changes are on the examples that neither model alone may have read (see Contamination)."
     return Table.of(caption, records)
 
 

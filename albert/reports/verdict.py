@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from albert.evaluation import Comparison, ModelResult, metric_name
 from albert.pretraining import PretrainResult
 from albert.reports.pretraining import change_of, first_and_last, held_out_corpora, key_of
-from albert.reports.sections import change, counted, decimal, decimal_change, gain, percent, points
+from albert.reports.sections import change, counted, decimal, decimal_change, gain, number, percent, points
 
 
 def verdict(pretraining: PretrainResult | None, evaluations: Sequence[Comparison]) -> str:
@@ -29,9 +29,11 @@ def _of_evaluation(comparison: Comparison, drift: str) -> str:
     named = f", {model.name} against {difference.baseline}" if len(comparison.models) > 2 else ""
     if model.drift is not None:
         drift = f"; general drift {change(model.drift)}"
-    summary = f"{gain(difference)} points of {where} {_over(comparison, model)}{named}{drift}"
-    if model.has_read_more(first):
-        return f"Not to be trusted, a pretraining corpus holds texts of the task: {summary}."
+    unread = ""
+    if difference.left_out:
+        n = counted(comparison.examples[comparison.split], "example")
+        unread = f", without the {number(difference.left_out)} of {n} that only one of them may have read"
+    summary = f"{gain(difference)} points of {where} {_over(comparison, model)}{named}{unread}{drift}"
     if difference.unknown:
         return f"Cannot tell: {summary} ({difference.unknown})."
     if not difference.is_clear:

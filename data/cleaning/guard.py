@@ -214,6 +214,7 @@ class Leak:
 
     texts: int  # long enough to prove anything
     found: tuple[str, ...]  # those in the corpus, in order
+    rows: tuple[int, ...]  # those with such a text, numbered from 0
     documents: int  # that contain one
 
 
@@ -228,16 +229,19 @@ def find_leak(rows: Sequence[Sequence[str]], documents: Iterable[str], share: fl
         holding += len(np.unique(places))
         seen = np.union1d(seen, found)
     texts = [text for row in rows for text in row]
-    hashes, number = np.append(parts.hashes, parts.pairs), np.append(parts.texts, parts.pair_texts)
-    known, sizes = np.unique(number, return_counts=True)
-    leaked, held = np.unique(number[_is_in(hashes, seen)], return_counts=True)
-    leaked = leaked[held >= share * sizes[np.searchsorted(known, leaked)]]
+    row_of = [number for number, row in enumerate(rows) for _ in row]
+    alone, sizes = np.unique(parts.texts, return_counts=True)
+    leaked, held = np.unique(parts.texts[_is_in(parts.hashes, seen)], return_counts=True)
+    leaked = leaked[held >= share * sizes[np.searchsorted(alone, leaked)]]
+    leaked = np.union1d(leaked, parts.pair_texts[_is_in(parts.pairs, seen).all(1)])
+    known = np.union1d(alone, parts.pair_texts)
     leaks = dict.fromkeys(texts[at] for at in leaked)
-    return Leak(len({texts[at] for at in known}), tuple(leaks), holding)
+    found_in = dict.fromkeys(row_of[at] for at in leaked)
+    return Leak(len({texts[at] for at in known}), tuple(leaks), tuple(found_in), holding)
 
 
 def _is_in(values: np.ndarray, ascending: np.ndarray) -> np.ndarray:
     if not len(ascending):
-        return np.zeros(len(values), dtype=bool)
+        return np.zeros(values.shape, dtype=bool)
     at = np.minimum(np.searchsorted(ascending, values), len(ascending) - 1)
     return ascending[at] == values

@@ -38,7 +38,6 @@ from flows.orchestration.settings import CorporaOptions
 
 DOMAIN_WORDS = 200
 CLOZE_WORDS = 300  # occurrences, in held-out documents
-_EXAMPLES = 5
 MOST_SEARCHED = 200_000_000  # characters of a corpus, which take about a minute
 Rows = tuple[tuple[str, ...], ...]  # the texts of each example
 Corpora = tuple[tuple[str, int | None], ...]  # names and versions; None: the newest
@@ -131,7 +130,7 @@ def contamination(
         texts=leak.texts,
         found=len(leak.found),
         documents=leak.documents,
-        examples=leak.found[:_EXAMPLES],
+        examples=leak.rows,
     )
 
 

@@ -109,7 +109,7 @@ def contamination(found: int) -> Contamination:
         texts=100,
         found=found,
         documents=found,
-        examples=("一杯",) * found,
+        examples=tuple(range(found)),
     )
 
 

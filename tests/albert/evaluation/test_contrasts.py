@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from albert.evaluation import pack, unpack
-from tests.albert.report_samples import BASE, BETTER, EXAMPLES, comparison, model, report_of
+from tests.albert.report_samples import (
+    BASE,
+    BETTER,
+    EXAMPLES,
+    comparison,
+    contamination,
+    model,
+    report_of,
+)
 
 
 def verdict(compared):
@@ -52,6 +60,35 @@ def test_runs_of_a_recipe_are_the_units_and_the_page_says_so():
         recipe, checkpoints=tuple("ab"), seeds=one.seeds[:6], outcomes=pack(unpack(one.outcomes)[:6])
     )
     assert "recipe has 2 pretraining runs, at least 3 are needed" in verdict(comparison(BASE, two))
+
+
+@pytest.mark.parametrize(
+    "read, expected",
+    [
+        (range(160, 200), "It helped: +11.3 "),  # nearly all wrong with either model
+        (range(142, 163), "No clear difference: +0.4 "),  # what the model gains
+        (range(190), "Cannot tell: +9.8 "),
+    ],
+)
+def test_a_change_is_of_the_examples_that_neither_model_alone_has_read(read, expected):
+    leak = replace(contamination(0), found=len(read), examples=tuple(read))
+    found = comparison(BASE, replace(BETTER, contamination=(leak,)))
+    assert expected in verdict(found)
+    # what both have read counts
+    both = comparison(*(replace(one, contamination=(leak,)) for one in (BASE, BETTER)))
+    assert verdict(both) == verdict(comparison(BASE, BETTER))
+    assert ("may have read all but 10 examples" in verdict(found)) == (len(read) == 190)
+
+
+def test_an_example_left_out_leaves_its_group_smaller():
+    # as if the test file had not had it
+    groups = tuple(n // 4 for n in range(EXAMPLES))
+    few, n = replace(contamination(0), found=2, examples=(150, 151)), EXAMPLES - 2
+    found = comparison(BASE, replace(BETTER, contamination=(few,)), groups=groups)
+    kept = np.delete(np.arange(EXAMPLES), few.examples)
+    models = [replace(one, outcomes=pack(unpack(one.outcomes)[:, kept])) for one in (BASE, BETTER)]
+    shorter = comparison(*models, examples={"test": n}, groups=tuple(groups[at] for at in kept))
+    assert replace(found.differences[0], left_out=0) == shorter.differences[0]
 
 
 @pytest.mark.parametrize(

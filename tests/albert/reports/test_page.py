@@ -154,8 +154,9 @@ def test_a_contaminated_corpus_is_named_at_the_top():
     dirty = model("dirty", [0.80, 0.81, 0.815], contamination=(contamination(found=7),))
     shared = (Overlap("test", "train", 60, 1, 2, (("一杯茶", "一杯 茶"),)),)
     report = report_of(comparison(BASE, dirty, overlaps=shared))
-    assert report.verdict.startswith("Not to be trusted")
+    assert "without the 7 of 200 examples that only one of them may have read" in report.verdict
     html = render(report)
+    assert "Changes are on the examples that neither model alone may have read" in html
     assert (
         html.index("7 of 100 test texts of 茶事 have 13 letters")
         < html.index("<h2>")
@@ -200,8 +201,7 @@ def test_texts_that_every_model_has_read_are_reported_but_do_not_spoil_the_compa
     alone = comparison(
         model("base", [0.7], contamination=shared), model("c", [0.9], contamination=best.contamination)
     )
-    report = report_of(alone)
-    assert report.verdict.startswith("Not to be trusted")
+    assert "without the 7 of 200 examples that only one of them" in report_of(alone).verdict
 
 
 def test_a_model_is_not_measured_on_texts_it_was_trained_on():

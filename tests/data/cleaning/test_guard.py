@@ -73,7 +73,7 @@ def test_short_sentences_of_a_pair_are_found_where_a_document_holds_both(tmp_pat
     assert hits(path, both, *others) == [2, 0, 0, 0, 0]
     rows = [("茶怎么存", "新茶放哪里"), ("茶怎么存", "茶叶价格")]
     leak = find_leak(rows, ["\n".join(both), "新茶放哪里\n茶叶价格"])
-    assert leak.texts == 3 and leak.found == rows[0] and leak.documents == 1
+    assert leak.texts == 3 and leak.found == rows[0] and leak.rows == (0,) and leak.documents == 1
 
 
 @pytest.mark.parametrize("share, leaked", [(0.0, 2), (0.5, 1)])
@@ -198,4 +198,5 @@ def test_texts_of_an_evaluation_set_are_found_in_a_corpus():
     leak = find_leak([(long, short), (near,), ("茶", short)], documents)
     # one too short proves nothing; 的最佳冲泡水温是多少度 alone, 11 letters, is not enough
     assert leak.texts == 3 and leak.found == (long, short) and leak.documents == 2
+    assert leak.rows == (0, 2)
     assert find_leak([[long]], documents[1:]).found == () and find_leak([], documents).texts == 0
