@@ -40,7 +40,7 @@ with words as (
     where corpus = $corpus),
 known as (select distinct word from words where not added),
 tokens as (
-    select added, sum(len(input_ids) - 2) as tokens,
+    select added, sum(len(input_ids) - 2 - (segment_b_start > 0)::integer) as tokens,
         sum(len(list_filter(input_ids, lambda id: id = $unknown))) as unknown
     from instances join sides using (doc_id) where corpus = $corpus group by added),
 bars as (

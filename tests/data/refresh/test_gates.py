@@ -120,6 +120,13 @@ def test_drift_is_small_for_more_of_the_same_and_large_for_another_field(growing
     same, other = drift_of("2.jsonl", LIKE_OLD), drift_of("3.jsonl", UNLIKE)
     assert (same.added, same.older) == (2, 8) and same.drift < 0.2
     assert other.new_words > 0.7 and other.lengths > 0.6 and other.unknown > same.unknown
+    shares = """
+        select avg((id = 1)::integer) from (
+            select first_version = 3 as added, unnest(input_ids) as id
+            from instances join documents using (doc_id)) where id not in (2, 3) group by added order by added
+        """
+    (older,), (added,) = ask(growing.workspace, shares)
+    assert other.unknown == pytest.approx(added - older)
     assert Condition("drift", 0.5).holds(other) and not Condition("drift", 0.5).holds(same)
 
 
