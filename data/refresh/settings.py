@@ -38,7 +38,7 @@ class GateRules:
 
     # a folder may not have been mounted
     max_lost_documents: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Largest share of the current version's documents that may go."""
+    """Largest share by which the number of documents may fall."""
     # with more, the vocabulary is of another language
     max_unknown_share: Annotated[float, Field(ge=0, le=1)] = 0.2
     """Largest share of [UNK] among the tokens."""
