@@ -2,6 +2,7 @@ from .cleanup import collect_garbage as collect_garbage
 from .cleanup import compact as compact
 from .cleanup import locked as locked
 from .cleanup import remove_corpus as remove_corpus
+from .database import SOURCE as SOURCE
 from .database import CatalogLost as CatalogLost
 from .database import bring_in_tokenizers as bring_in_tokenizers
 from .database import quoted as quoted

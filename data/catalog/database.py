@@ -84,6 +84,10 @@ _VIEWS = {
 }
 
 
+# in SQL, the file that a document came from, without its place in it, such as "#line=3"
+SOURCE = r"regexp_replace(source_uri, '#[^/.]*$', '')"
+
+
 class CatalogLost(InputError):
     """A catalog that is gone or damaged, but can be made again from the records of its versions."""
 
@@ -176,21 +180,26 @@ order by all
 """
 
 
-def create_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> None:
-    """Create the views of the files of each corpus's newest version."""
+def create_views(db: duckdb.DuckDBPyConnection, workspace: Workspace) -> set[str]:
+    """Create the views of the files of each corpus's newest version; return the corpora that they lack, as
+    files of theirs are gone or damaged.
+    """
     root = workspace.root.resolve()
     db.execute("create schema empty")
     # columns that an older jixu did not write are there too, without a value
-    parts = {name: [f"from empty.{name}"] for name in _VIEWS}
+    parts, lost = {name: [f"from empty.{name}"] for name in _VIEWS}, set()
     for view, corpus, version, paths in db.execute(_NEWEST_FILES).fetchall():
         listed = ", ".join(quoted(str(root / path)) for path in paths)
         labels = f"{quoted(corpus)} as corpus, {version} as version"
         select = f"select {labels}, * from read_parquet([{listed}])"
         if _is_readable(db, select):
             parts[view].append(select)
+        else:
+            lost.add(corpus)
     for view, selects in parts.items():
         db.execute(f"create table empty.{view} (corpus varchar, version integer, {_VIEWS[view]})")
         db.execute(f"create view {view} as {' union all by name '.join(selects)}")
+    return lost
 
 
 def _is_readable(db: duckdb.DuckDBPyConnection, select: str) -> bool:

@@ -15,18 +15,16 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data.catalog.database import create_views, quoted, read_catalog
-from data.catalog.versions import never_trained_share, require_version, version_shards
+from data.catalog.database import SOURCE, create_views, quoted, read_catalog
+from data.catalog.versions import Version, never_trained_share, require_version, version_shards
 from data.errors import InputError
-from data.instances import LENGTH_BIN, count_row_groups, read_rows
+from data.instances import LENGTH_BIN, MEND, count_row_groups, read_rows
 from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 from data.workspace import Workspace, default_workspace
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
 
-# the file a document came from, without its place in it
-_SOURCE = r"regexp_replace(source_uri, '#[^/]*$', '')"
 _IS_HAN = r"regexp_full_match(word, '[\x{4e00}-\x{9fff}]+')"
 _WORDS = "with words as (select unnest(flatten(words)) as word from document_texts where corpus = ?)"
 _IDS = "(select doc_id, unnest(input_ids) as id from instances where corpus = ?)"
@@ -38,7 +36,7 @@ class Statistics:
     def __init__(self, workspace: Workspace):
         self.workspace = workspace
         self.db = read_catalog(workspace)
-        create_views(self.db, workspace)
+        self._lost = create_views(self.db, workspace)
 
     def __enter__(self) -> Statistics:
         return self
@@ -52,6 +50,16 @@ class Statistics:
     def sql(self, query: str, parameters: list[object] | None = None) -> duckdb.DuckDBPyRelation:
         """Run any query over the catalog's tables and views."""
         return self.db.sql(query, params=parameters)
+
+    def _intact(self, corpus: str) -> str:
+        """Return the name of a corpus.
+
+        Raises InputError if there is none, or files of it are gone: its figures would be those of none.
+        """
+        require_version(self.db, corpus)
+        if corpus in self._lost:
+            raise InputError(f"files of {corpus} are gone or damaged in {self.workspace.root}: {MEND}")
+        return corpus
 
     def versions(self) -> duckdb.DuckDBPyRelation:
         """List every version of every corpus, the newest first."""
@@ -80,7 +88,7 @@ class Statistics:
             select source_uri, dropped_stage, dropped_reason, chars from documents
             where corpus = ? and dropped_reason is not null
             """,
-            [corpus],
+            [self._intact(corpus)],
         )
 
     def lengths(self, corpus: str) -> duckdb.DuckDBPyRelation:
@@ -103,7 +111,7 @@ class Statistics:
             {_WORDS} select word, count(*) as count from words where len(word) > 1 and {_IS_HAN}
             group by word order by count desc, word limit ?
             """,
-            [corpus, limit],
+            [self._intact(corpus), limit],
         )
 
     def word_lengths(self, corpus: str) -> duckdb.DuckDBPyRelation:
@@ -113,20 +121,20 @@ class Statistics:
             {_WORDS} select least(len(word), 6) as characters, count(*) as count from words
             where {_IS_HAN} group by all order by characters
             """,
-            [corpus],
+            [self._intact(corpus)],
         )
 
     def tokens(self, corpus: str, limit: int = 100) -> duckdb.DuckDBPyRelation:
         """List the most frequent token ids."""
         query = f"select id, count(*) as count from {_IDS} group by id order by count desc, id limit ?"
-        return self.sql(query, [corpus, limit])
+        return self.sql(query, [self._intact(corpus), limit])
 
     def unknown_share(self, corpus: str) -> float:
         """Measure the share of [UNK] among the corpus's tokens, without [CLS] and [SEP]."""
         tokenizer = self.tokenizer(corpus)
         ((share,),) = self.db.execute(
             f"select coalesce(avg((id = ?)::integer), 0) from {_IDS} where id not in (?, ?)",
-            [tokenizer.unknown_id, corpus, tokenizer.cls_id, tokenizer.sep_id],
+            [tokenizer.unknown_id, self._intact(corpus), tokenizer.cls_id, tokenizer.sep_id],
         ).fetchall()
         return share
 
@@ -141,34 +149,37 @@ class Statistics:
             replacement, count(*) as count, count(*) / sum(count(*)) over () as share from masked group by all
             order by count desc
             """,
-            [corpus, self.tokenizer(corpus).mask_id],
+            [self._intact(corpus), self.tokenizer(corpus).mask_id],
         )
 
     def source_shares(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Count documents and characters by source file."""
         return self.sql(
             f"""
-            select {_SOURCE} as source, count(*) as documents, count(dropped_reason) as dropped,
+            select {SOURCE} as source, count(*) as documents, count(dropped_reason) as dropped,
                 sum(chars)::bigint as chars
             from documents where corpus = ? group by source order by chars desc
             """,
-            [corpus],
+            [self._intact(corpus)],
         )
 
     def unknown_by_source(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """Count tokens and the share of [UNK] among them by source file, the worst first."""
+        """Count tokens and the share of [UNK] among them by source file, the worst first.
+
+        An instance that runs across documents (roberta, spanbert) counts as of its `doc_id`'s.
+        """
         tokenizer = self.tokenizer(corpus)
         return self.sql(
             f"""
             with tokens as (
                 select doc_id, count(*) as tokens, count(*) filter (id = ?) as unknown
                 from {_IDS} where id not in (?, ?) group by doc_id)
-            select {_SOURCE} as source, sum(tokens)::bigint as tokens, sum(unknown)::bigint as unknown,
+            select {SOURCE} as source, sum(tokens)::bigint as tokens, sum(unknown)::bigint as unknown,
                 sum(unknown) / sum(tokens) as unknown_share
             from tokens join documents using (doc_id) where corpus = ? and dropped_stage is null
             group by source order by unknown_share desc, source
             """,
-            [tokenizer.unknown_id, corpus, tokenizer.cls_id, tokenizer.sep_id, corpus],
+            [tokenizer.unknown_id, self._intact(corpus), tokenizer.cls_id, tokenizer.sep_id, corpus],
         )
 
     def coverage_by_source(self, corpus: str) -> duckdb.DuckDBPyRelation:
@@ -176,14 +187,14 @@ class Statistics:
         return self.sql(
             f"""
             with used as (
-                select distinct {_SOURCE} as source, id
+                select distinct {SOURCE} as source, id
                 from {_IDS} join documents using (doc_id) where corpus = ? and dropped_stage is null),
             shared as (select id, count(*) as sources from used group by id)
             select source, count(*) as tokens, count(*) / ? as share,
                 count(*) filter (sources = 1) as only_here
             from used join shared using (id) group by source order by tokens desc, source
             """,
-            [corpus, corpus, self.tokenizer(corpus).vocab_size],
+            [self._intact(corpus), corpus, self.tokenizer(corpus).vocab_size],
         )
 
     def vocabulary_coverage(self, corpus: str) -> duckdb.DuckDBPyRelation:
@@ -195,11 +206,13 @@ class Statistics:
             select at_least, count(id) as tokens, count(id) / ? as share
             from levels left join counted on count >= at_least group by at_least order by at_least
             """,
-            [corpus, self.tokenizer(corpus).vocab_size],
+            [self._intact(corpus), self.tokenizer(corpus).vocab_size],
         )
 
     def new_words(self, corpus: str, limit: int = 100) -> duckdb.DuckDBPyRelation:
-        """List words that the current version has and older ones did not, the most frequent first."""
+        """List words of the documents that the current version added and of none of its older ones, the most
+        frequent first.
+        """
         version = require_version(self.db, corpus).version
         return self.sql(
             f"""
@@ -212,7 +225,7 @@ class Statistics:
                 using (word)
             where len(word) > 1 and {_IS_HAN} group by word order by count desc, word limit ?
             """,
-            [corpus, version, version, limit],
+            [self._intact(corpus), version, version, limit],
         )
 
     def duplicates(self, corpus: str) -> duckdb.DuckDBPyRelation:
@@ -224,41 +237,47 @@ class Statistics:
                 on kept.corpus = d.corpus and kept.doc_id = d.duplicate_of and kept.dropped_reason is null
             where d.corpus = ? and d.duplicate_of is not null order by d.source_uri
             """,
-            [corpus],
+            [self._intact(corpus)],
         )
 
     def version_changes(self, corpus: str) -> duckdb.DuckDBPyRelation:
-        """Compare each version of a corpus with the previous one."""
+        """Compare each version of a corpus with the one before it; null if those before it were removed."""
         return self.sql(
             """
-            with paths as (
-                select version, list(path) as paths from version_shards where corpus = ? group by version)
-            select v.version, parent, created_at, recipe_hash, documents, instances, tokens,
-                documents - lag(documents, 1, 0) over versions_in_order as documents_added,
-                tokens - lag(tokens, 1, 0) over versions_in_order as tokens_added,
-                coalesce(len(now.paths), 0) - coalesce(len(list_intersect(now.paths, old.paths)), 0)
-                    as new_shards,
-                coalesce(len(old.paths), 0) - coalesce(len(list_intersect(now.paths, old.paths)), 0)
-                    as gone_shards
-            from versions v left join paths now using (version) left join paths old on old.version = parent
-            where corpus = ? window versions_in_order as (order by v.version) order by v.version
+            with pairs as (
+                select v.*, coalesce(paths, []) as paths,
+                    if(parent is null, 0, lag(documents) over in_order) as documents_before,
+                    if(parent is null, 0, lag(tokens) over in_order) as tokens_before,
+                    if(parent is null, [], lag(coalesce(paths, [])) over in_order) as paths_before
+                from versions v left join (
+                    select corpus, version, list(path) as paths from version_shards group by all)
+                    using (corpus, version)
+                where corpus = ? window in_order as (order by version))
+            select version, parent, created_at, recipe_hash, documents, instances, tokens,
+                documents - documents_before as documents_added, tokens - tokens_before as tokens_added,
+                len(paths) - len(paths_before) + gone_shards as new_shards, gone_shards
+            from pairs, lateral (
+                select len(paths_before) - len(list_intersect(paths, paths_before)) as gone_shards)
+            order by version
             """,
-            [corpus, corpus],
+            [self._intact(corpus)],
         )
 
     def changed_documents(
         self, corpus: str, newer: int | None = None, older: int | None = None
     ) -> duckdb.DuckDBPyRelation:
-        """List documents that only one of two versions has, by default the current and the previous version.
+        """List documents that only one of two versions has, by default the current one and the one before it.
 
         The reason of a removed one says why it is dropped now, and is null if its source no longer has it.
         Raises InputError for a version that does not exist.
         """
         newer = require_version(self.db, corpus).version if newer is None else newer
-        if older is None:
-            query = "select parent from versions where corpus = ? and version = ?"
-            older = next((parent for (parent,) in self.db.execute(query, [corpus, newer]).fetchall()), None)
         new = self._index(corpus, newer)
+        if older is None:
+            query = "select max(version) from versions where corpus = ? and version < ?"
+            ((older,),) = self.db.execute(query, [corpus, newer]).fetchall()
+            if older is None and newer > 1:
+                raise InputError(f"no version of {corpus} before {newer} is left")
         # in the first version every document is new
         old = self._index(corpus, older) if older is not None else f"{new} where false"
         return self.sql(
@@ -278,12 +297,18 @@ class Statistics:
 
     def _index(self, corpus: str, version: int) -> str:
         """Name the table function that reads every document of a version."""
-        query = "select version, index_path from versions where corpus = ? order by version"
-        paths = dict(self.db.execute(query, [corpus]).fetchall())
-        if version not in paths:
-            listed = ", ".join(map(str, paths))
-            raise InputError(f"no version {version} of {corpus} (there is: {listed})")
-        return f"read_parquet({quoted(str(self.workspace.root.resolve() / paths[version]))})"
+        path = self.workspace.root.resolve() / self._version(corpus, version).index_path
+        return f"read_parquet({quoted(str(path))})"
+
+    def _version(self, corpus: str, version: int | None) -> Version:
+        """Return a version, by default the current one. Raises InputError if it does not exist."""
+        current = require_version(self.db, corpus)
+        query = "select version from versions where corpus = ? order by version"
+        listed = [number for (number,) in self.db.execute(query, [corpus]).fetchall()]
+        if version is not None and version not in listed:
+            there = ", ".join(map(str, listed))
+            raise InputError(f"no version {version} of {corpus} (there is: {there})")
+        return current if version is None else require_version(self.db, corpus, version)
 
     def masked_words(self, corpus: str) -> duckdb.DuckDBPyRelation:
         """Count words by their length in tokens, with the share that the stored masks hide."""
@@ -306,7 +331,7 @@ class Statistics:
                 count(*) filter (masked) / count(*) as share
             from flagged group by all order by tokens
             """,
-            [corpus, special],
+            [self._intact(corpus), special],
         )
 
     def tokenizer(self, corpus: str) -> Tokenizer:
@@ -315,7 +340,7 @@ class Statistics:
 
     def texts(self, corpus: str, version: int | None = None) -> Iterator[str]:
         """Yield the text of every document of a version, by default the newest, a sentence a line."""
-        shards = version_shards(self.db, require_version(self.db, corpus, version))
+        shards = version_shards(self.db, self._version(corpus, version))
         files = [str(self.workspace.root / shard.documents_path) for shard in shards]
         cursor = self.db.cursor()
         cursor.execute("select text from read_parquet(?)", [files])
@@ -351,7 +376,7 @@ class Statistics:
                 coalesce(masked_input_ids[list_position(masked_positions, i - 1)], id)) as masked, sop_label
             from instances where corpus = ? order by hash(instance_id), instance_id limit ?
             """,
-            [corpus, count],
+            [self._intact(corpus), count],
         ).to_arrow_table()
         for at, name in ((2, "text"), (3, "masked")):
             texts = [tokenizer.decode(ids) for ids in samples[name].to_pylist()]

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import duckdb
 
+from data.catalog import SOURCE
 from data.cleaning import REMOVED_URL
 from data.files import replacing
 from data.instances import Shard
@@ -77,14 +78,14 @@ def _stage_rows(
 def _details(db: duckdb.DuckDBPyConnection) -> list[FunnelRow]:
     """Make rows without input and output: placeholders, URLs, encodings, hits of a reporting guard."""
     rows = db.execute(
-        """
+        f"""
         with entries as (select unnest(map_entries(placeholders)) as entry from listed)
         select 'clean', if(entry.key = $url, 'removed', 'placeholders'), entry.key,
             sum(entry.value)::bigint from entries group by all
         union all
         select 'read', 'decoded_from', encoding, count(*) from listed group by encoding
         union all
-        select 'read', 'files_read_as', text_format, count(distinct split_part(source_uri, '#', 1))
+        select 'read', 'files_read_as', text_format, count(distinct {SOURCE})
         from listed group by text_format
         union all
         select 'guard', 'kept', 'in_evaluation_set', nullif(count(*), 0)
@@ -126,7 +127,7 @@ def write_index(
     """Write every document of the table `listed` to the file behind the catalog's view `documents`.
 
     Word counts come from the shards' documents files, the version that first had a document from the previous
-    index.
+    index. A copy of a near duplicate repeats what that one does.
     """
     documents = file_list([root / shard.documents_path for shard in shards])
     previous = "select null::varchar as doc_id, null::integer as first_version where false"
@@ -141,13 +142,17 @@ def write_index(
             db,
             f"""
             with counted as (select doc_id, word_count as words from read_parquet({documents})),
-            previous as ({previous})
+            previous as ({previous}),
+            near as (select doc_id, duplicate_of from listed where reason = 'near_duplicate')
             select doc_id, source_uri, characters as chars, sentences::bigint as sentences,
                 case when stage is null then words end::bigint as words,
-                coalesce(first_version, {int(version)})::integer as first_version,
-                stage as dropped_stage, reason as dropped_reason, duplicate_of, perplexity,
+                case when stage is null then coalesce(first_version, {int(version)}) end::integer
+                    as first_version,
+                stage as dropped_stage, reason as dropped_reason,
+                coalesce(near.duplicate_of, listed.duplicate_of) as duplicate_of, perplexity,
                 columns(lambda name: name in ('guard_hits', 'language'))
             from listed left join counted using (doc_id) left join previous using (doc_id)
+                left join near using (doc_id)
             order by position
             """,
             temporary,

@@ -38,6 +38,18 @@ def test_a_copy_at_another_path_is_queried_and_nothing_is_written_to_it(made, tm
     assert state(copy) == before
 
 
+def test_a_corpus_without_all_its_files_or_none_has_no_figures(made, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(made, copy)
+    next((copy / "shards" / "tea").iterdir()).unlink()
+    with open_workspace(copy) as statistics:
+        for figures in (statistics.unknown_share, statistics.tokens, statistics.dropped):
+            with pytest.raises(InputError, match="files of tea are gone or damaged in .*run jixu doctor"):
+                figures("tea")
+            with pytest.raises(InputError, match="no corpus 'te' in this workspace"):
+                figures("te")
+
+
 def test_a_damaged_catalog_says_what_restores_it(made, tmp_path):
     for content in (b"", b"damaged", (made / "catalog.duckdb").read_bytes()[:5000]):
         (tmp_path / "catalog.duckdb").write_bytes(content)

@@ -5,8 +5,9 @@ import pytest
 import torch
 from datasets.distributed import split_dataset_by_node
 
-from data.catalog import open_workspace
+from data.catalog import collect_garbage, open_workspace
 from data.errors import InputError
+from data.workspace import Workspace
 from tests.conftest import sample_texts
 from tests.corpora import refresh_here, refresh_settings, write_jsonl
 
@@ -73,27 +74,30 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
     (source / "a.jsonl").write_text("\n".join(lines[:40]), encoding="utf-8")
     settings = refresh_settings(tmp_path / "w", source, vocabulary_file)
     refresh_here(settings)
-    (source / "b.jsonl").write_text("\n".join([*lines[38:60], lines[0][:-2] + '。好。"}']), encoding="utf-8")
+    near = lines[0][:-2] + '。好。"}'
+    (source / "b#c.jsonl").write_text("\n".join([*lines[38:60], near, near]), encoding="utf-8")
     refresh_here(settings)
     with open_workspace(settings.workspace) as opened:
         first, second = opened.version_changes("tea").fetchall()
         assert second[7] == second[4] - first[4] and second[9] == 1 and second[10] == 0
         changed = opened.changed_documents("tea").fetchall()
         assert [row[0] for row in changed] == ["added"] * second[7] and second[7] > 0
-        assert all(row[2].startswith(str(source / "b.jsonl")) for row in changed)
+        assert all(row[2].startswith(str(source / "b#c.jsonl")) for row in changed)
         # the other way round, what was added went: the older version's sources never held it
         back = opened.changed_documents("tea", newer=1, older=2).fetchall()
         assert sorted(back) == sorted(("removed", *row[1:]) for row in changed)
         assert len(opened.changed_documents("tea", newer=1)) == first[4]
         with pytest.raises(InputError, match=r"no version 3 of tea \(there is: 1, 2\)"):
             opened.changed_documents("tea", newer=3)
+        with pytest.raises(InputError, match="no version 3 of tea"):
+            next(opened.texts("tea", 3))
         by_source = {Path(row[0]).name: row[1:] for row in opened.coverage_by_source("tea").fetchall()}
         ids = "(select unnest(input_ids) as id from instances)"
         ((used,),) = opened.sql(f"select count(distinct id) from {ids}").fetchall()
-        (a, _, only_a), (b, share, only_b) = by_source["a.jsonl"], by_source["b.jsonl"]
+        (a, _, only_a), (b, share, only_b) = by_source["a.jsonl"], by_source["b#c.jsonl"]
         assert a - only_a == b - only_b and a + only_b == used and 0 < share < 1
         found = opened.duplicates("tea").fetchall()
-        assert sorted(row[1] for row in found) == ["duplicate", "duplicate", "near_duplicate"]
+        assert sorted(row[1] for row in found) == ["duplicate"] * 3 + ["near_duplicate"]
         assert all(row[3].startswith(str(source / "a.jsonl")) for row in found)
         new = {(word,) for word, _ in opened.new_words("tea").fetchall()}
         older = opened.sql(
@@ -103,6 +107,13 @@ def test_versions_duplicates_and_new_words_are_compared(tmp_path, samples, vocab
             """
         )
         assert new and not new & set(older.fetchall())
+        firsts = "select count(*), count(first_version) from documents where dropped_reason is not null"
+        assert opened.sql(firsts).fetchall() == [(4, 0)]
+    collect_garbage(Workspace(settings.workspace), keep=1)
+    with open_workspace(settings.workspace) as opened:
+        assert opened.version_changes("tea").fetchall() == [(*second[:7], None, None, None, None)]
+        with pytest.raises(InputError, match="no version of tea before 2 is left"):
+            opened.changed_documents("tea")
 
 
 def test_a_dataset_gives_every_trained_instance_once_an_epoch_in_an_order_of_its_own(statistics):

@@ -168,9 +168,10 @@ def test_new_and_removed_documents_touch_only_their_shards(settings, source, mon
 
 def test_repeated_short_and_foreign_documents_are_counted(settings, source):
     (source / "more.txt").write_text("茶。\n", encoding="utf-8")
-    (source / "english.txt").write_text("Nothing here is written in Chinese at all.\n", encoding="utf-8")
+    (source / "C#").mkdir()
+    (source / "C#" / "english.txt").write_text("Nothing here is written in Chinese.\n", encoding="utf-8")
     (source / "z-again.jsonl").write_bytes((source / "tea.jsonl").read_bytes())
-    (source / "mainland.txt").write_bytes("这一份文件是用国标码写的。".encode("gb18030"))
+    (source / "C#" / "mainland.txt").write_bytes("这一份文件是用国标码写的。".encode("gb18030"))
     lines = ["".join(chr(0x4E00 + 31 * (26 * n + i)) for i in range(26)) for n in range(20)]  # no end
     (source / "page.md").write_text("\n".join(lines), encoding="utf-8")
     result = refresh_here(settings)
