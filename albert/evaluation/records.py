@@ -179,10 +179,10 @@ class ModelResult:
     def read_alone(self, other: ModelResult, split: str) -> set[int]:
         """The examples of a split of which a corpus that only one of the two models read may hold a text."""
         ours, theirs = (
-            {(one.corpus, one.version): one.examples for one in model.contamination if one.split == split}
+            {(one.corpus, at) for one in model.contamination if one.split == split for at in one.examples}
             for model in (self, other)
         )
-        return {at for key in ours.keys() ^ theirs.keys() for at in (ours | theirs)[key]}
+        return {at for _, at in ours ^ theirs}
 
 
 @dataclass(frozen=True, slots=True)
