@@ -30,7 +30,7 @@ from albert.evaluation.records import Summary
 CONFIDENCE = 0.95
 FEWEST_UNITS = 3
 FEWEST_EXAMPLES = 20  # or groups; of fewer the interval does not cover 95% (docs/report.md)
-_STEP = 1e-3  # of the numerical derivative; it is central, so the error is of the order of its square
+_LEFT_OUT = 1 - 1e-10  # share of an example that is left out: a class of it alone keeps its score
 _ROUNDING = 1e-9  # standard errors of values that are all equal are smaller
 
 
@@ -74,8 +74,9 @@ def estimate(*arms: np.ndarray) -> Estimate:
 def linearised(metric: str, statistics: np.ndarray, groups: Sequence[int] | None = None) -> np.ndarray:
     """The score of each run [R, n, k] as a mean over its examples, or over groups of them: [R, n].
 
-    Each example's influence is added to the score: the infinitesimal jackknife (Jaeckel 1972; Efron 1982,
-    chapter 6), exact for a mean and without the jumps of a rare class left out. `groups` [n] numbers groups.
+    These are the jackknife's pseudo-values, moved to the score as their mean (Efron 1982, chapter 2). The
+    infinitesimal jackknife, a derivative, forgets how far a large group, or one of a class's few, drew the
+    score to itself. `groups` [n] numbers groups.
     """
     if groups is not None:
         _, of_example = np.unique(groups, return_inverse=True)
@@ -85,9 +86,9 @@ def linearised(metric: str, statistics: np.ndarray, groups: Sequence[int] | None
         statistics = sums
     rows = []
     for one in statistics:
-        total, shift = one.sum(0), _STEP * one
-        influence = (score(metric, total + shift) - score(metric, total - shift)) / (2 * _STEP)
-        rows.append(score(metric, total) + len(one) * (influence - influence.mean()))
+        total = one.sum(0)
+        without = score(metric, total - _LEFT_OUT * one)
+        rows.append(score(metric, total) + (len(one) - 1) * (without.mean() - without))
     return np.stack(rows)
 
 

@@ -50,6 +50,20 @@ def test_groups_are_taken_whole(U, unit):
     assert unit > 1 or np.mean([abs(one.mean) <= one.half_width for one in apart]) < 0.85
 
 
+def test_the_few_groups_of_a_class_are_not_trusted_too_far():
+    """Macro F1 over seven classes of three groups each, as over the articles of a few large laws."""
+    rng = np.random.default_rng(0)
+    groups, found = np.repeat(np.arange(21), np.tile([90, 50, 30], 7)), []
+    gold = groups // 3
+    for _ in range(RUNS):
+        right = rng.random((2, len(gold))) < rng.beta(3, 2, size=(2, 21))[:, groups]
+        said = np.where(right, gold, (gold + rng.integers(1, 7, size=right.shape)) % 7)
+        statistics = np.stack([class_statistics("macro_f1", one, gold, 7) for one in said])
+        first, second = linearised("macro_f1", statistics, groups)
+        found.append(estimate((second - first)[None]))
+    check_coverage(found)
+
+
 @pytest.mark.parametrize("first, second", [(5, 3), (3, 10), (1, 5)], ids=str)
 def test_runs_that_are_not_paired_are_arms_of_their_own(first, second):
     """Such as three pretraining runs of a recipe against the seeds of one checkpoint, or against a rule."""
