@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import TypeVar
@@ -28,10 +28,12 @@ from albert.tasks import AnyExample, ChoiceExample, Example, Kind, SpanExample, 
 RANDOM_WEIGHTS = "random weights"
 _STRENGTHS = (1, 10, 100)  # inverse regularization to choose from on dev
 _STATES = 2048  # most columns of a sentence's vector, where vectors are dense
+_COSINE = "cosine of character TF-IDF"
 _RUN = re.compile(r"\w+")
 _SENTENCE = re.compile(r"[^。！？!?\n]+")
 
 E = TypeVar("E", bound=AnyExample)
+Features = Callable[[str], csr_matrix]  # of a split
 Score = Callable[[str], np.ndarray]  # a split's scores, as the task's learner reads those of a model
 Rules = Iterator[tuple[str, Score]]  # by name
 
@@ -53,11 +55,43 @@ def with_random_weights(candidate: Candidate) -> Candidate:
 
 def _labels(candidate: Candidate) -> Rules:
     """TF-IDF with logistic regression, and for pairs a threshold on Jaccard's coefficient."""
-    train = _examples(candidate, "train", Example)
-    if train[0].pair is not None:
-        jaccard = partial(_jaccard, candidate)
-        yield "threshold on common characters", _fitted(LogisticRegression(), candidate, jaccard)
-    vectorizer = _vectorizer([text for one in train for text in one.texts()])
+    methods: dict[str, Features] = {"character TF-IDF, logistic regression": _features(candidate)}
+    if _are_pairs(candidate):
+        methods["threshold on common characters"] = partial(_jaccard, candidate)
+    for name, features in methods.items():
+        classifiers = (LogisticRegression(C=strength, max_iter=1000) for strength in _STRENGTHS)
+        yield name, _best(candidate, (_fitted(one, candidate, features) for one in classifiers))
+
+
+def _numbers(candidate: Candidate) -> Rules:
+    """TF-IDF with ridge regression, and for pairs the cosine of their vectors."""
+    features = _features(candidate)
+
+    def fitted(strength: float) -> Score:
+        ridge = Ridge(alpha=1 / strength).fit(features("train"), candidate.encoded["train"].targets)
+        return lambda split: ridge.predict(features(split))[:, None]
+
+    yield "character TF-IDF, ridge regression", _best(candidate, map(fitted, _STRENGTHS))
+    if _are_pairs(candidate):
+        width = features("train").shape[1] // 4
+        yield _COSINE, lambda split: np.asarray(features(split)[:, 2 * width : 3 * width].sum(1))
+
+
+def _similarities(candidate: Candidate) -> Rules:
+    """TF-IDF vectors, which the learner compares itself; without training texts, of those of dev."""
+    vectorizer = _vectorizer(_texts(candidate, next(iter(candidate.data.splits))), _STATES)
+    yield _COSINE, lambda split: vectorizer.transform(_texts(candidate, split)).toarray()
+
+
+def _best(candidate: Candidate, scores: Iterable[Score]) -> Score:
+    """The scores that are best on dev, the first of equal ones."""
+    metric = candidate.data.task.metrics[0]
+    return max(scores, key=lambda one: candidate.scores(candidate.read(one("dev"), "dev"))[metric])
+
+
+def _features(candidate: Candidate) -> Features:
+    """TF-IDF of a text; of a pair, that of both, their product and their difference."""
+    vectorizer = _vectorizer(_texts(candidate, "train"))
 
     @cache
     def features(split: str) -> csr_matrix:
@@ -67,17 +101,10 @@ def _labels(candidate: Candidate) -> Rules:
             parts += [parts[0].multiply(parts[1]), abs(parts[0] - parts[1])]
         return hstack(parts, format="csr")
 
-    def on_dev(score: Score) -> float:
-        return candidate.scores(candidate.read(score("dev"), "dev"))[candidate.data.task.metrics[0]]
-
-    classifiers = (LogisticRegression(C=strength, max_iter=1000) for strength in _STRENGTHS)
-    best = max((_fitted(one, candidate, features) for one in classifiers), key=on_dev)
-    yield "character TF-IDF, logistic regression", best
+    return features
 
 
-def _fitted(
-    classifier: LogisticRegression, candidate: Candidate, features: Callable[[str], csr_matrix]
-) -> Score:
+def _fitted(classifier: LogisticRegression, candidate: Candidate, features: Features) -> Score:
     """Log probabilities [n, C] from the features of a split; of several labels, each fitted against the rest,
     the logits.
     """
@@ -105,33 +132,6 @@ def _jaccard(candidate: Candidate, split: str) -> csr_matrix:
     pairs = (one.texts() for one in _examples(candidate, split, Example))
     sets = ([set(filter(str.isalnum, text)) for text in pair] for pair in pairs)
     return csr_matrix([[len(a & b) / max(len(a | b), 1)] for a, b in sets])
-
-
-def _numbers(candidate: Candidate) -> Rules:
-    """The cosine of two texts' TF-IDF vectors; without training, of vectors that the learner compares itself.
-    Ridge regression on the vector of one text.
-    """
-    fitted_on = "train" if "train" in candidate.data.splits else "dev"
-
-    def texts(split: str) -> list[str]:
-        return [text for one in _examples(candidate, split, Example) for text in one.texts()]
-
-    vectorizer = _vectorizer(texts(fitted_on), _STATES)
-    if _examples(candidate, fitted_on, Example)[0].pair is None:
-        ridge = Ridge().fit(vectorizer.transform(texts(fitted_on)), candidate.encoded[fitted_on].targets)
-        yield (
-            "character TF-IDF, ridge regression",
-            lambda split: ridge.predict(vectorizer.transform(texts(split)))[:, None],
-        )
-        return
-
-    def cosine(split: str) -> np.ndarray:
-        vectors = vectorizer.transform(texts(split))
-        if candidate.data.task.kind is Kind.SIMILARITY:
-            return vectors.toarray()
-        return np.asarray(vectors[::2].multiply(vectors[1::2]).sum(1))
-
-    yield "cosine of character TF-IDF", cosine
 
 
 def _choices(candidate: Candidate) -> Rules:
@@ -221,6 +221,14 @@ def _contexts(tokens: Sequence[str]) -> list[tuple[tuple[str, ...], ...]]:
     return [((a, b, c), (a, b), (b,)) for a, b, c in zip(around, tokens, around[2:], strict=False)]
 
 
+def _are_pairs(candidate: Candidate) -> bool:
+    return _examples(candidate, "train", Example)[0].pair is not None
+
+
+def _texts(candidate: Candidate, split: str) -> list[str]:
+    return [text for one in _examples(candidate, split, Example) for text in one.texts()]
+
+
 def _examples(candidate: Candidate, split: str, kind: type[E]) -> list[E]:
     return [one for one in candidate.data.splits[split].examples if isinstance(one, kind)]
 
@@ -233,5 +241,5 @@ _RULES: dict[Kind, Callable[[Candidate], Rules]] = {
     Kind.SPAN: _spans,
     Kind.TOKENS: _tags,
     Kind.REGRESSION: _numbers,
-    Kind.SIMILARITY: _numbers,
+    Kind.SIMILARITY: _similarities,
 }
