@@ -352,7 +352,7 @@ def judging_options(options: EndToEndOptions, models: tuple[str, ...]) -> FineTu
 def plan_experiment(options: ExperimentOptions) -> ExperimentOptions:
     """The options of an experiment, once its start, its texts and its tasks were found."""
     from albert.checkpoints import load_pretrained
-    from albert.tasks import load_task, read_task
+    from albert.tasks import load_task, read_lines, read_task
 
     names = ["general", options.first.name, options.second.name]
     if len(set(names)) < len(names):
@@ -363,7 +363,14 @@ def plan_experiment(options: ExperimentOptions) -> ExperimentOptions:
     for source in (*options.general, *options.first.text, *options.second.text):
         find_files(source)
     for one in (options.first, options.second):
-        read_task(load_task(one.task), {name: Path(getattr(one, name)) for name in ("train", "dev", "test")})
+        paths = {name: Path(getattr(one, name)) for name in ("train", "dev", "test")}
+        for split in read_task(load_task(one.task), paths).splits.values():
+            examples, lines = len(split.examples), sum(bool(line.strip()) for line in read_lines(split.path))
+            if not examples <= lines <= 1 + examples + len(split.skipped):
+                raise InputError(
+                    f"{split.path} has {examples:,} examples in {lines:,} lines: the experiment draws lines, "
+                    "so give it a file with an example a line, such as a TSV"
+                )
     return options
 
 

@@ -107,6 +107,7 @@ REFUSED = [
     ("lcqmc-experiment", {"second": {"name": "general"}}, "first.name and second.name are tea and general"),
     ("lcqmc-experiment", {"first": {"text": ["/no/such/text"]}}, "source /no/such/text does not exist"),
     ("lcqmc-experiment", {"second": {"dev": "/no/such/dev.tsv"}}, "no file /no/such/dev.tsv"),
+    ("lcqmc-experiment", {"second": {"dev": "HERE/dev.json"}}, "dev.json has 2 examples in 1 lines"),
 ]
 
 
@@ -142,6 +143,7 @@ def test_what_cannot_work_is_refused_in_a_line_before_anything_is_written(
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n"),
         ("recipe.yaml", "corpus: 茶\nmask: 1\n"),
         ("task.yaml", "name: t\ncolumns: {text: sentence}\n"),
+        ("dev.json", '[{"text": "水", "label": "冲泡"}, {"text": "茶", "label": "冲泡"}]'),
         ("unsafe.yaml", "name: !!python/object/apply:os.system ['true']\n"),
     ):
         (tmp_path / name).write_text(content, encoding="utf-8")
