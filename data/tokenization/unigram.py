@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -70,9 +71,10 @@ class UnigramTokenizer:
 
     def _normalise(self, line: str) -> tuple[str, Sequence[int]]:
         """Normalise a line as ALBERT's tokenizer does; return also the original place of each character."""
-        quoted = line.replace("``", '"\0').replace("''", '"\0')
+        # a tab or an ideographic space is in no vocabulary
+        quoted = re.sub(r"\s", " ", line).replace("``", '"\0').replace("''", '"\0')
         if self.keep_accents and "\0" not in quoted:
-            lowered = line.lower() if self.lower_case else line
+            lowered = quoted.lower() if self.lower_case else quoted
             if len(lowered) == len(line):
                 return lowered, range(len(line))
         characters: list[str] = []

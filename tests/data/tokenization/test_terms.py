@@ -167,6 +167,7 @@ def test_sentencepiece_is_used_as_alberts_own_tokenizer_does(english, keep_accen
         "``cafe'' 123",
         "ID of İd",  # its lower case is two characters
         "slowly dried, early.",
+        "The\u3000tea\tis \u00a0 old\u3000",
     ):
         ids, starts = ours.encode(text)
         assert again.encode(text)[0].tolist() == ids.tolist()
