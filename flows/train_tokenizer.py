@@ -7,7 +7,7 @@ from pathlib import Path
 from data.catalog import Version, open_workspace
 from data.errors import InputError
 from data.refresh import read_sentences
-from data.tokenization import Tokenizer, find_tokenizer, vocabulary_of
+from data.tokenization import Tokenizer, find_tokenizer, load_tokenizer
 from data.tokenization import train_tokenizer as learn
 from data.workspace import Workspace
 from flows.orchestration import (
@@ -58,7 +58,7 @@ def refuse_another(folder: Path, tokenizer: Tokenizer) -> None:
     """Raise InputError if a folder holds a different vocabulary: corpora may have been made with it."""
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    if tokenizer.vocabulary != vocabulary_of(find_tokenizer(str(folder))):
+    if tokenizer.vocabulary != load_tokenizer(find_tokenizer(str(folder))).vocabulary:
         raise InputError(
             f"{folder} holds another vocabulary, which corpora may have been made with: pass another --name"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 from albert.checkpoints.loading import LoadedCheckpoint, LoadReport, read_checkpoint
 from albert.checkpoints.saving import check_new, save_new
 from data.errors import InputError
-from data.tokenization import load_tokenizer, vocabulary_of
+from data.tokenization import encode_alike, load_tokenizer
 
 
 def average(sources: Sequence[Path | str], target: Path, *, weight: float | None = None) -> list[str]:
@@ -68,5 +68,5 @@ def _check_alike(first: LoadedCheckpoint, other: LoadedCheckpoint) -> None:
     both = f"{first.source.weights} and {other.source.weights}"
     if first.config != other.config:
         raise InputError(f"{both} have other configurations: jixu checkpoint diff names what differs")
-    if vocabulary_of(first.source.vocabulary) != vocabulary_of(other.source.vocabulary):
-        raise InputError(f"{both} have other vocabularies: a row of one is another word in the other")
+    if not encode_alike(first.source.vocabulary, other.source.vocabulary):
+        raise InputError(f"{both} have other vocabularies, or read case, accents or terms differently")

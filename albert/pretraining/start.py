@@ -25,7 +25,7 @@ from albert.pretraining.settings import (
 from albert.pretraining.state import BEGIN_ANEW, finish_writing, list_checkpoints
 from albert.pretraining.tracking import check_tracker
 from data.errors import ConfigError, InputError
-from data.tokenization import find_tokenizer, vocabulary_of
+from data.tokenization import encode_alike, find_tokenizer
 
 BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # of a step, by device; fewer leave a GPU waiting for the host
 
@@ -122,10 +122,10 @@ def _check_same_vocabulary(init: str, tokenizer_folder: Path) -> None:
     if not tokenizer_folder.is_dir():
         return  # a plan's: it is written before the training, which asks again
     ours = find_tokenizer(str(tokenizer_folder))
-    if vocabulary_of(theirs) != vocabulary_of(ours):
+    if not encode_alike(theirs, ours):
         raise ConfigError(
             f"the corpus was made with {ours}, which is not the vocabulary of {init} ({theirs.name}): "
-            "refresh the corpus with the checkpoint's own tokenizer"
+            "refresh the corpus with the checkpoint's own tokenizer, its entries, case, accents and terms"
         )
 
 

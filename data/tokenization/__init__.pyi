@@ -1,12 +1,13 @@
 from .loading import TOKENIZER_CONFIG as TOKENIZER_CONFIG
 from .loading import Tokenizer as Tokenizer
+from .loading import encode_alike as encode_alike
 from .loading import find_tokenizer as find_tokenizer
 from .loading import load_tokenizer as load_tokenizer
 from .loading import tokenizer_digest as tokenizer_digest
 from .loading import train_tokenizer as train_tokenizer
-from .loading import vocabulary_of as vocabulary_of
 from .terms import AddedTerm as AddedTerm
 from .terms import add_terms_to_vocabulary as add_terms_to_vocabulary
+from .terms import free_slots as free_slots
 from .terms import read_terms as read_terms
 from .wordpiece import WordPieceTokenizer as WordPieceTokenizer
 from .wordpiece import is_han as is_han

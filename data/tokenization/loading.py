@@ -148,9 +148,10 @@ def _tokenizer_config(path: Path) -> dict[str, object]:
     raise InputError(f"{path} is not a JSON object: mend or remove it")
 
 
-def vocabulary_of(path: Path) -> list[str]:
-    """List the entries of a vocabulary file in id order."""
-    return load_tokenizer(path).vocabulary
+def encode_alike(first: Path, second: Path) -> bool:
+    """Whether two vocabulary files have the same entries, and read case, accents and terms alike."""
+    a, b = load_tokenizer(first), load_tokenizer(second)
+    return a.vocabulary == b.vocabulary and a.rules == b.rules
 
 
 def train_tokenizer(

@@ -34,6 +34,7 @@ class UnigramTokenizer:
         """
         self.model = model
         self.lower_case, self.keep_accents = lower_case, keep_accents
+        self.rules = (lower_case, keep_accents)  # how a text becomes pieces
         self._processor = sentencepiece.SentencePieceProcessor()
         try:
             self._processor.load_from_serialized_proto(model)

@@ -57,6 +57,8 @@ class WordPieceTokenizer:
         ids = {token: number for number, token in enumerate(self.vocabulary)}
         self._check(ids, source)
         self.vocab_size = len(self.vocabulary)
+        strips = lower_case if strip_accents is None else strip_accents
+        self.rules = (lower_case, strips, sorted(self.terms))  # how a text becomes entries
         # [V] bool, pieces that continue a word of letters
         self.is_continuation = np.array([token.startswith("##") for token in self.vocabulary])
         self._ids_of_terms = {term: ids[term] for term in self.terms}

@@ -31,7 +31,7 @@ from data.catalog import (
 )
 from data.cleaning import CleaningRules, Leak, clean_text, find_leak, sides_of
 from data.refresh import corpus_words
-from data.tokenization import find_tokenizer, vocabulary_of
+from data.tokenization import find_tokenizer, free_slots, load_tokenizer
 from data.workspace import Workspace
 from flows.orchestration.logs import say
 from flows.orchestration.settings import CorporaOptions
@@ -160,10 +160,11 @@ def _held_out(workspace: Workspace, corpus: str, checkpoint: Path) -> HeldOut | 
 
 def _same_words(workspace: Workspace, tokenizer: str, checkpoint: Path) -> bool:
     """Whether a corpus's ids mean the same to a checkpoint; terms may stand in slots that had no use."""
-    theirs = vocabulary_of(find_tokenizer(tokenizer, workspace.tokenizers))
-    ours = vocabulary_of(find_tokenizer(str(find_source(str(checkpoint)).folder)))
-    pairs = zip(theirs, ours, strict=False)
-    return len(theirs) <= len(ours) and all(a == b or a.startswith("[unused") for a, b in pairs)
+    theirs = load_tokenizer(find_tokenizer(tokenizer, workspace.tokenizers)).vocabulary
+    ours = load_tokenizer(find_source(str(checkpoint)).vocabulary).vocabulary
+    slots = set(free_slots(theirs))
+    pairs = enumerate(zip(theirs, ours, strict=False))
+    return len(theirs) <= len(ours) and all(a == b or i in slots for i, (a, b) in pairs)
 
 
 @lru_cache(maxsize=8)

@@ -40,7 +40,7 @@ from data.refresh import (
     standing,
 )
 from data.sources import find_files
-from data.tokenization import find_tokenizer, load_tokenizer
+from data.tokenization import encode_alike, find_tokenizer, load_tokenizer
 from data.workspace import Workspace, check_name
 from flows.orchestration.dask import check_runner
 from flows.orchestration.settings import (
@@ -226,8 +226,7 @@ def _second_corpus(place: Workspace, text: str, first: Version) -> Corpus:
     if name == first.corpus:
         raise InputError(f"{text}: that is the corpus itself, which has the rest of the tokens")
     version, shards = _corpus_shards(place, name or number)
-    vocabularies = [find_tokenizer(v.tokenizer, place.tokenizers) for v in (first, version)]
-    if sha256(vocabularies[0]) != sha256(vocabularies[1]):
+    if not encode_alike(*(find_tokenizer(v.tokenizer, place.tokenizers) for v in (first, version))):
         raise InputError(
             f"{name} was made with the vocabulary {version.tokenizer}, {first.corpus} with "
             f"{first.tokenizer}: refresh one of them with the other's tokenizer"

@@ -238,8 +238,11 @@ def test_another_models_vocabulary_is_refused_before_any_work(settings, tmp_path
     swapped = list(tokenizer.vocabulary)
     swapped[-1], swapped[-2] = swapped[-2], swapped[-1]
     save_small_model(tmp_path / "other", type(tokenizer)(swapped), max_position_embeddings=128)
-    with pytest.raises(ConfigError, match="which is not the vocabulary of .*other .vocab.txt.: refresh"):
-        check_start(replace(settings, init=str(tmp_path / "other")))
+    cased = type(tokenizer)(tokenizer.vocabulary, lower_case=False)
+    save_small_model(tmp_path / "cased" / "other", cased, max_position_embeddings=128)
+    for folder in (tmp_path, tmp_path / "cased"):
+        with pytest.raises(ConfigError, match="which is not the vocabulary of .*other .vocab.txt.: refresh"):
+            check_start(replace(settings, init=str(folder / "other")))
     assert not settings.run_folder.exists()
 
 

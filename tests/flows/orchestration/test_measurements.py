@@ -9,7 +9,7 @@ from data.cleaning import CleaningRules, clean_text, sides_of
 from data.tokenization import WordPieceTokenizer
 from data.workspace import Workspace
 from flows.orchestration import domain_words
-from flows.orchestration.measurements import _cloze, _held_out, contamination
+from flows.orchestration.measurements import _cloze, _held_out, _same_words, contamination
 from tests.conftest import save_small_model
 from tests.corpora import make_corpus
 
@@ -56,6 +56,10 @@ def test_a_corpus_of_other_words_is_not_asked_about(workspace, tokenizer, tmp_pa
     terms = ["龙井茶" if word == "[unused1]" else word for word in tokenizer.vocabulary]
     with_term = save_small_model(tmp_path / "with a term", WordPieceTokenizer(terms))
     assert _held_out(workspace, "tea", with_term) == held_out
+    # and in the slot of a character that no text is encoded as
+    WordPieceTokenizer([*tokenizer.vocabulary, "##茶"]).save(tmp_path / "twin")
+    in_twin = save_small_model(tmp_path / "in twin", WordPieceTokenizer([*tokenizer.vocabulary, "毛尖"]))
+    assert _same_words(workspace, str(tmp_path / "twin"), in_twin)
     # as many words, in another order
     *others, last = tokenizer.vocabulary
     swapped = WordPieceTokenizer([*others[:-1], last, others[-1]])

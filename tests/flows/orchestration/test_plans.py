@@ -10,6 +10,7 @@ import pytest
 from albert.pretraining import SETTINGS_FILE, checkpoint_folder, write_settings
 from data.catalog import CheckpointRow, record_run
 from data.errors import ConfigError, InputError, UserError
+from data.tokenization import WordPieceTokenizer, load_tokenizer
 from data.workspace import Workspace
 from flows.end_to_end import end_to_end
 from flows.fine_tune import fine_tune
@@ -277,6 +278,11 @@ def test_a_corpus_of_another_vocabulary_or_without_its_shards_is_refused(
     shutil.copy(vocabulary_file, twin)
     make_corpus(root, "twin", samples / "tea.jsonl", twin)
     assert run_of(root, mix=("twin:0.2",))
+    cased = tmp_path / "cased" / "vocab.txt"
+    WordPieceTokenizer(load_tokenizer(twin).vocabulary, lower_case=False).save(cased.parent)
+    make_corpus(root, "cased", samples / "tea.jsonl", cased)
+    with pytest.raises(UserError, match="cased was made with the vocabulary .*vocab.txt, tea with"):
+        run_of(root, mix=("cased:0.2",))
     other.write_text(vocabulary_file.read_text(encoding="utf-8") + "炒青\n", encoding="utf-8")
     (shard,) = make_corpus(root, "law", samples / "tea.jsonl", other)
     with pytest.raises(UserError, match="law was made with the vocabulary .*other.txt, tea with"):
