@@ -72,7 +72,7 @@ def describe(outcome: EndToEndOutcome) -> str:
 
 @job("end-to-end", EndToEndOptions, describe, run_name="end to end on {task}")
 def end_to_end(_: EndToEndOptions, options: EndToEndOptions) -> EndToEndOutcome:
-    """Make corpora, pretrain on each, compare before and after, report."""
+    """Make the corpora general and domain anew, pretrain on each, compare before and after, report."""
     vocab = options.tokenizer or vocabulary(
         options.init, [*options.general, *options.domain], options.text.vocab_size, options.workspace
     )

@@ -315,7 +315,7 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
     missing = [f"--{name}" for name in ("domain", "task", "train", "dev") if not getattr(options, name)]
     if missing:
         raise InputError(f"{', '.join(missing)} missing: give them, or --demo for the samples")
-    from albert.checkpoints import load_pretrained, names_checkpoint
+    from albert.checkpoints import find_source, load_pretrained, names_checkpoint
     from albert.finetuning import read_task
     from albert.model import AlbertConfig
 
@@ -325,10 +325,17 @@ def plan_end_to_end(options: EndToEndOptions) -> EndToEndOptions:
         find_files(source)
     settings = fine_tune_settings(judging_options(options, (options.init,)))
     read_task(settings)
-    if names_checkpoint(options.init):
-        load_pretrained(options.init)
-    else:
+    if not names_checkpoint(options.init):
         AlbertConfig.preset(options.init)
+        return options
+    load_pretrained(options.init)
+    ours = Workspace(Path(options.workspace)).tokenizers
+    if options.tokenizer and not encode_alike(
+        find_source(options.init).vocabulary, find_tokenizer(options.tokenizer, ours)
+    ):
+        raise InputError(
+            f"{options.tokenizer} is not the vocabulary of {options.init}: leave --tokenizer out"
+        )
     return options
 
 

@@ -104,6 +104,7 @@ REFUSED = [
     ("end-to-end", {"domain": ["/no/such/text"]}, "source /no/such/text does not exist"),
     ("end-to-end", {"init": "tiny"}, "give --general text to train a base model on"),
     ("end-to-end", {"init": "huge", "general": [GENERAL]}, "no preset 'huge'"),
+    ("end-to-end", {"tokenizer": "HERE/other.txt"}, "is not the vocabulary of tiny-zh: leave"),
     ("lcqmc-experiment", {"init": "tiny"}, "tiny"),
     ("lcqmc-experiment", {"second": {"name": "general"}}, "first.name and second.name are tea and general"),
     ("lcqmc-experiment", {"first": {"text": ["/no/such/text"]}}, "source /no/such/text does not exist"),
@@ -142,6 +143,7 @@ def test_what_cannot_work_is_refused_in_a_line_before_anything_is_written(
 ):
     for name, content in (
         ("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n好\n"),
+        ("other.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n好\n"),
         ("recipe.yaml", "corpus: 茶\nmask: 1\n"),
         ("task.yaml", "name: t\ncolumns: {text: sentence}\n"),
         ("dev.json", '[{"text": "水", "label": "冲泡"}, {"text": "茶", "label": "冲泡"}]'),
