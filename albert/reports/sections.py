@@ -90,8 +90,8 @@ class Section:
 
 def _show(value: float | None, spec: str, scale: int = 1, unit: str = "") -> str:
     """
-    >>> number(1234567), percent(0.5), points(0.8634), change(-0.0016)
-    ('1,234,567', '50.0%', '86.3', '−0.2')
+    >>> number(1234567), percent(0.5), points(0.8634), change(-0.0016), change(-1e-17)
+    ('1,234,567', '50.0%', '86.3', '−0.2', '+0.0')
     """
     # a minus sign is as wide as a plus, a hyphen is not
     return MISSING if value is None else f"{scale * value:{spec}}{unit}".replace("-", "−")
@@ -99,8 +99,8 @@ def _show(value: float | None, spec: str, scale: int = 1, unit: str = "") -> str
 
 number = partial(_show, spec=",.0f")
 percent = partial(_show, spec=".1f", scale=100, unit="%")
-points = partial(_show, spec=".1f", scale=100)  # of a share or a correlation
-change = partial(_show, spec="+.1f", scale=100)  # of a difference of shares, in points with its sign
+points = partial(_show, spec="z.1f", scale=100)  # of a share or a correlation
+change = partial(_show, spec="+z.1f", scale=100)  # of a difference of shares, in points with its sign
 
 
 def decimal(value: float | None, places: int = 3) -> str:
@@ -108,7 +108,7 @@ def decimal(value: float | None, places: int = 3) -> str:
 
 
 def decimal_change(value: float, places: int = 3) -> str:
-    return _show(value, f"+.{places}f")
+    return _show(value, f"+z.{places}f")
 
 
 def plus_minus(value: str, half_width: float | None) -> str:

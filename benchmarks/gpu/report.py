@@ -18,7 +18,7 @@ from benchmarks.gpu.timing import Ceilings, Result, table
 from benchmarks.gpu.workers import Failure
 from kernels.dispatch import has_triton
 
-COMPILED_WITH = ("3.6", "3.9")  # versions of Triton that `benchmarks.compile_only` was run with
+COMPILED_WITH = ("3.6", "3.7", "3.9")  # versions of Triton that `benchmarks.compile_only` was run with
 
 
 def machine() -> dict[str, object]:
@@ -29,7 +29,7 @@ def machine() -> dict[str, object]:
 
         facts["triton"] = triton.__version__
         if not triton.__version__.startswith(COMPILED_WITH):
-            facts["notice"] = f"the kernels were compiled with Triton {' and '.join(COMPILED_WITH)} before"
+            facts["notice"] = f"the kernels were compiled with Triton {', '.join(COMPILED_WITH)} before"
     if torch.cuda.is_available():
         properties = torch.cuda.get_device_properties(0)
         free, total = torch.cuda.mem_get_info()
