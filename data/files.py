@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +64,11 @@ def write_text(path: Path, content: str) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Return the hex digest of a file's content."""
+    """Return the hex digest of a file's content, or of the names and digests of all files of a folder."""
+    if path.is_dir():
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        named = [(str(file.relative_to(path)), sha256(file)) for file in files]
+        return hashlib.sha256(json.dumps(named).encode()).hexdigest()
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

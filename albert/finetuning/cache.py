@@ -35,7 +35,7 @@ def run_key(candidate: Candidate, seed: int, learning_rate: float) -> str:
         "weights": candidate.checksum,
         "inputs": _inputs(candidate),
         "task": asdict(settings.task),
-        "files": {name: sha256_of(path) for name, path in settings.split_paths.items()},
+        "files": {name: sha256(path) for name, path in settings.split_paths.items()},
         "settings": {
             "epochs": settings.epochs,
             "batch_size": settings.batch_size,
@@ -63,15 +63,6 @@ def _inputs(candidate: Candidate) -> str:
         for array in (encoded.input_ids, encoded.segment_b_start, encoded.targets):
             digest.update(str(array.shape).encode() + array.tobytes())
     return digest.hexdigest()
-
-
-def sha256_of(path: Path) -> str:
-    """The checksum of a file, or of all files of a folder."""
-    if path.is_file():
-        return sha256(path)
-    files = [file for file in sorted(path.rglob("*")) if file.is_file()]
-    checksums = [(str(file.relative_to(path)), sha256(file)) for file in files]
-    return hashlib.sha256(json.dumps(checksums).encode()).hexdigest()
 
 
 def save_run(run: SeedRun, path: Path) -> None:
