@@ -159,7 +159,7 @@ def experiment_folder(options: ExperimentOptions) -> Path:
 
 def write_texts(one: FieldOptions, folder: Path, path: str, split: str) -> str:
     """Write the texts of a task's file, without labels and groups, as documents; returns the file."""
-    _, found = read_split(Path(path), load_task(one.task), placeholder="")
+    _, found = read_split(Path(path), load_task(one.task), is_labelled=False)
     lines = [json.dumps({"text": text}) for example in found.examples for text in example.texts()]
     target = folder / f"{one.name}-{split}.jsonl"
     write_text(target, "\n".join(lines) + "\n")

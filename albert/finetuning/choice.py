@@ -26,7 +26,6 @@ class Choice:
     """Learns choices. targets [U]: the index of the right answer. Each answer is a sequence with a score."""
 
     pooling: Pooling
-    per_token = False
 
     def encode(self, examples: Sequence[ChoiceExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         rows = ((one.passage, f"{one.question} {choice}") for one in examples for choice in one.choices)

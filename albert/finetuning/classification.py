@@ -26,7 +26,6 @@ class Classification:
     labels: Sequence[str]
     metrics: Sequence[str]
     pooling: Pooling
-    per_token = False
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         rows, first = (one.texts() for one in examples), np.arange(len(examples) + 1)

@@ -30,13 +30,11 @@ class Predictions:
 class Learner(Protocol):
     """One kind of task with its labels; examples are of the kind's type."""
 
-    per_token: bool  # whether the model returns a row for each token, or one for each sequence
-
     def encode(self, examples: Sequence[Any], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         """Encode the examples as token ids."""
 
     def model(self, encoder: Encoder) -> nn.Module:
-        """The encoder with a new head; called with a batch it returns rows of scores."""
+        """The encoder with a new head, which returns a row of scores for each sequence or token."""
 
     def loss(self, scores: Tensor, chosen: Chosen, encoded: Encoded) -> Tensor:
         """The mean loss of the batch, a scalar."""

@@ -111,7 +111,7 @@ class Predictor:
         """The encoded examples, and the scores of their sequences [S, ..] or tokens [T, ..]."""
         running = self.record.running
         encoded = self.learner.encode(examples, self.tokenizer, running.max_seq_length)
-        return encoded, scores_of(self.model, encoded, running.precision, self.learner.per_token)
+        return encoded, scores_of(self.model, encoded, running.precision)
 
 
 def load_fine_tuned(folder: Path, task: Task | None = None) -> Predictor:
@@ -144,8 +144,7 @@ def predict_file(folder: Path, path: Path, task: Task | None = None) -> Predicte
     """
     predictor = load_fine_tuned(folder, task)
     record = predictor.record
-    # a value that the learner can encode; no prediction depends on it
-    _, split = read_split(path, record.task, record.labels[0] if record.labels else "0")
+    _, split = read_split(path, record.task, is_labelled=False)
     encoded, scores = predictor.scores(split.examples)
     return Predicted(
         record=record,

@@ -39,7 +39,6 @@ class Regression:
     pooling: Pooling
     mean: float = 0.0
     deviation: float = 1.0
-    per_token = False
 
     def fitted(self, targets: np.ndarray) -> Regression:
         """The same for the numbers of a training set, whatever their scale."""
@@ -71,8 +70,6 @@ class Similarity:
     """Compares sentences without training. targets [U]: the gold number. Each example is two sequences. mrr:
     how well the first sentences of the most similar pairs retrieve the second among those of all examples.
     """
-
-    per_token = False
 
     def encode(self, examples: Sequence[Example], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         rows = ((text,) for one in examples for text in one.texts())

@@ -43,7 +43,6 @@ class Span:
 
     style: str
     has_unanswerable: bool
-    per_token = True
 
     def encode(self, examples: Sequence[SpanExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         ids: list[np.ndarray] = []

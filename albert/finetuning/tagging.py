@@ -27,7 +27,6 @@ class Tagging:
     """
 
     labels: Sequence[str]
-    per_token = True
 
     def encode(self, examples: Sequence[TaggedExample], tokenizer: Tokenizer, max_seq_length: int) -> Encoded:
         ids: list[np.ndarray] = []

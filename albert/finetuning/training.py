@@ -358,11 +358,11 @@ def _train_epochs(
 
 def predict(candidate: Candidate, model: nn.Module, split: str) -> Predictions:
     encoded, precision = candidate.encoded[split], candidate.settings.running.precision
-    return candidate.read(scores_of(model, encoded, precision, candidate.learner.per_token), split)
+    return candidate.read(scores_of(model, encoded, precision), split)
 
 
 @torch.no_grad()
-def scores_of(model: nn.Module, encoded: Encoded, precision: str, per_token: bool) -> np.ndarray:
+def scores_of(model: nn.Module, encoded: Encoded, precision: str) -> np.ndarray:
     """The scores of all sequences [S, ..] or tokens [T, ..], in order. Batches are sorted by length."""
     device = next(model.parameters()).device
     model.eval()
@@ -371,7 +371,8 @@ def scores_of(model: nn.Module, encoded: Encoded, precision: str, per_token: boo
         chosen = encoded.choose(examples)
         with autocast(device, precision):
             rows.append(model(chosen.batch.to(device)).float().cpu().numpy())
-        places.append(chosen.tokens if per_token else chosen.sequences)
+        # a sequence has two tokens or more
+        places.append(chosen.tokens if len(rows[-1]) == len(chosen.tokens) else chosen.sequences)
     # a model that diverged predicts nothing; zeros are right no more often than by chance
     return np.nan_to_num(np.concatenate(rows)[np.argsort(np.concatenate(places))])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -158,10 +158,8 @@ def _choices(one: object) -> Iterator[tuple[str, dict[str, Any] | str]]:
         passage = "\n".join(map(str, one[0]))  # C3: [lines, questions, id]
         yield from ((passage, entry if isinstance(entry, dict) else {}) for entry in one[1])
     elif isinstance(one, dict) and isinstance(one.get("questions"), list):
-        questions = one["questions"]  # RACE
-        missing = [None] * len(questions)
-        options, letters = (_entries(one, name) + missing for name in ("options", "answers"))
-        for question, choices, letter in zip(questions, options, letters, strict=False):
+        parts = (_entries(one, name) for name in ("questions", "options", "answers"))  # RACE
+        for question, choices, letter in zip_longest(*parts):
             place = "ABCDEFGH".find(letter) if isinstance(letter, str) and len(letter) == 1 else -1
             answer = choices[place] if isinstance(choices, list) and 0 <= place < len(choices) else None
             yield str(one.get("article", "")), {"question": question, "choice": choices, "answer": answer}

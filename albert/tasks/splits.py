@@ -44,20 +44,18 @@ class TaskData:
 _READERS = {Kind.SPAN: read_spans, Kind.CHOICE: read_choices, Kind.TOKENS: read_tagged}
 
 
-def read_split(path: Path, task: Task, placeholder: str | None = None) -> tuple[Task, Split]:
-    """The task with its kind, and the examples of a file. With a placeholder, labels and answers are not
-    read: the label of each example is the placeholder.
+def read_split(path: Path, task: Task, *, is_labelled: bool = True) -> tuple[Task, Split]:
+    """The task with its kind, and the examples of a file, of which labels and answers may not be read.
 
     Raises InputError if the file is missing or empty, does not fit the task, or has no column of its groups.
     """
-    is_labelled = placeholder is None
     if not path.exists():
         raise InputError(f"no file {path}")
     found: Iterable[Found]
     if task.kind in _READERS:
         found = _READERS[task.kind](path, task, is_labelled)
     else:
-        task, found = read_table(path, task, placeholder)
+        task, found = read_table(path, task, is_labelled)
     found = [
         (where, one if isinstance(one, str) or is_unicode(one) else "not Unicode text")
         for where, one in found

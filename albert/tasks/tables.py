@@ -26,13 +26,12 @@ _USUAL: Columns = {
 }  # fmt: skip
 
 
-def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[Task, list[Found]]:
-    """The task with its kind, and the examples. A placeholder stands for the label of every row, and the file
-    needs none.
+def read_table(path: Path, task: Task, is_labelled: bool) -> tuple[Task, list[Found]]:
+    """The task with its kind, and the examples.
 
     Raises InputError if the file is missing or empty, or lacks the task's columns.
     """
-    header, is_labelled = task.header, placeholder is None
+    header = task.header
     if not is_labelled and header is not None:
         first = next((row for _, row in _lines(path) if row), [])
         if len(first) == len(header) - 1:
@@ -46,7 +45,7 @@ def read_table(path: Path, task: Task, placeholder: str | None = None) -> tuple[
     if task.kind is None:
         task = replace(task, kind=Kind.PAIR if columns["pair"] else Kind.SINGLE)
     return task, [
-        (f"{path}, row {number}", _example(row, columns, task, at, placeholder))
+        (f"{path}, row {number}", _example(row, columns, task, at, is_labelled))
         for at, (number, row) in enumerate(rows)
     ]
 
@@ -130,7 +129,7 @@ def _example(
     columns: Mapping[Role, str | None],
     task: Task,
     at: int,
-    placeholder: str | None,
+    is_labelled: bool,
 ) -> Example | str:
     """The example of a row, or the row's fault."""
     if isinstance(row, str):
@@ -141,7 +140,8 @@ def _example(
             return "a span of its target is not in the text"
         row = row | {"text": marked}
     values: dict[Role, str] = {}
-    labels: tuple[str, ...] | None = None if placeholder is None else (placeholder,)
+    # of unlabelled rows one that every kind can encode; no prediction depends on it
+    labels: tuple[str, ...] | None = None if is_labelled else ("0",)
     for role, name in columns.items():
         if name is None:
             continue
@@ -157,7 +157,7 @@ def _example(
             return f"column {name!r} is {'missing' if value is None else 'empty or no text'}"
         values[role] = str(value)
     labels = (values["label"].strip(),) if labels is None else labels
-    if placeholder is None and (fault := _fault(labels, task)):
+    if is_labelled and (fault := _fault(labels, task)):
         return fault
     several = labels if task.kind is Kind.MULTILABEL else None
     label = task.separator.join(labels)

@@ -6,7 +6,7 @@ Tags may be of BIO, BIOES or BMES.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from data.errors import InputError
 
 _TAG = re.compile(r"O|[BI]-\S+")
 _AS_BIO = {"S-": "B-", "M-": "I-", "E-": "I-"}
-_LINES = (".txt", ".conll", ".bio", ".bmes", ".bioes", ".char")  # suffixes of files with a token a line
 # number, tokens, their tags or what is wrong, and what else its row holds
 Sentence = tuple[int, list[str], list[str] | str, dict[str, Any]]
 
@@ -27,12 +26,7 @@ def read_tagged(path: Path, task: Task, is_labelled: bool) -> Iterator[Found]:
     """Yield the examples of a file. Raises InputError if it is missing."""
     # labels are kinds of entities, or whole tags; O has no kind
     known = task.labels and {"", *task.labels, *(as_bio(tag)[2:] for tag in task.labels if _is_tag(tag))}
-    suffix = suffix_of(path)
-    read: Callable[[Path], Iterator[Sentence]] = _sentences_of_rows
-    if suffix in _LINES:
-        read = _sentences_of_lines
-    elif suffix in (".json", ".jsonl"):
-        read = _sentences_of_json
+    read = _READERS.get(suffix_of(path), _sentences_of_rows)
     for at, (number, tokens, tags, row) in enumerate(read(path)):
         if isinstance(tags, str) and (is_labelled or not tokens):
             yield f"{path}, row {number}", tags
@@ -90,6 +84,13 @@ def _sentences_of_json(path: Path) -> Iterator[Sentence]:
             yield number, [], row, {}
         else:
             yield number, *_tokens_of(row), row
+
+
+# by suffix; of other files each row is a sentence
+_READERS = {
+    **dict.fromkeys((".json", ".jsonl"), _sentences_of_json),
+    **dict.fromkeys((".txt", ".conll", ".bio", ".bmes", ".bioes", ".char"), _sentences_of_lines),
+}
 
 
 def _tokens_of(row: dict[str, Any]) -> tuple[list[str], list[str] | str]:

@@ -7,6 +7,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from albert.finetuning import Candidate, FineTuneSettings, prepare, read_task
+from albert.tasks import Task
+from tests.conftest import copied
+
+
+def settings_of(task: Task | str, path: Path, model: Path, **changes: object) -> FineTuneSettings:
+    """Settings of one model, whose dev are the examples that it is trained on."""
+    return FineTuneSettings(task=task, train=path, dev=copied(path), models=(model,), **changes)
 
 
 def prepared(settings: FineTuneSettings, number: int = 0) -> Candidate:

@@ -7,18 +7,12 @@ import pytest
 
 from albert.checkpoints import load_pretrained, save_model
 from albert.evaluation import chance_of
-from albert.finetuning import FineTuneSettings, baseline_runs, fine_tune, read_task
+from albert.finetuning import baseline_runs, fine_tune, read_task
 from albert.finetuning.baselines import rule_runs
 from albert.model import initialize
 from albert.reports.evaluation import protocol
-from albert.tasks import load_task
-from tests.albert.finetuning.examples import filler, prepared, table
+from tests.albert.finetuning.examples import filler, prepared, settings_of, table
 from tests.albert.report_samples import report_of
-from tests.conftest import copied
-
-
-def settings_of(task, path, model, **changes):
-    return FineTuneSettings(task=load_task(task), train=path, dev=copied(path), models=(model,), **changes)
 
 
 def scores_of(task, path, model):

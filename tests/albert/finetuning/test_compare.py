@@ -20,10 +20,10 @@ from albert.finetuning import (
     train_models,
 )
 from albert.tasks import Task
-from data.errors import ConfigError, InputError
+from data.errors import ConfigError
 from tests.albert.finetuning.examples import table
 from tests.albert.report_samples import seed_result
-from tests.conftest import copied, save_small_model
+from tests.conftest import save_small_model
 
 GOLD = [0, 1, 0, 1, 0, 1, 0, 1]
 # by model, a row a seed: what was said of the examples of test
@@ -180,13 +180,3 @@ def test_models_are_named_as_they_are_typed(task):
         ConfigError, match="primary='none' is not a model compared with the first; those are one, two"
     ):
         replace(settings, primary="none")
-
-
-def test_examples_with_a_group_are_numbered_by_it(task, tmp_path):
-    settings = task[1][0].settings
-    path = table(tmp_path / "g.tsv", "text label law", ["甲0民", "乙1刑", "丙0民"])
-    grouped = replace(settings, task=Task(name="t", group="law"), train=path, test=None)
-    data = read_task(replace(grouped, dev=copied(path)))
-    assert data.splits["dev"].groups == (0, 1, 0) and task[0].splits["dev"].groups is None
-    with pytest.raises(InputError, match="task t: no column 'law' for groups in each row of .*dev.tsv"):
-        read_task(grouped)

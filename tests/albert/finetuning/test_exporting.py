@@ -12,7 +12,6 @@ import transformers
 
 from albert.finetuning import (
     FineTuneRunning,
-    FineTuneSettings,
     KeptModels,
     ModelRuns,
     fine_tune_one,
@@ -24,10 +23,10 @@ from albert.reports import write_card, write_report
 from albert.tasks import Task, load_task
 from data.errors import InputError
 from tests.albert.checkpoints.arriving import save
-from tests.albert.finetuning.examples import choices, numbers, prepared, spans, tagged
+from tests.albert.finetuning.examples import choices, numbers, prepared, settings_of, spans, tagged
 from tests.albert.report_samples import comparison, model, report_of
 from tests.commands import run_here
-from tests.conftest import copied, save_small_model
+from tests.conftest import save_small_model
 
 SENTENCES = ["采茶要早", "炒锅要热", "水要泡茶香", "热水泡茶", "早茶香", "锅热炒茶"]
 
@@ -66,16 +65,9 @@ def candidate(folder, tokenizer, kind, **shape):
     task, suffix, content, pooling = KINDS[kind]
     file = folder / f"examples{suffix}"
     file.write_text(content, encoding="utf-8")
-    settings = FineTuneSettings(
-        task=task,
-        train=copied(file),
-        dev=file,
-        models=(save_small_model(folder / "small", tokenizer, **shape),),
-        seeds=(0, 1),
-        epochs=2,
-        running=FineTuneRunning(pooling=pooling, precision="fp32"),
-    )
-    return prepared(settings), file
+    model = save_small_model(folder / "small", tokenizer, **shape)
+    running = FineTuneRunning(pooling=pooling, precision="fp32")
+    return prepared(settings_of(task, file, model, seeds=(0, 1), epochs=2, running=running)), file
 
 
 def their_scores(theirs, encoded, kind, padding=0):

@@ -15,12 +15,10 @@ from albert.checkpoints import load_pretrained
 from albert.evaluation import retrieval_statistics, score
 from albert.finetuning import FineTuneOptimizer, FineTuneRunning, FineTuneSettings, fine_tune, fine_tune_one
 from albert.finetuning.choice import Choice
-from albert.finetuning.encoding import Encoded
-from albert.finetuning.regression import Similarity
 from albert.finetuning.span import LONGEST_ANSWER, Span
 from albert.finetuning.tagging import Tagging, well_formed
 from albert.model import IGNORED, SequenceClassifier, pack
-from albert.tasks import ChoiceExample, Example, SpanExample, TaggedExample, entities_of, load_task
+from albert.tasks import ChoiceExample, SpanExample, TaggedExample, entities_of, load_task
 from tests.albert.finetuning.examples import FILLER, choices, numbers, prepared, spans, table, tagged
 from tests.conftest import copied, save_small_model
 
@@ -154,24 +152,7 @@ def test_an_answer_of_any_window_is_weighed_against_none_in_all(tokenizer):
     assert always.predict(scores, [example], encoded).answers == ("香山",)
 
 
-def test_likeness_is_the_cosine_of_a_pair_and_only_the_most_alike_are_searched_for():
-    pairs = [("a", "1"), ("b", "0"), ("c", "1")]
-    examples = [Example(f"{name}1", f"{name}2", label) for name, label in pairs]
-    unit = np.eye(3)
-    # the second pair is unlike, and its second sentence is as near to the first's as can be
-    states = np.array([2 * unit[0], unit[0], unit[1], unit[2], unit[1] + unit[2], 3 * unit[1]])
-    learner = Similarity()
-    encoded = Encoded(
-        input_ids=np.zeros(6, dtype=np.int64), offsets=np.arange(7), segment_b_start=np.zeros(6),
-        first=2 * np.arange(4), targets=np.array([1.0, 0.0, 1.0]),
-    )  # fmt: skip
-    found = learner.predict(states, examples, encoded)
-    assert found.answers == ("1", "0", "0.707107")
-    # the last pair's own sentence ties with the second's
-    assert found.statistics["mrr"].tolist() == [[1, 1], [0, 0], [pytest.approx(1 / 1.5), 1]]
-
-
-def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
+def test_a_choice_is_among_a_questions_own_answers(tokenizer):
     examples = [
         ChoiceExample("采茶", "何人？", ("香", "水", "锅"), 2),
         ChoiceExample("炒茶", "何物？", ("茶", "山"), 0),
@@ -186,6 +167,12 @@ def test_the_loss_of_a_choice_is_over_its_own_answers(tokenizer):
     scores = torch.tensor([[1.0], [2.0], [0.5], [0.1], [0.3]])
     by_hand = [-(1.0 - np.log(np.exp([1.0, 2.0]).sum())), -(0.3 - np.log(np.exp([0.5, 0.1, 0.3]).sum()))]
     assert Choice("cls").loss(scores, chosen, encoded).item() == pytest.approx(np.mean(by_hand), rel=1e-5)
+    found = Choice("cls").predict(np.array([[-5.0], [-4.0], [-6.0], [-2.0], [-3.0]]), examples, encoded)
+    assert found.answers == ("水", "茶") and found.right.tolist() == [False, True]
+    assert found.statistics["accuracy"].sum(0).tolist() == [1, 2]
+    e = np.exp(-np.arange(3))
+    assert found.probabilities[0].tolist() == pytest.approx((e[[1, 0, 2]] / e.sum()).tolist())
+    assert found.probabilities[1].tolist() == pytest.approx([1 / (1 + e[1]), e[1] / (1 + e[1]), 0])
 
 
 def test_encoding_is_cut_to_the_models_positions(tmp_path, tokenizer):
@@ -223,6 +210,8 @@ def test_likeness_is_of_the_means_of_each_sequences_own_states(tmp_path, tokeniz
     cosines = [float(F.cosine_similarity(mean(a), mean(b), dim=0)) for a, b in pairs]
     assert [float(answer) for answer in run.dev.answers] == pytest.approx(cosines, abs=6e-4)
     assert run.result.dev["spearman"] == pytest.approx(spearmanr(cosines, gold).statistic)
+    # only the pairs most alike are searched for
+    assert run.dev.statistics["mrr"][:, 1].tolist() == [1, 0, 0, 0] and run.dev.statistics["mrr"][0, 0] > 0
 
 
 def test_squad_2_is_scored_at_the_best_threshold_too(tokenizer):
@@ -266,24 +255,6 @@ def test_an_answer_is_whole_in_some_window_wherever_it_stands(length, tokenizer)
         found = [encoded.offsets[w] + encoded.targets[w] for w in windows if encoded.targets[w].any()]
         places = {(encoded.characters[start, 0], encoded.characters[end, 1]) for start, end in found}
         assert places == {(at, at + size)}
-
-
-def test_the_answer_chosen_is_the_best_of_the_questions_own():
-    examples = [
-        ChoiceExample("采茶", "何人？", ("香", "水"), 1),
-        ChoiceExample("炒茶", "何物？", ("茶", "山", "锅"), 0),
-    ]
-    encoded = Encoded(
-        input_ids=np.zeros(5, dtype=np.int64), offsets=np.arange(6), segment_b_start=np.zeros(5),
-        first=np.array([0, 2, 5]), targets=np.array([1, 0]),
-    )  # fmt: skip
-    scores = np.array([[-3.0], [-2.0], [-5.0], [-4.0], [-6.0]])
-    found = Choice("cls").predict(scores, examples, encoded)
-    assert found.answers == ("水", "山") and found.right.tolist() == [True, False]
-    assert found.statistics["accuracy"].sum(0).tolist() == [1, 2]
-    e = np.exp(-np.arange(3))
-    assert found.probabilities[0].tolist() == pytest.approx([e[1] / (1 + e[1]), 1 / (1 + e[1]), 0])
-    assert found.probabilities[1].tolist() == pytest.approx((e[[1, 0, 2]] / e.sum()).tolist())
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "cls+mean"])

@@ -26,9 +26,9 @@ from albert.finetuning.settings import FEWEST_EPOCHS, MOST_EPOCHS, SWEEP
 from albert.finetuning.training import plan_batches, predict
 from albert.optim import adamw
 from albert.reports import read_report, write_report
-from albert.tasks import Example, Kind, Task
+from albert.tasks import Example, Task
 from data.errors import ConfigError, InputError
-from tests.albert.finetuning.examples import filler, prepared, table
+from tests.albert.finetuning.examples import filler, prepared, settings_of, table
 from tests.albert.report_samples import report_of, seed_result
 from tests.conftest import copied
 
@@ -143,15 +143,20 @@ def test_every_epoch_has_every_example_once_in_an_order_of_its_own(split_files, 
 
 def test_a_run_is_found_again_by_its_inputs(split_files, model_folder, tmp_path):
     candidate = prepared(quick(split_files, model_folder, epochs=1))
-    run = fine_tune_one(candidate, 0, 1e-3)
-    save_run(run, tmp_path / "run.npz")
-    found = load_run(tmp_path / "run.npz")
-    assert found.result == run.result and found.test.answers == run.test.answers
+    swept = candidate.without_test()
+    run, of_sweep = (fine_tune_one(one, 0, 1e-3) for one in (candidate, swept))
+    for one in (of_sweep, run):
+        save_run(one, tmp_path / "run.npz")
+        found = load_run(tmp_path / "run.npz")
+        assert found.result == one.result and found.dev.answers == one.dev.answers
+    assert found.test.answers == run.test.answers
     for name, values in run.test.statistics.items():
         assert (found.test.statistics[name] == values).all()
+    # the same training, whether test is there or not
+    assert of_sweep.test is None and of_sweep.result.test is None and of_sweep.result.dev == run.result.dev
     key = run_key(candidate, 0, 1e-3)
     assert key == run_key(candidate, 0, 1e-3)
-    assert key not in (run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3))
+    assert key not in (run_key(candidate, 1, 1e-3), run_key(candidate, 0, 2e-3), run_key(swept, 0, 1e-3))
     table(split_files["dev"], "text label", ["香好", "苦坏"])
     assert key != run_key(candidate, 0, 1e-3)
     # the same weights and files are another run with another configuration, vocabulary or file of answers
@@ -244,18 +249,6 @@ def test_a_sweep_never_sees_test_and_takes_the_first_of_equal_rates(split_files,
     assert [(one.learning_rate, one.dev) for one in tried] == [(1e-5, 0.5), (3e-5, 0.9), (2e-5, 0.9)]
 
 
-def test_a_run_of_a_sweep_is_stored_apart_from_the_one_that_is_scored(split_files, model_folder, tmp_path):
-    candidate = prepared(quick(split_files, model_folder, epochs=1))
-    swept = candidate.without_test()
-    assert run_key(swept, 0, 1e-3) != run_key(candidate, 0, 1e-3)
-    run = fine_tune_one(swept, 0, 1e-3)
-    save_run(run, tmp_path / "run.npz")
-    found = load_run(tmp_path / "run.npz")
-    assert found.result == run.result and found.test is None and found.result.test is None
-    # the same training, whether test is there or not
-    assert fine_tune_one(candidate, 0, 1e-3).result.dev == run.result.dev
-
-
 def test_dropout_is_on_only_in_training_and_every_epoch_takes_all_its_steps(split_files, model_folder):
     settings = quick(split_files, model_folder, epochs=2)
     candidate, modes = prepared(settings), []
@@ -275,14 +268,17 @@ def test_dropout_is_on_only_in_training_and_every_epoch_takes_all_its_steps(spli
     assert sum(learns for learns, _ in modes) == 2 * 160 // settings.batch_size
 
 
+def numbers(path, model, pooling="auto", **changes):
+    """Settings to learn numbers, without a second start."""
+    running = FineTuneRunning(precision="fp32", pooling=pooling)
+    optimizer = FineTuneOptimizer(max_restarts=0)
+    return settings_of("stsb", path, model, running=running, optimizer=optimizer, **changes)
+
+
 def test_a_run_is_adamw_with_a_warm_up_on_clipped_gradients_of_each_batch(tmp_path, model_folder):
     rows = [(f"茶{n}", f"香{n % 3}", 100 * (n % 2) + 900 * (n == 0)) for n in range(40)]  # one is far off
     path = table(tmp_path / "t.tsv", "sentence1 sentence2 score", rows)
-    settings = FineTuneSettings(
-        task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=copied(path), models=(model_folder,),
-        epochs=2, batch_size=3, running=FineTuneRunning(precision="fp32", pooling="cls"),
-        optimizer=FineTuneOptimizer(max_restarts=0),
-    )  # fmt: skip
+    settings = numbers(path, model_folder, "cls", epochs=2, batch_size=3)
     candidate = prepared(settings)
     run = fine_tune_one(candidate, 5, 1e-3)
     # the same written out: the weights of the head are the seed's and the restart's
@@ -315,11 +311,7 @@ def test_numbers_are_learnt_alike_on_any_scale(tmp_path, model_folder):
     for name, scale, zero in (("marks", 1, 0), ("years", 8, 2000), ("shares", 1e-5, 0)):
         rows = [(f"茶{n}", "香" * (n % 5), scale * (n % 5) + zero) for n in range(40)]
         path = table(tmp_path / f"{name}.tsv", "sentence1 sentence2 score", rows)
-        settings = FineTuneSettings(
-            task=Task(name="t", kind=Kind.REGRESSION), train=path, dev=copied(path), models=(model_folder,),
-            epochs=3, running=FineTuneRunning(precision="fp32"), optimizer=FineTuneOptimizer(max_restarts=0),
-        )  # fmt: skip
-        runs.append(fine_tune_one(prepared(settings), 0, 1e-3))
+        runs.append(fine_tune_one(prepared(numbers(path, model_folder, epochs=3)), 0, 1e-3))
         means.append((np.mean([float(one) for one in runs[-1].dev.answers]) - zero) / scale)
     assert [run.dev_score for run in runs] == pytest.approx([runs[0].dev_score] * 3, abs=1e-3)
     assert means == pytest.approx([means[0]] * 3, abs=1e-3) and means[0] == pytest.approx(2, abs=1)
@@ -332,10 +324,15 @@ def test_chance_is_the_most_frequent_training_label_on_the_scored_split(split_fi
     data = read_task(quick(split_files, model_folder))
     dev = data.splits["dev"]
     assert chance_of(data, dev) == 0.25
-    of_f1 = replace(data, task=replace(data.task, metric="f1"))
-    assert chance_of(of_f1, dev) == 2 * 0.25 / (1 + 0.25)  # of always yes: precision 1/4, recall 1
-    margin = 2 * (0.25 * 0.75 / 40) ** 0.5  # two standard errors
-    assert leaves_chance(data, dev, 0.26 + margin) and not leaves_chance(data, dev, 0.24 + margin)
+    # of always yes: precision 1/4, recall 1
+    for metric, chance in (("f1", 2 * 0.25 / 1.25), ("macro_f1", 0.25 / 1.25), ("matthews", 0)):
+        assert chance_of(replace(data, task=replace(data.task, metric=metric)), dev) == pytest.approx(chance)
+    # two standard errors; where nothing is ever right by accident, one that is may be one
+    kinds = {"single": (0.25, (0.25 * 0.75 / 40) ** 0.5), "span": (0, 1 / 40), "regression": (0, 40**-0.5)}
+    for kind, (chance, error) in kinds.items():
+        one = replace(data, task=Task(name="t", kind=kind))
+        bound = chance + 2 * error
+        assert leaves_chance(one, dev, bound + 0.01) and not leaves_chance(one, dev, bound - 0.01)
     # on examples of the most frequent label no score exceeds chance: another start would not either
     alone = replace(dev, examples=tuple(one for one in dev.examples if one.gold() == "好"))
     assert chance_of(data, alone) == 1 and leaves_chance(data, alone, 0.5)

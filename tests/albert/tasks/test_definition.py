@@ -216,6 +216,8 @@ def test_a_token_that_is_a_space_keeps_its_tag(tmp_path):
 @pytest.mark.parametrize(
     "kind, file, rows",
     [
+        ("single", "t.tsv", "text\tlabel\tlaw\n甲\t0\t民\n乙\t1\t刑\n丙\t0\t民\n"),
+        ("single", "no.tsv", "text\tlabel\n甲\t0\n"),
         ("span", "t.csv", "context,question,answer,law\n甲乙,哪个,甲,一\n甲乙,谁,乙,二\n丙,什么,丙,一\n"),
         (
             "tokens",
@@ -228,12 +230,12 @@ def test_a_token_that_is_a_space_keeps_its_tag(tmp_path):
         ("tokens", "t.txt", "甲 B-x\n\n乙 B-x\n"),
         ("choice", "t.json", '[[["甲"], [{"question": "?", "choice": ["甲", "乙"], "answer": "甲"}], "1"]]'),
     ],
-    ids=["questions", "tagged rows", "tagged lines", "choices"],
+    ids=["texts", "texts without it", "questions", "tagged rows", "tagged lines", "choices"],
 )  # fmt: skip
 def test_groups_are_read_where_rows_have_columns_and_refused_elsewhere(kind, file, rows, tmp_path):
     (tmp_path / file).write_text(rows, encoding="utf-8")
     task = Task(name="t", kind=Kind(kind), group="law")
-    if file in ("t.csv", "t.jsonl"):
+    if file in ("t.tsv", "t.csv", "t.jsonl"):
         assert read_split(tmp_path / file, task)[1].groups == (0, 1, 0)
         alone = read_split(tmp_path / file, replace(task, group=None))[1]
         assert alone.groups == ((0, 0, 1) if kind == "span" else None)
@@ -273,29 +275,20 @@ def test_a_file_that_does_not_fit_is_refused(task, file, content, message, tmp_p
         read_split(path, Task(name="t", columns={"text": "x"}) if task == "named" else load_task(task))
 
 
+ASKED = {"context": "龙井产于杭州", "question": "哪"}
+MARKED = {"text": "杭州", "label": {"地": {"杭州": [[0, 1]]}}}
+
+
 @pytest.mark.parametrize(
     "kind, rows, first, faults",
     [
         (
             "span",
-            [
-                {
-                    "context": "龙井产于杭州",
-                    "question": "哪",
-                    "answer": {"text": ["杭州"], "answer_start": [4]},
-                },
-                {"context": "龙井产于杭州", "question": "哪", "answer": "西湖"},
-                {"context": "龙井产于杭州", "question": "哪", "anwser": "杭州"},
-            ],
+            [ASKED | {"answer": {"text": ["杭州"], "answer_start": [4]}}, ASKED | {"answer": "西湖"}, ASKED],
             "杭州",
             ["its answer '西湖' is not in the passage", "column 'answer' is missing"],
         ),
-        (
-            "tokens",
-            [{"text": "杭州", "label": {"地": {"杭州": [[0, 1]]}}}, {"text": "杭州", "entities": []}],
-            "地 杭州",
-            ["2 tokens, 0 tags"],
-        ),
+        ("tokens", [MARKED, {"text": "杭州", "entities": []}], "地 杭州", ["2 tokens, 0 tags"]),
     ],
 )
 def test_what_lacks_its_answer_is_skipped_and_no_example_without_one(kind, rows, first, faults, tmp_path):
@@ -331,18 +324,14 @@ def test_labels_without_an_example_are_named(tmp_path):
         "dev has no example of 1 of 3 labels: 号",
         "test has no example of 2 of 3 labels: 号, 好",
     )
+    for name, text in {"train": "龙 B-茶\n井 I-茶\n\n杭 B-地\n州 I-地\n", "dev": "龙 B-茶\n井 O\n"}.items():
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    tagged = {name: tmp_path / f"{name}.txt" for name in ("train", "dev")}
+    absent = read_task(Task(name="t", kind="tokens"), tagged).absent
+    assert absent == ("dev has no example of 1 of 2 labels: 地",)
     for kind in ("f1", "matthews"):
         with pytest.raises(InputError, match=f"{kind} is for two labels, and .*train.tsv has 3"):
             read_task(Task(name="t", metric=kind), paths)
-
-
-def test_types_of_entities_without_an_example_are_named(tmp_path):
-    paths = {name: tmp_path / f"{name}.txt" for name in ("train", "dev")}
-    paths["train"].write_text("龙 B-茶\n井 I-茶\n\n杭 B-地\n州 I-地\n", encoding="utf-8")
-    paths["dev"].write_text("龙 B-茶\n井 O\n", encoding="utf-8")
-    assert read_task(Task(name="t", kind="tokens"), paths).absent == (
-        "dev has no example of 1 of 2 labels: 地",
-    )
 
 
 @pytest.mark.parametrize("file, mark", [("t.csv", ","), ("t.tsv", "\t")])
@@ -364,6 +353,7 @@ def test_bad_rows_are_skipped_by_number(file, mark, tmp_path):
         ("name: t\ncolumns: [text]\n", "columns=.*: it must be a valid dictionary"),
         ("name: t\ncolumns: {words: x}\n", "columns.words.*: it must be 'text', 'pair' or 'label'"),
         ("name: t\nlabel: x\n", "unknown label; did you mean labels?"),
+        ("name: t\nlabels: [0, 1, 0]\n", "task t: a label stands twice in 0, 1, 0"),
         ("- t\n", "is no task file: it has no name"),
         ("kind: pair\n", "name is missing"),
         ("name: !!python/object/apply:os.system ['true']\n", "is not YAML"),
@@ -376,26 +366,16 @@ def test_a_task_file_with_faults_is_refused(content, message, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "predicted, gold, exact, f1",
-    [
-        # SQuAD's script: articles, case and punctuation do not count; the best gold answer does
-        ("The Great Wall.", ["great wall"], 1, 1),
-        ("a great wall", ["wall", "the great wall of China"], 0, 2 * (2 / 2) * (2 / 4) / (2 / 2 + 2 / 4)),
-        ("wall wall", ["wall"], 0, 2 * (1 / 2) * 1 / (1 / 2 + 1)),
-        ("Paris", ["Rome"], 0, 0),
-        ("", [], 1, 1),
-        ("Rome", [], 0, 0),
-        ("", ["Rome"], 0, 0),
-    ],
-)
-def test_answers_are_scored_as_squads_script_does(predicted, gold, exact, f1):
-    for style in ("squad", "squad2"):
-        assert answer_scores(predicted, gold, style) == (exact, pytest.approx(f1))
-
-
-@pytest.mark.parametrize(
     "predicted, gold, first, second",
     [
+        # articles, case and punctuation do not count; the best gold answer does
+        ("The Great Wall.", ["great wall"], (1, 1), (1, 1)),
+        ("a great wall", ["wall", "the great wall of China"], (0, 2 / 3), (0, 2 / 3)),
+        ("wall wall", ["wall"], (0, 2 / 3), (0, 2 / 3)),
+        ("Paris", ["Rome"], (0, 0), (0, 0)),
+        ("", [], (1, 1), (1, 1)),
+        ("Rome", [], (0, 0), (0, 0)),
+        ("", ["Rome"], (0, 0), (0, 0)),
         # nothing is left of these: that of 1.1 finds no word in common, that of 2.0 takes them for no answer
         ("the", ["A."], (1, 0), (1, 1)),
         ("?", ["the", "the cat"], (1, 0), (0, 0)),
@@ -405,9 +385,9 @@ def test_answers_are_scored_as_squads_script_does(predicted, gold, exact, f1):
         ("the", [], (0, 0), (1, 1)),
     ],
 )
-def test_answers_without_a_word_are_scored_as_each_of_squads_scripts_does(predicted, gold, first, second):
-    assert answer_scores(predicted, gold, "squad") == first
-    assert answer_scores(predicted, gold, "squad2") == second
+def test_answers_are_scored_as_each_of_squads_scripts_does(predicted, gold, first, second):
+    assert answer_scores(predicted, gold, "squad") == pytest.approx(first)
+    assert answer_scores(predicted, gold, "squad2") == pytest.approx(second)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ import re
 import pytest
 from pydantic import TypeAdapter
 
-from albert.finetuning import FineTuneSettings, fine_tune_one, predict_file, prepare
+from albert.finetuning import fine_tune_one, predict_file, prepare
 from albert.finetuning import read_task as read_settings
 from albert.tasks import Kind, Task, load_task, read_split, read_task
-from data.errors import InputError, UserError
+from data.errors import InputError
 from data.options import options_of
+from tests.albert.finetuning.examples import settings_of
 from tests.conftest import save_small_model
 from tests.pages import DOCS, blocks
 
@@ -64,15 +65,9 @@ def test_the_examples_of_the_page_are_read_and_learnt(number, tmp_path, tokenize
     name, content = blocks("tasks.md", "yaml")[number]
     file, rows = blocks("tasks.md", "text")[number]
     (tmp_path / name).write_text(content, encoding="utf-8")
-    for part in (file, f"dev{file}"):
-        (tmp_path / part).write_text(rows, encoding="gb18030" if number == 0 else "utf-8")
-    settings = FineTuneSettings(
-        task=str(tmp_path / name),
-        train=tmp_path / file,
-        dev=tmp_path / f"dev{file}",
-        models=(save_small_model(tmp_path / "small", tokenizer),),
-        epochs=1,
-    )
+    (tmp_path / file).write_text(rows, encoding="gb18030" if number == 0 else "utf-8")
+    model = save_small_model(tmp_path / "small", tokenizer)
+    settings = settings_of(str(tmp_path / name), tmp_path / file, model, epochs=1)
     data = read_settings(settings)
     assert len(data.splits["train"].examples) == (3, 3, 4, 2, 3, 2)[number]
     assert not data.splits["train"].skipped
@@ -117,7 +112,7 @@ def test_entities_of_every_format_are_the_same(file, content, tmp_path):
     assert (one.tokens, one.tags) == (tuple("杭州产茶"), ("B-地名", "I-地名", "O", "B-物品"))
     if file == "t.tsv":  # without tags, to be predicted
         (tmp_path / file).write_text("\n".join(line.split("\t")[0] for line in content.split("\n")))
-        (unlabelled,) = read_split(tmp_path / file, load_task("msra_ner"), "O")[1].examples
+        (unlabelled,) = read_split(tmp_path / file, load_task("msra_ner"), is_labelled=False)[1].examples
         assert unlabelled.tokens == one.tokens
 
 
@@ -135,7 +130,7 @@ def test_entities_that_are_not_there_are_named(label, fault, tmp_path):
     (tmp_path / "t.json").write_text("\n".join(lines), encoding="utf-8")
     _, split = read_split(tmp_path / "t.json", load_task("msra_ner"))
     assert len(split.examples) == 1 and split.skipped[0].endswith(f"row 2: {fault}")
-    predicted = read_split(tmp_path / "t.json", load_task("msra_ner"), "O")[1]  # reads no label
+    predicted = read_split(tmp_path / "t.json", load_task("msra_ner"), is_labelled=False)[1]  # reads no label
     assert len(predicted.examples) == 2 and not predicted.skipped
 
 
@@ -163,8 +158,3 @@ def test_a_column_that_the_first_row_lacks_is_found(tmp_path):
     task, split = read_split(tmp_path / "t.jsonl", Task(name="t"))
     assert task.kind is Kind.PAIR and [one.pair for one in split.examples] == ["丙"]
     assert split.skipped[0].endswith("row 1: column 'sentence2' is missing")
-
-
-def test_a_label_that_stands_twice_is_refused():
-    with pytest.raises(UserError, match="task t: a label stands twice in 0, 1, 0"):
-        Task(name="t", labels=("0", "1", "0"))
