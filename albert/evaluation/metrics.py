@@ -34,15 +34,17 @@ def chance_of(data: TaskData, split: Split) -> float:
         chosen = frequent[: int((right / (predicted + right[-1])).argmax()) + 1]
     elif metric == "f1":
         chosen = np.array([len(frequent) - 1])
-    return constant_score(metric, gold, chosen)
+    always = np.broadcast_to(np.isin(np.arange(gold.shape[1]), chosen), gold.shape)
+    return float(score(metric, label_set_statistics(metric, always, gold).sum(0)))
 
 
 def leaves_chance(data: TaskData, split: Split, value: float) -> bool:
-    """Whether a main metric on a split exceeds chance by more than two standard errors; also true where no
-    score could, as on examples of one label.
+    """Whether a main metric on a split exceeds chance by more than two standard errors, of a share or of a
+    correlation; also true where no score could, as on examples of one label.
     """
-    chance = chance_of(data, split)
-    bound = chance + chance_margin(data.task.metrics[0], chance, len(split.examples))
+    chance, n = chance_of(data, split), len(split.examples)
+    variance = 1 if data.task.metrics[0] in _CORRELATIONS else max(chance * (1 - chance), 1 / n)
+    bound = chance + 2 * (variance / n) ** 0.5
     return value > bound or bound >= 1
 
 
@@ -64,27 +66,18 @@ def _correlation(sums: np.ndarray) -> np.ndarray:  # sums of 1, x, y, xx, yy and
     return np.where(spread > 0, (n * xy - x * y) / np.sqrt(np.where(spread > 0, spread, 1)), 0.0)
 
 
-_mean = partial(_ratio, 1)  # from sums of a value and of 1
-# matthews: for two classes, the correlation of predicted and gold is Matthews's coefficient
+_CORRELATIONS = ("matthews", "pearson", "spearman")
 _SCORES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "accuracy": _mean,
-    "mrr": _mean,
-    "exact_match": _mean,
-    "answer_f1": _mean,
-    "best_f1": _mean,
-    "macro_f1": _f1,
-    "micro_f1": _f1,
-    "f1": _f1,
-    "matthews": _correlation,
-    "pearson": _correlation,
-    "spearman": _correlation,
-    "entity_f1": _f1,
+    # of sums of a value and of 1
+    **dict.fromkeys(("accuracy", "mrr", "exact_match", "answer_f1", "best_f1"), partial(_ratio, 1)),
+    **dict.fromkeys(("macro_f1", "micro_f1", "f1", "entity_f1"), _f1),
+    # for two classes, the correlation of predicted and gold is Matthews's coefficient
+    **dict.fromkeys(_CORRELATIONS, _correlation),
     "entity_precision": partial(_ratio, 1),
     "entity_recall": partial(_ratio, 2),
 }
 _QUERIES = 512  # ranked at once
 _TIE = 1e-6  # cosines that differ by less are equal up to rounding
-_CORRELATIONS = ("matthews", "pearson", "spearman")
 
 
 def score(metric: str, sums: np.ndarray) -> np.ndarray:
@@ -162,19 +155,6 @@ def entity_statistics(predicted: Sequence[Sequence[str]], gold: Sequence[Sequenc
     """Statistics [n, 3] of sentences' tags: right entities (type and both ends), predicted and gold ones."""
     pairs = [(entities_of(p), entities_of(g)) for p, g in zip(predicted, gold, strict=True)]
     return np.array([(len(p & g), len(p), len(g)) for p, g in pairs], dtype=np.float64)
-
-
-def constant_score(metric: str, gold: np.ndarray, labels: Sequence[int] | np.ndarray) -> float:
-    """The score of predicting the same labels for every example; gold [n, C] of 0 and 1."""
-    always = np.broadcast_to(np.isin(np.arange(gold.shape[1]), labels), gold.shape)
-    return float(score(metric, label_set_statistics(metric, always, gold).sum(0)))
-
-
-def chance_margin(metric: str, chance: float, n: int) -> float:
-    """Two standard errors of a score over n examples: of a share, or of a correlation (1 / sqrt(n))."""
-    if metric in _CORRELATIONS:
-        return 2 / n**0.5
-    return 2 * (max(chance * (1 - chance), 1 / n) / n) ** 0.5
 
 
 def calibration(probabilities: np.ndarray, gold: np.ndarray, bins: int = 10) -> Calibration:

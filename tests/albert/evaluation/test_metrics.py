@@ -8,7 +8,6 @@ from seqeval.metrics import precision_score, recall_score
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from albert.evaluation import calibration, class_statistics, entity_statistics, number_statistics, score
-from albert.evaluation.metrics import chance_margin, constant_score
 
 TAGS = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -81,15 +80,3 @@ def test_calibration_error_is_the_mean_of_the_seeds_own():
     unsure = np.where(np.eye(2)[gold], 0.6, 0.4)
     unsure[0] = [0.1, 0.9]
     assert calibration(unsure[None], gold).ece == pytest.approx((9 * 0.4 + 0.9) / 10)
-
-
-def test_chance_is_what_a_constant_answer_scores():
-    gold = np.eye(2)[[0] * 6 + [1] * 4]
-    assert constant_score("accuracy", gold, [0]) == 0.6
-    assert constant_score("macro_f1", gold, [0]) == pytest.approx(2 * 0.6 / 1.6 / 2)
-    assert constant_score("f1", gold, [1]) == pytest.approx(2 * 0.4 / 1.4)
-    assert constant_score("matthews", gold, [0]) == 0
-    assert chance_margin("accuracy", 0.5, 100) == pytest.approx(0.1)
-    # where nothing is ever right by accident, one that is may be one
-    assert chance_margin("exact_match", 0.0, 100) == pytest.approx(0.02)
-    assert chance_margin("pearson", 0.0, 100) == pytest.approx(0.2)
